@@ -10,12 +10,10 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/backup/writer/spool"
 )
 
 const (
@@ -144,7 +142,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 	if err := b.bringFrom(ctx, closed, Data{Dir: dataDir}, former{wrote: true}); err != nil {
 		return err
 	}
-	return b.FlushSpool(ctx, identity.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
+	return b.FlushSpool(ctx, archive.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
 }
 
 const (
@@ -160,7 +158,7 @@ var errApart = errors.New("it does not go on from there")
 // spooled is what an earlier run has left in the spool.
 type spooled struct {
 	*Backups
-	waiting *spool.Spool
+	waiting *writer.Spool
 	torn    bool          // some of it cannot be read
 	same    bool          // the store has gone the same way
 	head    *archive.Head // of the store; nil if it must be looked at
@@ -172,14 +170,14 @@ type spooled struct {
 // time before Begin, and may be repeated: it goes on where it ended. What lies behind a part that cannot be read, or belongs to
 // a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
 // store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
-func (b *Backups) FlushSpool(ctx context.Context, data identity.Identity, reach int64) error {
+func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
-	if last, known := spool.Last(b.options.SpoolDir, b.options.Keys); known && inData(last) {
+	if last, known := writer.LastSpooled(b.options.SpoolDir, b.options.Keys); known && inData(last) {
 		return nil // so that a start need not read all of it
 	}
-	waiting, torn, err := spool.Open(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
+	waiting, torn, err := writer.OpenSpool(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
 		return err
 	}
@@ -211,7 +209,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data identity.Identity, reach 
 }
 
 // bring stores a segment, or what the store lacks of it.
-func (s *spooled) bring(ctx context.Context, entry spool.Entry) error {
+func (s *spooled) bring(ctx context.Context, entry writer.Spooled) error {
 	manifest, err := s.waiting.Manifest(entry.Position, s.options.Keys)
 	for range overtakings {
 		if err == nil {
@@ -316,7 +314,7 @@ func (s *spooled) apart(manifest format.Manifest) error {
 
 // leave sets aside what cannot be added to what the store has and never will be, from one segment on, and what came before it. It
 // leaves everything where it is if that waits for another store. Otherwise people have to say what is to become of it.
-func (s *spooled) leave(ctx context.Context, from spool.Entry, why error) error {
+func (s *spooled) leave(ctx context.Context, from writer.Spooled, why error) error {
 	over, known, err := s.outlived(ctx, from)
 	switch {
 	case err != nil:
@@ -327,7 +325,7 @@ func (s *spooled) leave(ctx context.Context, from spool.Entry, why error) error 
 	case !over && !s.torn:
 		return why
 	}
-	where, err := s.waiting.SetAside(func(spool.Entry) bool { return true })
+	where, err := s.waiting.SetAside(func(writer.Spooled) bool { return true })
 	if err == nil {
 		s.options.Log.Warn().Err(why).Str("aside", where).Int64("from_revision", from.Position.Revision).
 			Msg("backups: what waited for the store can no longer go there, and is preserved")
@@ -336,7 +334,7 @@ func (s *spooled) leave(ctx context.Context, from spool.Entry, why error) error 
 }
 
 // outlived tells whether the store knows the generation that a segment is of, and whether a restore has ended that.
-func (s *spooled) outlived(ctx context.Context, entry spool.Entry) (over, known bool, err error) {
+func (s *spooled) outlived(ctx context.Context, entry writer.Spooled) (over, known bool, err error) {
 	manifest, err := s.waiting.Manifest(entry.Position, s.options.Keys)
 	if err != nil {
 		return false, false, err

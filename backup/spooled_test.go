@@ -12,12 +12,11 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
+	"etcd-wrapper/backup/writer"
 )
 
 func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
@@ -30,10 +29,10 @@ func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
 
 func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
 	w := newWaiting(t)
-	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "c", Generation: 1}, 19))
-	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "d", Generation: 1}, 5), "it is not of these data, which are of use")
+	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "c", Generation: 1}, 19))
+	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "d", Generation: 1}, 5), "it is not of these data, which are of use")
 	w.requireLeft(w.objects, nil)
-	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "c", Generation: 1}, 18))
+	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "c", Generation: 1}, 18))
 	assert.Equal(t, int64(19), w.head().Revision())
 }
 
@@ -41,7 +40,7 @@ func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
 func TestWhatTheDataHaveAsWellIsNotReadBeforeEtcdStarts(t *testing.T) {
 	w := newWaiting(t)
 	w.tear(0)
-	require.NoError(t, w.FlushSpool(t.Context(), identity.Identity{Cluster: "c", Generation: 1}, 19))
+	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "c", Generation: 1}, 19))
 	w.requireLeft(w.objects, nil)
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
@@ -160,7 +159,7 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 
 	w.dir = filepath.Join(t.TempDir(), "spool")
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
-	filled, _, err := spool.Open(w.dir, 1<<20, unsealed)
+	filled, _, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
 	require.NoError(t, err)
 	for _, rows := range [][]format.Row{nil, nil, Rows(11, 13), nil} {
 		object := Build(t, unsealed, start, rows, Bucket("lease", "l", "older"))

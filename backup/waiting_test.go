@@ -13,11 +13,10 @@ import (
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/internal/preserved"
 )
 
@@ -41,7 +40,7 @@ func newWaiting(t *testing.T) *waiting {
 	w.Backups = backup.New(backup.Options{Store: w.store, Keys: unsealed, SpoolDir: w.dir, SpoolLimit: 1 << 20, Log: zerolog.New(&w.log)})
 	w.found("c")
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
-	filled, torn, err := spool.Open(w.dir, 1<<20, unsealed)
+	filled, torn, err := writer.OpenSpool(w.dir, 1<<20, unsealed)
 	require.NoError(t, err)
 	require.Empty(t, torn)
 	for last := int64(13); last < 20; last += 3 {
@@ -70,7 +69,7 @@ func (w *waiting) head() archive.Head {
 	return head
 }
 
-func (w *waiting) flush() error { return w.FlushSpool(w.Context(), identity.Identity{}, 0) }
+func (w *waiting) flush() error { return w.FlushSpool(w.Context(), archive.Identity{}, 0) }
 
 // requireLeft says which segments are in the spool, and which are aside.
 func (w *waiting) requireLeft(waits, moved []format.Object) {

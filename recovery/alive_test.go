@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
@@ -96,7 +95,7 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
 	w, o := ofThree(t)
 	o.id, o.of = ours, 1
-	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, identity.File)))
+	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
 	before := filepath.Join(t.TempDir(), "before")
 	require.NoError(t, os.CopyFS(before, os.DirFS(w.member.DataDir)))
 	w.put("while it was down")
@@ -212,7 +211,7 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 			w := newWorld(t)
 			w.used()
 			w.endsWith(format.Source{Session: session})
-			require.NoError(t, identity.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
+			require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 			w.spoil()
 			clock, waited := time.Now(), 0
 			w.still, w.now = 90*time.Second, func() time.Time { return clock }
@@ -230,7 +229,7 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	require.NoError(t, identity.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
+	require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 	w.copyVolume()
 	w.put("after the copy")
 	w.backUp(1)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
@@ -119,7 +118,7 @@ func (r *run) readPosition() (Event, Payload) {
 		if r.stands, err = datadir.ReadPosition(r.member.DataDir); datadir.SaysNothing(err) {
 			return broke(err)
 		}
-		if r.identity, err = identity.Read(r.member.DataDir); err != nil {
+		if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
 			return broke(err)
 		}
 		if r.asked, err = r.wanted(); err != nil {
@@ -184,7 +183,7 @@ func (r *run) remember() (Event, Payload) {
 		r.asked, err = r.wanted()
 	}
 	if err == nil {
-		r.identity, err = identity.Read(r.member.DataDir)
+		r.identity, err = archive.ReadIdentity(r.member.DataDir)
 	}
 	if err != nil {
 		return broke(err)

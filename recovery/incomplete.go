@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
@@ -24,7 +23,7 @@ func (r *run) flushSpool() (Event, Payload) {
 	}
 	data := r.identity
 	if r.verdict != nil {
-		data = identity.Identity{}
+		data = archive.Identity{}
 	}
 	ctx, cancel := r.beforeServing(math.MaxInt64)
 	defer cancel()

@@ -19,7 +19,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"
@@ -362,7 +361,7 @@ func TestAMemberThatGoesOnAloneByItsLogDoesNotWaitForAStoreThatIsNotBelieved(t *
 func (w *world) leavesWaiting(answers ...error) *int {
 	asked := new(int)
 	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
-	w.options.FlushSpool = func(context.Context, identity.Identity, int64) error {
+	w.options.FlushSpool = func(context.Context, archive.Identity, int64) error {
 		if *asked++; *asked <= len(answers) {
 			return answers[*asked-1]
 		}
@@ -380,7 +379,7 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 		w.used()
 		disaster(w)
 		asked := w.leavesWaiting()
-		w.options.FlushSpool = func(_ context.Context, data identity.Identity, _ int64) error {
+		w.options.FlushSpool = func(_ context.Context, data archive.Identity, _ int64) error {
 			*asked++
 			assert.Zero(t, data, "%s: there are no data of use", name)
 			assert.Len(t, w.generations(), 1, name)
@@ -395,14 +394,14 @@ func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	w.leavesWaiting()
-	var told identity.Identity
+	var told archive.Identity
 	var reaches int64
-	w.options.FlushSpool = func(_ context.Context, data identity.Identity, reach int64) error {
+	w.options.FlushSpool = func(_ context.Context, data archive.Identity, reach int64) error {
 		told, reaches = data, reach
 		return nil
 	}
 	require.NoError(t, w.run())
-	assert.Equal(t, identity.Identity{Cluster: ours, Generation: 1}, told)
+	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, told)
 	assert.Equal(t, stand(t, w.member.DataDir).HighestRevision, reaches)
 }
 

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
@@ -126,7 +125,7 @@ func (r *run) adoptions(generations []archive.Generation) []string {
 func (r *run) unidentified(ctx context.Context, first archive.Cluster, generations []archive.Generation) (Owner, error) {
 	own := hex(r.stands.ClusterID)
 	if r.survey.Cluster == own && r.survey.ID == first.Cluster {
-		r.identity = identity.Identity{Cluster: first.Cluster, Generation: r.survey.Generation}
+		r.identity = archive.Identity{Cluster: first.Cluster, Generation: r.survey.Generation}
 		return Ours, nil
 	}
 	begun := archive.Generation{Number: 1, Etcd: first.Etcd}
@@ -140,7 +139,7 @@ func (r *run) unidentified(ctx context.Context, first archive.Cluster, generatio
 	if err != nil || !none {
 		return Unclaimed, err
 	}
-	r.identity = identity.Identity{Cluster: first.Cluster, Generation: begun.Number}
+	r.identity = archive.Identity{Cluster: first.Cluster, Generation: begun.Number}
 	return Ours, nil
 }
 
@@ -155,7 +154,7 @@ func (r *run) follow(ctx context.Context, generations []archive.Generation) erro
 	}
 	none, err := r.nothingKept(ctx, generations)
 	if err == nil && none {
-		r.identity = identity.Identity{Cluster: newest.Cluster, Generation: newest.Number}
+		r.identity = archive.Identity{Cluster: newest.Cluster, Generation: newest.Number}
 	}
 	return err
 }
@@ -207,7 +206,7 @@ func (r *run) adopt(ctx context.Context, generations []archive.Generation) error
 	if err := r.options.Archive.BeginGeneration(ctx, wanted); err != nil {
 		return err
 	}
-	r.identity = identity.Identity{Cluster: wanted.Cluster, Generation: wanted.Number}
+	r.identity = archive.Identity{Cluster: wanted.Cluster, Generation: wanted.Number}
 	return nil
 }
 
@@ -224,7 +223,7 @@ func (r *run) identify() error {
 	case r.decision.Verdict == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
 		is, err = r.foundCluster()
 	case !valid && r.survey.ID != "":
-		is = identity.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
+		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
 	case !valid && r.decision.Verdict != RestoreData:
 		is, err = r.joined()
 	}
@@ -233,14 +232,14 @@ func (r *run) identify() error {
 		return nil
 	}
 	r.identity = is
-	if before, err := identity.Read(r.member.DataDir); err != nil || before.Cluster == is.Cluster && before.Generation == is.Generation || !is.Known() {
+	if before, err := archive.ReadIdentity(r.member.DataDir); err != nil || before.Cluster == is.Cluster && before.Generation == is.Generation || !is.Known() {
 		return err
 	}
 	return is.Write(r.member.DataDir)
 }
 
 // foundCluster gives a new cluster its id, or tells which one another member has given it.
-func (r *run) foundCluster() (identity.Identity, error) {
+func (r *run) foundCluster() (archive.Identity, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
 	etcd := hex(r.stands.ClusterID)
@@ -251,7 +250,7 @@ func (r *run) foundCluster() (identity.Identity, error) {
 		}
 		id, err := founded.ClusterID()
 		if err != nil {
-			return identity.Identity{}, err
+			return archive.Identity{}, err
 		}
 		etcd = hex(id)
 	}
@@ -259,18 +258,18 @@ func (r *run) foundCluster() (identity.Identity, error) {
 	if err == nil && (there.Owner != r.owns() || there.Etcd != etcd) {
 		err = fmt.Errorf("%s was founded at this moment by %s", r.options.Archive, there.Owner)
 	}
-	return identity.Identity{Cluster: there.Cluster, Generation: 1}, err
+	return archive.Identity{Cluster: there.Cluster, Generation: 1}, err
 }
 
 // joined is the identity of a member that gets its data from others that tell none.
-func (r *run) joined() (is identity.Identity, err error) {
+func (r *run) joined() (is archive.Identity, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
 	first, generations, err := r.born(ctx)
 	if err != nil || first.Cluster == "" {
 		return is, err
 	}
-	is = identity.Identity{Cluster: first.Cluster, Generation: 1}
+	is = archive.Identity{Cluster: first.Cluster, Generation: 1}
 	if len(generations) > 0 {
 		is.Generation = generations[len(generations)-1].Number
 	}

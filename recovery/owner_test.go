@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -20,9 +19,9 @@ import (
 )
 
 // identified is what the volume says of itself.
-func (w *world) identified() identity.Identity {
+func (w *world) identified() archive.Identity {
 	w.t.Helper()
-	is, err := identity.Read(w.member.DataDir)
+	is, err := archive.ReadIdentity(w.member.DataDir)
 	require.NoError(w.t, err)
 	return is
 }
@@ -56,7 +55,7 @@ func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
 	first := w.whose()
 	assert.Len(t, first.Cluster, 32)
 	assert.Equal(t, "etcd-cluster", first.Owner)
-	assert.Equal(t, identity.Identity{Cluster: first.Cluster, Generation: 1}, w.identified())
+	assert.Equal(t, archive.Identity{Cluster: first.Cluster, Generation: 1}, w.identified())
 	assert.Empty(t, w.generations(), "they are begun with the first backup")
 
 	require.NoError(t, w.run(), "it was cut off before etcd had stored anything")
@@ -168,7 +167,7 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 		"of no store": func(w *world) { w.plain() },
 		"of another cluster": func(w *world) {
 			w.plain()
-			require.NoError(w.t, identity.Identity{Cluster: "beef", Generation: 4}.Write(w.member.DataDir))
+			require.NoError(w.t, archive.Identity{Cluster: "beef", Generation: 4}.Write(w.member.DataDir))
 		},
 		"a copy": func(w *world) { w.put("of its own") },
 	} {
@@ -180,7 +179,7 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 			before := stand(t, w.member.DataDir)
 			require.NoError(t, w.run())
 			assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
-			assert.Equal(t, identity.Identity{Cluster: ours, Generation: 2}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 			all := w.generations()
 			require.Len(t, all, 2)
 			assert.Equal(t, []string{"etcd-cluster"}, all[1].Adopted)
@@ -219,7 +218,7 @@ func TestAnotherCopyIsAdoptedByThePersonWhoNamesTheGenerationThatItEnds(t *testi
 	w.options.Adopt = ours + "/2"
 	require.NoError(t, w.run())
 	assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
-	assert.Equal(t, identity.Identity{Cluster: ours, Generation: 3}, w.identified())
+	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 3}, w.identified())
 	assert.Empty(t, w.asides())
 	head, err := w.archive.Head(t.Context(), 2)
 	require.NoError(t, err)
@@ -258,7 +257,7 @@ func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 			}
 			w.options.Pause = func(context.Context, int) {}
 			require.NoError(t, w.run())
-			assert.Equal(t, identity.Identity{Cluster: ours, Generation: 2}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 			assert.Len(t, w.generations(), 2)
 		})
 	}
@@ -279,7 +278,7 @@ func TestAMemberWhoseDataNoStoreKnowsTakesTheIDThatTheOthersTell(t *testing.T) {
 				return
 			}
 			require.NoError(t, w.run())
-			assert.Equal(t, identity.Identity{Cluster: ours, Generation: 1}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identified())
 		})
 	}
 }
@@ -310,7 +309,7 @@ func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
 			assert.Equal(t, 3, pauses)
 			assert.Equal(t, takenIn, start)
 			assert.Contains(t, w.log.String(), "the others are cluster beef, and this member is one of cluster "+ours)
-			assert.Equal(t, identity.Identity{Cluster: ours, Generation: 1}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identified())
 		})
 	}
 }
@@ -346,15 +345,15 @@ func TestAMemberJoinsTheRestoredClusterByTheIDOfItsStore(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, takenIn, start)
 	assert.Len(t, w.asides(), 1, "its data are of generation 1")
-	assert.Equal(t, identity.Identity{Cluster: ours, Generation: 2}, w.identified())
+	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 }
 
 func TestAnIdentityThatCannotBeReadIsForPeople(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, identity.File), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, archive.IdentityFile), []byte("{"), 0o600))
 	err := w.run()
 	require.ErrorContains(t, err, "move that file away")
-	assert.True(t, strings.Contains(err.Error(), identity.File))
+	assert.True(t, strings.Contains(err.Error(), archive.IdentityFile))
 	assert.Len(t, w.generations(), 1)
 }

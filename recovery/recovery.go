@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -44,7 +43,7 @@ type Options struct {
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
 	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What data of an identity have as well, up to a
 	// revision, need not be brought; without one there are no data. It is nil if nothing can wait.
-	FlushSpool func(ctx context.Context, data identity.Identity, reach int64) error
+	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
 	SpoolDir   string // where that waits; empty if nothing can
 	// Died is what etcd died of at the last start on the volume; empty if it did not. It may be nil.
 	Died func() string
@@ -171,21 +170,21 @@ type run struct {
 	decision Decision // the last one
 	learned  learned  // what it was made after
 
-	verdict    error             // against the volume
-	stands     datadir.Position  // of the volume
-	identity   identity.Identity // of the volume
-	older      error             // what the store has more than a valid volume; nil if that is nothing, or not known
-	asked      bool              // a restore is asked for that is not done
-	kept       inStore           // what the store has
-	position   position          // of what is about to be claimed
-	needs      int64             // the revision that a member of a quorum must have, by the store; 0 if it has not told
-	own        string            // the id of this member's cluster, as far as volume or store have told
-	etcd       string            // what etcd calls it, by the store; for members that tell no id
-	storeAway  bool              // the store could not be asked for that
-	whoseAsked time.Time         // when it was last
-	session    string            // of this run
-	lostSince  time.Time         // since when no member has told of data of use; zero if one has
-	survey     peers.Survey      // what the other members have told
+	verdict    error            // against the volume
+	stands     datadir.Position // of the volume
+	identity   archive.Identity // of the volume
+	older      error            // what the store has more than a valid volume; nil if that is nothing, or not known
+	asked      bool             // a restore is asked for that is not done
+	kept       inStore          // what the store has
+	position   position         // of what is about to be claimed
+	needs      int64            // the revision that a member of a quorum must have, by the store; 0 if it has not told
+	own        string           // the id of this member's cluster, as far as volume or store have told
+	etcd       string           // what etcd calls it, by the store; for members that tell no id
+	storeAway  bool             // the store could not be asked for that
+	whoseAsked time.Time        // when it was last
+	session    string           // of this run
+	lostSince  time.Time        // since when no member has told of data of use; zero if one has
+	survey     peers.Survey     // what the other members have told
 }
 
 // drive takes events until an end is reached.

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
@@ -259,7 +258,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 	w := newWorld(t)
 	w.used()
-	w.options.FlushSpool = func(ctx context.Context, _ identity.Identity, _ int64) error {
+	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/preserved"
@@ -251,7 +250,7 @@ func (r *run) diedOfThem() error {
 
 // generationOf is the one that members of one cluster of etcd's have told, if the volume is of the same cluster: they have adopted a store
 // meanwhile.
-func generationOf(c *peers.Survey, is identity.Identity) int {
+func generationOf(c *peers.Survey, is archive.Identity) int {
 	if !is.Known() || c.ID != is.Cluster {
 		return 0
 	}

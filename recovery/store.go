@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
@@ -245,7 +244,7 @@ func (r *run) buildData() (Event, Payload) {
 		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
 	}
 	r.position = r.plan(result)
-	begun := identity.Identity{Cluster: r.position.Generation.Cluster, Generation: r.position.Generation.Number}
+	begun := archive.Identity{Cluster: r.position.Generation.Cluster, Generation: r.position.Generation.Number}
 	if err := cmp.Or(begun.Write(r.restoredDir()), r.hold()); err != nil {
 		return broke(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
@@ -40,7 +39,7 @@ func (r *run) whatIsThere() (string, error) {
 	if there, err := holdsMember(r.restoredDir()); there || err != nil {
 		return "built", err
 	}
-	is, err := identity.Read(r.member.DataDir)
+	is, err := archive.ReadIdentity(r.member.DataDir)
 	if claimed := r.position.Generation; err == nil && is.Cluster == claimed.Cluster && is.Generation == claimed.Number {
 		return "installed", nil
 	}
@@ -122,7 +121,7 @@ func (r *run) tellOfData() {
 // than it is: it is broken, or cannot be told of now, which the error says.
 func (r *run) stand(there bool) (err error) {
 	r.stands, r.older = datadir.Position{}, nil
-	if r.identity, err = identity.Read(r.member.DataDir); err != nil {
+	if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
 		return fmt.Errorf("%w; move that file away, and start with --adopt and the id in the store's cluster.json", err)
 	}
 	if r.own == "" {
@@ -200,7 +199,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 	if err != nil {
 		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
 	}
-	r.stands, r.identity, r.verdict = datadir.Position{}, identity.Identity{}, nil
+	r.stands, r.identity, r.verdict = datadir.Position{}, archive.Identity{}, nil
 	return Moved, Payload{}
 }
 
@@ -211,8 +210,8 @@ func setAside(dir, to string) error {
 		return nil
 	case err != nil:
 		return err
-	case len(entries) == 1 && entries[0].Name() == identity.File: // a cluster was about to be founded
-		if err := os.Remove(filepath.Join(dir, identity.File)); err != nil {
+	case len(entries) == 1 && entries[0].Name() == archive.IdentityFile: // a cluster was about to be founded
+		if err := os.Remove(filepath.Join(dir, archive.IdentityFile)); err != nil {
 			return err
 		}
 		fallthrough

@@ -18,7 +18,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"
@@ -96,7 +95,7 @@ func (w *world) found(created time.Time) {
 	w.t.Helper()
 	_, err := w.archive.Found(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(w.t, w.member.DataDir).ClusterID), Created: created})
 	require.NoError(w.t, err)
-	if is, err := identity.Read(w.member.DataDir); !is.Known() {
+	if is, err := archive.ReadIdentity(w.member.DataDir); !is.Known() {
 		require.NoError(w.t, err)
 		w.is(1)
 	}
@@ -105,7 +104,7 @@ func (w *world) found(created time.Time) {
 // is has the volume say that it is of a generation.
 func (w *world) is(generation int) {
 	w.t.Helper()
-	require.NoError(w.t, identity.Identity{Cluster: ours, Generation: generation}.Write(w.member.DataDir))
+	require.NoError(w.t, archive.Identity{Cluster: ours, Generation: generation}.Write(w.member.DataDir))
 }
 
 // stand is where a volume that can be read stands.
@@ -225,9 +224,9 @@ func (w *world) requireEnd(keys []string, asides int) {
 	newest := w.generations()[len(w.generations())-1]
 	require.Equal(w.t, ours, newest.Cluster)
 	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), newest.Etcd)
-	is, err := identity.Read(w.member.DataDir)
+	is, err := archive.ReadIdentity(w.member.DataDir)
 	require.NoError(w.t, err)
-	require.Equal(w.t, identity.Identity{Cluster: ours, Generation: newest.Number}, is)
+	require.Equal(w.t, archive.Identity{Cluster: ours, Generation: newest.Number}, is)
 	reserved, err := w.archive.Reserved(w.t.Context())
 	require.NoError(w.t, err)
 	require.Greater(w.t, reserved.Revision, revision)

@@ -12,7 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/merge"
+	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -103,7 +103,7 @@ func (w *world) deleteMerged() {
 
 func (w *world) deleteHeld(objects, merged []archive.Object) {
 	for _, one := range merged {
-		for _, object := range merge.Covered(objects, one) {
+		for _, object := range retention.Covered(objects, one) {
 			require.NoError(w.t, w.store.Delete(w.ctx, object.Name()))
 		}
 	}

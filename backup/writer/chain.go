@@ -8,7 +8,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/backup/writer/spool"
 )
 
 const (
@@ -424,7 +423,7 @@ func (w *Writer) resume() error {
 		return nil
 	}
 	w.chain.tail, w.chain.waiting = nil, nil
-	where, failed := w.spool.SetAside(func(spool.Entry) bool { return true })
+	where, failed := w.spool.SetAside(func(Spooled) bool { return true })
 	if failed == nil {
 		w.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
 	}

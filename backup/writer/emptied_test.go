@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -78,7 +77,7 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	_, err := archive.New(kept, keys).Found(t.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()})
 	require.NoError(t, err)
 	for _, begin := range []bool{false, true} {
-		_, err = found{archive: archive.New(leaking{kept}, keys), own: identity.Identity{Cluster: "c1", Generation: 1}}.find(t.Context(), nil, "session", begin)
+		_, err = found{archive: archive.New(leaking{kept}, keys), own: archive.Identity{Cluster: "c1", Generation: 1}}.find(t.Context(), nil, "session", begin)
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }

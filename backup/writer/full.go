@@ -11,7 +11,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/internal/steady"
 )
 
@@ -375,7 +374,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		return // it was given up
 	}
 	switch {
-	case errors.Is(err, spool.ErrFull):
+	case errors.Is(err, ErrSpoolFull):
 		w.dropFull(ctx, err)
 		return
 	case errors.Is(err, archive.ErrEnded):

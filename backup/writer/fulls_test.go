@@ -17,7 +17,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
 )
 
 func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
@@ -122,7 +121,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 }
 
 func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.T) {
-	for how, room := range map[string]error{"as it is": nil, "sealed": spool.ErrFull} {
+	for how, room := range map[string]error{"as it is": nil, "sealed": ErrSpoolFull} {
 		t.Run(how, func(t *testing.T) {
 			s := newStand(t)
 			s.tune = append(s.tune, func(s *Writer) {

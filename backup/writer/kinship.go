@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 )
@@ -14,7 +13,7 @@ import (
 // note has the volume remember whose etcd's data are, and which process has written backups of them last. It comes before anything is
 // stored, so that the volume tells even if the process is killed then.
 func (w *Writer) note() {
-	is := identity.Identity{
+	is := archive.Identity{
 		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Position: w.remote.stored, Session: w.identity.Session,
 	}
 	if w.writes() {
@@ -36,7 +35,7 @@ func (w *Writer) noteEnd() {
 	}
 }
 
-func (w *Writer) keepIdentity(is identity.Identity) {
+func (w *Writer) keepIdentity(is archive.Identity) {
 	w.identity = is
 	if err := is.Write(w.options.DataDir); err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: the volume does not remember which cluster etcd's data belong to")

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -34,16 +33,16 @@ func (s *stand) twin(cluster string) *stand {
 func (s *stand) is(cluster string, generation int) {
 	s.Helper()
 	if cluster == "" {
-		require.NoError(s, os.Remove(filepath.Join(s.options.DataDir, identity.File)))
+		require.NoError(s, os.Remove(filepath.Join(s.options.DataDir, archive.IdentityFile)))
 		return
 	}
-	require.NoError(s, identity.Identity{Cluster: cluster, Generation: generation}.Write(s.options.DataDir))
+	require.NoError(s, archive.Identity{Cluster: cluster, Generation: generation}.Write(s.options.DataDir))
 }
 
 // identified is what the data say.
-func (s *stand) identified() identity.Identity {
+func (s *stand) identified() archive.Identity {
 	s.Helper()
-	is, err := identity.Read(s.options.DataDir)
+	is, err := archive.ReadIdentity(s.options.DataDir)
 	require.NoError(s, err)
 	return is
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
@@ -413,7 +412,7 @@ type found struct {
 	generation archive.Generation
 	head       archive.Head
 
-	own      identity.Identity // of etcd's data
+	own      archive.Identity // of etcd's data
 	dataDir  string
 	founding archive.Cluster // that the store is founded for if it has none, but for the id
 
@@ -536,7 +535,7 @@ func (f *found) found(ctx context.Context) (archive.Cluster, error) {
 		if len(all) > 0 {
 			return archive.Cluster{Cluster: all[0].Cluster}, nil
 		}
-		f.own = identity.Identity{Cluster: archive.NewID(), Generation: 1}
+		f.own = archive.Identity{Cluster: archive.NewID(), Generation: 1}
 		if err := f.own.Write(f.dataDir); err != nil {
 			return archive.Cluster{}, err
 		}

@@ -9,7 +9,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
 )
 
 func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
@@ -17,7 +16,7 @@ func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	s.tune = append(s.tune, func(s *Writer) {
 		s.room = func(int64) error {
 			if failures := s.Facts().Failures; failures == 1 || failures == 2 {
-				return spool.ErrFull
+				return ErrSpoolFull
 			}
 			return nil
 		}

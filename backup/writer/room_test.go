@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/spool"
 )
 
 func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
@@ -35,7 +34,7 @@ func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 // onlyForSegments is a volume that has no room for the database.
 func onlyForSegments(size int64) error {
 	if size > most {
-		return spool.ErrFull
+		return ErrSpoolFull
 	}
 	return nil
 }
@@ -47,7 +46,7 @@ func TestACopyGivesWayWhenTheVolumeRunsShortWhileItIsStored(t *testing.T) {
 	s.tune = append(s.tune, func(s *Writer) {
 		s.room = func(int64) error {
 			if short.Load() {
-				return spool.ErrFull
+				return ErrSpoolFull
 			}
 			return nil
 		}
@@ -64,9 +63,9 @@ func TestACopyGivesWayWhenTheVolumeRunsShortWhileItIsStored(t *testing.T) {
 	}()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
 	short.Store(true)
-	require.ErrorIs(t, <-asked, spool.ErrFull)
+	require.ErrorIs(t, <-asked, ErrSpoolFull)
 	s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
-	assert.Equal(t, "cannot keep a copy of the database until it is stored: "+spool.ErrFull.Error(), s.Facts().Trouble.Text)
+	assert.Equal(t, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error(), s.Facts().Trouble.Text)
 	copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
 	require.NoError(t, err)
 	assert.Empty(t, copies, "the volume has its room back")
@@ -86,7 +85,7 @@ func TestACopyThatWaitsForSegmentsGivesWayAsWell(t *testing.T) {
 		return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
 	}
 	s.eventually(waits, "the database is copied")
-	require.NoError(t, s.tell(t.Context(), func() { s.room = func(int64) error { return spool.ErrFull } }))
+	require.NoError(t, s.tell(t.Context(), func() { s.room = func(int64) error { return ErrSpoolFull } }))
 	s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
 	assert.Contains(t, s.Facts().Trouble.Text, "cannot keep a copy")
 }
@@ -100,9 +99,9 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 	}
 	s.tune = append(s.tune, func(s *Writer) {
 		s.pace.tick = time.Microsecond // it would be done before
-		s.room = func(int64) error { return spool.ErrFull }
+		s.room = func(int64) error { return ErrSpoolFull }
 	})
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
-	assert.Equal(t, "cannot copy the database: "+spool.ErrFull.Error(), s.Facts().Trouble.Text)
+	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Text)
 }

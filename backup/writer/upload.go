@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/merge"
+	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
@@ -190,7 +190,7 @@ const mergePatience = 15 * time.Minute
 
 // merging is what this member does about small objects.
 type merging struct {
-	merger  *merge.Merger
+	merger  *retention.Merger
 	of      *archive.Archive
 	running bool
 	at      time.Time // of the last run
@@ -219,7 +219,7 @@ func (w *Writer) merge(ctx context.Context) {
 		return
 	}
 	if m.of != w.remote.archive {
-		m.merger, m.of = merge.New(w.remote.archive, w.options.Now), w.remote.archive
+		m.merger, m.of = retention.NewMerger(w.remote.archive, w.options.Now), w.remote.archive
 	}
 	m.running, m.at, m.stored = true, time.Now(), w.statistic.Segments
 	merger, generation := m.merger, w.remote.generation.Number
@@ -231,7 +231,7 @@ func (w *Writer) merge(ctx context.Context) {
 	})
 }
 
-func (w *Writer) merged(done merge.Done, err error) {
+func (w *Writer) merged(done retention.Merged, err error) {
 	w.merging.running, w.merging.left = false, done.Left || err != nil
 	w.statistic.Merged += int64(done.Merged)
 	w.statistic.Holes += int64(done.Holes)

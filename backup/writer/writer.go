@@ -17,10 +17,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/backup/writer/spool"
 	"etcd-wrapper/statemachine"
 )
 
@@ -85,7 +83,7 @@ type Writer struct {
 	options Options
 	pace    pace
 	reader  *capture.Reader
-	spool   *spool.Spool
+	spool   *Spool
 	room    func(size int64) error // says whether the volume has so many bytes to spare
 
 	superseded chan error  // has one error once the generation has ended
@@ -105,7 +103,7 @@ type Writer struct {
 	remote    remote
 	chain     chain
 	fulls     fulls
-	identity  identity.Identity // of etcd's data, as the volume tells
+	identity  archive.Identity // of etcd's data, as the volume tells
 	merging   merging
 	reserving reserving
 
@@ -145,7 +143,7 @@ func New(options Options) (*Writer, error) {
 	}
 	w.work = w.actions()
 	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
-	if w.identity, err = identity.Read(options.DataDir); err != nil {
+	if w.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
 		return nil, err
 	}
 	if former := options.Former; former != nil {
@@ -173,8 +171,8 @@ func (w *Writer) inherit(former *Writer) {
 }
 
 // openSpool takes up the newest that waits.
-func openSpool(options Options) (*spool.Spool, error) {
-	waiting, useless, err := spool.Open(options.SpoolDir, options.SpoolLimit, options.Keys)
+func openSpool(options Options) (*Spool, error) {
+	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Keys)
 	if err != nil {
 		return nil, err
 	}

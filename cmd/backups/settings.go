@@ -18,7 +18,6 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"
-	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/readiness/status/terminal"
 )
@@ -68,8 +67,8 @@ func Read(flags commandline.Backups) (Settings, error) {
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
 // Told is what the running wrapper tells the commands of its flags. Paths become absolute, since those may run elsewhere.
-func Told(flags commandline.Backups, volumeDir string) local.Flags {
-	return local.Flags{
+func Told(flags commandline.Backups, volumeDir string) Flags {
+	return Flags{
 		Store: flags.Store, Keep: flags.Keep.Policy, Recipients: absolute(flags.Recipients), Identities: absolute(flags.Identities),
 		SigningKey: absolute(flags.SigningKey), TrustedKeys: absolute(flags.TrustedKeys), VolumeDir: absolute(volumeDir),
 	}
@@ -91,7 +90,7 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 	if flags.Store != "" {
 		return Read(flags)
 	}
-	told, err := local.NewClient(port).Flags(ctx)
+	told, err := NewClient(port).Flags(ctx)
 	if err != nil {
 		return Settings{}, fmt.Errorf("%w; a wrapper that could be asked: %w", ErrNoStore, err)
 	}
@@ -195,13 +194,4 @@ func count[N int | int64](number N, word string) string {
 		return "1 " + word
 	}
 	return fmt.Sprintf("%d %ss", number, word)
-}
-
-// Made is what backup now tells, and with -o json its document.
-type Made local.Made
-
-// Print prints the document for people, with times in their zone.
-func (m Made) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.Moment(m.Time), terminal.Size(m.Bytes))
-	return err
 }

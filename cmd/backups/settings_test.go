@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/docs"
 )
@@ -80,12 +79,12 @@ func TestTheDefaultsAreRead(t *testing.T) {
 }
 
 // silent is not asked for a backup.
-type silent struct{ local.Maker }
+type silent struct{ Maker }
 
 // wrapper is one that was told flags, and returns its port.
-func wrapper(t *testing.T, told local.Flags) uint16 {
+func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
-	for pattern, handler := range local.Routes(told, silent{}) {
+	for pattern, handler := range Routes(told, silent{}) {
 		mux.Handle(pattern, handler)
 	}
 	server := httptest.NewServer(mux)
@@ -126,7 +125,7 @@ func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {
 	server.Close()
 	_, err := Find(t.Context(), flagsOf(t), uint16(server.Listener.Addr().(*net.TCPAddr).Port))
 	require.ErrorIs(t, err, ErrNoStore)
-	assert.ErrorIs(t, err, local.ErrNoAnswer)
+	assert.ErrorIs(t, err, ErrNoAnswer)
 	assert.Regexp(t, "^--backup-store: ", err.Error())
 }
 

@@ -16,7 +16,6 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
-	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
@@ -205,7 +204,7 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}
-	maps.Copy(served, local.Routes(backups.Told(c.Backups, c.VolumeDir), maker(kept)))
+	maps.Copy(served, backups.Routes(backups.Told(c.Backups, c.VolumeDir), maker(kept)))
 	return served
 }
 
@@ -228,7 +227,7 @@ func (c *startCommand) backups(settings backups.Settings, readers writer.Gate, l
 }
 
 // maker makes full backups for a command on this host; nil if there are no backups.
-func maker(kept *backup.Backups) local.Maker {
+func maker(kept *backup.Backups) backups.Maker {
 	if kept == nil {
 		return nil
 	}
@@ -237,13 +236,13 @@ func maker(kept *backup.Backups) local.Maker {
 
 type asked struct{ *backup.Backups }
 
-// Make is local.Maker's.
-func (a asked) Make(ctx context.Context) (local.Made, error) {
+// Make is backups.Maker's.
+func (a asked) Make(ctx context.Context) (backups.Made, error) {
 	full, err := a.Now(ctx)
-	return local.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+	return backups.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
 }
 
-// Uploaded is local.Maker's.
+// Uploaded is backups.Maker's.
 func (a asked) Uploaded() (done, total int64) {
 	if full := a.Published().FullRunning; full != nil {
 		return full.Sent, full.Of

@@ -20,7 +20,6 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/cmd/backups"
-	"etcd-wrapper/cmd/backups/local"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 )
@@ -117,8 +116,8 @@ func backupStatus(err error) exitcode.Code {
 		{store.ErrDenied, exitcode.StoreAway},
 		{store.ErrNoBucket, exitcode.StoreAway},
 		{store.ErrSkewed, exitcode.StoreAway},
-		{local.ErrNoAnswer, exitcode.NoAnswer},
-		{local.ErrNoBackups, exitcode.NoAnswer},
+		{backups.ErrNoAnswer, exitcode.NoAnswer},
+		{backups.ErrNoBackups, exitcode.NoAnswer},
 	} {
 		if errors.Is(err, known.err) {
 			return known.status
@@ -305,12 +304,12 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	meter := s.meter()
-	made, err := local.NewClient(uint16(c.WrapperPort)).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
+	made, err := backups.NewClient(uint16(c.WrapperPort)).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
 	meter.Clear()
 	if err != nil {
 		return s.failed(err, backupStatus(err))
 	}
-	return s.conclude(c.output, backups.Made(made), nil)
+	return s.conclude(c.output, made, nil)
 }
 
 // backupVerifyCommand is `backup verify`.

@@ -9,7 +9,6 @@ import (
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
@@ -61,6 +60,6 @@ func flusher(kept *backup.Backups) func(context.Context, string, datadir.Positio
 }
 
 // spoolFlusher brings into the store what waits for it.
-func spoolFlusher(kept *backup.Backups) func(context.Context, identity.Identity, int64) error {
+func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, int64) error {
 	return kept.FlushSpool
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/archive"
 )
 
 // opened is what a member that runs tells others of the data that it was started with, where etcd serves its own metrics: etcd tells
@@ -30,7 +30,7 @@ var identified = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 func init() { prometheus.MustRegister(opened, identified) } //nolint:gochecknoinits // etcd serves the default registry
 
 // Opens notes how far the data go that etcd is about to open, and whose they are.
-func Opens(revision int64, of identity.Identity) {
+func Opens(revision int64, of archive.Identity) {
 	opened.Set(float64(revision))
 	identified.Reset()
 	if of.Known() {

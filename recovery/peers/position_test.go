@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/archive"
 )
 
 // What it holds counts, by database and log: running says nothing.
@@ -40,7 +40,7 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 }
 
 func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
-	Opens(77, identity.Identity{})
+	Opens(77, archive.Identity{})
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	for _, family := range families {
@@ -57,7 +57,7 @@ func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
 
 // Etcd's own cluster id is computed of the configuration, and two clusters may have one.
 func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
-	Opens(77, identity.Identity{Cluster: "0a1b", Generation: 3})
+	Opens(77, archive.Identity{Cluster: "0a1b", Generation: 3})
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
 	var page string

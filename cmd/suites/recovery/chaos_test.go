@@ -3,6 +3,7 @@ package recovery_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,9 +116,22 @@ func (c *cluster) suffers() {
 }
 
 func (c *cluster) draw() disaster {
+	return draw(c.T, c.dice, disasters, "disaster", *only, func(one disaster) (string, bool) {
+		return one.name, one.possible == nil || one.possible(c)
+	})
+}
+
+// draw draws one whose name has a part and that is possible now. What a seed draws does not depend on what else is possible.
+func draw[T any](t *testing.T, dice *rand.Rand, all []T, flag, part string, about func(T) (name string, possible bool)) T {
+	t.Helper()
+	fits := func(one T) bool {
+		name, possible := about(one)
+		return possible && strings.Contains(name, part)
+	}
+	require.True(t, slices.ContainsFunc(all, fits),
+		"nothing with %q in its name can happen now (-%s): choose a part of another name, or one that fits what has to happen before, too", part, flag)
 	for {
-		drawn := disasters[c.dice.IntN(len(disasters))]
-		if strings.Contains(drawn.name, *only) && (drawn.possible == nil || drawn.possible(c)) {
+		if drawn := all[dice.IntN(len(all))]; fits(drawn) {
 			return drawn
 		}
 	}

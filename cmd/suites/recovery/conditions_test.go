@@ -100,10 +100,7 @@ var conditions = []condition{
 // under draws what holds while a misfortune happens: in half of the rounds nothing does, nor where the cluster has to come back
 // from its store.
 func (c *trio) under(drawn misfortune, victim *member) (name string, ends func()) {
-	also := conditions[c.dice.IntN(len(conditions))]
-	for !strings.Contains(also.name, *while) {
-		also = conditions[c.dice.IntN(len(conditions))]
-	}
+	also := draw(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
 	itself := strings.Contains(drawn.name, "store away") && strings.Contains(also.name, "store")
 	if drawn.restores || itself || *while == "" && c.dice.IntN(2) == 0 {
 		return drawn.name, func() {}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -68,7 +68,7 @@ func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.
 	other.Flags = append(flags, "--recover=never")
 	assert.Equal(t, 70, other.Start().Exit(time.Minute))
 
-	is, err := identity.Read(other.DataDir())
+	is, err := archive.ReadIdentity(other.DataDir())
 	require.NoError(t, err)
 	other.Flags = append(other.Flags, "--recover=auto", "--adopt="+is.Cluster)
 	run = other.StartReady()

@@ -12,7 +12,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -48,7 +47,7 @@ var volumes = map[string]func(l *lived){
 	"broken":      func(l *lived) { breakDatabase(l.Pod) },
 	"empty":       func(l *lived) { lose(l.Pod) },
 	"of no cluster": func(l *lived) {
-		require.NoError(l.T, os.Remove(filepath.Join(l.DataDir(), identity.File)))
+		require.NoError(l.T, os.Remove(filepath.Join(l.DataDir(), archive.IdentityFile)))
 		require.NoError(l.T, os.RemoveAll(filepath.Join(l.Volume, "backup.spool")))
 	},
 }

@@ -2,7 +2,6 @@ package recovery_test
 
 import (
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -108,8 +107,9 @@ func (m *member) awaitReady() {
 	for watch := harness.StartWatch(); m.run.Readyz() != 200; <-time.After(20 * time.Millisecond) {
 		require.Less(m.T, watch.Took(), returning, "%s is back", m.Config["name"])
 		select {
-		case <-m.run.Ended:
-			require.FailNow(m.T, "the process ended before it was ready")
+		case <-m.run.Ended: // as the only one that could have told it of its cluster was killed: an orchestrator starts it again
+			require.NotEmpty(m.T, m.run.Log.Containing("the next start asks them again"), "the process ended before it was ready")
+			m.run = m.Run(m.run.Cmd.Args[1:]...)
 		default:
 		}
 	}
@@ -157,12 +157,9 @@ func (c *trio) ask() {
 }
 
 func (c *trio) draw() misfortune {
-	for {
-		drawn := misfortunes[c.dice.IntN(len(misfortunes))]
-		if strings.Contains(drawn.name, *only) && (drawn.possible == nil || drawn.possible(c)) {
-			return drawn
-		}
-	}
+	return draw(c.t, c.dice, misfortunes, "disaster", *only, func(one misfortune) (string, bool) {
+		return one.name, one.possible == nil || one.possible(c)
+	})
 }
 
 // pass lets a random time pass.

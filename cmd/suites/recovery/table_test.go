@@ -13,7 +13,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/archive/identity"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -164,7 +163,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	datadirtest.Contradict(database)
 	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
-	is, err := identity.Read(l.DataDir())
+	is, err := archive.ReadIdentity(l.DataDir())
 	require.NoError(t, err)
 	cluster := is.Cluster
 	_, err = other.archive().Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()})

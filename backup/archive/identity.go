@@ -1,6 +1,6 @@
 // Package identity is who etcd's data are: a small file in the data directory, which is moved, copied and put back with the data.
 // Recovery writes it before etcd is opened, and the writer of the backups keeps it up to date.
-package identity
+package archive
 
 import (
 	"encoding/json"
@@ -25,10 +25,10 @@ type Identity struct {
 }
 
 // File is its name in the data directory. It is no name of etcd's, and etcd leaves it alone.
-const File = "etcd-wrapper.json"
+const IdentityFile = "etcd-wrapper.json"
 
 // limit is how many bytes of the file are read.
-const limit = 4 << 10
+const identityLimit = 4 << 10
 
 // Known tells whether a store knows the data.
 func (i Identity) Known() bool { return i.Cluster != "" }
@@ -42,8 +42,8 @@ func (i Identity) String() string {
 }
 
 // Read returns the identity of the data in a data directory; the zero value if there is no file.
-func Read(dataDir string) (is Identity, err error) {
-	content, err := smallfile.ReadHere(filepath.Join(dataDir, File), limit)
+func ReadIdentity(dataDir string) (is Identity, err error) {
+	content, err := smallfile.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Identity{}, nil
 	}
@@ -54,7 +54,7 @@ func Read(dataDir string) (is Identity, err error) {
 		err = errors.New("it names no cluster")
 	}
 	if err != nil {
-		return Identity{}, fmt.Errorf("%s, which tells which cluster etcd's data are of, cannot be read: %w", filepath.Join(dataDir, File), err)
+		return Identity{}, fmt.Errorf("%s, which tells which cluster etcd's data are of, cannot be read: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return is, nil
 }
@@ -66,10 +66,10 @@ func (i Identity) Write(dataDir string) error {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
 	if err == nil {
-		err = durable.Replace(filepath.Join(dataDir, File), append(content, '\n'))
+		err = durable.Replace(filepath.Join(dataDir, IdentityFile), append(content, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot keep in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, File), err)
+		return fmt.Errorf("cannot keep in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package spool
+package writer
 
 import (
 	"errors"
@@ -16,12 +16,10 @@ import (
 	"etcd-wrapper/internal/preserved"
 )
 
-const limit = 1 << 20
-
-var keys = &format.Keys{}
+const spoolLimit = 1 << 20
 
 // made is a segment of one row.
-func made(t *testing.T, start format.Start) format.Object {
+func segmentAt(t *testing.T, start format.Start) format.Object {
 	t.Helper()
 	builder, err := format.NewSegmentBuilder(keys, start)
 	require.NoError(t, err)
@@ -34,26 +32,26 @@ func made(t *testing.T, start format.Start) format.Object {
 }
 
 // chain is so many segments from revision 5 on.
-func chain(t *testing.T, count int) (objects []format.Object) {
+func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}
 	for range count {
-		objects = append(objects, made(t, start))
+		objects = append(objects, segmentAt(t, start))
 		start = objects[len(objects)-1].Start()
 	}
 	return objects
 }
 
-func open(t *testing.T, dir string) (*Spool, []error) {
+func openAgain(t *testing.T, dir string) (*Spool, []error) {
 	t.Helper()
-	s, dropped, err := Open(dir, limit, keys)
+	s, dropped, err := OpenSpool(dir, spoolLimit, keys)
 	require.NoError(t, err)
 	return s, dropped
 }
 
-func filled(t *testing.T, dir string, objects []format.Object) *Spool {
+func filledSpool(t *testing.T, dir string, objects []format.Object) *Spool {
 	t.Helper()
-	s, dropped := open(t, dir)
+	s, dropped := openAgain(t, dir)
 	require.Empty(t, dropped)
 	for _, object := range objects {
 		require.NoError(t, s.Put(object, false))
@@ -69,15 +67,15 @@ func positions(s *Spool) (found []int64) {
 }
 
 func TestSegmentsWaitInOrderAndSurviveTheProcess(t *testing.T) {
-	dir, objects := t.TempDir(), chain(t, 3)
-	before := filled(t, dir, objects)
-	s, dropped := open(t, dir)
+	dir, objects := t.TempDir(), segmentsInOrder(t, 3)
+	before := filledSpool(t, dir, objects)
+	s, dropped := openAgain(t, dir)
 	assert.Empty(t, dropped)
 	assert.Equal(t, before.Entries(), s.Entries())
 	assert.Equal(t, objects[0].Size()+objects[1].Size()+objects[2].Size(), s.Bytes())
 	first, ok := s.First()
 	require.True(t, ok)
-	assert.Equal(t, Entry{Position: objects[0].Position, Next: objects[1].Position, Size: objects[0].Size()}, first)
+	assert.Equal(t, Spooled{Position: objects[0].Position, Next: objects[1].Position, Size: objects[0].Size()}, first)
 
 	file, err := s.Open(first.Position)
 	require.NoError(t, err)
@@ -94,7 +92,7 @@ func TestSegmentsWaitInOrderAndSurviveTheProcess(t *testing.T) {
 
 func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
 	dir := t.TempDir()
-	s := filled(t, dir, chain(t, 1))
+	s := filledSpool(t, dir, segmentsInOrder(t, 1))
 	making, err := s.Create("full")
 	require.NoError(t, err)
 	defer making.Close()
@@ -108,12 +106,12 @@ func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
 }
 
 func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
-	dir, objects := t.TempDir(), chain(t, 3)
-	s := filled(t, dir, objects)
+	dir, objects := t.TempDir(), segmentsInOrder(t, 3)
+	s := filledSpool(t, dir, objects)
 	require.NoError(t, s.Remove(objects[2].Position))
 	assert.Equal(t, []int64{7}, positions(s))
 	assert.Equal(t, objects[2].Size(), s.Bytes())
-	again, _ := open(t, dir)
+	again, _ := openAgain(t, dir)
 	assert.Equal(t, []int64{7}, positions(again))
 	require.NoError(t, again.Clear())
 	assert.Zero(t, again.Bytes())
@@ -122,7 +120,7 @@ func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
 }
 
 func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
-	objects := chain(t, 4)
+	objects := segmentsInOrder(t, 4)
 	for name, harm := range map[string]func(t *testing.T, path string){
 		"cut off": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()-1)) },
 		"empty":   func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, 0)) },
@@ -139,9 +137,9 @@ func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			filled(t, dir, objects)
+			filledSpool(t, dir, objects)
 			harm(t, filepath.Join(dir, "segments", objects[1].Position.String()))
-			s, torn := open(t, dir)
+			s, torn := openAgain(t, dir)
 			require.Len(t, torn, 1)
 			assert.ErrorContains(t, torn[0], objects[1].Position.String())
 			assert.Equal(t, []int64{5, 7, 8}, positions(s))
@@ -149,7 +147,7 @@ func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
 			require.NoError(t, err)
 			assert.ErrorContains(t, older, "does not follow")
 			assert.Equal(t, []int64{7, 8}, positions(s), "what begins behind the hole can be taken up once the database has been captured up to there")
-			again, torn := open(t, dir)
+			again, torn := openAgain(t, dir)
 			assert.Empty(t, torn)
 			assert.Equal(t, []int64{7, 8}, positions(again))
 			assert.Equal(t, objects[2].Size()+objects[3].Size(), s.Bytes())
@@ -172,55 +170,55 @@ func beside(t *testing.T, dir string) (names []string) {
 }
 
 func TestWhatIsSetAsideIsASpool(t *testing.T) {
-	dir, objects := t.TempDir()+"/spool", chain(t, 3)
-	s := filled(t, dir, objects)
-	where, err := s.SetAside(func(e Entry) bool { return e.Position.Compare(objects[0].Position) > 0 })
+	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 3)
+	s := filledSpool(t, dir, objects)
+	where, err := s.SetAside(func(e Spooled) bool { return e.Position.Compare(objects[0].Position) > 0 })
 	require.NoError(t, err)
 	assert.Equal(t, []int64{5}, positions(s))
 	assert.Equal(t, objects[0].Size(), s.Bytes())
-	moved, torn := open(t, where)
+	moved, torn := openAgain(t, where)
 	assert.Empty(t, torn)
 	assert.Equal(t, []int64{6, 7}, positions(moved))
 
-	where, err = s.SetAside(func(Entry) bool { return false })
+	where, err = s.SetAside(func(Spooled) bool { return false })
 	require.NoError(t, err)
 	assert.Empty(t, where)
 }
 
 func TestWhatCannotBeSetAsideStays(t *testing.T) {
-	dir, objects := t.TempDir()+"/spool", chain(t, 2)
-	s := filled(t, dir, objects)
+	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
+	s := filledSpool(t, dir, objects)
 	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // beside it there is room for nothing
-	_, err := s.SetAside(func(Entry) bool { return true })
+	_, err := s.SetAside(func(Spooled) bool { return true })
 	require.ErrorContains(t, err, "cannot set aside what waited for the store")
 	assert.Equal(t, []int64{5, 6}, positions(s))
-	again, torn := open(t, dir)
+	again, torn := openAgain(t, dir)
 	assert.Empty(t, torn)
 	assert.Equal(t, []int64{5, 6}, positions(again))
 }
 
 func TestWhatIsNotFinishedGoesAtTheNextStart(t *testing.T) {
 	dir := t.TempDir()
-	s, _ := open(t, dir)
+	s, _ := openAgain(t, dir)
 	file, err := s.Create("full")
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
-	open(t, dir)
+	openAgain(t, dir)
 	assert.NoFileExists(t, file.Name())
 }
 
 func TestTheSpoolIsFullAtItsLimitAndWhereEtcdNeedsTheVolume(t *testing.T) {
-	objects := chain(t, 2)
-	s, _ := open(t, t.TempDir())
+	objects := segmentsInOrder(t, 2)
+	s, _ := openAgain(t, t.TempDir())
 	s.limit = objects[0].Size() + objects[1].Size() - 1
 	require.NoError(t, s.Put(objects[0], true))
-	require.ErrorIs(t, s.Put(objects[1], true), ErrFull)
+	require.ErrorIs(t, s.Put(objects[1], true), ErrSpoolFull)
 	assert.Equal(t, []int64{5}, positions(s))
 
-	s.limit = limit
-	s.free = func(string) (int64, error) { return Reserve + objects[1].Size() - 1, nil }
-	require.ErrorIs(t, s.Put(objects[1], true), ErrFull)
-	s.free = func(string) (int64, error) { return Reserve + objects[1].Size(), nil }
+	s.limit = spoolLimit
+	s.free = func(string) (int64, error) { return SpoolReserve + objects[1].Size() - 1, nil }
+	require.ErrorIs(t, s.Put(objects[1], true), ErrSpoolFull)
+	s.free = func(string) (int64, error) { return SpoolReserve + objects[1].Size(), nil }
 	require.NoError(t, s.Put(objects[1], true))
 	require.NoError(t, s.Sync())
 }
@@ -228,19 +226,19 @@ func TestTheSpoolIsFullAtItsLimitAndWhereEtcdNeedsTheVolume(t *testing.T) {
 func TestASpoolThatCannotBeMadeSaysWhy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	_, _, err := Open(file, limit, keys)
+	_, _, err := OpenSpool(file, spoolLimit, keys)
 	require.ErrorContains(t, err, "the spool")
 }
 
 func TestASegmentThatCouldNotBeMadeDurableDoesNotWait(t *testing.T) {
-	dir, objects := t.TempDir(), chain(t, 2)
-	s := filled(t, dir, objects[:1])
+	dir, objects := t.TempDir(), segmentsInOrder(t, 2)
+	s := filledSpool(t, dir, objects[:1])
 	broken := errors.New("input/output error")
 	s.sync = func(string) error { return broken }
 	require.ErrorIs(t, s.Put(objects[1], true), broken)
 	assert.Equal(t, []int64{5}, positions(s))
 	assert.Equal(t, objects[0].Size(), s.Bytes())
-	again, dropped := open(t, dir)
+	again, dropped := openAgain(t, dir)
 	assert.Empty(t, dropped)
 	assert.Equal(t, []int64{5}, positions(again))
 	require.NoError(t, again.Put(objects[1], true))

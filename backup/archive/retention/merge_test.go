@@ -1,4 +1,4 @@
-package merge
+package retention
 
 import (
 	"fmt"
@@ -48,7 +48,7 @@ func (w *writer) sleep(d time.Duration) { w.now = w.now.Add(d) }
 
 // restart forgets what was seen.
 func (w *writer) restart() {
-	w.merger = New(w.archive, w.time)
+	w.merger = NewMerger(w.archive, w.time)
 	w.merger.clock = w.time
 }
 
@@ -88,7 +88,7 @@ func (w *writer) write(lasting time.Duration) {
 	}
 }
 
-func (w *writer) run() Done {
+func (w *writer) run() Merged {
 	w.Helper()
 	done, err := w.merger.Run(w.Context(), 1)
 	require.NoError(w, err)
@@ -152,14 +152,14 @@ func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
 	}
 	w.sleep(spell + 2*time.Minute)
 	done := w.run()
-	assert.Equal(t, Done{Merged: 1, Left: true}, done)
+	assert.Equal(t, Merged{Merged: 1, Left: true}, done)
 	assert.Len(t, w.objects(archive.Segment), 3)
 	w.sleep(archive.Grace - time.Second)
 	assert.Zero(t, w.run().Deleted)
 
 	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked})
 	w.sleep(time.Second)
-	assert.Equal(t, Done{Left: true}, w.run())
+	assert.Equal(t, Merged{Left: true}, w.run())
 	w.store.Heal()
 	assert.Equal(t, 2, w.run().Deleted)
 	w.requireWhole(4)
@@ -225,4 +225,96 @@ func TestAStoreThatFailsIsSaid(t *testing.T) {
 	w.store.Inject(memory.Fault{Op: memory.List, Err: memory.ErrDenied})
 	_, err := w.merger.Run(t.Context(), 1)
 	require.ErrorContains(t, err, "cannot merge: ")
+}
+
+// Two members that merge at once may cut differently: what ends behind a merged object is not in it, and must stay.
+func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) {
+	at := func(revision int64) format.Position { return format.Position{Revision: revision} }
+	long := archive.Object{Level: archive.Minute, Start: at(2), Next: at(9)}
+	short := archive.Object{Level: archive.Minute, Start: at(2), Next: at(5)}
+	hour := archive.Object{Level: archive.Hour, Start: at(2), Next: at(5)}
+	assert.Equal(t, []archive.Object{short}, Covered([]archive.Object{long, short}, hour))
+}
+
+// Each merged object costs a request that writes: an idle cluster, which only shows that it lives, makes two in an hour.
+func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheHalfHour(t *testing.T) {
+	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		every  time.Duration
+		at     time.Duration // after noon
+		groups []int
+		left   bool
+	}{
+		"every second":                           {time.Second, 3 * time.Minute, []int{60, 60, 60}, false},
+		"every second, the last minute not over": {time.Second, 3*time.Minute - time.Second, []int{60, 60}, true},
+		"every 40 s, the half hour not over":     {40 * time.Second, 29 * time.Minute, nil, true},
+		"every 40 s":                             {40 * time.Second, 60 * time.Minute, []int{45, 45}, false},
+		"every five minutes":                     {5 * time.Minute, 61 * time.Minute, []int{6, 6}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []archive.Object
+			for at := time.Duration(0); at < c.at; at += c.every {
+				objects = append(objects, archive.Object{Modified: noon.Add(at)})
+			}
+			groups, left := Groups(objects, time.Minute, noon.Add(c.at))
+			var sizes []int
+			for _, group := range groups {
+				sizes = append(sizes, len(group))
+			}
+			assert.Equal(t, c.groups, sizes)
+			assert.Equal(t, c.left, left)
+		})
+	}
+}
+
+// lose deletes the segment of a revision.
+func (w *writer) lose(revision int64) {
+	w.Helper()
+	require.NoError(w, w.store.Delete(w.Context(), archive.SegmentName(1, format.After(revision-1))))
+}
+
+func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
+	for name, lost := range map[string]int64{"within a minute": 4, "at its end": 7, "at its beginning": 8} {
+		t.Run(name, func(t *testing.T) {
+			w := newWriter(t)
+			for range 18 { // a segment every ten seconds, the first of them of revision 2
+				w.segment()
+				w.sleep(10 * time.Second)
+			}
+			w.lose(lost)
+			w.sleep(spell + 2*time.Minute)
+			assert.Equal(t, 1, w.run().Holes)
+			assert.Zero(t, w.run().Holes, "it is known")
+			for range 4 {
+				w.sleep(time.Hour)
+				assert.Zero(t, w.run().Holes, "it is known")
+			}
+		})
+	}
+}
+
+func TestNothingIsMissingWhereEverythingIsThere(t *testing.T) {
+	w := newWriter(t)
+	for i := range 360 {
+		w.segment()
+		w.sleep(20 * time.Second)
+		if i%5 == 0 {
+			require.Zero(t, w.run().Holes)
+		}
+		if i%50 == 0 {
+			w.restart()
+		}
+	}
+}
+
+func TestNothingIsMissingWhereMembersHaveCutDifferently(t *testing.T) {
+	object := func(level archive.Level, start, next int64) archive.Object {
+		return archive.Object{Level: level, Generation: 1, Start: format.Position{Revision: start}, Next: format.Position{Revision: next}}
+	}
+	m := NewMerger(nil, time.Now)
+	assert.Zero(t, m.newGaps(map[archive.Level][]archive.Object{
+		archive.Segment: {{Level: archive.Segment, Generation: 1, Start: format.Position{Revision: 9}}},
+		archive.Minute:  {object(archive.Minute, 1, 5), object(archive.Minute, 3, 9)},
+		archive.Hour:    {object(archive.Hour, 1, 7)},
+	}))
 }

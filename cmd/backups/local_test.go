@@ -1,4 +1,4 @@
-package local
+package backups
 
 import (
 	"context"
@@ -22,7 +22,7 @@ func (m making) Make(ctx context.Context) (Made, error) { return m(ctx) }
 func (making) Uploaded() (done, total int64) { return 5, 10 }
 
 // wrapper serves the endpoints and returns a client of theirs.
-func wrapper(t *testing.T, flags Flags, maker Maker) *Client {
+func serving(t *testing.T, flags Flags, maker Maker) *Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker) {
 		mux.Handle(pattern, handler)
@@ -34,7 +34,7 @@ func wrapper(t *testing.T, flags Flags, maker Maker) *Client {
 
 func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
 	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
-	flags, err := wrapper(t, told, making(func(context.Context) (Made, error) { panic("not asked for") })).Flags(t.Context())
+	flags, err := serving(t, told, making(func(context.Context) (Made, error) { panic("not asked for") })).Flags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, told, flags)
 }
@@ -42,7 +42,7 @@ func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
 func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 	made := Made{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
 	seen := make(chan string, 100)
-	client := wrapper(t, Flags{}, making(func(context.Context) (Made, error) {
+	client := serving(t, Flags{}, making(func(context.Context) (Made, error) {
 		assert.Equal(t, "5 of 10", <-seen, "it goes on until the client has heard of it")
 		return made, nil
 	}))
@@ -52,7 +52,7 @@ func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 }
 
 func TestABackupThatFailsSaysWhy(t *testing.T) {
-	_, err := wrapper(t, Flags{}, making(func(context.Context) (Made, error) {
+	_, err := serving(t, Flags{}, making(func(context.Context) (Made, error) {
 		return Made{}, errors.New("s3://bucket: permission\x1b denied")
 	})).Now(t.Context(), func(int64, int64) {})
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
@@ -62,7 +62,7 @@ func TestABackupThatFailsSaysWhy(t *testing.T) {
 func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	client := wrapper(t, Flags{}, making(func(ctx context.Context) (Made, error) {
+	client := serving(t, Flags{}, making(func(ctx context.Context) (Made, error) {
 		defer close(ended)
 		leave()
 		<-ctx.Done()
@@ -95,7 +95,7 @@ func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 }
 
 func TestAWrapperWithoutBackupsSaysSo(t *testing.T) {
-	client := wrapper(t, Flags{}, nil)
+	client := serving(t, Flags{}, nil)
 	_, err := client.Flags(t.Context())
 	require.ErrorIs(t, err, ErrNoBackups)
 	_, err = client.Now(t.Context(), func(int64, int64) {})

@@ -1,4 +1,4 @@
-package identity_test
+package archive_test
 
 import (
 	"os"
@@ -8,22 +8,22 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/archive/identity"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 )
 
 func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	none, err := identity.Read(dir)
+	none, err := archive.ReadIdentity(dir)
 	require.NoError(t, err)
 	assert.False(t, none.Known())
 
-	is := identity.Identity{Cluster: "c1", Generation: 3, Position: format.Position{Revision: 7}, Session: "s"}
+	is := archive.Identity{Cluster: "c1", Generation: 3, Position: format.Position{Revision: 7}, Session: "s"}
 	require.NoError(t, is.Write(dir))
-	read, err := identity.Read(dir)
+	read, err := archive.ReadIdentity(dir)
 	require.NoError(t, err)
 	assert.Equal(t, is, read)
-	info, err := os.Stat(filepath.Join(dir, identity.File))
+	info, err := os.Stat(filepath.Join(dir, archive.IdentityFile))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode())
 }
@@ -32,8 +32,8 @@ func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
 func TestAnIdentityThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 	for _, content := range []string{"", "{", "{}", `{"cluster":"c1"}`} {
 		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, identity.File), []byte(content), 0o600))
-		_, err := identity.Read(dir)
-		require.ErrorContains(t, err, filepath.Join(dir, identity.File), content)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, archive.IdentityFile), []byte(content), 0o600))
+		_, err := archive.ReadIdentity(dir)
+		require.ErrorContains(t, err, filepath.Join(dir, archive.IdentityFile), content)
 	}
 }

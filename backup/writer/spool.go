@@ -1,6 +1,4 @@
-// Package spool keeps on the volume what waits for a store that is away: segments in the order of their positions, and fulls
-// in the making. What it holds survives the end of the process at any instant; what was torn is found and set aside.
-package spool
+package writer
 
 import (
 	"cmp"
@@ -20,20 +18,22 @@ import (
 	"etcd-wrapper/internal/preserved"
 )
 
-// ErrFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
-var ErrFull = errors.New("the spool is full")
+// ErrSpoolFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
+var ErrSpoolFull = errors.New("the spool is full")
 
-// Reserve is what the spool leaves free on the volume, in bytes: etcd needs room for its log and its database.
-const Reserve = 256 << 20
+// SpoolReserve is what the spool leaves free on the volume, in bytes: etcd needs room for its log and its database.
+const SpoolReserve = 256 << 20
 
-// Entry is a segment that waits.
-type Entry struct {
+// Spooled is a segment that waits.
+type Spooled struct {
 	Position format.Position
 	Next     format.Position // where the segment behind it begins
 	Size     int64           // bytes
 }
 
-// Spool is a directory of segments. Its methods may be called from any goroutine.
+// Spool keeps on the volume what waits for a store that is away: segments in the order of their positions, and fulls in the
+// making. What it holds survives the end of the process at any instant; what was torn is found and moved out of the way. Its
+// methods may be called from any goroutine.
 type Spool struct {
 	dir   string
 	limit int64
@@ -41,23 +41,23 @@ type Spool struct {
 	sync  func(dir string) error
 
 	mu      sync.Mutex
-	entries []Entry // in order
+	entries []Spooled // in order
 	bytes   int64
 }
 
 const (
-	segments = "segments" // the directory of finished segments
-	making   = "making"   // and that of whatever is being written
+	segmentsDir = "segments" // the directory of finished segments
+	makingDir   = "making"   // and that of whatever is being written
 )
 
-// Open makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
+// OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments. What cannot be read is set aside; torn, which says why, is for people.
-func Open(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: free, sync: durable.SyncDirectory}
-	if err := os.RemoveAll(filepath.Join(dir, making)); err != nil {
+func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
+	s = &Spool{dir: dir, limit: limit, free: freeBytes, sync: durable.SyncDirectory}
+	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
-	for _, sub := range []string{segments, making} {
+	for _, sub := range []string{segmentsDir, makingDir} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, nil, fmt.Errorf("cannot make the spool: %w", err)
 		}
@@ -67,18 +67,18 @@ func Open(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, e
 }
 
 // Entries are the segments that wait, in order.
-func (s *Spool) Entries() []Entry {
+func (s *Spool) Entries() []Spooled {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.entries)
 }
 
 // First is the oldest segment; false if there is none.
-func (s *Spool) First() (Entry, bool) {
+func (s *Spool) First() (Spooled, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.entries) == 0 {
-		return Entry{}, false
+		return Spooled{}, false
 	}
 	return s.entries[0], true
 }
@@ -104,22 +104,22 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err != nil {
 		return err
 	}
-	err = fill(file, object.Reader(), synced)
+	err = fillFile(file, object.Reader(), synced)
 	if err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
 	if err == nil && synced {
-		err = s.sync(filepath.Join(s.dir, segments))
+		err = s.sync(filepath.Join(s.dir, segmentsDir))
 	}
 	if err != nil { // it is captured again, and may end elsewhere then
 		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
 		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
-	s.add(Entry{Position: object.Position, Next: object.Next(), Size: object.Size()})
+	s.add(Spooled{Position: object.Position, Next: object.Next(), Size: object.Size()})
 	return nil
 }
 
-func fill(file *os.File, from io.Reader, synced bool) error {
+func fillFile(file *os.File, from io.Reader, synced bool) error {
 	_, err := io.Copy(file, from)
 	if synced && err == nil {
 		err = file.Sync()
@@ -127,18 +127,18 @@ func fill(file *os.File, from io.Reader, synced bool) error {
 	return errors.Join(err, file.Close())
 }
 
-func (s *Spool) add(entry Entry) {
+func (s *Spool) add(entry Spooled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.entries = append(s.entries, entry)
-	slices.SortFunc(s.entries, func(a, b Entry) int { return cmp.Compare(a.Position.String(), b.Position.String()) })
+	slices.SortFunc(s.entries, func(a, b Spooled) int { return cmp.Compare(a.Position.String(), b.Position.String()) })
 	s.bytes += entry.Size
 }
 
 // room says whether so many bytes fit.
 func (s *Spool) room(size int64) error {
 	if waiting := s.Bytes(); waiting+size > s.limit {
-		return fmt.Errorf("%w: %d bytes wait, %d are the limit", ErrFull, waiting, s.limit)
+		return fmt.Errorf("%w: %d bytes wait, %d are the limit", ErrSpoolFull, waiting, s.limit)
 	}
 	return s.Room(size)
 }
@@ -149,8 +149,8 @@ func (s *Spool) Room(size int64) error {
 	if err != nil {
 		return fmt.Errorf("cannot look at the volume of the spool: %w", err)
 	}
-	if left-size < Reserve {
-		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are kept for etcd: enlarge it, or remove what etcd does not need from it", ErrFull, left>>20, int64(Reserve)>>20)
+	if left-size < SpoolReserve {
+		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are kept for etcd: enlarge it, or remove what etcd does not need from it", ErrSpoolFull, left>>20, int64(SpoolReserve)>>20)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (s *Spool) Sync() error {
 			return fmt.Errorf("cannot make segment %s durable: %w", entry.Position, err)
 		}
 	}
-	return s.sync(filepath.Join(s.dir, segments))
+	return s.sync(filepath.Join(s.dir, segmentsDir))
 }
 
 // Open reads a segment that waits. The file must be closed.
@@ -174,16 +174,16 @@ func (s *Spool) Open(position format.Position) (*os.File, error) { return os.Ope
 
 // Remove drops all segments that begin before the position.
 func (s *Spool) Remove(before format.Position) error {
-	return s.drop(func(e Entry) bool { return e.Position.Compare(before) < 0 })
+	return s.drop(func(e Spooled) bool { return e.Position.Compare(before) < 0 })
 }
 
 // Clear drops all segments.
-func (s *Spool) Clear() error { return s.drop(func(Entry) bool { return true }) }
+func (s *Spool) Clear() error { return s.drop(func(Spooled) bool { return true }) }
 
-func (s *Spool) drop(chosen func(Entry) bool) (err error) {
+func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.entries = slices.DeleteFunc(s.entries, func(entry Entry) bool {
+	s.entries = slices.DeleteFunc(s.entries, func(entry Spooled) bool {
 		if !chosen(entry) {
 			return false
 		}
@@ -198,7 +198,7 @@ func (s *Spool) drop(chosen func(Entry) bool) (err error) {
 
 // Create makes a file for what is not finished, such as a full. The next Open removes it; so should whoever made it.
 func (s *Spool) Create(name string) (*os.File, error) {
-	path := filepath.Join(s.dir, making, name)
+	path := filepath.Join(s.dir, makingDir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot write to the spool: %w", err)
@@ -207,18 +207,18 @@ func (s *Spool) Create(name string) (*os.File, error) {
 }
 
 func (s *Spool) path(position format.Position) string {
-	return filepath.Join(s.dir, segments, position.String())
+	return filepath.Join(s.dir, segmentsDir, position.String())
 }
 
 // recover takes up the segments that lie there, and sets aside what is none.
 func (s *Spool) recover(keys *format.Keys) (torn []error, err error) {
-	names, err := os.ReadDir(filepath.Join(s.dir, segments))
+	names, err := os.ReadDir(filepath.Join(s.dir, segmentsDir))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the spool: %w", err)
 	}
 	var useless []string
 	for _, name := range names {
-		manifest, size, err := examine(filepath.Join(s.dir, segments, name.Name()), keys)
+		manifest, size, err := examineFile(filepath.Join(s.dir, segmentsDir, name.Name()), keys)
 		if err == nil && manifest.Position.String() != name.Name() {
 			err = fmt.Errorf("its name is not its position, %s", manifest.Position)
 		}
@@ -227,25 +227,25 @@ func (s *Spool) recover(keys *format.Keys) (torn []error, err error) {
 			torn = append(torn, fmt.Errorf("segment %s that waited in the spool: %w", name.Name(), err))
 			continue
 		}
-		s.add(Entry{Position: manifest.Position, Next: manifest.Next(), Size: size})
+		s.add(Spooled{Position: manifest.Position, Next: manifest.Next(), Size: size})
 	}
 	_, err = s.move(useless)
 	return torn, err
 }
 
-// Last is what the newest segment in a directory's spool says of itself. It reads no more than that; false if it cannot be read, or there
+// LastSpooled is what the newest segment in a directory's spool says of itself. It reads no more than that; false if it cannot be read, or there
 // is none.
-func Last(dir string, keys *format.Keys) (last format.Manifest, known bool) {
-	names, err := os.ReadDir(filepath.Join(dir, segments)) // in order
+func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known bool) {
+	names, err := os.ReadDir(filepath.Join(dir, segmentsDir)) // in order
 	if err != nil || len(names) == 0 {
 		return last, false
 	}
-	last, err = manifest(filepath.Join(dir, segments, names[len(names)-1].Name()), keys)
+	last, err = manifestOf(filepath.Join(dir, segmentsDir, names[len(names)-1].Name()), keys)
 	return last, err == nil
 }
 
-// examine reads all of a segment and compares it with its digests.
-func examine(path string, keys *format.Keys) (format.Manifest, int64, error) {
+// examineFile reads all of a segment and compares it with its digests.
+func examineFile(path string, keys *format.Keys) (format.Manifest, int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return format.Manifest{}, 0, err
@@ -268,7 +268,7 @@ func examine(path string, keys *format.Keys) (format.Manifest, int64, error) {
 
 // Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.
 func (s *Spool) Examine(position format.Position, keys *format.Keys) error {
-	manifest, _, err := examine(s.path(position), keys)
+	manifest, _, err := examineFile(s.path(position), keys)
 	if err == nil && manifest.Position != position {
 		err = fmt.Errorf("it is segment %s", manifest.Position)
 	}
@@ -277,10 +277,10 @@ func (s *Spool) Examine(position format.Position, keys *format.Keys) error {
 
 // Manifest reads that of a segment that waits.
 func (s *Spool) Manifest(position format.Position, keys *format.Keys) (format.Manifest, error) {
-	return manifest(s.path(position), keys)
+	return manifestOf(s.path(position), keys)
 }
 
-func manifest(path string, keys *format.Keys) (format.Manifest, error) {
+func manifestOf(path string, keys *format.Keys) (format.Manifest, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return format.Manifest{}, err
@@ -289,7 +289,7 @@ func manifest(path string, keys *format.Keys) (format.Manifest, error) {
 	return format.NewSegmentReader(file, keys).Next()
 }
 
-func free(dir string) (int64, error) {
+func freeBytes(dir string) (int64, error) {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(dir, &disk); err != nil {
 		return 0, err
@@ -307,14 +307,14 @@ func (s *Spool) Newest() (left, err error) {
 	if first <= 0 {
 		return nil, nil
 	}
-	where, err := s.SetAside(func(e Entry) bool { return e.Position.Compare(all[first].Position) < 0 })
+	where, err := s.SetAside(func(e Spooled) bool { return e.Position.Compare(all[first].Position) < 0 })
 	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s",
 		first, all[first-1].Next, all[first].Position, where), err
 }
 
 // SetAside moves the chosen segments out of the spool to a directory beside it, whose name it returns: they are not of the chain
 // that what comes next is of, and may be all that there is of what was acknowledged. That directory is a spool as well.
-func (s *Spool) SetAside(chosen func(Entry) bool) (where string, err error) {
+func (s *Spool) SetAside(chosen func(Spooled) bool) (where string, err error) {
 	var names []string
 	for _, entry := range s.Entries() {
 		if chosen(entry) {
@@ -328,10 +328,10 @@ func (s *Spool) SetAside(chosen func(Entry) bool) (where string, err error) {
 }
 
 // leave forgets segments whose files are gone from the spool.
-func (s *Spool) leave(chosen func(Entry) bool) {
+func (s *Spool) leave(chosen func(Spooled) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.entries = slices.DeleteFunc(s.entries, func(entry Entry) bool {
+	s.entries = slices.DeleteFunc(s.entries, func(entry Spooled) bool {
 		if chosen(entry) {
 			s.bytes -= entry.Size
 			return true
@@ -346,11 +346,11 @@ func (s *Spool) move(names []string) (where string, err error) {
 		return "", nil
 	}
 	where = preserved.Name(s.dir, time.Now())
-	to := filepath.Join(where, segments)
+	to := filepath.Join(where, segmentsDir)
 	err = os.MkdirAll(to, 0o700)
 	for _, name := range names {
 		if err == nil {
-			err = os.Rename(filepath.Join(s.dir, segments, name), filepath.Join(to, name))
+			err = os.Rename(filepath.Join(s.dir, segmentsDir, name), filepath.Join(to, name))
 		}
 	}
 	if err == nil {
