@@ -210,8 +210,9 @@ func (r *run) adopt(ctx context.Context, generations []archive.Generation) error
 	return nil
 }
 
-// identify has the volume remember whose it is before etcd opens it. What cannot be found out now the writer of the backups finds out
-// where the store is empty; otherwise the next start does.
+// identify has the volume remember whose it is before etcd opens it. A new cluster waits for its name: a member without one would be
+// refused once another has founded the store. Where nobody may found it, and of other volumes, what cannot be found out now the writer of
+// the backups finds out where the store is empty; otherwise the next start does.
 func (r *run) identify() error {
 	if r.options.Archive == nil {
 		return nil
@@ -226,6 +227,9 @@ func (r *run) identify() error {
 		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
 	case !valid && r.decision.Verdict != RestoreData:
 		is, err = r.joined()
+	}
+	if err != nil && r.decision.Verdict == FoundCluster && !errors.Is(err, store.ErrDenied) {
+		return fmt.Errorf("a new cluster has no name yet: %w; %s", err, reachStore)
 	}
 	if err != nil {
 		r.options.Log.Warn().Err(err).Msg("recovery: the volume does not name its cluster yet")

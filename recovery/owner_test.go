@@ -73,6 +73,17 @@ func TestTheIDThatTheStoreHasCounts(t *testing.T) {
 	assert.Equal(t, w.whose().Cluster, w.identified().Cluster)
 }
 
+// A member that went on without a name would be refused once the others had founded the store.
+func TestAnEmptyVolumeWaitsUntilTheStoreTellsWhatItsClusterIsCalled(t *testing.T) {
+	w := newWorld(t)
+	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable})
+	require.ErrorContains(t, w.run(), "a new cluster has no name yet")
+	assert.NoFileExists(t, filepath.Join(w.member.DataDir, archive.IdentityFile))
+	w.store.Heal()
+	require.NoError(t, w.run())
+	assert.Equal(t, w.whose().Cluster, w.identified().Cluster)
+}
+
 func TestMembersThatFoundAStoreTogetherHaveOneID(t *testing.T) {
 	w, o := ofThree(t)
 	w.emptyStore()
