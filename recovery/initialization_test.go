@@ -16,12 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
-	"etcd-wrapper/bootstrap/validation"
 )
 
 // validated returns a Recovery of a volume whose data are validated like that.
-func validated(t *testing.T, verify validation.Func) *Recovery {
+func validated(t *testing.T, verify datadir.Validation) *Recovery {
 	t.Helper()
 	volume := t.TempDir()
 	dataDir := filepath.Join(volume, "new.etcd")
@@ -31,7 +31,7 @@ func validated(t *testing.T, verify validation.Func) *Recovery {
 	return r
 }
 
-func says(verdict error) validation.Func {
+func says(verdict error) datadir.Validation {
 	return func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, verdict }
 }
 

@@ -156,7 +156,7 @@ func try(t *testing.T, dir, state string, alteration alteration) (fate, judgemen
 // served is what plain etcd serves of a directory, or why it does not.
 func served(t *testing.T, dir, room string) (state string, err error) {
 	out := filepath.Join(room, "state")
-	if output, err := child(t, childServe, dir, out); err != nil {
+	if output, err := inChildOf(t, childServe, dir, out); err != nil {
 		return "", fmt.Errorf("%w: %s", err, output)
 	}
 	content, err := os.ReadFile(out)
@@ -165,14 +165,14 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 
 // judged runs our checks in a process of its own, as standalone does: bbolt's page check may end it, which is a refusal.
 func judged(t *testing.T, dir string) (found judgement, err error) {
-	output, failed := child(t, childJudge, dir, "-")
+	output, failed := inChildOf(t, childJudge, dir, "-")
 	if failed != nil {
 		return judgement{Refused: "crashed: " + strings.SplitN(string(output), "\n", 2)[0]}, nil
 	}
 	return found, json.Unmarshal(output, &found)
 }
 
-func child(t *testing.T, what, dir, argument string) (output []byte, err error) {
+func inChildOf(t *testing.T, what, dir, argument string) (output []byte, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), childPatience)
 	defer cancel()
 	command := exec.CommandContext(ctx, os.Args[0], what, dir, argument)
