@@ -30,12 +30,11 @@ func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
 	w.awaitReady(3)
 	writes := w.startWriter()
 
-	leaves := w.secrets(former)
-	both := text("CERTIFICATE", former.certificate.Raw) + text("CERTIFICATE", latter.certificate.Raw)
-	w.renewAuthorities(leaves, both)
-	w.restartAll()
+	old, latest := text("CERTIFICATE", former.certificate.Raw), text("CERTIFICATE", latter.certificate.Raw)
+	both := old + latest
+	w.recipe("docs/operations.md", "cat old.crt new.crt", map[string]string{"old.crt": old, "new.crt": latest})
 
-	leaves = w.secrets(latter)
+	leaves := w.secrets(latter)
 	w.renewAuthorities(leaves, both)
 	shown.Store(&latter.identity().Certificates[0])
 	for member := range w.pods() {
@@ -47,7 +46,7 @@ func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
 		})
 	}
 
-	w.renewAuthorities(leaves, text("CERTIFICATE", latter.certificate.Raw))
+	w.renewAuthorities(leaves, latest)
 	w.restartAll()
 	w.unharmed()
 	shown.Store(&former.identity().Certificates[0])

@@ -32,8 +32,9 @@ var credentials = map[string]string{
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
 }
 
-// offerBucket runs a server of S3's protocol where pods reach it, with the bucket that the manifests name.
-func (w *world) offerBucket() {
+// offerBucket runs a server of S3's protocol where pods reach it, with the bucket that the manifests name, and returns the folder in
+// which its objects are files.
+func (w *world) offerBucket() (folder string) {
 	w.t.Helper()
 	data, attributes := w.t.TempDir(), w.t.TempDir()
 	for _, bucket := range []string{"my-bucket", "another-bucket"} {
@@ -43,6 +44,7 @@ func (w *world) offerBucket() {
 		"--port", node.Gateway+":"+bucketPort, "posix", "--sidecar", attributes, data)
 	command.Stdout, command.Stderr = w.t.Output(), w.t.Output()
 	w.node.Serve(w.t, bucketPort, command)
+	return filepath.Join(data, "my-bucket")
 }
 
 // newWorldWithBucket begins a story of three members as they are applied, with nothing changed.

@@ -83,19 +83,27 @@ func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	writes := w.startWriter()
 	w.checkBackups("etcd-main-0", writes)
 	before := w.clusterID()
+	w.loseAll()
+	assert.NotEqual(t, before, w.clusterID(), "members of the old cluster cannot meet it")
+	assert.ElementsMatch(t, []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}, w.voters())
+	further := w.startWriter()
+	w.checkBackups("etcd-main-2", further)
+	w.check(writes)
+}
+
+// loseAll takes the volumes of three members away, and waits until they are back.
+func (w *world) loseAll() {
+	w.t.Helper()
 	names := []string{"etcd-main-0", "etcd-main-1", "etcd-main-2"}
 	for _, name := range names {
-		require.NoError(t, w.node.Kill(w.pods()[name], "etcd"), "nobody is asked to end")
+		pod := w.pods()[name]
+		require.NoError(w.t, w.node.Cut(pod), "none gets its data from another that is yet to lose its own")
+		require.NoError(w.t, w.node.Kill(pod, "etcd"), "nobody is asked to end")
 	}
 	for _, name := range names {
 		w.loseVolume(name)
 	}
 	w.awaitReady(3)
-	assert.NotEqual(t, before, w.clusterID(), "members of the old cluster cannot meet it")
-	assert.ElementsMatch(t, names, w.voters())
-	further := w.startWriter()
-	w.checkBackups("etcd-main-2", further)
-	w.check(writes)
 }
 
 // The way that docs/operations.md describes. A roll-out would wait for the first member to be ready, and that one for the others.
@@ -104,7 +112,7 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	w.apply(three)
 	w.awaitReady(3)
 	before := w.mistake()
-	w.recipe("docs/operations.md", "--set hibernated=true", three)
+	w.recipe("docs/operations.md", "--set hibernated=true", given(three))
 	assert.Empty(t, w.pods())
 	w.apply(three, before)
 	w.awaitReady(3)
@@ -138,8 +146,13 @@ func (w *world) mistake() (values string) {
 // Nothing but the number is changed, and no member that stays is restarted for it.
 func TestMembersComeAndGoWithTheirNumberWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
+	const values = three + "\nspread: {nodes: preferred}" // there are fewer nodes than members
 	members := func(count int) {
-		w.apply(three, fmt.Sprintf("{replicas: %d, spread: {nodes: preferred}}", count)) // there are fewer nodes than members
+		if count == 5 {
+			w.recipe("docs/operations.md", "--set replicas=5", given(values))
+		} else {
+			w.apply(values, fmt.Sprintf("replicas: %d", count))
+		}
 	}
 	members(3)
 	w.awaitReady(3)

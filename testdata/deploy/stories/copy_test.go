@@ -20,7 +20,7 @@ func TestTheStoreIsCopiedToASecondBucketInWhichTheClusterGoesOn(t *testing.T) {
 	w.awaitReady(3)
 	w.greet()
 	w.awaitVerified("etcd-main-0")
-	assert.Contains(t, w.recipe("docs/operations.md", "create job", three), "verified")
+	assert.Contains(t, w.recipe("docs/operations.md", "create job", given(three)), "verified")
 
 	w.apply(three, each)
 	cluster.Eventually(t, "the schedule has it copied, too", func() error {

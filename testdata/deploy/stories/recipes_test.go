@@ -35,12 +35,14 @@ func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	return command
 }
 
+// given are values in the file in which the pages have them.
+func given(values string) map[string]string { return map[string]string{"my-etcd.yaml": values} }
+
 // recipes are the blocks of a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
-// recipe runs the block of a page that has a text, word by word but for the namespace, beside a checkout's chart and the values in
-// my-etcd.yaml.
-func (w *world) recipe(page, with, values string) (said string) {
+// recipe runs the block of a page that has a text, word by word but for the namespace, in a folder with a checkout's chart and files.
+func (w *world) recipe(page, with string, files map[string]string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))
 	require.NoError(w.t, err)
@@ -53,7 +55,9 @@ func (w *world) recipe(page, with, values string) (said string) {
 	require.Len(w.t, found, 1, "%s: blocks with %s", page, with)
 	folder := w.t.TempDir()
 	require.NoError(w.t, os.Symlink(checkout("deploy"), filepath.Join(folder, "deploy")))
-	require.NoError(w.t, os.WriteFile(filepath.Join(folder, "my-etcd.yaml"), []byte(values), 0o600))
+	for name, content := range files {
+		require.NoError(w.t, os.WriteFile(filepath.Join(folder, name), []byte(content), 0o600))
+	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), cluster.Patience)
 	defer cancel()
 	out, err := w.shell(ctx, folder, strings.ReplaceAll(found[0], "-n etcd", "-n "+w.namespace)).CombinedOutput()

@@ -88,7 +88,7 @@ func TestAVolumesSizeIsChangedWithoutARestart(t *testing.T) {
 	said, err := w.upgrade("volume: {size: 64Gi}")
 	require.Error(t, err)
 	require.Contains(t, said, "updates to statefulset spec for fields other than")
-	w.recipe("docs/operations.md", "patch pvc", "volume: {size: 64Gi}")
+	w.recipe("docs/operations.md", "patch pvc", given("volume: {size: 64Gi}"))
 	claim, err := w.Client.CoreV1().PersistentVolumeClaims(w.namespace).Get(t.Context(), "etcd-main-etcd-main-0", metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, "64Gi", claim.Spec.Resources.Requests.Storage().String())

@@ -49,7 +49,7 @@ func TestWhatWasAppliedByHandIsTakenOverByARelease(t *testing.T) {
 	w.awaitReady(3)
 	before, writes := w.clusterID(), w.startWriter()
 	const configured = three + "\netcdConfig: {snapshot-count: 12345}"
-	w.recipe("docs/upgrade.md", "--take-ownership", configured)
+	w.recipe("docs/upgrade.md", "--take-ownership", given(configured))
 	w.awaitReady(3)
 	assert.Contains(t, w.log("etcd-main-0"), `"snapshot-count":12345`)
 	assert.Equal(t, before, w.clusterID())
@@ -68,7 +68,7 @@ func TestAMistakeInTheSecretIsMendedByDeletingThePods(t *testing.T) {
 		return contains(out, "SignatureDoesNotMatch")
 	})
 	w.renew("etcd-main-backup-credentials", credentials)
-	w.recipe("docs/operations.md", "-n etcd delete pod", three)
+	w.recipe("docs/operations.md", "-n etcd delete pod", given(three))
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-0", w.startWriter())
 }

@@ -1,0 +1,70 @@
+package stories
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A pair of age's keys, for tests.
+const (
+	identity  = "AGE-SECRET-KEY-1LKMZJE7HY3TN7W2Z7FTAWHKJJCUMH44FKZH2HU5J49TW5EEVHNRS359JW7"
+	recipient = "age1zesj80vjwy2j0zqdamgn4t2y44gfmx0say94g8sgrzqkcgyftdhsrlavv3"
+)
+
+// The keys come from Secrets, as docs/deploy.md has it. A Job that copies has none that decrypts.
+func TestBackupsAreEncryptedAndSignedWithKeysFromSecrets(t *testing.T) {
+	w := newWorld(t)
+	bucket := w.offerBucket()
+	w.secret("etcd-main-backup-credentials", credentials)
+	w.secret("age-keys", map[string]string{"recipients": recipient, "identities": identity})
+	w.secret("signing-keys", signing(t))
+	const values = `replicas: 3
+store:
+  url: s3://my-bucket
+  encryption: {secret: age-keys, recipients: recipients, identities: identities}
+  signing: {secret: signing-keys, key: key.pem, trusted: trusted.pem}
+copy: {to: "s3://another-bucket/etcd-main"}
+`
+	w.apply(values)
+	w.awaitReady(3)
+	writes := w.startWriter()
+	w.checkBackups("etcd-main-0", writes)
+	w.loseAll()
+	w.check(writes)
+	w.checkBackups("etcd-main-1", w.startWriter())
+	assert.Contains(t, w.recipe("docs/operations.md", "create job", nil), "verified")
+	sealed := 0
+	require.NoError(t, filepath.WalkDir(bucket, func(path string, found fs.DirEntry, err error) error {
+		if err != nil || found.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		assert.NotContains(t, string(content), "written/", path)
+		if bytes.HasPrefix(content, []byte("age-encryption.org/")) {
+			sealed++
+		}
+		return err
+	}))
+	assert.NotZero(t, sealed, "what is read in the bucket is nobody's but who has an identity")
+}
+
+// signing are a new key to sign with, and the public one that is trusted.
+func signing(t *testing.T) map[string]string {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	key, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	trusted, err := x509.MarshalPKIXPublicKey(public)
+	require.NoError(t, err)
+	return map[string]string{"key.pem": text("PRIVATE KEY", key), "trusted.pem": text("PUBLIC KEY", trusted)}
+}
