@@ -80,7 +80,7 @@ const (
 	AskedRestore Asked = "restore" // --restore-to, whatever --recover says
 )
 
-// The verdicts. They are events of the machine, which carries them out.
+// The results. They are events of the machine, which carries them out.
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
 	FoundCluster Event = "found"         // etcd begins a new cluster
@@ -105,7 +105,7 @@ type Case struct {
 
 // Decision is what becomes of a volume, why, and what to do about it if that is a refusal.
 type Decision struct {
-	Verdict Event
+	Result Event
 	Why     string
 	WayOut  string
 }
@@ -158,7 +158,7 @@ var (
 
 func refuse(why, wayOut string) Decision    { return Decision{Refuse, why, wayOut} }
 func decline(why, wayOut string) Decision   { return Decision{Decline, why, wayOut} }
-func so(verdict Event, why string) Decision { return Decision{Verdict: verdict, Why: why} }
+func so(result Event, why string) Decision { return Decision{Result: result, Why: why} }
 
 const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
 
@@ -239,13 +239,13 @@ const (
 // DecisionsMarkdown is the table of decisions as documentation shows it.
 func DecisionsMarkdown() string {
 	var text strings.Builder
-	text.WriteString("| | the volume | the others | the store | asked for | verdict | because |\n|---|---|---|---|---|---|---|\n")
+	text.WriteString("| | the volume | the others | the store | asked for | result | because |\n|---|---|---|---|---|---|---|\n")
 	for i, r := range rules {
 		because := r.Why
 		if r.WayOut != "" {
 			because += "; " + r.WayOut
 		}
-		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Verdict, because)
+		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Result, because)
 	}
 	return text.String()
 }

@@ -169,7 +169,7 @@ type run struct {
 	decision Decision // the last one
 	learned  learned  // what it was made after
 
-	verdict    error            // against the volume
+	result    error            // against the volume
 	stands     datadir.Position // of the volume
 	identity   archive.Identity // of the volume
 	older      error            // what the store has more than a valid volume; nil if that is nothing, or not known
@@ -228,7 +228,7 @@ func (r *run) take(event Event, payload Payload) ([]Action, error) {
 	}
 	r.core = core
 	switch {
-	case decision.To == Decide: // people are told of the verdict
+	case decision.To == Decide: // people are told of the result
 		r.learned = learned{from, event, payload}
 	case from == Decide:
 		decision.Why = r.decision.Why
@@ -249,7 +249,7 @@ type learned struct {
 // decideNow has the rules decide.
 func (r *run) decideNow() (Event, Payload) {
 	r.decision = decide(r.core.Facts.caseOf())
-	return r.decision.Verdict, Payload{}
+	return r.decision.Result, Payload{}
 }
 
 // do works on the actions of a row, one after the other, until one ends with an event.

@@ -106,8 +106,8 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 
 func requireValid(t *testing.T, dir string) {
 	t.Helper()
-	require.NoError(t, verdict(t, dir, bootstrap.Sanity))
-	require.NoError(t, verdict(t, dir, bootstrap.Full))
+	require.NoError(t, result(t, dir, bootstrap.Sanity))
+	require.NoError(t, result(t, dir, bootstrap.Full))
 }
 
 // killAfterKey starts an etcd that stores keys up to lastKey and kills it when it has stored one of them.

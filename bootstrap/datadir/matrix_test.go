@@ -30,7 +30,7 @@ import (
 // everything has the matrix tried in full, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
 
-// What the test binary does as a child: serve runs a plain etcd and prints the state it serves, judge prints our verdicts.
+// What the test binary does as a child: serve runs a plain etcd and prints the state it serves, judge prints our results.
 const (
 	childServe = "child-serve"
 	childJudge = "child-judge"
@@ -194,7 +194,7 @@ func serve(dir, out string) error {
 	return os.WriteFile(out, fmt.Appendf(nil, "%+v at %d", hash.Hash, revision), 0o600)
 }
 
-// judge is the child that prints our verdicts.
+// judge is the child that prints our results.
 func judge(dir string) error {
 	var found judgement
 	if err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()); err != nil {
