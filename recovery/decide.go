@@ -1,9 +1,7 @@
 package recovery
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"etcd-wrapper/recovery/peers"
 )
@@ -235,32 +233,6 @@ const (
 	notCompared = "the store has not answered for 10 s, and valid data are served all the same: they are not compared with the store yet"
 	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, and there are no data that can be read, name another one and move the data directory away, which begins a new cluster"
 )
-
-// DecisionsMarkdown is the table of decisions as documentation shows it.
-func DecisionsMarkdown() string {
-	var text strings.Builder
-	text.WriteString("| | the volume | the others | the store | asked for | result | because |\n|---|---|---|---|---|---|---|\n")
-	for i, r := range rules {
-		because := r.Why
-		if r.WayOut != "" {
-			because += "; " + r.WayOut
-		}
-		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Result, because)
-	}
-	return text.String()
-}
-
-// words are a rule's list for people.
-func words[T ~string](list []T) string {
-	if len(list) == len(known) { // no other list is as long
-		return "all but \"" + string(PeersUnasked) + "\""
-	}
-	var all []string
-	for _, one := range list {
-		all = append(all, string(one))
-	}
-	return strings.Join(all, ", ")
-}
 
 // caseOf is what the facts come to.
 func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.wish()} }

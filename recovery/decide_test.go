@@ -103,7 +103,7 @@ func TestTheCommittedPageHasTheRules(t *testing.T) {
 	before, rest, begins := strings.Cut(string(content), tableBegins)
 	_, after, ends := strings.Cut(rest, tableEnds)
 	require.True(t, begins && ends)
-	statemachinetest.AssertGenerated(t, page, before+tableBegins+DecisionsMarkdown()+tableEnds+after)
+	statemachinetest.AssertGenerated(t, page, before+tableBegins+decisionsMarkdown()+tableEnds+after)
 }
 
 func TestEveryRuleIsNeeded(t *testing.T) {
@@ -165,4 +165,30 @@ func TestResultsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
 			assert.Equal(t, AskedRestore, c.Asked, "%+v", c)
 		}
 	}
+}
+
+// decisionsMarkdown is the table of decisions as documentation shows it.
+func decisionsMarkdown() string {
+	var text strings.Builder
+	text.WriteString("| | the volume | the others | the store | asked for | result | because |\n|---|---|---|---|---|---|---|\n")
+	for i, r := range rules {
+		because := r.Why
+		if r.WayOut != "" {
+			because += "; " + r.WayOut
+		}
+		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Result, because)
+	}
+	return text.String()
+}
+
+// words are a rule's list for people.
+func words[T ~string](list []T) string {
+	if len(list) == len(known) { // no other list is as long
+		return "all but \"" + string(PeersUnasked) + "\""
+	}
+	var all []string
+	for _, one := range list {
+		all = append(all, string(one))
+	}
+	return strings.Join(all, ", ")
 }
