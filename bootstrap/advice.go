@@ -36,6 +36,8 @@ func Advised(err error, dir string) error {
 		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
 		return &advised{err, "the data lack what this member has confirmed to its leader, as those of a volume that was put back: " + joinAnew}
+	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
+		return &advised{err, "of the members that this one joins none answered at that moment; the next start asks them again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
 		return &advised{err, "see etcdctl member list on another member; if this one was removed, start it no more, or, to have it back, " + joinAnew}
 	}

@@ -25,6 +25,7 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		&os.SyscallError{Syscall: "bind", Err: syscall.EADDRINUSE}: "\\(end the process that listens there\\)$",
 		&os.PathError{Op: "open", Path: "/x", Err: syscall.EACCES}: fmt.Sprintf("this process is user %d, group %d\\)$", os.Geteuid(), os.Getegid()),
 		errors.New("tocommit(9) is out of range [lastIndex(7)]"):   "\\(the data lack what this member has confirmed .*--recover=auto.*\\)$",
+		errors.New("cannot fetch cluster info from peer urls"):     "\\(.* none answered at that moment; the next start asks them again\\)$",
 		errors.New("a member that was removed from its cluster"):   "\\(.*if this one was removed, start it no more, or, .*--recover=auto.*\\)$",
 	} {
 		advised := bootstrap.Advised(err, dir)
