@@ -79,11 +79,22 @@ func (m *Member) heard(message string) {
 	}
 }
 
-// level takes the alarm out of what etcd calls an error whenever a listener ends, asked for or not: if it was not, Watch
-// says so.
+// routine is what etcd calls a warning or an error at each start or end, and which asks nothing of anybody. If a listener ends without
+// being asked to, Watch says so.
+var routine = []string{
+	"Running http and grpc server on single port. This is not recommended for production.",
+	"simple token is not cryptographically signed",
+	"Failed to detect schema version",
+	"failed to update storage version",
+	"stopping insecure grpc server due to error", "stopped insecure grpc server due to error",
+	"stopping secure grpc server due to error", "stopped secure grpc server due to error",
+	"setting up serving from embedded etcd failed.",
+}
+
+// level takes the alarm out of what is routine.
 func (b *bridge) level(entry zapcore.Entry) zerolog.Level {
-	if entry.Message == "setting up serving from embedded etcd failed." {
-		return zerolog.InfoLevel
+	if slices.Contains(routine, entry.Message) {
+		return min(levels[entry.Level], zerolog.InfoLevel)
 	}
 	return levels[entry.Level]
 }

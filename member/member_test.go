@@ -44,6 +44,8 @@ func TestAMemberOpensServesAndCloses(t *testing.T) {
 	_, err = again.Close()
 	require.NoError(t, err)
 	assert.Contains(t, again.log.String(), `"component":"etcd"`, "etcd's log lines are in the one stream")
+	assert.NotRegexp(t, `"level":"(warn|error)".*"(Running http and|simple token|Failed to detect schema|failed to update storage|stopp(ing|ed) insecure)`, b.log.String()+again.log.String(),
+		"what etcd says at each clean start and stop alarms nobody")
 }
 
 func TestAMemberThatWasNeverOpenedSaysSo(t *testing.T) {

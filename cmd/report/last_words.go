@@ -84,7 +84,7 @@ func over(trouble lifecycle.Trouble) string {
 func (r *Report) LostWords(crashNote string) string {
 	run := r.run.Snapshot()
 	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.
-where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and the trace of a crash in %s on the volume
+where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and, if it could leave one, the trace of a crash in %s on the volume
 last seen: %s; since %s: %s
 `, crashNote, firstLine(r.Document().Headline.Line), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
 }

@@ -186,7 +186,7 @@ func TestAKilledProcessLeavesWhereItStood(t *testing.T) {
 		run := lasting(lifecycle.Wait)
 		words := New(standing(run), &place{}, "v1", "etcd-main-0").LostWords("/v/exit_code.crash")
 		assert.Contains(t, words, "ended without a last word")
-		assert.Contains(t, words, "/v/exit_code.crash")
+		assert.Contains(t, words, "and, if it could leave one, the trace of a crash in /v/exit_code.crash on the volume\n", "a kill leaves none")
 		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
 		assert.Contains(t, words, "\nlast seen: Recovery: restoring, ", "the headline")
 	})

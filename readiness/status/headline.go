@@ -50,18 +50,20 @@ func trouble(is *Error) string {
 	if is == nil || !is.Ended.IsZero() {
 		return ""
 	}
-	return beginning(is.Message)
+	return is.Message[:min(index(is.Message, ": "), index(is.Message, "; "))]
 }
 
-// standstill is how the reason begins why recovery does not go on by itself.
+// standstill is why recovery does not go on by itself, without the way out, or what a start of etcd waits for.
 func standstill(d Document) string {
 	if r := d.Recovery; r != nil && phase(d) != d.State && (r.State == "AskPeers" || r.State == "AskStore" || r.State == "Refused") {
-		return beginning(r.Reason)
+		return r.Reason[:index(r.Reason, "; ")]
+	}
+	if d.State == "StartEtcd" {
+		_, doing, _ := strings.Cut(d.Reason, "; etcd ")
+		return doing
 	}
 	return ""
 }
-
-func beginning(of string) string { return of[:min(index(of, ": "), index(of, "; "))] }
 
 // index is where a part of a text begins, or where the text ends.
 func index(text, part string) int {

@@ -49,6 +49,12 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"StartEtcd, not ready: certificate etcd_peer_ca /ca.crt has expired: renew it in its Secret, and restart this member",
 		},
 		{
+			status.Document{State: "StartEtcd", Reason: "etcd is started; etcd waits for a leader; it has no connection to m1: see that it runs"},
+			"failed",
+			"StartEtcd, not ready: waits for a leader; it has no connection to m1: see that it runs",
+		},
+		{status.Document{State: "StartEtcd", Reason: "etcd is started"}, "failed", "StartEtcd, not ready"},
+		{
 			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
 				{Name: "etcd_peer", Path: "/tls.crt", Begins: time.Now().Add(time.Minute), Expires: time.Now().Add(time.Hour)},
 			}},
@@ -107,9 +113,9 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"Recovery: restoring, 39 of 669 MiB, not ready",
 		},
 		{
-			status.Document{State: "Wait", Recovery: &status.Recovery{State: "AskPeers", Reason: "a quorum of the other members is waited for: of 3 voting members only m0 runs"}},
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "AskPeers", Reason: "a quorum of the other members is waited for: of 3 voting members only m0 runs; start them"}},
 			"failed",
-			"Recovery: asking the other members, not ready: a quorum of the other members is waited for",
+			"Recovery: asking the other members, not ready: a quorum of the other members is waited for: of 3 voting members only m0 runs",
 		},
 		{
 			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Refused", Reason: "the data are another cluster's; look at the store"}},

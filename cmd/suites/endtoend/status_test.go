@@ -88,7 +88,7 @@ func TestAStartWithoutAQuorumSaysWhatItWaitsFor(t *testing.T) {
 		out, _, _ = p.Begin("status").Wait()
 		return strings.Contains(harness.OneLine(out), "waits for a leader, which needs a quorum")
 	})
-	assert.Contains(t, out, "StartEtcd, not ready\n")
+	assert.Contains(t, harness.OneLine(out), "StartEtcd, not ready: waits for a leader, which needs a quorum", "in the first line")
 	run.StopCleanly()
 }
 

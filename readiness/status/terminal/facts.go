@@ -187,6 +187,8 @@ func database(m status.Member) string {
 
 func size(count int64) string {
 	switch {
+	case count < 1<<10:
+		return fmt.Sprintf("%d bytes", count)
 	case count < 1<<20:
 		return fmt.Sprintf("%d KiB", count>>10)
 	case count < 1<<30:

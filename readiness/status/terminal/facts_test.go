@@ -76,6 +76,10 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 	}
 }
 
+func TestASmallSizeIsNotNothing(t *testing.T) {
+	assert.Regexp(t, `(?m)^last full +revision 80, 622 bytes, `, printed(t, &facts.Backups{LastFull: &facts.Full{Revision: 80, At: now, Bytes: 622}}))
+}
+
 func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
 	run := &facts.Run{Reason: "schedule", Since: now, Doing: "copies the database"}
 	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
