@@ -104,8 +104,8 @@ type Case struct {
 // Decision is what becomes of a volume, why, and what to do about it if that is a refusal.
 type Decision struct {
 	Result Event
-	Why     string
-	WayOut  string
+	Why    string
+	WayOut string
 }
 
 // rule is a line of the table: for a case that has one of each, decide so. An empty list takes any.
@@ -154,8 +154,8 @@ var (
 	goesBack     = []Asked{AskedRestore}
 )
 
-func refuse(why, wayOut string) Decision    { return Decision{Refuse, why, wayOut} }
-func decline(why, wayOut string) Decision   { return Decision{Decline, why, wayOut} }
+func refuse(why, wayOut string) Decision   { return Decision{Refuse, why, wayOut} }
+func decline(why, wayOut string) Decision  { return Decision{Decline, why, wayOut} }
 func so(result Event, why string) Decision { return Decision{Result: result, Why: why} }
 
 const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"

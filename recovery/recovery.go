@@ -169,7 +169,7 @@ type run struct {
 	decision Decision // the last one
 	learned  learned  // what it was made after
 
-	result    error            // against the volume
+	result     error            // against the volume
 	stands     datadir.Position // of the volume
 	identity   archive.Identity // of the volume
 	older      error            // what the store has more than a valid volume; nil if that is nothing, or not known

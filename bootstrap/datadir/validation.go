@@ -63,8 +63,8 @@ const resultLasts = 10 * time.Minute
 // memory keeps the last result against a data directory, so that data which have not changed are not read again and
 // again. Its methods are called by one validation at a time.
 type memory struct {
-	of      looks
-	at      time.Time
+	of     looks
+	at     time.Time
 	result error // nil if there is none
 }
 
@@ -131,7 +131,7 @@ type answer struct {
 	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
 }
 
-// RunChild validates the data directory, prints the result to stdout as one line of JSON and returns the exit status of
+// RunValidation validates the data directory, prints the result to stdout as one line of JSON and returns the exit status of
 // the process: 0 if the directory is valid, 1 if it is not. It changes limits of the process, so it is for a process of
 // its own, the one that ValidateInChild starts.
 func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
