@@ -1,5 +1,3 @@
-// Package identity is who etcd's data are: a small file in the data directory, which is moved, copied and put back with the data.
-// Recovery writes it before etcd is opened, and the writer of the backups keeps it up to date.
 package archive
 
 import (
@@ -15,8 +13,9 @@ import (
 	"etcd-wrapper/internal/smallfile"
 )
 
-// Identity is which cluster data are of, and how far they are known to have come in its store. The zero value is that of data that no
-// store knows, as of a plain etcd or of etcdutl snapshot restore.
+// Identity is which cluster data are of, and how far they are known to have come in its store. It is a small file in the data directory,
+// which moves with the data: recovery writes it before etcd is opened, and the writer keeps it up to date. The zero value is that of data
+// that no store knows, as of a plain etcd or of etcdutl snapshot restore.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // as in the store's cluster.json
 	Generation int             `json:"generation"`        //
@@ -24,10 +23,10 @@ type Identity struct {
 	Session    string          `json:"session,omitempty"` // of the last process that has written backups of these data
 }
 
-// File is its name in the data directory. It is no name of etcd's, and etcd leaves it alone.
+// IdentityFile is its name in the data directory. It is no name of etcd's, and etcd leaves it alone.
 const IdentityFile = "etcd-wrapper.json"
 
-// limit is how many bytes of the file are read.
+// identityLimit is how many bytes of the file are read.
 const identityLimit = 4 << 10
 
 // Known tells whether a store knows the data.
@@ -41,7 +40,7 @@ func (i Identity) String() string {
 	return fmt.Sprintf("generation %d of cluster %s", i.Generation, i.Cluster)
 }
 
-// Read returns the identity of the data in a data directory; the zero value if there is no file.
+// ReadIdentity returns the identity of the data in a data directory; the zero value if there is no file.
 func ReadIdentity(dataDir string) (is Identity, err error) {
 	content, err := smallfile.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -2,6 +2,7 @@ package stories
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -41,8 +42,11 @@ func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
 	status := w.pods()[killed].Status.ContainerStatuses[0]
 	require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
 	w.awaitReady(3)
+	cluster.Eventually(t, "it says so, unless it is just being killed once more", func() error {
+		out, err := w.tell(killed, "status")
+		return errors.Join(err, contains(out, "last exit        killed"))
+	})
 	assert.NoError(t, contains(w.log(killed), "full validation"))
-	assert.Contains(t, w.asked(killed, "status"), "last exit        killed")
 	w.checkBackups(killed, writes)
 }
 
