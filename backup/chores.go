@@ -130,7 +130,7 @@ func (c *chores) perform(ctx context.Context, chore chore) {
 	if err != nil {
 		pause = c.soon(chore.name)
 	}
-	c.due[chore.name] = later(c.due[chore.name], time.Now().Add(pause))
+	c.due[chore.name] = archive.Later(c.due[chore.name], time.Now().Add(pause))
 	c.note(chore.name, err, pause)
 }
 
@@ -231,7 +231,7 @@ func (c *chores) list(ctx context.Context) error {
 		for _, test := range restoreTests {
 			kept.judge(&test)
 			if test.At.Before(kept.At) { // otherwise a clock was wrong
-				c.due["restore test"] = later(c.due["restore test"], test.At.Add(daily))
+				c.due["restore test"] = archive.Later(c.due["restore test"], test.At.Add(daily))
 			}
 		}
 	}
@@ -249,13 +249,6 @@ func (k *Kept) judge(result *archive.Result) {
 	if is == nil || result.At.After(is.At) || result.At.Equal(is.At) && is.Outcome == archive.Verified {
 		k.Result = result
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }
 
 // summary is what people are told of a history.

@@ -255,16 +255,16 @@ func FullName(revision int64, at time.Time) string {
 	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(second))
 }
 
-// parseFull reads the name of a full.
-func parseFull(name string) (revision int64, at time.Time, err error) {
+// ParseFullName undoes FullName. After an error the time is zero: such a name is as old as can be.
+func ParseFullName(name string) (revision int64, at time.Time, err error) {
 	number, stamp, _ := strings.Cut(name, "-")
 	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {
 		at, err = time.Parse(second, stamp)
 	}
-	if err == nil && FullName(revision, at) != name {
-		err = fmt.Errorf("%q is not the name of a full", name)
+	if err != nil || FullName(revision, at) != name {
+		return 0, time.Time{}, fmt.Errorf("%q is not the name of a full", name)
 	}
-	return revision, at, err
+	return revision, at, nil
 }
 
 func fullPrefix(generation int) string { return GenerationPrefix(generation) + "full/" }

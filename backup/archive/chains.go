@@ -78,7 +78,7 @@ func (h *History) chain(ctx context.Context, fulls []KeptFull, x *index) (chain 
 		covered++
 		if full.Usable() && !full.Passed {
 			chain.Fulls = append(chain.Fulls, full)
-			chain.To, chain.End = max(chain.To, full.Revision), later(chain.End, full.Time)
+			chain.To, chain.End = max(chain.To, full.Revision), Later(chain.End, full.Time)
 		}
 	}
 	chain.To = max(chain.To, end.Revision-1)
@@ -95,7 +95,7 @@ func (h *History) lead(ctx context.Context, chain *Chain, full KeptFull) (format
 		last := chain.Objects[len(chain.Objects)-1]
 		end, at, err := h.reader.end(ctx, last, full.Cluster)
 		if err == nil {
-			chain.End = later(chain.Begin, at)
+			chain.End = Later(chain.Begin, at)
 		}
 		if err == nil || !NotVerified(err) {
 			return end, err
@@ -211,7 +211,8 @@ func (r *Reader) end(ctx context.Context, last Object, cluster string) (format.P
 	return manifest.Next(), manifest.To, nil
 }
 
-func later(a, b time.Time) time.Time {
+// Later is the later one of two times.
+func Later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}

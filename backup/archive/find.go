@@ -134,7 +134,7 @@ func (h *History) stood(g, c int) time.Time {
 	case c < len(chains)-1:
 		return chains[c].End
 	case g < len(h.Generations)-1:
-		return later(chains[c].End, h.Generations[g+1].Created.Add(-1))
+		return Later(chains[c].End, h.Generations[g+1].Created.Add(-1))
 	default:
 		return farAway
 	}
@@ -347,7 +347,7 @@ func (h *History) reaches(ctx context.Context, chain Chain, objects []Object, ta
 // ended is when a chain's last revision was the present for certain. Chain.End may be later: it is when a merged object was made.
 func (h *History) ended(ctx context.Context, chain Chain, objects []Object) (at time.Time, err error) {
 	for _, full := range chain.Fulls {
-		at = later(at, full.Time)
+		at = Later(at, full.Time)
 	}
 	for _, object := range slices.Backward(objects) {
 		marked := time.Time{}
@@ -355,10 +355,10 @@ func (h *History) ended(ctx context.Context, chain Chain, objects []Object) (at 
 			if err != nil {
 				return at, faulty(err, object.Name(), object.Start)
 			}
-			marked = later(marked, manifest.To)
+			marked = Later(marked, manifest.To)
 		}
 		if !marked.IsZero() {
-			return later(at, marked), nil
+			return Later(at, marked), nil
 		}
 	}
 	return at, nil
@@ -384,7 +384,11 @@ func (h *History) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		return known, err
 	} else if there > i {
 		i, by = there, farAway // all of them, whatever their markers say
-		defer func() { known.Time = earlier(known.Time, t) }()
+		defer func() {
+			if known.Time.After(t) {
+				known.Time = t
+			}
+		}()
 	}
 	if i == 0 {
 		return known, nil
@@ -423,13 +427,6 @@ func (h *History) joins(ctx context.Context, last Object, behind []Object, clust
 
 // farAway is later than any marker.
 var farAway = time.Unix(1<<40, 0)
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
 
 // apart is how far clocks may lie apart before that is worth a thought.
 const apart = time.Minute

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// listings is how often Head lists anew because what it found was merged and deleted before it could be read.
-	listings = 5
+	listings = 5 // in a row at most
 	// longest is more than a merged object covers, by the time of fulls.
 	longest = 2 * time.Hour
 )
@@ -68,22 +67,24 @@ func (h Head) Outdates(next format.Manifest) bool {
 
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
 // of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
-func (r *Reader) Head(ctx context.Context, generation int) (head Head, err error) {
-	for range listings {
-		head, err = r.head(ctx, generation)
-		if !errors.Is(err, store.ErrNotFound) {
-			return head, err
+func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
+	return listed(func() (Head, error) {
+		names, err := r.fullNames(ctx, generation)
+		if err != nil {
+			return Head{}, err
 		}
-	}
-	return Head{}, err
+		return r.headOf(ctx, generation, names)
+	})
 }
 
-func (r *Reader) head(ctx context.Context, generation int) (Head, error) {
-	names, err := r.fullNames(ctx, generation)
-	if err != nil {
-		return Head{}, err
+// listed looks at what is listed, and lists it anew where something of it was merged and deleted before it could be read.
+func listed[T any](look func() (T, error)) (seen T, err error) {
+	for range listings {
+		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
+			break
+		}
 	}
-	return r.headOf(ctx, generation, names)
+	return seen, err
 }
 
 // headOf is the head as far as some of the fulls tell, those that do not count left out.
@@ -170,7 +171,7 @@ func (h *Head) arrive(last format.Manifest) {
 
 // pastEverything is behind everything that a generation has, be it of use or not.
 func (r *Reader) pastEverything(ctx context.Context, generation int, fulls []string) (format.Position, error) {
-	revision, _, _ := parseFull(fulls[len(fulls)-1])
+	revision, _, _ := ParseFullName(fulls[len(fulls)-1])
 	all := Head{PastEnd: format.After(revision)}
 	x, err := r.indexed(ctx, generation)
 	if err != nil {
@@ -212,7 +213,7 @@ func (r *Reader) fullNames(ctx context.Context, generation int) (names []string,
 			return nil, err
 		}
 		name, manifest := strings.CutSuffix(strings.TrimPrefix(object.Name, prefix), "/manifest.json")
-		if _, _, err := parseFull(name); manifest && err == nil {
+		if _, _, err := ParseFullName(name); manifest && err == nil {
 			names = append(names, name)
 		}
 	}
@@ -282,9 +283,9 @@ func (r *Reader) across(ctx context.Context, full Full, from format.Position) (*
 
 // startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.
 func startOfMerged(fulls []string) format.Position {
-	_, newest, _ := parseFull(fulls[len(fulls)-1])
+	_, newest, _ := ParseFullName(fulls[len(fulls)-1])
 	for i := len(fulls) - 1; i >= 0; i-- {
-		revision, at, _ := parseFull(fulls[i])
+		revision, at, _ := ParseFullName(fulls[i])
 		if newest.Sub(at) >= longest {
 			return format.Position{Revision: revision}
 		}

@@ -96,16 +96,16 @@ func (h *History) Generation(number int) *Generational {
 func (r *Reader) History(ctx context.Context) (*History, error) {
 	var known faults
 	r.ends.forget()
-	for merged := 0; ; {
-		history, err := r.historyWithout(ctx, known)
-		if err != nil {
-			return nil, err
-		}
-		found, err := history.holes(ctx)
-		if errors.Is(err, store.ErrNotFound) && merged < listings {
-			merged++
-			continue
-		}
+	for {
+		var found faults
+		history, err := listed(func() (*History, error) {
+			history := &History{reader: r, known: known}
+			err := history.list(ctx)
+			if err == nil {
+				found, err = history.holes(ctx)
+			}
+			return history, err
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -132,16 +132,10 @@ func (h *History) tellEnds() {
 // historyWithout is what names tell is kept, but for what is known to be of no use. It reads no segments' manifests, save the first
 // and the last of each chain.
 func (r *Reader) historyWithout(ctx context.Context, known faults) (*History, error) {
-	for listed := 1; ; listed++ {
+	return listed(func() (*History, error) {
 		history := &History{reader: r, known: known}
-		err := history.list(ctx)
-		if err == nil {
-			return history, nil
-		}
-		if listed == listings || !errors.Is(err, store.ErrNotFound) { // what was listed may be merged and deleted before it is read
-			return nil, err
-		}
-	}
+		return history, history.list(ctx)
+	})
 }
 
 func (h *History) list(ctx context.Context) error {
@@ -214,7 +208,7 @@ func (h *History) listFulls(ctx context.Context, generation int) (fulls []KeptFu
 		if label != of {
 			orphans, waiting, of = append(orphans, waiting...), nil, label
 		}
-		if _, _, err := parseFull(label); err != nil || part != "manifest.json" {
+		if _, _, err := ParseFullName(label); err != nil || part != "manifest.json" {
 			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
 			continue
 		}
@@ -299,7 +293,7 @@ func (g Generational) reported() (last int64) {
 
 // reported is the revision in the full's name.
 func (f KeptFull) reported() int64 {
-	revision, _, _ := parseFull(f.Label) // a listing has no others
+	revision, _, _ := ParseFullName(f.Label) // a listing has no others
 	return revision
 }
 

@@ -13,9 +13,9 @@ import (
 	"etcd-wrapper/internal/smallfile"
 )
 
-// Identity is whose etcd's data are, in a small file in the data directory, which is moved, copied and restored with them. Recovery
-// writes it before etcd is opened, and the writer of the backups keeps it up to date. It says which cluster data are of, and how far they are known to have come in its store. The zero value is that of data that no
-// store knows, as of a plain etcd or of etcdutl snapshot restore.
+// Identity is which cluster data are of, and how far they are known to have come in its store. It is a small file in the data directory,
+// which moves with the data: recovery writes it before etcd is opened, and the writer keeps it up to date. The zero value is that of data
+// that no store knows, as of a plain etcd or of etcdutl snapshot restore.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // as in the store's cluster.json
 	Generation int             `json:"generation"`        //

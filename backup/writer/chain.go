@@ -394,13 +394,9 @@ func (w *Writer) queue() bool {
 	for _, entry := range w.spool.Entries() {
 		w.chain.waiting = append(w.chain.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: time.Now()})
 	}
-	last, err := w.spool.Manifest(w.chain.waiting[len(w.chain.waiting)-1].position, w.options.Keys)
-	if err != nil {
-		w.chain.waiting = nil
-		return false
-	}
+	last, unread := w.spool.Manifest(w.chain.waiting[len(w.chain.waiting)-1].position, w.options.Keys)
 	first, err := w.spool.Manifest(w.chain.waiting[0].position, w.options.Keys)
-	if err != nil {
+	if err != nil || unread != nil {
 		w.chain.waiting = nil
 		return false
 	}
@@ -409,7 +405,7 @@ func (w *Writer) queue() bool {
 		w.chain.waiting[0].since = time.Now().Add(-max(0, w.options.Now().Sub(first.From)))
 	}
 	tail := last.Start()
-	w.chain.tail, w.chain.lastTime = &tail, later(w.chain.lastTime, last.To)
+	w.chain.tail, w.chain.lastTime = &tail, archive.Later(w.chain.lastTime, last.To)
 	w.retake()
 	return true
 }

@@ -300,11 +300,11 @@ func (w *Writer) remember(head archive.Head) {
 	is.stored, is.storedAt, is.newest, is.last = head.Position, time.Now(), "", format.Position{}
 	if head.Segment != nil {
 		is.last = head.Segment.Position
-		w.chain.lastTime = later(w.chain.lastTime, head.Segment.To)
+		w.chain.lastTime = archive.Later(w.chain.lastTime, head.Segment.To)
 	}
 	if head.Full != nil {
 		is.newest, is.checked = head.Full.Name(), is.storedAt
-		w.chain.lastTime = later(w.chain.lastTime, head.Full.Time)
+		w.chain.lastTime = archive.Later(w.chain.lastTime, head.Full.Time)
 		w.plan(head.Full.Time)
 	}
 }
@@ -600,20 +600,15 @@ func (f *found) believe(ctx context.Context) error {
 			return nil // whatever was stored since leads nowhere
 		}
 	}
-	if isMissing(err) && head.Position.Compare(f.last) <= 0 {
+	if archive.Unusable(err) && head.Position.Compare(f.last) <= 0 {
 		what = "segment " + f.last.String()
 		_, err = f.archive.Manifest(ctx, f.generation.Number, f.last)
 	}
 	if err == nil {
 		err = &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %s is there", max(0, head.Revision()), what)}
 	}
-	if isMissing(err) {
+	if archive.Unusable(err) {
 		return nil
 	}
 	return err
-}
-
-// isMissing tells whether an object is gone, or was overlooked since it cannot be believed.
-func isMissing(err error) bool {
-	return errors.Is(err, store.ErrNotFound) || errors.Is(err, format.ErrDamaged) || errors.Is(err, format.ErrUntrusted)
 }

@@ -30,56 +30,42 @@ func (w *Writer) storeSegment(ctx context.Context) {
 		if isGone(patient, to, generation, newest, vet) {
 			return func() { w.answered(); w.take(ctx, doubted, payload{}) }
 		}
-		size, err := put(patient, to, generation.Number, next.position, open)
+		err := put(patient, to, generation.Number, next.position, open)
 		if !errors.Is(err, store.ErrExists) {
-			return func() { w.storedSegment(ctx, next, size, err) }
+			return func() { w.storedSegment(ctx, next, err) }
 		}
 		winner, err := to.Manifest(patient, generation.Number, next.position)
-		if err == nil && winner.Ends != nil {
-			return func() {
-				w.answered()
-				w.take(ctx, succeeded, payload{err: w.successor(generation, winner.Ends.Successor)})
-			}
-		}
 		return func() { w.collided(ctx, next, winner, err) }
 	})
 }
 
 // opener returns what reads a segment that waits.
-func (w *Writer) opener(next waiting) func() (io.ReadCloser, int64, error) {
+func (w *Writer) opener(next waiting) func() (io.ReadCloser, error) {
 	if held := w.chain.held; held != nil && held.Position == next.position {
-		return func() (io.ReadCloser, int64, error) { return io.NopCloser(held.Reader()), held.Size(), nil }
+		return func() (io.ReadCloser, error) { return io.NopCloser(held.Reader()), nil }
 	}
-	return func() (io.ReadCloser, int64, error) {
+	return func() (io.ReadCloser, error) {
 		if err := w.spool.Examine(next.position, w.options.Keys); err != nil {
-			return nil, 0, fmt.Errorf("%w: %w", errGone, err)
+			return nil, fmt.Errorf("%w: %w", errGone, err)
 		}
-		file, err := w.spool.Open(next.position)
-		if err != nil {
-			return nil, 0, err
-		}
-		information, err := file.Stat()
-		if err != nil {
-			return nil, 0, errors.Join(err, file.Close())
-		}
-		return file, information.Size(), nil
+		return w.spool.Open(next.position)
 	}
 }
 
 // errGone says that what waited is not in the spool any more, or not as it was.
 var errGone = errors.New("a segment is gone from the spool, or damaged")
 
-func put(ctx context.Context, to *archive.Archive, generation int, position format.Position, open func() (io.ReadCloser, int64, error)) (int64, error) {
-	content, size, err := open()
+func put(ctx context.Context, to *archive.Archive, generation int, position format.Position, open func() (io.ReadCloser, error)) error {
+	content, err := open()
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer content.Close()
-	return size, to.PutStored(ctx, generation, position, content)
+	return to.PutStored(ctx, generation, position, content)
 }
 
 // storedSegment notes how an upload went.
-func (w *Writer) storedSegment(ctx context.Context, which waiting, size int64, err error) {
+func (w *Writer) storedSegment(ctx context.Context, which waiting, err error) {
 	w.answered()
 	if errors.Is(err, errGone) {
 		w.take(ctx, spoolLost, payload{err: err})
@@ -91,7 +77,7 @@ func (w *Writer) storedSegment(ctx context.Context, which waiting, size int64, e
 	}
 	w.succeeded(aboutSegment)
 	w.statistic.Segments++
-	w.statistic.Uploaded += size
+	w.statistic.Uploaded += which.size
 	w.advance(which)
 }
 
@@ -126,7 +112,8 @@ func (w *Writer) advance(which waiting) {
 }
 
 // collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
-// is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users.
+// is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users, or another chain begins
+// there, or the generation ends: the next look finds that.
 func (w *Writer) collided(ctx context.Context, which waiting, winner format.Manifest, err error) {
 	w.answered()
 	if err != nil && !archive.Unusable(err) { // what cannot be used the next look finds
@@ -135,7 +122,8 @@ func (w *Writer) collided(ctx context.Context, which waiting, winner format.Mani
 	}
 	w.succeeded(aboutSegment)
 	own, known := w.manifest(which)
-	if err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After && winner.Term <= own.Term && winner.Applied <= own.Applied {
+	alike := err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After
+	if alike && winner.Ends == nil && winner.Opens.IsZero() && winner.Term <= own.Term && winner.Applied <= own.Applied {
 		w.advance(which)
 		w.secondTo(own)
 		return

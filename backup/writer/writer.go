@@ -394,10 +394,3 @@ func (w *Writer) time() time.Time {
 	w.chain.lastTime = now
 	return now
 }
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}

@@ -155,7 +155,7 @@ func (p Plan) ofNoFull(name string, stays map[string]bool) bool {
 	if len(name) < labelLength {
 		return false
 	}
-	_, at := parseLabel(name[:labelLength])
+	_, at, _ := archive.ParseFullName(name[:labelLength])
 	return !at.IsZero() && at.Before(p.From) && !stays[name[:labelLength]]
 }
 

@@ -134,7 +134,7 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 	for _, object := range g.Objects {
 		item.Bytes += object.Size
 	}
-	end := latest(endOf(g), next)
+	end := archive.Later(endOf(g), next)
 	switch {
 	case !end.Before(p.From.Add(-slack)):
 		item.Why = "some of it is within points"
@@ -150,7 +150,7 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 func endOf(g archive.Generational) time.Time {
 	end := g.Created
 	for _, at := range times(g) {
-		end = latest(end, at)
+		end = archive.Later(end, at)
 	}
 	return end
 }
@@ -167,13 +167,6 @@ func times(g archive.Generational) (all []time.Time) {
 		all = append(all, chain.End)
 	}
 	return all
-}
-
-func latest(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // newest decides about the generation that is being written.
@@ -195,7 +188,7 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 func (p Plan) base(g archive.Generational) archive.KeptFull {
 	begin := p.From.Add(-slack)
 	for _, full := range slices.Backward(g.Fulls) {
-		if verified(full) && !full.Passed && !latest(full.Time, full.Stored).After(begin) {
+		if verified(full) && !full.Passed && !archive.Later(full.Time, full.Stored).After(begin) {
 			return full
 		}
 	}
@@ -264,7 +257,7 @@ func timeOf(full archive.KeptFull) time.Time {
 	if full.Err == nil {
 		return full.Time
 	}
-	_, at := parseLabel(full.Label)
+	_, at, _ := archive.ParseFullName(full.Label)
 	return at
 }
 
@@ -272,21 +265,8 @@ func revisionOf(full archive.KeptFull) int64 {
 	if full.Err == nil {
 		return full.Revision
 	}
-	revision, _ := parseLabel(full.Label)
+	revision, _, _ := archive.ParseFullName(full.Label)
 	return revision
-}
-
-// parseLabel undoes archive.FullName. What is none has the zero time, and is as old as can be.
-func parseLabel(label string) (revision int64, at time.Time) {
-	var text string
-	if _, err := fmt.Sscanf(label, "%d-%s", &revision, &text); err != nil {
-		return 0, time.Time{}
-	}
-	at, err := time.Parse("20060102T150405Z", text)
-	if err != nil || archive.FullName(revision, at) != label {
-		return 0, time.Time{}
-	}
-	return revision, at
 }
 
 // span is a kind of time of which the last verified full stays.
@@ -382,8 +362,8 @@ func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full that was never finished"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
-		revision, at := parseLabel(label)
-		if at.IsZero() || revision >= floor.Revision || !latest(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
+		revision, at, err := archive.ParseFullName(label)
+		if err != nil || revision >= floor.Revision || !archive.Later(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
 			continue // what is not ours, or may still be made
 		}
 		if item.Objects++; item.Objects == 1 {
