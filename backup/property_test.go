@@ -22,7 +22,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/backup/restore/hashkv"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
 )
@@ -218,7 +217,7 @@ func (p *past) compare() {
 		require.NoError(p, err)
 		p.requireRows(file, path)
 		if had := max(0, hash.CompactRevision); path.Full.Compacted <= had {
-			got, err := hashkv.At(p.Context(), file, had, revision)
+			got, err := restore.HashKV(p.Context(), file, had, revision)
 			require.NoError(p, err)
 			require.Equal(p, hash.Hash, got, "etcd's own hash at revision %d", revision)
 			compared++

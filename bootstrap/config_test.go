@@ -24,7 +24,7 @@ func TestTheStoredConfigurationIsReplacedAsAWholeAndPrivate(t *testing.T) {
 	assert.ErrorContains(t, bootstrap.StoreConfig(filepath.Join(path, "below", "a", "file"), nil), "cannot store etcd configuration")
 }
 
-func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheVerdict(t *testing.T) {
+func TestOnlyANewClusterOfOneHasItsConfigurationBeforeTheResult(t *testing.T) {
 	for config, want := range map[string]bool{
 		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: new":      true,
 		"initial-cluster: etcd-0=http://127.0.0.1:2380\ninitial-cluster-state: existing": false,

@@ -39,11 +39,11 @@ const maxQuoted = 24
 // InitializationStatuses are all the words there are, in the order of a run.
 var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
 
-// Running reports whether a word says that an initialization goes on. Every word is New, a verdict or one of these.
+// Running reports whether a word says that an initialization goes on. Every word is New, a result or one of these.
 func (s InitializationStatus) Running() bool { return s == Progress }
 
-// Verdict reports whether a word says how an initialization has ended.
-func (s InitializationStatus) Verdict() bool { return s == Successful || s == Failed }
+// Result reports whether a word says how an initialization has ended.
+func (s InitializationStatus) Result() bool { return s == Successful || s == Failed }
 
 // ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the
 // data on a word that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and

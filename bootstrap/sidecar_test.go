@@ -145,7 +145,7 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// On a reused connection Go repeats a GET that went unanswered, and a repeated status throws a verdict away.
+// On a reused connection Go repeats a GET that went unanswered, and a repeated status throws a result away.
 func TestEveryCallHasAConnectionOfItsOwn(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(saying("New"))

@@ -38,7 +38,7 @@ type chaos struct {
 	broken []string
 
 	asked   map[string]time.Time // when each configuration was asked for
-	verdict time.Time            // when Successful was read
+	result time.Time            // when Successful was read
 	log     bool                 // etcd's log was there all the time
 }
 
@@ -124,7 +124,7 @@ func (c *chaos) Status(ctx context.Context) (bootstrap.InitializationStatus, err
 	if err != nil {
 		return "", err
 	}
-	c.know(func(t *truth) { t.word, t.triggered, c.verdict = is.Word, false, time.Now() })
+	c.know(func(t *truth) { t.word, t.triggered, c.result = is.Word, false, time.Now() })
 	return is.Word, nil
 }
 
@@ -154,8 +154,8 @@ func (c *chaos) Config(ctx context.Context) ([]byte, error) {
 func (c *chaos) Configure(yaml []byte) error {
 	c.know(func(t *truth) {
 		c.expect(t.word == bootstrap.Successful, "configured without Successful")
-		age, single := c.verdict.Sub(c.asked[string(yaml)]), !strings.Contains(string(yaml), "b=")
-		c.expect(age <= 0 || age <= 10*time.Second && single || age <= time.Minute && c.log, "configured with what was asked for "+age.String()+" before the verdict")
+		age, single := c.result.Sub(c.asked[string(yaml)]), !strings.Contains(string(yaml), "b=")
+		c.expect(age <= 0 || age <= 10*time.Second && single || age <= time.Minute && c.log, "configured with what was asked for "+age.String()+" before the result")
 	})
 	_, err := c.next(context.Background())
 	return err

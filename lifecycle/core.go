@@ -84,10 +84,10 @@ type Payload struct {
 // just started.
 type Facts struct {
 	Word          bootstrap.InitializationStatus // the sidecar's last word
-	Failed        bool                           // the last verdict was Failed
-	ForGood       bool                           // no further try can change that verdict
-	InVain        bool                           // an initialization was accepted and no verdict came since
-	ConfigKept    bool                           // an early configuration is here that may be used after this verdict
+	Failed        bool                           // the last result was Failed
+	ForGood       bool                           // no further try can change that result
+	InVain        bool                           // an initialization was accepted and no result came since
+	ConfigKept    bool                           // an early configuration is here that may be used after this result
 	NeverOpened   bool                           // as Payload.NeverOpened
 	ClosedInOrder bool                           // as Payload.ClosedInOrder
 	Signals       int                            // signals so far, this event included
@@ -147,10 +147,10 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	return f
 }
 
-// hear keeps the sidecar's word, and what follows from a verdict.
+// hear keeps the sidecar's word, and what follows from a result.
 func (f Facts) hear(word bootstrap.InitializationStatus) Facts {
 	f.Word = word
-	if word.Verdict() {
+	if word.Result() {
 		f.Failed, f.InVain = word == bootstrap.Failed, false
 	}
 	return f

@@ -82,14 +82,14 @@ func (s spot) half() int {
 	return rightHalf
 }
 
-// placed are the centres of the states' boxes: a run goes down on the right, and what it repeats until there is a verdict
+// placed are the centres of the states' boxes: a run goes down on the right, and what it repeats until there is a result
 // stands on the left, beside Query and below.
 func placed() map[State]spot {
 	places := map[State]spot{Query: {rightX, firstY}}
-	for row, state := range slices.Backward(BeforeVerdict[1:]) {
-		places[state] = spot{leftX, firstY + (len(BeforeVerdict)-2-row)*rowHeight}
+	for row, state := range slices.Backward(BeforeResult[1:]) {
+		places[state] = spot{leftX, firstY + (len(BeforeResult)-2-row)*rowHeight}
 	}
-	row := len(BeforeVerdict) - 1
+	row := len(BeforeResult) - 1
 	for _, state := range States {
 		if _, stands := places[state.Name]; !stands {
 			places[state.Name] = spot{rightX, firstY + row*rowHeight}

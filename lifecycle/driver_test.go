@@ -266,7 +266,7 @@ func TestADataDirectoryThatAnotherWrapperHasLockedIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Certificates are replaced while pods run: a pair that does not match for a moment costs neither verdict nor record.
+// Certificates are replaced while pods run: a pair that does not match for a moment costs neither result nor record.
 func TestACertificateThatCannotBeUsedNowIsWaitedFor(t *testing.T) {
 	for name, spoil := range map[string]func(*stage, func() error){
 		"of etcd":        func(s *stage, fails func() error) { s.configure = fails },
@@ -290,7 +290,7 @@ func TestACertificateThatCannotBeUsedNowIsWaitedFor(t *testing.T) {
 				assert.Equal(t, Serving, s.driver.Snapshot().State)
 				s.sigterm()
 				wait()
-				assert.Equal(t, 1, strings.Count(strings.Join(s.did(), ";"), "trigger"), "the verdict is kept")
+				assert.Equal(t, 1, strings.Count(strings.Join(s.did(), ";"), "trigger"), "the result is kept")
 			})
 		})
 	}

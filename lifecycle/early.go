@@ -7,7 +7,7 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// How long before the verdict a configuration may have been asked for. What it says may have changed since: a mounted
+// How long before the result a configuration may have been asked for. What it says may have changed since: a mounted
 // ConfigMap is up to a minute behind anyway.
 const (
 	// youngWithLog is for a member that has a log: etcd follows the log and ignores the initial cluster.
@@ -20,12 +20,12 @@ const (
 	refreshPause = 2 * time.Second
 )
 
-// Early is what a configuration that was asked for before the verdict is worth. The zero value is none.
+// Early is what a configuration that was asked for before the result is worth. The zero value is none.
 type Early struct {
 	Here  bool
-	Age   time.Duration // from the question to the verdict
+	Age   time.Duration // from the question to the result
 	Alone bool          // it is that of the only member of a new cluster
-	Log   bool          // etcd's log was where it says before the validation, and is there after the verdict
+	Log   bool          // etcd's log was where it says before the validation, and is there after the result
 }
 
 // usable reports whether etcd may run with the configuration: nobody's view of the cluster can have changed it since.
@@ -39,17 +39,17 @@ type prefetched struct {
 	ended   time.Time // when the last early fetch was over, answered or not
 	about   bootstrap.ConfigPreview
 	before  []string  // the logs on the volume before the validation
-	after   []string  // and after the verdict
-	verdict time.Time // when the verdict was read; zero before
+	after   []string  // and after the result
+	result time.Time // when the result was read; zero before
 }
 
-// worth judges the newest answer by the verdict.
+// worth judges the newest answer by the result.
 func (p *prefetched) worth() Early {
-	if p.asked.IsZero() || p.verdict.IsZero() {
+	if p.asked.IsZero() || p.result.IsZero() {
 		return Early{}
 	}
 	return Early{
-		Here: true, Age: p.verdict.Sub(p.asked), Alone: p.about.NewAlone,
+		Here: true, Age: p.result.Sub(p.asked), Alone: p.about.NewAlone,
 		Log: slices.Contains(p.before, p.about.LogDir) && slices.Contains(p.after, p.about.LogDir),
 	}
 }
@@ -62,7 +62,7 @@ func (d *Driver) inform(m *message) {
 		d.fetched = prefetched{before: m.payload.Logs}
 	case Replied:
 		if m.payload.Word == bootstrap.Successful {
-			d.fetched.verdict, d.fetched.after = now, m.payload.Logs
+			d.fetched.result, d.fetched.after = now, m.payload.Logs
 		}
 		m.payload.Early = d.fetched.worth()
 	case ConfigPrefetched:
@@ -88,7 +88,7 @@ var beside = map[Action]func(*Driver){
 }
 
 // refresh asks for the configuration again, unless that is under way or was a moment ago: the newest answer
-// should be young when the verdict comes.
+// should be young when the result comes.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.fetched.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)

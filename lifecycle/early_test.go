@@ -55,7 +55,7 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 	}{
 		"a validation that takes longer is not followed by another wait":        {8 * time.Second, 8 * time.Second, 1},
 		"after a quick one the fetch that is under way comes first":             {time.Second, 7 * time.Second, 2},
-		"an answer that is too old is asked for again before the verdict":       {18 * time.Second, 18 * time.Second, 2},
+		"an answer that is too old is asked for again before the result":       {18 * time.Second, 18 * time.Second, 2},
 		"where a newer question is under way, its answer is what is waited for": {12 * time.Second, 16 * time.Second, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 	}
 }
 
-func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheVerdict(t *testing.T) {
+func TestTheConfigurationOfALargerClusterIsFetchedAgainAfterTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.config = slowly
@@ -93,7 +93,7 @@ func TestTheConfigurationOfALargerClusterIsNotHeldUpByTheEarlyFetch(t *testing.T
 	})
 }
 
-func TestAnEarlyConfigurationOpensNothingWithoutTheVerdict(t *testing.T) {
+func TestAnEarlyConfigurationOpensNothingWithoutTheResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne
@@ -161,8 +161,8 @@ func TestAMemberThatHasALogWakesInTheSidecarsOwnTime(t *testing.T) {
 	}
 }
 
-// What the sidecar says may change between the trigger and a late verdict: to TLS, or from one member to three.
-func TestAConfigurationFromLongBeforeTheVerdictIsNotUsed(t *testing.T) {
+// What the sidecar says may change between the trigger and a late result: to TLS, or from one member to three.
+func TestAConfigurationFromLongBeforeTheResultIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)
 		s.yaml = clusterOfOne

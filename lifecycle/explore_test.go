@@ -25,8 +25,8 @@ type truth struct {
 	opened    bool                           // etcd was opened
 	closed    bool                           // its close returned
 	triggered bool                           // an initialization was asked for after the newest Successful
-	failed    bool                           // the newest verdict was Failed
-	usable    bool                           // the newest configuration may be used after this verdict
+	failed    bool                           // the newest result was Failed
+	usable    bool                           // the newest configuration may be used after this result
 	stranger  bool                           // somebody else was seen to have the data open for writing
 }
 
@@ -111,7 +111,7 @@ func words() []outcome {
 				return t
 			}})
 			if word != bootstrap.Successful {
-				break // without that verdict it is worth nothing
+				break // without that result it is worth nothing
 			}
 		}
 	}
@@ -216,7 +216,7 @@ var promises = []struct {
 	{"I1: a configuration that came early is checked only after Successful was read", func(p place, t truth, _ Facts) bool {
 		return p.action() != CheckEtcdConfig || t.word == bootstrap.Successful && !t.triggered
 	}},
-	{"I9: a configuration is checked only if it was asked for after the verdict, or shortly before it and nothing can have changed it", func(p place, t truth, _ Facts) bool {
+	{"I9: a configuration is checked only if it was asked for after the result, or shortly before it and nothing can have changed it", func(p place, t truth, _ Facts) bool {
 		return p.action() != CheckEtcdConfig || t.usable
 	}},
 	{"I9: no early configuration comes once one was chosen", func(p place, _ truth, _ Facts) bool {

@@ -28,7 +28,7 @@ type stage struct {
 
 	logs []string // on the volume
 
-	yaml   string // the configuration; by default one that can be used only after the verdict
+	yaml   string // the configuration; by default one that can be used only after the result
 	opened bool
 	driver *Driver
 
@@ -56,7 +56,7 @@ func (s *stage) runtime() Runtime {
 	}
 }
 
-// What the sidecar may say before its verdict and what it can't know then.
+// What the sidecar may say before its result and what it can't know then.
 const (
 	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"

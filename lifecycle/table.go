@@ -27,13 +27,13 @@ var written = []entry{
 	{Query, Replied, NewAfterFailed, Trigger, []Action{ProbeData, AskFullInit}, "the last validation failed: the next one reads everything"},
 	{Query, Replied, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the data directory may be opened, and a young configuration is here already"},
 	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig}, "the data directory may be opened"},
-	{Query, Replied, FailedForGood, Terminating, []Action{LimitAbort, CloseEtcd}, "no wait and no further try can change the verdict: somebody has to do something"},
+	{Query, Replied, FailedForGood, Terminating, []Action{LimitAbort, CloseEtcd}, "no wait and no further try can change the result: somebody has to do something"},
 	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialization failed; the log of whoever ran it says why"},
 	{Query, Replied, SaysProgress, Wait, []Action{PaceProgress, RefreshConfig}, "the initialization is running"},
 	{Query, Replied, Always, Wait, []Action{PaceSilence}, "the sidecar said a word that this program does not know"},
 	{Query, NoAnswer, Always, Wait, []Action{PaceSilence}, "the sidecar does not answer"},
 
-	{Trigger, Accepted, AskedInVain, Wait, []Action{PaceFailure, PrefetchConfig}, "the initialization was asked for once more: of the last one no verdict came"},
+	{Trigger, Accepted, AskedInVain, Wait, []Action{PaceFailure, PrefetchConfig}, "the initialization was asked for once more: of the last one no result came"},
 	{Trigger, Accepted, Always, Wait, []Action{PaceProgress, PrefetchConfig}, "the initialization was asked for; the configuration takes time, too"},
 	{Trigger, NotAccepted, Always, Wait, []Action{PaceFailure}, "nothing was asked for, or the sidecar may not have heard; its status will tell"},
 	{Trigger, DataInUse, Always, Wait, []Action{PaceFailure}, "nothing is asked for while somebody else has the data open for writing; the exit record is gone for good"},
@@ -47,9 +47,9 @@ var written = []entry{
 	{FetchConfig, DataInUse, Always, FetchConfig, []Action{PaceSilence}, "etcd is not opened while somebody else has locked its data; the exit record is gone for good"},
 	{FetchConfig, Elapsed, Always, FetchConfig, []Action{FetchEtcdConfig}, "time to ask for the configuration again"},
 
-	{BeforeVerdict, ConfigPrefetched, Always, statemachine.Stays, nil, "the early fetch has ended before the verdict"},
-	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the early fetch was quicker than the one after the verdict"},
-	{FetchConfig, ConfigPrefetched, Always, FetchConfig, nil, "the early fetch can't be used: it failed, is too old, or the verdict may have changed the configuration"},
+	{BeforeResult, ConfigPrefetched, Always, statemachine.Stays, nil, "the early fetch has ended before the result"},
+	{FetchConfig, ConfigPrefetched, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the early fetch was quicker than the one after the result"},
+	{FetchConfig, ConfigPrefetched, Always, FetchConfig, nil, "the early fetch can't be used: it failed, is too old, or the result may have changed the configuration"},
 
 	{StartEtcd, EtcdReady, Always, Serving, []Action{WatchEtcd}, "etcd has joined its cluster"},
 	{StartEtcd, EtcdFailed, Always, Terminating, []Action{LimitStop, CloseEtcd}, "etcd did not start"},

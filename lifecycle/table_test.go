@@ -172,11 +172,11 @@ var sentences = []sentence{
 	{"Successful within a minute after a member with a log asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute}}, FetchConfig, check},
 	{"Successful later after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute + 1}}, FetchConfig, fetch},
 	{"what the initialization may have changed is fetched again, however young", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true}}, FetchConfig, fetch},
-	{"an early configuration that was young for an earlier verdict says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
+	{"an early configuration that was young for an earlier result says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
 	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: young}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"Failed for good ends the run", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}, Terminating, abort},
-	{"that an earlier verdict was for good says nothing about this one", Query, Facts{ForGood: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"that an earlier result was for good says nothing about this one", Query, Facts{ForGood: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"only Failed can be for good", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Status: exitcode.EtcdFailed}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"New after Failed asks for a full initialization", Query, Facts{Failed: true}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskFullInit}},
 	{"Progress waits, without a deadline, and keeps the early configuration young", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
@@ -188,7 +188,7 @@ var sentences = []sentence{
 
 	// Trigger
 	{"an accepted initialization is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
-	{"one that is accepted again and again without a verdict is asked for less and less often", Trigger, Facts{InVain: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
+	{"one that is accepted again and again without a result is asked for less and less often", Trigger, Facts{InVain: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
 	{"data that somebody else has open for writing is not validated", Trigger, Facts{}, DataInUse, Payload{}, Wait, []Action{PaceFailure}},
 	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
 
@@ -204,7 +204,7 @@ var sentences = []sentence{
 	{"after the pause the configuration is fetched again", FetchConfig, Facts{}, Elapsed, Payload{}, FetchConfig, fetch},
 
 	// A configuration that comes early
-	{"an early configuration is kept before the verdict", BeforeVerdict, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
+	{"an early configuration is kept before the result", BeforeResult, Facts{}, ConfigPrefetched, Payload{Config: some}, there, nil},
 	{"an early configuration that comes first is checked", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: young}, FetchConfig, check},
 	{"one that is too old disturbs nothing", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{Config: some, Early: old}, FetchConfig, nil},
 	{"one that can't be used disturbs nothing, knowing Successful", FetchConfig, Facts{Word: bootstrap.Successful}, ConfigPrefetched, Payload{}, FetchConfig, nil},

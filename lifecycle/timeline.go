@@ -88,10 +88,10 @@ func (l *timeline) arrive(state State, now time.Time) {
 	}
 }
 
-// phaseOf is the first state of those that people see as one: the wait for a verdict.
+// phaseOf is the first state of those that people see as one: the wait for a result.
 func phaseOf(state State) State {
-	if slices.Contains(BeforeVerdict, state) {
-		return BeforeVerdict[0]
+	if slices.Contains(BeforeResult, state) {
+		return BeforeResult[0]
 	}
 	return state
 }

@@ -40,7 +40,7 @@ const (
 	Accepted          Event = "accepted"           // completion: the sidecar took the request for an initialization
 	NotAccepted       Event = "not accepted"       // completion: it did not, or that is not known
 	DataInUse         Event = "data in use"        // completion: somebody else has the data open for writing
-	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration is here, asked for after the verdict
+	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration is here, asked for after the result
 	ConfigValid       Event = "config valid"       // completion: it is stored and checked, and etcd can be opened with it
 	ConfigInvalid     Event = "config invalid"     // completion: etcd could not run with it
 	ConfigUnavailable Event = "config unavailable" // completion: it, or a certificate file that it names, can't be had now
@@ -65,7 +65,7 @@ const (
 	ConfigKept     Guard = "says Successful, config kept"
 	SaysFailed     Guard = "says Failed"
 	FailedForGood  Guard = "says Failed, for good"
-	AskedInVain    Guard = "an earlier one came to no verdict"
+	AskedInVain    Guard = "an earlier one came to no result"
 	NeverOpened    Guard = "etcd never opened"
 	CleanStop      Guard = "stop asked, closed in order"
 	SecondSignal   Guard = "second signal"
@@ -105,10 +105,10 @@ const (
 
 // The groups. Every state but the two of the end is either BeforeEtcd or WithEtcd.
 var (
-	// BeforeVerdict is where this process has not read a verdict on the data yet.
-	BeforeVerdict = Group{Query, Trigger, Wait}
+	// BeforeResult is where this process has not read a result on the data yet.
+	BeforeResult = Group{Query, Trigger, Wait}
 	// BeforeEtcd is where nothing of etcd runs yet: a stop has nothing to close and leaves the exit record as it was.
-	BeforeEtcd = append(slices.Clone(BeforeVerdict), FetchConfig)
+	BeforeEtcd = append(slices.Clone(BeforeResult), FetchConfig)
 	// WithEtcd is where an etcd may hold the data.
 	WithEtcd = Group{StartEtcd, Serving}
 	// BeforeEnd is where the end has not begun.

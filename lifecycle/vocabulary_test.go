@@ -193,8 +193,8 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})
 		assert.NotEqual(t, Always, Table[decision.Row].When,
 			"%q is answered like an unknown word: write a guard (vocabulary.go, core.go) and a row for it (table.go)", word)
-		assert.True(t, word == bootstrap.New || word.Running() || word.Verdict(),
-			"say in Running or Verdict (bootstrap/initialization.go) whether %q goes on or ends an initialization", word)
+		assert.True(t, word == bootstrap.New || word.Running() || word.Result(),
+			"say in Running or Result (bootstrap/initialization.go) whether %q goes on or ends an initialization", word)
 	}
 }
 

@@ -35,7 +35,7 @@ var words = []wording{
 	{From: Query, On: Replied, Say: "the sidecar said a word that this version does not know", Next: "see that the versions of etcd-wrapper and of backup-restore fit each other"},
 	{From: Query, On: NoAnswer, Say: "no usable answer from the sidecar", Next: "see that the backup-restore container runs, and look at its log", Cert: renewCert},
 
-	{From: Trigger, On: Accepted, When: AskedInVain, Say: "the initialization was asked for again, because the last one came to no verdict", Next: lookAtSidecar},
+	{From: Trigger, On: Accepted, When: AskedInVain, Say: "the initialization was asked for again, because the last one came to no result", Next: lookAtSidecar},
 	{From: Trigger, On: Accepted, Say: "the initialization was asked for"},
 	{From: Trigger, On: NotAccepted, Say: "the initialization could not be asked for", Next: "it is tried again", Cert: renewCert},
 	{From: Trigger, On: DataInUse, Say: "another process has the data open for writing", Next: "it must end first; the exit record is gone for good, so the data is validated in full"},
@@ -49,7 +49,7 @@ var words = []wording{
 	{From: FetchConfig, On: DataInUse, Say: "another process uses the data directory", Next: "it must end first; the exit record is gone for good, so the next start validates in full"},
 	{From: FetchConfig, On: Elapsed, Say: "asks for the configuration again", Goes: true},
 
-	{From: BeforeVerdict, On: ConfigPrefetched, Say: "the early fetch of etcd's configuration has ended", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
+	{From: BeforeResult, On: ConfigPrefetched, Say: "the early fetch of etcd's configuration has ended", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
 	{From: FetchConfig, On: ConfigPrefetched, When: ConfigKept, Say: "the early fetch has brought etcd's configuration", Goes: true},
 	{From: FetchConfig, On: ConfigPrefetched, Say: "etcd's configuration was fetched too early to be used", Fail: "etcd's configuration could not be fetched early, which only costs time", Goes: true},
 

@@ -13,7 +13,7 @@ import (
 
 // Sidecar is what answers for the data directory: etcd-backup-restore over HTTP, or the in-process stand-in for it.
 type Sidecar interface {
-	// Status says where initialization is. It gives each verdict once.
+	// Status says where initialization is. It gives each result once.
 	Status(ctx context.Context) (bootstrap.InitializationStatus, error)
 	// Trigger asks for an initialization, which then runs in the background.
 	Trigger(ctx context.Context, mode bootstrap.Mode) error

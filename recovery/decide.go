@@ -1,9 +1,7 @@
 package recovery
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	"etcd-wrapper/recovery/peers"
 )
@@ -80,7 +78,7 @@ const (
 	AskedRestore Asked = "restore" // --restore-to, whatever --recover says
 )
 
-// The verdicts. They are events of the machine, which carries them out.
+// The results. They are events of the machine, which carries them out.
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
 	FoundCluster Event = "found"         // etcd begins a new cluster
@@ -105,9 +103,9 @@ type Case struct {
 
 // Decision is what becomes of a volume, why, and what to do about it if that is a refusal.
 type Decision struct {
-	Verdict Event
-	Why     string
-	WayOut  string
+	Result Event
+	Why    string
+	WayOut string
 }
 
 // rule is a line of the table: for a case that has one of each, decide so. An empty list takes any.
@@ -156,9 +154,9 @@ var (
 	goesBack     = []Asked{AskedRestore}
 )
 
-func refuse(why, wayOut string) Decision    { return Decision{Refuse, why, wayOut} }
-func decline(why, wayOut string) Decision   { return Decision{Decline, why, wayOut} }
-func so(verdict Event, why string) Decision { return Decision{Verdict: verdict, Why: why} }
+func refuse(why, wayOut string) Decision   { return Decision{Refuse, why, wayOut} }
+func decline(why, wayOut string) Decision  { return Decision{Decline, why, wayOut} }
+func so(result Event, why string) Decision { return Decision{Result: result, Why: why} }
 
 const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
 
@@ -235,32 +233,6 @@ const (
 	notCompared = "the store has not answered for 10 s, and valid data are served all the same: they are not compared with the store yet"
 	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, and there are no data that can be read, name another one and move the data directory away, which begins a new cluster"
 )
-
-// DecisionsMarkdown is the table of decisions as documentation shows it.
-func DecisionsMarkdown() string {
-	var text strings.Builder
-	text.WriteString("| | the volume | the others | the store | asked for | verdict | because |\n|---|---|---|---|---|---|---|\n")
-	for i, r := range rules {
-		because := r.Why
-		if r.WayOut != "" {
-			because += "; " + r.WayOut
-		}
-		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Verdict, because)
-	}
-	return text.String()
-}
-
-// words are a rule's list for people.
-func words[T ~string](list []T) string {
-	if len(list) == len(known) { // no other list is as long
-		return "all but \"" + string(PeersUnasked) + "\""
-	}
-	var all []string
-	for _, one := range list {
-		all = append(all, string(one))
-	}
-	return strings.Join(all, ", ")
-}
 
 // caseOf is what the facts come to.
 func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.wish()} }

@@ -22,7 +22,7 @@ var (
 		PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
-	allVerdicts = []Event{
+	allResults = []Event{
 		StartEtcd, FoundCluster, ConsultPeers, ConsultStore, Wait, FlushFirst, RestoreData, Rejoin, AdoptStore, Refuse, Decline,
 	}
 )
@@ -46,7 +46,7 @@ func cases() (all []Case) {
 	return all
 }
 
-// golden is every case with its verdict, for people: cases that differ in the store alone share a line for each verdict, and members
+// golden is every case with its result, for people: cases that differ in the store alone share a line for each result, and members
 // that make no difference share a paragraph.
 func golden() string {
 	var text strings.Builder
@@ -73,15 +73,15 @@ func golden() string {
 
 func column(of []Case) string {
 	var text strings.Builder
-	for _, verdict := range allVerdicts {
+	for _, result := range allResults {
 		var stores []string
 		for _, c := range of {
-			if decide(c).Verdict == verdict {
+			if decide(c).Result == result {
 				stores = append(stores, string(c.Store))
 			}
 		}
 		if stores != nil {
-			fmt.Fprintf(&text, "    %-15s store: %s\n", verdict, strings.Join(stores, "; "))
+			fmt.Fprintf(&text, "    %-15s store: %s\n", result, strings.Join(stores, "; "))
 		}
 	}
 	return text.String()
@@ -103,7 +103,7 @@ func TestTheCommittedPageHasTheRules(t *testing.T) {
 	before, rest, begins := strings.Cut(string(content), tableBegins)
 	_, after, ends := strings.Cut(rest, tableEnds)
 	require.True(t, begins && ends)
-	statemachinetest.AssertGenerated(t, page, before+tableBegins+DecisionsMarkdown()+tableEnds+after)
+	statemachinetest.AssertGenerated(t, page, before+tableBegins+decisionsMarkdown()+tableEnds+after)
 }
 
 func TestEveryRuleIsNeeded(t *testing.T) {
@@ -113,7 +113,7 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 	for i, r := range rules {
 		assert.True(t, used[i], "no case is decided by rule %d: %s", i+1, r.Why)
-		assert.Contains(t, allVerdicts, r.Verdict)
+		assert.Contains(t, allResults, r.Result)
 		assert.NotEmpty(t, r.Why)
 	}
 }
@@ -131,21 +131,21 @@ func TestWhatIsKnownComesToACaseThatCanBe(t *testing.T) {
 // A changed rule is noticed by what is expected of single steps or, where that says nothing, by the promises.
 func TestNoMutantOfTheRulesSurvives(t *testing.T) {
 	for i, r := range rules {
-		for _, verdict := range allVerdicts {
-			if same(verdict, r.Verdict) {
+		for _, result := range allResults {
+			if same(result, r.Result) {
 				continue
 			}
 			changed := slices.Clone(rules)
-			changed[i].Decision = Decision{Verdict: verdict, Why: r.Why}
+			changed[i].Decision = Decision{Result: result, Why: r.Why}
 			mutant := suite{program.rulesOf, changed}
 			if len(mutant.failures()) == 0 && len(exploreSuite(mutant).wrong) == 0 {
-				assert.Fail(t, "a mutant survived", "rule %d (%s) with the verdict %q; write a sentence (transition_test.go)", i+1, r.Why, verdict)
+				assert.Fail(t, "a mutant survived", "rule %d (%s) with the result %q; write a sentence (transition_test.go)", i+1, r.Why, result)
 			}
 		}
 	}
 }
 
-// same says that two verdicts are carried out in the same way, and differ for people.
+// same says that two results are carried out in the same way, and differ for people.
 func same(one, other Event) bool {
 	alike := []Event{StartEtcd, FoundCluster}
 	if slices.Contains([]Event{Refuse, Decline}, one) {
@@ -155,9 +155,9 @@ func same(one, other Event) bool {
 }
 
 // A new cluster is begun on an empty volume alone, and what is declined was asked for.
-func TestVerdictsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
+func TestResultsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
 	for _, c := range cases() {
-		switch verdict := decide(c).Verdict; verdict { //nolint:exhaustive // the others are told apart by what is done
+		switch result := decide(c).Result; result { //nolint:exhaustive // the others are told apart by what is done
 		case FoundCluster:
 			assert.Equal(t, VolumeEmpty, c.Volume, "%+v", c)
 			assert.Contains(t, []StoreState{StoreNone, StoreEmpty, StoreFounded}, c.Store, "%+v", c)
@@ -165,4 +165,30 @@ func TestVerdictsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
 			assert.Equal(t, AskedRestore, c.Asked, "%+v", c)
 		}
 	}
+}
+
+// decisionsMarkdown is the table of decisions as documentation shows it.
+func decisionsMarkdown() string {
+	var text strings.Builder
+	text.WriteString("| | the volume | the others | the store | asked for | result | because |\n|---|---|---|---|---|---|---|\n")
+	for i, r := range rules {
+		because := r.Why
+		if r.WayOut != "" {
+			because += "; " + r.WayOut
+		}
+		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volume), words(r.peers), words(r.store), words(r.asked), r.Result, because)
+	}
+	return text.String()
+}
+
+// words are a rule's list for people.
+func words[T ~string](list []T) string {
+	if len(list) == len(known) { // no other list is as long
+		return "all but \"" + string(PeersUnasked) + "\""
+	}
+	var all []string
+	for _, one := range list {
+		all = append(all, string(one))
+	}
+	return strings.Join(all, ", ")
 }

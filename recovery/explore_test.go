@@ -76,7 +76,7 @@ func (e *explorer) ends(here place) (all []place) {
 	if Action(action) == DecideNow {
 		there := here
 		there.chain = ""
-		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Verdict, Payload{})}
+		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Result, Payload{})}
 	}
 	ways := outcomes(Action(action), here.lot, here.truth)
 	if len(ways) == 0 {

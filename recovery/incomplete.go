@@ -22,7 +22,7 @@ func (r *run) flushSpool() (Event, Payload) {
 		return "", Payload{}
 	}
 	data := r.identity
-	if r.verdict != nil {
+	if r.result != nil {
 		data = archive.Identity{}
 	}
 	ctx, cancel := r.beforeServing(math.MaxInt64)

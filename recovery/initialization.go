@@ -37,7 +37,7 @@ func (i *initialization) Close() {
 }
 
 // Status says where the initialization stands. Reading Successful or Failed resets the status to New, as it does with the
-// sidecar, so that each verdict is acted upon once. The error is that of ctx: a verdict that nobody waits for any more
+// sidecar, so that each result is acted upon once. The error is that of ctx: a result that nobody waits for any more
 // is kept.
 func (i *initialization) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	if err := ctx.Err(); err != nil {
@@ -60,10 +60,10 @@ func (i *initialization) WhyFailed() error {
 }
 
 // conclude ends a run. It comes after the log line, which is then there for whoever wonders about the status.
-func (i *initialization) conclude(verdict bootstrap.InitializationStatus, config etcdconf.Document) {
+func (i *initialization) conclude(result bootstrap.InitializationStatus, config etcdconf.Document) {
 	i.guard.Lock()
 	defer i.guard.Unlock()
-	i.status, i.config = verdict, config
+	i.status, i.config = result, config
 }
 
 // explain keeps the reason of a run, and returns false if it is the one that people have been told.
@@ -97,7 +97,7 @@ func (r *Recovery) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	return nil
 }
 
-// initialize validates the data directory, has data that are broken or lost brought back, and leaves the verdict behind.
+// initialize validates the data directory, has data that are broken or lost brought back, and leaves the result behind.
 func (r *Recovery) initialize(mode bootstrap.Mode) {
 	began, log := time.Now(), r.options.Log.With().Str("mode", string(mode)).Logger()
 	config, err := r.options.Config.Load()
@@ -107,9 +107,9 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 			return r.volume.Validate(ctx, config.DataDir, mode, log)
 		})
 	}
-	verdict, line := bootstrap.Successful, log.Info()
+	result, line := bootstrap.Successful, log.Info()
 	if err != nil {
-		verdict, line = bootstrap.Failed, log.Error().Err(err)
+		result, line = bootstrap.Failed, log.Error().Err(err)
 	}
 	if !r.explain(err) {
 		line = log.Debug()
@@ -117,8 +117,8 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 	if errors.Is(err, context.Canceled) && r.stopped.Err() != nil { // somebody has asked for it
 		line = log.Info().Err(err)
 	}
-	line.Str("verdict", string(verdict)).Dur("took_ms", time.Since(began)).Msg("validation ended")
-	r.conclude(verdict, config)
+	line.Str("result", string(result)).Dur("took_ms", time.Since(began)).Msg("validation ended")
+	r.conclude(result, config)
 }
 
 // Config returns etcd's configuration as YAML. After an initialization it is the configuration which that went by,

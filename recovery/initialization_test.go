@@ -16,12 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
-	"etcd-wrapper/bootstrap/validation"
 )
 
 // validated returns a Recovery of a volume whose data are validated like that.
-func validated(t *testing.T, verify validation.Func) *Recovery {
+func validated(t *testing.T, verify datadir.Validation) *Recovery {
 	t.Helper()
 	volume := t.TempDir()
 	dataDir := filepath.Join(volume, "new.etcd")
@@ -31,8 +31,8 @@ func validated(t *testing.T, verify validation.Func) *Recovery {
 	return r
 }
 
-func says(verdict error) validation.Func {
-	return func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, verdict }
+func says(result error) datadir.Validation {
+	return func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, result }
 }
 
 func requireStatus(t *testing.T, r *Recovery, want bootstrap.InitializationStatus) {
@@ -42,12 +42,12 @@ func requireStatus(t *testing.T, r *Recovery, want bootstrap.InitializationStatu
 	require.Equal(t, want, status)
 }
 
-func TestAVerdictIsReadOnce(t *testing.T) {
-	for want, verdict := range map[bootstrap.InitializationStatus]error{
+func TestAResultIsReadOnce(t *testing.T) {
+	for want, result := range map[bootstrap.InitializationStatus]error{
 		bootstrap.Successful: nil,
 		bootstrap.Failed:     errors.New("broken"),
 	} {
-		r := validated(t, says(verdict))
+		r := validated(t, says(result))
 		requireStatus(t, r, bootstrap.New)
 		requireStatus(t, r, bootstrap.New)
 		require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
@@ -57,7 +57,7 @@ func TestAVerdictIsReadOnce(t *testing.T) {
 	}
 }
 
-func TestAVerdictIsKeptForAReaderWhoIsThere(t *testing.T) {
+func TestAResultIsKeptForAReaderWhoIsThere(t *testing.T) {
 	r := validated(t, says(nil))
 	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
 	r.running.Wait()
@@ -83,7 +83,7 @@ func TestAnInitializationIsTriggeredOnlyWhenNew(t *testing.T) {
 	}
 	close(release)
 	r.running.Wait()
-	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full), "the verdict was not read yet")
+	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full), "the result was not read yet")
 	r.running.Wait()
 	require.EqualValues(t, 1, runs.Load())
 	requireStatus(t, r, bootstrap.Successful)
@@ -140,7 +140,7 @@ func TestAFailedInitializationSaysWhyAndIsLoggedOnce(t *testing.T) {
 	}
 	lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 	require.Len(t, lines, 1)
-	for _, part := range []string{`"mode":"full"`, `"verdict":"Failed"`, `"took_ms":`, "db: invalid page"} {
+	for _, part := range []string{`"mode":"full"`, `"result":"Failed"`, `"took_ms":`, "db: invalid page"} {
 		assert.Contains(t, string(lines[0]), part)
 	}
 }

@@ -221,11 +221,11 @@ func (r *run) identify() error {
 	valid := r.core.Facts.Condition == Valid
 	var err error
 	switch {
-	case r.decision.Verdict == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
+	case r.decision.Result == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
 		is, err = r.foundCluster()
 	case !valid && r.survey.ID != "":
 		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
-	case !valid && r.decision.Verdict != RestoreData:
+	case !valid && r.decision.Result != RestoreData:
 		is, err = r.joined()
 	}
 	if err != nil && r.decision.Verdict == FoundCluster && !errors.Is(err, store.ErrDenied) {

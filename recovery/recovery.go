@@ -20,7 +20,6 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
-	"etcd-wrapper/bootstrap/validation"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 	"etcd-wrapper/statemachine"
@@ -36,7 +35,7 @@ type Options struct {
 	Never     bool                      // --recover=never
 	Request   *Request                  // to go back once; nil if that is not asked for
 	Reach     peers.Options             // how the other members are reached, beside what etcd's configuration says
-	Validate  validation.Func           // judges a data directory
+	Validate  datadir.Validation        // judges a data directory
 	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
 	Inspect func(ctx context.Context, path string) error
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
@@ -96,7 +95,7 @@ type Recovery struct {
 	*initialization
 
 	options Options
-	volume  validation.Validator
+	volume  datadir.Validator
 	rules   *statemachine.Rules[Facts, Payload]
 
 	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
@@ -126,7 +125,7 @@ func New(options Options) *Recovery {
 		panic("recovery: the linker has set no duration: " + err.Error())
 	}
 	return &Recovery{
-		initialization: newInitialization(), options: options, volume: validation.Validator{Run: options.Validate},
+		initialization: newInitialization(), options: options, volume: datadir.Validator{Run: options.Validate},
 		rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now,
 		stillness: stillness, serveAfter: comparing, lateMounts: settling,
 	}
@@ -170,7 +169,7 @@ type run struct {
 	decision Decision // the last one
 	learned  learned  // what it was made after
 
-	verdict    error            // against the volume
+	result     error            // against the volume
 	stands     datadir.Position // of the volume
 	identity   archive.Identity // of the volume
 	older      error            // what the store has more than a valid volume; nil if that is nothing, or not known
@@ -229,7 +228,7 @@ func (r *run) take(event Event, payload Payload) ([]Action, error) {
 	}
 	r.core = core
 	switch {
-	case decision.To == Decide: // people are told of the verdict
+	case decision.To == Decide: // people are told of the result
 		r.learned = learned{from, event, payload}
 	case from == Decide:
 		decision.Why = r.decision.Why
@@ -250,7 +249,7 @@ type learned struct {
 // decideNow has the rules decide.
 func (r *run) decideNow() (Event, Payload) {
 	r.decision = decide(r.core.Facts.caseOf())
-	return r.decision.Verdict, Payload{}
+	return r.decision.Result, Payload{}
 }
 
 // do works on the actions of a row, one after the other, until one ends with an event.

@@ -151,9 +151,9 @@ func (r *run) sayLoss() {
 	}
 	volume := "the volume is empty"
 	switch {
-	case r.verdict != nil && r.stands.Revision > 0:
+	case r.result != nil && r.stands.Revision > 0:
 		volume = fmt.Sprintf("the volume is broken at revision %d", r.stands.Revision)
-	case r.verdict != nil:
+	case r.result != nil:
 		volume = "the volume is broken"
 	case r.stands.ClusterID != 0:
 		volume = fmt.Sprintf("the volume is at revision %d", r.stands.HighestRevision)
@@ -356,7 +356,7 @@ func (r *run) could(event Event) string {
 // everything, and when etcd last wrote. When a volume ended that is empty, or was put back, nobody knows.
 func (r *run) beforeTheEnd() string {
 	from := r.everythingUntil()
-	if r.verdict == nil || from.IsZero() {
+	if r.result == nil || from.IsZero() {
 		return ""
 	}
 	end := datadir.LastWrite(r.member.DataDir)

@@ -86,7 +86,7 @@ func (r *run) restore() string {
 // because is what people are told beside the reason of the row.
 func (r *run) because(c *peers.Survey) error {
 	switch {
-	case c.Outdated == nil && r.verdict == nil && r.stands.MemberID != 0 && !r.asked:
+	case c.Outdated == nil && r.result == nil && r.stands.MemberID != 0 && !r.asked:
 		return nil
 	case r.asked:
 		return c.Silent
@@ -103,7 +103,7 @@ func (r *run) because(c *peers.Survey) error {
 	case c.Outdated != nil:
 		return c.Outdated
 	default:
-		return r.verdict
+		return r.result
 	}
 }
 
@@ -138,8 +138,8 @@ func (r *run) tellReturn() (Event, Payload) {
 	r.outcome.Ended = Rejoined
 	volume := "the volume is empty"
 	switch {
-	case r.verdict != nil && r.core.Facts.Remains:
-		volume = "the volume is broken: " + r.verdict.Error()
+	case r.result != nil && r.core.Facts.Remains:
+		volume = "the volume is broken: " + r.result.Error()
 	case errors.Is(r.survey.Outdated, peers.ErrMixedUp):
 		volume = "the data on the volume are not this member's: " + r.survey.Outdated.Error()
 	case r.survey.Outdated != nil:

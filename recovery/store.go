@@ -152,8 +152,8 @@ func (r *run) doubt(owner Owner) error {
 		return r.kept.notKept
 	case r.survey.Listing == peers.Partial && r.survey.Silent != nil:
 		return r.survey.Silent
-	case r.verdict != nil:
-		return r.verdict
+	case r.result != nil:
+		return r.result
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ const (
 	Refused  State = "Refused"
 )
 
-// The events, beside the verdicts. All but the first and the timer's end the work that the state began.
+// The events, beside the results. All but the first and the timer's end the work that the state began.
 const (
 	Begun        Event = "begun"              // a run begins; it comes once
 	NothingBegun Event = "nothing begun"      // no restore has claimed a generation and waits to be installed
@@ -144,7 +144,7 @@ var (
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere. What becomes of a volume is not decided here
-// but by the rules (decide.go), whose verdicts are the events of Decide; a row of it says what carrying one out takes.
+// but by the rules (decide.go), whose results are the events of Decide; a row of it says what carrying one out takes.
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},

@@ -53,14 +53,14 @@ type suite struct {
 
 var program = suite{NewRules(Table, Elsewhere), rules}
 
-// steps are what an event leads to: where that is a decision, the verdict follows at once, and says why.
+// steps are what an event leads to: where that is a decision, the result follows at once, and says why.
 func (s suite) steps(from State, given Facts, on Event, payload Payload) []statemachine.Decision {
 	core, first := s.Step(statemachine.Core[Facts]{State: from, Facts: given}, on, payload)
 	if first.Row < 0 || first.To != Decide {
 		return []statemachine.Decision{first}
 	}
 	decided := decideBy(s.decisions, core.Facts.caseOf())
-	_, second := s.Step(core, decided.Verdict, Payload{})
+	_, second := s.Step(core, decided.Result, Payload{})
 	second.Why = decided.Why
 	return []statemachine.Decision{first, second}
 }
@@ -215,7 +215,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 	}
 	for _, r := range rules {
 		says := slices.Contains(r.volume, VolumeCorrupt) // what is wrong with the data says it
-		if r.Verdict == Refuse || r.Verdict == Decline {
+		if r.Result == Refuse || r.Result == Decline {
 			assert.True(t, r.WayOut != "" || says, r.Why)
 		}
 	}
@@ -537,7 +537,7 @@ var sentencesOfStore = []sentence{
 	{"nor is what nobody is known to have written gone back to", AskStore, asVolume(Corrupt), Answered, Payload{Owner: Nobody, Kept: true, Asked: true}, Refused, nil},
 	{"nor does one in a store that has nothing", AskStore, asVolume(Empty), Answered, Payload{Owner: Nobody, Asked: true}, Refused, nil},
 
-	// Decide: a verdict is carried out, whatever else is known
+	// Decide: a result is carried out, whatever else is known
 	{"the peers are asked", Decide, alone, ConsultPeers, Payload{}, AskPeers, []Action{AskThePeers}},
 	{"or waited for", Decide, Facts{Peers: true, Heard: true}, Wait, Payload{}, AskPeers, askAgain},
 	{"the store is waited for where they were not heard", Decide, Facts{Peers: true, Store: true}, Wait, Payload{}, AskStore, []Action{PaceStore}},

@@ -74,12 +74,12 @@ func (r *run) validateVolume() (Event, Payload) {
 	if there, err := holdsMember(r.member.DataDir); there || err != nil {
 		r.tellOfData()
 	}
-	r.verdict = r.examine(r.ctx)
+	r.result = r.examine(r.ctx)
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
 	}
-	if datadir.SaysNothing(r.verdict) {
-		return broke(r.verdict)
+	if datadir.SaysNothing(r.result) {
+		return broke(r.result)
 	}
 	there, err := holdsMember(r.member.DataDir)
 	if err != nil {
@@ -99,13 +99,13 @@ func (r *run) validateVolume() (Event, Payload) {
 
 // examined is the event of a data directory that was looked at; there says whether it has anything of etcd's.
 func (r *run) examined(there bool) (Event, Payload) {
-	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.verdict != nil
-	found := condition(there, r.verdict)
+	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.result != nil
+	found := condition(there, r.result)
 	if found == Valid && !alone && barelyBegun(r.stands) {
 		found, r.stands = Empty, datadir.Position{}
 	}
 	return Examined, Payload{
-		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.verdict,
+		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
 		Unidentified: found == Valid && r.stands.ClusterID != 0 && !r.identity.Known(),
 	}
 }
@@ -131,18 +131,18 @@ func (r *run) stand(there bool) (err error) {
 		r.stands, err = datadir.ReadPosition(r.member.DataDir)
 	}
 	switch {
-	case err == nil || r.verdict != nil:
+	case err == nil || r.result != nil:
 		return nil
 	case datadir.SaysNothing(err):
 		return fmt.Errorf("cannot tell how far the data in %s go: %w", r.member.DataDir, err)
 	}
-	r.verdict = fmt.Errorf("not all of the data in %s can be read: %w", r.member.DataDir, err)
+	r.result = fmt.Errorf("not all of the data in %s can be read: %w", r.member.DataDir, err)
 	return nil
 }
 
-func condition(there bool, verdict error) Condition {
+func condition(there bool, result error) Condition {
 	switch {
-	case verdict != nil:
+	case result != nil:
 		return Corrupt
 	case !there:
 		return Empty
@@ -199,7 +199,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 	if err != nil {
 		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
 	}
-	r.stands, r.identity, r.verdict = datadir.Position{}, archive.Identity{}, nil
+	r.stands, r.identity, r.result = datadir.Position{}, archive.Identity{}, nil
 	return Moved, Payload{}
 }
 

@@ -2,6 +2,8 @@
 // it streams in, the rows are inserted behind those that it has, and the small buckets are replaced by what they had
 // become. The result is what the database of an etcd was at that revision, save for rows that a compaction has deleted
 // since the full: these are there again, and the compaction is scheduled, as if etcd had been killed before it began.
+//
+// HashKV is etcd's own hash of a database that no etcd has open: what was restored is compared with what its etcd said of itself.
 package restore
 
 import (

@@ -14,7 +14,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/restore/hashkv"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -58,9 +57,9 @@ func (h *history) requireSame(from full, to moment, path string) {
 	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
 	require.Equal(t, append(rowsOf(t, from.path), h.between(from.revision, to.revision)...), rowsOf(t, path))
 	if to.hash.CompactRevision >= from.compacted { // else etcd answered with the hash of a compaction before the full
-		hash := hashkv.At
+		hash := HashKV
 		if slices.Contains(to.compactions, to.hash) {
-			hash = hashkv.AtCompaction
+			hash = HashKVAtCompaction
 		}
 		got, err := hash(t.Context(), path, to.hash.CompactRevision, to.revision)
 		require.NoError(t, err)
@@ -125,7 +124,7 @@ func TestWhatEtcdHashedAtItsCompactionsIsFoundInARebuiltDatabase(t *testing.T) {
 			if said.CompactRevision < from.compacted {
 				continue
 			}
-			hash, err := hashkv.AtCompaction(t.Context(), path, said.CompactRevision, said.Revision)
+			hash, err := HashKVAtCompaction(t.Context(), path, said.CompactRevision, said.Revision)
 			require.NoError(t, err)
 			require.Equal(t, said.Hash, hash)
 			compared++

@@ -22,8 +22,8 @@ import (
 func BenchmarkDataDir(b *testing.B) {
 	dir := large(b)
 	for name, read := range map[string]func() error{
-		"sanity": func() error { return verdict(b, dir, bootstrap.Sanity) },
-		"full":   func() error { return verdict(b, dir, bootstrap.Full) },
+		"sanity": func() error { return result(b, dir, bootstrap.Sanity) },
+		"full":   func() error { return result(b, dir, bootstrap.Full) },
 		"look": func() error {
 			found := Look(dir, "")
 			_, err := found.ClusterVersions()

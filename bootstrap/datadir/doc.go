@@ -1,9 +1,10 @@
 // Package datadir reads the data directory of an etcd member that does not run, and judges it. It owns the knowledge of
 // what etcd keeps there: the segments of the log, the snapshots, the database, and what each says of the others.
 //
-// Two rooms call it. Validation without a sidecar calls Verify, which decides whether etcd may open the directory. The embedded
-// etcd (member) calls Await, Look and Tighten right before it opens the directory, even if a validation has passed; Inspect
-// and ClusterVersions judge what that one look has found. Recovery reads the Position.
+// Two rooms call it. Recovery has a Validator decide whether etcd may open the directory: it runs Verify in a process of its
+// own, and remembers what is wrong until the data change. A validation only reads; what becomes of data that are broken is for
+// recovery, which also reads the Position. The embedded etcd (member) calls Await, Look and Tighten right before it opens the
+// directory, even if a validation has passed; Inspect and ClusterVersions judge what that one look has found.
 //
 // A survey lists the files. Log, segment, damage and database read one kind of file each and are guarded against whatever is
 // in it. The judgements go from there to an error: structure and verify for Verify, inspect for Inspect; refusal has their

@@ -40,7 +40,7 @@ func TestAFingerprintTellsOfAnEtcdThatOpenedTheData(t *testing.T) {
 func TestReadingLeavesTheFingerprint(t *testing.T) {
 	dir := datadirtest.New(t)
 	note := fingerprintOf(t, dir)
-	require.NoError(t, verdict(t, dir, bootstrap.Full))
+	require.NoError(t, result(t, dir, bootstrap.Full))
 	_, err := ReadPosition(dir)
 	require.NoError(t, err)
 	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))

@@ -106,7 +106,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
-			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), wayOut)
+			require.ErrorContains(t, result(t, dir, bootstrap.Full), wayOut)
 		})
 	}
 }
@@ -222,7 +222,7 @@ func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 			before := fingerprint(t, dir)
 			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
 			require.ErrorContains(t, err, "names no voter, although its member has stored data")
-			require.Error(t, verdict(t, dir, bootstrap.Full))
+			require.Error(t, result(t, dir, bootstrap.Full))
 			assert.Equal(t, before, fingerprint(t, dir))
 		})
 	}
@@ -278,7 +278,7 @@ func TestADatabaseWithKeysIsInitialized(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error { return tx.Bucket([]byte("meta")).Delete([]byte("consistent_index")) })
 	remove(t, filepath.Join(dir, "member", "wal"))
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		require.ErrorContains(t, verdict(t, dir, mode), "it has keys, but")
+		require.ErrorContains(t, result(t, dir, mode), "it has keys, but")
 	}
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
@@ -290,7 +290,7 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
 	})
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "the database holds what came until 2")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "the database holds what came until 2")
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 
@@ -310,7 +310,7 @@ func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
 	})
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
+	require.ErrorContains(t, result(t, dir, bootstrap.Sanity), "consistent index has 4 bytes instead of 8")
 	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "etcd says what is wrong")
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
@@ -338,8 +338,8 @@ func TestADatabaseOfAnotherClusterThanTheLogIsRefused(t *testing.T) {
 			require.NoError(t, os.CopyFS(filepath.Join(other, "member", "wal"), os.DirFS(log)))
 			says := fmt.Sprintf("database %s knows none of the members that the log in %s names: they are of two clusters",
 				filepath.Join(other, "member", "snap", "db"), filepath.Join(other, "member", "wal"))
-			require.ErrorContains(t, verdict(t, other, bootstrap.Sanity), says)
-			require.ErrorContains(t, verdict(t, other, bootstrap.Full), says)
+			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says)
+			require.ErrorContains(t, result(t, other, bootstrap.Full), says)
 			require.ErrorContains(t, Look(other, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), says)
 		})
 	}

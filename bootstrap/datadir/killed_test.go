@@ -22,8 +22,11 @@ import (
 // childEtcd has the test binary run an etcd: `<test binary> child-etcd <data directory> <number of the last key>`.
 const childEtcd = "child-etcd"
 
-// TestMain doubles as the etcd that tests start as a child, to kill it.
+// TestMain doubles as what tests start as a child: an etcd that is killed, or a validation.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && strings.HasPrefix(os.Args[1], "validation-") {
+		os.Exit(runAsChild(os.Args[1], os.Args[2], bootstrap.Mode(os.Args[3])))
+	}
 	if len(os.Args) == 4 && os.Args[1] == childEtcd {
 		lastKey, _ := strconv.Atoi(os.Args[3])
 		fmt.Fprintln(os.Stderr, writeUntilKilled(os.Args[2], lastKey))
@@ -103,8 +106,8 @@ func TestKilledWhileStartingForTheFirstTime(t *testing.T) {
 
 func requireValid(t *testing.T, dir string) {
 	t.Helper()
-	require.NoError(t, verdict(t, dir, bootstrap.Sanity))
-	require.NoError(t, verdict(t, dir, bootstrap.Full))
+	require.NoError(t, result(t, dir, bootstrap.Sanity))
+	require.NoError(t, result(t, dir, bootstrap.Full))
 }
 
 // killAfterKey starts an etcd that stores keys up to lastKey and kills it when it has stored one of them.

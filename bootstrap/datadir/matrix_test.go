@@ -30,7 +30,7 @@ import (
 // everything has the matrix tried in full, which takes minutes: go test ./bootstrap/datadir -run Matrix -matrix -v.
 var everything = flag.Bool("matrix", false, "alter data directories in every way, and not only in a few")
 
-// What the test binary does as a child: serve runs a plain etcd and prints the state it serves, judge prints our verdicts.
+// What the test binary does as a child: serve runs a plain etcd and prints the state it serves, judge prints our results.
 const (
 	childServe = "child-serve"
 	childJudge = "child-judge"
@@ -156,7 +156,7 @@ func try(t *testing.T, dir, state string, alteration alteration) (fate, judgemen
 // served is what plain etcd serves of a directory, or why it does not.
 func served(t *testing.T, dir, room string) (state string, err error) {
 	out := filepath.Join(room, "state")
-	if output, err := child(t, childServe, dir, out); err != nil {
+	if output, err := inChildOf(t, childServe, dir, out); err != nil {
 		return "", fmt.Errorf("%w: %s", err, output)
 	}
 	content, err := os.ReadFile(out)
@@ -165,14 +165,14 @@ func served(t *testing.T, dir, room string) (state string, err error) {
 
 // judged runs our checks in a process of its own, as standalone does: bbolt's page check may end it, which is a refusal.
 func judged(t *testing.T, dir string) (found judgement, err error) {
-	output, failed := child(t, childJudge, dir, "-")
+	output, failed := inChildOf(t, childJudge, dir, "-")
 	if failed != nil {
 		return judgement{Refused: "crashed: " + strings.SplitN(string(output), "\n", 2)[0]}, nil
 	}
 	return found, json.Unmarshal(output, &found)
 }
 
-func child(t *testing.T, what, dir, argument string) (output []byte, err error) {
+func inChildOf(t *testing.T, what, dir, argument string) (output []byte, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), childPatience)
 	defer cancel()
 	command := exec.CommandContext(ctx, os.Args[0], what, dir, argument)
@@ -194,7 +194,7 @@ func serve(dir, out string) error {
 	return os.WriteFile(out, fmt.Appendf(nil, "%+v at %d", hash.Hash, revision), 0o600)
 }
 
-// judge is the child that prints our verdicts.
+// judge is the child that prints our results.
 func judge(dir string) error {
 	var found judgement
 	if err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()); err != nil {

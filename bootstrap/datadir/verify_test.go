@@ -57,8 +57,8 @@ func TestValidDirectoriesAreReadAndLeftAlone(t *testing.T) {
 			prepare(t, dir)
 			parent := filepath.Dir(dir)
 			before := fingerprint(t, parent)
-			require.NoError(t, verdict(t, dir, bootstrap.Sanity))
-			require.NoError(t, verdict(t, dir, bootstrap.Full))
+			require.NoError(t, result(t, dir, bootstrap.Sanity))
+			require.NoError(t, result(t, dir, bootstrap.Full))
 			require.Equal(t, before, fingerprint(t, parent))
 		})
 	}
@@ -102,13 +102,13 @@ func TestCorruptionsAreNamed(t *testing.T) {
 			dir := datadirtest.New(t)
 			test.corrupt(t, dir)
 			before := fingerprint(t, filepath.Dir(dir))
-			shallow := verdict(t, dir, bootstrap.Sanity)
+			shallow := result(t, dir, bootstrap.Sanity)
 			if test.mode == both {
 				assert.ErrorContains(t, shallow, test.text)
 			} else {
 				assert.NoError(t, shallow)
 			}
-			err := verdict(t, dir, bootstrap.Full)
+			err := result(t, dir, bootstrap.Full)
 			require.ErrorContains(t, err, dir)
 			require.ErrorContains(t, err, test.path)
 			require.ErrorContains(t, err, test.text)
@@ -140,7 +140,7 @@ func TestLockedDatabase(t *testing.T) {
 	require.NoError(t, err)
 	defer db.Close()
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		err := verdict(t, dir, mode)
+		err := result(t, dir, mode)
 		require.ErrorContains(t, err, "member/snap/db: the database is locked by another process")
 		assert.True(t, SaysNothing(err), "nobody has looked at the data")
 	}
@@ -251,7 +251,7 @@ func copySegment(t *testing.T, dir string) {
 func TestASegmentThatWasGivenAnotherNameIsMissed(t *testing.T) {
 	dir := datadirtest.New(t)
 	rename(t, last(datadirtest.Segments(t, dir)), dir+"/member/wal/last.wal")
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
 }
 
 // A wrong name must not hide that the log was cut off.
@@ -272,7 +272,7 @@ func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, warnings, len(datadirtest.Snapshots(t, dir)))
 	remove(t, datadirtest.Segments(t, dir)[0]) // as etcd purges it
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 }
 
 // A leader's snapshot stands for entries that the log has not: without its file etcd can't go on.
@@ -298,7 +298,7 @@ func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
 			dir := datadirtest.Initialized(t)
 			lose(t, dir+"/member/snap/db")
 			requireValid(t, dir)
-			require.NoError(t, verdict(t, dir, bootstrap.Sanity))
+			require.NoError(t, result(t, dir, bootstrap.Sanity))
 			datadirtest.RequireStarts(t, dir, "key")
 		})
 	}
@@ -313,11 +313,11 @@ func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	} {
 		write(t, filepath.Join(dir, name), "?")
 	}
-	require.NoError(t, verdict(t, dir, bootstrap.Sanity))
+	require.NoError(t, result(t, dir, bootstrap.Sanity))
 	requireValid(t, dir)
 	for _, name := range []string{"new.etcd", "new.etcd.part", "new.etcd.bak", "member.bak", "exit_codes"} {
 		write(t, filepath.Join(dir, name), "?")
-		require.ErrorContains(t, verdict(t, dir, bootstrap.Full), name)
+		require.ErrorContains(t, result(t, dir, bootstrap.Full), name)
 		remove(t, filepath.Join(dir, name))
 	}
 }
@@ -335,7 +335,7 @@ func TestARevisionWithoutValueIsOneThatARestoreBumped(t *testing.T) {
 	update(t, dir, bump(1<<40))
 	requireValid(t, dir)
 	update(t, dir, bump(1<<40-1))
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "belongs to revision 0")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "belongs to revision 0")
 }
 
 // The log of a restored database has nothing of what the backup held: an etcd that fills a new database from it loses that.
@@ -361,8 +361,8 @@ func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
 			lose(t, dir)
 			const want = "goes on from a restored database"
 			require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), want)
-			require.ErrorContains(t, verdict(t, dir, bootstrap.Sanity), want)
-			require.ErrorContains(t, verdict(t, dir, bootstrap.Full), want)
+			require.ErrorContains(t, result(t, dir, bootstrap.Sanity), want)
+			require.ErrorContains(t, result(t, dir, bootstrap.Full), want)
 		})
 	}
 }
@@ -376,7 +376,7 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	require.Len(t, warnings, 1)
 	require.Contains(t, warnings[0], "etcd goes on with the next one")
 	withoutSnapshots(t, dir)
-	require.ErrorContains(t, verdict(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
+	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 	var written history
 	written.beginAt("0000000000000001-0000000000000041.wal")
 	written.last, written.committed = 100, 100
@@ -384,8 +384,8 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
 }
 
-// verdict is what Verify finds wrong, without its warnings.
-func verdict(t testing.TB, dir string, mode bootstrap.Mode) error {
+// result is what Verify finds wrong, without its warnings.
+func result(t testing.TB, dir string, mode bootstrap.Mode) error {
 	t.Helper()
 	_, err := Verify(t.Context(), dir, mode)
 	return err

@@ -211,13 +211,13 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// verdict is what plain etcd makes of a configuration.
-type verdict struct {
+// result is what plain etcd makes of a configuration.
+type result struct {
 	Refusal string            // empty if it accepts
 	Values  map[string]string // what it then runs with
 }
 
-// answerAsEtcd answers each configuration on stdin, a JSON text, with a verdict.
+// answerAsEtcd answers each configuration on stdin, a JSON text, with a result.
 func answerAsEtcd(path string) {
 	questions, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -234,10 +234,10 @@ func answerAsEtcd(path string) {
 	}
 }
 
-func asPlainEtcd(path string) verdict {
+func asPlainEtcd(path string) result {
 	cfg, err := embed.ConfigFromFile(path)
 	if err != nil {
-		return verdict{Refusal: err.Error()}
+		return result{Refusal: err.Error()}
 	}
 	// What etcd's own command does after that (etcdmain).
 	_, _ = cfg.UpdateDefaultClusterFromName(embed.NewConfig().InitialCluster)
@@ -247,7 +247,7 @@ func asPlainEtcd(path string) verdict {
 	if cfg.WarningUnaryRequestDuration == 0 {
 		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
-	return verdict{Values: valuesOf(cfg)}
+	return result{Values: valuesOf(cfg)}
 }
 
 // valuesOf writes down every value of a configuration that can be compared.
@@ -306,15 +306,15 @@ func newOracle(t testing.TB) *oracle {
 	return o
 }
 
-func (o *oracle) ask(t *testing.T, document string) verdict {
+func (o *oracle) ask(t *testing.T, document string) result {
 	if o.process == nil {
 		o.begin(t)
 	}
 	require.NoError(t, json.NewEncoder(o.in).Encode(document))
-	var answer verdict
+	var answer result
 	if err := o.out.Decode(&answer); err != nil {
 		o.end()
-		return verdict{Refusal: "etcd ends"}
+		return result{Refusal: "etcd ends"}
 	}
 	return answer
 }

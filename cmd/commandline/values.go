@@ -43,7 +43,7 @@ func (t *Target) UnmarshalText(text []byte) error {
 		}
 		return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z, nor one in this machine's, such as time:2026-11-22 12:00, nor how long ago, such as time:-15m", text)
 	}
-	return errors.New(`must be latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z`)
+	return fmt.Errorf("%q is not latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z", text)
 }
 
 // moment reads a time with its zone, one as people write it, or how long ago it was.

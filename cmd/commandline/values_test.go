@@ -41,10 +41,10 @@ func TestATimeIsReadAsPeopleWriteIt(t *testing.T) {
 
 func TestWhatIsNoTargetIsRefused(t *testing.T) {
 	for text, why := range map[string]string{
-		"":                              "must be latest",
-		"12":                            "must be latest",
-		"latest:":                       "must be latest",
-		"latest:12":                     "must be latest",
+		"":                              `" is not latest, revision:N or time:T`,
+		"12":                            `"12" is not latest, revision:N or time:T`,
+		"latest:":                       `" is not latest, revision:N or time:T`,
+		"latest:12":                     `" is not latest, revision:N or time:T`,
 		"revision:":                     "not a revision",
 		"revision:0":                    "not a revision",
 		"revision:-1":                   "not a revision",
@@ -52,8 +52,8 @@ func TestWhatIsNoTargetIsRefused(t *testing.T) {
 		"time:12:00":                    "not a time",
 		"time:2026-11-22T12:00:00":      "not a time with its zone",
 		"time:0001-01-01T00:00:00Z":     "not a time",
-		"yesterday:2026-11-22":          "must be latest",
-		"Revision:3":                    "must be latest",
+		"yesterday:2026-11-22":          `" is not latest, revision:N or time:T`,
+		"Revision:3":                    `" is not latest, revision:N or time:T`,
 		"revision:99999999999999999999": "not a revision",
 	} {
 		var target Target

@@ -16,7 +16,6 @@ import (
 	"etcd-wrapper/backup/restore/verification"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/bootstrap/validation"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -50,7 +49,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 		_, _ = fmt.Fprintln(s.out, c.DataDir+" is empty") // as above
 		return exitcode.Clean
 	case c.json():
-		return exitcode.Code(validation.RunChild(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
+		return exitcode.Code(datadir.RunValidation(ctx, filepath.Clean(c.DataDir), bootstrap.Mode(c.Mode), s.out))
 	}
 	warnings, err := verifyInChild()(ctx, c.DataDir, bootstrap.Mode(c.Mode))
 	for _, warning := range warnings {
@@ -65,12 +64,12 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-func verifyInChild() validation.Func {
+func verifyInChild() datadir.Validation {
 	executable, err := os.Executable()
 	if err != nil {
 		return datadir.Verify // in this process then
 	}
-	verify := validation.InChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
+	verify := datadir.ValidateInChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode), "-o", "json"}
 	})
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {

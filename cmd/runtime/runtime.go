@@ -201,7 +201,7 @@ func (c *countedSidecar) Status(ctx context.Context) (bootstrap.InitializationSt
 	return word, err
 }
 
-// heard counts what ended: by a verdict, or because a sidecar that was restarted has forgotten it.
+// heard counts what ended: by a result, or because a sidecar that was restarted has forgotten it.
 func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
 	switch {
 	case word == bootstrap.New && c.asked != "":
@@ -219,8 +219,8 @@ func (c *countedSidecar) count(call string, took time.Duration, err error) {
 	}
 }
 
-func (c *countedSidecar) ended(verdict metrics.Verdict) {
-	c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unasked), verdict)
+func (c *countedSidecar) ended(result metrics.Verdict) {
+	c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unasked), result)
 	c.asked = ""
 }
 

@@ -184,7 +184,7 @@ func (*spoken) Trigger(context.Context, bootstrap.Mode) error { return nil }
 
 func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
 
-func TestInitializationsAreCountedByModeAndVerdict(t *testing.T) {
+func TestInitializationsAreCountedByModeAndResult(t *testing.T) {
 	counts := metrics.New()
 	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Restore", "Successful", "Successful", "Restore"}
 	sidecar := &countedSidecar{Sidecar: &spoken{words}, counts: counts}
@@ -212,5 +212,5 @@ func TestInitializationsAreCountedByModeAndVerdict(t *testing.T) {
 	} {
 		require.Contains(t, w.Body.String(), "\netcd_wrapper_"+line)
 	}
-	require.NotContains(t, w.Body.String(), `verdict="restore"`, "a word that is no verdict is not counted as one")
+	require.NotContains(t, w.Body.String(), `verdict="restore"`, "a word that is no result is not counted as one")
 }

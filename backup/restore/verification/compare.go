@@ -12,7 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/restore/hashkv"
+	"etcd-wrapper/backup/restore"
 )
 
 // quotedFindings is how many of bbolt's findings are quoted.
@@ -56,10 +56,10 @@ func lastRevision(tx *bolt.Tx) int64 {
 // compare compares the database's hash with the newest of etcd's own that it has the rows for: of a compaction on the way,
 // or of the full. It returns which that was; nil if there is none.
 func compare(ctx context.Context, database string, path archive.Path, compactions []format.CompactionHash) (*archive.Hash, error) {
-	said, hash := path.Full.Hash, hashkv.At
+	said, hash := path.Full.Hash, restore.HashKV
 	for _, compaction := range compactions {
 		if comparable(path.Full, compaction.Compacted) {
-			said, hash = ofCompaction(compaction), hashkv.AtCompaction
+			said, hash = ofCompaction(compaction), restore.HashKVAtCompaction
 		}
 	}
 	if said == nil || !comparable(path.Full, said.Compacted) {
@@ -67,7 +67,7 @@ func compare(ctx context.Context, database string, path archive.Path, compaction
 	}
 	found, err := hash(ctx, database, said.Compacted, said.Revision)
 	switch {
-	case errors.Is(err, hashkv.ErrCompacted), errors.Is(err, hashkv.ErrFutureRevision):
+	case errors.Is(err, restore.ErrCompacted), errors.Is(err, restore.ErrFutureRevision):
 		return nil, fmt.Errorf("%w: %w", errDiffers, err)
 	case err != nil:
 		return nil, err

@@ -59,7 +59,7 @@ func (r *process) outsideEtcd() float64 {
 	return milliseconds(begin.Sub(r.began) + end)
 }
 
-// reaction is the time from the verdict of a validation to the request for the configuration. The member is one of
+// reaction is the time from the result of a validation to the request for the configuration. The member is one of
 // three, so that the early fetch can't be used.
 func reaction(t *testing.T) (rows []row) {
 	for _, takes := range []time.Duration{50 * time.Millisecond, 500 * time.Millisecond, 2 * time.Second} {
@@ -70,11 +70,11 @@ func reaction(t *testing.T) (rows []row) {
 			p.Sidecar.Takes = takes
 			r := wrapped.launch(t, p)
 			var asked time.Time
-			harness.Eventually(t, "the configuration is asked for after the verdict", func() bool {
-				asked = firstAfter(p.Sidecar, harness.ConfigPath, p.Sidecar.LastVerdict())
+			harness.Eventually(t, "the configuration is asked for after the result", func() bool {
+				asked = firstAfter(p.Sidecar, harness.ConfigPath, p.Sidecar.LastResult())
 				return !asked.IsZero()
 			})
-			late = append(late, milliseconds(asked.Sub(p.Sidecar.LastVerdict())))
+			late = append(late, milliseconds(asked.Sub(p.Sidecar.LastResult())))
 			require.NoError(t, r.cmd.Process.Kill())
 		}
 		what := fmt.Sprintf("`Successful` available → config asked for, validation of %s, ms", takes)

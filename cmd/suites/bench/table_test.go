@@ -40,7 +40,7 @@ func table(rows []row) string {
 	var b strings.Builder
 	b.WriteString("| what | plain etcd, median (min) | wrapper, median (min) | ratio | target | met |\n|---|---|---|---|---|---|\n")
 	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.what, r.plain, r.wrapper, r.ratio(), r.target, r.verdict())
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", r.what, r.plain, r.wrapper, r.ratio(), r.target, r.result())
 	}
 	return b.String()
 }
@@ -79,7 +79,7 @@ func (r row) paired() float64 {
 	return ratios.median()
 }
 
-func (r row) verdict() string {
+func (r row) result() string {
 	switch {
 	case r.target == "":
 		return ""

@@ -14,7 +14,7 @@ import (
 func TestFailedInitializationIsAskedForAgainUntilItSucceeds(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	p.Sidecar.Verdicts = []string{"Failed", "Failed", "Successful"}
+	p.Sidecar.Results = []string{"Failed", "Failed", "Successful"}
 	p.Sidecar.Takes = 20 * time.Millisecond
 	run := p.StartReady()
 	assert.Equal(t, []string{"full", "full", "full"}, p.Sidecar.Modes())
@@ -35,7 +35,7 @@ func TestSidecarMayComeUpLate(t *testing.T) {
 	run.StopCleanly()
 }
 
-func TestVerdictInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
+func TestResultInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.Sidecar.Takes, p.Sidecar.Halves = harness.Forever, 50*time.Millisecond
@@ -47,7 +47,7 @@ func TestVerdictInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
 	took := watch.Took()
 	run.AwaitReady()
 	oneInitialization(p)
-	assert.Less(t, took, 500*time.Millisecond, "from the verdict to the start of etcd")
+	assert.Less(t, took, 500*time.Millisecond, "from the result to the start of etcd")
 	run.StopCleanly()
 }
 
@@ -77,13 +77,13 @@ func TestConfigurationMayTakeSevenSecondsToTheFirstByte(t *testing.T) {
 	oneInitialization(p)
 	fetched := p.Sidecar.Requests(harness.ConfigPath)
 	assert.True(t, fetched[0].At.Before(p.Sidecar.Told("Successful")[0].At), "the validation is not waited for first")
-	assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the verdict")
+	assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
 	require.Len(t, fetched, 2)
-	assert.Less(t, openedAt(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the verdict is not waited for")
+	assert.Less(t, openedAt(run).Sub(fetched[1].At), p.Sidecar.Slow, "the early fetch comes first, the one after the result is not waited for")
 	run.StopCleanly()
 }
 
-func TestOnlyTheVerdictItselfOpensEtcd(t *testing.T) {
+func TestOnlyTheResultItselfOpensEtcd(t *testing.T) {
 	t.Parallel()
 	for name, misleading := range map[string]harness.Fault{
 		"an empty body":             harness.Answer(http.StatusOK, ""),
@@ -105,7 +105,7 @@ func TestOnlyTheVerdictItselfOpensEtcd(t *testing.T) {
 			run := p.StartReady()
 			oneInitialization(p)
 			assert.Empty(t, p.Sidecar.Requests(harness.TrapPath), "redirects are not followed")
-			assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the verdict")
+			assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
 			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the misleading replies were not the last")
 			run.StopCleanly()
 		})
@@ -141,11 +141,11 @@ func openedAt(run *harness.Run) time.Time {
 	return at
 }
 
-// oneInitialization says that the sidecar was asked for one, and told its verdict once.
+// oneInitialization says that the sidecar was asked for one, and told its result once.
 func oneInitialization(p *harness.Pod) {
 	p.T.Helper()
 	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")
-	require.Len(p.T, p.Sidecar.Told("Successful"), 1, "one verdict")
+	require.Len(p.T, p.Sidecar.Told("Successful"), 1, "one result")
 	for _, r := range p.Sidecar.Filter(func(r harness.Request) bool { return r.Method != "" }) {
 		require.Equal(p.T, http.MethodGet, r.Method, r.Path)
 	}

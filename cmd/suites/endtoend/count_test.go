@@ -22,7 +22,7 @@ func TestAStartAsksTheSidecarForNothingItDoesNotNeed(t *testing.T) {
 	waited := len(p.Sidecar.Told("Progress")) // on a machine that is so busy that no time at all takes some
 	assert.Len(t, p.Sidecar.Requests(harness.StatusPath), 2+waited, "once before and once after the validation")
 	assert.Len(t, p.Sidecar.Requests(harness.StartPath), 1)
-	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "early, and after the verdict if that is not here by then")
+	assert.LessOrEqual(t, len(p.Sidecar.Requests(harness.ConfigPath)), 2, "early, and after the result if that is not here by then")
 }
 
 // ours is a goroutine that the wrapper has started, or one that runs its code.

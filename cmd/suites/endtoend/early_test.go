@@ -17,7 +17,7 @@ import (
 )
 
 // rewrite has the sidecar serve its configuration as it is now, and from a moment during the validation on as change
-// leaves it. The verdict comes once the new one was served.
+// leaves it. The result comes once the new one was served.
 func rewrite(t *testing.T, p *harness.Pod, change func()) *harness.Run {
 	t.Helper()
 	old, err := yaml.Marshal(p.Config)
@@ -58,7 +58,7 @@ func TestAMemberOfThreeByNowFoundsNoClusterOfItsOwn(t *testing.T) {
 
 // The sidecars of three members that slept need a while for their initialization, and a little longer for the
 // configuration, because they look for a cluster that cannot answer yet: 35 s and 37 s in a trial, a tenth of that here.
-// A question that is asked after the verdict is never answered, so only the early ones can have led to the start.
+// A question that is asked after the result is never answered, so only the early ones can have led to the start.
 func TestThreeMembersThatSleptWakeInTheSidecarsOwnTime(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
@@ -98,7 +98,7 @@ func TestACertificatePairThatDoesNotMatchForAMomentIsWaitedFor(t *testing.T) {
 	right()
 	run.AwaitReady()
 	run.StopCleanly()
-	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the verdict was kept")
+	assert.Equal(t, []string{"full", "sanity"}, p.Sidecar.Modes(), "the result was kept")
 }
 
 // exchange puts another file's content into a file; the returned function puts its own back.

@@ -87,7 +87,7 @@ func TestTheWayOutOfALogThatWasCutOffKeepsWhatTheDatabaseHolds(t *testing.T) {
 
 	second := p.Start()
 	require.Equal(t, 70, second.Exit(harness.Patience))
-	refused := harness.Line{"message": "validation ended", "verdict": "Failed"}
+	refused := harness.Line{"message": "validation ended", "result": "Failed"}
 	second.AwaitLine(refused)
 	assert.Contains(t, second.Log.Matching(refused)[0]["error"], "way out: to keep what the database holds, make a new data directory of it with "+
 		"etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check")

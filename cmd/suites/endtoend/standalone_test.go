@@ -72,7 +72,7 @@ func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 			p.ExpectTerminationMessage()
 			second := p.Start()
 			assert.Equal(t, 70, second.Exit(harness.Patience))
-			second.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed", "level": "error"})
+			second.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
 			message := read(t, p.TerminationMessage())
 			assert.Contains(t, message, "nothing is kept that could be brought back")
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())

@@ -133,7 +133,7 @@ func requireFailedValidation(p *harness.Pod, index uint64) {
 	p.ExpectTerminationMessage()
 	run := p.Start()
 	require.Equal(p.T, 70, run.Exit(harness.Patience))
-	run.AwaitLine(harness.Line{"message": "validation ended", "verdict": "Failed", "level": "error"})
+	run.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
 	assertExplained(p, run, fmt.Sprintf("behind index %d, and etcd would drop what was acknowledged behind it", index))
 	assert.False(p.T, clean(p))
 }

@@ -25,7 +25,7 @@ const (
 // Forever is a validation that does not end before the test says so, with Conclude.
 const Forever = time.Duration(-1)
 
-// Sidecar plays etcd-backup-restore: it tells a verdict once, and is slow or wrong where a test wants it. What a test
+// Sidecar plays etcd-backup-restore: it tells a result once, and is slow or wrong where a test wants it. What a test
 // scripts, it sets before the process starts.
 type Sidecar struct {
 	t      *testing.T
@@ -39,7 +39,7 @@ type Sidecar struct {
 	healed chan struct{} // closed by Heal
 
 	tls      *tls.Config        // nil for plain HTTP
-	Verdicts []string           // of the validations to come, Successful after them
+	Results []string           // of the validations to come, Successful after them
 	Takes    time.Duration      // by a validation
 	Halves   time.Duration      // between the two packets of a status word; 0 for one packet
 	Slow     time.Duration      // before the first byte of the configuration
@@ -111,7 +111,7 @@ func (s *Sidecar) scripted(next http.Handler) http.Handler {
 	})
 }
 
-// status tells a verdict once, whatever the method.
+// status tells a result once, whatever the method.
 func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	word := s.state
@@ -160,8 +160,8 @@ func (s *Sidecar) conclude() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state, s.finished = "Successful", time.Now()
-	if len(s.Verdicts) > 0 {
-		s.state, s.Verdicts = s.Verdicts[0], s.Verdicts[1:]
+	if len(s.Results) > 0 {
+		s.state, s.Results = s.Results[0], s.Results[1:]
 	}
 }
 
@@ -215,8 +215,8 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// LastVerdict is when the last validation ended.
-func (s *Sidecar) LastVerdict() time.Time {
+// LastResult is when the last validation ended.
+func (s *Sidecar) LastResult() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.finished
@@ -241,7 +241,7 @@ func (s *Sidecar) Await(path string) {
 // Fault is a reply that the sidecar should not give.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// TrapPath is where redirects lead: to a verdict that nobody may believe.
+// TrapPath is where redirects lead: to a result that nobody may believe.
 const TrapPath = "/trap"
 
 func trap(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Successful")) }
@@ -297,7 +297,7 @@ func Answer(code int, body string) Fault {
 	}
 }
 
-// Redirect leads to a verdict elsewhere.
+// Redirect leads to a result elsewhere.
 func Redirect(_ *Sidecar, w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, TrapPath, http.StatusFound)
 }

@@ -40,7 +40,7 @@ func main() {
 	log.Fatal(http.ListenAndServe(":8080", nil))
 }
 
-// tell serves a verdict once.
+// tell serves a result once.
 func (s *sidecar) tell(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,8 +43,8 @@ func TestThreeMembersKeepTheirBackupsInABucket(t *testing.T) {
 	}
 	assert.Len(t, nodes, 3, "each is on a node of its own")
 	w.checkBackups("etcd-main-0", writes)
-	verdict := w.asked("etcd-main-1", "backup", "verify")
-	assert.Contains(t, verdict, "could be restored", "any member can ask for it")
+	result := w.asked("etcd-main-1", "backup", "verify")
+	assert.Contains(t, result, "could be restored", "any member can ask for it")
 }
 
 // Members that have no data yet wait for the store, and none of them is ready before the others: a roll-out of what is right would

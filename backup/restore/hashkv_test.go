@@ -1,4 +1,4 @@
-package hashkv
+package restore
 
 import (
 	"fmt"
@@ -78,7 +78,7 @@ func (e *etcd) compare(t *rapid.T) {
 	said, _, err := e.HashStorage().HashByRev(at)
 	require.NoError(t, err)
 	copied := e.file()
-	hash, err := At(t.Context(), copied, said.CompactRevision, at)
+	hash, err := HashKV(t.Context(), copied, said.CompactRevision, at)
 	require.NoError(t, err)
 	require.Equal(t, said.Hash, hash, "revision %d, compacted at %d", at, said.CompactRevision)
 	hash, err = request{said.CompactRevision, at, false, table(t)}.of(t.Context(), copied)

@@ -1,4 +1,4 @@
-package hashkv
+package restore
 
 import (
 	"context"
@@ -23,24 +23,24 @@ func compactedAt4(t *testing.T) string {
 
 func TestAHashOverRowsThatAreNotThereIsRefused(t *testing.T) {
 	path := compactedAt4(t)
-	_, err := At(t.Context(), path, 3, 6)
+	_, err := HashKV(t.Context(), path, 3, 6)
 	require.ErrorIs(t, err, ErrCompacted)
 	require.ErrorContains(t, err, "compacted at revision 4, and the hash begins behind 3")
-	_, err = At(t.Context(), path, -1, 6)
+	_, err = HashKV(t.Context(), path, -1, 6)
 	require.ErrorIs(t, err, ErrCompacted)
-	_, err = At(t.Context(), path, 5, 4)
+	_, err = HashKV(t.Context(), path, 5, 4)
 	require.ErrorIs(t, err, ErrCompacted)
-	_, err = AtCompaction(t.Context(), path, 4, 7)
+	_, err = HashKVAtCompaction(t.Context(), path, 4, 7)
 	require.ErrorIs(t, err, ErrFutureRevision)
 	require.ErrorContains(t, err, "the database ends before that revision, at 6")
-	_, err = At(t.Context(), path, 4, 6)
+	_, err = HashKV(t.Context(), path, 4, 6)
 	require.NoError(t, err)
 }
 
 func TestAHashEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := At(ctx, compactedAt4(t), 4, 6)
+	_, err := HashKV(ctx, compactedAt4(t), 4, 6)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -60,7 +60,7 @@ func TestARowThatIsNoneIsNamed(t *testing.T) {
 			return tx.Bucket(schema.Key.Name()).Put([]byte(bad.key), []byte(bad.value))
 		}))
 		require.NoError(t, db.Close())
-		_, err = At(t.Context(), path, 4, 6)
+		_, err = HashKV(t.Context(), path, 4, 6)
 		require.ErrorContains(t, err, bad.want, what)
 	}
 }
@@ -70,8 +70,8 @@ func TestAFileThatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
 	db, err := bolt.Open(path, 0o600, nil)
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
-	_, err = At(t.Context(), path, 4, 6)
+	_, err = HashKV(t.Context(), path, 4, 6)
 	require.ErrorContains(t, err, "it has no keys of etcd")
-	_, err = At(t.Context(), t.TempDir(), 4, 6)
+	_, err = HashKV(t.Context(), t.TempDir(), 4, 6)
 	require.ErrorContains(t, err, "cannot open it")
 }

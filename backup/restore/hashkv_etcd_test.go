@@ -1,4 +1,4 @@
-package hashkv
+package restore
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package hashkv
+package restore
 
 import (
 	"encoding/binary"
@@ -20,7 +20,7 @@ func BenchmarkHash(b *testing.B) {
 	fill(b, path, rows)
 	b.ReportAllocs()
 	for b.Loop() {
-		_, err := At(b.Context(), path, rows*3/4, rows)
+		_, err := HashKV(b.Context(), path, rows*3/4, rows)
 		require.NoError(b, err)
 	}
 	b.ReportMetric(rows*float64(b.N)/b.Elapsed().Seconds(), "rows/s")

@@ -1,0 +1,211 @@
+package datadir
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/internal/child"
+)
+
+// A Validation validates the etcd data directory at dataDir as deeply as mode asks for. It returns nil if etcd may open
+// the directory and otherwise says what is broken. Warnings are of what is damaged and etcd can do without. It has to end
+// soon after ctx does. Verify is one, in this process.
+type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
+
+// Validator validates a volume's data directory again and again. It is for one goroutine at a time.
+type Validator struct {
+	Run Validation // how a validation is run
+
+	last memory
+}
+
+// Validate says what is wrong with the data directory. Data that have not changed since the last result against them are not read
+// again. The log is told of a validation that begins, and of its warnings.
+func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) error {
+	looks := lookAt(dataDir, mode)
+	if known := v.last.recall(looks); known != nil {
+		return unfit(dataDir, known)
+	}
+	log.Info().Msg("validation begins")
+	warnings, err := v.Run(ctx, dataDir, mode)
+	for _, warning := range warnings {
+		log.Warn().Msg(warning)
+	}
+	v.last.keep(looks, err)
+	return unfit(dataDir, err)
+}
+
+// unfit is a result against the data directory, if it is one.
+func unfit(dataDir string, result error) error {
+	if result == nil || SaysNothing(result) {
+		return result
+	}
+	return fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, result)
+}
+
+// resultLasts is how long a result about data that have not changed is believed: what a disk itself got wrong may pass
+// without a trace in its files.
+const resultLasts = 10 * time.Minute
+
+// memory keeps the last result against a data directory, so that data which have not changed are not read again and
+// again. Its methods are called by one validation at a time.
+type memory struct {
+	of     looks
+	at     time.Time
+	result error // nil if there is none
+}
+
+// looks are what a result is about: a directory as it was, and how deeply it was looked at.
+type looks struct {
+	dataDir string
+	mode    bootstrap.Mode
+	files   [sha256.Size]byte
+}
+
+// recall returns the result on data that look like that, or nil.
+func (m *memory) recall(now looks) error {
+	if m.result == nil || m.of != now || time.Since(m.at) > resultLasts {
+		return nil
+	}
+	return m.result
+}
+
+// keep remembers what is wrong with data that looked like that.
+func (m *memory) keep(of looks, result error) {
+	if SaysNothing(result) {
+		result = nil
+	}
+	*m = memory{of: of, at: time.Now(), result: result}
+}
+
+// lookAt takes a fingerprint of all names, sizes, times, modes and inodes. Nothing but a change of the files, which the
+// change time tells of, makes another one. A directory that can't be listed looks like an empty one.
+func lookAt(dataDir string, mode bootstrap.Mode) looks {
+	var seen strings.Builder
+	_ = filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			fmt.Fprintf(&seen, "%q: %v\n", path, err)
+			return nil //nolint:nilerr // it is part of how the directory looks
+		}
+		info, err := entry.Info()
+		if err != nil {
+			fmt.Fprintf(&seen, "%q: %v\n", path, err)
+			return nil //nolint:nilerr // as above
+		}
+		fmt.Fprintf(&seen, "%q %v %d %d %s\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(path))
+		return nil
+	})
+	return looks{dataDir: dataDir, mode: mode, files: sha256.Sum256([]byte(seen.String()))}
+}
+
+// Exit statuses of RunValidation. Go's own for a panic is 2.
+const (
+	childValid  = 0
+	childBroken = 1
+)
+
+const (
+	maxReason     = 4 << 10 // characters of a result's reason
+	maxWarnings   = 10      // of a result; each has a quarter of a reason's characters
+	maxChildStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
+)
+
+// answer is the line of JSON with which a child ends.
+type answer struct {
+	Valid    bool     `json:"valid"`
+	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
+	Reason   string   `json:"reason,omitempty"`
+	Warnings []string `json:"warnings,omitempty"` // at most maxWarnings
+}
+
+// RunValidation validates the data directory, prints the result to stdout as one line of JSON and returns the exit status of
+// the process: 0 if the directory is valid, 1 if it is not. It changes limits of the process, so it is for a process of
+// its own, the one that ValidateInChild starts.
+func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
+	debug.SetMaxStack(maxChildStack)
+	warnings, err := Verify(ctx, dataDir, mode)
+	outcome := answer{Valid: err == nil, Unable: SaysNothing(err), Warnings: bounded(warnings)}
+	if err != nil {
+		outcome.Reason = fmt.Sprintf("%.*s", maxReason, err)
+	}
+	if err := json.NewEncoder(stdout).Encode(outcome); err != nil || !outcome.Valid {
+		return childBroken
+	}
+	return childValid
+}
+
+// bounded keeps a result's line within what is read of a child.
+func bounded(warnings []string) []string {
+	kept := make([]string, 0, maxWarnings)
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] {
+		kept = append(kept, fmt.Sprintf("%.*s", maxReason/4, warning))
+	}
+	return kept
+}
+
+// ValidateInChild returns a Validation that runs `executable args...` for each validation, a command that is expected to call
+// RunValidation. A child that dies of a panic without a result makes the validation fail with the first line of the panic; one
+// that cannot be run, or is ended by a signal, is ErrUnable. The child is killed when ctx ends, and on Linux when this process dies.
+func ValidateInChild(executable string, args func(dataDir string, mode bootstrap.Mode) []string) Validation {
+	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
+		ended, err := child.Run(ctx, executable, args(dataDir, mode)...)
+		switch {
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("validation of %s was stopped: %w", dataDir, context.Cause(ctx))
+		case err != nil:
+			return nil, fmt.Errorf("%w: cannot run the validation: %w", ErrUnable, err)
+		default:
+			return conclude(ended)
+		}
+	}
+}
+
+// conclude makes warnings and an error of how a child ended. Only a status and a line that agree count as a result.
+func conclude(ended child.Ended) (warnings []string, _ error) {
+	var outcome answer
+	readable := ended.Said(&outcome)
+	switch {
+	case readable && outcome.Valid && ended.Status == childValid:
+		return outcome.Warnings, nil
+	case readable && outcome.Unable && ended.Status == childBroken:
+		return outcome.Warnings, fmt.Errorf("%w: %s", ErrUnable, outcome.Reason)
+	case readable && !outcome.Valid && ended.Status == childBroken:
+		return outcome.Warnings, errors.New(outcome.Reason)
+	case ended.Status < 0:
+		return nil, fmt.Errorf("%w: the validation was ended by a %s", ErrUnable, ended.Crash)
+	case starved(ended.Crash):
+		return nil, fmt.Errorf("%w: the validation ended: %s", ErrUnable, ended.Crash)
+	case ended.Status == 0:
+		return nil, errors.New("validation ended without a result")
+	default:
+		return nil, Crashed(ended.Crash)
+	}
+}
+
+// starved tells whether the Go runtime gave up for want of something, such as memory or a thread. Over what it reads it gives up
+// only where pages refer to each other in a circle, or where the disk does not give a page.
+func starved(crash string) bool {
+	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
+}
+
+// inode is what tells a file from another one in its place, and when it was changed last, be it in name or mode.
+func inode(path string) string {
+	var is unix.Stat_t
+	if err := unix.Lstat(path, &is); err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d %d.%d", is.Ino, is.Ctim.Sec, is.Ctim.Nsec)
+}

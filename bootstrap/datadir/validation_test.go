@@ -1,0 +1,255 @@
+package datadir
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
+)
+
+func TestAValidationIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	dir := datadirtest.New(t)
+	require.NoError(t, os.Remove(dir+"/member/snap/db"))
+	validator := Validator{Run: Verify}
+	require.ErrorContains(t, validator.Validate(t.Context(), dir, bootstrap.Sanity, zerolog.New(&log)), "there is no database "+dir)
+	assert.JSONEq(t, `{"level":"info","message":"validation begins"}`, log.String())
+}
+
+// results validates a real directory, again and again, and counts how often it is read.
+func results(t *testing.T, result error) (dir string, again func() error, reads *atomic.Int32) {
+	dir, reads = t.TempDir(), &atomic.Int32{}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))
+	validator := Validator{Run: func(context.Context, string, bootstrap.Mode) ([]string, error) {
+		reads.Add(1)
+		return nil, result
+	}}
+	return dir, func() error { return validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop()) }, reads
+}
+
+func TestDataThatHaveNotChangedAreNotReadAgain(t *testing.T) {
+	dir, again, reads := results(t, errors.New("db: invalid page"))
+	for range 3 {
+		assert.EqualError(t, again(), "data directory "+dir+" is corrupt or cannot be used: db: invalid page")
+	}
+	assert.EqualValues(t, 1, reads.Load())
+	require.NoError(t, os.Chmod(filepath.Join(dir, "db"), 0o640))
+	require.Error(t, again())
+	assert.EqualValues(t, 2, reads.Load(), "somebody has done something about it")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), nil, 0o600))
+	require.Error(t, again())
+	assert.EqualValues(t, 3, reads.Load())
+}
+
+func TestWhatTheOperatingSystemSaysIsNoResult(t *testing.T) {
+	_, again, reads := results(t, &os.PathError{Op: "fork", Path: "/x", Err: syscall.EAGAIN})
+	assert.NotContains(t, again().Error(), "corrupt")
+	require.Error(t, again())
+	assert.EqualValues(t, 2, reads.Load())
+}
+
+func TestAResultIsNotBelievedForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		known := memory{}
+		known.keep(looks{dataDir: "/data"}, errors.New("broken"))
+		time.Sleep(resultLasts)
+		require.Error(t, known.recall(looks{dataDir: "/data"}))
+		require.NoError(t, known.recall(looks{dataDir: "/data", mode: bootstrap.Sanity}))
+		time.Sleep(time.Nanosecond)
+		require.NoError(t, known.recall(looks{dataDir: "/data"}))
+	})
+}
+
+// errorOf is what is wrong with the data, without the warnings.
+func errorOf(verify Validation) func(ctx context.Context, dir string, mode bootstrap.Mode) error {
+	return func(ctx context.Context, dir string, mode bootstrap.Mode) error {
+		_, err := verify(ctx, dir, mode)
+		return err
+	}
+}
+
+func TestChildAgreesWithThisProcess(t *testing.T) {
+	dir := datadirtest.New(t)
+	require.NoError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full))
+	datadirtest.Flip(t, datadirtest.Segments(t, dir)[0], 20000)
+	require.NoError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Sanity))
+	want := errorOf(Verify)(t.Context(), dir, bootstrap.Full)
+	require.EqualError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
+}
+
+// What etcd can do without is told by the process that logs, not by the child.
+func TestWarningsReachTheLog(t *testing.T) {
+	dir := datadirtest.New(t)
+	datadirtest.Flip(t, datadirtest.Snapshots(t, dir)[0], 30)
+	var log bytes.Buffer
+	validator := Validator{Run: inChild("validation-verify")}
+	require.NoError(t, validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.New(&log)))
+	require.Contains(t, log.String(), `"level":"warn"`)
+	require.Contains(t, log.String(), "etcd renames it and goes on from an older one")
+}
+
+func TestAResultWithManyWarningsFitsIntoItsLine(t *testing.T) {
+	dir := datadirtest.New(t)
+	for i := range 1000 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal", fmt.Sprintf("%d.%0200d.wal", i, i)), nil, 0o600))
+	}
+	warnings, err := inChild("validation-verify")(t.Context(), dir, bootstrap.Sanity)
+	require.NoError(t, err)
+	require.Len(t, warnings, maxWarnings)
+}
+
+func TestChildWithoutResult(t *testing.T) {
+	for what, want := range map[string]string{
+		"validation-panic":   "validation crashed: panic: the page is on fire !!!",
+		"validation-silent":  "validation ended without a result",
+		"validation-liar":    "validation crashed: exit status 3",
+		"validation-unknown": "validation crashed: exit status 4",
+	} {
+		err := errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)
+		assert.ErrorContains(t, err, want)
+		assert.Less(t, len(err.Error()), 400)
+	}
+	missing := ValidateInChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
+	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
+}
+
+// The kernel kills when there is no memory, and no process can be begun when there are too many.
+func TestAChildThatCouldNotLookIsNoResultAgainstTheData(t *testing.T) {
+	dir := datadirtest.New(t)
+	looked, able := 0, false
+	validator := Validator{Run: func(ctx context.Context, dir string, mode bootstrap.Mode) ([]string, error) {
+		looked++
+		if able {
+			return nil, nil
+		}
+		killed := ValidateInChild("/bin/sh", func(string, bootstrap.Mode) []string { return []string{"-c", "kill -9 $$"} })
+		return killed(ctx, dir, mode)
+	}}
+	for range 2 {
+		err := validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop())
+		require.Error(t, err)
+		assert.NotContains(t, err.Error(), "corrupt")
+		assert.True(t, SaysNothing(err))
+	}
+	assert.Equal(t, 2, looked, "it is looked at again although no file has changed")
+	able = true
+	require.NoError(t, validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop()))
+
+	missing := ValidateInChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
+	assert.True(t, SaysNothing(errorOf(missing)(t.Context(), dir, bootstrap.Full)))
+	assert.False(t, SaysNothing(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
+}
+
+// The Go runtime ends in one way over what it reads and over what the system does not give it.
+func TestAChildThatGotNoThreadOrMemoryIsNoResultAgainstTheData(t *testing.T) {
+	for what, says := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
+		assert.Equal(t, says, !SaysNothing(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
+	}
+}
+
+// What a child cannot read may be whole. Nobody may take it for broken: that would be set aside, and an older state brought back.
+func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
+	dir := datadirtest.New(t)
+	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
+	require.NoError(t, err)
+	for _, verify := range []Validation{Verify, inChild("validation-verify")} {
+		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
+		require.ErrorContains(t, err, "locked by another process")
+		assert.True(t, SaysNothing(err))
+	}
+	require.NoError(t, held.Close())
+	require.NoError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full))
+
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal"), nil, 0o600))
+	for _, verify := range []Validation{Verify, inChild("validation-verify")} {
+		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
+		require.Error(t, err)
+		assert.False(t, SaysNothing(err), "that is what is there: %v", err)
+	}
+}
+
+func TestChildEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	err := errorOf(inChild("validation-hang"))(ctx, "/data", bootstrap.Full)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "validation of /data was stopped")
+	require.Less(t, time.Since(began), 10*time.Second)
+}
+
+// corruptions is what a longer run has more of: go test ./bootstrap/datadir -run Random -corruptions 200.
+var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
+
+// Whatever is flipped, the result is a word about a file, and this process lives on to read it.
+func TestRandomCorruption(t *testing.T) {
+	pristine := datadirtest.New(t)
+	used := datadirtest.UsedBytes(t, pristine)
+	pages := used / int64(os.Getpagesize())
+	for seed := range *corruptions {
+		random := rand.New(rand.NewPCG(seed, 1))
+		dir := filepath.Join(t.TempDir(), "new.etcd")
+		require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
+		for range 1 + seed {
+			offset := random.Int64N(used)
+			if seed%2 == 0 { // the header and first elements of a page, where the structure is
+				offset = random.Int64N(pages)*int64(os.Getpagesize()) + random.Int64N(64)
+			}
+			datadirtest.Flip(t, dir+"/member/snap/db", offset)
+		}
+		err := errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full)
+		t.Logf("%2d: %v", seed, err)
+		if err != nil && !strings.HasPrefix(err.Error(), "validation crashed: ") {
+			require.ErrorContains(t, err, "member/snap/db", "seed %d", seed)
+		}
+	}
+}
+
+// runAsChild is what this test binary does as a child: `<test binary> validation-<what> <data directory> <mode>`.
+func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
+	switch what {
+	case "validation-verify":
+		return RunValidation(context.Background(), dataDir, mode, os.Stdout)
+	case "validation-panic":
+		fmt.Fprintln(os.Stderr, strings.Repeat("noise\n", 100))
+		panic("the page is on fire " + strings.Repeat("!", 1<<20))
+	case "validation-hang":
+		time.Sleep(time.Hour)
+	case "validation-silent":
+		return childValid
+	case "validation-starved", "validation-fault", "validation-overflow":
+		why := map[string]string{"validation-starved": "newosproc", "validation-fault": "fault", "validation-overflow": "stack overflow"}[what]
+		fmt.Fprintf(os.Stderr, "runtime: noise\nfatal error: %s\n\nruntime stack:\n", why)
+		return 2
+	case "validation-liar":
+		fmt.Println(`{"valid":true}`)
+		return 3
+	}
+	return 4
+}
+
+// inChild returns a Validation that starts this test binary as a child.
+func inChild(what string) Validation {
+	return ValidateInChild(os.Args[0], func(dataDir string, mode bootstrap.Mode) []string {
+		return []string{what, dataDir, string(mode)}
+	})
+}
