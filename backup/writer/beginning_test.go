@@ -42,7 +42,7 @@ func storesItsCopy(f Facts) bool {
 }
 
 // The first full of all takes longer than the others wait for it, so another member makes one, too.
-func TestOfTwoFirstFullsTheLaterOneIsPassed(t *testing.T) {
+func TestOfTwoFirstFullsTheLaterOneDoesNotCount(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
 	stored, storedToo := c.slowly(first), c.slowly(second)
@@ -55,14 +55,15 @@ func TestOfTwoFirstFullsTheLaterOneIsPassed(t *testing.T) {
 	stored()
 	c.requireEventuallyStored(c.put("a", "of the leader"))
 	storedToo()
-	second.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it goes on behind the other's")
+	second.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it gives its own up")
+	assert.Nil(t, second.Facts().LastFull)
 	c.requireOneChain()
 	path := c.requireAllKept()
 	assert.Equal(t, first.Facts().LastFull.Revision, path.Full.Revision)
 }
 
-// A full that somebody waits for counts beside another one of the same revision.
-func TestWhoAskedForAFirstFullGetsItThoughAnotherMemberHasMadeOne(t *testing.T) {
+// A full that somebody waits for is made all the same, within the chain that goes on.
+func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
 	c.leader.Store(0)
@@ -72,7 +73,6 @@ func TestWhoAskedForAFirstFullGetsItThoughAnotherMemberHasMadeOne(t *testing.T) 
 	require.NoError(t, first.tell(t.Context(), func() { first.askForFull(asked) }))
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
-	second.options.Now = func() time.Time { return time.Now().Add(time.Minute) } // or both would have one name within a second
 	second.run()
 	second.eventually(func(f Facts) bool { return f.LastFull != nil }, "and so does the other one")
 	c.requireEventuallyStored(c.put("a", "of the other one"))
@@ -89,6 +89,27 @@ func TestWhoAskedForAFirstFullGetsItThoughAnotherMemberHasMadeOne(t *testing.T) 
 	require.NoError(t, result.err)
 	c.requireOneChain()
 	assert.Equal(t, result.Revision, c.requireAllKept().Full.Revision)
+}
+
+// The chain may go on elsewhere: who lost its office meanwhile does not end it.
+func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
+	c := newMembers(t, 2)
+	first := c.members[0]
+	first.run()
+	c.requireEventuallyStored(c.put("a", "1"))
+	first.end()
+	stored := c.slowly(first)
+	c.compact(c.put("a", "nobody captures this"))
+	first.run()
+	first.eventually(storesItsCopy, "it begins a chain behind the gap")
+	c.leader.Store(2)
+	stored()
+	first.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it gives it up")
+	c.requireChains(1)
+	assert.Zero(t, first.Facts().Fulls)
+	c.members[1].run()
+	c.requireEventuallyStored(c.put("a", "2"))
+	c.requireAllKept()
 }
 
 // Where there is no chain at all, a full of whoever had begun one is better than none.

@@ -80,8 +80,9 @@ func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capt
 // waitsForManifest is how long data count without a manifest. They are remains a day after they were put.
 const waitsForManifest = 12 * time.Hour
 
-// put stores the copy: its data, unless they are there and only the manifest failed before, and then the manifest.
-func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+// put stores the copy: its data, unless they are there and only the manifest failed before, and then the manifest, if the full may
+// still count: uploading takes long.
+func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full, may func(context.Context, archive.Full) error) (archive.Full, error) {
 	if c.there == nil || time.Since(c.thereAt) > waitsForManifest {
 		c.there = nil
 		stored, err := c.putData(ctx, to, full)
@@ -89,6 +90,9 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 			return archive.Full{}, err
 		}
 		c.there, c.thereAt = &stored, time.Now()
+	}
+	if err := may(ctx, *c.there); err != nil {
+		return archive.Full{}, err
 	}
 	return *c.there, to.Commit(ctx, *c.there)
 }

@@ -129,6 +129,18 @@ func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
 	assert.Contains(t, watching.Facts().Trouble.Text, "beef")
 }
 
+func TestBackupsOfAnotherClusterAreNotGoneOnWith(t *testing.T) {
+	s := begun(t)
+	s.end()
+	theirs, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
+	require.NoError(t, err)
+	theirs.Cluster = "beef"
+	_, err = found{archive: archive.New(s.store, keys), generation: theirs}.find(t.Context(), nil, "session", true)
+	require.ErrorIs(t, err, archive.ErrForeign)
+	assert.ErrorContains(t, err, "beef")
+	assert.ErrorContains(t, err, clusterID)
+}
+
 func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 	s := newStand(t).often().run()
 	s.awaitStored(s.put("a", "1"))

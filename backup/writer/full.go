@@ -44,8 +44,9 @@ type fullResult struct {
 type full struct {
 	archive.Full
 	asked    []due
-	opens    bool // a new chain
-	adrift   bool // no segment begins any longer where this one would be gone on from
+	opens    bool            // a new chain
+	behind   format.Position // where the one before ended then; zero if there was none
+	adrift   bool            // no segment begins any longer where this one would be gone on from
 	doing    string
 	begun    time.Time // by the monotonic clock
 	since    time.Time // for people
@@ -246,7 +247,7 @@ func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
 	f.database = snapshot.Size
 	if w.core.State == opening {
 		w.discard() // what is kept of the chain before
-		f.opens = true
+		f.opens, f.behind = true, w.remote.stored
 		w.chain.tail = &format.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: format.After(f.Revision),
 			Before: format.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
@@ -340,11 +341,11 @@ func (w *Writer) storeFull(ctx context.Context) {
 	if f.opens {
 		w.note() // before the store has it
 	}
-	to, making, copied, generation := w.remote.archive, f.Full, f.copied, w.remote.generation
+	to, making, copied, may, generation := w.remote.archive, f.Full, f.copied, w.mayCount(f), w.remote.generation
 	w.job(func() func() {
 		var stored archive.Full
 		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
-			stored, err = copied.put(ctx, to, making)
+			stored, err = copied.put(ctx, to, making, may)
 			if err == nil {
 				err = to.Open(ctx, generation, stored, stored.Session)
 			}
@@ -380,7 +381,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	case errors.Is(err, archive.ErrEnded):
 		w.take(ctx, succeeded, payload{err: w.successor(w.remote.generation, f.Generation+1)})
 		return
-	case errors.Is(err, archive.ErrMoved):
+	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		w.take(ctx, overtaken, payload{err: err})
 		return
 	case err != nil:
@@ -452,6 +453,44 @@ func (w *Writer) tellAsked(f *full, result fullResult) {
 			asked.done <- result
 		}
 	}
+}
+
+// errOvertaken says that a full must not begin a chain any longer.
+var errOvertaken = errors.New("another member goes on with the backups")
+
+// mayCount returns what looks, in a job, whether a full may count. One that begins a chain must not stand in the way of another one,
+// which readers would take for the older of the two: while it was made, another member may have begun one, or gone on with the one
+// before.
+func (w *Writer) mayCount(f *full) func(context.Context, archive.Full) error {
+	if !f.opens {
+		return func(context.Context, archive.Full) error { return nil }
+	}
+	in, behind := w.remote.archive, f.behind
+	return func(ctx context.Context, full archive.Full) error {
+		head, err := in.Head(ctx, full.Generation)
+		switch {
+		case errors.Is(err, format.ErrDamaged), err == nil && head.Damaged != nil: // nobody goes on from there
+			return nil
+		case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
+			return err
+		case head.Position.Compare(behind) > 0:
+			return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
+		default:
+			return w.mayEnd(ctx)
+		}
+	}
+}
+
+// mayEnd asks the owner whether this member may still end a chain, which is for the one that writes.
+func (w *Writer) mayEnd(ctx context.Context) error {
+	writes := make(chan bool, 1)
+	if err := w.tell(ctx, func() { w.observe(ctx); writes <- w.writes() }); err != nil {
+		return err
+	}
+	if !<-writes {
+		return errOvertaken
+	}
+	return nil
 }
 
 // leaveChain gives up a full that was to begin a chain, and all that was to come behind it.

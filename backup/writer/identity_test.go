@@ -14,6 +14,14 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
+func TestAStoreOfAnotherClusterIsNotTouched(t *testing.T) {
+	s := newStand(t)
+	_, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: "beef", Created: time.Now()})
+	require.NoError(t, err)
+	s.run()
+	s.requireUntouched("beef", clusterID)
+}
+
 // names are those of all objects.
 func (s *stand) names() (found []string) {
 	s.Helper()

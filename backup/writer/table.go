@@ -191,7 +191,7 @@ var written = []entry{
 	{writing, tick, always, writing, []Action{findSuccessor, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "nobody else extends the chain, so there is nothing to look for"},
 	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment, keepReserved}, "what waits of the chain before is stored first"},
 	{beginning, tick, ours, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}, "nothing is stored behind it before it is"},
-	{beginning, tick, always, beginning, []Action{findSuccessor, storeFull}, "it counts if its place in the sequence is free"},
+	{beginning, tick, always, beginning, []Action{findSuccessor, storeFull}, "before it counts, it is asked whether this member writes"},
 	{foreign, tick, always, foreign, []Action{look, storeFull}, "somebody may point the store at another place, or empty it"},
 
 	{ended, tick, always, ended, nil, "nothing follows the end of a generation"},
@@ -205,7 +205,7 @@ var written = []entry{
 	{asking, deposed, always, statemachine.Stays, []Action{lookSoon}, "another member may write"},
 	{settled, deposed, always, aligning, []Action{lookSoon}, "another member may have extended the chain"},
 	{aligning, deposed, always, aligning, []Action{lookSoon}, "another member may have extended the chain"},
-	{beginning, deposed, always, beginning, nil, "the full snapshot counts if its place in the sequence is free"},
+	{beginning, deposed, always, beginning, nil, "before the full snapshot counts, it is asked whether this member writes"},
 	{unknown, stalled, always, unknown, []Action{takeOver}, "the leader begins nothing, so this member does"},
 	{watching, stalled, always, aligning, []Action{takeOver}, "the leader stores nothing, so this member does"},
 
