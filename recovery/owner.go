@@ -228,7 +228,7 @@ func (r *run) identify() error {
 	case !valid && r.decision.Result != RestoreData:
 		is, err = r.joined()
 	}
-	if err != nil && r.decision.Verdict == FoundCluster && !errors.Is(err, store.ErrDenied) {
+	if err != nil && r.decision.Result == FoundCluster && !errors.Is(err, store.ErrDenied) {
 		return fmt.Errorf("a new cluster has no name yet: %w; %s", err, reachStore)
 	}
 	if err != nil {
