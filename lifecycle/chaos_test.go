@@ -37,9 +37,9 @@ type chaos struct {
 	starts bool // etcd's start has begun, with the removal of the record
 	broken []string
 
-	asked   map[string]time.Time // when each configuration was asked for
+	asked  map[string]time.Time // when each configuration was asked for
 	result time.Time            // when Successful was read
-	log     bool                 // etcd's log was there all the time
+	log    bool                 // etcd's log was there all the time
 }
 
 func (c *chaos) expect(kept bool, promise string) {

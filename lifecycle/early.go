@@ -35,11 +35,11 @@ func (e Early) usable() bool {
 
 // prefetched is the newest early answer and what there is to judge it by.
 type prefetched struct {
-	asked   time.Time // zero without an answer
-	ended   time.Time // when the last early fetch was over, answered or not
-	about   bootstrap.ConfigPreview
-	before  []string  // the logs on the volume before the validation
-	after   []string  // and after the result
+	asked  time.Time // zero without an answer
+	ended  time.Time // when the last early fetch was over, answered or not
+	about  bootstrap.ConfigPreview
+	before []string  // the logs on the volume before the validation
+	after  []string  // and after the result
 	result time.Time // when the result was read; zero before
 }
 

@@ -55,7 +55,7 @@ func TestTheConfigurationOfANewClusterOfOneIsFetchedWhileTheValidationRuns(t *te
 	}{
 		"a validation that takes longer is not followed by another wait":        {8 * time.Second, 8 * time.Second, 1},
 		"after a quick one the fetch that is under way comes first":             {time.Second, 7 * time.Second, 2},
-		"an answer that is too old is asked for again before the result":       {18 * time.Second, 18 * time.Second, 2},
+		"an answer that is too old is asked for again before the result":        {18 * time.Second, 18 * time.Second, 2},
 		"where a newer question is under way, its answer is what is waited for": {12 * time.Second, 16 * time.Second, 3},
 	} {
 		t.Run(name, func(t *testing.T) {

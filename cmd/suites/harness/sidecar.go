@@ -38,13 +38,13 @@ type Sidecar struct {
 	closed chan struct{}
 	healed chan struct{} // closed by Heal
 
-	tls      *tls.Config        // nil for plain HTTP
+	tls     *tls.Config        // nil for plain HTTP
 	Results []string           // of the validations to come, Successful after them
-	Takes    time.Duration      // by a validation
-	Halves   time.Duration      // between the two packets of a status word; 0 for one packet
-	Slow     time.Duration      // before the first byte of the configuration
-	Faults   map[string][]Fault // taken one after the other
-	Broken   map[string]Fault   // what is left then
+	Takes   time.Duration      // by a validation
+	Halves  time.Duration      // between the two packets of a status word; 0 for one packet
+	Slow    time.Duration      // before the first byte of the configuration
+	Faults  map[string][]Fault // taken one after the other
+	Broken  map[string]Fault   // what is left then
 
 	mu       sync.Mutex
 	state    string
