@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -36,6 +38,7 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 		kong.ValueFormatter(func(value *kong.Value) string { return value.Help }), // variables are explained once
 		kong.Vars{"home": os.Getenv("HOME"), "termination": DefaultTerminationPath, "keep": DefaultKeep},
 		kong.DefaultEnvars(prefix),
+		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
 		kong.Writers(out, io.Discard), // errors are returned
 		kong.Exit(func(status int) { panic(Done(status)) }),
 	)

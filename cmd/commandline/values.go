@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -130,6 +131,20 @@ func percentage(text string) (float64, error) {
 		return 0, fmt.Errorf("%q is no percentage from 1%% to 99%%", text)
 	}
 	return float64(percent) / 100, nil
+}
+
+// duration reads a duration as kong does, and quotes back what is none.
+func duration(line *kong.DecodeContext, target reflect.Value) error {
+	var text string
+	if err := line.Scan.PopValueInto("duration", &text); err != nil {
+		return err
+	}
+	read, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration, such as 500ms, 30s or 1h30m", text)
+	}
+	target.SetInt(int64(read))
+	return nil
 }
 
 // Bytes is a size, written as Kubernetes writes quantities: a whole number of bytes, or one with Ki, Mi, Gi, Ti, k, M, G or T.
