@@ -1,6 +1,7 @@
 package backups_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -48,13 +49,17 @@ func (s sidecar) backUp() (between int64, then, latest state) {
 	require.NoError(s.T, err)
 	s.keep("Full", 0, named, content)
 
-	watch := s.Etcd().Watch(s.T.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(named+1))
+	watching, end := context.WithCancel(s.T.Context())
+	watch := s.Etcd().Watch(watching, "", clientv3.WithPrefix(), clientv3.WithRev(named+1))
 	between = s.write("key", "at the revision that is gone back to")
 	then = now(s.Pod)
 	_, err = s.Etcd().Delete(s.T.Context(), "named")
 	require.NoError(s.T, err)
 	last := s.write("last", "before the move")
 	events := sidecarstoretest.UpTo(s.T, watch, last)
+	end()
+	for range watch { // until it has ended: etcd's client may wait for ever if it is closed while a watch looks for its server again
+	}
 	for _, part := range [][]sidecarstoretest.Event{events[:2], events[2:]} {
 		s.keep("Incr", part[0].EtcdEvent.Kv.ModRevision, part[len(part)-1].EtcdEvent.Kv.ModRevision, sidecarstoretest.Delta(s.T, part...))
 	}
