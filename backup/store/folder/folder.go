@@ -98,7 +98,8 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, err
 	}
-	return root.Open(name)
+	// Without waiting: a pipe that somebody put there since would keep us for ever.
+	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
 // reader ends with its context, too.
