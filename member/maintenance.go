@@ -7,7 +7,6 @@ import (
 
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 
-	"etcd-wrapper/internal/gate"
 	"etcd-wrapper/member/maintenance"
 )
 
@@ -16,14 +15,14 @@ type Maintenance struct {
 	Threshold maintenance.Threshold
 	MaxPause  time.Duration // what is expected to take longer is not begun
 	// Gate is where those who read the whole database tell of it; nil for one that only clients' snapshots go through.
-	Gate     *gate.Gate
+	Gate     *maintenance.Gate
 	Interval time.Duration // how often the database's size is looked at; 0 stands for 10 s
 }
 
 func (m *Member) newMaintainer() *maintenance.Maintainer {
 	options := m.options.Maintenance
 	return maintenance.New(maintenance.Options{
-		Threshold: options.Threshold, MaxPause: options.MaxPause, Log: m.options.Log, Gate: cmp.Or(options.Gate, &gate.Gate{}),
+		Threshold: options.Threshold, MaxPause: options.MaxPause, Log: m.options.Log, Gate: cmp.Or(options.Gate, &maintenance.Gate{}),
 		Name: m.config.Name, Quota: m.quota(), Active: activePeers, Sending: sendsSnapshot, Interval: options.Interval,
 	})
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	shared "etcd-wrapper/internal/gate"
+	shared "etcd-wrapper/member/maintenance"
 )
 
 // refusing is a gate that somebody tries to close while a full holds it.

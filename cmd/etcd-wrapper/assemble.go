@@ -8,12 +8,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup"
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/report"
@@ -26,6 +29,7 @@ import (
 	"etcd-wrapper/readiness/page"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/recovery"
+	"etcd-wrapper/recovery/peers"
 )
 
 // parts are what a run is made of.
@@ -289,4 +293,94 @@ func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zer
 		options.Backups = rt.LeaseOfBackups
 	}
 	return kubernetes.NewLeases(options), nil
+}
+
+// recovery returns what brings data back that are broken or lost, from a store or from other members; nil with a sidecar, which
+// owns that.
+func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
+	if !c.Standalone {
+		return nil
+	}
+	options := recovery.Options{
+		Config:    c.etcdConfig(),
+		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
+		Died:  died,
+		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
+		Reach: peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath),
+	}
+	if settings.Store != nil {
+		options.Owner, options.Adopt = c.Recovery.Owner, c.Recovery.Adopt
+		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), spoolFlusher(kept)
+		options.SpoolDir = filepath.Join(c.VolumeDir, spoolDir)
+	}
+	return recovery.New(options)
+}
+
+// etcdConfig is where the configuration comes from that etcd is started with.
+func (c *startCommand) etcdConfig() etcdconf.Source {
+	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
+}
+
+// request is the restore that is asked for; nil if none is.
+func (c *startCommand) request() *recovery.Request {
+	if c.Recovery.RestoreTo == "" {
+		return nil
+	}
+	target, _ := c.Recovery.Target() // the command line was checked
+	return &recovery.Request{Target: archive.Target{Revision: target.Revision, Time: target.Time}, ID: c.Recovery.RestoreID}
+}
+
+// flusher brings into the store what a database has that no etcd has open.
+func flusher(kept *backup.Backups) func(context.Context, string, datadir.Position) error {
+	return func(ctx context.Context, dataDir string, stands datadir.Position) error {
+		return kept.FlushAtRest(ctx, dataDir, stands.MemberID, stands.ClusterID)
+	}
+}
+
+// spoolFlusher brings into the store what waits for it.
+func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, int64) error {
+	return kept.FlushSpool
+}
+
+// events returns what is told of everything that the timeline notes, and what ends the telling; without --events nobody is told.
+func (c *startCommand) events(log zerolog.Logger) (tell func(status.Happening), end func(), err error) {
+	if !c.Events {
+		return func(status.Happening) {}, func() {}, nil
+	}
+	account, err := kubernetes.FromEnvironment()
+	if err != nil {
+		return nil, nil, fmt.Errorf("--events: %w", err)
+	}
+	poster := kubernetes.NewPoster(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
+	return func(h status.Happening) {
+		if event, worth := eventOf(h); worth {
+			poster.Tell(event)
+		}
+	}, poster.End, nil
+}
+
+// reasons are the Events' words for what happens to a member: while all is well, and otherwise. An empty one is not worth an Event:
+// Kubernetes sees by itself which pods are ready.
+var reasons = map[string]struct{ well, not string }{
+	"start":           {"", "LastRunFailed"},
+	"restore_test":    {"", "RestoreTestFailed"},
+	"defragmentation": {"Defragmented", "NotDefragmented"},
+	"alarm":           {"AlarmLifted", "AlarmRaised"},
+	"trouble":         {"TroubleOver", "Trouble"},
+	"recovery":        {"", "DataRefused"},
+	"restore":         {"Restored", ""},
+}
+
+// eventOf is what Kubernetes is told of something that happened; false if it is told nothing.
+func eventOf(h status.Happening) (event kubernetes.Event, worth bool) {
+	well := h.Health == status.HealthOK
+	reason := reasons[h.Kind].not
+	if well {
+		reason = reasons[h.Kind].well
+	}
+	event = kubernetes.Event{Reason: reason, Warning: !well, Note: h.What, At: h.At}
+	if h.Kind == "trouble" || h.Kind == "alarm" {
+		event.Subject, _, _ = strings.Cut(h.What, ":")
+	}
+	return event, reason != ""
 }

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -16,8 +14,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/restore/sidecarstore"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/locate"
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
@@ -53,9 +49,6 @@ func (*backupFlags) Notes() string {
 			exitcode.NotKept, "what was asked for is not kept; list: nothing is", exitcode.CutShort, "Ctrl-C; nothing is left behind")
 }
 
-// document is the result of a command.
-type document interface{ Print(to io.Writer) error }
-
 // run finds the store, does what a command is for and prints what came of it, also beside an error.
 func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -70,68 +63,6 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 		return s.failed(errInterrupted, exitcode.CutShort)
 	}
 	return s.conclude(f.output, result, err)
-}
-
-// errInterrupted is of a command that was told to end.
-var errInterrupted = errors.New("interrupted, and nothing was left behind")
-
-// conclude prints the result of a command, if there is one, and its error.
-func (s streams) conclude(how output, result document, err error) exitcode.Code {
-	if result != nil {
-		print := result.Print
-		if how.json() {
-			print = func(to io.Writer) error { return backups.JSON(to, result) }
-		}
-		if failed := print(s.out); failed != nil && err == nil {
-			err = failed
-		}
-	}
-	if err != nil {
-		return s.failed(err, backupStatus(err))
-	}
-	return exitcode.Clean
-}
-
-func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
-	log := s.logger()
-	log.Error().Err(err).Msg(cmp.Or(s.command, "backup") + " has failed")
-	return status
-}
-
-func backupStatus(err error) exitcode.Code {
-	for _, known := range []struct {
-		err    error
-		status exitcode.Code
-	}{
-		{archive.ErrNotKept, exitcode.NotKept},
-		{sidecarstore.ErrNotKept, exitcode.NotKept},
-		{backups.ErrNoKey, exitcode.NotKept},
-		{backups.ErrEmpty, exitcode.NotKept},
-		{backups.ErrAnother, exitcode.BackupFailed},
-		{backups.ErrExists, exitcode.Usage},
-		{fs.ErrExist, exitcode.Usage},
-		{backups.ErrInDoubt, exitcode.InDoubt},
-		{backups.ErrNoPolicy, exitcode.Usage},
-		{store.ErrUnavailable, exitcode.StoreAway},
-		{store.ErrDenied, exitcode.StoreAway},
-		{store.ErrNoBucket, exitcode.StoreAway},
-		{store.ErrSkewed, exitcode.StoreAway},
-		{backups.ErrNoAnswer, exitcode.NoAnswer},
-		{backups.ErrNoBackups, exitcode.NoAnswer},
-	} {
-		if errors.Is(err, known.err) {
-			return known.status
-		}
-	}
-	return exitcode.BackupFailed
-}
-
-// meter shows progress where somebody sees it.
-func (s streams) meter() *backups.Meter {
-	if !s.terminal {
-		return backups.NewMeter(nil)
-	}
-	return backups.NewMeter(s.log)
 }
 
 // backupListCommand is `backup list`.

@@ -9,23 +9,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/lifecycle"
-	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/readiness/status/terminal"
-	"etcd-wrapper/recovery"
-	"etcd-wrapper/statemachine"
 )
 
 func main() {
@@ -38,41 +31,6 @@ func main() {
 	status := start(os.Args[1:], s)
 	flush()
 	os.Exit(int(status))
-}
-
-// streams are what a command writes to: results for its caller, and the log. What the log leads to cannot be seen from it.
-type streams struct {
-	out      io.Writer
-	log      io.Writer
-	terminal bool   // somebody reads the log at a terminal
-	shown    bool   // somebody reads the results at a terminal
-	colour   bool   // which has colours
-	json     bool   // a program reads the log
-	command  string // that runs, for its errors; empty is backup
-}
-
-// logger is for commands that visitors run: sentences, or JSON lines where a program reads them.
-func (s streams) logger() zerolog.Logger {
-	if s.json {
-		return logstream.New(s.log, zerolog.InfoLevel)
-	}
-	return logstream.New(logstream.Sentences(s.log), zerolog.InfoLevel)
-}
-
-// output is how a command that visitors run answers.
-type output struct {
-	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json; errors then are a line of JSON, too."`
-}
-
-func (o output) json() bool { return o.Output == "json" }
-
-// print prints an answer as text, or a document in its place.
-func (o output) print(to io.Writer, text string, document any) error {
-	if o.json() {
-		return backups.JSON(to, document)
-	}
-	_, err := io.WriteString(to, text)
-	return err
 }
 
 // command is one of the program's commands.
@@ -175,71 +133,6 @@ func (*startCommand) Notes() string {
 	return "Each of these flags has an environment variable, ETCD_WRAPPER_ and its name in capitals: --log-level is\n" +
 		"ETCD_WRAPPER_LOG_LEVEL. It counts if it is not empty and the flag is not given.\n" +
 		exitStatuses(append(statuses, "128+n", "forced by a second signal, number n")...)
-}
-
-// exitStatuses is a paragraph of help. It takes statuses, each with its meaning.
-func exitStatuses(all ...any) string {
-	var b strings.Builder
-	b.WriteString("\nExit statuses\n")
-	for i := 0; i < len(all); i += 2 {
-		number := all[i]
-		if code, is := number.(exitcode.Code); is {
-			number = int(code)
-		}
-		fmt.Fprintf(&b, "  %-5v  %v\n", number, all[i+1])
-	}
-	return b.String()
-}
-
-// version is stamped by the Makefile.
-var version = "unknown"
-
-type versionCommand struct {
-	output `embed:""`
-}
-
-// versions are what version tells with -o json.
-type versions struct {
-	Wrapper  string `json:"wrapper"`
-	Etcd     string `json:"etcd"`
-	Go       string `json:"go"`
-	Platform string `json:"platform"`
-}
-
-func (c *versionCommand) execute(s streams) exitcode.Code {
-	is := versions{version, dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
-	_ = c.print(s.out, text, is) // there is nobody left to tell
-	return exitcode.Clean
-}
-
-// dumpCommand is what --dump-fsm selects.
-type dumpCommand struct{ machine, format string }
-
-func (c dumpCommand) execute(s streams) exitcode.Code {
-	if _, err := fmt.Fprint(s.out, c.draw()); err != nil {
-		log := s.logger()
-		log.Error().Err(err).Msg("cannot print the state machine")
-		return exitcode.NotTold
-	}
-	return exitcode.Clean
-}
-
-// machines are those that can be printed.
-var machines = map[string]*statemachine.Drawing{"lifecycle": &lifecycle.Drawing, "recovery": &recovery.Drawing, "backup": &writer.Drawing}
-
-func (c dumpCommand) draw() string {
-	is := machines[c.machine]
-	switch c.format {
-	case "mermaid":
-		return is.Mermaid()
-	case "svg":
-		return is.SVG()
-	case "json":
-		return is.JSON()
-	default:
-		return is.DOT()
-	}
 }
 
 // noCommand is what runs when no command is named. It shows what the program can do.

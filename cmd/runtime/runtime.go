@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/internal/gate"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/kubernetes"
+	"etcd-wrapper/member/maintenance"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/certificates"
 	"etcd-wrapper/readiness/metrics"
@@ -53,7 +53,7 @@ type Runtime struct {
 	unwanted func(context.Context) bool // nil without --follow-replicas; the same
 	closed   closed                     // how etcd was closed, for the backups' last look
 	unstored error                      // what they could not bring then
-	gate     gate.Gate                  // for who reads the whole database
+	gate     maintenance.Gate           // for who reads the whole database
 
 	began        time.Time
 	lastRun      *lastRun
@@ -108,7 +108,7 @@ func (r *Runtime) Connect(server Server, crash func(reason error)) {
 }
 
 // Gate is the lock that keeps readers of the whole database and its defragmentation apart.
-func (r *Runtime) Gate() *gate.Gate { return &r.gate }
+func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
 // WorksWith sets what makes backups, what decides about the data before etcd opens them, what renews leases, and what tells whether
 // a member is wanted; nil where nothing does. Call it once, before the lifecycle begins.

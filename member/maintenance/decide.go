@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
-
-	"etcd-wrapper/internal/gate"
 )
 
 // facts are what a decision is made of, as this member sees them at one moment.
@@ -24,7 +22,7 @@ type facts struct {
 	full        []types.ID // the members that have raised the alarm NOSPACE, in order
 	corrupt     bool       // the alarm CORRUPT is raised
 	sending     bool       // a snapshot is on its way to a member that lags behind
-	readers     []gate.Reader
+	readers     []Reader
 }
 
 // peer is a member of the cluster.
@@ -111,7 +109,7 @@ func (f facts) beingRead() string {
 	case f.sending:
 		return "a snapshot is on its way to a member that lags behind"
 	case len(f.readers) > 0:
-		return (&gate.BusyError{Readers: f.readers}).Error()
+		return (&BusyError{Readers: f.readers}).Error()
 	default:
 		return ""
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 
-	"etcd-wrapper/internal/gate"
 	"etcd-wrapper/internal/logtest"
 )
 
@@ -29,7 +28,7 @@ type fake struct {
 	handed   []string
 	stranger bool          // the client has no say where authentication is enabled
 	lagging  time.Duration // how long it takes to catch up
-	readable *gate.Gate
+	readable *Gate
 }
 
 func (c *fake) facts() facts {
@@ -167,7 +166,7 @@ type stand struct {
 	*Maintainer
 	cluster *fake
 	table   *table
-	gate    *gate.Gate
+	gate    *Gate
 	log     *logtest.Lines
 	busy    bool // with a defragmentation
 }
@@ -176,7 +175,7 @@ type stand struct {
 func kept(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate.Gate{}
+		g := &Gate{}
 		s := &stand{cluster: &fake{now: healthy(), takes: 4 * time.Second, readable: g}, table: &table{}, gate: g, log: &logtest.Lines{}}
 		change(s)
 		s.Maintainer = New(Options{Threshold: usual, MaxPause: 15 * time.Second, Log: zerolog.New(s.log), Gate: g, Name: "etcd-0"})

@@ -11,14 +11,13 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"google.golang.org/grpc"
 
-	"etcd-wrapper/internal/gate"
 	"etcd-wrapper/internal/logtest"
 )
 
 // left is a member that stops.
 func left(t *testing.T, change func(*stand)) *stand {
 	t.Helper()
-	g, log := &gate.Gate{}, &logtest.Lines{}
+	g, log := &Gate{}, &logtest.Lines{}
 	s := &stand{cluster: &fake{now: healthy(), readable: g}, table: &table{}, gate: g, log: log}
 	s.cluster.now.leader = s.cluster.now.self
 	change(s)

@@ -2,8 +2,8 @@
 // one member of the cluster at a time, and lifts the alarm NOSPACE when there is room again.
 //
 // etcd's defragmentation copies the database while every read and write of that member waits, a few seconds for each
-// gigabyte in use. So a Maintainer asks, in this order: is it worth it (decide.go), does anybody read the whole database (package
-// gate), is it this member's turn in the cluster (turn.go), and can somebody else lead (handover.go). While it runs, the
+// gigabyte in use. So a Maintainer asks, in this order: is it worth it (decide.go), does anybody read the whole database
+// (gate.go), is it this member's turn in the cluster (turn.go), and can somebody else lead (handover.go). While it runs, the
 // member is not ready, and clients that know how to try again are sent to another member (requests.go). A defragmentation
 // that a client asks for goes the same way, as far as that is the cluster's business and not the client's own.
 //
@@ -22,8 +22,6 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
-
-	"etcd-wrapper/internal/gate"
 )
 
 const (
@@ -42,7 +40,7 @@ type Options struct {
 	Threshold Threshold
 	MaxPause  time.Duration // a defragmentation that is expected to take longer is not begun, but by a client
 	Log       zerolog.Logger
-	Gate      *gate.Gate                            // where whoever reads the whole database tells of it
+	Gate      *Gate                                 // where whoever reads the whole database tells of it
 	Name      string                                // of the member
 	Quota     int64                                 // of the database in bytes; 0 if there is none
 	Active    func(self types.ID) map[types.ID]bool // the members that there is a connection to; answers from memory
@@ -213,7 +211,7 @@ type State struct {
 	Reason   string        // of the phase, a clause for people; empty if there is nothing to say
 	Expected time.Duration // how long a defragmentation would take now, or is expected to take, if it runs
 	Progress float64       // of one that runs, from 0 to 1
-	Readers  []gate.Reader // who reads the whole database
+	Readers  []Reader      // who reads the whole database
 	Last     *Outcome      // nil if there was none since the process started
 	Done     int           // how many were done since the process started
 	Failed   int           // how many failed

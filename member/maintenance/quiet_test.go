@@ -12,13 +12,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"etcd-wrapper/internal/gate"
 )
 
 func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
 		go k.hush(t.Context(), changed, func(context.Context) {})
 		synctest.Wait()
@@ -34,7 +32,7 @@ func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
 
 func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
 		go k.hush(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
 		synctest.Wait()
@@ -46,7 +44,7 @@ func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *t
 
 func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		began := time.Now()
 		go k.hush(t.Context(), nil, func(context.Context) {})
 		synctest.Wait()
@@ -71,7 +69,7 @@ func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 
 func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
 		var confirmed time.Duration
 		go slow(t, k, 100*time.Millisecond)
@@ -92,7 +90,7 @@ func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
 
 func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		go slow(t, k, 10*time.Second)
 		synctest.Wait()
 		began := time.Now()

@@ -13,8 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-
-	"etcd-wrapper/internal/gate"
 )
 
 // put is a client's request; knowing has it come from etcd's own client.
@@ -29,7 +27,7 @@ func put(k *Maintainer, method string, knowing bool) error {
 
 func TestClientsThatTryAgainByThemselvesAreSentElsewhereWhileTheDatabaseStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := New(Options{Gate: &gate.Gate{}, Log: zerolog.Nop()})
+		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", true))
 		end := k.away.begin("the database is being defragmented")
 
@@ -121,7 +119,7 @@ func (o opened) Context() context.Context { return o.ctx }
 
 func TestASnapshotOfAClientIsAReaderAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &gate.Gate{}
+		g := &Gate{}
 		k := New(Options{Gate: g, Log: zerolog.Nop()})
 		read := func(ctx context.Context, method string, handle func()) error {
 			return k.Stream(nil, opened{ctx: ctx}, &grpc.StreamServerInfo{FullMethod: method}, func(any, grpc.ServerStream) error {

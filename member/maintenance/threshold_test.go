@@ -8,12 +8,10 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"etcd-wrapper/internal/gate"
 )
 
 func keeperWith(threshold Threshold, maxPause time.Duration) *Maintainer {
-	return New(Options{Threshold: threshold, MaxPause: maxPause, Gate: &gate.Gate{}})
+	return New(Options{Threshold: threshold, MaxPause: maxPause, Gate: &Gate{}})
 }
 
 func TestTheStartGoesByTheSameThreshold(t *testing.T) {

@@ -65,7 +65,7 @@ func databaseSize(d status.Document) string {
 	if d.DBSize == 0 {
 		return "?"
 	}
-	return size(d.DBSize)
+	return Size(d.DBSize)
 }
 
 // backups are one word, or how far the store is behind the member that makes them.

@@ -127,7 +127,7 @@ func identity(d status.Document) (all []fact) {
 		add("database", database(d.Member))
 	}
 	if d.Volume > 0 {
-		add("volume", fmt.Sprintf("%s of %s are free", size(d.Free), size(d.Volume)))
+		add("volume", fmt.Sprintf("%s of %s are free", Size(d.Free), Size(d.Volume)))
 	}
 	if v := d.DataVersion; v != nil {
 		add("data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason))
@@ -178,39 +178,24 @@ func peerLine(p status.Peer) string {
 }
 
 func database(m status.Member) string {
-	text := fmt.Sprintf("%s, of it %s in use", size(m.DBSize), size(m.DBInUse))
+	text := fmt.Sprintf("%s, of it %s in use", Size(m.DBSize), Size(m.DBInUse))
 	if m.Quota > 0 {
-		text += fmt.Sprintf(", %d%% of its quota of %s", 100*m.DBSize/m.Quota, size(m.Quota))
+		text += fmt.Sprintf(", %d%% of its quota of %s", 100*m.DBSize/m.Quota, Size(m.Quota))
 	}
 	return text
-}
-
-func size(count int64) string {
-	switch {
-	case count < 1<<10:
-		return fmt.Sprintf("%d bytes", count)
-	case count < 1<<20:
-		return fmt.Sprintf("%d KiB", count>>10)
-	case count < 1<<30:
-		return fmt.Sprintf("%.1f MiB", float64(count)/(1<<20))
-	default:
-		return fmt.Sprintf("%.1f GiB", float64(count)/(1<<30))
-	}
 }
 
 func validity(expires, now time.Time) string {
 	if now.After(expires) {
 		return "has expired, " + ago(expires, now)
 	}
-	return fmt.Sprintf("expires in %v, %s", Rounded(expires.Sub(now)), moment(expires))
+	return fmt.Sprintf("expires in %v, %s", Rounded(expires.Sub(now)), Moment(expires))
 }
 
 // ago is a moment in the reader's zone, with its age.
 func ago(at, now time.Time) string {
-	return moment(at) + ", " + Age(at, now)
+	return Moment(at) + ", " + Age(at, now)
 }
-
-func moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 // backup is how far the store is, what it can give back, and what is wrong with it.
 func backup(d status.Document, now time.Time) (all []fact) {
@@ -234,19 +219,19 @@ func backup(d status.Document, now time.Time) (all []fact) {
 		add("in the store", inTheStore(b))
 	}
 	for _, span := range ranges(b) {
-		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, moment(span.From), moment(span.To)))
+		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, Moment(span.From), Moment(span.To)))
 	}
 	if full := b.LastFull; full != nil {
-		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, size(full.Bytes), ago(full.At, now), full.Reason))
+		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), ago(full.At, now), full.Reason))
 	}
 	if run := b.FullRunning; run != nil {
 		add("full in the making", making(run))
 	} else if !b.NextFull.IsZero() {
-		add("next full", moment(b.NextFull))
+		add("next full", Moment(b.NextFull))
 	}
 	add("last verified", verified(b.LastVerified, now))
 	if b.SpoolBytes > 0 {
-		add("spool", fmt.Sprintf("%s of %s wait on the volume", size(b.SpoolBytes), size(b.SpoolLimit)))
+		add("spool", fmt.Sprintf("%s of %s wait on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit)))
 	}
 	return all
 }
@@ -277,7 +262,7 @@ func ranges(b *facts.Backups) (all []facts.Window) {
 func making(run *facts.Run) string {
 	text := run.Doing
 	if run.Of > 0 {
-		text += fmt.Sprintf(", %s of %s", size(run.Sent), size(run.Of))
+		text += fmt.Sprintf(", %s of %s", Size(run.Sent), Size(run.Of))
 	}
 	if run.LeftSeconds > 0 {
 		text += fmt.Sprintf(", %v left", Rounded(time.Duration(run.LeftSeconds*float64(time.Second))))
@@ -288,7 +273,7 @@ func making(run *facts.Run) string {
 func inTheStore(b *facts.Backups) string {
 	stored := ""
 	if b.StoredBytes > 0 {
-		stored = "; " + size(b.StoredBytes) + " in all"
+		stored = "; " + Size(b.StoredBytes) + " in all"
 	}
 	if b.BehindRevisions == 0 {
 		return fmt.Sprintf("everything up to revision %d%s", b.Revision, stored)
@@ -378,7 +363,7 @@ func Defragmented(d *status.Defragmentation) string {
 		return "not, by " + d.Origin + ": " + d.Error
 	}
 	took := Rounded(time.Duration(d.Took * float64(time.Second)))
-	return fmt.Sprintf("by %s, in %v: %s are %s now", d.Origin, took, size(d.Before), size(d.After))
+	return fmt.Sprintf("by %s, in %v: %s are %s now", d.Origin, took, Size(d.Before), Size(d.After))
 }
 
 // renewed are the leases that the member renews, and what keeps it from that.

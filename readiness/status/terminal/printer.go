@@ -23,41 +23,6 @@ func Colourful(to io.Writer) bool {
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// Way is a step of the state machine, as "Query → Wait" or "Query stays".
-func Way(from, to string) string {
-	if from == to {
-		return from + " stays"
-	}
-	return from + " → " + to
-}
-
-// Rounded is a duration in milliseconds below a second, and in seconds above.
-func Rounded(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(time.Second)
-}
-
-// Age says how long ago a moment was. The clock that told it may be ahead of the reader's.
-func Age(at, now time.Time) string {
-	if ahead := at.Sub(now); ahead >= time.Second {
-		return fmt.Sprintf("%v ahead of this machine's clock", Rounded(ahead))
-	}
-	return fmt.Sprintf("%v ago", Rounded(max(0, now.Sub(at))))
-}
-
-// Size is a number of bytes as people read it.
-func Size(bytes int64) string {
-	if bytes < 1<<10 {
-		return fmt.Sprintf("%d bytes", bytes)
-	}
-	return size(bytes)
-}
-
-// Moment is a time in the reader's zone.
-func Moment(at time.Time) string { return moment(at) }
-
 // What terminals understand (ECMA-48).
 const (
 	bold   = 1
@@ -190,7 +155,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	}
 	if d.Ready != p.ready {
 		at := cmp.Or(d.ReadySince, p.now()) // a wrapper of another version may not say
-		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", moment(at), p.readiness(d.Ready))})
+		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", Moment(at), p.readiness(d.Ready))})
 		p.ready = d.Ready
 	}
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.Compare(b.at) })
@@ -229,7 +194,7 @@ func (p *Printer) happening(indent string, is status.Happening) string {
 	if colour := map[string]int{status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health]; colour != 0 {
 		what = p.paint(colour, what)
 	}
-	return Wrapped(indent+moment(is.At)+"  ", what) + "\n"
+	return Wrapped(indent+Moment(is.At)+"  ", what) + "\n"
 }
 
 // isOfReadiness is true of what is no step of the state machine.
@@ -249,7 +214,7 @@ func stepLine(indent string, step status.Transition) string {
 	if step.Reason != "" {
 		line += ": " + step.Reason
 	}
-	return Wrapped(indent+moment(step.At)+"  ", line) + "\n"
+	return Wrapped(indent+Moment(step.At)+"  ", line) + "\n"
 }
 
 func (p *Printer) readiness(ready bool) string {

@@ -1,10 +1,53 @@
 package terminal
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
+
+// Way is a step of the state machine, as "Query → Wait" or "Query stays".
+func Way(from, to string) string {
+	if from == to {
+		return from + " stays"
+	}
+	return from + " → " + to
+}
+
+// Rounded is a duration in milliseconds below a second, and in seconds above.
+func Rounded(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}
+
+// Age says how long ago a moment was. The clock that told it may be ahead of the reader's.
+func Age(at, now time.Time) string {
+	if ahead := at.Sub(now); ahead >= time.Second {
+		return fmt.Sprintf("%v ahead of this machine's clock", Rounded(ahead))
+	}
+	return fmt.Sprintf("%v ago", Rounded(max(0, now.Sub(at))))
+}
+
+// Size is a number of bytes as people read it.
+func Size(bytes int64) string {
+	switch {
+	case bytes < 1<<10:
+		return fmt.Sprintf("%d bytes", bytes)
+	case bytes < 1<<20:
+		return fmt.Sprintf("%d KiB", bytes>>10)
+	case bytes < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	default:
+		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+	}
+}
+
+// Moment is a time in the reader's zone.
+func Moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
 	// columns is how wide lines are at most, unless a single word is wider: a command or a path that was cut could not be copied.

@@ -1,10 +1,4 @@
-// Package gate keeps those who read the whole database apart from its defragmentation. etcd's defragmentation holds every
-// lock of the database while it waits for open read transactions to end, so that one reader which takes its time, such as
-// a snapshot that its client does not fetch, would stop all reads and writes of the member.
-//
-// Whoever holds a read transaction for longer than a request says so with Begin: a client's snapshot, a backup, a
-// verification. Whoever defragments asks with Close. The package knows neither etcd nor its database.
-package gate
+package maintenance
 
 import (
 	"context"
@@ -15,8 +9,13 @@ import (
 	"time"
 )
 
-// Gate is open to readers, any number at once, or closed for the one who defragments. The zero Gate is open. Its methods
-// may be called from any goroutine.
+// Gate keeps those who read the whole database apart from its defragmentation. That holds every lock of the database while it
+// waits for open read transactions to end, so that one reader which takes its time, such as a snapshot that its client does not
+// fetch, would stop all reads and writes of the member.
+//
+// Whoever holds a read transaction for longer than a request says so with Begin: a client's snapshot, a backup, a verification.
+// Whoever defragments asks with Close. Any number of readers may be inside at once. The zero Gate is open. Its methods may be
+// called from any goroutine.
 type Gate struct {
 	mu      sync.Mutex
 	readers []*Reader

@@ -1,4 +1,4 @@
-package gate_test
+package maintenance
 
 import (
 	"context"
@@ -8,19 +8,17 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"etcd-wrapper/internal/gate"
 )
 
 func TestADefragmentationIsRefusedWhileSomebodyReadsAndNamesThem(t *testing.T) {
-	var g gate.Gate
+	var g Gate
 	endFirst, err := g.Begin(t.Context(), "the snapshot for 10.0.0.7:4031")
 	require.NoError(t, err)
 	endSecond, err := g.Begin(t.Context(), "the backup")
 	require.NoError(t, err, "readers do not keep each other out")
 
 	_, err = g.Close("a defragmentation")
-	var busy *gate.BusyError
+	var busy *BusyError
 	require.ErrorAs(t, err, &busy)
 	require.Regexp(t, `^the database is being read: wait for the end of the snapshot for 10\.0\.0\.7:4031 \(since .+Z\) and the backup \(since .+Z\)$`, err.Error())
 
@@ -40,7 +38,7 @@ func TestADefragmentationIsRefusedWhileSomebodyReadsAndNamesThem(t *testing.T) {
 
 func TestAReaderWaitsForTheEndOfADefragmentation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gate.Gate
+		var g Gate
 		open, err := g.Close("the defragmentation")
 		require.NoError(t, err)
 		began := time.Now()
@@ -54,7 +52,7 @@ func TestAReaderWaitsForTheEndOfADefragmentation(t *testing.T) {
 
 func TestAReaderThatGivesUpIsToldWhatItWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var g gate.Gate
+		var g Gate
 		open, err := g.Close("the defragmentation of etcd-main-0")
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

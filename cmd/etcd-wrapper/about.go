@@ -4,10 +4,67 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"runtime"
 
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/member/dataversion"
+	"etcd-wrapper/recovery"
+	"etcd-wrapper/statemachine"
 )
+
+// version is stamped by the Makefile.
+var version = "unknown"
+
+type versionCommand struct {
+	output `embed:""`
+}
+
+// versions are what version tells with -o json.
+type versions struct {
+	Wrapper  string `json:"wrapper"`
+	Etcd     string `json:"etcd"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (c *versionCommand) execute(s streams) exitcode.Code {
+	is := versions{version, dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
+	_ = c.print(s.out, text, is) // there is nobody left to tell
+	return exitcode.Clean
+}
+
+// dumpCommand is what --dump-fsm selects.
+type dumpCommand struct{ machine, format string }
+
+func (c dumpCommand) execute(s streams) exitcode.Code {
+	if _, err := fmt.Fprint(s.out, c.draw()); err != nil {
+		log := s.logger()
+		log.Error().Err(err).Msg("cannot print the state machine")
+		return exitcode.NotTold
+	}
+	return exitcode.Clean
+}
+
+// machines are those that can be printed.
+var machines = map[string]*statemachine.Drawing{"lifecycle": &lifecycle.Drawing, "recovery": &recovery.Drawing, "backup": &writer.Drawing}
+
+func (c dumpCommand) draw() string {
+	is := machines[c.machine]
+	switch c.format {
+	case "mermaid":
+		return is.Mermaid()
+	case "svg":
+		return is.SVG()
+	case "json":
+		return is.JSON()
+	default:
+		return is.DOT()
+	}
+}
 
 var (
 	//go:embed completion/etcd-wrapper.bash
@@ -67,14 +124,4 @@ func (*manCommand) execute(s streams) exitcode.Code {
 		return exitcode.NotTold
 	}
 	return s.print(commandline.ManPage(parser.Model, version))
-}
-
-// print prints an answer that is one text.
-func (s streams) print(text string) exitcode.Code {
-	if _, err := io.WriteString(s.out, text); err != nil {
-		log := s.logger()
-		log.Error().Err(err).Msg("cannot print it")
-		return exitcode.NotTold
-	}
-	return exitcode.Clean
 }

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/rs/zerolog"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore/sidecarstore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/cmd/backups"
+	"etcd-wrapper/cmd/logstream"
+	"etcd-wrapper/exitcode"
+)
+
+// streams are what a command writes to: results for its caller, and the log. What the log leads to cannot be seen from it.
+type streams struct {
+	out      io.Writer
+	log      io.Writer
+	terminal bool   // somebody reads the log at a terminal
+	shown    bool   // somebody reads the results at a terminal
+	colour   bool   // which has colours
+	json     bool   // a program reads the log
+	command  string // that runs, for its errors; empty is backup
+}
+
+// logger is for commands that visitors run: sentences, or JSON lines where a program reads them.
+func (s streams) logger() zerolog.Logger {
+	if s.json {
+		return logstream.New(s.log, zerolog.InfoLevel)
+	}
+	return logstream.New(logstream.Sentences(s.log), zerolog.InfoLevel)
+}
+
+// print prints an answer that is one text.
+func (s streams) print(text string) exitcode.Code {
+	if _, err := io.WriteString(s.out, text); err != nil {
+		log := s.logger()
+		log.Error().Err(err).Msg("cannot print it")
+		return exitcode.NotTold
+	}
+	return exitcode.Clean
+}
+
+func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
+	log := s.logger()
+	log.Error().Err(err).Msg(cmp.Or(s.command, "backup") + " has failed")
+	return status
+}
+
+// meter shows progress where somebody sees it.
+func (s streams) meter() *backups.Meter {
+	if !s.terminal {
+		return backups.NewMeter(nil)
+	}
+	return backups.NewMeter(s.log)
+}
+
+// output is how a command that visitors run answers.
+type output struct {
+	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json; errors then are a line of JSON, too."`
+}
+
+func (o output) json() bool { return o.Output == "json" }
+
+// print prints an answer as text, or a document in its place.
+func (o output) print(to io.Writer, text string, document any) error {
+	if o.json() {
+		return backups.JSON(to, document)
+	}
+	_, err := io.WriteString(to, text)
+	return err
+}
+
+// document is the result of a command.
+type document interface{ Print(to io.Writer) error }
+
+// conclude prints the result of a command, if there is one, and its error.
+func (s streams) conclude(how output, result document, err error) exitcode.Code {
+	if result != nil {
+		print := result.Print
+		if how.json() {
+			print = func(to io.Writer) error { return backups.JSON(to, result) }
+		}
+		if failed := print(s.out); failed != nil && err == nil {
+			err = failed
+		}
+	}
+	if err != nil {
+		return s.failed(err, backupStatus(err))
+	}
+	return exitcode.Clean
+}
+
+// errInterrupted is of a command that was told to end.
+var errInterrupted = errors.New("interrupted, and nothing was left behind")
+
+func backupStatus(err error) exitcode.Code {
+	for _, known := range []struct {
+		err    error
+		status exitcode.Code
+	}{
+		{archive.ErrNotKept, exitcode.NotKept},
+		{sidecarstore.ErrNotKept, exitcode.NotKept},
+		{backups.ErrNoKey, exitcode.NotKept},
+		{backups.ErrEmpty, exitcode.NotKept},
+		{backups.ErrAnother, exitcode.BackupFailed},
+		{backups.ErrExists, exitcode.Usage},
+		{fs.ErrExist, exitcode.Usage},
+		{backups.ErrInDoubt, exitcode.InDoubt},
+		{backups.ErrNoPolicy, exitcode.Usage},
+		{store.ErrUnavailable, exitcode.StoreAway},
+		{store.ErrDenied, exitcode.StoreAway},
+		{store.ErrNoBucket, exitcode.StoreAway},
+		{store.ErrSkewed, exitcode.StoreAway},
+		{backups.ErrNoAnswer, exitcode.NoAnswer},
+		{backups.ErrNoBackups, exitcode.NoAnswer},
+	} {
+		if errors.Is(err, known.err) {
+			return known.status
+		}
+	}
+	return exitcode.BackupFailed
+}
+
+// exitStatuses is a paragraph of help. It takes statuses, each with its meaning.
+func exitStatuses(all ...any) string {
+	var b strings.Builder
+	b.WriteString("\nExit statuses\n")
+	for i := 0; i < len(all); i += 2 {
+		number := all[i]
+		if code, is := number.(exitcode.Code); is {
+			number = int(code)
+		}
+		fmt.Fprintf(&b, "  %-5v  %v\n", number, all[i+1])
+	}
+	return b.String()
+}
