@@ -47,9 +47,16 @@ func (w *Writer) missing() string {
 		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
 	}
 	if facts.Trouble != nil {
-		text += ": " + facts.Trouble.Text
+		text += ": " + facts.Trouble.Message
 	}
 	return text
+}
+
+// aimAnew has those who wait for a flush wait for another position: theirs was one of a chain that ends.
+func (w *Writer) aimAnew() {
+	for i := range w.flushes {
+		w.flushes[i].target = format.Position{}
+	}
 }
 
 // hasten ends all waiting that has no reason but patience.
@@ -81,7 +88,7 @@ func (w *Writer) answer() {
 		case w.remote.generation.Number != 0 && !w.writes() && len(w.chain.waiting) == 0:
 			flush.done <- ErrNotWriter
 		case w.refuses() && w.troubles[aboutLook] != nil:
-			flush.done <- errors.New(w.troubles[aboutLook].text)
+			flush.done <- errors.New(w.troubles[aboutLook].Message)
 		default:
 			left = append(left, flush)
 		}
@@ -94,7 +101,7 @@ func (w *Writer) releases() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
 	}
-	builder, err := format.NewSegmentBuilder(w.options.Keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.keys, *w.chain.tail)
 	if err == nil {
 		err = w.wait(builder, format.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
 	}
@@ -178,7 +185,7 @@ func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
 			sent = facts.FullRunning.Sent
 		}
 		if time.Since(since) > w.pace.bear {
-			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Text))
+			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Message))
 			return
 		}
 	}
