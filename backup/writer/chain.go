@@ -253,18 +253,14 @@ func (w *Writer) wait(builder *format.SegmentBuilder, source format.Source) erro
 		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
 		w.chain.held = &object
 	}
-	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: w.changedAt()})
+	since := time.Now() // when the first change was seen that is not captured
+	if len(w.chain.markers) > 0 {
+		since = w.chain.markers[0].seen
+	}
+	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: since})
 	tail := object.Start()
 	w.chain.tail = &tail
 	return nil
-}
-
-// changedAt is when the first change was seen that is not captured.
-func (w *Writer) changedAt() time.Time {
-	if len(w.chain.markers) == 0 {
-		return time.Now()
-	}
-	return w.chain.markers[0].seen
 }
 
 // end adds what comes behind the rows.
@@ -357,14 +353,14 @@ func (w *Writer) retake() {
 
 // aligned tells whether what waits, or else the tail, goes on from the head already.
 func (w *Writer) aligned(head archive.Head) bool {
-	switch {
-	case w.chain.tail == nil || w.chain.tail.Generation != head.Generation || w.chain.tail.Cluster != head.Cluster:
+	tail := w.chain.tail
+	if tail == nil || tail.Generation != head.Generation || tail.Cluster != head.Cluster {
 		return false
-	case len(w.chain.waiting) > 0:
-		return w.chain.waiting[0].position == head.Position && w.chain.waiting[0].before == head.Before
-	default:
-		return w.chain.tail.Position == head.Position && w.chain.tail.Before == head.Before
 	}
+	if len(w.chain.waiting) > 0 {
+		return w.chain.waiting[0].position == head.Position && w.chain.waiting[0].before == head.Before
+	}
+	return tail.Position == head.Position && tail.Before == head.Before
 }
 
 // takeUp goes on from the segments that wait in the spool, if they follow the head.

@@ -43,7 +43,7 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied,
 	if c.sealed {
 		err = c.seal(ctx, w.archive, snapshot, file)
 	} else {
-		err = snapshot.CopyTo(ctx, file)
+		err = snapshot.WriteTo(ctx, file)
 	}
 	if err == nil {
 		c.size, err = file.Seek(0, io.SeekEnd)

@@ -371,7 +371,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		w.dropFull(ctx, err)
 		return
 	case errors.Is(err, archive.ErrEnded):
-		w.take(ctx, succeeded, payload{err: w.successor(w.remote.generation, f.Generation+1)})
+		w.take(ctx, succeeded, payload{err: w.successor(f.Generation + 1)})
 		return
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		w.take(ctx, overtaken, payload{err: err})

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"os"
@@ -73,6 +74,7 @@ func newStand(t *testing.T) *stand {
 // make makes the writer.
 func (s *stand) make() (*Writer, error) {
 	options := s.options
+	options.Session = cmp.Or(options.Session, archive.NewSession())
 	if options.Archive == nil {
 		options.Archive = archive.New(s.store, keys)
 	}

@@ -96,12 +96,7 @@ func (w *Writer) alike(with format.Manifest) (bool, error) {
 		if errors.As(err, &gap) {
 			return true, nil
 		}
-		for _, row := range rows.Rows {
-			if err == nil {
-				err = chain.Add(row)
-			}
-		}
-		if err != nil {
+		if err = errors.Join(err, addAll(chain, rows.Rows)); err != nil {
 			return false, err
 		}
 		more = rows.More
@@ -114,11 +109,16 @@ func (w *Writer) alike(with format.Manifest) (bool, error) {
 func (w *Writer) digest(revision int64) (own format.Digest, whole bool, err error) {
 	rows, whole, err := w.reader.Left(revision)
 	chain := format.Continue(format.Digest{}, format.Position{Revision: revision})
-	for _, row := range rows {
-		if err == nil {
-			err = chain.Add(row)
-		}
-	}
+	err = errors.Join(err, addAll(chain, rows))
 	_, own = chain.End()
 	return own, whole, err
+}
+
+func addAll(chain *format.Chain, rows []format.Row) error {
+	for _, row := range rows {
+		if err := chain.Add(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }

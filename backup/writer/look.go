@@ -117,10 +117,10 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
 	case errors.Is(err, archive.ErrUnsigned):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; give it, or point --backup-store at another place", err)})
-	case errors.Is(err, errSuperseded):
-		w.take(ctx, succeeded, payload{err: err})
+	case errors.Is(err, ErrSucceeded):
+		w.take(ctx, succeeded, payload{err: w.successor(seen.newest)})
 	case err == nil && seen.head.Ending() != nil:
-		w.take(ctx, succeeded, payload{err: w.successor(seen.generation, seen.head.Ending().Successor)})
+		w.take(ctx, succeeded, payload{err: w.successor(seen.head.Ending().Successor)})
 	case nothing && (w.options.SegmentsOnly || !w.core.Facts.leads && seen.generation.Number == 0):
 		w.askAgainIn(w.pace.young)
 		w.take(ctx, nothingBegun, payload{err: ErrNoChain})
@@ -270,6 +270,16 @@ func (w *Writer) silence(patience int) {
 	}
 }
 
+// tellRefused tells once why nothing may be written.
+func (w *Writer) tellRefused(why error) *trouble {
+	t := w.trouble(aboutLook)
+	if t.Message != why.Error() {
+		w.options.Log.Error().Msg("backups: " + why.Error())
+	}
+	t.Message = why.Error()
+	return t
+}
+
 func (w *Writer) takeOver() {
 	w.chain.tail = nil
 	w.remote.after = time.Time{}
@@ -317,11 +327,7 @@ func (w *Writer) forgetStore() {
 
 // refuse says why nothing may be written to the store. That is looked at again once in a while.
 func (w *Writer) refuse(why error) {
-	t := w.trouble(aboutLook)
-	if t.Message != why.Error() {
-		w.options.Log.Error().Msg("backups: " + why.Error())
-	}
-	t.Message, t.NextTry = why.Error(), w.options.Now().Add(w.pace.foreign)
+	w.tellRefused(why).NextTry = w.options.Now().Add(w.pace.foreign)
 	w.remote.generation = archive.Generation{}
 	w.askAgainIn(w.pace.foreign)
 }
@@ -344,15 +350,15 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 		return
 	}
 	w.remote.heard = time.Now()
-	is := w.remote.generation
+	number := w.remote.generation.Number
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, successorPatience)
 		defer cancel()
-		next, err := w.archive.Successor(patient, is.Number)
+		next, err := w.archive.Successor(patient, number)
 		if err != nil {
 			return func() {} // there is none, or the store is away, which is told by those who need it
 		}
-		return func() { w.take(ctx, succeeded, payload{err: w.successor(is, next.Number)}) }
+		return func() { w.take(ctx, succeeded, payload{err: w.successor(next.Number)}) }
 	})
 }
 
@@ -360,16 +366,15 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 const successorPatience = 30 * time.Second
 
 // successor says who goes on.
-func (w *Writer) successor(of archive.Generation, number int) error {
-	stored := max(0, w.remote.stored.Revision-1)
-	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; what is only here can be exported from the data directory",
-		ErrSucceeded, number, w.archive, of.Number, of.Cluster, w.options.Etcd.Revision(), stored)
+func (w *Writer) successor(number int) error {
+	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; "+
+		"what is only here can be exported from the data directory; to go on with it, point --backup-store at another place",
+		ErrSucceeded, number, w.archive, w.identity.Generation, w.identity.Cluster, w.options.Etcd.Revision(), max(0, w.remote.stored.Revision-1))
 }
 
 // endHere gives up what is under way, and has etcd closed.
 func (w *Writer) endHere(why error) {
-	w.trouble(aboutLook).Message = why.Error()
-	w.options.Log.Error().Msg("backups: " + why.Error())
+	w.tellRefused(why)
 	for _, asked := range w.fulls.due {
 		asked.tell(fullResult{err: why})
 	}
@@ -393,6 +398,7 @@ type found struct {
 	Options    // the writer's
 	abilities  store.Abilities
 	generation archive.Generation
+	newest     int // generation of the store, if that is a later one
 	head       archive.Head
 
 	own    archive.Identity // of etcd's data
@@ -403,9 +409,6 @@ type found struct {
 	last   format.Position  // the newest segment that is known; zero if none is
 	full   string           // the newest full snapshot that is known; empty if none is
 }
-
-// errSuperseded says that a restore took the place of this cluster.
-var errSuperseded = errors.New("backups of this cluster have ended")
 
 // find asks the store for what is not known yet, and for the head in any case.
 func (f found) find(ctx context.Context) (_ found, err error) {
@@ -490,7 +493,8 @@ func (f *found) begun(ctx context.Context) (is archive.Generation, err error) {
 	case at >= 0:
 		return all[at], nil
 	case all[len(all)-1].Number > f.own.Generation:
-		return is, f.superseded(all[len(all)-1])
+		f.newest = all[len(all)-1].Number
+		return is, ErrSucceeded
 	default:
 		return is, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.Archive, f.own.Generation)
 	}
@@ -549,14 +553,10 @@ func (f *found) ours(ctx context.Context) error {
 	}
 	newest := generations[len(generations)-1]
 	if newest.Number > f.generation.Number {
-		return f.superseded(newest)
+		f.newest = newest.Number
+		return ErrSucceeded
 	}
 	return f.Archive.MayAdd(newest)
-}
-
-func (f *found) superseded(by archive.Generation) error {
-	return fmt.Errorf("%w: these data are of generation %d of cluster %s, and %s went on with generation %d; stop this cluster, or point --backup-store at another place",
-		errSuperseded, f.own.Generation, f.own.Cluster, f.Archive, by.Number)
 }
 
 // believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,

@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,22 @@ func (w *Writer) Flush(ctx context.Context) error {
 	if err := w.tell(ctx, func() { w.hasten(waiting) }); err != nil {
 		return err
 	}
+	flushed, err := answered(ctx, w, waiting.done)
+	if err != nil && !errors.Is(err, ErrEnded) {
+		err = fmt.Errorf("%w: %s", err, w.missing())
+	}
+	return cmp.Or(err, flushed)
+}
+
+// answered is the answer of the owner, unless it ends before.
+func answered[T any](ctx context.Context, w *Writer, done chan T) (answer T, err error) {
 	select {
-	case err := <-waiting.done:
-		return err
+	case answer = <-done:
+		return answer, nil
 	case <-w.ended:
-		return ErrEnded
+		return answer, ErrEnded
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %s", context.Cause(ctx), w.missing())
+		return answer, context.Cause(ctx)
 	}
 }
 
@@ -136,12 +146,8 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 		}
 		close(captured)
 	})
-	if err != nil {
-		return
-	}
-	select {
-	case <-captured:
-	case <-ctx.Done():
+	if err == nil {
+		_, _ = answered(ctx, w, captured) // it is captured, or cannot be
 	}
 }
 
@@ -157,14 +163,8 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	go w.bear(ctx, giveUp)
-	select {
-	case result := <-asked.done:
-		return result.FullDone, result.err
-	case <-w.ended:
-		return FullDone{}, ErrEnded
-	case <-ctx.Done():
-		return FullDone{}, context.Cause(ctx)
-	}
+	result, err := answered(ctx, w, asked.done)
+	return result.FullDone, cmp.Or(err, result.err)
 }
 
 // bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
@@ -178,11 +178,11 @@ func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
 		case <-ticker.C:
 		}
 		facts := w.Facts()
-		if full := facts.FullRunning; facts.Trouble == nil || full != nil && full.Sent != sent {
-			since = time.Now()
+		if full := facts.FullRunning; full != nil && full.Sent != sent {
+			since, sent = time.Now(), full.Sent
 		}
-		if facts.FullRunning != nil {
-			sent = facts.FullRunning.Sent
+		if facts.Trouble == nil {
+			since = time.Now()
 		}
 		if time.Since(since) > w.pace.bear {
 			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Message))

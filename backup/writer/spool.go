@@ -83,8 +83,11 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err != nil {
 		return err
 	}
-	err = fillFile(file, object.Reader(), synced)
-	if err == nil {
+	_, err = io.Copy(file, object.Reader())
+	if err == nil && synced {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
 	if err == nil && synced {
@@ -96,14 +99,6 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	}
 	s.add(Spooled{Position: object.Position, Next: object.Next(), Size: object.Size()})
 	return nil
-}
-
-func fillFile(file *os.File, from io.Reader, synced bool) error {
-	_, err := io.Copy(file, from)
-	if synced && err == nil {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
 }
 
 func (s *Spool) add(entry Spooled) {
@@ -218,25 +213,21 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 }
 
 // examineFile reads all of a segment and compares it with its digests.
-func examineFile(path string, keys *format.Keys) (format.Manifest, int64, error) {
+func examineFile(path string, keys *format.Keys) (manifest format.Manifest, size int64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return format.Manifest{}, 0, err
+		return manifest, 0, err
 	}
 	defer file.Close()
 	reader := format.NewSegmentReader(file, keys)
-	manifest, err := reader.Next()
-	if err != nil {
-		return format.Manifest{}, 0, err
+	if manifest, err = reader.Next(); err != nil {
+		return manifest, 0, err
 	}
 	if _, err := reader.Next(); !errors.Is(err, io.EOF) {
-		return format.Manifest{}, 0, fmt.Errorf("it does not end where it should: %w", err)
+		return manifest, 0, fmt.Errorf("it does not end where it should: %w", err)
 	}
-	information, err := file.Stat()
-	if err != nil {
-		return format.Manifest{}, 0, err
-	}
-	return manifest, information.Size(), nil
+	size, err = file.Seek(0, io.SeekEnd)
+	return manifest, size, err
 }
 
 // Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.

@@ -22,7 +22,13 @@ func (w *Writer) storeSegment(ctx context.Context) {
 	}
 	next, generation, held := w.chain.waiting[0], w.remote.generation, w.heldAt(w.chain.waiting[0])
 	w.remote.asked = time.Now()
-	known := found{Options: w.options, generation: generation, full: w.fullToCheck(), vet: w.vet()}
+	known := found{Options: w.options, generation: generation, vet: time.Since(w.remote.vetted) >= w.pace.vet}
+	if known.vet { // who stores all the time looks for nothing else
+		w.remote.vetted = time.Now()
+	}
+	if time.Since(w.remote.checked) >= w.pace.watch { // often enough to notice that somebody has emptied the store
+		w.remote.checked, known.full = time.Now(), w.remote.newest
+	}
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
@@ -153,25 +159,6 @@ func (w *Writer) secondTo(own format.Manifest) {
 	}
 }
 
-// fullToCheck is the full that the store must still have when segments follow it; empty if it is not asked this time: a request
-// now and then is enough to notice that somebody has emptied the store.
-func (w *Writer) fullToCheck() (name string) {
-	if time.Since(w.remote.checked) < w.pace.watch {
-		return ""
-	}
-	w.remote.checked = time.Now()
-	return w.remote.newest
-}
-
-// vet tells whether it is time to see that the store is still this cluster's. Whoever stores all the time looks for nothing else.
-func (w *Writer) vet() bool {
-	due := time.Since(w.remote.vetted) >= w.pace.vet
-	if due {
-		w.remote.vetted = time.Now()
-	}
-	return due
-}
-
 // isGone asks the store whether it has lost the full, if there is one, and if vet is set, whether the generation is there, and the
 // newest. Where it does not answer, the next upload will tell.
 func (f *found) isGone(ctx context.Context) bool {
@@ -182,7 +169,7 @@ func (f *found) isGone(ctx context.Context) bool {
 	if err == nil && f.vet {
 		err = f.ours(ctx)
 	}
-	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, errSuperseded)
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, ErrSucceeded)
 }
 
 // mergePatience is how long one round may take.
@@ -207,7 +194,7 @@ func (w *Writer) mayMerge() bool {
 	if w.statistic.Segments-m.stored < enough {
 		wait = w.pace.rare
 	}
-	return !m.running && w.writes() && w.remote.generation.Number != 0 && w.well() && w.fulls.making == nil && time.Since(m.at) >= wait &&
+	return !m.running && w.well() && w.fulls.making == nil && time.Since(m.at) >= wait &&
 		(m.left || m.stored != w.statistic.Segments)
 }
 
@@ -249,7 +236,7 @@ type reserving struct {
 // reserve makes a reservation when etcd comes near the last one. It is a request in hundreds of millions of revisions.
 func (w *Writer) reserve(ctx context.Context) {
 	r := &w.reserving
-	if r.running || w.options.SegmentsOnly || !w.writes() || w.remote.generation.Number == 0 || w.revision+archive.Renewal <= r.revision || time.Now().Before(r.after) {
+	if r.running || w.options.SegmentsOnly || w.revision+archive.Renewal <= r.revision || time.Now().Before(r.after) {
 		return
 	}
 	r.running = true

@@ -51,7 +51,7 @@ type Options struct {
 	// Release has Flush end with an object that says that nothing follows, so that somebody else need not wait to see whether this
 	// cluster lives. It is for a closed etcd that was its cluster's only member.
 	Release bool
-	// Session is of this process: random, hexadecimal. New makes one if it is empty.
+	// Session is of this process: random, hexadecimal.
 	Session string
 	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
 	Former *Writer
@@ -130,9 +130,6 @@ func New(options Options) (*Writer, error) {
 	}
 	if options.Now == nil {
 		options.Now = time.Now
-	}
-	if options.Session == "" {
-		options.Session = archive.NewSession()
 	}
 	if options.Gate == nil {
 		options.Gate = unlocked{}
