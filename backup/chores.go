@@ -343,7 +343,7 @@ func (c *chores) verify(ctx context.Context) error {
 		return err
 	case full.Encrypted && !c.backups.options.Keys.Encrypts():
 		return errInTheClear
-	case full.Result != nil || full.Label == c.judged:
+	case full.Result != nil || full.Name() == c.judged:
 		return nil
 	}
 	if !c.canOpen() {

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"etcd-wrapper/backup/format"
@@ -61,9 +60,7 @@ func New(s store.Store, keys *format.Keys) *Archive {
 type Reader struct {
 	store store.Store
 	keys  *format.Keys
-	ends  ends
-
-	pretences sync.Map // why merged objects that were looked into are not what their names say, by name, size and time
+	seen  memory
 }
 
 // Store is where the archive lies.

@@ -295,16 +295,14 @@ func (r *Reader) withoutPretenders(ctx context.Context, merged []Object) ([]Obje
 // pretence is why a merged object is not what its name says, by the manifests in it; nil if it is. That is remembered. The error
 // says that it could not be read.
 func (r *Reader) pretence(ctx context.Context, object Object) (why, err error) {
-	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
-	if known, is := r.pretences.Load(key); is {
-		why, _ = known.(error)
-		return why, nil
+	if known, is := r.seen.of(object); is {
+		return known.why, nil
 	}
 	_, why = r.lastManifest(ctx, object)
 	if why != nil && !Unusable(why) {
 		return nil, why
 	}
-	r.pretences.Store(key, why)
+	r.seen.learn(object, seen{why: why})
 	return why, nil
 }
 

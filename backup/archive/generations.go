@@ -396,7 +396,7 @@ func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
 
 // reportedBy is the last revision that names of a generation tell of; 0 if none does.
 func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) {
-	fulls, err := r.fullNames(ctx, generation)
+	fulls, _, err := r.listFulls(ctx, generation)
 	if err != nil {
 		return 0, err
 	}
@@ -404,11 +404,7 @@ func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	listed := Generational{Objects: x.all()}
-	for _, name := range fulls {
-		listed.Fulls = append(listed.Fulls, KeptFull{Label: name})
-	}
-	return listed.reported(), nil
+	return Generational{Fulls: fulls, Objects: x.all()}.reported(), nil
 }
 
 // begunWith is the revision that the newest restore went on at, which reserved what comes above it.

@@ -57,8 +57,8 @@ func ofTheClock(facts Facts) string {
 // future finds what claims to be made later than now.
 func future(g archive.Generational, now time.Time) (what string, ahead time.Duration) {
 	for _, full := range g.Fulls {
-		if ahead = timeOf(full).Sub(now); ahead > skew {
-			return "full " + full.Label, ahead
+		if ahead = full.Time.Sub(now); ahead > skew {
+			return "full " + full.Name(), ahead
 		}
 	}
 	for _, at := range times(g) {
@@ -76,9 +76,9 @@ func ofTheTimes(g archive.Generational, from time.Time) string {
 		if full.Err != nil {
 			continue
 		}
-		if before.Label != "" && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
-			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Label,
-				before.Time.Sub(full.Time), before.Label)
+		if !before.Time.IsZero() && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
+			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Name(),
+				before.Time.Sub(full.Time), before.Name())
 		}
 		before = full
 	}

@@ -38,7 +38,7 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 			last := len(g.Fulls) - 1
 			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
 		}},
-		{"full " + fullAt(now).Label + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
+		{"full " + fullAt(now).Name() + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
 			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
 		}},
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {

@@ -107,7 +107,6 @@ func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 	var fulls []archive.KeptFull
 	for _, full := range hourly(3*day, 0) {
 		full.Revision, full.Next = 7, format.After(7)
-		full.Label = archive.FullName(7, full.Time)
 		fulls = append(fulls, full)
 	}
 	fulls[len(fulls)-4].Result = nil // within points
@@ -190,9 +189,9 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
 	late := fullAt(past(3*day - 2*time.Minute))
 	h.Generations[0].Orphans = []archive.Orphan{
-		{Name: archive.DataName(1, old.Label), Stored: old.Time},
-		{Name: archive.DataName(1, young.Label), Stored: young.Time},
-		{Name: archive.DataName(1, late.Label), Stored: now},
+		{Name: archive.DataName(1, old.Name()), Stored: old.Time},
+		{Name: archive.DataName(1, young.Name()), Stored: young.Time},
+		{Name: archive.DataName(1, late.Name()), Stored: now},
 		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
 	var goes []string
@@ -201,7 +200,7 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 			goes = item.names
 		}
 	}
-	assert.Equal(t, []string{archive.DataName(1, old.Label)}, goes)
+	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes)
 }
 
 func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
@@ -214,6 +213,6 @@ func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
 	h.Generations[0].Fulls = slices.Insert(h.Generations[0].Fulls, 0, fulls[0])
 	p := plan(h)
 	require.NotEmpty(t, p.Goes())
-	assert.Equal(t, fulls[0].Label, p.Goes()[0].Name)
+	assert.Equal(t, fulls[0].Name(), p.Goes()[0].Name)
 	assert.Contains(t, p.Goes()[0].Why, "cannot be believed")
 }
