@@ -139,8 +139,8 @@ func (r *Reader) damaged(name string) error {
 	return r.named(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
 }
 
-// foreign says that an object is of a cluster where another one's should be.
-func (r *Reader) foreign(name, of, instead string) error {
+// anothers says that an object is of a cluster where another one's should be.
+func (r *Reader) anothers(name, of, instead string) error {
 	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 

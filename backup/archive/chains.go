@@ -200,7 +200,7 @@ func (r *Reader) end(ctx context.Context, last Object, cluster string) (format.P
 	}
 	manifest, err := r.firstManifest(ctx, last)
 	if err == nil && manifest.Cluster != cluster {
-		err = r.foreign(last.Name(), manifest.Cluster, cluster)
+		err = r.anothers(last.Name(), manifest.Cluster, cluster)
 	}
 	if err != nil {
 		return format.Position{}, time.Time{}, err
@@ -267,18 +267,18 @@ func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
 // everything.
 func (r *Reader) withoutPretenders(ctx context.Context, merged []Object) ([]Object, error) {
 	slices.SortStableFunc(merged, byStart)
-	doubtful := map[int]bool{}
+	overlapping := map[int]bool{}
 	farthest := 0
 	for i := 1; i < len(merged); i++ {
 		if merged[i].Start.Compare(merged[farthest].Next) < 0 {
-			doubtful[i], doubtful[farthest] = true, true
+			overlapping[i], overlapping[farthest] = true, true
 		}
 		if merged[i].Next.Compare(merged[farthest].Next) > 0 {
 			farthest = i
 		}
 	}
 	pretences := make([]error, len(merged))
-	looked := slices.Sorted(maps.Keys(doubtful))
+	looked := slices.Sorted(maps.Keys(overlapping))
 	err := each(len(looked), func(i int) (err error) {
 		pretences[looked[i]], err = r.pretence(ctx, merged[looked[i]])
 		return err

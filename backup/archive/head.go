@@ -134,7 +134,7 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged format.Pos
 		}
 		last, err := r.lastManifest(ctx, *newest)
 		if err == nil && last.Cluster != head.Cluster {
-			err = r.foreign(newest.Name(), last.Cluster, head.Cluster)
+			err = r.anothers(newest.Name(), last.Cluster, head.Cluster)
 		}
 		if err == nil {
 			head.arrive(last)
@@ -197,7 +197,7 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 			return Head{}, err
 		}
 		if next.Cluster != head.Cluster {
-			return Head{}, r.foreign(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
+			return Head{}, r.anothers(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
 		}
 		if next.Before != head.Before {
 			return Head{}, r.named(SegmentName(next.Generation, next.Position),

@@ -238,7 +238,7 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string]s
 func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, result string) error {
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
 	if err == nil && full.Cluster != generation.Cluster {
-		err = h.reader.foreign(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
+		err = h.reader.anothers(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
 	}
 	if NotVerified(err) {
 		kept.Err = err

@@ -66,7 +66,7 @@ func plan(h *archive.History) Plan { return Make(policy, Facts{History: h, Now: 
 // ages of the fulls that stay, in hours.
 func stay(p Plan) (ages []int) {
 	for _, item := range p.Items {
-		if item.Kind == Full && (!item.Goes || len(p.Doubts) > 0) {
+		if item.Kind == Full && (!item.Goes || len(p.Unsafe) > 0) {
 			ages = append(ages, int(now.Sub(item.Time)/time.Hour))
 		}
 	}

@@ -2,7 +2,7 @@
 // many small ones that stay: a restore then fetches tens of objects and not thousands, and a day's listing is short.
 //
 // A Plan is pure: it is made of what is listed, the policy and the time, and can be shown before anything is deleted. It
-// counts verified backups only, and comes to nothing where the listing, the clock or the last verification is in doubt.
+// counts verified backups only, and comes to nothing where one of the safety checks fails: of the listing, the clocks, the last verification.
 //
 // A Merger makes minutes of segments, and hours of minutes. It deletes what it has merged once no reader can be on its way to it.
 package retention
@@ -42,7 +42,7 @@ func Of(ctx context.Context, a *archive.Archive, history *archive.History, polic
 		return plan, nil
 	}
 	if facts.Store, err = StoreClock(ctx, a.Store()); err != nil {
-		plan.Doubts = append(plan.Doubts, err.Error())
+		plan.Unsafe = append(plan.Unsafe, err.Error())
 		return plan, nil
 	}
 	return Make(policy, facts), nil
@@ -61,7 +61,7 @@ type Facts struct {
 type Plan struct {
 	Policy Policy
 	From   time.Time // where the window of points begins
-	Doubts []string  // sentences; while there are any, nothing goes
+	Unsafe []string  // what the safety checks found, sentences; while there are any, nothing goes
 	Items  []Item    // what there is, by generation; within one what is oldest first
 }
 
@@ -92,10 +92,10 @@ type Item struct {
 	proof bool     // others go because this full stays
 }
 
-// Goes are the items that go, in the order in which they do. There are none while there is doubt.
+// Goes are the items that go, in the order in which they do. There are none while a safety check fails.
 func (p Plan) Goes() (items []Item) {
 	for _, item := range p.Items {
-		if item.Goes && len(p.Doubts) == 0 {
+		if item.Goes && len(p.Unsafe) == 0 {
 			items = append(items, item)
 		}
 	}
@@ -110,7 +110,7 @@ const remainsAfter = day
 
 // Make makes a plan. It looks at nothing but the facts.
 func Make(policy Policy, facts Facts) Plan {
-	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Doubts: doubts(policy, facts)}
+	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Unsafe: check(policy, facts)}
 	if facts.History == nil {
 		return plan
 	}

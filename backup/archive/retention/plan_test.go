@@ -15,7 +15,7 @@ import (
 
 func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
-	require.Empty(t, p.Doubts)
+	require.Empty(t, p.Unsafe)
 	older := []int{
 		157,    // 23:30 of Sunday the 15th: the last of its week; the week of the window ends within it
 		37,     // 23:30 of Friday... of the day before the one in which the window begins
@@ -144,7 +144,7 @@ func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) 
 
 func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
-	assert.Empty(t, p.Doubts)
+	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Goes())
 	assert.Contains(t, p.Items[0].Why, "no verified full before the window")
 }
@@ -153,7 +153,7 @@ func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[len(fulls)-1].Result = nil
 	p := Make(Policy{Daily: 1}, Facts{History: history(chain(fulls...)), Now: now, Store: now})
-	require.Empty(t, p.Doubts)
+	require.Empty(t, p.Unsafe)
 	assert.Equal(t, []int{1, 0}, stay(p))
 }
 
@@ -178,7 +178,7 @@ func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testi
 		}
 		h.Generations = append(h.Generations, newest)
 		p := plan(h)
-		require.Empty(t, p.Doubts)
+		require.Empty(t, p.Unsafe)
 		require.Equal(t, Generation, p.Items[0].Kind)
 		assert.Equal(t, example.goes, p.Items[0].Goes, "it ended %v ago: %s", end, p.Items[0].Why)
 	}
@@ -208,7 +208,7 @@ func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
 	fulls[0].Err, fulls[0].Result = errors.New("not signed"), nil
 	fulls[0].Full = archive.Full{}
 	goes := plan(history(archive.Chain{Fulls: fulls[1:], From: fulls[1].Revision, Begin: fulls[1].Time, To: fulls[1].Revision, End: now}))
-	assert.Empty(t, goes.Doubts)
+	assert.Empty(t, goes.Unsafe)
 	h := history(chain(fulls[1:]...))
 	h.Generations[0].Fulls = slices.Insert(h.Generations[0].Fulls, 0, fulls[0])
 	p := plan(h)
