@@ -99,13 +99,13 @@ func (r *run) change(how func(*record)) error {
 }
 
 // readPosition finds out whether a run was cut off between its claim and its end.
-func (r *run) readPosition() (Event, Payload) {
+func (r *run) readPosition() (Event, Facts) {
 	kept, err := r.readRecord()
 	if err != nil {
 		return broke(err)
 	}
 	if kept.Claim == nil || kept.Claim.DataDir != r.member.DataDir {
-		return NothingBegun, Payload{}
+		return NothingBegun, Facts{}
 	}
 	r.position = *kept.Claim
 	switch found, err := r.whatIsThere(); {
@@ -124,11 +124,11 @@ func (r *run) readPosition() (Event, Payload) {
 		if r.asked, err = r.wanted(); err != nil {
 			return broke(err)
 		}
-		return ClaimFound, Payload{}
+		return ClaimFound, Facts{}
 	case found == "installed":
-		return InstallFound, Payload{}
+		return InstallFound, Facts{}
 	default: // somebody has tidied up
-		return NothingBegun, Payload{}
+		return NothingBegun, Facts{}
 	}
 }
 
@@ -138,11 +138,11 @@ func (r *run) usedHere(id string) (bool, error) {
 	return slices.Contains(kept.Done, id), err
 }
 
-func (r *run) notePosition() (Event, Payload) {
+func (r *run) notePosition() (Event, Facts) {
 	return next(r.change(func(kept *record) { kept.Claim = &r.position }))
 }
 
-func (r *run) forgetClaim() (Event, Payload) {
+func (r *run) forgetClaim() (Event, Facts) {
 	kept, err := r.readRecord()
 	if err != nil || kept.Claim == nil {
 		return next(err)
@@ -174,7 +174,7 @@ func (kept *record) use(id string) {
 	}
 }
 
-func (r *run) remember() (Event, Payload) {
+func (r *run) remember() (Event, Facts) {
 	err := r.change(func(kept *record) {
 		kept.Claim, kept.Last = nil, &r.position
 		kept.use(r.position.Generation.Restore)
@@ -189,27 +189,27 @@ func (r *run) remember() (Event, Payload) {
 		return broke(err)
 	}
 	r.outcome.Ended = Restored
-	return Installed, Payload{Asked: r.asked}
+	return Installed, Facts{Asked: r.asked}
 }
 
 // claimGeneration reserves revisions and then begins the next generation, if nobody else has. Where the store says what is not believed
 // by now, the claim is given up: waiting does not help, and whoever asks it next says what is wrong.
-func (r *run) claimGeneration() (Event, Payload) {
+func (r *run) claimGeneration() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	lost, err := r.claim(ctx)
 	switch {
 	case errors.Is(err, errNotAllHere):
-		return PeersSilent, Payload{Err: err}
+		return PeersSilent, Facts{Err: err}
 	case disbelieved(err):
-		return ClaimLost, Payload{Err: err}
+		return ClaimLost, Facts{Err: err}
 	case err != nil:
-		return StoreSilent, Payload{Err: err}
+		return StoreSilent, Facts{Err: err}
 	case lost != nil:
-		return ClaimLost, Payload{Err: lost}
+		return ClaimLost, Facts{Err: lost}
 	}
 	r.silent = 0
-	return Claimed, Payload{}
+	return Claimed, Facts{}
 }
 
 // claim may be repeated. It is lost if another cluster has begun a generation, or this one has gone on already: then what was

@@ -13,21 +13,6 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Owner is whose backups a store has, as seen by the member that asks.
-type Owner string
-
-// The owners.
-const (
-	Nobody    Owner = "nobody's"   // nothing was ever kept: there is no cluster manifest
-	Founded   Owner = "founded"    // as nobody's, but for the cluster manifest, which names this owner
-	Ours      Owner = "ours"       // this cluster's
-	Adopted   Owner = "adopted"    // a person says that it is to be, with the data on the volume
-	NotOwned  Owner = "not owned"  // the volume has no data of use, or less than the store, and the store's owner is another one
-	Unclaimed Owner = "unclaimed"  // the volume is valid and names no cluster
-	Unknown   Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
-	Others    Owner = "of another" // the volume is another cluster's
-)
-
 // born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The manifest is the oldest object,
 // and the first that a bucket lets go of which keeps nothing for ever, and it may decay: the first generation names the cluster as well.
 func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {
@@ -48,40 +33,40 @@ func (r *run) born(ctx context.Context) (first archive.Cluster, generations []ar
 }
 
 // unnamed is what a store has that does not tell whose it is. What there is of backups is no reason to begin anew.
-func (r *run) unnamed(ctx context.Context) (inStore, Owner, error) {
+func (r *run) unnamed(ctx context.Context) (inStore, StoreState, error) {
 	remains, err := r.options.Archive.Remains(ctx)
-	if err != nil || remains == "" || r.core.Facts.Condition == Valid {
-		return inStore{}, Nobody, err
+	if err != nil || remains == "" || r.core.Facts.Volume == VolumeValid {
+		return inStore{}, StoreEmpty, err
 	}
 	return inStore{known: true, notKept: fmt.Errorf("%s has objects below %s, and neither cluster.json nor a generation.json, which say whose they are: "+
-		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, Ours, nil
+		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, StoreOurs, nil
 }
 
 // owner tells whose a store is that somebody has founded. Data have the id of their cluster with them. What has none, and no data of use,
 // goes by the owner's name.
-func (r *run) owner(ctx context.Context, first archive.Cluster, generations []archive.Generation) (owner Owner, err error) {
-	holdsData := r.core.Facts.Condition == Valid && r.stands.ClusterID != 0
+func (r *run) owner(ctx context.Context, first archive.Cluster, generations []archive.Generation) (owner StoreState, err error) {
+	holdsData := r.core.Facts.Volume == VolumeValid && r.stands.ClusterID != 0
 	switch is := r.identity; {
 	case holdsData && is.Cluster == first.Cluster:
-		owner, err = Ours, r.follow(ctx, generations)
+		owner, err = StoreOurs, r.follow(ctx, generations)
 	case holdsData && !is.Known():
 		owner, err = r.unidentified(ctx, first, generations)
-	case is.Known() && is.Cluster != first.Cluster && r.core.Facts.Condition != Empty:
-		owner = Others
+	case is.Known() && is.Cluster != first.Cluster && r.core.Facts.Volume != VolumeEmpty:
+		owner = StoreOthers
 	case ownerOf(first, generations) != r.owns():
-		owner = NotOwned
+		owner = StoreNotOwned
 	case len(generations) == 0:
-		owner = Founded
+		owner = StoreFounded
 	default:
-		owner = Ours
+		owner = StoreOurs
 	}
 	switch {
 	case err != nil || r.asked && holdsData || !r.adopts(first, generations):
 		return owner, err
-	case holdsData && (owner != Ours || r.member.Alone):
-		return Adopted, nil
+	case holdsData && (owner != StoreOurs || r.member.Alone):
+		return StoreAdopted, nil
 	case !holdsData:
-		return Ours, nil
+		return StoreOurs, nil
 	}
 	return owner, nil
 }
@@ -122,25 +107,25 @@ func (r *run) adoptions(generations []archive.Generation) []string {
 
 // unidentified is whose a store is for a valid volume that names no cluster. It is its own if the members that run have told so, or if
 // this cluster has founded it, or adopted it, and has kept nothing in it yet.
-func (r *run) unidentified(ctx context.Context, first archive.Cluster, generations []archive.Generation) (Owner, error) {
+func (r *run) unidentified(ctx context.Context, first archive.Cluster, generations []archive.Generation) (StoreState, error) {
 	own := hex(r.stands.ClusterID)
 	if r.survey.Cluster == own && r.survey.ID == first.Cluster {
 		r.identity = archive.Identity{Cluster: first.Cluster, Generation: r.survey.Generation}
-		return Ours, nil
+		return StoreOurs, nil
 	}
 	begun := archive.Generation{Number: 1, Etcd: first.Etcd}
 	if len(generations) > 0 {
 		begun = generations[len(generations)-1]
 	}
 	if begun.Etcd != own || ownerOf(first, generations) != r.owns() {
-		return Unclaimed, nil
+		return StoreUnclaimed, nil
 	}
 	none, err := r.nothingKept(ctx, generations)
 	if err != nil || !none {
-		return Unclaimed, err
+		return StoreUnclaimed, err
 	}
 	r.identity = archive.Identity{Cluster: first.Cluster, Generation: begun.Number}
-	return Ours, nil
+	return StoreOurs, nil
 }
 
 // follow has a volume go along with the generation that its own cluster has begun by an adoption, and could not note.
@@ -172,7 +157,7 @@ func (r *run) nothingKept(ctx context.Context, generations []archive.Generation)
 }
 
 // adoptStore ends the newest generation and begins one for the data of the volume. Whatever is in the way, the store is asked again.
-func (r *run) adoptStore() (Event, Payload) {
+func (r *run) adoptStore() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	generations, err := r.options.Archive.Generations(ctx)
@@ -180,11 +165,11 @@ func (r *run) adoptStore() (Event, Payload) {
 		err = r.adopt(ctx, generations)
 	}
 	if err != nil {
-		return StoreSilent, Payload{Err: err}
+		return StoreSilent, Facts{Err: err}
 	}
 	r.options.Log.Warn().Str("cluster", r.identity.Cluster).Int("generation", r.identity.Generation).
 		Msg("recovery: the store is adopted: a generation begins with the data on the volume")
-	return Taken, Payload{}
+	return Taken, Facts{}
 }
 
 func (r *run) adopt(ctx context.Context, generations []archive.Generation) error {
@@ -218,10 +203,10 @@ func (r *run) identify() error {
 		return nil
 	}
 	is := r.identity
-	valid := r.core.Facts.Condition == Valid
+	valid := r.core.Facts.Volume == VolumeValid
 	var err error
 	switch {
-	case r.decision.Result == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
+	case r.decision.Result == FoundCluster, valid && !is.Known() && r.core.Facts.Told == StoreEmpty:
 		is, err = r.foundCluster()
 	case !valid && r.survey.ID != "":
 		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
@@ -249,8 +234,8 @@ func (r *run) foundCluster() (archive.Identity, error) {
 	etcd := hex(r.stands.ClusterID)
 	if r.stands.ClusterID == 0 {
 		founded := r.seed()
-		if founded.Members = r.member.Members; len(founded.Members) == 0 {
-			founded = r.seed()
+		if len(r.member.Members) > 0 {
+			founded.Members = r.member.Members
 		}
 		id, err := founded.ClusterID()
 		if err != nil {

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
@@ -80,7 +82,8 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 		p.Uncompared = decision.Why == notCompared
 	})
 	line := r.options.Log.Debug()
-	if (event == StoreSilent || event == Alive) && (r.silent == 0 || decision.To == Ready) || event == Missing || r.waitsAnew(event, decision, reason) {
+	waits := event == StoreSilent || payload.Told == StoreInUse || slices.Contains(away, payload.Told)
+	if waits && (r.silent == 0 || decision.To == Ready) || event == Missing || r.waitsAnew(event, payload, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()
@@ -136,12 +139,15 @@ func (r *run) target() string {
 }
 
 // tellLoss says in numbers what comes back and what does not, before anything is done, if that is all that the store can give.
-func (r *run) tellLoss() (Event, Payload) {
-	if event, why := r.incomplete(); event != "" {
-		return event, Payload{Err: why}
+func (r *run) tellLoss() (Event, Facts) {
+	switch why := r.beyond(); {
+	case errors.Is(why, format.ErrUntrusted):
+		return Answered, Facts{Told: StoreLocked, Err: why}
+	case why != nil && r.mayCome(why): // what is damaged stays so, and is told of
+		return Missing, Facts{Err: why}
 	}
 	r.sayLoss()
-	return "", Payload{}
+	return "", Facts{}
 }
 
 func (r *run) sayLoss() {
@@ -210,20 +216,20 @@ func (r *run) undone() string {
 }
 
 // flushVolume brings what only the volume has into the store. That it fails is no reason to stop: the volume is set aside.
-func (r *run) flushVolume() (Event, Payload) {
+func (r *run) flushVolume() (Event, Facts) {
 	if r.options.Flush == nil || r.behind(r.kept) {
-		return Flushed, Payload{}
+		return Flushed, Facts{}
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, flushPatience)
 	defer cancel()
 	if err := r.options.Flush(ctx, r.member.DataDir, r.stands); err != nil {
 		r.sayKeptBack(err)
-		return Flushed, Payload{Err: err}
+		return Flushed, Facts{Err: err}
 	}
 	if beyond := r.stands.HighestRevision - r.stands.Revision; beyond > 0 {
 		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log only, since it was killed; the store does not get them, and the preserved copy keeps them", beyond)
 	}
-	return Flushed, Payload{}
+	return Flushed, Facts{}
 }
 
 // sayKeptBack tells what the store lacks that was not brought there: perhaps it has all revisions, as of a member that was stopped in
@@ -310,7 +316,7 @@ var wayOut = map[Event]string{
 	Unproved:    "name an earlier target with --restore-to and a --restore-id",
 }
 
-func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
+func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
 	if could := r.could(row.On); could != "" {
 		reason += "; " + could
 	}
@@ -335,7 +341,7 @@ func (r *run) wayOut(row *Row, cause error) string {
 		return putNameBack
 	case errors.Is(cause, archive.ErrUnsigned):
 		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
-	case row.From == Decide && r.core.Facts.Trouble == StoreLocked && !r.kept.known: // so no revision can be named
+	case row.From == Decide && r.core.Facts.Told == StoreLocked && !r.kept.known: // so no revision can be named
 		return believe
 	}
 	if row.From == Decide {

@@ -14,13 +14,12 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
-	"etcd-wrapper/recovery/seed"
 	"etcd-wrapper/statemachine"
 )
 
 // askThePeers finds out how the other members have this one. There is no answer that cannot be asked for again, so no step of
 // a return needs to be remembered: the cluster's own list of members says how far it is.
-func (r *run) askThePeers() (Event, Payload) {
+func (r *run) askThePeers() (Event, Facts) {
 	r.survey = r.member.Peers.Ask(r.ctx, peers.Self{
 		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Alone: r.stands.VotesAlone(), Index: r.stands.Index,
 		Holds: r.holds(), Restore: r.restore(), Brought: r.core.Facts.Brought || r.options.Archive == nil,
@@ -33,11 +32,11 @@ func (r *run) askThePeers() (Event, Payload) {
 		r.silent = 0
 	}
 	r.findSuccessor(c)
-	if c.Outdated == nil && r.core.Facts.Condition == Valid {
+	if c.Outdated == nil && r.core.Facts.Volume == VolumeValid {
 		c.Outdated = r.ofAnother()
 	}
 	c.InTheWay = cmp.Or(c.InTheWay, r.roomFor(c))
-	return PeersTold, Payload{
+	return PeersTold, Facts{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
 }
@@ -46,7 +45,7 @@ func (r *run) askThePeers() (Event, Payload) {
 // a restore; otherwise etcd would end in the middle of a snapshot, and at each start again.
 func (r *run) roomFor(c *peers.Survey) error {
 	joins := c.Listing == peers.Started || c.Listing == peers.Added || c.Listing == peers.Unlisted
-	if !joins || c.InTheWay != nil || r.core.Facts.Condition != Empty || r.core.Facts.Remains || r.asked {
+	if !joins || c.InTheWay != nil || r.core.Facts.Volume != VolumeEmpty || r.core.Facts.Remains || r.asked {
 		return nil
 	}
 	err := r.makeRoom(restore.Source{DatabaseBytes: c.Size}, relieving)
@@ -62,12 +61,12 @@ func (r *run) roomFor(c *peers.Survey) error {
 
 // holds is what the others are told of the volume.
 func (r *run) holds() peers.Holds {
-	switch r.core.Facts.Condition {
-	case Corrupt:
+	switch r.core.Facts.Volume {
+	case VolumeCorrupt:
 		return peers.Ruins
-	case Empty:
+	case VolumeEmpty:
 		return peers.Nothing
-	case Valid:
+	case VolumeValid:
 		if r.older != nil {
 			return peers.Older
 		}
@@ -117,7 +116,7 @@ func lacking(c *peers.Survey) error {
 
 // orWithout adds the way out where those that are waited for never come.
 func (r *run) orWithout(silent error) error {
-	if r.options.Archive == nil || r.core.Facts.Condition == Valid {
+	if r.options.Archive == nil || r.core.Facts.Volume == VolumeValid {
 		return silent
 	}
 	return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and the same --restore-id", silent)
@@ -132,7 +131,7 @@ func (r *run) lostForGood() string {
 }
 
 // tellReturn says what is of no use any more, and from whom the data come.
-func (r *run) tellReturn() (Event, Payload) {
+func (r *run) tellReturn() (Event, Facts) {
 	r.replaced = true
 	r.noteCause()
 	r.outcome.Ended = Rejoined
@@ -157,47 +156,47 @@ func (r *run) tellReturn() (Event, Payload) {
 		r.tell(func(p *Progress) { p.Loss = told })
 		r.options.Log.Warn().Msg("recovery: " + told)
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 // removeMember has the cluster forget the identity whose log was lost.
-func (r *run) removeMember() (Event, Payload) {
+func (r *run) removeMember() (Event, Facts) {
 	if err := r.member.Peers.Remove(r.ctx, &r.survey); err != nil {
-		return PeersSilent, Payload{Err: err}
+		return PeersSilent, Facts{Err: err}
 	}
 	r.options.Log.Info().Str("member", r.survey.Own.ID.String()).Msg("recovery: this member's old identity is out of the cluster")
-	return Left, Payload{}
+	return Left, Facts{}
 }
 
-func (r *run) addMember() (Event, Payload) {
+func (r *run) addMember() (Event, Facts) {
 	if err := r.member.Peers.Add(r.ctx, &r.survey); err != nil {
-		return PeersSilent, Payload{Err: err}
+		return PeersSilent, Facts{Err: err}
 	}
 	r.options.Log.Info().Msg("recovery: the cluster has taken this member in anew")
-	return Entered, Payload{}
+	return Entered, Facts{}
 }
 
 // tellPeers comes before a generation is begun: whoever finds that in the store, and then calls the roll, must not hear of this
 // member as one without data.
-func (r *run) tellPeers() (Event, Payload) {
+func (r *run) tellPeers() (Event, Facts) {
 	if r.member.Peers != nil {
 		r.member.Peers.Tell(peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 // adoptCluster has etcd started with the members that the cluster has.
-func (r *run) adoptCluster() (Event, Payload) {
-	r.start = Start{InitialCluster: r.survey.InitialCluster(r.member.Name)}
-	return "", Payload{}
+func (r *run) adoptCluster() (Event, Facts) {
+	r.joins = r.survey.InitialCluster(r.member.Name)
+	return "", Facts{}
 }
 
 // barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
 func barelyBegun(stands datadir.Position) bool { return stands.Members == 0 && stands.Index == 0 }
 
 // waitsAnew says that the peers are waited for, for another reason than before.
-func (r *run) waitsAnew(event Event, decision statemachine.Decision, reason string) bool {
-	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && decision.To == AskPeers {
+func (r *run) waitsAnew(event Event, payload Facts, decision statemachine.Decision, reason string) bool {
+	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && payload.Told.answers() && decision.To == AskPeers {
 		news := reason != r.waitsFor
 		r.waitsFor = reason
 		return news
@@ -220,7 +219,7 @@ func (r *run) findSuccessor(c *peers.Survey) {
 		r.identity.Generation = max(r.identity.Generation, generationOf(c, r.identity))
 	case c.Cluster != "" && c.Cluster != id:
 		r.compareClusters(c, id)
-	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
+	case r.core.Facts.Volume == VolumeValid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
 	if c.Outdated == nil && c.Listing == peers.Started && r.stands.MemberID != 0 {
@@ -231,8 +230,8 @@ func (r *run) findSuccessor(c *peers.Survey) {
 // ofAnother says that the volume is another member's of this cluster. etcd would take that one's identity, which then were there twice.
 func (r *run) ofAnother() error {
 	is, self := r.stands, r.member
-	listed := slices.ContainsFunc(self.Members, func(m seed.Member) bool { return m.Name == is.Name })
-	moved := slices.ContainsFunc(is.PeerURLs, func(at string) bool { return slices.Contains(self.PeerURLs, at) })
+	listed := self.Members[is.Name] != nil
+	moved := slices.ContainsFunc(is.PeerURLs, func(at string) bool { return slices.Contains(self.PeerURLs.StringSlice(), at) })
 	if is.Name == self.Name || !listed || moved {
 		return nil
 	}

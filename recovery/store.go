@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
@@ -43,7 +45,7 @@ type inStore struct {
 }
 
 // askTheStore finds out whose the store is and what is kept.
-func (r *run) askTheStore() (Event, Payload) {
+func (r *run) askTheStore() (Event, Facts) {
 	ctx, cancel := r.beforeServing(patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
@@ -59,23 +61,36 @@ func (r *run) askTheStore() (Event, Payload) {
 		r.asked = false
 		r.sayUsed()
 	}
-	if why := r.untrusted(now); why != nil && owner != Others && owner != NotOwned && owner != Unclaimed {
-		return KeysLacking, Payload{Err: why}
+	if why := r.untrusted(now); why != nil && owner != StoreOthers && owner != StoreNotOwned && owner != StoreUnclaimed {
+		return Answered, Facts{Told: StoreLocked, Err: why}
 	}
-	if owner == Ours && now.path.Revision > 0 && r.mayTakeItsPlace() {
+	if owner == StoreOurs && now.path.Revision > 0 && r.mayTakeItsPlace() {
 		why, err := r.lives(ctx, now)
 		if err != nil {
-			return StoreSilent, Payload{Err: err}
+			return r.silence(err)
 		}
 		if why != nil {
-			return Alive, Payload{Err: why}
+			return Answered, Facts{Told: StoreInUse, Err: why}
 		}
 	}
 	r.silent = 0
-	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
+	why := r.doubt(owner)
+	if owner == StoreOurs && now.path.Revision == 0 {
+		owner = StoreBare
+	}
+	return Answered, Facts{Told: owner, Behind: r.behind(now), Asked: r.asked, Err: why}
 }
 
-func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
+// silence is the answer of a store that cannot be asked now.
+func (r *run) silence(why error) (Event, Facts) {
+	told := StoreAway
+	if r.now().Sub(r.silentSince) >= r.serveAfter {
+		told = StoreLongAway
+	}
+	return Answered, Facts{Told: told, Err: why}
+}
+
+func (r *run) ask(ctx context.Context) (now inStore, owner StoreState, err error) {
 	first, generations, err := r.born(ctx)
 	switch {
 	case err != nil:
@@ -98,8 +113,8 @@ func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
 	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
-	if owner == Ours && !now.adopted && now.owner != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
-		owner = NotOwned // a copy of the owner's volume, it may be
+	if owner == StoreOurs && !now.adopted && now.owner != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
+		owner = StoreNotOwned // a copy of the owner's volume, it may be
 	}
 	err = r.find(ctx, &now)
 	return now, owner, err
@@ -119,34 +134,34 @@ func (r *run) extent(ctx context.Context, generation int) (head archive.Head, re
 
 // findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
 // If a generation was begun meanwhile, the claim will be lost.
-func (r *run) findEnd() (Event, Payload) {
+func (r *run) findEnd() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	now, _, err := r.ask(ctx)
 	switch {
 	case errors.Is(err, format.ErrUntrusted):
-		return KeysLacking, Payload{Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}
 	case err != nil:
-		return StoreSilent, Payload{Err: err}
+		return StoreSilent, Facts{Err: err}
 	}
 	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
 		r.kept = now
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
 // doubt says why a store is not asked any further.
-func (r *run) doubt(owner Owner) error {
+func (r *run) doubt(owner StoreState) error {
 	switch {
-	case owner == Others:
+	case owner == StoreOthers:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)
-	case owner == NotOwned:
+	case owner == StoreNotOwned:
 		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner, r.kept.first.Cluster, r.owns(), r.notAdopted())
-	case owner == Unclaimed:
+	case owner == StoreUnclaimed:
 		return fmt.Errorf("%s is cluster %s's%s", r.options.Archive, r.kept.first.Cluster, r.notAdopted())
-	case owner != Nobody && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
+	case owner != StoreEmpty && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
@@ -175,7 +190,7 @@ func (r *run) notAdopted() string {
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
-		Members: []seed.Member{{Name: r.member.Name, PeerURLs: r.member.PeerURLs}}, Generation: r.kept.newest.Number + 1,
+		Members: types.URLsMap{r.member.Name: r.member.PeerURLs}, Generation: r.kept.newest.Number + 1,
 	}
 }
 
@@ -211,18 +226,18 @@ func (r *run) find(ctx context.Context, now *inStore) (err error) {
 func (r *run) source() restore.Source { return restore.From(r.options.Archive, r.kept.path, nil) }
 
 // measureRoom compares what is needed with what is free, before anything is fetched.
-func (r *run) measureRoom() (Event, Payload) {
+func (r *run) measureRoom() (Event, Facts) {
 	if err := r.movable(); err != nil {
 		return broke(err)
 	}
 	if err := r.makeRoom(r.source(), patience); err != nil {
-		return RoomLacking, Payload{Err: err}
+		return RoomLacking, Facts{Err: err}
 	}
-	return RoomEnough, Payload{}
+	return RoomEnough, Facts{}
 }
 
 // buildData fetches and builds. Whether the trouble is the store's, the backup's or the volume's is told by the error.
-func (r *run) buildData() (Event, Payload) {
+func (r *run) buildData() (Event, Facts) {
 	if event, payload := r.dropUnfinished(); event != "" {
 		return event, payload
 	}
@@ -241,7 +256,7 @@ func (r *run) buildData() (Event, Payload) {
 		return r.unbuilt(err)
 	}
 	if r.member.Alone && !r.asked && result.Voters > 1 {
-		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
+		return Grown, Facts{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
 	}
 	r.position = r.plan(result)
 	begun := archive.Identity{Cluster: r.position.Generation.Cluster, Generation: r.position.Generation.Number}
@@ -250,7 +265,7 @@ func (r *run) buildData() (Event, Payload) {
 	}
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
-	return Built, Payload{}
+	return Built, Facts{}
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
@@ -316,7 +331,7 @@ func (r *run) leftBehind() string {
 // the backups.
 func (r *run) mayTakeItsPlace() bool {
 	f := r.core.Facts
-	return f.Alone || f.Condition != Valid || r.asked || f.nobodyHas()
+	return f.Alone || f.Volume != VolumeValid || r.asked || f.nobodyHas()
 }
 
 // lives says that the process that writes the newest generation may be alive: it has not released the generation, it did not run on this
@@ -359,7 +374,7 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 // ranHere tells whether the process that writes the newest generation ran on this volume. Valid data that lack what its session has
 // stored are a copy, or older: etcd had that on its disk before it was stored.
 func (r *run) ranHere(now inStore) bool {
-	if r.core.Facts.Condition == Valid {
+	if r.core.Facts.Volume == VolumeValid {
 		return !r.behind(now) && now.owner == r.owns()
 	}
 	return r.identity.Session != "" && r.identity.Session == now.head.Session()
