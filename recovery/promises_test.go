@@ -170,7 +170,7 @@ func lots() (all []lot) {
 
 // sensible says that a store can be like that for this volume.
 func (l lot) sensible() bool {
-	switch l.owner {
+	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
 	case StoreUnverified:
 		return !l.kept
 	case StoreEmpty:
@@ -185,7 +185,6 @@ func (l lot) sensible() bool {
 		return l.found == VolumeValid && !l.behind && !l.requested
 	case StoreOthers:
 		return l.found != VolumeEmpty
-	case StoreOurs:
 	}
 	return true
 }

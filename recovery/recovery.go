@@ -19,6 +19,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/recovery/peers"
@@ -87,8 +88,6 @@ type Peers interface {
 
 // Recovery decides what becomes of a data directory. One run goes on at a time. Its exported methods may be called from any goroutine.
 type Recovery struct {
-	*initialization
-
 	options Options
 	volume  datadir.Validator
 	rules   *statemachine.Rules[Facts, Facts]
@@ -100,11 +99,19 @@ type Recovery struct {
 	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
 	stillness  time.Duration                         // how long nobody may have added to a generation before it is replaced
 
-	mu    sync.Mutex
-	facts Progress
-	said  bool // that the restore that is asked for was done before
+	stopped context.Context // ends with Close; the context of every run
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
+	// Of one run at a time.
+	said     bool // that the restore that is asked for was done before
 	replaced bool // the data that the last start died of are out of the way
+
+	mu       sync.Mutex // of what follows
+	progress Progress
+	status   bootstrap.InitializationStatus
+	config   etcdconf.Document // what the last initialization went by; empty if there was none
+	why      error             // why it failed; nil if it did not, or none has ended
 }
 
 // New returns a Recovery in status New, which touches nothing yet. Whoever calls it calls Close.
@@ -119,8 +126,9 @@ func New(options Options) *Recovery {
 	if err != nil {
 		panic("recovery: the linker has set no duration: " + err.Error())
 	}
+	stopped, stop := context.WithCancel(context.Background())
 	return &Recovery{
-		initialization: newInitialization(), options: options, volume: datadir.Validator{Run: options.Validate},
+		stopped: stopped, stop: stop, status: bootstrap.New, options: options, volume: datadir.Validator{Run: options.Validate},
 		rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now,
 		stillness: stillness, serveAfter: comparing, lateMounts: settling,
 	}

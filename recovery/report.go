@@ -28,7 +28,6 @@ type Progress struct {
 	Bytes      int64   // rebuilt so far
 	Of         int64   // about how many that will be; 0 if that is not known
 	Rate       float64 // bytes a second
-	Aside      string  // where the data directory that was replaced is; empty if none was
 }
 
 // Left is how long building will still take, if it goes on as until now; 0 if that is not known.
@@ -46,13 +45,13 @@ func (p Progress) Restores() bool { return p.Loss != "" }
 func (r *Recovery) Progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.facts
+	return r.progress
 }
 
 func (r *Recovery) tell(change func(*Progress)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	change(&r.facts)
+	change(&r.progress)
 }
 
 // report tells people of a step, and keeps why a run is refused.
@@ -191,7 +190,7 @@ func (r *run) endOfBackups() int64 {
 // gone is how many revisions of the newest generation, as far as is known, do not come back.
 func (r *run) gone() int64 {
 	known := r.endOfBackups()
-	if r.kept.successor.Number == 0 {
+	if r.successor().Number == 0 {
 		known = max(known, r.stands.HighestRevision)
 	}
 	return known - r.kept.path.Revision
@@ -341,7 +340,7 @@ func (r *run) wayOut(row *Row, cause error) string {
 		return putNameBack
 	case errors.Is(cause, archive.ErrUnsigned):
 		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
-	case row.From == Decide && r.core.Facts.Told == StoreLocked && !r.kept.known: // so no revision can be named
+	case row.From == Decide && r.core.Facts.Told == StoreLocked && r.kept.first.Cluster == "": // so no revision can be named
 		return believe
 	}
 	if row.From == Decide {

@@ -61,17 +61,16 @@ func (r *run) roomFor(c *peers.Survey) error {
 
 // holds is what the others are told of the volume.
 func (r *run) holds() peers.Holds {
-	switch r.core.Facts.Volume {
-	case VolumeCorrupt:
+	switch volume := r.core.Facts.Volume; {
+	case volume == VolumeCorrupt:
 		return peers.Ruins
-	case VolumeEmpty:
+	case volume == VolumeEmpty:
 		return peers.Nothing
-	case VolumeValid:
-		if r.older != nil {
-			return peers.Older
-		}
+	case volume == VolumeValid && r.older != nil:
+		return peers.Older
+	default:
+		return peers.Data
 	}
-	return peers.Data
 }
 
 // restore is the id of the restore that is asked for and was not done.
@@ -283,15 +282,10 @@ func (r *run) askWhose() {
 	r.whoseAsked = r.now()
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
-	first, generations, err := r.born(ctx)
-	if r.storeAway = err != nil; r.storeAway || first.Cluster == "" {
-		return
+	there, err := r.born(ctx)
+	if r.storeAway = err != nil; !r.storeAway && there.first.Cluster != "" {
+		r.etcd, r.own = there.etcd(), there.first.Cluster
 	}
-	r.etcd = first.Etcd
-	if len(generations) > 0 {
-		r.etcd = generations[len(generations)-1].Etcd
-	}
-	r.own = first.Cluster
 }
 
 // compareClusters is for volume and peers that are not of one cluster of etcd's.
@@ -302,17 +296,21 @@ func (r *run) compareClusters(c *peers.Survey, id string) {
 		c.Outdated = restoredSince(r.identity.Generation, c.Generation)
 		return
 	}
-	generations, err := r.generations(ctx)
-	was, is := placeOf(generations, id), placeOf(generations, c.Cluster)
-	switch {
-	case err != nil && r.options.Archive != nil:
-		c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
-		c.InTheWay = c.Outdated
-	case was >= 0 && is > was:
-		c.Outdated = restoredSince(generations[was].Number, generations[is].Number)
-	default:
-		c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
+	var generations []archive.Generation
+	if r.options.Archive != nil {
+		var err error
+		if generations, err = r.options.Archive.Generations(ctx); err != nil || generations == nil {
+			err = cmp.Or(err, errors.New("there is nothing in it"))
+			c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
+			c.InTheWay = c.Outdated
+			return
+		}
 	}
+	if was, is := placeOf(generations, id), placeOf(generations, c.Cluster); was >= 0 && is > was {
+		c.Outdated = restoredSince(generations[was].Number, generations[is].Number)
+		return
+	}
+	c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
 }
 
 // overtaken says why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd would: after a
@@ -350,25 +348,24 @@ func (r *run) storeHasMore() (older, err error) {
 }
 
 func (r *run) compareStore(ctx context.Context) (older, err error) {
-	generations, err := r.generations(ctx)
-	if errors.Is(err, errNoGenerations) {
+	if r.options.Archive == nil {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	newest := generations[len(generations)-1]
+	generations, err := r.options.Archive.Generations(ctx)
+	last := lastOf(generations)
 	switch {
-	case newest.Cluster != r.identity.Cluster:
+	case err != nil:
+		return nil, err
+	case last.Number == 0 || last.Cluster != r.identity.Cluster:
 		return nil, nil // nothing is known of the volume there
-	case newest.Number > r.identity.Generation:
-		return restoredSince(r.identity.Generation, newest.Number), nil
+	case last.Number > r.identity.Generation:
+		return restoredSince(r.identity.Generation, last.Number), nil
 	}
-	head, reservation, err := r.extent(ctx, newest.Number)
+	head, reservation, err := r.extent(ctx, last.Number)
 	if err != nil {
 		return nil, err
 	}
-	if r.needs = head.Revision(); reservation.Generation == newest.Number {
+	if r.needs = head.Revision(); reservation.Generation == last.Number {
 		r.needs = max(r.needs, reservation.Revision-margin)
 	}
 	return r.olderThan(head, reservation), nil
@@ -386,20 +383,6 @@ func (r *run) olderThan(head archive.Head, reservation archive.Reservation) erro
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and member %s, which they do not know, has written to the store", writer)
 	}
 	return nil
-}
-
-var errNoGenerations = errors.New("there is no store, or nothing in it")
-
-// generations are those in the store, at least one.
-func (r *run) generations(ctx context.Context) ([]archive.Generation, error) {
-	if r.options.Archive == nil {
-		return nil, errNoGenerations
-	}
-	generations, err := r.options.Archive.Generations(ctx)
-	if err == nil && len(generations) == 0 {
-		err = errNoGenerations
-	}
-	return generations, err
 }
 
 // errRestored is of data whose cluster was restored since, so that another one goes on.

@@ -27,23 +27,6 @@ const (
 	margin = archive.Margin
 )
 
-// inStore is what the store has.
-type inStore struct {
-	known      bool // somebody has founded it
-	first      archive.Cluster
-	newest     archive.Generation  // the zero value if there is none
-	successor  archive.Generation  // that was restored from the volume's; the zero value if none was
-	head       archive.Head        // of the newest one
-	reserved   archive.Reservation // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
-	path       archive.Path
-	notKept    error    // why there is no path
-	owner      string   // whose it is
-	restores   []string // ids of those that were done
-	adoptions  []string // owners that have adopted it, this one included if that is asked for
-	usedBefore bool     // the one that is asked for was
-	adopted    bool     // a person has named the store's cluster, and that was not done before
-}
-
 // askTheStore finds out whose the store is and what is kept.
 func (r *run) askTheStore() (Event, Facts) {
 	ctx, cancel := r.beforeServing(patience)
@@ -54,7 +37,7 @@ func (r *run) askTheStore() (Event, Facts) {
 	}
 	r.silentSince = time.Time{}
 	r.kept = now
-	if r.asked && now.usedBefore { // so that the next start need not ask the store
+	if r.asked && r.usedBefore(now) { // so that the next start need not ask the store
 		if err := r.rememberUsed(); err != nil {
 			return broke(err)
 		}
@@ -91,33 +74,36 @@ func (r *run) silence(why error) (Event, Facts) {
 }
 
 func (r *run) ask(ctx context.Context) (now inStore, owner StoreState, err error) {
-	first, generations, err := r.born(ctx)
-	switch {
-	case err != nil:
-		return inStore{}, "", err
-	case first.Cluster == "":
+	if now, err = r.born(ctx); err != nil {
+		return now, "", err
+	}
+	if now.first.Cluster == "" {
 		return r.unnamed(ctx)
 	}
-	now.known, now.first = true, first
-	owner, err = r.owner(ctx, now.first, generations)
-	now.owner, now.adoptions = ownerOf(first, generations), archive.Adoptions(generations)
-	if now.adopted = r.adopts(first, generations); now.adopted {
-		now.adoptions = r.adoptions(generations)
-	}
-	if err != nil || len(generations) == 0 {
+	owner, err = r.owner(ctx, now)
+	if err != nil || now.newest.Number == 0 {
 		return now, owner, err
 	}
-	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
-	now.restores = archive.Restores(generations)
-	now.usedBefore = r.options.Request != nil && slices.Contains(now.restores, r.options.Request.ID)
 	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
-	if owner == StoreOurs && !now.adopted && now.owner != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
+	if owner == StoreOurs && !now.adopted && now.owner() != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
 		owner = StoreNotOwned // a copy of the owner's volume, it may be
 	}
-	err = r.find(ctx, &now)
+	target := archive.Target{}
+	if r.asked && !r.usedBefore(now) {
+		target = r.options.Request.Target
+	}
+	now.path, err = r.options.Archive.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) {
+		now.path, now.notKept, err = archive.Path{}, err, nil
+	}
 	return now, owner, err
+}
+
+// usedBefore tells whether the restore that is asked for was done, on whatever volume.
+func (r *run) usedBefore(now inStore) bool {
+	return slices.Contains(archive.Restores(now.generations), r.options.Request.ID)
 }
 
 // extent is how far a generation goes in the store, and what was reserved last; the zero value if nothing ever was.
@@ -158,7 +144,7 @@ func (r *run) doubt(owner StoreState) error {
 	case owner == StoreOthers:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)
 	case owner == StoreNotOwned:
-		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner, r.kept.first.Cluster, r.owns(), r.notAdopted())
+		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner(), r.kept.first.Cluster, r.owns(), r.notAdopted())
 	case owner == StoreUnclaimed:
 		return fmt.Errorf("%s is cluster %s's%s", r.options.Archive, r.kept.first.Cluster, r.notAdopted())
 	case owner != StoreEmpty && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
@@ -207,19 +193,6 @@ func (r *run) behind(now inStore) bool {
 	default:
 		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
 	}
-}
-
-// find looks for the way to the target: the one that is asked for, or the newest state.
-func (r *run) find(ctx context.Context, now *inStore) (err error) {
-	target := archive.Target{}
-	if r.asked && !now.usedBefore {
-		target = r.options.Request.Target
-	}
-	now.path, err = r.options.Archive.Find(ctx, target)
-	if errors.Is(err, archive.ErrNotKept) {
-		now.path, now.notKept, err = archive.Path{}, err, nil
-	}
-	return err
 }
 
 // source is what the data directory is built from.
@@ -284,8 +257,8 @@ func (r *run) plan(result seed.Result) position {
 			Heading: format.Heading{}, Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 			Session:  archive.NewSession(),
-			Restored: r.kept.restores, // retention may let the generations go that tell
-			Adopted:  r.kept.adoptions,
+			Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
+			Adopted:  r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
 		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
@@ -308,18 +281,23 @@ type life struct {
 	until time.Time      // when the generation will have been silent for long enough, by this clock; zero if nothing is waited for
 }
 
-// restoredFrom is the generation that was restored from a cluster's; the zero value if none was.
-func restoredFrom(generations []archive.Generation, cluster string) (next archive.Generation) {
-	at := placeOf(generations, cluster)
-	if at < 0 || at+1 == len(generations) || generations[at+1].Parent != generations[at].Number {
-		return next
+// successor is the generation that was restored from the volume's; the zero value if none was.
+func (r *run) successor() (next archive.Generation) {
+	all := r.kept.generations
+	if at := placeOf(all, hex(r.stands.ClusterID)); at >= 0 && at+1 < len(all) && all[at+1].Parent == all[at].Number {
+		next = all[at+1]
 	}
-	return generations[at+1]
+	return next
+}
+
+// placeOf is where a cluster of etcd's stands in the history of a store, by its label; -1 if it is not there.
+func placeOf(generations []archive.Generation, cluster string) int {
+	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Etcd == cluster })
 }
 
 // leftBehind is how much the volume got after another cluster had taken its place.
 func (r *run) leftBehind() string {
-	next := r.kept.successor
+	next := r.successor()
 	if next.Number == 0 || r.stands.HighestRevision <= next.ParentRevision {
 		return ""
 	}
@@ -375,7 +353,7 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 // stored are a copy, or older: etcd had that on its disk before it was stored.
 func (r *run) ranHere(now inStore) bool {
 	if r.core.Facts.Volume == VolumeValid {
-		return !r.behind(now) && now.owner == r.owns()
+		return !r.behind(now) && now.owner() == r.owns()
 	}
 	return r.identity.Session != "" && r.identity.Session == now.head.Session()
 }

@@ -164,7 +164,7 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
 		`"etcd-9" is none of its members`:     func(s *Seed) { s.Name = "etcd-9" },
-		`duplicate urls`:                      func(s *Seed) { s.Members["other"] = s.Members["default"] },
+		`member exists with identical ID`:     func(s *Seed) { s.Members["other"] = s.Members["default"] },
 		`the cluster has no token`:            func(s *Seed) { s.Token = "" },
 		`it is not empty, it holds something`: func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
 		`not a directory`:                     func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
