@@ -3,6 +3,7 @@ package writer
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,6 +11,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 )
 
 // damage changes a byte of an object.
@@ -103,17 +105,41 @@ func TestADamagedEndIsNoticedWhileTheMemberRuns(t *testing.T) {
 }
 
 // Somebody who may create objects takes the name that comes next. What is known of the end of the chain would hold for minutes.
-func TestWhatCannotBeReadAtTheNextPositionOfAMemberThatRunsIsAnsweredAtOnce(t *testing.T) {
-	s := begun(t)
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.store.SetContent(archive.SegmentName(1, format.After(s.etcd.Revision())), make([]byte, 100))
-	s.put("a", "2")
-	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil && f.Trouble == nil }, "a full is made")
-	s.awaitStored(s.put("a", "3"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.requireAllKept()
-	s.requireChains(2)
+func TestWhatCannotBeUsedAtTheNextPositionOfAMemberThatRunsIsAnsweredAtOnce(t *testing.T) {
+	made := formattest.NewKeys(t)
+	signs := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
+	for name, made := range map[string]struct {
+		by    *format.Keys
+		start func(s *stand) format.Start
+	}{
+		"garbage":             {by: signs},
+		"another cluster's":   {signs, func(s *stand) format.Start { start := s.head().Start; start.Cluster = "beef"; return start }},
+		"without a signature": {keys, func(s *stand) format.Start { return s.head().Start }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			s.with(signs)
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			require.NoError(t, s.Flush(t.Context()))
+			content := make([]byte, 100)
+			if made.start != nil {
+				builder, err := format.NewSegmentBuilder(made.by, made.start(s))
+				require.NoError(t, err)
+				object, err := builder.Finish(format.Source{Member: "1"})
+				require.NoError(t, err)
+				content, err = io.ReadAll(object.Reader())
+				require.NoError(t, err)
+			}
+			s.store.SetContent(archive.SegmentName(1, s.head().Position), content)
+			s.put("a", "2")
+			s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil && f.Trouble == nil }, "a full is made")
+			s.awaitStored(s.put("a", "3"))
+			require.NoError(t, s.Flush(t.Context()))
+			s.requireAllKept()
+			s.requireChains(2)
+		})
+	}
 }
 
 func TestWhereNoFullCanBeBelievedAnotherBeginsAnew(t *testing.T) {

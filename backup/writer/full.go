@@ -469,7 +469,7 @@ func (w *Writer) mayCount(f *full) func(context.Context, archive.Full) error {
 	return func(ctx context.Context, full archive.Full) error {
 		head, err := in.Head(ctx, full.Generation)
 		switch {
-		case errors.Is(err, format.ErrDamaged), err == nil && head.Damaged != nil: // nobody goes on from there
+		case archive.NotVerified(err), err == nil && head.Damaged != nil: // nobody goes on from there
 			return nil
 		case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
 			return err

@@ -3,6 +3,7 @@ package writer
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"regexp"
 	"sync/atomic"
@@ -85,6 +86,28 @@ func TestAListingThatLacksWhatAFormerLifeHasStoredIsNotBelieved(t *testing.T) {
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireChains(1)
 	s.requireAllKept()
+}
+
+func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
+	s := begun(t)
+	require.NoError(t, s.Flush(t.Context()))
+	s.end()
+	generation, head := s.newest()
+	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {
+		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
+		content, err := io.ReadAll(object.Reader())
+		require.NoError(t, err)
+		s.store.SetContent(archive.SegmentName(1, object.Position), content)
+		h := &hiding{Store: s.store}
+		h.hides.Store(regexp.MustCompile(object.Position.String()))
+		seen, err := found{archive: archive.New(h, keys), generation: generation, last: object.Position}.find(t.Context(), nil, "session", false)
+		if gone {
+			require.NoError(t, err)
+			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")
+		} else {
+			require.ErrorContains(t, err, "its listing ends at revision")
+		}
+	}
 }
 
 // mergeAll merges all segments and deletes them but for the last, and what was merged as well: as if a listing's page were lost.

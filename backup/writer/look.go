@@ -124,9 +124,9 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 		w.remote.archive = seen.archive
 	}
 	nothing := errors.Is(err, store.ErrNotFound)
-	damaged := errors.Is(err, format.ErrDamaged) && !seen.head.PastEnd.IsZero()
+	damaged := archive.NotVerified(err) && !seen.head.PastEnd.IsZero() // the end is, and not the store
 	switch {
-	case errors.Is(err, archive.ErrForeign):
+	case errors.Is(err, archive.ErrForeign) && !damaged:
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
 	case errors.Is(err, archive.ErrUnsigned):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; give it, or point --backup-store at another place", err)})
@@ -586,29 +586,36 @@ func (f *found) superseded(by archive.Generation) error {
 }
 
 // believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,
-// or lose a page. No chain begins anew, or goes on from an older place, because of that.
+// or lose a page. No chain begins anew, or goes on from an older place, because of that. What is another cluster's by now is gone.
 func (f *found) believe(ctx context.Context) error {
 	head := f.head
 	if !head.Empty() && head.Cluster != f.generation.Cluster {
 		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.archive, archive.ErrForeign, head.Cluster, f.generation.Cluster)
 	}
+	there := func(cluster string, err error) error {
+		if err == nil && cluster != f.generation.Cluster {
+			return archive.ErrForeign
+		}
+		return err
+	}
 	err, what := error(store.ErrNotFound), ""
 	if f.full != "" && (head.Empty() || head.Full.Name() < f.full) {
-		what = "full " + f.full
-		_, err = f.archive.Full(ctx, f.generation.Number, f.full)
+		full, failed := f.archive.Full(ctx, f.generation.Number, f.full)
+		err, what = there(full.Cluster, failed), "full "+f.full
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
 			return nil // whatever was stored since leads nowhere
 		}
 	}
 	if archive.Unusable(err) && head.Position.Compare(f.last) <= 0 {
-		what = "segment " + f.last.String()
-		_, err = f.archive.Manifest(ctx, f.generation.Number, f.last)
+		segment, failed := f.archive.Manifest(ctx, f.generation.Number, f.last)
+		err, what = there(segment.Cluster, failed), "segment "+f.last.String()
 	}
-	if err == nil {
-		err = &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %s is there", max(0, head.Revision()), what)}
-	}
-	if archive.Unusable(err) {
+	switch {
+	case err == nil:
+		return &store.Unavailable{Cause: fmt.Errorf("its listing ends at revision %d, although %s is there", max(0, head.Revision()), what)}
+	case archive.Unusable(err):
 		return nil
+	default:
+		return err
 	}
-	return err
 }

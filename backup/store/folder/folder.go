@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"syscall"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
 )
 
 var errNoLinks = errors.New("the file system has no hard links, so it cannot create a file that is complete or absent")
@@ -80,7 +80,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	case err != nil:
 		return nil, s.failed("cannot read "+name, err)
 	case file == nil:
-		return http.NoBody, nil
+		return wire.Empty(), nil
 	case length < 0:
 		length = 1<<62 - 1
 	}
