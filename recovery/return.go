@@ -144,8 +144,8 @@ func (r *run) tellReturn() (Event, Facts) {
 		volume = "the volume was put back to an older state: " + r.survey.Outdated.Error()
 	}
 	var from []string
-	for _, m := range r.survey.Members {
-		if m.ID != r.survey.Own.ID && m.Name != "" {
+	for _, m := range r.survey.Others() {
+		if m.Name != "" {
 			from = append(from, m.Name)
 		}
 	}
