@@ -150,8 +150,7 @@ func (u *Unable) again(err error, next time.Duration) *Unable {
 
 func (b *Backups) settings(etcd writer.Etcd, of Data) writer.Options {
 	return writer.Options{
-		Open: func(context.Context) (*archive.Archive, error) { return b.archive, nil },
-		Keys: b.options.Keys, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
+		Archive: b.archive, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
 		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: of.Dir, Owner: of.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
 	}
 }

@@ -21,16 +21,11 @@ func published(known Facts) *facts.Backups {
 	about := &facts.Backups{
 		Store: known.Store, Cluster: is.Cluster, Owner: is.Owner, Generation: is.Generation, Role: roles[is.Role], Revision: is.Stored, BehindRevisions: is.Behind, BehindSeconds: is.BehindFor.Seconds(),
 		NextFull: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
-		Trouble: trouble(known),
+		FullRunning: is.FullRunning, Trouble: trouble(known),
 	}
 	if kept.To > 0 {
 		about.Window = window(known)
 		about.Spans = spansUpTo(*about.Window, known)
-	}
-	if run := is.FullRunning; run != nil {
-		about.FullRunning = &facts.Run{
-			Reason: run.Reason, Since: run.Since, Doing: run.Doing, Sent: run.Sent, Of: run.Of, LeftSeconds: run.Left.Seconds(),
-		}
 	}
 	about.LastFull, about.LastVerified = lastFull(known), lastVerified(known)
 	return about
@@ -91,10 +86,10 @@ func lastVerified(known Facts) *facts.Proof {
 // trouble is what keeps backups from being made, or from being tested or deleted.
 func trouble(known Facts) *facts.Trouble {
 	unable := known.Unable
-	if is := known.Shipped.Trouble; unable == nil && is != nil {
-		return &facts.Trouble{Since: is.Since, Times: is.Times, Message: is.Text, NextTry: is.NextTry}
-	}
 	if unable == nil {
+		if known.Shipped.Trouble != nil {
+			return known.Shipped.Trouble
+		}
 		unable = known.Undone
 	}
 	if unable == nil {

@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -35,9 +34,8 @@ func BenchmarkSecond(b *testing.B) {
 		require.NoError(b, err)
 	}
 	writer, err := New(Options{
-		Open: func(context.Context) (*archive.Archive, error) { return archive.New(memory.New(), keys), nil },
-		Keys: keys, Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
-		DataDir: b.TempDir(), Log: zerolog.Nop(),
+		Archive: archive.New(memory.New(), keys), Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
+		DataDir: b.TempDir(), Session: archive.NewSession(), Log: zerolog.Nop(),
 	})
 	require.NoError(b, err)
 	writer.core.Facts.leads = true

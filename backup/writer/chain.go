@@ -81,7 +81,7 @@ func (w *Writer) capture() {
 		w.stuck(err)
 	default:
 		w.again = again
-		c.hurry, c.gap, w.local = c.hurry && again, time.Time{}, nil
+		c.hurry, c.gap, w.troubles[aboutCapture] = c.hurry && again, time.Time{}, nil
 	}
 }
 
@@ -151,7 +151,7 @@ type drawn struct {
 // draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
 // is a segment all the same.
 func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
-	builder, err := format.NewSegmentBuilder(w.options.Keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.keys, *w.chain.tail)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,9 @@ func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
 		if err := d.add(rows); err != nil {
 			return nil, err
 		}
-		w.spare(rows)
+		if rows.Buckets != nil {
+			w.chain.bucketsAfter = time.Now().Add(100 * rows.Held)
+		}
 	}
 	if d.small != nil {
 		d.applied = w.options.Etcd.AppliedIndex()
@@ -211,12 +213,6 @@ func (w *Writer) bucketsDue(applied uint64) bool {
 	return !w.outdated(applied) && (w.chain.hurry || w.chain.applied != applied && time.Now().After(w.chain.bucketsAfter))
 }
 
-func (w *Writer) spare(rows capture.Rows) {
-	if rows.Buckets != nil {
-		w.chain.bucketsAfter = time.Now().Add(100 * rows.Held)
-	}
-}
-
 // changed are the small buckets that the chain has otherwise, or not at all.
 func (w *Writer) changed(small []*format.Bucket) (changed []*format.Bucket) {
 	if w.chain.buckets == nil {
@@ -257,18 +253,14 @@ func (w *Writer) wait(builder *format.SegmentBuilder, source format.Source) erro
 		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
 		w.chain.held = &object
 	}
-	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: w.changedAt()})
+	since := time.Now() // when the first change was seen that is not captured
+	if len(w.chain.markers) > 0 {
+		since = w.chain.markers[0].seen
+	}
+	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: since})
 	tail := object.Start()
 	w.chain.tail = &tail
 	return nil
-}
-
-// changedAt is when the first change was seen that is not captured.
-func (w *Writer) changedAt() time.Time {
-	if len(w.chain.markers) == 0 {
-		return time.Now()
-	}
-	return w.chain.markers[0].seen
 }
 
 // end adds what comes behind the rows.
@@ -361,14 +353,14 @@ func (w *Writer) retake() {
 
 // aligned tells whether what waits, or else the tail, goes on from the head already.
 func (w *Writer) aligned(head archive.Head) bool {
-	switch {
-	case w.chain.tail == nil || w.chain.tail.Generation != head.Generation || w.chain.tail.Cluster != head.Cluster:
+	tail := w.chain.tail
+	if tail == nil || tail.Generation != head.Generation || tail.Cluster != head.Cluster {
 		return false
-	case len(w.chain.waiting) > 0:
-		return w.chain.waiting[0].position == head.Position && w.chain.waiting[0].before == head.Before
-	default:
-		return w.chain.tail.Position == head.Position && w.chain.tail.Before == head.Before
 	}
+	if len(w.chain.waiting) > 0 {
+		return w.chain.waiting[0].position == head.Position && w.chain.waiting[0].before == head.Before
+	}
+	return tail.Position == head.Position && tail.Before == head.Before
 }
 
 // takeUp goes on from the segments that wait in the spool, if they follow the head.
@@ -376,11 +368,11 @@ func (w *Writer) takeUp(head archive.Head) bool {
 	if err := w.spool.Remove(head.Position); err != nil {
 		return false
 	}
-	first, ok := w.spool.First()
-	if !ok || first.Position != head.Position {
+	waits := w.spool.Entries()
+	if len(waits) == 0 || waits[0].Position != head.Position {
 		return false
 	}
-	manifest, err := w.spool.Manifest(first.Position, w.options.Keys)
+	manifest, err := w.spool.Manifest(head.Position, w.keys)
 	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation ||
 		head.Outdates(manifest) {
 		return false
@@ -394,8 +386,8 @@ func (w *Writer) queue() bool {
 	for _, entry := range w.spool.Entries() {
 		w.chain.waiting = append(w.chain.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: time.Now()})
 	}
-	last, unread := w.spool.Manifest(w.chain.waiting[len(w.chain.waiting)-1].position, w.options.Keys)
-	first, err := w.spool.Manifest(w.chain.waiting[0].position, w.options.Keys)
+	last, unread := w.spool.Manifest(w.chain.waiting[len(w.chain.waiting)-1].position, w.keys)
+	first, err := w.spool.Manifest(w.chain.waiting[0].position, w.keys)
 	if err != nil || unread != nil {
 		w.chain.waiting = nil
 		return false
@@ -413,7 +405,7 @@ func (w *Writer) queue() bool {
 // resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
 // leave no gap should the store be away. What is of other data is set aside: nobody else may have it.
 func (w *Writer) resume() error {
-	if _, ok := w.spool.First(); !ok || !w.queue() {
+	if len(w.spool.Entries()) == 0 || !w.queue() {
 		return nil
 	}
 	tail := *w.chain.tail

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,9 +41,9 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied,
 	}
 	c := &copied{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, w.remote.archive, snapshot, file)
+		err = c.seal(ctx, w.archive, snapshot, file)
 	} else {
-		err = snapshot.CopyTo(ctx, file)
+		err = snapshot.WriteTo(ctx, file)
 	}
 	if err == nil {
 		c.size, err = file.Seek(0, io.SeekEnd)
@@ -129,35 +130,27 @@ func (w *Writer) inTheWay() error { return w.room(most) }
 // whileThereIsRoom does something that has a copy on the volume, and cuts it off when the volume runs short.
 func (w *Writer) whileThereIsRoom(ctx context.Context, work func(context.Context) error) error {
 	ctx, cut := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		w.watchRoom(ctx, cut)
-	}()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cut(nil)
+	watching.Go(func() {
+		ticker := time.NewTicker(w.pace.tick) // no disk writes more than the spool's reserve in between
+		defer ticker.Stop()
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-ticker.C:
+				if err := w.inTheWay(); err != nil {
+					cut(err)
+				}
+			}
+		}
+	})
 	err := work(ctx)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	cut(nil)
-	<-watched
 	return err
-}
-
-// watchRoom looks often enough that no disk writes more than the spool's reserve in between.
-func (w *Writer) watchRoom(ctx context.Context, cut context.CancelCauseFunc) {
-	ticker := time.NewTicker(w.pace.tick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := w.inTheWay(); err != nil {
-				cut(err)
-				return
-			}
-		}
-	}
 }
 
 const (

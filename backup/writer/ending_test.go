@@ -68,7 +68,6 @@ func (s *stand) requireSuperseded(upTo int64) {
 
 func TestAWriterFindsTheEndOfItsGenerationAtItsNextUpload(t *testing.T) {
 	s := begun(t)
-	require.NoError(t, s.Flush(t.Context()))
 	upTo := s.succeed()
 	s.put("a", "behind the end")
 	s.requireSuperseded(upTo)
@@ -128,7 +127,6 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 // A full that begins a chain goes past the position where a restore ends the generation.
 func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
 	s := begun(t)
-	require.NoError(t, s.Flush(t.Context()))
 	s.end()
 	s.put("first", "meanwhile")
 	s.put("a", "meanwhile")
@@ -153,7 +151,6 @@ func (s *stand) requireSupersededBeside(upTo int64) {
 // Its process was killed between the full and what makes it count.
 func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
 	s := begun(t)
-	require.NoError(t, s.Flush(t.Context()))
 	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: memory.ErrUnreachable})
 	s.run()
@@ -170,7 +167,6 @@ func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
 
 func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 	s := begun(t)
-	require.NoError(t, s.Flush(t.Context()))
 	_, head := s.newest()
 	require.False(t, head.Released())
 	s.end()
@@ -196,7 +192,6 @@ func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 
 func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
 	s := begun(t)
-	require.NoError(t, s.Flush(t.Context()))
 	s.succeed()
 	a := archive.New(s.store, keys)
 	of, head := s.newest()

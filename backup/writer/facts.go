@@ -1,6 +1,10 @@
 package writer
 
-import "time"
+import (
+	"time"
+
+	"etcd-wrapper/backup/facts"
+)
 
 // Role is what a member does about the cluster's backups.
 type Role string
@@ -14,7 +18,6 @@ const (
 
 // Facts are what can be told of backups at one moment. Whoever gets them may keep them.
 type Facts struct {
-	Store      string // for people; empty until it could be opened
 	Role       Role
 	Cluster    string // the id of the cluster that etcd's data are of; empty if no store knows them
 	Owner      string // whose the store says that it is; empty until it is known
@@ -25,53 +28,32 @@ type Facts struct {
 	Behind    int64         // revisions that are not in the store yet
 	BehindFor time.Duration // how long the oldest of them has been waiting; 0 if there is none
 
-	FullRunning *Running  // nil if none is being made
-	LastFull    *FullDone // that this process made; nil if it made none
-	NextFull    time.Time // by schedule; zero if there is none
+	FullRunning *facts.Run // nil if none is being made
+	LastFull    *FullDone  // that this process made; nil if it made none
+	NextFull    time.Time  // by schedule; zero if there is none
 
 	SpoolBytes int64 // of segments that wait for the store
 	SpoolLimit int64 // bytes
 
-	Trouble *Trouble // nil while all is well
-	Broken  *Broken  // nil while there is a chain to go on with
+	Trouble *facts.Trouble // nil while all is well
+	Broken  *Broken        // nil while there is a chain to go on with
 
 	CreateIfAbsent bool  // the store refuses to overwrite; valid once Generation is known
 	Uploaded       int64 // bytes of segments and fulls since the start of the process
 	Segments       int64 // that this process stored
 	Fulls          int64 // that this process stored
 	Failures       int64 // of requests to the store since the start of the process
-	Merged         int64 // objects that this process merged others into
 	Holes          int64 // places that this process found where a segment is missing, or where a chain ended
-}
-
-// Running is a full in the making.
-type Running struct {
-	Reason string
-	Since  time.Time
-	Doing  string        // for people: a clause
-	Sent   int64         // bytes of the copy that were sent to the store, before compression
-	Of     int64         // bytes of the copy; 0 until it is made
-	Left   time.Duration // until all of it is sent, by the rate so far; 0 while that is not known
 }
 
 // FullDone is a full that is in the store.
 type FullDone struct {
 	Name     string
 	Revision int64
-	Time     time.Time     // of its content
-	Bytes    int64         // of the object
-	Database int64         // bytes
-	Held     time.Duration // how long its read transaction was open
-	Took     time.Duration // all of it
+	Time     time.Time // of its content
+	Bytes    int64     // of the object
+	Database int64     // bytes
 	Reason   string
-}
-
-// Trouble is what keeps backups from going on.
-type Trouble struct {
-	Since   time.Time
-	Times   int    // in a row
-	Text    string // a sentence
-	NextTry time.Time
 }
 
 // Broken is a chain that could not be gone on with.
@@ -82,40 +64,30 @@ type Broken struct {
 
 // publish makes facts of what is known now.
 func (w *Writer) publish() {
-	facts := w.statistic
-	facts.Role = w.role()
-	if w.remote.archive != nil {
-		facts.Store = w.remote.archive.String()
-	}
-	facts.Cluster, facts.Owner, facts.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
-	facts.Revision, facts.NextFull, facts.CreateIfAbsent = w.revision, w.fulls.next, w.remote.abilities.CreateIfAbsent
-	facts.SpoolLimit = w.spool.Limit()
+	is := w.statistic
+	is.Role, is.Trouble, is.Revision, is.NextFull = w.role(), w.troubleNow(), w.revision, w.fulls.next
+	is.Cluster, is.Owner, is.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
+	is.CreateIfAbsent, is.SpoolLimit = w.remote.abilities.CreateIfAbsent, w.options.SpoolLimit
 	for _, waiting := range w.chain.waiting {
-		facts.SpoolBytes += waiting.size
+		is.SpoolBytes += waiting.size
 	}
-	if !w.remote.stored.IsZero() {
-		facts.Stored = w.remote.stored.Revision - 1
+	is.Stored = max(0, w.remote.stored.Revision-1)
+	if is.Role != Watching { // what an earlier process has seen there is there
+		is.Behind, is.BehindFor = max(0, w.revision-max(is.Stored, w.identity.Position.Revision-1)), w.behindFor()
 	}
-	if facts.Role != Watching {
-		facts.Behind, facts.BehindFor = max(0, w.revision-max(facts.Stored, w.seenBefore())), w.behindFor()
-	}
-	facts.Trouble = w.troubleNow()
 	if w.fulls.making != nil {
-		facts.FullRunning = w.fulls.making.running()
+		is.FullRunning = w.fulls.making.running()
 	}
-	w.facts.Store(&facts)
+	w.facts.Store(&is)
 }
 
-// seenBefore is the last revision that an earlier process has seen in the store, with these data; 0 if none has.
-func (w *Writer) seenBefore() int64 { return max(0, w.identity.Position.Revision-1) }
-
-func (f *full) running() *Running {
-	is := &Running{Reason: f.asked[0].reason, Since: f.since, Doing: f.doing}
+func (f *full) running() *facts.Run {
+	is := &facts.Run{Reason: f.asked[0].reason, Since: f.since, Doing: f.doing}
 	if f.copied != nil {
 		is.Sent, is.Of = f.copied.sent.Load(), f.copied.size
 	}
 	if f.storing && is.Sent > 0 {
-		is.Left = time.Duration(float64(time.Since(f.tried)) * float64(is.Of-is.Sent) / float64(is.Sent))
+		is.LeftSeconds = time.Since(f.tried).Seconds() * float64(is.Of-is.Sent) / float64(is.Sent)
 	}
 	return is
 }

@@ -50,8 +50,7 @@ type full struct {
 	doing    string
 	begun    time.Time // by the monotonic clock
 	since    time.Time // for people
-	held     time.Duration
-	copied   *copied // nil until the database is in the spool
+	copied   *copied   // nil until the database is in the spool
 	storing  bool
 	tried    time.Time // when it was last begun to copy or to store it, by the monotonic clock
 	told     time.Time // when the log last said how far the upload is
@@ -70,16 +69,16 @@ func (w *Writer) leaveToOthers() {
 	var why error
 	switch {
 	case w.refuses() && w.troubles[aboutLook] != nil:
-		why = errors.New(w.troubles[aboutLook].text)
+		why = errors.New(w.troubles[aboutLook].Message)
 	case w.remote.generation.Number != 0 && !w.writes():
 		why = ErrNotWriter
 	default:
 		return
 	}
-	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d due) bool { return d.refused(why) })
+	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d due) bool { return d.tell(fullResult{err: why}) })
 	if f := w.fulls.making; f != nil && !f.storing {
 		for i := range f.asked {
-			f.asked[i].refused(why)
+			f.asked[i].tell(fullResult{err: why})
 			f.asked[i].done = nil
 		}
 	}
@@ -88,13 +87,12 @@ func (w *Writer) leaveToOthers() {
 	}
 }
 
-// refused tells whoever waits why there will be no full; false if nobody does.
-func (d due) refused(why error) bool {
-	if d.done == nil {
-		return false
+// tell answers whoever waits; false if nobody does.
+func (d due) tell(result fullResult) bool {
+	if d.done != nil {
+		d.done <- result
 	}
-	d.done <- fullResult{err: why}
-	return true
+	return d.done != nil
 }
 
 // makeFull starts a full if one is due.
@@ -166,18 +164,17 @@ func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
 		}
 		return
 	}
+	var snapshot *capture.Snapshot
+	if err == nil {
+		if snapshot, err = w.open(ctx); err != nil {
+			end()
+		}
+	}
 	if err != nil {
 		w.dropFull(ctx, err)
 		return
 	}
-	snapshot, err := w.open(ctx)
-	if err != nil {
-		end()
-		w.dropFull(ctx, err)
-		return
-	}
-	f.tried = time.Now()
-	f.doing = "copies the database"
+	f.tried, f.doing = time.Now(), "copies the database"
 	if f.opens {
 		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
 	}
@@ -275,9 +272,7 @@ func (w *Writer) openChain(reason string) {
 	if !waits && !slices.ContainsFunc(w.fulls.due, func(d due) bool { return d.reason == reason }) {
 		w.fulls.due = append([]due{{reason: reason}}, w.fulls.due...)
 	}
-	for i := range w.flushes {
-		w.flushes[i].target = format.Position{} // was one of the chain that ends
-	}
+	w.aimAnew()
 }
 
 // replace has a full made within the chain in the place of a damaged one, once: nobody could begin with that.
@@ -302,8 +297,8 @@ func (w *Writer) copied(ctx context.Context, f *full, copied *copied, err error)
 		w.dropFull(ctx, err)
 		return
 	}
-	f.copied, f.held, f.Hash = copied, copied.held, copied.hash
-	w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", f.held).Msg("backups: the database was copied")
+	f.copied, f.Hash = copied, copied.hash
+	w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", copied.held).Msg("backups: the database was copied")
 }
 
 // storeFull uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
@@ -318,11 +313,9 @@ func (w *Writer) storeFull(ctx context.Context) {
 		return
 	}
 	if !f.opens && (w.core.State == opening || f.adrift || !w.writes()) { // what it waits for never comes
-		w.fulls.making = nil
-		if w.writes() {
+		if w.forgetFull(); w.writes() {
 			w.fulls.due = append(w.fulls.due, f.asked...)
 		}
-		_ = os.Remove(f.copied.path)
 		return
 	}
 	if short := w.inTheWay(); short != nil {
@@ -336,18 +329,17 @@ func (w *Writer) storeFull(ctx context.Context) {
 		f.doing = "waits until what is before it is stored"
 		return
 	}
-	f.storing, f.doing, f.tried = true, "stores the copy", time.Now()
-	f.told = f.tried
+	f.storing, f.doing, f.tried, f.told = true, "stores the copy", time.Now(), time.Now()
 	if f.opens {
 		w.note() // before the store has it
 	}
-	to, making, copied, may, generation := w.remote.archive, f.Full, f.copied, w.mayCount(f), w.remote.generation
+	making, copied, may, generation := f.Full, f.copied, w.mayCount(f), w.remote.generation
 	w.job(func() func() {
 		var stored archive.Full
 		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
-			stored, err = copied.put(ctx, to, making, may)
+			stored, err = copied.put(ctx, w.archive, making, may)
 			if err == nil {
-				err = to.Open(ctx, generation, stored, stored.Session)
+				err = w.archive.Open(ctx, generation, stored, stored.Session)
 			}
 			if err == nil {
 				_ = steady.Remove(ctx, copied.path) // whoever forgets the copy removes what is left
@@ -366,7 +358,7 @@ func (w *Writer) tellProgress(f *full) {
 	f.told = time.Now()
 	is := f.running()
 	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent", is.Sent).Int64("of", is.Of).
-		Stringer("left", is.Left.Round(time.Second)).Msg("backups: a full is being stored")
+		Float64("left_seconds", is.LeftSeconds).Msg("backups: a full is being stored")
 }
 
 func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
@@ -379,7 +371,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		w.dropFull(ctx, err)
 		return
 	case errors.Is(err, archive.ErrEnded):
-		w.take(ctx, succeeded, payload{err: w.successor(w.remote.generation, f.Generation+1)})
+		w.take(ctx, succeeded, payload{err: w.successor(f.Generation + 1)})
 		return
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
 		w.take(ctx, overtaken, payload{err: err})
@@ -392,39 +384,27 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	}
 	w.succeeded(aboutFull)
 	f.Full = stored
-	w.fulls.behind = f.Next
-	w.finished(ctx, f.done())
-	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", stored.Data.Bytes).Int64("database", f.database).
-		Dur("held_ms", f.held).Dur("took_ms", time.Since(f.begun)).Msg("backups: a full is in the store")
-}
-
-// done is what is to be told of it.
-func (f *full) done() FullDone {
-	return FullDone{
-		Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Held: f.held,
-		Took: time.Since(f.begun), Reason: f.Reason,
-	}
+	w.finished(ctx, f, time.Since(f.begun))
 }
 
 // finished notes a full that is in the store.
-func (w *Writer) finished(ctx context.Context, done FullDone) {
-	f := w.fulls.making
-	w.fulls.making = nil
-	w.statistic.LastFull, w.remote.newest = &done, done.Name
+func (w *Writer) finished(ctx context.Context, f *full, took time.Duration) {
+	done := FullDone{Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Reason: f.Reason}
+	w.statistic.LastFull, w.remote.newest, w.fulls.behind = &done, done.Name, f.Next
 	if w.core.State != opening {
 		w.statistic.Broken = nil
 	}
 	w.statistic.Fulls++
 	w.statistic.Uploaded += done.Bytes
 	w.plan(w.options.Now())
-	w.fulls.rested = time.Now().Add(max(w.pace.rest, restFactor*done.Took))
+	w.fulls.rested = time.Now().Add(max(w.pace.rest, restFactor*took))
 	if f.opens {
 		w.remote.stored, w.remote.storedAt, w.remote.last = f.Next, time.Now(), format.Position{}
 		w.take(ctx, chainBegun, payload{})
 	}
-	w.publish()
-	w.tellAsked(f, fullResult{FullDone: done})
-	_ = os.Remove(f.copied.path)
+	w.endFull(fullResult{FullDone: done})
+	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", f.Data.Bytes).Int64("database", f.database).
+		Dur("held_ms", f.copied.held).Dur("took_ms", took).Msg("backups: a full is in the store")
 }
 
 // dropFull gives a full up that could not be copied, or whose copy cannot stay until it is stored.
@@ -433,12 +413,8 @@ func (w *Writer) dropFull(ctx context.Context, err error) {
 	if f.copied != nil {
 		doing = "cannot keep a copy of the database until it is stored"
 	}
-	w.fulls.making = nil
 	w.fulls.after = time.Now().Add(w.rest(f, w.failed(aboutFull, doing, err)))
-	w.tellAsked(f, fullResult{err: fmt.Errorf("%s: %w", doing, err)})
-	if f.copied != nil {
-		_ = os.Remove(f.copied.path)
-	}
+	w.endFull(fullResult{err: fmt.Errorf("%s: %w", doing, err)})
 	if f.opens { // what was to come behind it leads nowhere
 		w.discard()
 	}
@@ -447,12 +423,22 @@ func (w *Writer) dropFull(ctx context.Context, err error) {
 	}
 }
 
-func (w *Writer) tellAsked(f *full, result fullResult) {
+// endFull answers those who wait for the full in the making, once the facts have it.
+func (w *Writer) endFull(result fullResult) {
+	f := w.forgetFull()
+	w.publish()
 	for _, asked := range f.asked {
-		if asked.done != nil {
-			asked.done <- result
-		}
+		asked.tell(result)
 	}
+}
+
+// forgetFull has nothing more to do with the full in the making, and removes its copy.
+func (w *Writer) forgetFull() *full {
+	f := w.fulls.making
+	if w.fulls.making = nil; f.copied != nil {
+		_ = os.Remove(f.copied.path)
+	}
+	return f
 }
 
 // errOvertaken says that a full must not begin a chain any longer.
@@ -465,9 +451,9 @@ func (w *Writer) mayCount(f *full) func(context.Context, archive.Full) error {
 	if !f.opens {
 		return func(context.Context, archive.Full) error { return nil }
 	}
-	in, behind := w.remote.archive, f.behind
+	behind := f.behind
 	return func(ctx context.Context, full archive.Full) error {
-		head, err := in.Head(ctx, full.Generation)
+		head, err := w.archive.Head(ctx, full.Generation)
 		switch {
 		case archive.NotVerified(err), err == nil && head.Damaged != nil: // nobody goes on from there
 			return nil
@@ -495,16 +481,11 @@ func (w *Writer) mayEnd(ctx context.Context) error {
 
 // leaveChain gives up a full that was to begin a chain, and all that was to come behind it.
 func (w *Writer) leaveChain(why error) {
-	f := w.fulls.making
+	f := w.forgetFull()
 	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full that begins a chain is given up")
-	w.fulls.making, w.chain.tail, w.statistic.Broken = nil, nil, nil
+	w.chain.tail, w.statistic.Broken = nil, nil
 	w.discard()
-	if f.copied != nil {
-		_ = os.Remove(f.copied.path)
-	}
-	for i := range w.flushes {
-		w.flushes[i].target = format.Position{}
-	}
+	w.aimAnew()
 	for _, asked := range f.asked {
 		if asked.done != nil {
 			w.askForFull(asked)

@@ -2,11 +2,13 @@ package writer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,13 +42,15 @@ type stand struct {
 	etcd    *etcdtest.Etcd
 	store   *memory.Store
 	log     *logtest.Lines
-	options Options
+	options Options           // whose Archive is that in the store, unless a test has another one
 	tune    []func(s *Writer) // before it runs
 	*Writer
 	end func()
 }
 
 func never(string, time.Time) time.Time { return time.Time{} }
+
+func hourly(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
 
 // newStand starts etcd and nothing else. Its test runs beside others.
 func newStand(t *testing.T) *stand {
@@ -55,8 +59,7 @@ func newStand(t *testing.T) *stand {
 	dir := t.TempDir()
 	s := &stand{T: t, etcd: etcdtest.Start(t, dir), store: memory.New(), log: &logtest.Lines{}}
 	s.options = Options{
-		Open: func(context.Context) (*archive.Archive, error) { return archive.New(s.store, keys), nil },
-		Keys: keys, Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
+		Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
 		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, DataDir: dir, Log: zerolog.New(s.log),
 	}
 	s.is(clusterID, 1)
@@ -68,10 +71,37 @@ func newStand(t *testing.T) *stand {
 	return s
 }
 
+// make makes the writer.
+func (s *stand) make() (*Writer, error) {
+	options := s.options
+	options.Session = cmp.Or(options.Session, archive.NewSession())
+	if options.Archive == nil {
+		options.Archive = archive.New(s.store, keys)
+	}
+	return New(options)
+}
+
+// clock has the writer's clock stand still, in seconds, unless the test moves it.
+func (s *stand) clock(at int64) *atomic.Int64 {
+	var wall atomic.Int64
+	wall.Store(at)
+	s.options.Now = func() time.Time { return time.Unix(wall.Load(), 0) }
+	return &wall
+}
+
+// begun is a stand whose chain has begun.
+func begun(t *testing.T) *stand {
+	t.Helper()
+	s := newStand(t).run()
+	s.awaitStored(s.put("first", "value"))
+	require.NoError(t, s.Flush(t.Context()))
+	return s
+}
+
 // run starts the writer, until the test or stop ends it.
 func (s *stand) run() *stand {
 	s.Helper()
-	writer, err := New(s.options)
+	writer, err := s.make()
 	require.NoError(s, err)
 	writer.pace = pace{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
@@ -203,6 +233,22 @@ func (s *stand) chains() []archive.Chain {
 	history, err := archive.New(s.store, keys).History(s.Context())
 	require.NoError(s, err)
 	return history.Newest().Chains
+}
+
+// full has one made.
+func (s *stand) full() FullDone {
+	s.Helper()
+	done, err := s.FullNow(s.Context(), "asked for")
+	require.NoError(s, err)
+	return done
+}
+
+// requireWhole says that one chain in the store has all that etcd has.
+func (s *stand) requireWhole() {
+	s.Helper()
+	require.NoError(s, s.Flush(s.Context()))
+	s.requireChains(1)
+	s.requireAllKept()
 }
 
 func (s *stand) requireChains(count int) {

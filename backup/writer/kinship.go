@@ -70,7 +70,7 @@ func (w *Writer) otherCopy(head archive.Head, how string) error {
 	cluster, number := w.remote.generation.Cluster, w.remote.generation.Number
 	return fmt.Errorf("%w: %s has backups of cluster %s up to revision %d, and %s; what came into the store first goes on; "+
 		"to go on with these data instead start once with --adopt=%s/%d, or point --backup-store at another place; to go on with the backups, move the data directory away",
-		ErrCopied, w.remote.archive, cluster, max(0, head.Revision()), how, cluster, number)
+		ErrCopied, w.archive, cluster, max(0, head.Revision()), how, cluster, number)
 }
 
 // compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ
@@ -96,12 +96,7 @@ func (w *Writer) alike(with format.Manifest) (bool, error) {
 		if errors.As(err, &gap) {
 			return true, nil
 		}
-		for _, row := range rows.Rows {
-			if err == nil {
-				err = chain.Add(row)
-			}
-		}
-		if err != nil {
+		if err = errors.Join(err, addAll(chain, rows.Rows)); err != nil {
 			return false, err
 		}
 		more = rows.More
@@ -114,11 +109,16 @@ func (w *Writer) alike(with format.Manifest) (bool, error) {
 func (w *Writer) digest(revision int64) (own format.Digest, whole bool, err error) {
 	rows, whole, err := w.reader.Left(revision)
 	chain := format.Continue(format.Digest{}, format.Position{Revision: revision})
-	for _, row := range rows {
-		if err == nil {
-			err = chain.Add(row)
-		}
-	}
+	err = errors.Join(err, addAll(chain, rows))
 	_, own = chain.End()
 	return own, whole, err
+}
+
+func addAll(chain *format.Chain, rows []format.Row) error {
+	for _, row := range rows {
+		if err := chain.Add(row); err != nil {
+			return err
+		}
+	}
+	return nil
 }

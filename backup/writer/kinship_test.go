@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,10 +12,102 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
+	"etcd-wrapper/internal/preserved"
 )
+
+func TestAStoreOfAnotherClusterIsNotTouched(t *testing.T) {
+	s := newStand(t)
+	_, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: "beef", Created: time.Now()})
+	require.NoError(t, err)
+	s.run()
+	s.requireUntouched("beef", clusterID)
+}
+
+// names are those of all objects.
+func (s *stand) names() (found []string) {
+	s.Helper()
+	for object, err := range s.store.List(s.Context(), "", "") {
+		require.NoError(s, err)
+		if !strings.HasPrefix(object.Name, "probe/") { // which shows what a store can, and goes at once
+			found = append(found, object.Name)
+		}
+	}
+	return found
+}
+
+// requireUntouched says that nothing is written, and why.
+func (s *stand) requireUntouched(sentence ...string) {
+	s.Helper()
+	before := s.names()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it is said")
+	for _, part := range sentence {
+		assert.Contains(s, s.Facts().Trouble.Message, part)
+	}
+	assert.Contains(s, s.Facts().Trouble.Message, "--backup-store")
+	s.put("a", "1")
+	require.ErrorContains(s, s.Flush(s.Context()), sentence[0])
+	_, err := s.FullNow(s.Context(), "asked for")
+	require.Error(s, err)
+	assert.Equal(s, before, s.names())
+	assert.Equal(s, Unknown, s.Facts().Role)
+}
+
+func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
+	s := begun(t)
+	s.end()
+	a := archive.New(s.store, keys)
+	require.NoError(t, a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Created: time.Now()}))
+	s.run()
+	s.requireUntouched("generation 2", clusterID)
+}
+
+// other stores a segment of one row as a member with another history would.
+func (s *stand) other(rows ...format.Row) {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	generation, err := a.GenerationOf(s.Context(), clusterID)
+	require.NoError(s, err)
+	head, err := a.Head(s.Context(), generation.Number)
+	require.NoError(s, err)
+	builder, err := format.NewSegmentBuilder(keys, head.Start)
+	require.NoError(s, err)
+	for _, row := range rows {
+		require.NoError(s, builder.Row(row))
+	}
+	object, err := builder.Finish(format.Source{Member: "1"})
+	require.NoError(s, err)
+	require.NoError(s, archivetest.PutSegment(s.Context(), a, object))
+}
+
+func TestDataThatTookAnotherWayThanItsBackupsIsNotMixedWithThem(t *testing.T) {
+	s := begun(t)
+	s.end()
+	own := s.current()
+	row := own[len(own)-1]
+	row.Key[7]++ // the revision behind the last
+	row.Value = []byte("of another history")
+	s.other(row)
+	last := s.put("a", "of this one")
+	s.run()
+	s.requireUntouched(fmt.Sprintf("revision %d", last), "another copy of these data")
+}
+
+func TestDataThatIsOlderThanItsBackupsIsNotMixedWithThem(t *testing.T) {
+	s := begun(t)
+	s.end()
+	own := s.current()
+	row := own[len(own)-1]
+	row.Key[7] += 100
+	s.other(row)
+	s.run()
+	s.requireUntouched("another copy of these data", fmt.Sprint("data end at revision ", s.etcd.Revision()))
+}
 
 // twin is a stand with data of its own and the same store, whose data say that they are of a cluster: of another one, or of this one, as
 // a copy says. The first one has ended.
@@ -230,7 +323,7 @@ func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
 	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
-	assert.Contains(t, s.Facts().Trouble.Text, "put its generation.json back")
+	assert.Contains(t, s.Facts().Trouble.Message, "put its generation.json back")
 }
 
 func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
@@ -252,7 +345,105 @@ func TestWhatWaitsIsGoneOnWithBehindACompaction(t *testing.T) {
 	s.end()
 	s.compact(s.put("a", "meanwhile"))
 	waited := s.segmentsOf(s.options.SpoolDir)
-	_, err := New(s.options)
+	_, err := s.make()
 	require.NoError(t, err)
+	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
+}
+
+// with has what follows sealed with keys.
+func (s *stand) with(keys *format.Keys) {
+	s.options.Archive = archive.New(s.store, keys)
+}
+
+// As after a Secret was missing for one start: whatever had no signature would keep everybody from the backups who trusts signatures alone.
+func TestSignedBackupsGetNothingWithoutASignature(t *testing.T) {
+	s, made := newStand(t), formattest.NewKeys(t)
+	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
+	s.with(signed)
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.end()
+
+	s.with(&format.Keys{})
+	s.run()
+	s.requireUntouched("signed", "--backup-signing-key")
+	s.end()
+
+	s.with(signed)
+	s.run()
+	s.awaitStored(s.put("a", "2"))
+	s.end()
+	history, err := archive.New(s.store, signed).History(t.Context())
+	require.NoError(t, err)
+	require.Len(t, history.Newest().Chains, 1, "it goes on without a gap")
+	require.NoError(t, history.Newest().Chains[0].PastEnd)
+}
+
+// Another process has restored this cluster from its backups while it lives, and writes all the time.
+func TestAClusterThatWasRestoredElsewhereNoticesWhileItRuns(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Writer) { s.pace.vet = 200 * time.Millisecond })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, archive.New(s.store, keys).BeginGeneration(t.Context(),
+		archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 2, Created: time.Now()}))
+	require.Eventually(t, func() bool {
+		s.put("a", fmt.Sprint(time.Now())) // etcd serves all the same
+		return s.Facts().Trouble != nil
+	}, patience, poll)
+	s.requireUntouched("generation 1", "generation 2", clusterID)
+}
+
+// segmentsOf are the names of those in a spool.
+func (s *stand) segmentsOf(dir string) (names []string) {
+	s.Helper()
+	found, err := os.ReadDir(filepath.Join(dir, "segments"))
+	require.NoError(s, err)
+	for _, entry := range found {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+// waitingStand is one whose last write waits for the store, which is back by now.
+func waitingStand(t *testing.T) *stand {
+	t.Helper()
+	s := newStand(t)
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.store.Inject(memory.Fault{Err: &store.Unavailable{}})
+	s.put("a", "acknowledged")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	s.end()
+	s.store.Heal()
+	return s
+}
+
+// After a restore nobody else may have what waited.
+func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
+	s := waitingStand(t)
+	waited := s.segmentsOf(s.options.SpoolDir)
+	s.is(clusterID, 2)
+	again, err := s.make()
+	require.NoError(t, err)
+	assert.Zero(t, again.Facts().SpoolBytes)
+	assert.Empty(t, s.segmentsOf(s.options.SpoolDir))
+	kept := preserved.Copies(s.options.SpoolDir)
+	require.Len(t, kept, 1)
+	assert.Equal(t, waited, s.segmentsOf(kept[0].Path))
+	assert.Contains(t, s.log.String(), "what waited for the store belongs to other data, and is preserved")
+	assert.Contains(t, s.log.String(), kept[0].Path)
+}
+
+// On a full volume, say: what is captured next must not come in its place.
+func TestNoBackupsAreMadeWhereWhatWaitedCannotBeSetAside(t *testing.T) {
+	s := waitingStand(t)
+	waited := s.segmentsOf(s.options.SpoolDir)
+	s.is(clusterID, 2)
+	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
+	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more behind it the name would be too long
+	s.options.SpoolDir = moved
+	_, err := s.make()
+	require.ErrorContains(t, err, "cannot set aside")
 	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
 }

@@ -15,8 +15,7 @@ import (
 // remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
 // member has extended it since storedAt; a segment is only ever put at that position.
 type remote struct {
-	archive    *archive.Archive   // nil until it could be opened
-	abilities  store.Abilities    // of its store
+	abilities  store.Abilities    // of the store
 	generation archive.Generation // Number is 0 until it is known
 	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is in doubt
 
@@ -67,34 +66,25 @@ func (w *Writer) look(ctx context.Context) {
 	if !w.mayAsk() || (w.core.State == watching || w.core.State == writing) && time.Since(w.remote.looked.at) < w.watchInterval() {
 		return
 	}
-	w.ask()
+	w.remote.asked = time.Now()
 	seen := found{
-		archive: w.remote.archive, abilities: w.remote.abilities, generation: w.remote.generation, own: w.identity, dataDir: w.options.DataDir,
-		founding: archive.Cluster{Owner: w.options.Owner, Etcd: w.options.Etcd.ClusterID(), Created: w.options.Now()},
-		vet:      time.Since(w.remote.vetted) >= w.pace.vet, last: w.remote.last, full: w.remote.newest,
+		Options: w.options, begins: (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly,
+		abilities: w.remote.abilities, generation: w.remote.generation, own: w.identity,
+		vet: time.Since(w.remote.vetted) >= w.pace.vet, last: w.remote.last, full: w.remote.newest,
 	}
 	if w.core.State == watching && !seen.vet && time.Since(w.remote.looked.at) < w.pace.knows {
 		seen.known, seen.wanted = w.remote.looked.head, w.revision
 	}
-	session := w.options.Session
-	open := w.options.Open
-	begins := (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, lookPatience)
 		defer cancel()
-		seen, err := seen.find(patient, open, session, begins)
+		seen, err := seen.find(patient)
 		return func() { w.saw(ctx, seen, err) }
 	})
 }
 
 // mayAsk tells whether the store may be asked about the chain now.
 func (w *Writer) mayAsk() bool { return w.remote.asked.IsZero() && !time.Now().Before(w.remote.after) }
-
-// ask notes that it is.
-func (w *Writer) ask() { w.remote.asked = time.Now() }
-
-// answered notes that it was.
-func (w *Writer) answered() { w.remote.asked = time.Time{} }
 
 func (w *Writer) askAgainIn(wait time.Duration) { w.remote.after = time.Now().Add(wait) }
 
@@ -118,11 +108,8 @@ func (w *Writer) settled() bool {
 
 // saw has the table answer what a look showed.
 func (w *Writer) saw(ctx context.Context, seen found, err error) {
-	w.answered()
+	w.remote.asked = time.Time{}
 	w.remote.looked.at, w.remote.looked.head = time.Now(), archive.Head{}
-	if seen.archive != nil {
-		w.remote.archive = seen.archive
-	}
 	nothing := errors.Is(err, store.ErrNotFound)
 	damaged := archive.NotVerified(err) && !seen.head.PastEnd.IsZero() // the end is, and not the store
 	switch {
@@ -130,10 +117,10 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
 	case errors.Is(err, archive.ErrUnsigned):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; give it, or point --backup-store at another place", err)})
-	case errors.Is(err, errSuperseded):
-		w.take(ctx, succeeded, payload{err: err})
+	case errors.Is(err, ErrSucceeded):
+		w.take(ctx, succeeded, payload{err: w.successor(seen.newest)})
 	case err == nil && seen.head.Ending() != nil:
-		w.take(ctx, succeeded, payload{err: w.successor(seen.generation, seen.head.Ending().Successor)})
+		w.take(ctx, succeeded, payload{err: w.successor(seen.head.Ending().Successor)})
 	case nothing && (w.options.SegmentsOnly || !w.core.Facts.leads && seen.generation.Number == 0):
 		w.askAgainIn(w.pace.young)
 		w.take(ctx, nothingBegun, payload{err: ErrNoChain})
@@ -150,7 +137,7 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 
 func (w *Writer) identified(seen found) {
 	if w.remote.generation.Number == 0 {
-		w.options.Log.Info().Str("store", seen.archive.String()).Str("cluster", seen.generation.Cluster).Str("owner", seen.generation.Owner).
+		w.options.Log.Info().Stringer("store", w.archive).Str("cluster", seen.generation.Cluster).Str("owner", seen.generation.Owner).
 			Int("generation", seen.generation.Number).Msg("backups: " + seen.abilities.String())
 	}
 	w.identity = seen.own
@@ -190,7 +177,7 @@ func (w *Writer) compared(ctx context.Context, head archive.Head, damaged error)
 	case damaged != nil:
 		w.take(ctx, endDamaged, is)
 	case head.Empty():
-		is.err = errNoFull
+		is.err = errors.New("there was no full yet")
 		w.take(ctx, noChain, is)
 	default:
 		is.grew = !w.core.Facts.leads && w.remote.stored.Compare(head.Position) < 0
@@ -200,8 +187,6 @@ func (w *Writer) compared(ctx context.Context, head archive.Head, damaged error)
 		w.take(ctx, chainFound, is)
 	}
 }
-
-var errNoFull = errors.New("there was no full yet")
 
 // surpassed tells whether the chain has all rows of a closed etcd, and another member has gone on with it, which then has to see to
 // what is beside the rows: that member's leases and users are newer.
@@ -285,6 +270,16 @@ func (w *Writer) silence(patience int) {
 	}
 }
 
+// tellRefused tells once why nothing may be written.
+func (w *Writer) tellRefused(why error) *trouble {
+	t := w.trouble(aboutLook)
+	if t.Message != why.Error() {
+		w.options.Log.Error().Msg("backups: " + why.Error())
+	}
+	t.Message = why.Error()
+	return t
+}
+
 func (w *Writer) takeOver() {
 	w.chain.tail = nil
 	w.remote.after = time.Time{}
@@ -332,11 +327,7 @@ func (w *Writer) forgetStore() {
 
 // refuse says why nothing may be written to the store. That is looked at again once in a while.
 func (w *Writer) refuse(why error) {
-	t := w.trouble(aboutLook)
-	if t.text != why.Error() {
-		w.options.Log.Error().Msg("backups: " + why.Error())
-	}
-	t.text, t.next = why.Error(), w.options.Now().Add(w.pace.foreign)
+	w.tellRefused(why).NextTry = w.options.Now().Add(w.pace.foreign)
 	w.remote.generation = archive.Generation{}
 	w.askAgainIn(w.pace.foreign)
 }
@@ -359,15 +350,15 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 		return
 	}
 	w.remote.heard = time.Now()
-	in, is := w.remote.archive, w.remote.generation
+	number := w.remote.generation.Number
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, successorPatience)
 		defer cancel()
-		next, err := in.Successor(patient, is.Number)
+		next, err := w.archive.Successor(patient, number)
 		if err != nil {
 			return func() {} // there is none, or the store is away, which is told by those who need it
 		}
-		return func() { w.take(ctx, succeeded, payload{err: w.successor(is, next.Number)}) }
+		return func() { w.take(ctx, succeeded, payload{err: w.successor(next.Number)}) }
 	})
 }
 
@@ -375,24 +366,21 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 const successorPatience = 30 * time.Second
 
 // successor says who goes on.
-func (w *Writer) successor(of archive.Generation, number int) error {
-	stored := max(0, w.remote.stored.Revision-1)
-	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; what is only here can be exported from the data directory",
-		ErrSucceeded, number, w.remote.archive, of.Number, of.Cluster, w.options.Etcd.Revision(), stored)
+func (w *Writer) successor(number int) error {
+	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; "+
+		"what is only here can be exported from the data directory; to go on with it, point --backup-store at another place",
+		ErrSucceeded, number, w.archive, w.identity.Generation, w.identity.Cluster, w.options.Etcd.Revision(), max(0, w.remote.stored.Revision-1))
 }
 
 // endHere gives up what is under way, and has etcd closed.
 func (w *Writer) endHere(why error) {
-	t := w.trouble(aboutLook)
-	t.text = why.Error()
-	w.options.Log.Error().Msg("backups: " + t.text)
-	for i := range w.fulls.due {
-		w.fulls.due[i].refused(why)
+	w.tellRefused(why)
+	for _, asked := range w.fulls.due {
+		asked.tell(fullResult{err: why})
 	}
-	if f := w.fulls.making; f != nil {
-		w.tellAsked(f, fullResult{err: why})
+	if w.fulls.due = nil; w.fulls.making != nil {
+		w.endFull(fullResult{err: why})
 	}
-	w.fulls.due, w.fulls.making = nil, nil
 	w.result = why
 	w.superseded <- why
 }
@@ -407,47 +395,34 @@ func (w *Writer) finish(err error) {
 
 // found is what a look at the store showed.
 type found struct {
-	archive    *archive.Archive
+	Options    // the writer's
 	abilities  store.Abilities
 	generation archive.Generation
+	newest     int // generation of the store, if that is a later one
 	head       archive.Head
 
-	own      archive.Identity // of etcd's data
-	dataDir  string
-	founding archive.Cluster // that the store is founded for if it has none, but for the id
-
-	known  archive.Head    // that the chain has gone on from, if it has at all; empty if that is not known
-	wanted int64           // the revision that it must reach if it has not
-	vet    bool            // whether the generation is to be looked at, too
-	last   format.Position // the newest segment that is known; zero if none is
-	full   string          // the newest full snapshot that is known; empty if none is
+	own    archive.Identity // of etcd's data
+	begins bool             // this is the member to begin the history of a store that has none
+	known  archive.Head     // that the chain has gone on from, if it has at all; empty if that is not known
+	wanted int64            // the revision that it must reach if it has not
+	vet    bool             // whether the generation is to be looked at, too
+	last   format.Position  // the newest segment that is known; zero if none is
+	full   string           // the newest full snapshot that is known; empty if none is
 }
 
-// errSuperseded says that a restore took the place of this cluster.
-var errSuperseded = errors.New("backups of this cluster have ended")
-
-// find asks the store for what is not known yet, and for the head in any case. It begins the history of a store that has none
-// if this is the member to do so.
-func (f found) find(ctx context.Context, open func(context.Context) (*archive.Archive, error), session string, begin bool) (found, error) {
-	var err error
-	if f.archive == nil {
-		if f.archive, err = open(ctx); err != nil {
-			return found{}, err
-		}
-	}
+// find asks the store for what is not known yet, and for the head in any case.
+func (f found) find(ctx context.Context) (_ found, err error) {
 	if f.vet && f.generation.Number != 0 {
 		err = f.ours(ctx)
 		if errors.Is(err, store.ErrNotFound) {
 			f.generation, err = archive.Generation{}, nil // to be begun anew
 		}
-		if err != nil {
-			return f, err
-		}
 	}
-	if f.generation.Number == 0 {
-		if err := f.identify(ctx, begin); err != nil {
-			return f, err
-		}
+	if err == nil && f.generation.Number == 0 {
+		err = f.identify(ctx)
+	}
+	if err != nil {
+		return f, err
 	}
 	if f.head, err = f.findHead(ctx); err == nil {
 		err = f.head.Damaged
@@ -455,8 +430,8 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 	if err == nil {
 		err = f.believe(ctx)
 	}
-	if err == nil && begin && f.head.Unlinked != nil { // its writer has ended in between
-		err = f.archive.Open(ctx, f.generation, *f.head.Full, session)
+	if err == nil && f.begins && f.head.Unlinked != nil { // its writer has ended in between
+		err = f.Archive.Open(ctx, f.generation, *f.head.Full, f.Session)
 		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
 			err = &store.Unavailable{Cause: err} // to be looked at again
 		}
@@ -467,68 +442,68 @@ func (f found) find(ctx context.Context, open func(context.Context) (*archive.Ar
 // findHead lists what there is only where the names of the next segments do not show it: a listing costs a dozen times as much.
 func (f *found) findHead(ctx context.Context) (archive.Head, error) {
 	if !f.known.Empty() {
-		head, err := f.archive.Advance(ctx, f.known)
+		head, err := f.Archive.Advance(ctx, f.known)
 		if err == nil && (head.Position != f.known.Position || head.Revision() >= f.wanted) {
 			return head, nil
 		}
 	}
-	return f.archive.Head(ctx, f.generation.Number)
+	return f.Archive.Head(ctx, f.generation.Number)
 }
 
-func (f *found) identify(ctx context.Context, begin bool) (err error) {
-	if f.generation, err = f.begun(ctx, begin); err == nil {
+func (f *found) identify(ctx context.Context) (err error) {
+	if f.generation, err = f.begun(ctx); err == nil {
 		err = f.ours(ctx)
 	}
 	if err != nil {
 		f.generation = archive.Generation{}
 		return err
 	}
-	f.abilities, err = store.Probe(ctx, f.archive.Store())
+	f.abilities, err = store.Probe(ctx, f.Archive.Store())
 	return err
 }
 
-// begun is the generation that etcd's data are of. Where nobody has founded the store, it is founded if begin is set; otherwise
+// begun is the generation that etcd's data are of. Where nobody has founded the store, it is founded if begins is set; otherwise
 // store.ErrNotFound says so, as it does in the instant between the cluster manifest and the first generation.
-func (f *found) begun(ctx context.Context, begin bool) (archive.Generation, error) {
-	there, err := f.archive.Cluster(ctx)
-	if errors.Is(err, store.ErrNotFound) && begin {
+func (f *found) begun(ctx context.Context) (is archive.Generation, err error) {
+	there, err := f.Archive.Cluster(ctx)
+	if errors.Is(err, store.ErrNotFound) && f.begins {
 		there, err = f.found(ctx)
 	}
 	switch {
 	case err != nil:
-		return archive.Generation{}, err
+		return is, err
 	case !f.own.Known():
-		return archive.Generation{}, fmt.Errorf("%s is %w, and etcd's data name no cluster; start the member again while the store answers, or with --adopt=%s", f.archive, archive.ErrForeign, there.Cluster)
+		return is, fmt.Errorf("%s is %w, and etcd's data name no cluster; start the member again while the store answers, or with --adopt=%s", f.Archive, archive.ErrForeign, there.Cluster)
 	case f.own.Cluster != there.Cluster:
-		return archive.Generation{}, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
+		return is, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.Archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
 	}
-	if begin {
-		if err := f.begin(ctx, there); err != nil {
-			return archive.Generation{}, err
-		}
+	if f.begins {
+		err = f.begin(ctx, there)
 	}
-	all, err := f.archive.Generations(ctx)
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, there.Cluster)
-	}
-	if err != nil {
-		return archive.Generation{}, err
+	var all []archive.Generation
+	if err == nil {
+		all, err = f.Archive.Generations(ctx)
 	}
 	at := slices.IndexFunc(all, func(g archive.Generation) bool { return g.Number == f.own.Generation })
-	switch newest := all[len(all)-1]; {
+	switch {
+	case err != nil:
+		return is, err
+	case len(all) == 0:
+		return is, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, there.Cluster)
 	case at >= 0:
 		return all[at], nil
-	case newest.Number > f.own.Generation:
-		return archive.Generation{}, f.superseded(newest)
+	case all[len(all)-1].Number > f.own.Generation:
+		f.newest = all[len(all)-1].Number
+		return is, ErrSucceeded
 	default:
-		return archive.Generation{}, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.archive, f.own.Generation)
+		return is, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.Archive, f.own.Generation)
 	}
 }
 
 // found founds the store. The volume is told first: whatever happens in between, the next start founds it with the same id.
 func (f *found) found(ctx context.Context) (archive.Cluster, error) {
 	if !f.own.Known() {
-		all, err := f.archive.Generations(ctx)
+		all, err := f.Archive.Generations(ctx)
 		if err != nil {
 			return archive.Cluster{}, err
 		}
@@ -536,27 +511,30 @@ func (f *found) found(ctx context.Context) (archive.Cluster, error) {
 			return archive.Cluster{Cluster: all[0].Cluster}, nil
 		}
 		f.own = archive.Identity{Cluster: archive.NewID(), Generation: 1}
-		if err := f.own.Write(f.dataDir); err != nil {
+		if err := f.own.Write(f.DataDir); err != nil {
 			return archive.Cluster{}, err
 		}
 	}
-	f.founding.Cluster = f.own.Cluster
-	return f.archive.FoundCluster(ctx, f.founding)
+	return f.Archive.FoundCluster(ctx, f.manifest(f.own.Cluster, f.Owner))
+}
+
+// manifest is that of a cluster, in whose place others may have founded it.
+func (f *found) manifest(cluster, owner string) archive.Cluster {
+	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: f.Etcd.ClusterID(), Created: f.Now()}
 }
 
 // begin begins the generation of etcd's data in a store that has none.
 func (f *found) begin(ctx context.Context, there archive.Cluster) error {
-	f.founding.Cluster, f.founding.Owner = there.Cluster, there.Owner
 	if f.own.Generation == 1 {
-		_, err := f.archive.Found(ctx, f.founding)
+		_, err := f.Archive.Found(ctx, f.manifest(there.Cluster, there.Owner))
 		return err
 	}
-	all, err := f.archive.Generations(ctx)
+	all, err := f.Archive.Generations(ctx)
 	if err != nil || len(all) > 0 {
 		return err
 	}
-	err = f.archive.BeginGeneration(ctx, archive.Generation{
-		Number: f.own.Generation, Cluster: there.Cluster, Owner: there.Owner, Etcd: f.founding.Etcd, Created: f.founding.Created,
+	err = f.Archive.BeginGeneration(ctx, archive.Generation{
+		Number: f.own.Generation, Cluster: there.Cluster, Owner: there.Owner, Etcd: f.Etcd.ClusterID(), Created: f.Now(),
 	})
 	if errors.Is(err, store.ErrExists) {
 		err = nil
@@ -566,23 +544,19 @@ func (f *found) begin(ctx context.Context, there archive.Cluster) error {
 
 // ours makes sure that the generation is there, this cluster's, and the newest, and that this process may add to it.
 func (f *found) ours(ctx context.Context) error {
-	if err := f.archive.Still(ctx, f.generation); err != nil {
+	if err := f.Archive.Still(ctx, f.generation); err != nil {
 		return err
 	}
-	generations, err := f.archive.Generations(ctx)
+	generations, err := f.Archive.Generations(ctx)
 	if err != nil || len(generations) == 0 {
 		return err
 	}
 	newest := generations[len(generations)-1]
 	if newest.Number > f.generation.Number {
-		return f.superseded(newest)
+		f.newest = newest.Number
+		return ErrSucceeded
 	}
-	return f.archive.MayAdd(newest)
-}
-
-func (f *found) superseded(by archive.Generation) error {
-	return fmt.Errorf("%w: these data are of generation %d of cluster %s, and %s went on with generation %d; stop this cluster, or point --backup-store at another place",
-		errSuperseded, f.own.Generation, f.own.Cluster, f.archive, by.Number)
+	return f.Archive.MayAdd(newest)
 }
 
 // believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,
@@ -590,7 +564,7 @@ func (f *found) superseded(by archive.Generation) error {
 func (f *found) believe(ctx context.Context) error {
 	head := f.head
 	if !head.Empty() && head.Cluster != f.generation.Cluster {
-		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.archive, archive.ErrForeign, head.Cluster, f.generation.Cluster)
+		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.Archive, archive.ErrForeign, head.Cluster, f.generation.Cluster)
 	}
 	there := func(cluster string, err error) error {
 		if err == nil && cluster != f.generation.Cluster {
@@ -600,14 +574,14 @@ func (f *found) believe(ctx context.Context) error {
 	}
 	err, what := error(store.ErrNotFound), ""
 	if f.full != "" && (head.Empty() || head.Full.Name() < f.full) {
-		full, failed := f.archive.Full(ctx, f.generation.Number, f.full)
+		full, failed := f.Archive.Full(ctx, f.generation.Number, f.full)
 		err, what = there(full.Cluster, failed), "full "+f.full
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
 			return nil // whatever was stored since leads nowhere
 		}
 	}
 	if archive.Unusable(err) && head.Position.Compare(f.last) <= 0 {
-		segment, failed := f.archive.Manifest(ctx, f.generation.Number, f.last)
+		segment, failed := f.Archive.Manifest(ctx, f.generation.Number, f.last)
 		err, what = there(segment.Cluster, failed), "segment "+f.last.String()
 	}
 	switch {

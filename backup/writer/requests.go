@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,13 +27,22 @@ func (w *Writer) Flush(ctx context.Context) error {
 	if err := w.tell(ctx, func() { w.hasten(waiting) }); err != nil {
 		return err
 	}
+	flushed, err := answered(ctx, w, waiting.done)
+	if err != nil && !errors.Is(err, ErrEnded) {
+		err = fmt.Errorf("%w: %s", err, w.missing())
+	}
+	return cmp.Or(err, flushed)
+}
+
+// answered is the answer of the owner, unless it ends before.
+func answered[T any](ctx context.Context, w *Writer, done chan T) (answer T, err error) {
 	select {
-	case err := <-waiting.done:
-		return err
+	case answer = <-done:
+		return answer, nil
 	case <-w.ended:
-		return ErrEnded
+		return answer, ErrEnded
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %s", context.Cause(ctx), w.missing())
+		return answer, context.Cause(ctx)
 	}
 }
 
@@ -47,9 +57,16 @@ func (w *Writer) missing() string {
 		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
 	}
 	if facts.Trouble != nil {
-		text += ": " + facts.Trouble.Text
+		text += ": " + facts.Trouble.Message
 	}
 	return text
+}
+
+// aimAnew has those who wait for a flush wait for another position: theirs was one of a chain that ends.
+func (w *Writer) aimAnew() {
+	for i := range w.flushes {
+		w.flushes[i].target = format.Position{}
+	}
 }
 
 // hasten ends all waiting that has no reason but patience.
@@ -81,7 +98,7 @@ func (w *Writer) answer() {
 		case w.remote.generation.Number != 0 && !w.writes() && len(w.chain.waiting) == 0:
 			flush.done <- ErrNotWriter
 		case w.refuses() && w.troubles[aboutLook] != nil:
-			flush.done <- errors.New(w.troubles[aboutLook].text)
+			flush.done <- errors.New(w.troubles[aboutLook].Message)
 		default:
 			left = append(left, flush)
 		}
@@ -94,7 +111,7 @@ func (w *Writer) releases() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
 	}
-	builder, err := format.NewSegmentBuilder(w.options.Keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.keys, *w.chain.tail)
 	if err == nil {
 		err = w.wait(builder, format.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
 	}
@@ -129,12 +146,8 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 		}
 		close(captured)
 	})
-	if err != nil {
-		return
-	}
-	select {
-	case <-captured:
-	case <-ctx.Done():
+	if err == nil {
+		_, _ = answered(ctx, w, captured) // it is captured, or cannot be
 	}
 }
 
@@ -150,14 +163,8 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	go w.bear(ctx, giveUp)
-	select {
-	case result := <-asked.done:
-		return result.FullDone, result.err
-	case <-w.ended:
-		return FullDone{}, ErrEnded
-	case <-ctx.Done():
-		return FullDone{}, context.Cause(ctx)
-	}
+	result, err := answered(ctx, w, asked.done)
+	return result.FullDone, cmp.Or(err, result.err)
 }
 
 // bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
@@ -171,14 +178,14 @@ func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
 		case <-ticker.C:
 		}
 		facts := w.Facts()
-		if full := facts.FullRunning; facts.Trouble == nil || full != nil && full.Sent != sent {
+		if full := facts.FullRunning; full != nil && full.Sent != sent {
+			since, sent = time.Now(), full.Sent
+		}
+		if facts.Trouble == nil {
 			since = time.Now()
 		}
-		if facts.FullRunning != nil {
-			sent = facts.FullRunning.Sent
-		}
 		if time.Since(since) > w.pace.bear {
-			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Text))
+			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Message))
 			return
 		}
 	}

@@ -1,14 +1,12 @@
 package writer
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,17 +30,14 @@ type Spooled struct {
 }
 
 // Spool keeps on the volume what waits for a store that is away: segments in the order of their positions, and fulls in the
-// making. What it holds survives the end of the process at any instant; what was torn is found and moved out of the way. Its
-// methods may be called from any goroutine.
+// making. What it holds survives the end of the process at any instant; what was torn is found and moved out of the way. One
+// goroutine owns it; Create, Room, Open, Examine and Manifest may be called from any.
 type Spool struct {
-	dir   string
-	limit int64
-	free  func(dir string) (int64, error)
-	sync  func(dir string) error
-
-	mu      sync.Mutex
+	dir     string
+	limit   int64
+	free    func(dir string) (int64, error)
+	sync    func(dir string) error
 	entries []Spooled // in order
-	bytes   int64
 }
 
 const (
@@ -67,31 +62,15 @@ func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []err
 }
 
 // Entries are the segments that wait, in order.
-func (s *Spool) Entries() []Spooled {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.entries)
-}
-
-// First is the oldest segment; false if there is none.
-func (s *Spool) First() (Spooled, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.entries) == 0 {
-		return Spooled{}, false
-	}
-	return s.entries[0], true
-}
+func (s *Spool) Entries() []Spooled { return slices.Clone(s.entries) }
 
 // Bytes is how much the segments take.
-func (s *Spool) Bytes() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.bytes
+func (s *Spool) Bytes() (sum int64) {
+	for _, entry := range s.entries {
+		sum += entry.Size
+	}
+	return sum
 }
-
-// Limit is how much they may take, in bytes.
-func (s *Spool) Limit() int64 { return s.limit }
 
 // Put adds a segment. ErrFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
@@ -104,8 +83,11 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err != nil {
 		return err
 	}
-	err = fillFile(file, object.Reader(), synced)
-	if err == nil {
+	_, err = io.Copy(file, object.Reader())
+	if err == nil && synced {
+		err = file.Sync()
+	}
+	if err = errors.Join(err, file.Close()); err == nil {
 		err = os.Rename(file.Name(), s.path(object.Position))
 	}
 	if err == nil && synced {
@@ -119,20 +101,9 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	return nil
 }
 
-func fillFile(file *os.File, from io.Reader, synced bool) error {
-	_, err := io.Copy(file, from)
-	if synced && err == nil {
-		err = file.Sync()
-	}
-	return errors.Join(err, file.Close())
-}
-
 func (s *Spool) add(entry Spooled) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.entries = append(s.entries, entry)
-	slices.SortFunc(s.entries, func(a, b Spooled) int { return cmp.Compare(a.Position.String(), b.Position.String()) })
-	s.bytes += entry.Size
+	slices.SortFunc(s.entries, func(a, b Spooled) int { return a.Position.Compare(b.Position) })
 }
 
 // room says whether so many bytes fit.
@@ -181,8 +152,6 @@ func (s *Spool) Remove(before format.Position) error {
 func (s *Spool) Clear() error { return s.drop(func(Spooled) bool { return true }) }
 
 func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.entries = slices.DeleteFunc(s.entries, func(entry Spooled) bool {
 		if !chosen(entry) {
 			return false
@@ -190,7 +159,6 @@ func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 		if failed := os.Remove(s.path(entry.Position)); failed != nil && !errors.Is(failed, os.ErrNotExist) {
 			err = errors.Join(err, fmt.Errorf("cannot remove segment %s from the spool: %w", entry.Position, failed))
 		}
-		s.bytes -= entry.Size
 		return true
 	})
 	return err
@@ -245,25 +213,21 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 }
 
 // examineFile reads all of a segment and compares it with its digests.
-func examineFile(path string, keys *format.Keys) (format.Manifest, int64, error) {
+func examineFile(path string, keys *format.Keys) (manifest format.Manifest, size int64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return format.Manifest{}, 0, err
+		return manifest, 0, err
 	}
 	defer file.Close()
 	reader := format.NewSegmentReader(file, keys)
-	manifest, err := reader.Next()
-	if err != nil {
-		return format.Manifest{}, 0, err
+	if manifest, err = reader.Next(); err != nil {
+		return manifest, 0, err
 	}
 	if _, err := reader.Next(); !errors.Is(err, io.EOF) {
-		return format.Manifest{}, 0, fmt.Errorf("it does not end where it should: %w", err)
+		return manifest, 0, fmt.Errorf("it does not end where it should: %w", err)
 	}
-	information, err := file.Stat()
-	if err != nil {
-		return format.Manifest{}, 0, err
-	}
-	return manifest, information.Size(), nil
+	size, err = file.Seek(0, io.SeekEnd)
+	return manifest, size, err
 }
 
 // Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.
@@ -322,22 +286,9 @@ func (s *Spool) SetAside(chosen func(Spooled) bool) (where string, err error) {
 		}
 	}
 	if where, err = s.move(names); err == nil {
-		s.leave(chosen)
+		s.entries = slices.DeleteFunc(s.entries, chosen)
 	}
 	return where, err
-}
-
-// leave forgets segments whose files are gone from the spool.
-func (s *Spool) leave(chosen func(Spooled) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.entries = slices.DeleteFunc(s.entries, func(entry Spooled) bool {
-		if chosen(entry) {
-			s.bytes -= entry.Size
-			return true
-		}
-		return false
-	})
 }
 
 // move gives files a place beside the spool. It may be repeated.

@@ -3,12 +3,12 @@ package writer
 import (
 	"cmp"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/store"
 )
 
@@ -20,16 +20,14 @@ const (
 	aboutSegment                  // storing a segment
 	aboutFull                     // making or storing a full
 	aboutReservation              // keeping the reservation ahead
+	aboutCapture                  // reading what changes, or keeping it on the volume, which the store has no part in
 	abouts
 )
 
 // trouble is why something does not go on.
 type trouble struct {
+	facts.Trouble
 	began time.Time // by the monotonic clock
-	since time.Time // for people
-	text  string
-	next  time.Time // for people: when it is tried again
-	times int       // in a row
 	waits *backoff.ExponentialBackOff
 }
 
@@ -46,8 +44,10 @@ func (w *Writer) failed(about about, doing string, err error) time.Duration {
 	if w.stopping {
 		return 0 // it was given up
 	}
-	if w.troubles[about] == nil {
-		w.endure()
+	if w.troubles[about] == nil { // what waits may have to wait for long now, and survive a machine that is switched off
+		if err := w.spool.Sync(); err != nil {
+			w.options.Log.Warn().Err(err).Msg("backups: what waits for the store may not survive the machine")
+		}
 	}
 	t := w.trouble(about)
 	w.statistic.Failures++
@@ -56,10 +56,10 @@ func (w *Writer) failed(about about, doing string, err error) time.Duration {
 		wait = min(wait, time.Second) // there may be no later
 	}
 	text := doing + ": " + err.Error()
-	if t.text != text {
+	if t.Message != text {
 		w.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
 	}
-	t.text, t.next = text, w.options.Now().Add(wait)
+	t.Message, t.NextTry = text, w.options.Now().Add(wait)
 	if about == aboutLook || about == aboutSegment {
 		w.askAgainIn(wait)
 	}
@@ -71,17 +71,10 @@ func (w *Writer) trouble(about about) *trouble {
 	if w.troubles[about] == nil {
 		waits := backoff.NewExponentialBackOff(
 			backoff.WithInitialInterval(w.pace.retry), backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
-		w.troubles[about] = &trouble{began: time.Now(), since: w.options.Now(), waits: waits}
+		w.troubles[about] = &trouble{Trouble: facts.Trouble{Since: w.options.Now()}, began: time.Now(), waits: waits}
 	}
-	w.troubles[about].times++
+	w.troubles[about].Times++
 	return w.troubles[about]
-}
-
-// endure makes what waits survive a machine that is switched off, now that it may have to wait for long.
-func (w *Writer) endure() {
-	if err := w.spool.Sync(); err != nil {
-		w.options.Log.Warn().Err(err).Msg("backups: what waits for the store may not survive the machine")
-	}
 }
 
 // succeeded notes that something went well. Who can write can read as well, but not the other way round.
@@ -103,7 +96,9 @@ func (w *Writer) succeeded(what about) {
 }
 
 // well tells whether nothing is wrong with the store.
-func (w *Writer) well() bool { return w.troubles == [abouts]*trouble{} }
+func (w *Writer) well() bool {
+	return [aboutCapture]*trouble(w.troubles[:]) == [aboutCapture]*trouble{}
+}
 
 // away is whether the store has not answered well for a while.
 func (w *Writer) away() bool {
@@ -123,45 +118,39 @@ func (w *Writer) silent() bool {
 // stuck notes that nothing can be captured. etcd has what is not captured, until it is compacted.
 func (w *Writer) stuck(err error) {
 	text := "what changes cannot be captured, and will be lost to backups when etcd compacts it: " + err.Error()
-	if w.local == nil {
+	if w.troubles[aboutCapture] == nil {
 		w.options.Log.Warn().Msg("backups: " + text)
-		w.local = &Trouble{Since: w.options.Now()}
 	}
-	w.local.Times++
-	w.local.Text = text
+	w.trouble(aboutCapture).Message = text
 }
 
 // troubleNow puts together all that is wrong.
-func (w *Writer) troubleNow() *Trouble {
-	var told Trouble
-	var texts []string
-	add := func(text string, since, next time.Time, times int) {
-		texts = append(texts, text)
-		if told.Since.IsZero() || since.Before(told.Since) {
-			told.Since = since
-		}
-		if told.NextTry.IsZero() || next.Before(told.NextTry) && !next.IsZero() {
-			told.NextTry = next
-		}
-		told.Times = max(told.Times, times)
-	}
+func (w *Writer) troubleNow() *facts.Trouble {
+	var all []facts.Trouble
 	for _, t := range w.troubles {
 		if t != nil {
-			add(t.text, t.since, t.next, t.times)
+			all = append(all, t.Trouble)
 		}
 	}
 	if w.silent() {
 		waited := time.Since(w.remote.asked).Truncate(time.Second)
-		add(fmt.Sprintf("the store has not answered for %s", waited), w.options.Now().Add(-waited), time.Time{}, 1)
+		text := fmt.Sprintf("the store has not answered for %s", waited)
+		all = append(all, facts.Trouble{Message: text, Since: w.options.Now().Add(-waited), Times: 1})
 	}
-	if w.local != nil {
-		add(w.local.Text, w.local.Since, time.Time{}, w.local.Times)
-	}
-	if len(texts) == 0 {
+	if len(all) == 0 {
 		return nil
 	}
-	told.Text = strings.Join(texts, "; ")
-	return &told
+	is := all[0]
+	for _, t := range all[1:] {
+		is.Message, is.Times = is.Message+"; "+t.Message, max(is.Times, t.Times)
+		if t.Since.Before(is.Since) {
+			is.Since = t.Since
+		}
+		if is.NextTry.IsZero() || t.NextTry.Before(is.NextTry) && !t.NextTry.IsZero() {
+			is.NextTry = t.NextTry
+		}
+	}
+	return &is
 }
 
 // pace is how long is waited for what.
@@ -203,6 +192,6 @@ func (w *Writer) rest(f *full, wait time.Duration) time.Duration {
 		return wait
 	}
 	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
-	w.troubles[aboutFull].next = w.options.Now().Add(wait)
+	w.troubles[aboutFull].NextTry = w.options.Now().Add(wait)
 	return wait
 }

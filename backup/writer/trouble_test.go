@@ -4,8 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,17 +19,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
-
-// begun is a stand whose chain has begun.
-func begun(t *testing.T) *stand {
-	t.Helper()
-	s := newStand(t).run()
-	s.awaitStored(s.put("first", "value"))
-	return s
-}
 
 func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T) {
 	for name, fault := range map[string]memory.Fault{
@@ -50,7 +49,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			}
 			s.eventually(func(f Facts) bool { return f.Trouble != nil && f.SpoolBytes > 0 }, "it is said")
 			trouble := s.Facts().Trouble
-			assert.Contains(t, trouble.Text, "cannot ")
+			assert.Contains(t, trouble.Message, "cannot ")
 			assert.NotEqual(t, Unknown, s.Facts().Role)
 			assert.False(t, trouble.NextTry.IsZero())
 
@@ -75,8 +74,7 @@ func TestRepliesThatAreLostAreNoTrouble(t *testing.T) {
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}
 	assert.Zero(t, s.Facts().Failures)
-	s.requireAllKept()
-	s.requireChains(1)
+	s.requireWhole()
 }
 
 func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
@@ -189,8 +187,7 @@ func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
 	s.closesTransactions()
 	close(gate.open)
 	require.NoError(t, <-asked)
-	s.requireChains(1)
-	s.requireAllKept()
+	s.requireWhole()
 }
 
 type gate struct{ open chan struct{} }
@@ -216,10 +213,10 @@ func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 
 func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
 	s := &Writer{options: Options{Now: time.Now}}
-	s.ask()
+	s.remote.asked = time.Now()
 	assert.Nil(t, s.troubleNow())
 	s.remote.asked = time.Now().Add(-time.Minute)
-	assert.Contains(t, s.troubleNow().Text, "the store has not answered for 1m")
+	assert.Contains(t, s.troubleNow().Message, "the store has not answered for 1m")
 	assert.True(t, s.away())
 }
 
@@ -238,9 +235,202 @@ func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 		assert.Equal(t, 1, s.troubleNow().Times)
 		s.stuck(memory.ErrUnreachable)
 		assert.Equal(t, 2, s.troubleNow().Times)
-		s.local = nil
+		s.troubles[aboutCapture] = nil
 		assert.Nil(t, s.troubleNow())
 		s.failed(aboutFull, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.troubleNow().Times, "it begins anew")
 	}))
+}
+
+func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	for i := range 3 {
+		s.put("a", fmt.Sprint(i))
+		s.BeforeCompaction(t.Context())
+	}
+	s.eventually(func(Facts) bool { return s.waits() >= 3 }, "they wait")
+	waiting, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "segments", "*"))
+	require.NoError(t, err)
+	path := waiting[len(waiting)-1]
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	content[len(content)-5] ^= 1
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	s.store.Heal()
+	s.requireWhole()
+}
+
+// The volume may be full, or become read-only.
+func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
+	s := begun(t)
+	making := filepath.Join(s.options.SpoolDir, "making")
+	require.NoError(t, os.RemoveAll(making))
+	for i := range 5 {
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+	}
+	_, err := s.FullNow(t.Context(), "asked for")
+	require.ErrorContains(t, err, "cannot write to the spool")
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	for i := range 5 {
+		s.put("b", fmt.Sprint(i))
+		s.BeforeCompaction(t.Context())
+	}
+	s.eventually(func(f Facts) bool { return f.Trouble != nil && s.waits() == 1 }, "one waits in memory, and the rest in etcd")
+	s.store.Heal()
+	s.requireWhole()
+	require.NoError(t, os.Mkdir(making, 0o700))
+	s.full()
+	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+}
+
+func TestAFullSpoolIsSaidAndEndsTheChainOnlyWithACompaction(t *testing.T) {
+	for name, compacts := range map[string]bool{"compacted": true, "not compacted": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			s.options.SpoolLimit = 3000
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
+			for s.Facts().Trouble == nil || !strings.Contains(s.Facts().Trouble.Message, "spool is full") {
+				require.NoError(t, t.Context().Err())
+				s.put("a", "2")
+				s.BeforeCompaction(t.Context())
+			}
+			last := s.put("a", "3")
+			if compacts {
+				s.compact(last)
+			}
+			s.store.Heal()
+			s.awaitStored(last)
+			require.NoError(t, s.Flush(t.Context()))
+			s.requireAllKept()
+			if compacts {
+				s.requireChains(2)
+			} else {
+				s.requireChains(1)
+			}
+		})
+	}
+}
+
+// hiding is a store whose listings lack some objects.
+type hiding struct {
+	store.Store
+	hides atomic.Pointer[regexp.Regexp] // the names of these; nil hides none
+}
+
+func (h *hiding) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for object, err := range h.Store.List(ctx, prefix, after) {
+			if hides := h.hides.Load(); err == nil && hides != nil && hides.MatchString(object.Name) {
+				continue
+			}
+			if !yield(object, err) {
+				return
+			}
+		}
+	}
+}
+
+func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
+	for name, hidden := range map[string]string{"everything": "", "every full": "/full/", "all behind the full": "/(segment|minute)/"} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			h := &hiding{Store: s.store}
+			s.options.Archive = archive.New(h, keys)
+			s.run()
+			for i := range 3 {
+				s.awaitStored(s.put("a", fmt.Sprint(i)))
+			}
+			s.mergeAll()
+			h.hides.Store(regexp.MustCompile(hidden))
+			require.NoError(t, s.tell(t.Context(), func() { s.take(t.Context(), expired, payload{}) }))
+			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
+			assert.Contains(t, s.Facts().Trouble.Message, "its listing ends at revision")
+			assert.Contains(t, s.Facts().Trouble.Message, " is there")
+			last := s.put("a", "meanwhile")
+			s.BeforeCompaction(t.Context())
+			s.compact(last)
+			h.hides.Store(nil)
+			s.awaitStored(last)
+			require.NoError(t, s.Flush(t.Context()))
+			s.requireChains(1)
+			assert.EqualValues(t, 1, s.Facts().Fulls)
+			assert.NotContains(t, s.log.String(), "the store was emptied")
+		})
+	}
+}
+
+// The spool keeps the last segment that was stored: a member that has just started goes by that.
+func TestAListingThatLacksWhatAFormerLifeHasStoredIsNotBelieved(t *testing.T) {
+	s := newStand(t)
+	h := &hiding{Store: s.store}
+	s.options.Archive = archive.New(h, keys)
+	s.run()
+	for i := range 3 {
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+	}
+	require.NoError(t, s.Flush(t.Context()))
+	s.end()
+	s.mergeAll()
+	h.hides.Store(regexp.MustCompile("/(segment|minute)/"))
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
+	assert.Contains(t, s.Facts().Trouble.Message, "its listing ends at revision")
+	h.hides.Store(nil)
+	s.awaitStored(s.put("a", "afterwards"))
+	s.requireWhole()
+}
+
+func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
+	s := begun(t)
+	s.end()
+	generation, head := s.newest()
+	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {
+		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
+		content, err := io.ReadAll(object.Reader())
+		require.NoError(t, err)
+		s.store.SetContent(archive.SegmentName(1, object.Position), content)
+		h := &hiding{Store: s.store}
+		h.hides.Store(regexp.MustCompile(object.Position.String()))
+		seen, err := found{Options: Options{Archive: archive.New(h, keys)}, generation: generation, last: object.Position}.find(t.Context())
+		if gone {
+			require.NoError(t, err)
+			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")
+		} else {
+			require.ErrorContains(t, err, "its listing ends at revision")
+		}
+	}
+}
+
+// mergeAll merges all segments and deletes them but for the last, and what was merged as well: as if a listing's page were lost.
+func (s *stand) mergeAll() {
+	s.Helper()
+	a := archive.New(s.store, keys)
+	segments, err := a.Objects(s.Context(), 1, archive.Segment, format.Position{})
+	require.NoError(s, err)
+	require.Greater(s, len(segments), 1)
+	_, err = a.Merge(s.Context(), archive.Minute, segments)
+	require.NoError(s, err)
+	for _, object := range segments[:len(segments)-1] {
+		require.NoError(s, s.store.Delete(s.Context(), object.Name()))
+	}
+}
+
+// A store may answer well and have lost what it was given. Whoever writes does not look back.
+func TestASegmentThatTheStoreHasLostIsNoticedWhileOthersAreMerged(t *testing.T) {
+	s := newStand(t)
+	s.store.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) } // what is stored is old enough at once
+	s.run()
+	for i := range 6 {
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+	}
+	s.end()
+	objects, err := archive.New(s.store, keys).Objects(t.Context(), 1, archive.Segment, format.Position{})
+	require.NoError(t, err)
+	require.NoError(t, s.store.Delete(t.Context(), objects[len(objects)-3].Name()))
+	s.run()
+	s.awaitStored(s.put("a", "more"))
+	s.eventually(func(f Facts) bool { return f.Holes == 1 }, "it is noticed")
 }

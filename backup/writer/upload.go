@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -21,52 +20,59 @@ func (w *Writer) storeSegment(ctx context.Context) {
 	if len(w.chain.waiting) == 0 || !w.mayAsk() || !w.settled() {
 		return
 	}
-	next, to, generation := w.chain.waiting[0], w.remote.archive, w.remote.generation
-	w.ask()
-	open, newest, vet := w.opener(next), w.fullToCheck(), w.vet()
+	next, generation, held := w.chain.waiting[0], w.remote.generation, w.heldAt(w.chain.waiting[0])
+	w.remote.asked = time.Now()
+	known := found{Options: w.options, generation: generation, vet: time.Since(w.remote.vetted) >= w.pace.vet}
+	if known.vet { // who stores all the time looks for nothing else
+		w.remote.vetted = time.Now()
+	}
+	if time.Since(w.remote.checked) >= w.pace.watch { // often enough to notice that somebody has emptied the store
+		w.remote.checked, known.full = time.Now(), w.remote.newest
+	}
 	w.job(func() func() {
 		patient, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
-		if isGone(patient, to, generation, newest, vet) {
-			return func() { w.answered(); w.take(ctx, doubted, payload{}) }
+		if known.isGone(patient) {
+			return func() { w.remote.asked = time.Time{}; w.take(ctx, doubted, payload{}) }
 		}
-		err := put(patient, to, generation.Number, next.position, open)
+		err := w.put(patient, generation.Number, next.position, held)
 		if !errors.Is(err, store.ErrExists) {
 			return func() { w.storedSegment(ctx, next, err) }
 		}
-		winner, err := to.Manifest(patient, generation.Number, next.position)
+		winner, err := w.archive.Manifest(patient, generation.Number, next.position)
 		return func() { w.collided(ctx, next, winner, err) }
 	})
 }
 
-// opener returns what reads a segment that waits.
-func (w *Writer) opener(next waiting) func() (io.ReadCloser, error) {
-	if held := w.chain.held; held != nil && held.Position == next.position {
-		return func() (io.ReadCloser, error) { return io.NopCloser(held.Reader()), nil }
+// heldAt is a segment that waits in memory; nil if it waits in the spool.
+func (w *Writer) heldAt(which waiting) *format.Object {
+	if held := w.chain.held; held != nil && held.Position == which.position {
+		return held
 	}
-	return func() (io.ReadCloser, error) {
-		if err := w.spool.Examine(next.position, w.options.Keys); err != nil {
-			return nil, fmt.Errorf("%w: %w", errGone, err)
-		}
-		return w.spool.Open(next.position)
-	}
+	return nil
 }
 
 // errGone says that what waited is not in the spool any more, or not as it was.
 var errGone = errors.New("a segment is gone from the spool, or damaged")
 
-func put(ctx context.Context, to *archive.Archive, generation int, position format.Position, open func() (io.ReadCloser, error)) error {
-	content, err := open()
+func (w *Writer) put(ctx context.Context, generation int, position format.Position, held *format.Object) error {
+	if held != nil {
+		return w.archive.PutStored(ctx, generation, position, held.Reader())
+	}
+	if err := w.spool.Examine(position, w.keys); err != nil {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	content, err := w.spool.Open(position)
 	if err != nil {
 		return err
 	}
 	defer content.Close()
-	return to.PutStored(ctx, generation, position, content)
+	return w.archive.PutStored(ctx, generation, position, content)
 }
 
 // storedSegment notes how an upload went.
 func (w *Writer) storedSegment(ctx context.Context, which waiting, err error) {
-	w.answered()
+	w.remote.asked = time.Time{}
 	if errors.Is(err, errGone) {
 		w.take(ctx, spoolLost, payload{err: err})
 		return
@@ -103,7 +109,7 @@ func (w *Writer) advance(which waiting) {
 	if len(w.chain.waiting) > 0 && w.chain.waiting[0].position == which.position {
 		w.chain.waiting = w.chain.waiting[1:]
 	}
-	if w.chain.held != nil && w.chain.held.Position == which.position {
+	if w.heldAt(which) != nil {
 		w.chain.held = nil
 	}
 	if err := w.spool.Remove(which.position); err != nil {
@@ -115,7 +121,7 @@ func (w *Writer) advance(which waiting) {
 // is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users, or another chain begins
 // there, or the generation ends: the next look finds that.
 func (w *Writer) collided(ctx context.Context, which waiting, winner format.Manifest, err error) {
-	w.answered()
+	w.remote.asked = time.Time{}
 	if err != nil && !archive.Unusable(err) { // what cannot be used the next look finds
 		w.failed(aboutSegment, "cannot read who stored segment "+which.position.String(), err)
 		return
@@ -135,10 +141,10 @@ func (w *Writer) collided(ctx context.Context, which waiting, winner format.Mani
 
 // manifest is that of a segment that waits.
 func (w *Writer) manifest(of waiting) (format.Manifest, bool) {
-	if w.chain.held != nil && w.chain.held.Position == of.position {
-		return w.chain.held.Manifest, true
+	if held := w.heldAt(of); held != nil {
+		return held.Manifest, true
 	}
-	own, err := w.spool.Manifest(of.position, w.options.Keys)
+	own, err := w.spool.Manifest(of.position, w.keys)
 	return own, err == nil
 }
 
@@ -153,36 +159,17 @@ func (w *Writer) secondTo(own format.Manifest) {
 	}
 }
 
-// fullToCheck is the full that the store must still have when segments follow it; empty if it is not asked this time: a request
-// now and then is enough to notice that somebody has emptied the store.
-func (w *Writer) fullToCheck() (name string) {
-	if time.Since(w.remote.checked) < w.pace.watch {
-		return ""
-	}
-	w.remote.checked = time.Now()
-	return w.remote.newest
-}
-
-// vet tells whether it is time to see that the store is still this cluster's. Whoever stores all the time looks for nothing else.
-func (w *Writer) vet() bool {
-	due := time.Since(w.remote.vetted) >= w.pace.vet
-	if due {
-		w.remote.vetted = time.Now()
-	}
-	return due
-}
-
-// isGone asks the store whether it has lost a full, and if vet is set, whether the generation is there, and the newest. Where it
-// does not answer, the next upload will tell.
-func isGone(ctx context.Context, from *archive.Archive, generation archive.Generation, full string, vet bool) bool {
+// isGone asks the store whether it has lost the full, if there is one, and if vet is set, whether the generation is there, and the
+// newest. Where it does not answer, the next upload will tell.
+func (f *found) isGone(ctx context.Context) bool {
 	var err error
-	if full != "" {
-		_, err = from.Full(ctx, generation.Number, full)
+	if f.full != "" {
+		_, err = f.Archive.Full(ctx, f.generation.Number, f.full)
 	}
-	if err == nil && vet {
-		err = (&found{archive: from, generation: generation}).ours(ctx)
+	if err == nil && f.vet {
+		err = f.ours(ctx)
 	}
-	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, errSuperseded)
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, ErrSucceeded)
 }
 
 // mergePatience is how long one round may take.
@@ -191,7 +178,6 @@ const mergePatience = 15 * time.Minute
 // merging is what this member does about small objects.
 type merging struct {
 	merger  *retention.Merger
-	of      *archive.Archive
 	running bool
 	at      time.Time // of the last run
 	stored  int64     // how many segments there were then
@@ -208,7 +194,7 @@ func (w *Writer) mayMerge() bool {
 	if w.statistic.Segments-m.stored < enough {
 		wait = w.pace.rare
 	}
-	return !m.running && w.writes() && w.remote.generation.Number != 0 && w.well() && w.fulls.making == nil && time.Since(m.at) >= wait &&
+	return !m.running && w.well() && w.fulls.making == nil && time.Since(m.at) >= wait &&
 		(m.left || m.stored != w.statistic.Segments)
 }
 
@@ -218,22 +204,18 @@ func (w *Writer) merge(ctx context.Context) {
 	if !w.mayMerge() {
 		return
 	}
-	if m.of != w.remote.archive {
-		m.merger, m.of = retention.NewMerger(w.remote.archive, w.options.Now), w.remote.archive
-	}
 	m.running, m.at, m.stored = true, time.Now(), w.statistic.Segments
-	merger, generation := m.merger, w.remote.generation.Number
+	generation := w.remote.generation.Number
 	w.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, mergePatience)
 		defer cancel()
-		done, err := merger.Run(ctx, generation)
+		done, err := m.merger.Run(ctx, generation)
 		return func() { w.merged(done, err) }
 	})
 }
 
 func (w *Writer) merged(done retention.Merged, err error) {
 	w.merging.running, w.merging.left = false, done.Left || err != nil
-	w.statistic.Merged += int64(done.Merged)
 	w.statistic.Holes += int64(done.Holes)
 	if err != nil && !w.stopping {
 		w.statistic.Failures++
@@ -254,17 +236,17 @@ type reserving struct {
 // reserve makes a reservation when etcd comes near the last one. It is a request in hundreds of millions of revisions.
 func (w *Writer) reserve(ctx context.Context) {
 	r := &w.reserving
-	if r.running || w.options.SegmentsOnly || !w.writes() || w.remote.generation.Number == 0 || w.revision+archive.Renewal <= r.revision || time.Now().Before(r.after) {
+	if r.running || w.options.SegmentsOnly || w.revision+archive.Renewal <= r.revision || time.Now().Before(r.after) {
 		return
 	}
 	r.running = true
-	to, wanted := w.remote.archive, archive.Reservation{
+	wanted := archive.Reservation{
 		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Revision: w.revision + archive.Margin, Created: w.options.Now(),
 	}
 	w.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, reservePatience)
 		defer cancel()
-		revision, err := reserve(ctx, to, wanted)
+		revision, err := reserve(ctx, w.archive, wanted)
 		return func() { w.reserved(revision, err) }
 	})
 }

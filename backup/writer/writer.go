@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/statemachine"
@@ -24,11 +25,9 @@ import (
 
 // Options configure a Writer. All fields are required unless they say otherwise.
 type Options struct {
-	// Open returns the archive of --backup-store; it is asked again after an error.
-	Open func(ctx context.Context) (*archive.Archive, error)
-	// Keys are what segments are sealed and signed with, the archive's as well.
-	Keys *format.Keys
-	Etcd Etcd
+	// Archive is that in --backup-store. Segments are sealed and signed with its keys.
+	Archive *archive.Archive
+	Etcd    Etcd
 	// Interval is --backup-interval: at most so long after a change a segment with it is on its way. The first one after a
 	// quiet time goes at once.
 	Interval time.Duration
@@ -52,7 +51,7 @@ type Options struct {
 	// Release has Flush end with an object that says that nothing follows, so that somebody else need not wait to see whether this
 	// cluster lives. It is for a closed etcd that was its cluster's only member.
 	Release bool
-	// Session is of this process: random, hexadecimal. New makes one if it is empty.
+	// Session is of this process: random, hexadecimal.
 	Session string
 	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
 	Former *Writer
@@ -81,6 +80,8 @@ var (
 // Writer keeps backups going. New makes one, Run runs it; the other methods may be called from any goroutine.
 type Writer struct {
 	options Options
+	archive *archive.Archive // the options'
+	keys    *format.Keys     // the archive's
 	pace    pace
 	reader  *capture.Reader
 	spool   *Spool
@@ -112,7 +113,6 @@ type Writer struct {
 	result    error            // how bringing ended, in drained
 	stopping  bool             // Run's context has ended
 	troubles  [abouts]*trouble // nil while all is well
-	local     *Trouble         // nil while what changes can be captured
 	statistic Facts            // counters and what was last done
 }
 
@@ -131,15 +131,13 @@ func New(options Options) (*Writer, error) {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	if options.Session == "" {
-		options.Session = archive.NewSession()
-	}
 	if options.Gate == nil {
 		options.Gate = unlocked{}
 	}
 	w := &Writer{
-		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend), spool: waiting, room: waiting.Room,
-		events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
+		options: options, archive: options.Archive, keys: options.Archive.Keys(), pace: usual, reader: capture.NewReader(options.Etcd.Backend),
+		spool: waiting, room: waiting.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
+		merging: merging{merger: retention.NewMerger(options.Archive, options.Now)},
 	}
 	w.work = w.actions()
 	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
@@ -161,8 +159,7 @@ func New(options Options) (*Writer, error) {
 func (w *Writer) inherit(former *Writer) {
 	was := &former.remote
 	w.remote = remote{
-		archive: was.archive, abilities: was.abilities, generation: was.generation, vetted: was.vetted,
-		stored: was.stored, last: was.last, newest: was.newest,
+		abilities: was.abilities, generation: was.generation, vetted: was.vetted, stored: was.stored, last: was.last, newest: was.newest,
 	}
 	w.reserving.revision, w.merging.at = former.reserving.revision, time.Now()
 	if w.remote.generation.Number != 0 {
@@ -172,7 +169,7 @@ func (w *Writer) inherit(former *Writer) {
 
 // openSpool takes up the newest that waits.
 func openSpool(options Options) (*Spool, error) {
-	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Keys)
+	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
 	if err != nil {
 		return nil, err
 	}
@@ -200,10 +197,6 @@ func (w *Writer) Run(ctx context.Context) {
 		w.step(ctx)
 		w.publish()
 		w.answer() // who is told finds it in the facts
-		if w.again {
-			w.listen()
-			continue
-		}
 		timer.Reset(w.pause())
 		select {
 		case <-ctx.Done():
@@ -302,19 +295,13 @@ func (w *Writer) actions() map[Action]func(context.Context, payload) {
 
 // pause is how long there is nothing to do, unless something happens: until the next look at etcd, or the next capture.
 func (w *Writer) pause() time.Duration {
+	if w.again {
+		return 0
+	}
 	if left := w.interval() - time.Since(w.chain.captured); left > 0 {
 		return min(left, w.pace.tick)
 	}
 	return w.pace.tick
-}
-
-// listen hears what there is to hear, without waiting.
-func (w *Writer) listen() {
-	select {
-	case event := <-w.events:
-		event()
-	default:
-	}
 }
 
 // drain hears the jobs out that end now.

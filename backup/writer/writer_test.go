@@ -3,15 +3,20 @@ package writer
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
 )
 
 func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
@@ -108,4 +113,264 @@ func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
 		assert.GreaterOrEqual(t, s.Facts().Stored, last)
 		s.requireAllKept()
 	}
+}
+
+// slow is an etcd whose database cannot be read for a while, as where the machine is busy.
+type slow struct {
+	Etcd
+	mu sync.Mutex // held meanwhile
+}
+
+func (e *slow) Backend() backend.Backend {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.Etcd.Backend()
+}
+
+func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) {
+	s := newStand(t)
+	busy := &slow{Etcd: s.options.Etcd}
+	s.options.Etcd = busy
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	busy.mu.Lock()
+	s.put("a", "2")
+	last := s.put("a", "3")
+	captured := make(chan struct{})
+	go func() {
+		defer close(captured)
+		s.BeforeCompaction(t.Context())
+	}()
+	assert.Never(t, func() bool { return isClosed(captured) }, 300*time.Millisecond, poll, "nothing is captured yet")
+	busy.mu.Unlock()
+	require.Eventually(t, func() bool { return isClosed(captured) }, patience, poll)
+	s.compact(last)
+	s.awaitStored(s.put("a", "4"))
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireChains(1)
+}
+
+func isClosed(done chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// reserved is the highest revision that is; 0 if none is.
+func (s *stand) reserved() int64 {
+	s.Helper()
+	reservation, err := archive.New(s.store, keys).Reserved(s.Context())
+	if err != nil {
+		require.ErrorIs(s, err, store.ErrNotFound)
+	}
+	return reservation.Revision
+}
+
+func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
+	s := newStand(t)
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "without one it is made at once")
+	s.end()
+	first := s.reserved()
+
+	s.run()
+	s.awaitStored(s.put("a", "2"))
+	s.eventually(func(f Facts) bool { return f.Role == Writing }, "it writes")
+	assert.Equal(t, first, s.reserved(), "it is far ahead still")
+	s.end()
+}
+
+func TestAServingMemberRenewsItsReservation(t *testing.T) {
+	s := newStand(t)
+	a := archive.New(s.store, keys)
+	_, err := a.Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
+	require.NoError(t, err)
+	near := s.etcd.Revision() + archive.Renewal
+	require.NoError(t, a.Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
+	s.run()
+	last := s.put("a", "1")
+	s.awaitStored(last)
+	require.Eventually(t, func() bool { return s.reserved() > near }, patience, poll, "it comes near")
+	assert.Equal(t, s.reserved(), archive.Above(s.reserved(), last), "a restore goes on above it, without a guess")
+}
+
+func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
+	s := newStand(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
+	assert.Contains(t, s.Facts().Trouble.Message, "cannot reserve revisions")
+	s.awaitStored(s.put("a", "segments go on all the same"))
+	require.NotNil(t, s.Facts().Trouble)
+	s.store.Heal()
+	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+	assert.Positive(t, s.reserved())
+}
+
+func TestAReservationThatIsMadeEndsNoOtherTrouble(t *testing.T) {
+	s := &Writer{options: Options{Now: time.Now}}
+	s.trouble(aboutFull)
+	s.trouble(aboutReservation)
+	s.succeeded(aboutFull)
+	assert.NotNil(t, s.troubles[aboutReservation])
+	s.trouble(aboutFull)
+	s.succeeded(aboutReservation)
+	assert.Nil(t, s.troubles[aboutReservation])
+	assert.NotNil(t, s.troubles[aboutFull])
+}
+
+func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
+	s := newStand(t)
+	wall := s.clock(1_800_000_000)
+	s.run()
+	for i, jump := range []int64{0, 10, -3600, 1, 100_000, -100_000, 5} {
+		wall.Add(jump)
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+		if i%2 == 0 {
+			s.end()
+			s.run()
+			s.eventually(func(f Facts) bool { return f.Role == Writing }, "it writes again")
+		}
+	}
+	require.NoError(t, s.Flush(t.Context()))
+	a := archive.New(s.store, keys)
+	objects, err := a.Objects(t.Context(), 1, archive.Segment, s.chains()[0].Objects[0].Start)
+	require.NoError(t, err)
+	var last time.Time
+	for _, object := range objects {
+		manifest, err := a.Manifest(t.Context(), 1, object.Start)
+		require.NoError(t, err)
+		assert.False(t, manifest.From.Before(last), "%s after %s", manifest.From, last)
+		assert.False(t, manifest.To.Before(manifest.From))
+		last = manifest.To
+	}
+	assert.EqualValues(t, 1_800_000_000+10-3600+1+100_000, last.Unix())
+}
+
+func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
+	s := begun(t)
+	first := s.put("a", "1")
+	s.awaitStored(first)
+	between := time.Now()
+	if since := s.chains()[0].Fulls[0].Since(); between.Before(since) {
+		between = since // no time before that is kept
+	}
+	for !time.Now().After(between.Add(3 * s.pace.tick)) {
+		s.eventually(func(Facts) bool { return true }, "")
+	}
+	second := s.put("a", "2")
+	s.awaitStored(second)
+	require.NoError(t, s.Flush(t.Context()))
+	path, err := archive.New(s.store, keys).Find(t.Context(), archive.Target{Time: between.Add(s.pace.tick)})
+	require.NoError(t, err)
+	assert.Equal(t, first, path.Revision)
+}
+
+// jumped is a stand whose clock was a day ahead for a while.
+func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
+	t.Helper()
+	s, wall = newStand(t), &atomic.Int64{}
+	wall.Store(1_800_000_000)
+	s.options.Now = func() time.Time { return time.Unix(wall.Load(), 0) }
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	wall.Add(86_400)
+	s.awaitStored(s.put("a", "2"))
+	s.full()
+	wall.Add(-86_400)
+	s.awaitStored(s.put("a", "3"))
+	return s, wall
+}
+
+func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
+	s, _ := jumped(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	began := time.Now()
+	s.put("a", "4")
+	s.eventually(func(f Facts) bool { return f.BehindFor > 500*time.Millisecond }, "it is told, and grows")
+	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
+	s.store.Heal()
+	s.eventually(func(f Facts) bool { return f.BehindFor == 0 }, "it is over")
+}
+
+// Within a history nobody gets rid of the times of a clock that was ahead.
+func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
+	for name, begin := range map[string]func(s *stand){
+		"at another place": func(s *stand) {
+			s.end()
+			s.store = memory.New()
+			s.run()
+		},
+		"where the store was emptied": (*stand).empty,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, wall := jumped(t)
+			s.tune = append(s.tune, func(s *Writer) { s.pace.watch = 0 })
+			first := s.Facts().LastFull.Name
+			begin(s)
+			s.eventually(func(f Facts) bool {
+				s.put("a", "anew")
+				return f.LastFull != nil && (f.LastFull.Name != first || f.Fulls == 1)
+			}, "another beginning")
+			s.awaitStored(s.put("a", "behind it"))
+			assert.Less(t, s.Facts().LastFull.Time.Unix(), wall.Load()+60)
+			assert.Less(t, s.chains()[0].End.Unix(), wall.Load()+60)
+		})
+	}
+}
+
+func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
+	s := newStand(t)
+	var ahead atomic.Int64
+	s.options.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	s.put("a", "2")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	s.end()
+	ahead.Store(int64(time.Hour))
+	s.run()
+	s.eventually(func(f Facts) bool { return f.BehindFor > 0 }, "it is told")
+	assert.InDelta(t, time.Hour, s.Facts().BehindFor, float64(patience))
+	s.end()
+	ahead.Store(-int64(time.Hour))
+	s.run()
+	s.eventually(func(f Facts) bool { return f.BehindFor > 0 }, "it is told")
+	assert.Less(t, s.Facts().BehindFor, patience)
+}
+
+// setBack is what time.Now returns when the clock was set back: its monotonic reading has gone on.
+func setBack(now time.Time, by time.Duration) time.Time {
+	type readings struct {
+		wall      uint64
+		monotonic int64
+	}
+	back := now.Add(-by)
+	(*readings)(unsafe.Pointer(&back)).monotonic = (*readings)(unsafe.Pointer(&now)).monotonic
+	return back
+}
+
+func TestWhenAFullIsDueIsPlannedAgainWhenTheClockIsSetBack(t *testing.T) {
+	now := time.Now()
+	back := setBack(now, 24*time.Hour)
+	require.False(t, back.Before(now), "which nobody sees who compares the two")
+	require.Equal(t, 24*time.Hour, now.Round(0).Sub(back.Round(0)))
+	s := newStand(t)
+	var right atomic.Bool
+	s.options.Now = func() time.Time {
+		if right.Load() {
+			return setBack(time.Now(), 24*time.Hour)
+		}
+		return time.Now()
+	}
+	s.options.Schedule = hourly
+	s.run()
+	s.eventually(func(f Facts) bool { return f.NextFull.After(now) }, "planned by a clock that is ahead")
+	right.Store(true)
+	s.eventually(func(f Facts) bool { return f.NextFull.Before(now) }, "planned again")
 }

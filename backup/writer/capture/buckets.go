@@ -22,14 +22,6 @@ func SmallBuckets() (names []string) {
 	return names
 }
 
-// readBuckets copies the small buckets.
-func readBuckets(tx backend.UnsafeReader) (found []*format.Bucket) {
-	for _, bucket := range small {
-		found = append(found, readBucket(tx, bucket))
-	}
-	return found
-}
-
 // readBucket copies a bucket in the order of its keys. etcd visits first what is in the file, in order, and then what waits
 // for the next commit; the latter may have a key twice, of which the later one counts. Only what is out of order takes more
 // memory than its bytes: a bucket may have a million leases.

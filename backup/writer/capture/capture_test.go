@@ -64,7 +64,7 @@ func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 	defer snapshot.Close()
 	file, err := os.Create(filepath.Join(t.TempDir(), "db"))
 	require.NoError(t, err)
-	require.NoError(t, snapshot.CopyTo(t.Context(), file))
+	require.NoError(t, snapshot.WriteTo(t.Context(), file))
 	require.NoError(t, file.Close())
 	return file.Name(), snapshot
 }

@@ -99,7 +99,7 @@ func (d *closedDatabase) ConcurrentReadTx() backend.ReadTx {
 	if err != nil {
 		panic(err) // it is closed; whoever reads etcd's database expects that of it
 	}
-	return &closedTx{tx}
+	return &closedTx{tx: tx}
 }
 
 // BatchTx implements backend.Backend: nobody writes.
@@ -120,22 +120,16 @@ func (d *closedDatabase) Size() int64 {
 	return tx.tx.Size()
 }
 
-// SizeInUse implements backend.Backend. It leaves out no free pages, which would take reading all of them.
-func (d *closedDatabase) SizeInUse() int64 { return d.Size() }
-
-// ForceCommit implements backend.Backend: nothing waits.
-func (*closedDatabase) ForceCommit() {}
-
 // Snapshot implements backend.Backend.
 func (d *closedDatabase) Snapshot() backend.Snapshot {
 	return closedSnapshot{d.ConcurrentReadTx().(*closedTx).tx}
 }
 
-// closedTx implements backend.ReadTx; it is locked from the beginning.
-type closedTx struct{ tx *bolt.Tx }
-
-// RLock implements backend.ReadTx.
-func (*closedTx) RLock() {}
+// closedTx is the part of backend.ReadTx that reads; it is locked from the beginning.
+type closedTx struct {
+	backend.ReadTx
+	tx *bolt.Tx
+}
 
 // RUnlock implements backend.ReadTx.
 func (t *closedTx) RUnlock() { _ = t.tx.Rollback() } // it has only read

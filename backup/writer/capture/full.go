@@ -102,20 +102,12 @@ func (s *Snapshot) Close() error {
 // Held is how long the transaction was open, once it is closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
-// CopyTo writes the database to a file, and ends the transaction. Where it can, it goes past the page cache: a database that
-// is left there for the kernel to write makes etcd's own flushes wait behind it. It ends early with ctx.
-func (s *Snapshot) CopyTo(ctx context.Context, file *os.File) error {
-	return s.write(ctx, &paced{ctx: ctx, Writer: file, file: file})
-}
-
-// WriteTo writes the database through something slower than a file, and ends the transaction. It ends early with ctx.
+// WriteTo writes the database, and ends the transaction. It goes past the page cache to a file that can: a database that is left there
+// for the kernel to write makes etcd's own flushes wait behind it. It ends early with ctx.
 func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
-	return s.write(ctx, &paced{ctx: ctx, Writer: to})
-}
-
-func (s *Snapshot) write(ctx context.Context, to io.Writer) error {
 	defer s.Close()
-	written, err := s.snapshot.WriteTo(to)
+	file, _ := to.(*os.File)
+	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // bbolt keeps the words only
 	}

@@ -46,7 +46,7 @@ func BenchmarkFull(b *testing.B) {
 		require.NoError(b, err)
 		snapshot, err := reader.Snapshot()
 		require.NoError(b, err)
-		require.NoError(b, snapshot.CopyTo(b.Context(), file))
+		require.NoError(b, snapshot.WriteTo(b.Context(), file))
 		b.SetBytes(snapshot.Size)
 		longest = max(longest, snapshot.Held())
 		require.NoError(b, file.Close())

@@ -29,7 +29,7 @@ func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *tes
 	file, err := os.Create(filepath.Join(t.TempDir(), "db"))
 	require.NoError(t, err)
 	defer file.Close()
-	require.NoError(t, snapshot.CopyTo(t.Context(), file))
+	require.NoError(t, snapshot.WriteTo(t.Context(), file))
 	assert.Zero(t, reader.Open(), "the transaction ends with the copy")
 	assert.Positive(t, snapshot.Held())
 	assert.Equal(t, last, snapshot.Revision)
@@ -57,7 +57,7 @@ func TestACopyEndsWithItsContextAndFreesTheDatabase(t *testing.T) {
 			file, err := os.Create(filepath.Join(t.TempDir(), "db"))
 			require.NoError(t, err)
 			defer file.Close()
-			return s.CopyTo(ctx, file)
+			return s.WriteTo(ctx, file)
 		},
 		"other": func(ctx context.Context, s *Snapshot) error { return s.WriteTo(ctx, discard{}) },
 	} {

@@ -2,7 +2,6 @@ package capture
 
 import (
 	"bytes"
-	"iter"
 	"math"
 	"time"
 
@@ -50,8 +49,10 @@ func (r *Reader) Since(request Request) (Rows, error) {
 			return
 		}
 		rows.read(tx, request)
-		if request.Beyond && request.Buckets && !rows.More {
-			rows.Buckets = readBuckets(tx)
+		for _, bucket := range small {
+			if request.Beyond && request.Buckets && !rows.More {
+				rows.Buckets = append(rows.Buckets, readBucket(tx, bucket))
+			}
 		}
 	})
 	if err != nil {
@@ -71,62 +72,37 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	step := int64(stride)
 	for from := request.From; from <= request.UpTo && !r.More; {
 		to := min(from+step, request.UpTo+1)
-		found := r.takeAll(between(tx, from, to), request.Limit, &copies)
-		from, step = to, next(step, found)
+		if r.take(tx, from, to, request.Limit, &copies) {
+			step = stride
+		} else {
+			step = min(2*step, longestStride)
+		}
+		from = to
 	}
 	if request.Beyond && !r.More { // a moment's worth
-		r.takeAll(between(tx, max(request.From, request.UpTo+1), math.MaxInt64), request.Limit, &copies)
+		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit, &copies)
 	}
 }
 
-// takeAll copies rows until one is beyond the limit, and tells whether there were any.
-func (r *Rows) takeAll(rows iter.Seq2[[]byte, []byte], limit int, copies *arena) (found bool) {
-	for key, value := range rows {
-		found = true
-		if !r.take(key, value, limit, copies) {
-			r.More = true
+// take copies rows from one revision up to, but not including, another, until one begins a revision beyond the limit, and tells whether
+// there were any. etcd answers with those in the file and then with those that wait for the next commit; where it remembers the latter
+// from before a commit, they come twice.
+func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int, copies *arena) (found bool) {
+	var before []byte
+	keys, values := tx.UnsafeRange(schema.Key, first(from), first(to), math.MaxInt64)
+	for i, key := range keys {
+		if bytes.Compare(key, before) <= 0 {
+			continue
+		}
+		revision := mvcc.BytesToBucketKey(key).Main
+		if r.More = revision != r.End && r.Bytes >= limit; r.More {
 			break
 		}
+		r.Rows = append(r.Rows, format.Row{Key: copies.copy(key), Value: copies.copy(values[i])})
+		r.Bytes += len(key) + len(values[i])
+		r.End, before = revision, key
 	}
-	return found
-}
-
-// take copies a row, unless it begins a revision beyond the limit.
-func (r *Rows) take(key, value []byte, limit int, copies *arena) bool {
-	revision := mvcc.BytesToBucketKey(key).Main
-	if revision != r.End && r.Bytes >= limit {
-		return false
-	}
-	r.Rows = append(r.Rows, format.Row{Key: copies.copy(key), Value: copies.copy(value)})
-	r.Bytes += len(key) + len(value)
-	r.End = revision
-	return true
-}
-
-// next widens the stride while there is nothing.
-func next(step int64, found bool) int64 {
-	if found {
-		return stride
-	}
-	return min(2*step, longestStride)
-}
-
-// between yields the rows from one revision up to, but not including, another. etcd answers with those in the file and
-// then with those that wait for the next commit; where it remembers the latter from before a commit, they come twice.
-func between(tx backend.UnsafeReader, from, to int64) iter.Seq2[[]byte, []byte] {
-	return func(yield func(key, value []byte) bool) {
-		var before []byte
-		keys, values := tx.UnsafeRange(schema.Key, first(from), first(to), math.MaxInt64)
-		for i, key := range keys {
-			if bytes.Compare(key, before) <= 0 {
-				continue
-			}
-			if !yield(key, values[i]) {
-				return
-			}
-			before = key
-		}
-	}
+	return len(keys) > 0
 }
 
 // first is the key of the first row that a revision can have.

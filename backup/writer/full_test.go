@@ -1,0 +1,595 @@
+package writer
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/version"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/internal/preserved"
+	shared "etcd-wrapper/member/maintenance"
+)
+
+func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
+	s := begun(t)
+	for round := range 3 {
+		last := s.put("a", fmt.Sprint(round))
+		done := s.full()
+		assert.GreaterOrEqual(t, done.Revision, last)
+		assert.Equal(t, "asked for", done.Reason)
+	}
+	s.awaitStored(s.put("a", "last"))
+	s.requireWhole()
+	chain := s.chains()[0]
+	require.Len(t, chain.Fulls, 4)
+	assert.False(t, chain.Fulls[3].BeginsChain())
+	assert.Equal(t, chain.Fulls[3].Revision, s.requireAllKept().Full.Revision)
+	_, _, path := kept(t, s.store, archive.Target{Revision: chain.Fulls[1].Revision - 1})
+	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)
+}
+
+// An idle cluster pays for no copy of what is in the store already, but for one a day.
+func TestAFullOfADatabaseThatHasNotChangedIsMadeOnceADay(t *testing.T) {
+	s := newStand(t)
+	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
+	s.options.Schedule = hourly
+	require.Eventually(t, func() bool {
+		is := s.etcd.Server.StorageVersion() // 3.5 for some seconds, as etcd itself writes what 3.6 has more
+		return is != nil && is.Equal(version.V3_6)
+	}, patience, poll, "etcd itself writes nothing more")
+	s.run()
+	isDone := func(fulls int64, what string) {
+		s.Helper()
+		s.eventually(func(f Facts) bool { return f.NextFull.Unix() > wall.Load() }, "its time has come")
+		s.eventually(func(f Facts) bool { return f.Fulls == fulls }, what)
+		require.NoError(t, s.Flush(t.Context()), "it is seen that nothing came behind it") // before the next hour, which is not 3,600 s off
+	}
+	isDone(1, "the first")
+	for range 22 {
+		wall.Add(3600)
+		isDone(1, "nothing has changed")
+	}
+	wall.Add(3600)
+	isDone(2, "it is a day old")
+	wall.Add(3600)
+	isDone(2, "nothing has changed")
+	s.awaitStored(s.put("a", "1"))
+	wall.Add(3600)
+	isDone(3, "a key has")
+	s.addUser("somebody")
+	require.NoError(t, s.Flush(t.Context()))
+	wall.Add(3600)
+	isDone(4, "a user has")
+}
+
+func TestFullsAreMadeByScheduleAndWhenOneWasMissed(t *testing.T) {
+	s := newStand(t)
+	wall := s.clock(time.Date(2026, 1, 1, 0, 30, 0, 0, time.UTC).Unix())
+	s.options.Schedule = hourly
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.NextFull.Minute() == 0 }, "the first")
+	s.awaitStored(s.put("a", "1"))
+	wall.Add(1800)
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "the one by schedule")
+	assert.Equal(t, "schedule", s.Facts().LastFull.Reason)
+	s.awaitStored(s.put("a", "2"))
+	s.end()
+	wall.Add(5 * 3600)
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Fulls == 1 }, "one for all that were missed")
+	assert.Equal(t, wall.Load()+3600, s.Facts().NextFull.Unix())
+	s.requireChains(1)
+}
+
+func TestFullsOfOneRevisionWithinASecondHaveNamesOfTheirOwn(t *testing.T) {
+	s := begun(t)
+	first := s.full()
+	second := s.full()
+	assert.NotEqual(t, first.Name, second.Name)
+	assert.Zero(t, s.Facts().Failures)
+	s.requireChains(1)
+}
+
+func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
+	s := begun(t)
+	copies := func() int { return strings.Count(s.log.String(), "the database was copied") }
+	before := copies()
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable, Times: 2})
+	s.full()
+	assert.EqualValues(t, 2, s.Facts().Failures)
+	assert.Equal(t, before+1, copies())
+	s.requireChains(1)
+}
+
+func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.T) {
+	for how, room := range map[string]error{"as it is": nil, "sealed": ErrSpoolFull} {
+		t.Run(how, func(t *testing.T) {
+			s := newStand(t)
+			s.tune = append(s.tune, func(s *Writer) {
+				s.room = func(size int64) error {
+					if size != most && size >= 16<<10 { // no segment's, but the database's
+						return room
+					}
+					return nil
+				}
+			})
+			s.run()
+			s.awaitStored(s.put("a", "1"))
+			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Err: memory.ErrUnreachable, Times: 2})
+			done := s.full()
+			assert.EqualValues(t, 2, s.Facts().Failures)
+			history, err := archive.New(s.store, keys).History(t.Context())
+			require.NoError(t, err)
+			assert.Len(t, history.Newest().Fulls, 2)
+			assert.Equal(t, done.Name, history.Newest().Fulls[1].Label)
+			assert.Empty(t, history.Newest().Orphans, "the data were put once")
+			s.requireAllKept()
+		})
+	}
+}
+
+// The longer it took in vain, the longer it is left alone, but for minutes at most.
+func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Writer{options: Options{Now: time.Now}}
+		f := &full{}
+		assert.Equal(t, time.Second, s.rest(f, time.Second), "it was not even begun")
+		s.trouble(aboutFull)
+		f.tried = time.Now()
+		assert.Equal(t, time.Second, s.rest(f, time.Second), "only a manifest failed")
+		f.tried = time.Now().Add(-10 * time.Second)
+		assert.Equal(t, 100*time.Second, s.rest(f, time.Second))
+		assert.Equal(t, time.Now().Add(100*time.Second), s.troubles[aboutFull].NextTry)
+		f.tried = time.Now().Add(-time.Hour)
+		assert.Equal(t, latestRetry, s.rest(f, time.Second))
+		assert.Equal(t, time.Hour, s.rest(f, time.Hour), "as the store asks")
+		s.flushes = append(s.flushes, flush{})
+		assert.Equal(t, time.Second, s.rest(f, time.Second), "there may be no later")
+	})
+}
+
+// guarded makes every request wait until no read transaction of etcd's is open, and fails the test if one waits for it.
+type guarded struct {
+	store.Store
+	t      *testing.T
+	writer func() *Writer
+	full   atomic.Int32 // requests of fulls
+	others atomic.Int32
+}
+
+func (g *guarded) Put(ctx context.Context, name string, content io.Reader) error {
+	if strings.Contains(name, "/full/") {
+		g.full.Add(1)
+	} else {
+		g.others.Add(1)
+	}
+	// A capture may be at work beside the request; none may wait for it.
+	assert.Eventually(g.t, func() bool { return g.writer().reader.Open() == 0 }, patience, poll, name)
+	return g.Store.Put(ctx, name, content)
+}
+
+func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
+	s := newStand(t)
+	g := &guarded{Store: s.store, t: t, writer: func() *Writer { return s.Writer }}
+	s.options.Archive = archive.New(g, keys)
+	s.options.Interval = 0
+	s.run()
+	for i := range 10 {
+		for range 20 {
+			s.put("a", fmt.Sprint(i))
+		}
+		s.awaitStored(s.etcd.Revision())
+		s.full()
+	}
+	assert.EqualValues(t, 22, g.full.Load())
+	assert.Greater(t, g.others.Load(), int32(10))
+}
+
+func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
+	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
+	s.closesTransactions()
+	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
+	s.awaitStored(s.put("a", "segments go on"))
+}
+
+func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	stored := time.Now()
+	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.knows }, "what is known is old")
+	s.full()
+	s.awaitStored(s.put("a", "2"))
+	s.requireChains(1)
+}
+
+// refusing is a gate that somebody tries to close while a full holds it.
+type refusing struct {
+	shared.Gate
+	told chan string
+}
+
+func (r *refusing) Begin(ctx context.Context, what string) (func(), error) {
+	end, err := r.Gate.Begin(ctx, what)
+	_, busy := r.Close("a defragmentation")
+	r.told <- busy.Error()
+	return end, err
+}
+
+func TestADefragmentationIsToldThatItWaitsForAFullBackup(t *testing.T) {
+	s := newStand(t)
+	gate := &refusing{told: make(chan string, 1)}
+	s.options.Gate = gate
+	s.run()
+	assert.Regexp(t, `^the database is being read: wait for the end of a full backup \(since [0-9:]+Z\)$`, <-gate.told)
+}
+
+func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
+	for name, c := range map[string]struct{ work, total time.Duration }{
+		"compression":    {work: 4 * time.Millisecond, total: 4*4*time.Millisecond + 3*4*time.Millisecond},
+		"a slow network": {work: time.Second, total: 4*time.Second + 3*longestRest},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begun := time.Now()
+				reader := &gentle{Reader: strings.NewReader(strings.Repeat("x", 4*gentlePiece))}
+				piece := make([]byte, gentlePiece)
+				for range 4 {
+					_, err := io.ReadFull(reader, piece)
+					require.NoError(t, err)
+					time.Sleep(c.work)
+				}
+				assert.Equal(t, c.total, time.Since(begun))
+			})
+		})
+	}
+}
+
+func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Writer) { s.room = onlyForSegments })
+	for i := range most>>20 + 2 {
+		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
+	}
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	done := s.full()
+	assert.Less(t, done.Bytes, done.Database)
+	s.requireWhole()
+}
+
+// onlyForSegments is a volume that has no room for the database.
+func onlyForSegments(size int64) error {
+	if size > most {
+		return ErrSpoolFull
+	}
+	return nil
+}
+
+// The store takes its time, and meanwhile etcd and what waits fill the volume.
+func TestACopyGivesWayWhenTheVolumeRunsShortWhileItIsStored(t *testing.T) {
+	s := newStand(t)
+	var short atomic.Bool
+	s.tune = append(s.tune, func(s *Writer) {
+		s.room = func(int64) error {
+			if short.Load() {
+				return ErrSpoolFull
+			}
+			return nil
+		}
+	})
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	asked := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := s.FullNow(ctx, "asked for")
+		asked <- err
+	}()
+	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
+	short.Store(true)
+	require.ErrorIs(t, <-asked, ErrSpoolFull)
+	s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
+	assert.Equal(t, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
+	copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
+	require.NoError(t, err)
+	assert.Empty(t, copies, "the volume has its room back")
+	short.Store(false)
+	s.store.Heal()
+	s.full()
+	s.requireChains(1)
+}
+
+func TestACopyThatWaitsForSegmentsGivesWayAsWell(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true})
+	s.put("a", "1")
+	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
+	waits := func(f Facts) bool {
+		return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+	}
+	s.eventually(waits, "the database is copied")
+	require.NoError(t, s.tell(t.Context(), func() { s.room = func(int64) error { return ErrSpoolFull } }))
+	s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
+	assert.Contains(t, s.Facts().Trouble.Message, "cannot keep a copy")
+}
+
+func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
+	s := newStand(t)
+	random := make([]byte, 1<<20)
+	_, _ = rand.Read(random)
+	for i := range 16 {
+		s.put(fmt.Sprint("incompressible", i), string(random))
+	}
+	s.tune = append(s.tune, func(s *Writer) {
+		s.pace.tick = time.Microsecond // it would be done before
+		s.room = func(int64) error { return ErrSpoolFull }
+	})
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
+	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
+}
+
+func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
+	s := newStand(t)
+	s.tune = append(s.tune, func(s *Writer) {
+		s.room = func(int64) error {
+			if failures := s.Facts().Failures; failures == 1 || failures == 2 {
+				return ErrSpoolFull
+			}
+			return nil
+		}
+	})
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied, Times: 1})
+	s.run()
+	for range 50 {
+		s.put("a", "captured behind a full that never comes")
+	}
+	s.awaitStored(s.put("a", "1"))
+	require.NoError(t, s.Flush(t.Context()))
+	assert.GreaterOrEqual(t, s.Facts().Failures, int64(3))
+	s.requireWhole()
+	s.requireNothingLoose()
+}
+
+func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	for range 3 {
+		s.put("a", "waits")
+		s.BeforeCompaction(t.Context())
+	}
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	s.end()
+	s.store = memory.New() // somebody emptied it, or the full that came before never arrived
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	s.requireWhole()
+	s.requireNothingLoose()
+}
+
+// requireNothingLoose says that every segment comes behind the first full.
+func (s *stand) requireNothingLoose() {
+	s.Helper()
+	history, err := archive.New(s.store, keys).History(s.Context())
+	require.NoError(s, err)
+	for _, object := range history.Newest().Objects {
+		assert.Greater(s, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
+	}
+}
+
+// A full stands for all before it: should the process die, nobody would bring the segments that it had overtaken.
+func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
+	between := s.put("a", "1")
+	s.put("a", "2")
+	asked, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _, _ = s.FullNow(asked, "asked for") }()
+	s.eventually(func(f Facts) bool {
+		return f.Fulls == 2 || f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+	}, "the database is copied")
+	s.end()
+	s.store.Heal()
+	s.run()
+	s.awaitStored(s.put("a", "3"))
+	_, _, path := kept(t, s.store, archive.Target{Revision: between})
+	assert.Equal(t, between, path.Revision)
+	s.requireChains(1)
+}
+
+// Its full may have been on its way when the process died, or somebody has emptied the store.
+func TestWhatWaitedForAFullThatIsNotThereIsNotStoredWithoutIt(t *testing.T) {
+	s := begun(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+	s.put("a", "1")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment waits")
+	s.end()
+	s.store = memory.New()
+	s.run()
+	s.requireWhole()
+}
+
+func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
+	s := newStand(t)
+	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	s.run()
+	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
+	s.put("a", "behind the full")
+	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+	require.NoError(t, s.tell(t.Context(), func() {
+		s.saw(t.Context(), found{abilities: s.remote.abilities, generation: s.remote.generation}, nil) // there was nothing when it began
+	}))
+	require.NoError(t, s.tell(t.Context(), func() {
+		assert.Equal(t, beginning, s.core.State)
+		assert.NotEmpty(t, s.chain.waiting)
+	}))
+}
+
+// slowFulls is a store that takes its time for the data of fulls.
+type slowFulls struct {
+	store.Store
+	until chan struct{}
+}
+
+func (s slowFulls) Put(ctx context.Context, name string, content io.Reader) error {
+	if strings.HasSuffix(name, "/data") {
+		<-s.until
+	}
+	return s.Store.Put(ctx, name, content)
+}
+
+// slowly has a member's fulls take until the returned function is called.
+func (c *cluster) slowly(member *stand) (stored func()) {
+	until := make(chan struct{})
+	slow := archive.New(slowFulls{c.store, until}, keys)
+	member.options.Archive = slow
+	return func() { close(until) }
+}
+
+func storesItsCopy(f Facts) bool {
+	return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy"
+}
+
+// The first full of all takes longer than the others wait for it, so another member makes one, too.
+func TestOfTwoFirstFullsTheLaterOneDoesNotCount(t *testing.T) {
+	c := newMembers(t, 2)
+	first, second := c.members[0], c.members[1]
+	stored, storedToo := c.slowly(first), c.slowly(second)
+	first.run()
+	first.eventually(storesItsCopy, "the leader begins")
+	c.put("a", "behind the first one")
+	second.run()
+	second.eventually(storesItsCopy, "the other one takes over")
+	c.put("a", "behind both")
+	stored()
+	c.requireEventuallyStored(c.put("a", "of the leader"))
+	storedToo()
+	second.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it gives its own up")
+	assert.Nil(t, second.Facts().LastFull)
+	c.requireOneChain()
+	path := c.requireAllKept()
+	assert.Equal(t, first.Facts().LastFull.Revision, path.Full.Revision)
+}
+
+// A full that somebody waits for is made all the same, within the chain that goes on.
+func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
+	c := newMembers(t, 2)
+	first, second := c.members[0], c.members[1]
+	c.leader.Store(0)
+	stored := c.slowly(first)
+	first.run()
+	asked := due{reason: "asked for", done: make(chan fullResult, 1)}
+	require.NoError(t, first.tell(t.Context(), func() { first.askForFull(asked) }))
+	c.leader.Store(both)
+	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
+	second.run()
+	second.eventually(func(f Facts) bool { return f.LastFull != nil }, "and so does the other one")
+	c.requireEventuallyStored(c.put("a", "of the other one"))
+	stored()
+	var result fullResult
+	require.Eventually(t, func() bool {
+		select {
+		case result = <-asked.done:
+			return true
+		default:
+			return false
+		}
+	}, patience, poll, "it is made")
+	require.NoError(t, result.err)
+	c.requireOneChain()
+	assert.Equal(t, result.Revision, c.requireAllKept().Full.Revision)
+}
+
+// The chain may go on elsewhere: who lost its office meanwhile does not end it.
+func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
+	c := newMembers(t, 2)
+	first := c.members[0]
+	first.run()
+	c.requireEventuallyStored(c.put("a", "1"))
+	first.end()
+	stored := c.slowly(first)
+	c.compact(c.put("a", "nobody captures this"))
+	first.run()
+	first.eventually(storesItsCopy, "it begins a chain behind the gap")
+	c.leader.Store(2)
+	stored()
+	first.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Role == Watching }, "it gives it up")
+	c.requireChains(1)
+	assert.Zero(t, first.Facts().Fulls)
+	c.members[1].run()
+	c.requireEventuallyStored(c.put("a", "2"))
+	c.requireAllKept()
+}
+
+// Where there is no chain at all, a full of whoever had begun one is better than none.
+func TestAFirstFullCountsThoughItsMemberNoLongerWrites(t *testing.T) {
+	c := newMembers(t, 1)
+	stored := c.slowly(c.members[0])
+	c.members[0].run()
+	c.members[0].eventually(storesItsCopy, "it begins")
+	c.leader.Store(0)
+	stored()
+	c.members[0].eventually(func(f Facts) bool { return f.Fulls == 1 }, "it is stored")
+	c.requireChains(1)
+}
+
+// The answer to the manifest was lost: a second try finds the full as the beginning of the chain.
+func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
+	s := newStand(t)
+	s.store.Inject(
+		memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Times: 1, Err: memory.ErrUnreachable, ReplyLost: true},
+		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full/", Times: 1, Err: memory.ErrUnreachable})
+	s.run()
+	s.awaitStored(s.put("a", "1"))
+	require.EqualValues(t, 1, s.Facts().Failures)
+	assert.EqualValues(t, 1, s.Facts().Fulls)
+	s.requireWhole()
+}
+
+// What the store has of the chain before is no remains that anybody has to look at.
+func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
+	c := newMembers(t, 1)
+	member := c.members[0]
+	member.run()
+	c.requireEventuallyStored(c.put("a", "perhaps within the full already"))
+	c.requireEventuallyStored(c.put("a", "1"))
+	require.NoError(t, member.Flush(t.Context()))
+	require.NotEmpty(t, member.segmentsOf(member.options.SpoolDir), "where to go on")
+	c.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
+	capturesAfter := func(interval time.Duration) {
+		require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = interval }))
+	}
+	capturesAfter(100 * patience)
+	c.compact(c.put("a", "nobody captures this"))
+	capturesAfter(member.options.Interval)
+	member.eventually(storesItsCopy, "it begins a chain behind the gap")
+	c.put("a", "2")
+	member.eventually(func(Facts) bool { return member.waits() > 0 }, "what comes behind it waits")
+	member.end()
+	_, err := member.make()
+	require.NoError(t, err)
+	assert.Empty(t, preserved.Copies(member.options.SpoolDir))
+	assert.NotContains(t, c.log.String(), "set aside")
+}
