@@ -279,29 +279,17 @@ func (r *run) foresee() {
 
 // Refusal is why etcd may not open the data directory.
 type Refusal struct {
-	// Final says that waiting does not help: somebody has to do something.
-	Final bool
-	// Configuration says that what is asked for cannot be: a target that is not kept, or a member that is not alone.
-	Configuration bool
-
 	sentence string
 	cause    error
+	status   exitcode.Code
 }
 
 // Error is a sentence that names the way out.
 func (r *Refusal) Error() string { return r.sentence }
 
-// Status is what a process exits with that cannot go on; 0 if it should try again.
-func (r *Refusal) Status() exitcode.Code {
-	switch {
-	case r.Configuration:
-		return exitcode.BadConfig
-	case r.Final:
-		return exitcode.EtcdFailed
-	default:
-		return exitcode.Clean
-	}
-}
+// Status is what a process exits with that cannot go on: BadConfig where what is asked for cannot be, and EtcdFailed where somebody has to
+// do something else. It is Clean if it should try again.
+func (r *Refusal) Status() exitcode.Code { return r.status }
 
 // Unwrap is what the volume, or the store, has to do with it.
 func (r *Refusal) Unwrap() error { return r.cause }
@@ -322,9 +310,14 @@ func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
 	if out := r.wayOut(row, payload.Err); out != "" {
 		reason += "; " + out
 	}
-	return &Refusal{
-		Final: row.On != Broke, Configuration: row.On == Decline, sentence: reason, cause: payload.Err,
+	status := exitcode.EtcdFailed
+	switch row.On { //nolint:exhaustive // the others are for people
+	case Broke:
+		status = exitcode.Clean
+	case Decline:
+		status = exitcode.BadConfig
 	}
+	return &Refusal{sentence: reason, cause: payload.Err, status: status}
 }
 
 // Ways out of what the store says of itself, of which nothing comes back before it is in order.

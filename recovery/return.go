@@ -11,7 +11,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
@@ -189,9 +188,6 @@ func (r *run) adoptCluster() (Event, Facts) {
 	r.joins = r.survey.InitialCluster(r.member.Name)
 	return "", Facts{}
 }
-
-// barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
-func barelyBegun(stands datadir.Position) bool { return stands.Members == 0 && stands.Index == 0 }
 
 // waitsAnew says that the peers are waited for, for another reason than before.
 func (r *run) waitsAnew(event Event, payload Facts, decision statemachine.Decision, reason string) bool {

@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -38,7 +39,7 @@ func (r *run) askTheStore() (Event, Facts) {
 	r.silentSince = time.Time{}
 	r.kept = now
 	if r.asked && r.usedBefore(now) { // so that the next start need not ask the store
-		if err := r.rememberUsed(); err != nil {
+		if err := r.change(func(kept *record) { kept.use(r.options.Request.ID) }); err != nil {
 			return broke(err)
 		}
 		r.asked = false
@@ -243,11 +244,7 @@ func (r *run) buildData() (Event, Facts) {
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
 func (r *run) above() int64 {
-	highest := max(r.kept.path.Revision, r.stands.HighestRevision)
-	if !r.kept.head.Empty() {
-		highest = max(highest, r.kept.head.Revision())
-	}
-	return archive.Above(r.kept.reserved.Revision, highest)
+	return archive.Above(r.kept.reserved.Revision, max(r.kept.path.Revision, r.stands.HighestRevision, r.endOfBackups()))
 }
 
 // plan is the position of what was built.
@@ -261,7 +258,7 @@ func (r *run) plan(result seed.Result) position {
 			Adopted:  r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+		Head:        r.kept.head.Position, Aside: preserved.Name(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

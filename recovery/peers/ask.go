@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -27,7 +28,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 	p.renew()
 	deaf := p.open()
 	if deaf == nil { // otherwise the others don't hear of this member, and wait
-		p.desk.say(p.call(self))
+		p.desk.call.Store(p.call(self))
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
 	if more := p.notAsked(answers); len(more) > 0 {
@@ -201,15 +202,7 @@ const (
 type desk struct {
 	server *http.Server
 	ended  sync.WaitGroup
-
-	mu   sync.Mutex
-	call Call
-}
-
-func (d *desk) say(call Call) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.call = call
+	call   atomic.Pointer[Call]
 }
 
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -217,20 +210,18 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_ = json.NewEncoder(w).Encode(d.call) // who hung up does not want it
+	_ = json.NewEncoder(w).Encode(d.call.Load()) // who hung up does not want it
 }
 
 // Tell has the others hear, if they ask, how this member is. Ask does that, too.
 func (p *Peers) Tell(self Self) {
 	if err := p.open(); err == nil { // otherwise they do not hear of this member
-		p.desk.say(p.call(self))
+		p.desk.call.Store(p.call(self))
 	}
 }
 
-func (p *Peers) call(self Self) Call {
-	return Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
+func (p *Peers) call(self Self) *Call {
+	return &Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
 }
 
 // open begins to answer, if that is possible by now; the error says why it is not.
@@ -238,7 +229,8 @@ func (p *Peers) open() error {
 	if p.desk != nil {
 		return nil
 	}
-	d := &desk{call: Call{Name: p.name, Process: p.process}}
+	d := &desk{}
+	d.call.Store(p.call(Self{}))
 	d.server = &http.Server{Handler: d, ReadHeaderTimeout: answerWithin, ErrorLog: log.New(io.Discard, "", 0)}
 	for _, at := range p.listens {
 		listener, err := p.listen(at)
