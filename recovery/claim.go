@@ -188,7 +188,7 @@ func (r *run) claimGeneration() (Event, Facts) {
 	switch {
 	case errors.Is(err, errNotAllHere):
 		return PeersSilent, Facts{Err: err}
-	case disbelieved(err):
+	case notVerified(err):
 		return ClaimLost, Facts{Err: err}
 	case err != nil:
 		return StoreSilent, Facts{Err: err}

@@ -36,7 +36,7 @@ func (s inStore) etcd() string { return cmp.Or(s.newest.Etcd, s.first.Etcd) }
 // nothing for ever, and it may decay: the first generation names the cluster as well.
 func (r *run) born(ctx context.Context) (s inStore, err error) {
 	first, why := r.options.Archive.Cluster(ctx)
-	if why != nil && !errors.Is(why, store.ErrNotFound) && !disbelieved(why) {
+	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
 		return s, why
 	}
 	generations, err := r.options.Archive.Generations(ctx)
@@ -46,7 +46,7 @@ func (r *run) born(ctx context.Context) (s inStore, err error) {
 	case why == nil:
 	case len(generations) > 0:
 		first = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
-	case disbelieved(why):
+	case notVerified(why):
 		return s, why
 	}
 	s = inStore{first: first, generations: generations, newest: lastOf(generations)}

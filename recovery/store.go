@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	patience = 2 * time.Minute // for a question to the store, or a claim
+	patience = 2 * time.Minute // for a question to the store, what only the volume has, or a claim
 	// margin is how many revisions may have been handed out since the store was last told: no client sees one twice.
 	margin = archive.Margin
 )
@@ -34,7 +34,7 @@ func (r *run) askTheStore() (Event, Facts) {
 	defer cancel()
 	now, owner, err := r.ask(ctx)
 	if err != nil {
-		return r.untold(ctx, err)
+		return r.notTold(ctx, err)
 	}
 	r.silentSince = time.Time{}
 	r.kept = now
@@ -58,7 +58,7 @@ func (r *run) askTheStore() (Event, Facts) {
 		}
 	}
 	r.silent = 0
-	why := r.doubt(owner)
+	why := r.about(owner)
 	if owner == StoreOurs && now.path.Revision == 0 {
 		owner = StoreBare
 	}
@@ -139,8 +139,8 @@ func (r *run) findEnd() (Event, Facts) {
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
-// doubt says why a store is not asked any further.
-func (r *run) doubt(owner StoreState) error {
+// about is what people are told of the store beside the reason of the rule: whose it is, or what it lacks.
+func (r *run) about(owner StoreState) error {
 	switch {
 	case owner == StoreOthers:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)

@@ -253,9 +253,9 @@ func (r *run) unserved() error {
 	return nil
 }
 
-// asides is what was set aside beside the data directory and the spool, the oldest first, but for the newest of each if that
+// preserved are the copies beside the data directory and the spool, the oldest first, but for the newest of each if that
 // has to stay.
-func (r *run) asides(stays func(newest preserved.Copy) bool) (all []preserved.Copy) {
+func (r *run) preserved(stays func(newest preserved.Copy) bool) (all []preserved.Copy) {
 	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
 		own := preserved.Copies(path)
 		if newest := len(own) - 1; newest >= 0 && stays(own[newest]) {
@@ -277,7 +277,7 @@ func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, most)
 	defer cancel()
-	for _, old := range r.asides(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
+	for _, old := range r.preserved(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
 		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: a preserved copy is deleted, as the volume has no room for it")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
@@ -309,7 +309,7 @@ const relieving = 5 * time.Second
 // relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
 // needs that much when it is defragmented, and stops when it has none.
 func (r *run) relieve() {
-	if len(r.asides(func(preserved.Copy) bool { return false })) == 0 {
+	if len(r.preserved(func(preserved.Copy) bool { return false })) == 0 {
 		return
 	}
 	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))

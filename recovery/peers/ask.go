@@ -90,7 +90,7 @@ func (p *Peers) notAsked(answers []*answer) map[string][]string {
 func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers []*answer, calls []Call, silent error) {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	failed := map[string]error{}
+	var failed []string
 	for name, urls := range whom {
 		asking.Go(func() {
 			told, err := p.ask(ctx, name, urls)
@@ -103,26 +103,15 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 			case waits:
 				calls = append(calls, call)
 			default:
-				failed[name] = err
+				failed = append(failed, fmt.Sprintf("%s does not answer (%v)", name, quoted(err)))
 			}
 		})
 	}
 	asking.Wait()
 	slices.SortFunc(answers, func(a, b *answer) int { return strings.Compare(a.name, b.name) })
 	slices.SortFunc(calls, func(a, b Call) int { return strings.Compare(a.Name, b.Name) })
-	return answers, calls, silence(failed)
-}
-
-// silence names the members that did not answer, and why; nil if there are none.
-func silence(failed map[string]error) error {
-	if len(failed) == 0 {
-		return nil
-	}
-	var reasons []string
-	for _, name := range slices.Sorted(maps.Keys(failed)) {
-		reasons = append(reasons, fmt.Sprintf("%s does not answer (%v)", name, quoted(failed[name])))
-	}
-	return errors.New(strings.Join(reasons, "; "))
+	slices.Sort(failed)
+	return answers, calls, sentence(failed)
 }
 
 // ask returns the first answer of one member's URLs.
@@ -143,6 +132,19 @@ func (p *Peers) ask(ctx context.Context, name string, urls []string) (*answer, e
 		}
 	}
 	return nil, err
+}
+
+// hear asks a member that runs no etcd how it is.
+func (p *Peers) hear(ctx context.Context, name string, urls []string, failed error) (call Call, waits bool) {
+	if failed == nil {
+		return Call{}, false
+	}
+	for _, at := range urls {
+		if _, err := p.fetch(ctx, p.peer, at+callPath, &call); err == nil && call.Name == name {
+			return call, true
+		}
+	}
+	return Call{}, false
 }
 
 // fetch reads a document, and the id of the cluster that it came from.
@@ -175,27 +177,6 @@ func (p *Peers) fetch(ctx context.Context, from *http.Client, at string, documen
 
 // callPath is where a member that does not run yet says how it is, to the others and to itself. etcd has nothing there.
 const callPath = "/etcd-wrapper/call"
-
-// Call is what a member that does not run yet says of itself.
-type Call struct {
-	Name    string `json:"name"`
-	Process string `json:"process"` // made up by each process
-	Holds   Holds  `json:"holds"`
-	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
-	Brought bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as it can be brought there
-}
-
-// Holds is what a member has on its volume.
-type Holds string
-
-// What there can be.
-const (
-	Nothing  Holds = "nothing"
-	Ruins    Holds = "ruins" // data that cannot be used
-	Older    Holds = "older" // data that a store has more than
-	Data     Holds = "data"
-	Restores Holds = "restores" // data from a store, as soon as that grants it
-)
 
 // desk answers where etcd will listen for its peers, for as long as they are asked themselves. Whatever else it is asked it is
 // not available for: rafthttp tries again.
