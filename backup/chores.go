@@ -169,6 +169,9 @@ func (c *chores) prune(ctx context.Context) error {
 			return err
 		}
 	}
+	if c.newestFull() == nil {
+		return nil // nothing can be spared before a full is stored; once it is verified, this is due again
+	}
 	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, time.Now(), c.listing.stored)
 	if err != nil {
 		return err

@@ -213,3 +213,16 @@ func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
 	require.Contains(t, undone.Text, "a clock is, or was, wrong")
 	require.True(t, undone.NextTry.After(time.Now()))
 }
+
+// A large database takes longer than the first look at the chores.
+func TestThatNothingIsVerifiedYetIsNoTroubleBeforeSomethingIsStored(t *testing.T) {
+	kept := memory.New()
+	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})
+	s := newSubjectIn(t, kept, archive.Verified)
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.eventually(t, func(f backup.Facts) bool {
+		require.Nil(t, f.Undone)
+		return f.Kept.Result != nil
+	}, "the first full is verified")
+	require.NoError(t, s.End(soon(t)))
+}

@@ -107,14 +107,14 @@ func (c *chaos) LockData() error { return c.Probe() }
 func (c *chaos) Forfeit() error {
 	_, err := c.next(context.Background())
 	c.know(func(t *truth) {
-		t.stranger = true
+		t.another = true
 		t.recorded = t.recorded && err != nil
 	})
 	return err
 }
 
 func (c *chaos) Forfeited() (is bool) {
-	c.know(func(t *truth) { is = t.stranger })
+	c.know(func(t *truth) { is = t.another })
 	return is
 }
 
@@ -209,14 +209,14 @@ func (c *chaos) Write(exitcode.Word) error {
 	if _, err := c.next(context.Background()); err != nil {
 		return err
 	}
-	c.know(func(t *truth) { t.recorded = !t.stranger })
+	c.know(func(t *truth) { t.recorded = !t.another })
 	return nil
 }
 
 func (c *chaos) Restore() error {
 	c.know(func(t *truth) {
 		c.expect(!t.opened, "restored although etcd was opened")
-		t.recorded = !t.stranger && (t.recorded || t.removed)
+		t.recorded = !t.another && (t.recorded || t.removed)
 	})
 	return nil
 }
@@ -286,7 +286,7 @@ func play(t *testing.T, plan schedule) []string {
 			}
 			c.expect(at.Sub(asked) <= budget, "the end took "+at.Sub(asked).String())
 			c.expect(!now.recorded || !now.opened || now.closed, "a clean record without a close")
-			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.stranger, "status 0 without a record, or with one that was forfeited")
+			c.expect(outcome.Status != exitcode.Clean || now.recorded != now.another, "status 0 without a record, or with one that was forfeited")
 		})
 		pass(time.Hour) // until what is stubborn has ended
 	})

@@ -27,7 +27,7 @@ type truth struct {
 	triggered bool                           // an initialization was asked for after the newest Successful
 	failed    bool                           // the newest result was Failed
 	usable    bool                           // the newest configuration may be used after this result
-	stranger  bool                           // somebody else was seen to have the data open for writing
+	another   bool                           // somebody else was seen to have the data open for writing
 }
 
 // place is the machine and the truth at one instant: a row's blocking actions are done up to the one at hand.
@@ -84,9 +84,9 @@ func outcomes(action Action, now truth) []outcome {
 	case CloseEtcd:
 		return closes(now)
 	case RestoreRecord:
-		return settles(func(t *truth) { t.recorded = !t.stranger && (t.recorded || t.removed) })
+		return settles(func(t *truth) { t.recorded = !t.another && (t.recorded || t.removed) })
 	case WriteRecord:
-		return settles(func(t *truth) { t.recorded = !t.stranger })
+		return settles(func(t *truth) { t.recorded = !t.another })
 	case LeaveReason:
 		return settles(func(*truth) {})
 	case RefreshConfig, EndPrefetch, PaceProgress, PaceFailure, PaceSilence, PaceLock, LimitStart, LimitAbort, LimitStop: // they end at once
@@ -145,7 +145,7 @@ func prefetches() []outcome {
 
 // intrusion is to find that somebody else has the data open for writing. The record goes at once.
 var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
-	t.stranger, t.recorded = true, false
+	t.another, t.recorded = true, false
 	return t
 }}
 
@@ -223,7 +223,7 @@ var promises = []struct {
 		return !p.aside || !slices.Contains([]Action{CheckEtcdConfig, ServeReadyz, LockData, RemoveRecord, OpenEtcd}, p.action())
 	}},
 	{"R8: once somebody else had the data open for writing, no clean record comes back", func(_ place, t truth, _ Facts) bool {
-		return !t.stranger || !t.recorded
+		return !t.another || !t.recorded
 	}},
 	{"after Failed the next initialization is full", func(p place, t truth, _ Facts) bool {
 		return p.action() != AskInit || !t.failed
@@ -252,7 +252,7 @@ var promises = []struct {
 		return !endedClean(p) || !t.opened || t.closed
 	}},
 	{"R4, R5, R8: status 0 means that the record is clean, unless somebody else had the data open for writing", func(p place, t truth, _ Facts) bool {
-		return !endedClean(p) || t.recorded != t.stranger
+		return !endedClean(p) || t.recorded != t.another
 	}},
 	{"R1: a run that failed leaves no record once etcd was opened", func(p place, t truth, f Facts) bool {
 		failed := f.Ending != "" && f.Ending != Signal && f.Ending != StopPosted

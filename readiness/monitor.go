@@ -85,8 +85,8 @@ func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
 	for i, is := range next.checks {
 		// That a member which has just been started is well is not worth a line.
-		matters := last.watched || is.Verdict != OK
-		if was := last.checks[i]; matters && is.Verdict != was.Verdict {
+		matters := last.watched || is.Status != OK
+		if was := last.checks[i]; matters && is.Status != was.Status {
 			m.logChange(was, is)
 		}
 	}
@@ -101,10 +101,10 @@ func (m *Monitor) replace(next *Report) (last *Report) {
 // logChange says it in a sentence: nobody looks for it in the fields.
 func (m *Monitor) logChange(was, is Check) {
 	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" is ok again"
-	if is.Verdict != OK {
-		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s is %s: %s", is.Name, is.Verdict, is.Reason)
+	if is.Status != OK {
+		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s is %s: %s", is.Name, is.Status, is.Reason)
 	}
-	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Verdict)).Str("to", string(is.Verdict)).Msg(sentence)
+	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Status)).Str("to", string(is.Status)).Msg(sentence)
 }
 
 const (

@@ -119,7 +119,7 @@ func TestFactsFromMemory(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm  func(*fakeTarget)
 		check int
-		want  Verdict
+		want  Status
 		ready bool
 	}{
 		"leader":                       {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},
@@ -146,7 +146,7 @@ func TestFactsFromMemory(t *testing.T) {
 						require.Equal(t, passed(i), found)
 						continue
 					}
-					require.Equal(t, c.want, found.Verdict)
+					require.Equal(t, c.want, found.Status)
 					require.NotEmpty(t, found.Reason)
 				}
 			})
@@ -379,11 +379,11 @@ func TestALostQuorumNamesTheMembersThatAreMissing(t *testing.T) {
 		pass(factsInterval)
 		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")
 		pass(maxAbsence)
-		require.Equal(t, Check{Name: "quorum", Verdict: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: see that they run and can be reached"}, quorumCheck(m))
+		require.Equal(t, Check{Name: "quorum", Status: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: see that they run and can be reached"}, quorumCheck(m))
 		require.True(t, ready(m))
 		target.set(func(m *fakeTarget) { m.missing = nil })
 		pass(factsInterval)
-		require.Equal(t, OK, quorumCheck(m).Verdict)
+		require.Equal(t, OK, quorumCheck(m).Status)
 		target.set(func(m *fakeTarget) { m.noLeader, m.missing = true, []string{"etcd-main-1", "etcd-main-2"} })
 		pass(factsInterval)
 		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: see that they run and can be reached", quorumCheck(m).Reason)

@@ -11,21 +11,21 @@ import (
 // maxReadAge is how long a successful linearizable read vouches for the member, counted from the read's start.
 const maxReadAge = 3 * time.Second
 
-// Verdict is the outcome of one check.
-type Verdict string
+// Status is the outcome of one check.
+type Status string
 
-// The three verdicts. Only Failed makes the member unready.
+// The three statuses. Only Failed makes the member unready.
 const (
-	OK       Verdict = "ok"
-	Degraded Verdict = "degraded" // worth a look, but clients may use the member
-	Failed   Verdict = "failed"
+	OK       Status = "ok"
+	Degraded Status = "degraded" // worth a look, but clients may use the member
+	Failed   Status = "failed"
 )
 
-// Check is a named verdict. Reason says why it is not OK, and is empty when it is.
+// Check is one aspect of the member, by name. Reason says why it is not OK, and is empty when it is.
 type Check struct {
-	Name    string
-	Verdict Verdict
-	Reason  string
+	Name   string
+	Status Status
+	Reason string
 }
 
 // Report is what the Monitor knew at one instant. It never changes; any goroutine may read it. The zero Report is not ready.
@@ -42,7 +42,7 @@ func (r *Report) Ready(now time.Time) bool { return r.passes() && r.fresh(now) }
 
 func (r *Report) passes() bool {
 	for i := range r.checks {
-		if verdict := r.checks[i].Verdict; verdict != OK && verdict != Degraded {
+		if status := r.checks[i].Status; status != OK && status != Degraded {
 			return false
 		}
 	}
@@ -65,11 +65,11 @@ func (r *Report) follow(last *Report, now time.Time) {
 	}
 }
 
-// Checks returns the verdicts at now: a read that has grown too old no longer counts. The slice is the
+// Checks returns the statuses at now: a read that has grown too old no longer counts. The slice is the
 // caller's own.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
-	if checks[quorum].Verdict != Failed && !r.fresh(now) {
+	if checks[quorum].Status != Failed && !r.fresh(now) {
 		age := now.Sub(r.LastRead).Round(time.Millisecond)
 		checks[quorum] = failed(quorum, fmt.Sprintf("the last linearizable read started %v ago, more than %v", age, maxReadAge))
 	}
@@ -93,7 +93,7 @@ func unwatched() *Report {
 }
 
 func failed(check int, reason string) Check {
-	return Check{Name: checks[check].name, Verdict: Failed, Reason: reason}
+	return Check{Name: checks[check].name, Status: Failed, Reason: reason}
 }
 
 // The places of the checks in a Report.
@@ -110,8 +110,8 @@ const (
 	checkCount
 )
 
-// judgement finds out about a member and says why the verdict is not OK; empty if it is.
-type judgement func(*watch) (Verdict, string)
+// judgement finds out about a member and says why the status is not OK; empty if it is.
+type judgement func(*watch) (Status, string)
 
 // checks are all checks, in the order in which they are shown. A new one is a new row.
 var checks = [checkCount]struct {
@@ -134,15 +134,15 @@ var checks = [checkCount]struct {
 func (w *watch) report() *Report {
 	r := &Report{LastRead: w.lastRead, watched: true}
 	for i, check := range checks {
-		verdict, reason := check.judge(w)
-		r.checks[i] = Check{Name: check.name, Verdict: verdict, Reason: reason}
+		status, reason := check.judge(w)
+		r.checks[i] = Check{Name: check.name, Status: status, Reason: reason}
 	}
 	return r
 }
 
 // judgeQuorum says whether the quorum can be relied on, and whom to look for if not. A quorum that lacks a member for longer
 // than a restart takes is degraded: one more that is lost may end it.
-func (w *watch) judgeQuorum() (Verdict, string) {
+func (w *watch) judgeQuorum() (Status, string) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
 		w.completeAt = time.Now()
@@ -179,28 +179,28 @@ func (w *watch) withoutQuorum() string {
 	}
 }
 
-func (w *watch) judgeVote() (Verdict, string) {
+func (w *watch) judgeVote() (Status, string) {
 	if w.target.IsLearner() {
 		return Failed, "the member is a learner, which has no vote and serves no linearizable reads"
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeCorruptAlarm() (Verdict, string) {
+func (w *watch) judgeCorruptAlarm() (Status, string) {
 	if raised, _ := w.target.Alarms(); raised {
 		return Failed, "etcd has raised the alarm CORRUPT: its members' data differ"
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeListener() (Verdict, string) {
+func (w *watch) judgeListener() (Status, string) {
 	if err := w.target.ListenerError(); err != nil {
 		return Failed, fmt.Sprintf("the client listener has ended: %v", err)
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeSpace() (Verdict, string) {
+func (w *watch) judgeSpace() (Status, string) {
 	if _, raised := w.target.Alarms(); raised {
 		return Degraded, "writes are refused (compact, delete or raise quota-backend-bytes)"
 	}
@@ -208,14 +208,14 @@ func (w *watch) judgeSpace() (Verdict, string) {
 }
 
 // judgeVolume speaks up before the volume is full: etcd panics when it is.
-func (w *watch) judgeVolume() (Verdict, string) {
+func (w *watch) judgeVolume() (Status, string) {
 	if reason := w.target.Scarce(); reason != "" {
 		return Degraded, reason
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeDataVersion() (Verdict, string) {
+func (w *watch) judgeDataVersion() (Status, string) {
 	if reason := w.target.Unreadable(); reason != "" {
 		return Degraded, reason
 	}
@@ -223,7 +223,7 @@ func (w *watch) judgeDataVersion() (Verdict, string) {
 }
 
 // judgeMaintenance sends clients to other members, where there are any, while this one's database is blocked.
-func (w *watch) judgeMaintenance() (Verdict, string) {
+func (w *watch) judgeMaintenance() (Status, string) {
 	if reason := w.target.Away(); reason != "" {
 		return Failed, reason
 	}
@@ -231,7 +231,7 @@ func (w *watch) judgeMaintenance() (Verdict, string) {
 }
 
 // judgeCertificates lets nobody be sent to a member that nobody can connect to.
-func (w *watch) judgeCertificates() (Verdict, string) {
+func (w *watch) judgeCertificates() (Status, string) {
 	switch ended, soon := w.target.Certificates(time.Now()); {
 	case ended != "":
 		return Failed, ended

@@ -151,7 +151,7 @@ func reply(w http.ResponseWriter, code int, body string) {
 func listing(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
-		if last := len(lines) - 1; last >= 0 && c.Verdict == Failed && c.Verdict == lines[last].Verdict && c.Reason == lines[last].Reason {
+		if last := len(lines) - 1; last >= 0 && c.Status == Failed && c.Status == lines[last].Status && c.Reason == lines[last].Reason {
 			lines[last].Name += ", " + c.Name
 			continue
 		}
@@ -165,7 +165,7 @@ func listing(now time.Time, phase Phase, report *Report) string {
 }
 
 func (c Check) line() string {
-	switch c.Verdict {
+	switch c.Status {
 	case OK:
 		return fmt.Sprintf("[+]%s ok\n", c.Name)
 	case Degraded:
@@ -177,8 +177,8 @@ func (c Check) line() string {
 
 func lifecycleCheck(now time.Time, p Phase) Check {
 	if p.Serving {
-		return Check{Name: "lifecycle", Verdict: OK}
+		return Check{Name: "lifecycle", Status: OK}
 	}
 	reason := fmt.Sprintf("%s for %v: %s", p.State, now.Sub(p.Since).Round(time.Second), p.Reason)
-	return Check{Name: "lifecycle", Verdict: Failed, Reason: reason}
+	return Check{Name: "lifecycle", Status: Failed, Reason: reason}
 }

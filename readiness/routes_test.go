@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-func passed(check int) Check { return Check{Name: checks[check].name, Verdict: OK} }
+func passed(check int) Check { return Check{Name: checks[check].name, Status: OK} }
 
 // found is a Monitor that has made up its mind: all is well but for what spoil does.
 func found(spoil func(*Report)) *Monitor {

@@ -79,13 +79,13 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg, doubts, err := configure(sifted.kept)
+	cfg, questionable, err := configure(sifted.kept)
 	if err != nil {
 		return nil, err
 	}
 	return &Checked{
 		Etcd: cfg, Unknown: sifted.unknown, Sidecars: sifted.sidecars, Ignored: sifted.ignored,
-		Warnings: slices.Concat(warnings, sifted.warnings, doubts),
+		Warnings: slices.Concat(warnings, sifted.warnings, questionable),
 	}, nil
 }
 

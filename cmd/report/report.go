@@ -165,7 +165,7 @@ func validation(v lifecycle.Validation) *status.Validation {
 func checks(all []readiness.Check) []status.Check {
 	shown := make([]status.Check, len(all))
 	for i, c := range all {
-		shown[i] = status.Check{Name: c.Name, Status: string(c.Verdict), Reason: c.Reason}
+		shown[i] = status.Check{Name: c.Name, Status: string(c.Status), Reason: c.Reason}
 	}
 	return shown
 }

@@ -100,8 +100,8 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Ignored) > 0 {
 		r.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
 	}
-	for _, doubt := range checked.Warnings {
-		r.log.Warn().Msg("etcd's configuration: " + doubt)
+	for _, warning := range checked.Warnings {
+		r.log.Warn().Msg("etcd's configuration: " + warning)
 	}
 	r.warnOf(checked.Etcd)
 }

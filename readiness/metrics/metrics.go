@@ -20,14 +20,14 @@ import (
 
 const namespace = "etcd_wrapper"
 
-// Verdict is how an initialization ended.
-type Verdict string
+// Result is how an initialization ended.
+type Result string
 
-// The verdicts.
+// The results.
 const (
-	Successful Verdict = "successful"
-	Failed     Verdict = "failed"
-	Lost       Verdict = "lost" // the sidecar has forgotten it
+	Successful Result = "successful"
+	Failed     Result = "failed"
+	Lost       Result = "lost" // the sidecar has forgotten it
 )
 
 // Unasked is the mode of an initialization that this run did not ask for.
@@ -95,8 +95,8 @@ func (m *Metrics) Request(call string, took time.Duration, err error) {
 }
 
 // Initialization counts an initialization that ended. mode is sanity, full or Unasked.
-func (m *Metrics) Initialization(mode string, verdict Verdict) {
-	m.initializations.WithLabelValues(mode, string(verdict)).Inc()
+func (m *Metrics) Initialization(mode string, result Result) {
+	m.initializations.WithLabelValues(mode, string(result)).Inc()
 }
 
 // Recovered counts a recovery that ended, with how many revisions it is known to have lost.

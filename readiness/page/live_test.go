@@ -97,10 +97,10 @@ func sayWhatChanges(b browser) {
 	p.tell(func(d *status.Document) { d.State, d.Attempt, d.Reason = "StartEtcd", 1, "etcd can run" })
 	b.Shows("#state", "StartEtcd")
 	p.tell(func(d *status.Document) {
-		d.State, d.Ready, d.Reason, d.Checks = "Serving", true, "joined", verdicts("ok", "")
+		d.State, d.Ready, d.Reason, d.Checks = "Serving", true, "joined", checksOf("ok", "")
 	})
 	b.Shows("#state", "Serving")
-	p.tell(func(d *status.Document) { d.Checks = verdicts("degraded", "alarm NOSPACE") })
+	p.tell(func(d *status.Document) { d.Checks = checksOf("degraded", "alarm NOSPACE") })
 	b.Shows("#checks", "NOSPACE")
 	p.tell(func(d *status.Document) { d.Ready = false })
 	b.Shows("#ready", "not ready")
@@ -240,7 +240,7 @@ func showTiles(b browser) {
 	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
 	b.Shows("#tiles", "writes are refused")
 	p.tell(func(d *status.Document) {
-		d.Backup, d.Standalone, d.Checks = nil, true, verdicts("ok", "")
+		d.Backup, d.Standalone, d.Checks = nil, true, checksOf("ok", "")
 	})
 	b.Has("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
 	b.Shows("#tiles", "no --backup-store")
@@ -284,7 +284,7 @@ func tellWhatHappened(b browser) {
 func copyTheWayOut(b browser) {
 	d := waiting()
 	d.Reason = "the member was lost, but --recover=never; start with --recover=auto to have it back, or see etcdctl member list on another member"
-	d.Checks = verdicts("ok", "")
+	d.Checks = checksOf("ok", "")
 	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it stays a learner until somebody gives it a vote with etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
 	p := b.open(d)
 	b.Holds(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===

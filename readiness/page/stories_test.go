@@ -15,7 +15,7 @@ func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
 var versions = status.Versions{Wrapper: "v0.4.0", Etcd: "3.6.16", Go: "go1.26.0"}
 
-func verdicts(word, reason string) []status.Check {
+func checksOf(word, reason string) []status.Check {
 	var all []status.Check
 	for _, name := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "data_version"} {
 		all = append(all, status.Check{Name: name, Status: word, Reason: reason})
@@ -32,7 +32,7 @@ func waiting() status.Document {
 		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
 		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarWord: "Failed",
 		Validation: &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
-		Checks:     verdicts("failed", "etcd does not run"),
+		Checks:     checksOf("failed", "etcd does not run"),
 		Transitions: []status.Transition{
 			{At: before(26 * time.Hour), From: "Query", Event: "begun", To: "Query", Times: 1, Reason: "ask where initialization stands, with the volume's lock held"},
 			{At: before(26 * time.Hour), From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 1, After: .012, Reason: "the initialization failed; the log of whoever ran it says why"},
@@ -58,7 +58,7 @@ func serving() status.Document {
 		LastError:   &status.Error{At: before(252 * time.Second), Class: "sidecar", Message: "cannot ask the sidecar for the status of the initialization: connection refused"},
 		Validation:  &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
 		SidecarWord: "Successful", MemberID: "8e9e05c52164694d", Started: before(255 * time.Second), LastExit: "crash",
-		Versions: versions, Checks: verdicts("ok", ""),
+		Versions: versions, Checks: checksOf("ok", ""),
 		Certificates: []status.Certificate{{Name: "etcd_server", Path: "/tls/server.crt", Expires: before(-61 * time.Hour)}},
 		Transitions: []status.Transition{
 			step(255*time.Second, "Query", "begun", "", "Query", "ask where initialization stands, with the volume's lock held", 1, 0),

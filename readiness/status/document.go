@@ -116,7 +116,7 @@ type Versions struct {
 	Go      string `json:"go"`
 }
 
-// Check is a named verdict on the member.
+// Check is the status of one part of the member, by name.
 type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed

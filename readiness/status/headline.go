@@ -184,11 +184,11 @@ func invalid(files []Certificate, now time.Time) (all []string) {
 	return all
 }
 
-// found are the checks with a verdict, each with its reason.
-func found(checks []Check, verdict string) (all []string) {
+// found are the checks with a status, each with its reason.
+func found(checks []Check, status string) (all []string) {
 	said := map[string]bool{}
 	for _, check := range checks {
-		if check.Status == verdict && !said[check.Reason] {
+		if check.Status == status && !said[check.Reason] {
 			said[check.Reason] = true
 			all = append(all, label(check.Name)+": "+check.Reason)
 		}

@@ -102,6 +102,17 @@ func (d *closedDatabase) ConcurrentReadTx() backend.ReadTx {
 	return &closedTx{tx: tx}
 }
 
+// BatchTx implements backend.Backend: nobody writes.
+func (*closedDatabase) BatchTx() backend.BatchTx { return noWrite{} }
+
+type noWrite struct{ backend.BatchTx }
+
+// LockOutsideApply implements backend.BatchTx.
+func (noWrite) LockOutsideApply() {}
+
+// Unlock implements backend.BatchTx.
+func (noWrite) Unlock() {}
+
 // Size implements backend.Backend.
 func (d *closedDatabase) Size() int64 {
 	tx := d.ConcurrentReadTx().(*closedTx)

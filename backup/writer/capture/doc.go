@@ -59,10 +59,19 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 		return 0, err
 	}
 	defer r.survive(database, &err)
-	tx := database.ConcurrentReadTx()
+	tx := begin(database)
 	defer tx.RUnlock()
 	read(tx)
 	return held, nil
+}
+
+// begin opens the transaction between two writes. etcd shows what a write puts before it has committed what the same write deletes,
+// and holds this lock meanwhile.
+func begin(database backend.Backend) backend.ReadTx {
+	batch := database.BatchTx()
+	batch.LockOutsideApply()
+	defer batch.Unlock()
+	return database.ConcurrentReadTx()
 }
 
 // current is the database of the moment.

@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates are what can have become of the volume of one member of three, and how many data directories are set aside.
+// fates are what can have become of the volume of one member of three, and how many copies of data directories are preserved.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -59,7 +59,7 @@ func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
 			run := last.StartReady()
 			run.AwaitLine(harness.Line{"message": fate.says, "level": "warn"})
 			c.requireWhole()
-			assert.Len(t, asides(last), fate.asides, "nothing is deleted")
+			assert.Len(t, preserved(last), fate.asides, "nothing is deleted")
 			run.Kill()
 			again := last.StartReady()
 			c.requireWhole()
@@ -93,7 +93,7 @@ func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 		run.Kill()
 		run = last.StartReady()
 		c.requireWhole()
-		assert.GreaterOrEqual(t, len(asides(last)), round+1, "nothing is deleted; what an etcd leaves that had barely begun is set aside, too")
+		assert.GreaterOrEqual(t, len(preserved(last)), round+1, "nothing is deleted; what an etcd leaves that had barely begun is preserved, too")
 		run.Kill()
 	}
 }
@@ -204,11 +204,11 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 		run.StopCleanly()
 	}
 	for _, p := range c.pods {
-		assert.Len(t, asides(p), 1, "what all had is kept")
+		assert.Len(t, preserved(p), 1, "what all had is kept")
 	}
 	c.restart(flags...)
 	for _, p := range c.pods {
-		assert.Len(t, asides(p), 1, "the id was used")
+		assert.Len(t, preserved(p), 1, "the id was used")
 	}
 }
 
@@ -301,7 +301,7 @@ func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
 			run := last.StartReady()
 			run.AwaitLine(harness.Line{"message": "which the cluster has no more", "level": "warn"})
 			c.requireWhole()
-			assert.Len(t, asides(last), 1, "nothing is deleted")
+			assert.Len(t, preserved(last), 1, "nothing is deleted")
 		})
 	}
 }
@@ -338,7 +338,7 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 	run = last.StartReady()
 	run.AwaitLine(harness.Line{"message": "etcd died of them", "level": "warn"})
 	c.requireWhole()
-	assert.Len(t, asides(last), 1)
+	assert.Len(t, preserved(last), 1)
 }
 
 // Each would be refused by itself at every start, and a quorum of others there is none.
@@ -367,7 +367,7 @@ func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
 	}
 	swap()
 	for _, p := range c.pods[1:] {
-		assert.Empty(t, asides(p))
+		assert.Empty(t, preserved(p))
 		p.Start()
 	}
 	c.runs[0].AwaitReady()
@@ -391,5 +391,5 @@ func TestTwoLostMembersOfFiveComeBackFromTheOthers(t *testing.T) {
 	fates["put back"].happens(c, c.pods[3])
 	c.pods[3].StartReady()
 	c.requireWhole()
-	assert.Len(t, asides(c.pods[3]), 1)
+	assert.Len(t, preserved(c.pods[3]), 1)
 }

@@ -17,7 +17,7 @@ import (
 
 // Each of these disasters is tried by itself elsewhere. Here two come together.
 
-// The data come from the others beside those that were set aside.
+// The data come from the others beside the preserved ones.
 func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -39,8 +39,8 @@ func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
 	harness.FlipBits(t, last.Database(), 0, 16<<10)
 	run := last.Start()
 	explains(t, run, "the data of the others do not fit")
-	assert.Contains(t, run.Status().Recovery.Reason, "or delete "+asides(last)[0])
-	require.NoError(t, os.RemoveAll(asides(last)[0]))
+	assert.Contains(t, run.Status().Recovery.Reason, "or delete "+preserved(last)[0])
+	require.NoError(t, os.RemoveAll(preserved(last)[0]))
 	run.AwaitReady()
 	c.requireWhole()
 }

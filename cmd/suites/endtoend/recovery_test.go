@@ -38,8 +38,8 @@ func stopBackedUp(run *harness.Run) {
 	run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
 }
 
-// asides are the data directories that were set aside.
-func asides(p *harness.Pod) []string {
+// preserved are the preserved copies of the data directory.
+func preserved(p *harness.Pod) []string {
 	p.T.Helper()
 	found, err := filepath.Glob(p.DataDir() + ".aside-*")
 	require.NoError(p.T, err)
@@ -90,7 +90,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
 			assert.Greater(t, revision(p), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
-			assert.Len(t, asides(p), of.asides)
+			assert.Len(t, preserved(p), of.asides)
 			out, _, _ := p.Begin("status").Wait()
 			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are in their place")
 			requireCompacted(p, before)
@@ -98,7 +98,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 
 			third := p.StartReady()
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Len(t, asides(p), of.asides, "once is enough")
+			assert.Len(t, preserved(p), of.asides, "once is enough")
 			third.StopCleanly()
 		})
 	}
@@ -138,7 +138,7 @@ func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 		assert.Equal(t, "later", p.Get("key"), "the id was used")
 		fourth.StopCleanly()
 	}
-	assert.Len(t, asides(p), 2)
+	assert.Len(t, preserved(p), 2)
 }
 
 func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
@@ -172,7 +172,7 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 			for _, said := range of.says {
 				assert.Contains(t, string(message), said)
 			}
-			assert.Empty(t, asides(p), "nothing is moved")
+			assert.Empty(t, preserved(p), "nothing is moved")
 		})
 	}
 }
@@ -207,14 +207,14 @@ func refusesTokensOfBefore(p *harness.Pod, survivor *clientv3.Client, run *harne
 	lose(p)
 
 	run = p.StartReady()
-	stranger := p.Etcd()
-	for _, client := range []*clientv3.Client{stranger, survivor} {
+	newcomer := p.Etcd()
+	for _, client := range []*clientv3.Client{newcomer, survivor} {
 		_, err := client.Authenticate(t.Context(), "root", "secret") // which takes no token
 		require.NoError(t, err, "it is connected again")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*harness.Patience)
 	defer cancel()
-	_, err = etcdserverpb.NewKVClient(stranger.ActiveConnection()).Range(
+	_, err = etcdserverpb.NewKVClient(newcomer.ActiveConnection()).Range(
 		metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, old.Token), &etcdserverpb.RangeRequest{Key: []byte("key")})
 	require.ErrorContains(t, err, "invalid auth token")
 	got, err := survivor.Get(ctx, "key")

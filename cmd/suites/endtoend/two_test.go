@@ -153,6 +153,6 @@ func TestThreeMembersThatWereAllPutBackComeBackFromTheStore(t *testing.T) {
 	c.restart()
 	assert.Equal(t, "value", c.pods[0].Get("later"))
 	for _, p := range c.pods {
-		assert.Len(t, asides(p), 1, "nothing is deleted")
+		assert.Len(t, preserved(p), 1, "nothing is deleted")
 	}
 }

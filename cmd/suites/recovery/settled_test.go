@@ -130,12 +130,12 @@ func (c *cluster) requireUser(at int64) {
 	require.Equal(c.T, []string{"somebody"}, users.Users)
 }
 
-// tidy removes what was set aside, but the newest: each takes as much room as the data.
+// tidy removes the preserved copies, but the newest: each takes as much room as the data.
 func (c *cluster) tidy() {
 	c.T.Helper()
-	all := asides(c.Pod)
-	for _, aside := range all[:max(0, len(all)-1)] {
-		require.NoError(c.T, os.RemoveAll(aside))
+	all := preserved(c.Pod)
+	for _, kept := range all[:max(0, len(all)-1)] {
+		require.NoError(c.T, os.RemoveAll(kept))
 	}
 	require.Empty(c.T, halves(c.Pod), "nothing half-done is left")
 }

@@ -127,12 +127,12 @@ func (c *trio) requireEqual() {
 	})
 }
 
-// requireTidy removes what was set aside: each takes as much room as the data.
+// requireTidy removes the preserved copies: each takes as much room as the data.
 func (c *trio) requireTidy() {
 	c.t.Helper()
 	for _, m := range c.members {
-		for _, aside := range asides(m.Pod) {
-			require.NoError(c.t, os.RemoveAll(aside))
+		for _, kept := range preserved(m.Pod) {
+			require.NoError(c.t, os.RemoveAll(kept))
 		}
 		assert.Empty(c.t, halves(m.Pod), "nothing half-done is left")
 	}

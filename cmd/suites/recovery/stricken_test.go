@@ -20,7 +20,7 @@ type stricken struct {
 	asides int // that there are when it has recovered
 }
 
-// strokes are what can have happened, and how many data directories are aside afterwards.
+// strokes are what can have happened, and how many preserved copies there are afterwards.
 var strokes = []struct {
 	name    string
 	happens func(p *harness.Pod)
@@ -65,7 +65,7 @@ func (s *stricken) requireEnd(t *testing.T, where string) {
 	t.Helper()
 	run := s.StartReady()
 	assert.Equal(t, "value", s.Get("key"), where)
-	assert.Len(t, asides(s.Pod), s.asides, where)
+	assert.Len(t, preserved(s.Pod), s.asides, where)
 	assert.Empty(t, halves(s.Pod), where)
 	position, err := os.ReadFile(filepath.Join(s.Volume, "recovery.json"))
 	require.NoError(t, err)

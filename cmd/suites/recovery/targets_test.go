@@ -69,7 +69,7 @@ func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
 	for _, said := range []string{"gen/000001/segment/", "not signed by a key of --backup-trusted-keys", "add the key to the file", "nothing was moved"} {
 		assert.Contains(t, string(message), said)
 	}
-	assert.Empty(t, asides(p))
+	assert.Empty(t, preserved(p))
 	assert.Empty(t, halves(p))
 	assert.Len(t, d.generations(), 1)
 

@@ -55,8 +55,8 @@ func copyDirectory(p *harness.Pod, from, to string) {
 	require.NoError(p.T, err, string(out))
 }
 
-// asides are the data directories that were set aside, the oldest first.
-func asides(p *harness.Pod) []string { return besides(p, ".aside-*") }
+// preserved are the preserved copies of the data directory, the oldest first.
+func preserved(p *harness.Pod) []string { return besides(p, ".aside-*") }
 
 // halves are what lies beside the data directory, and was begun and not ended.
 func halves(p *harness.Pod) []string { return besides(p, ".restor*") }

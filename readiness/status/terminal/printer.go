@@ -119,11 +119,11 @@ func whose(d status.Document) string {
 func (p *Printer) checks(all []status.Check) string {
 	differs := func(c status.Check) bool { return c.Status != "failed" || c.Reason != all[0].Reason }
 	if len(all) > 0 && !slices.ContainsFunc(all, differs) {
-		return Wrapped("  "+p.verdict("failed")+"  ", all[0].Reason) + "\n"
+		return Wrapped("  "+p.status("failed")+"  ", all[0].Reason) + "\n"
 	}
 	var rows [][]string
 	for _, check := range all {
-		rows = append(rows, []string{"  " + p.verdict(check.Status), check.Name, check.Reason})
+		rows = append(rows, []string{"  " + p.status(check.Status), check.Name, check.Reason})
 	}
 	return Table(rows...)
 }
@@ -224,7 +224,7 @@ func (p *Printer) readiness(ready bool) string {
 	return p.paint(red, "not ready")
 }
 
-func (p *Printer) verdict(word string) string {
+func (p *Printer) status(word string) string {
 	colours := map[string]int{"ok": green, "degraded": yellow, "failed": red}
 	return p.paint(colours[word], fmt.Sprintf("%-8s", word))
 }
