@@ -247,8 +247,8 @@ func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				reader := &gentle{Reader: strings.NewReader(strings.Repeat("x", 4*gentlePiece))}
-				piece := make([]byte, gentlePiece)
+				reader := &throttled{Reader: strings.NewReader(strings.Repeat("x", 4*throttledPiece))}
+				piece := make([]byte, throttledPiece)
 				for range 4 {
 					_, err := io.ReadFull(reader, piece)
 					require.NoError(t, err)
@@ -537,7 +537,7 @@ func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
 }
 
 // What the store has of the chain before is no remains that anybody has to look at.
-func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
+func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]
 	member.run()
@@ -559,5 +559,5 @@ func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
 	_, err := member.make()
 	require.NoError(t, err)
 	assert.Empty(t, preserved.Copies(member.options.SpoolDir))
-	assert.NotContains(t, c.log.String(), "set aside")
+	assert.NotContains(t, c.log.String(), "preserved")
 }

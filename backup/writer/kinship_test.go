@@ -407,7 +407,7 @@ func waitingStand(t *testing.T) *stand {
 }
 
 // After a restore nobody else may have what waited.
-func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
+func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := s.segmentsOf(s.options.SpoolDir)
 	s.is(clusterID, 2)
@@ -423,7 +423,7 @@ func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
 }
 
 // On a full volume, say: what is captured next must not come in its place.
-func TestNoBackupsAreMadeWhereWhatWaitedCannotBeSetAside(t *testing.T) {
+func TestNoBackupsAreMadeWhereWhatWaitedCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := s.segmentsOf(s.options.SpoolDir)
 	s.is(clusterID, 2)
@@ -431,6 +431,6 @@ func TestNoBackupsAreMadeWhereWhatWaitedCannotBeSetAside(t *testing.T) {
 	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more behind it the name would be too long
 	s.options.SpoolDir = moved
 	_, err := s.make()
-	require.ErrorContains(t, err, "cannot set aside")
+	require.ErrorContains(t, err, "cannot preserve")
 	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
 }
