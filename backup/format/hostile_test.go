@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/format/formattest"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 )
@@ -227,7 +226,7 @@ func known(t *testing.T, err error) {
 }
 
 func TestAFlippedBitInASegmentIsAnError(t *testing.T) {
-	pair := formattest.NewKeys(t)
+	pair := NewKeys(t)
 	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed and signed": pair.Load(t)} {
 		t.Run(name, func(t *testing.T) {
 			object := contents(example(t, keys))
