@@ -13,6 +13,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
 )
@@ -118,6 +120,17 @@ func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
 	w.requireTakenIn()
+	assert.Len(t, w.asides(), 1)
+}
+
+// It was compared a moment before, and the store has more.
+func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered(t *testing.T) {
+	w := usedWorld(t)
+	w.goesOn()
+	w.still = time.Nanosecond
+	w.store.Inject(memory.Fault{Op: memory.List, Prefix: w.manifest(), Times: 1, Err: store.ErrUnavailable})
+	require.NoError(t, w.run())
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1)
 }
 
