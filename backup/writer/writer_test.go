@@ -1,8 +1,8 @@
 package writer
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +14,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -44,9 +43,7 @@ func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
 }
 
 func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
-	s := newStand(t).run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
+	s := begun(t)
 	assert.Zero(t, s.Facts().SpoolBytes)
 	assert.Zero(t, s.Facts().Behind)
 	assert.Less(t, s.Facts().BehindFor, time.Second, "etcd's own bookkeeping may just have changed")
@@ -61,8 +58,7 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 	s := begun(t) // a full that already has them would leave nothing to segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
-	_, err = s.etcd.Client.UserAdd(t.Context(), "someone", "secret")
-	require.NoError(t, err)
+	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	_, reading, _ := kept(t, s.store, archive.Target{})
 	found := map[string]int{}
@@ -73,34 +69,18 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 	assert.Equal(t, 1, found["authUsers"])
 }
 
-// late is an etcd that has answered its clients and not yet said that it has applied what they asked for.
-type late struct {
-	Etcd
-	frozen atomic.Uint64 // 0 lets go
-}
-
-func (l *late) AppliedIndex() uint64 {
-	if frozen := l.frozen.Load(); frozen != 0 {
-		return frozen
-	}
-	return l.Etcd.AppliedIndex()
-}
-
 func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T) {
 	s := newStand(t)
-	etcd := &late{Etcd: s.options.Etcd}
-	s.options.Etcd = etcd
+	is := s.options.Etcd
+	var frozen atomic.Uint64 // it has answered its clients and not yet said that it has applied what they asked for
+	s.options.Etcd = &faked{Etcd: is, applied: func() uint64 { return cmp.Or(frozen.Load(), is.AppliedIndex()) }}
 	s.run()
-	s.awaitStored(s.put("first", "value"))
-	require.NoError(t, s.Flush(t.Context()))
-	etcd.frozen.Store(etcd.AppliedIndex())
+	s.putAndFlush("first", "value")
+	frozen.Store(is.AppliedIndex())
 	require.NoError(t, s.Flush(t.Context()), "which captures all that this index stands for")
-	_, err := s.etcd.Client.UserAdd(t.Context(), "someone", "secret")
-	require.NoError(t, err)
+	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
-	_, reading, _ := kept(t, s.store, archive.Target{})
-	holds := func(b *format.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
-	assert.True(t, slices.ContainsFunc(reading.Buckets, holds))
+	s.requireUsers(1)
 }
 
 func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
@@ -115,25 +95,14 @@ func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
 	}
 }
 
-// slow is an etcd whose database cannot be read for a while, as where the machine is busy.
-type slow struct {
-	Etcd
-	mu sync.Mutex // held meanwhile
-}
-
-func (e *slow) Backend() backend.Backend {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.Etcd.Backend()
-}
-
 func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) {
 	s := newStand(t)
-	busy := &slow{Etcd: s.options.Etcd}
-	s.options.Etcd = busy
+	is := s.options.Etcd
+	var busy sync.Mutex // its database cannot be read meanwhile
+	s.options.Etcd = &faked{Etcd: is, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return is.Backend() }}
 	s.run()
 	s.awaitStored(s.put("a", "1"))
-	busy.mu.Lock()
+	busy.Lock()
 	s.put("a", "2")
 	last := s.put("a", "3")
 	captured := make(chan struct{})
@@ -142,11 +111,10 @@ func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) 
 		s.BeforeCompaction(t.Context())
 	}()
 	assert.Never(t, func() bool { return isClosed(captured) }, 300*time.Millisecond, poll, "nothing is captured yet")
-	busy.mu.Unlock()
+	busy.Unlock()
 	require.Eventually(t, func() bool { return isClosed(captured) }, patience, poll)
 	s.compact(last)
-	s.awaitStored(s.put("a", "4"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.putAndFlush("a", "4")
 	s.requireChains(1)
 }
 
@@ -170,9 +138,7 @@ func (s *stand) reserved() int64 {
 }
 
 func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
-	s := newStand(t)
-	s.run()
-	s.awaitStored(s.put("a", "1"))
+	s := begun(t)
 	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "without one it is made at once")
 	s.end()
 	first := s.reserved()
@@ -186,11 +152,9 @@ func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
 
 func TestAServingMemberRenewsItsReservation(t *testing.T) {
 	s := newStand(t)
-	a := archive.New(s.store, keys)
-	_, err := a.Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
-	require.NoError(t, err)
+	s.founded(s.store, clusterID)
 	near := s.etcd.Revision() + archive.Renewal
-	require.NoError(t, a.Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
+	require.NoError(t, archive.New(s.store, keys).Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
 	s.run()
 	last := s.put("a", "1")
 	s.awaitStored(last)
