@@ -255,7 +255,7 @@ func (w *world) emptyStore() {
 func (w *world) backUpAs(member string) {
 	w.t.Helper()
 	w.found(at)
-	w.putFullAs(member, ours, 1)
+	w.putFullAs(member, ours, 1, at)
 }
 
 // cameFurther has the store know that the cluster had come to a revision that the volume does not have.

@@ -88,11 +88,11 @@ func (w *world) backUp(generation int) {
 // putFull makes a full of what is on the volume, as of a cluster.
 func (w *world) putFull(cluster string, generation int) {
 	w.t.Helper()
-	w.putFullAs("", cluster, generation)
+	w.putFullAs("", cluster, generation, time.Now())
 }
 
-// putFullAs is putFull in a member's name.
-func (w *world) putFullAs(member, cluster string, generation int) {
+// putFullAs is putFull in a member's name, at some time.
+func (w *world) putFullAs(member, cluster string, generation int, made time.Time) {
 	w.t.Helper()
 	stands := stand(w.t, w.member.DataDir)
 	database, err := os.Open(w.database())
@@ -100,7 +100,7 @@ func (w *world) putFullAs(member, cluster string, generation int) {
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: format.Seed(cluster, generation, stands.Revision),
-		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for", Member: member,
+		Time: made.UTC().Truncate(time.Second), Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }
