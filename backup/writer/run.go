@@ -2,11 +2,12 @@ package writer
 
 import (
 	"context"
+	"time"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/statemachine"
-	"time"
 )
 
 // New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.

@@ -18,6 +18,7 @@ var (
 func (r release) packages(archives []archive) error {
 	data := map[string]any{
 		"Version": r.version, "Number": r.number(), "Home": r.repository, "Archives": archives,
+		"Systems":  map[string]string{"darwin": "on_macos", "linux": "on_linux"}, // a formula may have each of the blocks once
 		"Download": r.repository + "/releases/download/" + r.version + "/",
 	}
 	for name, text := range map[string]string{program + ".rb": formula, "etcd.yaml": krew} {

@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/ed25519"
+	_ "embed"
 	"encoding/pem"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -160,16 +162,21 @@ func TestABinaryThatNeedsACLibraryIsRefused(t *testing.T) {
 	require.ErrorContains(t, r.write([]string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
 }
 
-// helm is built as the tests of the chart build it.
-func helm(t *testing.T, args ...string) string {
+// tool builds a program from the module that has its version, as the tests of the chart build helm.
+func tool(t *testing.T, module, source string) (path string) {
 	t.Helper()
 	tools, err := filepath.Abs("../../bin/test-deploy")
 	require.NoError(t, err)
-	command := exec.Command("go", "build", "-p", "2", "-o", tools+"/", "-ldflags", "-s -w", "helm.sh/helm/v4/cmd/helm")
-	command.Dir, command.Env = "../../testdata/helm", append(os.Environ(), "CGO_ENABLED=0")
+	command := exec.Command("go", "build", "-p", "2", "-o", tools+"/", "-ldflags", "-s -w", source)
+	command.Dir, command.Env = "../../testdata/"+module, append(os.Environ(), "CGO_ENABLED=0")
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	printed, err := exec.Command(filepath.Join(tools, "helm"), args...).Output()
+	return filepath.Join(tools, module)
+}
+
+func helm(t *testing.T, args ...string) string {
+	t.Helper()
+	printed, err := exec.Command(tool(t, "helm", "helm.sh/helm/v4/cmd/helm"), args...).Output()
 	require.NoError(t, err)
 	return string(printed)
 }
@@ -208,6 +215,58 @@ func TestTheFormulaAndTheManifestNameEachArchiveWithItsSum(t *testing.T) {
 		assert.Equal(t, url, one.URI)
 		assert.Equal(t, sum([]byte(all[name])), one.Sha256)
 		assert.Contains(t, all["etcd-wrapper.rb"], "url \""+url+"\"\n      sha256 \""+one.Sha256+"\"\n")
+	}
+}
+
+// What krew leaves in the path is the program of the archive, under the name of a plugin.
+func TestKrewInstallsThePluginFromTheManifestAndTheArchive(t *testing.T) {
+	r, binaries := prepared(t)
+	made(t, r, binaries)
+	home := t.TempDir()
+	archive := "etcd-wrapper_v1.2.3_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
+	install := exec.Command(tool(t, "krew", "sigs.k8s.io/krew/cmd/krew"), "install",
+		"--manifest="+filepath.Join(r.out, "etcd.yaml"), "--archive="+filepath.Join(r.out, archive))
+	install.Env = append(os.Environ(), "KREW_ROOT="+home, "KREW_NO_UPGRADE_CHECK=1")
+	out, err := install.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Contains(t, string(out), "Installed plugin: etcd")
+	said, err := exec.Command(filepath.Join(home, "bin", "kubectl-etcd"), "status").Output()
+	require.NoError(t, err)
+	assert.Contains(t, string(said), "[status]")
+}
+
+// brewing is what Homebrew's class of formulas does with one, as far as ours goes: it picks the archive of the platform, unpacks it, and
+// lets install put the files of it into folders.
+//
+//go:embed testdata/brewing.rb
+var brewing string
+
+func TestTheFormulaInstallsTheFilesOfTheArchiveOnEachPlatform(t *testing.T) {
+	ruby, err := exec.LookPath("ruby")
+	if err != nil {
+		t.Skip("SKIPPED: there is no ruby")
+	}
+	r, binaries := prepared(t)
+	all := made(t, r, binaries)
+	formula := filepath.Join(r.out, "etcd-wrapper.rb")
+	out, err := exec.Command(ruby, "-wc", formula).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Equal(t, "Syntax OK\n", string(out))
+	for _, platform := range platforms {
+		archive := "etcd-wrapper_v1.2.3_" + platform + ".tar.gz"
+		files, _ := unpacked(t, all[archive])
+		system, processor, _ := strings.Cut(platform, "_")
+		out, err := exec.Command(ruby, "-we", brewing, formula, system, processor).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		lines := strings.Fields(string(out))
+		assert.Equal(t, []string{"1.2.3", "https://example.org/team/etcd-wrapper/releases/download/v1.2.3/" + archive, sum([]byte(all[archive]))}, lines[:3])
+		assert.Len(t, lines[3:], 5)
+		for _, file := range lines[3:] {
+			assert.Contains(t, files, file, platform)
+		}
+	}
+	for _, once := range []string{"on_macos do", "on_linux do"} {
+		assert.Equal(t, 1, strings.Count(all["etcd-wrapper.rb"], once), "brew audit refuses a second %s", once)
 	}
 }
 
