@@ -55,8 +55,7 @@ func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 
 // An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.
 func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	living := newWorld(t)
 	living.archive = w.archive
 	require.NoError(t, os.Rename(w.member.DataDir, living.member.DataDir))
@@ -120,9 +119,7 @@ func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	o.listing, o.cluster, w.still = peers.Unlisted, 0xbeef, time.Hour
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Len(t, w.asides(), 1)
 }
 
@@ -153,8 +150,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 		"to the latest": {archive.Target{}, []string{"key", "only on the volume"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.put("only on the volume")
 			w.still = time.Hour
 			w.options.Flush = func(context.Context, string, datadir.Position) error { w.backUp(1); return nil }
@@ -176,8 +172,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 
 // It went on serving after its backups had gone on without it, and is started again.
 func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	living := filepath.Join(t.TempDir(), "living")
 	require.NoError(t, os.Rename(w.member.DataDir, living))
 	require.NoError(t, w.run())
@@ -208,8 +203,7 @@ func (w *world) endsWith(source format.Source) {
 func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 	for session, pauses := range map[string]int{"this": 0, "another": 3} {
 		t.Run(session, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.endsWith(format.Source{Session: session})
 			require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 			w.spoil()
@@ -227,8 +221,7 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 // A copy of a volume, as from a snapshot of it, names the session of the process that still runs on the volume itself. What that session
 // has stored etcd had on its disk before, so data that lack it are a copy of theirs, or older ones.
 func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 	w.copyVolume()
 	w.put("after the copy")
@@ -248,8 +241,7 @@ func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
 // A copy that lacks nothing may run in another namespace: it waits while the store's owner writes. Once that is silent, it is the same
 // cluster with a new name.
 func TestDataOfAnotherNameWaitForTheOwnerOfTheStore(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.Owner = func(token string) string { return "second/" + token }
 	clock, waited := time.Now(), 0
 	w.still, w.now = 90*time.Second, func() time.Time { return clock }

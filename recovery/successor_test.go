@@ -120,9 +120,7 @@ func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *te
 	w.goesOn()
 	w.waits(o)
 	o.listing, o.outdated = peers.Started, errors.New("of one voting member")
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Len(t, w.asides(), 1)
 }
 
@@ -168,8 +166,7 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 	start, err := w.start(nil)
 	require.NoError(t, err)
 	assert.Empty(t, start, "it is the cluster")
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "key"}, keys)
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1, "nothing is deleted")
 	assert.Len(t, w.generations(), 2)
 	assert.Empty(t, o.changes)
@@ -279,8 +276,7 @@ func (w *world) cameFurther() {
 
 // A volume that was put back, or copied, and written to since has the same identity.
 func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.older = filepath.Join(t.TempDir(), "old")
 	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
 	w.put("a", "b", "c")
@@ -337,8 +333,7 @@ func (w *world) joinedBy(ids ...string) {
 
 // Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
 func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.older = filepath.Join(t.TempDir(), "old")
 	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
 	w.put("a")
@@ -352,7 +347,6 @@ func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
 	require.ErrorIs(t, err, errCut)
 	_, err = w.recovery().prepare(t.Context(), w.member, broken)
 	require.NoError(t, err)
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "key"}, keys)
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1)
 }

@@ -63,6 +63,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// usedWorld is a world whose volume is in use, and backed up.
+func usedWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.used()
+	return w
+}
+
 // used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
 func (w *world) used() {
 	w.t.Helper()
@@ -144,6 +152,13 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
+// requireKeys holds which keys an etcd finds on the volume.
+func (w *world) requireKeys(want ...string) {
+	w.t.Helper()
+	keys, _ := w.keys()
+	require.Equal(w.t, want, keys)
+}
+
 // ticks has the clock stand still but for pauses, each of which takes so long. It returns what the clock shows.
 func (w *world) ticks(each time.Duration) time.Time {
 	now := at
@@ -167,6 +182,24 @@ func (w *world) run() error { return w.runWith(nil) }
 func (w *world) runWith(interrupt func(Action) error) error {
 	_, err := w.start(interrupt)
 	return err
+}
+
+// cutAt is a run that is cut off in front of an action.
+func (w *world) cutAt(at Action) error {
+	return w.runWith(func(action Action) error {
+		if action == at {
+			return errCut
+		}
+		return nil
+	})
+}
+
+// requireTakenIn holds that a run ends with the member taken in by the others.
+func (w *world) requireTakenIn() {
+	w.t.Helper()
+	start, err := w.start(nil)
+	require.NoError(w.t, err)
+	require.Equal(w.t, takenIn, start)
 }
 
 func (w *world) start(interrupt func(Action) error) (string, error) {
