@@ -84,7 +84,7 @@ func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
 	w.backUp(1)
 	kept, err := w.archive.History(t.Context())
 	require.NoError(t, err)
-	newest := kept.Newest().Fulls[1].Label
+	newest := kept.Newest().Fulls[1].Name()
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, newest), Times: 3, Err: store.ErrNotFound})
 	require.NoError(t, w.run())

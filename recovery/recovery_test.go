@@ -73,7 +73,7 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 	kept, err := w.archive.History(t.Context())
 	require.NoError(t, err)
 	fulls := kept.Newest().Fulls
-	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Label)))
+	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Name())))
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	var ended []Outcome
 	w.options.Ended = func(o Outcome) { ended = append(ended, o) }

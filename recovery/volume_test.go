@@ -88,7 +88,7 @@ func (w *world) verify() {
 	fulls := history.Newest().Fulls
 	full := fulls[len(fulls)-1]
 	require.NoError(w.t, w.archive.PutResult(w.t.Context(), archive.Result{
-		Cluster: full.Cluster, Generation: full.Generation, Full: full.Label, Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
+		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
 	}))
 }
 

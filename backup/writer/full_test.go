@@ -133,7 +133,7 @@ func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.
 			history, err := archive.New(s.store, keys).History(t.Context())
 			require.NoError(t, err)
 			assert.Len(t, history.Newest().Fulls, 2)
-			assert.Equal(t, done.Name, history.Newest().Fulls[1].Label)
+			assert.Equal(t, done.Name, history.Newest().Fulls[1].Name())
 			assert.Empty(t, history.Newest().Orphans, "the data were put once")
 			s.requireAllKept()
 		})
