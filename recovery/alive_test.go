@@ -13,6 +13,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
 )
@@ -95,12 +97,10 @@ func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
 	w, o := ofThree(t)
 	o.id, o.of = ours, 1
 	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
-	before := filepath.Join(t.TempDir(), "before")
-	require.NoError(t, os.CopyFS(before, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	w.put("while it was down")
 	w.backUp(1)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.Rename(before, w.member.DataDir))
+	w.rollBack()
 	w.still = time.Hour
 	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
 	start, err := w.start(nil)
@@ -120,6 +120,17 @@ func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
 	w.requireTakenIn()
+	assert.Len(t, w.asides(), 1)
+}
+
+// It was compared a moment before, and the store has more.
+func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered(t *testing.T) {
+	w := usedWorld(t)
+	w.goesOn()
+	w.still = time.Nanosecond
+	w.store.Inject(memory.Fault{Op: memory.List, Prefix: w.manifest(), Times: 1, Err: store.ErrUnavailable})
+	require.NoError(t, w.run())
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1)
 }
 
@@ -187,6 +198,15 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 	assert.Len(t, w.asides(), 1)
 }
 
+// awaitsSilence has a generation be replaced that was silent for 90 s, and counts the pauses until then, of 31 s each.
+func (w *world) awaitsSilence() (waited *int) {
+	clock := time.Now()
+	w.still, w.now, waited = 90*time.Second, func() time.Time { return clock }, new(int)
+	w.store.Now = w.now
+	w.options.Pause = func(context.Context, int) { *waited++; clock = clock.Add(31 * time.Second) }
+	return waited
+}
+
 // endsWith adds the end of a session to generation 1.
 func (w *world) endsWith(source format.Source) {
 	w.t.Helper()
@@ -207,12 +227,9 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 			w.endsWith(format.Source{Session: session})
 			require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 			w.spoil()
-			clock, waited := time.Now(), 0
-			w.still, w.now = 90*time.Second, func() time.Time { return clock }
-			w.store.Now = w.now
-			w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+			waited := w.awaitsSilence()
 			require.NoError(t, w.run())
-			assert.Equal(t, pauses, waited)
+			assert.Equal(t, pauses, *waited)
 			assert.Len(t, w.generations(), 2)
 		})
 	}
@@ -228,12 +245,9 @@ func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
 	w.backUp(1)
 	w.endsWith(format.Source{Session: "this"})
 	w.rollBack()
-	clock, waited := time.Now(), 0
-	w.still, w.now = 90*time.Second, func() time.Time { return clock }
-	w.store.Now = w.now
-	w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+	waited := w.awaitsSilence()
 	require.NoError(t, w.run())
-	assert.Equal(t, 3, waited)
+	assert.Equal(t, 3, *waited)
 	keys, _ := w.keys()
 	assert.Contains(t, keys, "after the copy")
 }
@@ -243,12 +257,9 @@ func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
 func TestDataOfAnotherNameWaitForTheOwnerOfTheStore(t *testing.T) {
 	w := usedWorld(t)
 	w.options.Owner = func(token string) string { return "second/" + token }
-	clock, waited := time.Now(), 0
-	w.still, w.now = 90*time.Second, func() time.Time { return clock }
-	w.store.Now = w.now
-	w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+	waited := w.awaitsSilence()
 	require.NoError(t, w.run())
-	assert.Equal(t, 3, waited)
+	assert.Equal(t, 3, *waited)
 	assert.Empty(t, w.asides())
 	assert.Len(t, w.generations(), 1)
 }

@@ -62,9 +62,7 @@ func (w *world) requireRefused(says ...string) {
 	require.NoError(w.t, err)
 	generations := len(w.generations())
 	err = w.run()
-	var refusal *Refusal
-	require.ErrorAs(w.t, err, &refusal)
-	assert.Equal(w.t, exitcode.EtcdFailed, refusal.Status())
+	assert.Equal(w.t, exitcode.EtcdFailed, w.statusOf(err))
 	for _, said := range says {
 		assert.ErrorContains(w.t, err, said)
 	}
@@ -292,15 +290,12 @@ func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *test
 }
 
 func TestALostVolumeComesBackThoughTheCertificateHasDecayed(t *testing.T) {
-	for what, lost := range map[string]func(w *world){
-		"empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "broken": (*world).spoil,
-	} {
+	for what, lose := range losses {
 		w := usedWorld(t)
 		w.decays("cluster.json")
-		lost(w)
+		lose(w)
 		require.NoError(t, w.run(), what)
-		keys, _ := w.keys()
-		assert.Equal(t, []string{"key"}, keys, what)
+		w.requireKeys("key")
 	}
 }
 
@@ -316,13 +311,11 @@ func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
 		}, "cluster.json"},
 		"what it has": {func(w *world) { w.decays(w.manifest()) }, "manifest.json"},
 	} {
-		for how, lost := range map[string]func(w *world){
-			"empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "broken": (*world).spoil,
-		} {
+		for how, lose := range losses {
 			t.Run(what+", "+how, func(t *testing.T) {
 				w := usedWorld(t)
 				of.happens(w)
-				lost(w)
+				lose(w)
 				err := w.run()
 				require.ErrorContains(t, err, of.says)
 				require.ErrorContains(t, err, "put that object back")

@@ -89,12 +89,10 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 
 func TestAVolumeThatWasRolledBackIsSetAsideAndComesBack(t *testing.T) {
 	w := usedWorld(t)
-	old := filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(old, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	w.put("a", "b", "c")
 	w.backUp(1)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.CopyFS(w.member.DataDir, os.DirFS(old)))
+	w.rollBack()
 	require.NoError(t, w.run())
 	w.requireKeys("a", "b", "c", "key")
 	assert.Len(t, w.asides(), 1)
@@ -102,14 +100,12 @@ func TestAVolumeThatWasRolledBackIsSetAsideAndComesBack(t *testing.T) {
 
 func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
 	w := usedWorld(t)
-	old := filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(old, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
 	w.put("of the restored cluster")
 	w.backUp(2)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.CopyFS(w.member.DataDir, os.DirFS(old)))
+	w.rollBack()
 	require.NoError(t, w.run())
 	keys, revision := w.keys()
 	assert.Equal(t, []string{"key", "of the restored cluster"}, keys)
@@ -197,13 +193,10 @@ func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
 
 // Nothing but a volume without data of use waits for the store, and says what to do about that.
 func TestAVolumeWithoutDataWaitsForTheStore(t *testing.T) {
-	for name, spoil := range map[string]func(*world){
-		"broken": (*world).spoil,
-		"empty":  func(w *world) { require.NoError(t, os.RemoveAll(w.member.DataDir)) },
-	} {
+	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			w := usedWorld(t)
-			spoil(w)
+			lose(w)
 			w.store.Inject(memory.Fault{Op: memory.Get, Times: 20, Err: store.ErrDenied})
 			w.ticks(time.Second)
 			require.NoError(t, w.run())

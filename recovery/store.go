@@ -68,7 +68,7 @@ func (r *run) askTheStore() (Event, Facts) {
 // silence is the answer of a store that cannot be asked now.
 func (r *run) silence(why error) (Event, Facts) {
 	told := StoreAway
-	if r.now().Sub(r.silentSince) >= r.serveAfter {
+	if !r.silentSince.IsZero() && r.now().Sub(r.silentSince) >= r.serveAfter {
 		told = StoreLongAway
 	}
 	return Answered, Facts{Told: told, Err: why}

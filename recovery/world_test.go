@@ -88,13 +88,19 @@ func (w *world) backUp(generation int) {
 // putFull makes a full of what is on the volume, as of a cluster.
 func (w *world) putFull(cluster string, generation int) {
 	w.t.Helper()
+	w.putFullAs("", cluster, generation, time.Now())
+}
+
+// putFullAs is putFull in a member's name, at some time.
+func (w *world) putFullAs(member, cluster string, generation int, made time.Time) {
+	w.t.Helper()
 	stands := stand(w.t, w.member.DataDir)
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: format.Seed(cluster, generation, stands.Revision),
-		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
+		Time: made.UTC().Truncate(time.Second), Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }
@@ -229,6 +235,12 @@ func (w *world) spoil() {
 	defer file.Close()
 	_, err = file.WriteAt(bytes.Repeat([]byte{0xff}, 16<<10), 0)
 	require.NoError(w.t, err)
+}
+
+// losses are the ways in which a volume has no data of use any more.
+var losses = map[string]func(*world){
+	"broken": (*world).spoil,
+	"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
 }
 
 // copyVolume keeps the data directory as it is now, for rollBack.

@@ -175,8 +175,9 @@ func (f *found) isGone(ctx context.Context) bool {
 // mergePatience is how long one round may take.
 const mergePatience = 15 * time.Minute
 
-// enough are so many new segments that they are merged soon; fewer wait, since each look at what there is costs listings.
-const enough = 30
+// enough are so many new segments that they are merged soon; fewer wait, since each look at what there is costs listings. An idle writer
+// makes fewer in the time after which they become one object.
+const enough = 60
 
 // mayMerge tells whether there is something to merge, and time for it.
 func (w *Writer) mayMerge() bool {
