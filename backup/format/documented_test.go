@@ -17,19 +17,23 @@ import (
 	. "etcd-wrapper/backup/format/formattest"
 )
 
-// fence is a block of code of the page's example.
+// fence is a block of code.
 var fence = regexp.MustCompile("(?s)```\n(.*?)```")
 
-// documented returns the page, and the statement, the body and the records of its example.
-func documented(t *testing.T) (page string, line, body, records []byte) {
+// page is one of the documentation.
+func page(t *testing.T, name string) string {
 	t.Helper()
-	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
+	content, err := os.ReadFile(filepath.Join("..", "..", "docs", name))
 	require.NoError(t, err)
-	_, example, found := strings.Cut(string(content), "## An example")
-	require.True(t, found)
-	blocks := fence.FindAllStringSubmatch(example, -1)
+	return string(content)
+}
+
+// documented returns the statement, the body and the records of the documented example.
+func documented(t *testing.T) (line, body, records []byte) {
+	t.Helper()
+	blocks := fence.FindAllStringSubmatch(page(t, "backup-format-example.md"), -1)
 	require.Len(t, blocks, 3)
-	return string(content), []byte(blocks[0][1]), undump(t, blocks[1][1]), undump(t, blocks[2][1])
+	return []byte(blocks[0][1]), undump(t, blocks[1][1]), undump(t, blocks[2][1])
 }
 
 // undump reads what hex.Dump wrote.
@@ -45,7 +49,7 @@ func undump(t *testing.T, dump string) (all []byte) {
 }
 
 func TestTheDocumentedExampleIsASegment(t *testing.T) {
-	_, line, body, records := documented(t)
+	line, body, records := documented(t)
 	plain, err := new(format.Keys).Open(bytes.NewReader(body), false)
 	require.NoError(t, err)
 	defer plain.Close()
@@ -66,8 +70,8 @@ func TestTheDocumentedExampleIsASegment(t *testing.T) {
 var jsonName = regexp.MustCompile(`"(\w+)":`)
 
 func TestEveryFieldOfASegmentsManifestIsDocumented(t *testing.T) {
-	page, _, _, _ := documented(t)
-	section := page[strings.Index(page, "## Segments"):strings.Index(page, "## The chain")]
+	whole := page(t, "backup-format.md")
+	section := whole[strings.Index(whole, "## Segments"):strings.Index(whole, "## The chain")]
 	keys := example(t, &format.Keys{})
 	statement, _, _ := strings.Cut(string(keys.Line), `,"sha256":"`+keys.Body.SHA256.String())
 	for _, name := range jsonName.FindAllStringSubmatch(statement, -1) {

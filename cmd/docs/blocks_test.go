@@ -28,7 +28,7 @@ var (
 
 // What has no commands: the format of bytes, code, and lines of what the program prints.
 func quotation(block Block) bool {
-	return block.Page == "docs/backup-format.md" && !strings.Contains(block.Text, "etcdutl") ||
+	return strings.HasPrefix(block.Page, "docs/backup-format") && !strings.Contains(block.Text, "etcdutl") ||
 		strings.Contains(block.Text, "func Test") || strings.Contains(block.Text, " -> ")
 }
 
