@@ -99,13 +99,13 @@ func (r *run) change(how func(*record)) error {
 }
 
 // readPosition finds out whether a run was cut off between its claim and its end.
-func (r *run) readPosition() (Event, Payload) {
+func (r *run) readPosition() (Event, Facts) {
 	kept, err := r.readRecord()
 	if err != nil {
 		return broke(err)
 	}
 	if kept.Claim == nil || kept.Claim.DataDir != r.member.DataDir {
-		return NothingBegun, Payload{}
+		return NothingBegun, Facts{}
 	}
 	r.position = *kept.Claim
 	switch found, err := r.whatIsThere(); {
@@ -124,11 +124,11 @@ func (r *run) readPosition() (Event, Payload) {
 		if r.asked, err = r.wanted(); err != nil {
 			return broke(err)
 		}
-		return ClaimFound, Payload{}
+		return ClaimFound, Facts{}
 	case found == "installed":
-		return InstallFound, Payload{}
+		return InstallFound, Facts{}
 	default: // somebody has tidied up
-		return NothingBegun, Payload{}
+		return NothingBegun, Facts{}
 	}
 }
 
@@ -138,11 +138,11 @@ func (r *run) usedHere(id string) (bool, error) {
 	return slices.Contains(kept.Done, id), err
 }
 
-func (r *run) notePosition() (Event, Payload) {
+func (r *run) notePosition() (Event, Facts) {
 	return next(r.change(func(kept *record) { kept.Claim = &r.position }))
 }
 
-func (r *run) forgetClaim() (Event, Payload) {
+func (r *run) forgetClaim() (Event, Facts) {
 	kept, err := r.readRecord()
 	if err != nil || kept.Claim == nil {
 		return next(err)
@@ -153,8 +153,6 @@ func (r *run) forgetClaim() (Event, Payload) {
 
 // sayUsed tells people once why what they ask for is not done.
 func (r *run) sayUsed() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if !r.said {
 		r.options.Log.Info().Msgf("recovery: restore %q was done before, and is not done again; another one takes another --restore-id", r.options.Request.ID)
 	}
@@ -174,7 +172,7 @@ func (kept *record) use(id string) {
 	}
 }
 
-func (r *run) remember() (Event, Payload) {
+func (r *run) remember() (Event, Facts) {
 	err := r.change(func(kept *record) {
 		kept.Claim, kept.Last = nil, &r.position
 		kept.use(r.position.Generation.Restore)
@@ -189,47 +187,47 @@ func (r *run) remember() (Event, Payload) {
 		return broke(err)
 	}
 	r.outcome.Ended = Restored
-	return Installed, Payload{Asked: r.asked}
+	return Installed, Facts{Asked: r.asked}
 }
 
 // claimGeneration reserves revisions and then begins the next generation, if nobody else has. Where the store says what is not believed
 // by now, the claim is given up: waiting does not help, and whoever asks it next says what is wrong.
-func (r *run) claimGeneration() (Event, Payload) {
+func (r *run) claimGeneration() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	lost, err := r.claim(ctx)
 	switch {
 	case errors.Is(err, errNotAllHere):
-		return PeersSilent, Payload{Err: err}
+		return PeersSilent, Facts{Err: err}
 	case disbelieved(err):
-		return ClaimLost, Payload{Err: err}
+		return ClaimLost, Facts{Err: err}
 	case err != nil:
-		return StoreSilent, Payload{Err: err}
+		return StoreSilent, Facts{Err: err}
 	case lost != nil:
-		return ClaimLost, Payload{Err: lost}
+		return ClaimLost, Facts{Err: lost}
 	}
 	r.silent = 0
-	return Claimed, Payload{}
+	return Claimed, Facts{}
 }
 
 // claim may be repeated. It is lost if another cluster has begun a generation, or this one has gone on already: then what was
 // built is older than that.
 func (r *run) claim(ctx context.Context) (lost, err error) {
 	wanted := r.position.Generation
-	newest, err := r.newest(ctx)
+	generations, err := r.options.Archive.Generations(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if newest.Number < wanted.Number {
-		if lost, err := r.begin(ctx); lost != nil || err != nil {
+	if lastOf(generations).Number < wanted.Number {
+		if lost, err := r.begin(ctx, lastOf(generations)); lost != nil || err != nil {
 			return lost, err
 		}
-		if newest, err = r.newest(ctx); err != nil {
+		if generations, err = r.options.Archive.Generations(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if newest.Number != wanted.Number || newest.Session != wanted.Session {
-		return fmt.Errorf("generation %d was begun meanwhile by somebody else", newest.Number), nil
+	if last := lastOf(generations); last.Number != wanted.Number || last.Session != wanted.Session {
+		return fmt.Errorf("generation %d was begun meanwhile by somebody else", last.Number), nil
 	}
 	head, err := r.options.Archive.Head(ctx, wanted.Number)
 	if err == nil && !head.Empty() {
@@ -238,25 +236,21 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 	return lost, err
 }
 
-// newest is the last generation in the store; the zero value if there is none.
-func (r *run) newest(ctx context.Context) (newest archive.Generation, err error) {
-	generations, err := r.options.Archive.Generations(ctx)
-	if len(generations) > 0 {
-		newest = generations[len(generations)-1]
-	}
-	return newest, err
-}
-
-// begin begins the generation, unless another one was faster.
-func (r *run) begin(ctx context.Context) (lost, err error) {
+// begin begins the generation behind the last one, unless somebody else was faster.
+func (r *run) begin(ctx context.Context, last archive.Generation) (lost, err error) {
 	a, wanted := r.options.Archive, r.position.Generation
 	for _, ask := range []func(context.Context) (lost, err error){r.wentOn, r.surveyAgain} {
 		if lost, err := ask(ctx); lost != nil || err != nil {
 			return lost, err
 		}
 	}
-	if lost, err := r.endParent(ctx); lost != nil || err != nil {
-		return lost, err
+	if last.Number > 0 {
+		switch err := r.end(ctx, last, wanted, r.position.Head); {
+		case errors.Is(err, archive.ErrMoved):
+			return err, nil
+		case err != nil:
+			return nil, err
+		}
 	}
 	err = a.Reserve(ctx, archive.Reservation{
 		Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
@@ -270,36 +264,28 @@ func (r *run) begin(ctx context.Context) (lost, err error) {
 	return nil, err
 }
 
-// endParent ends the generation before, so that nothing can be added behind what was read of it. One that has ended already is
-// completed. Where its end cannot be believed, nothing can be added to it in order, either.
-func (r *run) endParent(ctx context.Context) (lost, err error) {
-	a, wanted := r.options.Archive, r.position.Generation
-	newest, err := r.newest(ctx)
-	if err != nil || newest.Number == 0 || newest.Number >= wanted.Number {
-		return nil, err
-	}
-	head, err := a.Head(ctx, newest.Number)
-	if archive.NotVerified(err) {
-		return nil, nil
-	}
-	if err == nil && r.goneOn(head) {
-		err = archive.ErrMoved
-	}
-	if err == nil {
-		err = a.End(ctx, newest, head, wanted.Session, format.Ending{Successor: wanted.Number, Nonce: cmp.Or(wanted.Session, wanted.Cluster), At: wanted.Created})
-	}
+// end ends the last generation for the one that is to follow, so that nothing can be added behind what was read of it, up to a position if
+// one is given. One that has ended already is completed. Where its end cannot be believed, nothing can be added to it in order, either.
+func (r *run) end(ctx context.Context, last, wanted archive.Generation, read format.Position) error {
+	head, err := r.options.Archive.Head(ctx, last.Number)
 	switch {
-	case errors.Is(err, archive.ErrEnded):
-		return nil, nil
-	case errors.Is(err, archive.ErrMoved):
-		return err, nil
+	case archive.NotVerified(err):
+		return nil
+	case err != nil:
+		return err
+	case goneOn(head, read):
+		return archive.ErrMoved
 	}
-	return nil, err
+	err = r.options.Archive.End(ctx, last, head, wanted.Session, format.Ending{Successor: wanted.Number, Nonce: cmp.Or(wanted.Session, wanted.Cluster), At: wanted.Created})
+	if errors.Is(err, archive.ErrEnded) {
+		return nil
+	}
+	return err
 }
 
-// goneOn tells whether something was added to the generation before since it was read, a sign of life included.
-func (r *run) goneOn(head archive.Head) bool {
-	return !r.position.Head.IsZero() && head.Position.Compare(r.position.Head) > 0
+// goneOn tells whether something was added to a generation since it was read, a sign of life included.
+func goneOn(head archive.Head, read format.Position) bool {
+	return !read.IsZero() && head.Position.Compare(read) > 0
 }
 
 // errNotAllHere is of a survey in which a member was missing.
@@ -332,7 +318,7 @@ func (r *run) wentOn(ctx context.Context) (lost, err error) {
 	}
 	number := r.position.Generation.Number - 1
 	head, err := r.options.Archive.Head(ctx, number)
-	if err == nil && r.goneOn(head) {
+	if err == nil && goneOn(head, r.position.Head) {
 		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
 	}
 	return lost, err

@@ -68,6 +68,11 @@ const (
 	StoreLocked     StoreState = "keys lacking"    // what it has is signed or encrypted with keys that are not given
 )
 
+// answers tells whether a store in that state has told what it keeps.
+func (s StoreState) answers() bool {
+	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
+}
+
 // Asked is what a person wants.
 type Asked string
 
@@ -250,15 +255,13 @@ func (f Facts) wish() Asked {
 
 func (f Facts) volumeState() VolumeState {
 	switch {
-	case f.Condition == Empty:
-		return VolumeEmpty
-	case f.Condition == Corrupt:
-		return VolumeCorrupt
+	case f.Volume != VolumeValid:
+		return f.Volume
 	case f.Asked && f.Brought:
 		return VolumeStored
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
-	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Owner == "" && f.Trouble == "":
+	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
 		return VolumeUnnamed
 	default:
 		return VolumeValid
@@ -302,13 +305,13 @@ func (f Facts) loss() PeerState {
 	switch {
 	case f.Listing == peers.Partial:
 		return PeersSomeNew
-	case f.Heard && f.Owner != "" && !f.AllBrought:
+	case f.Heard && f.Told.answers() && !f.AllBrought:
 		return PeersUnstored
-	case f.Heard && f.Owner != "" && !f.Settled:
+	case f.Heard && f.Told.answers() && !f.Settled:
 		return PeersJustLost
-	case f.Heard && f.Owner != "":
+	case f.Heard && f.Told.answers():
 		return PeersStillLost
-	case f.Listing == peers.Founding && f.Condition == Empty:
+	case f.Listing == peers.Founding && f.Volume == VolumeEmpty:
 		return PeersNew
 	default:
 		return PeersLost
@@ -339,25 +342,11 @@ func (f Facts) nobodyHas() bool {
 
 func (f Facts) storeState() StoreState {
 	switch {
-	case f.Trouble == StoreAway && f.Waited:
-		return StoreLongAway
-	case f.Trouble != "":
-		return f.Trouble
-	case f.Owner == "" && !f.Store:
-		return StoreNone
-	case f.Owner == "":
+	case f.Told != "":
+		return f.Told
+	case f.Store:
 		return StoreUnasked
-	case owners[f.Owner] != "":
-		return owners[f.Owner]
-	case f.Kept:
-		return StoreOurs
 	default:
-		return StoreBare
+		return StoreNone
 	}
-}
-
-// owners are the states of a store of which it does not matter what is kept.
-var owners = map[Owner]StoreState{
-	Nobody: StoreEmpty, Founded: StoreFounded, Others: StoreOthers, NotOwned: StoreNotOwned, Unclaimed: StoreUnclaimed, Adopted: StoreAdopted,
-	Unknown: StoreUnverified,
 }

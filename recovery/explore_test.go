@@ -47,7 +47,7 @@ func exploreSuite(all suite) *explorer {
 // begin is a run that begins.
 func (e *explorer) begin(given lot, now truth) place {
 	now.validated, now.free, now.adopted, now.told, now.uncompared, now.rolled = false, false, false, false, false, now.rolled && now.noted
-	return e.take(place{lot: given, truth: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Payload{})
+	return e.take(place{lot: given, truth: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Facts{})
 }
 
 func (e *explorer) expand(here place) {
@@ -55,7 +55,7 @@ func (e *explorer) expand(here place) {
 		e.find(e.begin(here.lot, here.truth)) // a crash, or the next try
 	}
 	if here.timer {
-		e.find(e.take(here, Elapsed, Payload{}))
+		e.find(e.take(here, Elapsed, Facts{}))
 	}
 	if !here.lot.alone && here.truth.noted && !here.truth.claimed && !here.truth.revived && !here.truth.outrun {
 		back := here
@@ -76,7 +76,7 @@ func (e *explorer) ends(here place) (all []place) {
 	if Action(action) == DecideNow {
 		there := here
 		there.chain = ""
-		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Result, Payload{})}
+		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Result, Facts{})}
 	}
 	ways := outcomes(Action(action), here.lot, here.truth)
 	if len(ways) == 0 {
@@ -99,7 +99,7 @@ func (e *explorer) ends(here place) (all []place) {
 }
 
 // take lets an event happen.
-func (e *explorer) take(here place, event Event, payload Payload) place {
+func (e *explorer) take(here place, event Event, payload Facts) place {
 	core, decision := e.Step(here.core, event, payload)
 	if decision.Row < 0 {
 		e.blame(fmt.Sprintf("%q is %sed", event, decision.Answer), here)
@@ -143,7 +143,7 @@ func (e *explorer) calm(p place) place {
 			}
 			p = next[0]
 		case p.timer:
-			p = e.take(p, Elapsed, Payload{})
+			p = e.take(p, Elapsed, Facts{})
 		default:
 			return p
 		}
@@ -239,7 +239,7 @@ type place struct {
 // how it ends if nothing is in the way.
 type outcome struct {
 	event   Event
-	payload Payload
+	payload Facts
 	after   truth
 }
 
@@ -299,17 +299,21 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		}
 		return []outcome{{after: then}} // it cannot fail
 	case AskTheStore:
-		return append(answers(given, now), outcome{event: Disbelieved, after: now}, outcome{event: StoreSilent, after: now}, silence(given, now), outcome{event: KeysLacking, after: now}, outcome{event: Alive, after: now}, outcome{event: Broke, after: now})
+		all := append(answers(given, now), silence(given, now), outcome{event: Broke, after: now})
+		for _, told := range []StoreState{StoreAway, StoreInUse, StoreDamaged, StoreLocked} {
+			all = append(all, outcome{Answered, Facts{Told: told}, now})
+		}
+		return all
 	case TakeStore:
-		if then.taken = true; given.owner != Adopted {
+		if then.taken = true; given.owner != StoreAdopted {
 			then.lost = "a store is taken that nobody has named"
 		}
 		return append(next(Taken), outcome{event: StoreSilent, after: now}, outcome{event: StoreSilent, after: then})
 	case TellLoss:
-		return append(next(""), outcome{event: Missing, after: now}, outcome{event: KeysLacking, after: now})
+		return append(next(""), outcome{event: Missing, after: now}, outcome{event: Answered, payload: Facts{Told: StoreLocked}, after: now})
 	case FlushSpool:
 		then.brought = true
-		return append(next(""), outcome{event: StoreSilent, after: now}, outcome{event: Stuck, after: now})
+		return append(next(""), outcome{Answered, Facts{Told: StoreAway}, now}, outcome{event: Stuck, after: now})
 	case FlushVolume:
 		then.flushed = true
 		return next(Flushed)
@@ -319,12 +323,11 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		return next(RoomEnough, RoomLacking)
 	case BuildData:
 		then.built = true
-		if slices.Contains([]Owner{Others, NotOwned, Unclaimed, Adopted}, given.owner) {
+		if slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreAdopted}, given.owner) {
 			then.lost = "another cluster's data are restored"
 		}
-		torn := outcome{event: StoreSilent, after: now}
-		all := append(next(Built), torn)
-		for _, event := range []Event{Unbuildable, RoomLacking, Missing, KeysLacking, Grown} {
+		all := append(next(Built), outcome{Answered, Facts{Told: StoreLocked}, now})
+		for _, event := range []Event{StoreSilent, Unbuildable, RoomLacking, Missing, Grown} {
 			all = append(all, outcome{event: event, after: now})
 		}
 		return all
@@ -353,7 +356,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 // silence is that of a store that has been silent for so long that valid data are served.
 func silence(given lot, now truth) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
-	return outcome{StoreSilent, Payload{Waited: true}, now}
+	return outcome{Answered, Facts{Told: StoreLongAway}, now}
 }
 
 func examinations(given lot, now truth) []outcome {
@@ -361,38 +364,39 @@ func examinations(given lot, now truth) []outcome {
 	condition := given.found
 	switch now.place {
 	case "":
-		condition = Empty
+		condition = VolumeEmpty
 	case "restored":
-		condition = Valid
+		condition = VolumeValid
 	}
 	return []outcome{
-		{Examined, Payload{
-			Condition: condition, Alone: given.alone, Joins: given.joins, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
-			Unidentified: given.unidentified && condition == Valid && now.place == "original" && !now.taken,
+		{Examined, Facts{
+			Volume: condition, Alone: given.alone, Joins: given.joins, Asked: given.requested && !now.done, Peers: given.peers, Remains: holdsData(given, now),
+			Unidentified: given.unidentified && condition == VolumeValid && now.place == "original" && !now.taken,
 		}, now},
-		{Broke, Payload{}, now},
+		{Broke, Facts{}, now},
 	}
 }
 
 // answers are what a store says: once somebody has begun another generation the volume is behind.
 func answers(given lot, now truth) []outcome {
 	now.rolled, now.uncompared = false, false
-	if given.owner == Unknown && now.place != "restored" && (!given.alone || given.found != Valid || given.behind || asks(given, now)) {
-		return []outcome{{event: Disbelieved, after: now}}
+	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
+		return []outcome{{event: Answered, payload: Facts{Told: StoreDamaged}, after: now}}
 	}
 	behind := (given.behind || now.outrun || now.claimed) && now.place != "restored"
 	owner := given.owner
 	if now.place == "restored" || now.taken {
-		owner = Ours // its generation is in the store
+		owner = StoreOurs // its generation is in the store
 	}
-	return []outcome{{Answered, Payload{
-		Owner: owner, Kept: given.kept, Behind: behind, Asked: asks(given, now),
-	}, now}}
+	if owner == StoreOurs && !given.kept {
+		owner = StoreBare
+	}
+	return []outcome{{Answered, Facts{Told: owner, Behind: behind, Asked: asks(given, now)}, now}}
 }
 
 // holdsData says that the place of the data directory is not free.
 func holdsData(given lot, now truth) bool {
-	return now.place == "restored" || now.place == "original" && (given.found != Empty || given.remains)
+	return now.place == "restored" || now.place == "original" && (given.found != VolumeEmpty || given.remains)
 }
 
 // asks says that a restore is asked for that nobody has done, as the store knows.
@@ -405,7 +409,7 @@ func asks(given lot, now truth) bool {
 func survey(given lot, now truth) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone
-	outdated := given.found == Valid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
+	outdated := given.found == VolumeValid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
 	asked := now
 	asked.free = runs
 	listing := now.listing
@@ -414,23 +418,23 @@ func survey(given lot, now truth) (all []outcome) {
 	}
 	allHere := listing == peers.Gone || listing == peers.Founding || listing == peers.Asking
 	asked.rolled = now.rolled || allHere
-	all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true, Settled: true}, asked})
+	all = append(all, outcome{PeersTold, Facts{Listing: listing, Outdated: outdated, Free: true, AllBrought: true, Settled: true}, asked})
 	asked.rolled = now.rolled
 	if allHere {
 		if listing != peers.Asking {
-			all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
+			all = append(all, outcome{PeersTold, Facts{Listing: listing, Outdated: outdated, Free: true, AllBrought: true}, asked})
 		}
-		all = append(all, outcome{PeersTold, Payload{Listing: listing, Outdated: outdated, Free: true}, asked})
+		all = append(all, outcome{PeersTold, Facts{Listing: listing, Outdated: outdated, Free: true}, asked})
 	}
 	asked.free = false
 	if now.listing == peers.Started || now.listing == peers.Unlisted {
-		all = append(all, outcome{PeersTold, Payload{Listing: now.listing, Outdated: outdated}, asked})
+		all = append(all, outcome{PeersTold, Facts{Listing: now.listing, Outdated: outdated}, asked})
 	}
 	if runs {
-		all = append(all, outcome{PeersTold, Payload{Listing: peers.Claimed, Free: true}, asked})
+		all = append(all, outcome{PeersTold, Facts{Listing: peers.Claimed, Free: true}, asked})
 	}
 	outdated = outdated && byStore
-	return append(all, outcome{PeersTold, Payload{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Payload{}, now})
+	return append(all, outcome{PeersTold, Facts{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Facts{}, now})
 }
 
 // changes are the ways in which a change of the cluster's members ends.
@@ -447,7 +451,7 @@ func changes(given lot, now truth, from, to Listing, done Event) []outcome {
 	case given.never:
 		then.lost = "members are changed in spite of --recover=never"
 	}
-	return append([]outcome{{done, Payload{}, then}, {PeersSilent, Payload{}, now}, {PeersSilent, Payload{}, then}}, breaks(now, then)...)
+	return append([]outcome{{done, Facts{}, then}, {PeersSilent, Facts{}, now}, {PeersSilent, Facts{}, then}}, breaks(now, then)...)
 }
 
 func claims(given lot, now truth) []outcome {
@@ -459,7 +463,7 @@ func claims(given lot, now truth) []outcome {
 	if !now.brought {
 		then.lost = "a restore is claimed without what waits on the volume"
 	}
-	if !given.alone && given.requested && given.found == Valid && now.place == "original" && !now.flushed {
+	if !given.alone && given.requested && given.found == VolumeValid && now.place == "original" && !now.flushed {
 		then.lost = "a restore is claimed before the store has what only the volume has"
 	}
 	if !given.alone && now.revived {
@@ -469,18 +473,18 @@ func claims(given lot, now truth) []outcome {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
 	if !given.alone && !now.claimed && now.revived { // the last survey
-		return append([]outcome{{ClaimLost, Payload{}, now}, {PeersSilent, Payload{}, now}, {StoreSilent, Payload{}, now}}, breaks(now)...)
+		return append([]outcome{{ClaimLost, Facts{}, now}, {PeersSilent, Facts{}, now}, {StoreSilent, Facts{}, now}}, breaks(now)...)
 	}
-	all := []outcome{{Claimed, Payload{}, then}, {StoreSilent, Payload{}, now}, {StoreSilent, Payload{}, then}}
+	all := []outcome{{Claimed, Facts{}, then}, {StoreSilent, Facts{}, now}, {StoreSilent, Facts{}, then}}
 	if !given.alone {
-		all = append(all, outcome{PeersSilent, Payload{}, now})
+		all = append(all, outcome{PeersSilent, Facts{}, now})
 	}
 	if !now.outrun {
 		lost.outrun = true
 		if !given.alone { // another member was first, and runs alone
 			lost.listing = peers.Unlisted
 		}
-		all = append(all, outcome{ClaimLost, Payload{}, lost})
+		all = append(all, outcome{ClaimLost, Facts{}, lost})
 	}
 	return append(all, breaks(now, then)...)
 }
@@ -493,15 +497,15 @@ func setsAside(given lot, now truth) []outcome {
 		then.lost = "restored data are set aside"
 	case given.never && !given.requested:
 		then.lost = "data are moved in spite of --recover=never"
-	case !given.alone && !now.claimed && (!now.free || given.found == Valid && !given.behind && !now.outrun):
+	case !given.alone && !now.claimed && (!now.free || given.found == VolumeValid && !given.behind && !now.outrun):
 		then.lost = "data are moved that the others may not have, or that are of use"
 	case !given.alone && !now.claimed:
 	case !now.claimed || !now.proved:
 		then.lost = "data are moved without a claim"
-	case given.found == Valid && !given.behind && !now.outrun && !given.requested:
+	case given.found == VolumeValid && !given.behind && !now.outrun && !given.requested:
 		then.lost = "good data are moved"
 	}
-	return append([]outcome{{Moved, Payload{}, then}}, breaks(now, then)...)
+	return append([]outcome{{Moved, Facts{}, then}}, breaks(now, then)...)
 }
 
 func installs(given lot, now truth) []outcome {
@@ -519,5 +523,5 @@ func installs(given lot, now truth) []outcome {
 	case !now.claimed:
 		then.lost = "what is not claimed is installed, so revisions may be handed out twice"
 	}
-	return append([]outcome{{"", Payload{}, then}}, breaks(now, then)...)
+	return append([]outcome{{"", Facts{}, then}}, breaks(now, then)...)
 }

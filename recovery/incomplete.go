@@ -17,9 +17,9 @@ import (
 // flushSpool brings into the store what waits for it, beyond what a valid volume has itself. Where the store does not answer
 // for a moment that is waited for, as for any answer of it: the restore would take what it has, and what waits could not be added
 // to that any more.
-func (r *run) flushSpool() (Event, Payload) {
+func (r *run) flushSpool() (Event, Facts) {
 	if r.options.FlushSpool == nil {
-		return "", Payload{}
+		return "", Facts{}
 	}
 	data := r.identity
 	if r.result != nil {
@@ -30,21 +30,21 @@ func (r *run) flushSpool() (Event, Payload) {
 	err := r.options.FlushSpool(ctx, data, r.stands.HighestRevision)
 	switch {
 	case err == nil:
-		return "", Payload{}
+		return "", Facts{}
 	case r.ctx.Err() != nil:
 		return broke(r.ctx.Err())
 	case mayAnswer(err), errors.Is(err, context.DeadlineExceeded):
-		return StoreSilent, Payload{Err: fmt.Errorf("what waits for it on the volume: %w", err)}
+		return r.silence(fmt.Errorf("what waits for it on the volume: %w", err))
 	case is(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
-		return KeysLacking, Payload{Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}
 	case errors.Is(err, archive.ErrNameless): // it can be put back, and takes what waits then
-		return Disbelieved, Payload{Err: err}
+		return Answered, Facts{Told: StoreDamaged, Err: err}
 	}
 	err = fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir)
 	if mayPass(err) {
 		return broke(err)
 	}
-	return Stuck, Payload{Err: err}
+	return Stuck, Facts{Err: err}
 }
 
 // mayPass tells whether it was the disk, or another member that has stored, or merged, something at that moment.
@@ -65,29 +65,29 @@ func disbelieved(err error) bool {
 
 // untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
 // trouble of backups alone, unless names suggest that the volume was put back.
-func (r *run) untold(ctx context.Context, why error) (Event, Payload) {
+func (r *run) untold(ctx context.Context, why error) (Event, Facts) {
 	if r.asked && r.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", why, r.options.Request.ID)
 	}
 	if !disbelieved(why) {
-		return StoreSilent, Payload{Err: why}
+		return r.silence(why)
 	}
-	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Condition == Valid && !r.asked {
+	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Volume == VolumeValid && !r.asked {
 		older, err := r.byNames(ctx, why)
 		switch {
 		case err != nil:
-			return StoreSilent, Payload{Err: err}
+			return r.silence(err)
 		case older == nil:
 			r.options.Log.Warn().Err(why).Msg("recovery: the store's statements cannot be verified; the volume is valid, and no name in the store shows more than it has, so etcd serves")
-			return Answered, Payload{Owner: Unknown, Err: why}
+			return Answered, Facts{Told: StoreUnverified, Err: why}
 		}
 		why = older
 	}
 	r.kept = inStore{} // what was told before is not what the store says now
 	if is(why, format.ErrUntrusted) {
-		return KeysLacking, Payload{Err: why}
+		return Answered, Facts{Told: StoreLocked, Err: why}
 	}
-	return Disbelieved, Payload{Err: why}
+	return Answered, Facts{Told: StoreDamaged, Err: why}
 }
 
 // byNames says why a valid volume was perhaps put back, by what names in a store tell that is not believed otherwise: they
@@ -128,23 +128,10 @@ func (r *run) mayCome(why error) bool {
 	return true
 }
 
-// incomplete is why less would come back than the store has told of, if that should not be: what lies beyond is not trusted, or it is
-// missing and may come. What is damaged stays so, and is told of.
-func (r *run) incomplete() (Event, error) {
-	why := r.beyond()
-	switch {
-	case errors.Is(why, format.ErrUntrusted):
-		return KeysLacking, why
-	case why != nil && r.mayCome(why):
-		return Missing, why
-	}
-	return "", nil
-}
-
 // untrusted is why nothing can be said of a volume until more keys are trusted: everything that could come back is signed with
 // others, or what the volume lacks by the names in the store is.
 func (r *run) untrusted(now inStore) error {
-	needed := r.asked || r.core.Facts.Condition != Valid || r.behind(now)
+	needed := r.asked || r.core.Facts.Volume != VolumeValid || r.behind(now)
 	switch {
 	case needed && errors.Is(now.notKept, format.ErrUntrusted):
 		return now.notKept
@@ -179,23 +166,23 @@ func (r *run) goInstead(former, other archive.Path, why error) error {
 }
 
 // unbuilt is the event of an error of building: the trouble is the store's, the keys', the volume's or the backups'.
-func (r *run) unbuilt(err error) (Event, Payload) {
+func (r *run) unbuilt(err error) (Event, Facts) {
 	var fault *archive.Fault
 	switch {
 	case r.ctx.Err() != nil:
 		return broke(r.ctx.Err())
 	case errors.Is(err, errMissing):
-		return Missing, Payload{Err: err}
+		return Missing, Facts{Err: err}
 	case is(err, format.ErrUntrusted, format.ErrNoIdentity):
-		return KeysLacking, Payload{Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}
 	case mayAnswer(err):
-		return StoreSilent, Payload{Err: err}
+		return StoreSilent, Facts{Err: err}
 	case is(err, restore.ErrNoRoom, syscall.ENOSPC, syscall.EDQUOT):
-		return RoomLacking, Payload{Err: err}
+		return RoomLacking, Facts{Err: err}
 	case r.mayCome(err):
-		return Missing, Payload{Err: err}
+		return Missing, Facts{Err: err}
 	case errors.As(restore.Blamed(err, r.kept.path), &fault), errors.Is(err, format.ErrNewer):
-		return Unbuildable, Payload{Err: err}
+		return Unbuildable, Facts{Err: err}
 	}
 	return broke(err)
 }

@@ -3,76 +3,42 @@ package recovery
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"etcd-wrapper/bootstrap"
-	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// initialization is what the lifecycle asks of a Recovery in the sidecar's words: at most one runs at a time. Its methods may be
-// called from any goroutine.
-type initialization struct {
-	stopped context.Context // ends with Close; the context of every run
-	stop    context.CancelFunc
-	running sync.WaitGroup
-
-	guard  sync.Mutex // of what follows
-	status bootstrap.InitializationStatus
-	config etcdconf.Document // what the last run went by; empty if there was none
-	why    error             // why the last run failed; nil if it did not, or none has ended
-}
-
-func newInitialization() *initialization {
-	stopped, stop := context.WithCancel(context.Background())
-	return &initialization{stopped: stopped, stop: stop, status: bootstrap.New}
-}
+// What the lifecycle asks of a Recovery in the sidecar's words: at most one initialization runs at a time.
 
 // Close cancels what runs and waits until it has ended. Nothing can be triggered afterwards. It may be called more than once.
-func (i *initialization) Close() {
-	i.guard.Lock()
-	i.stop()
-	i.guard.Unlock()
-	i.running.Wait()
+func (r *Recovery) Close() {
+	r.mu.Lock()
+	r.stop()
+	r.mu.Unlock()
+	r.running.Wait()
 }
 
 // Status says where the initialization stands. Reading Successful or Failed resets the status to New, as it does with the
 // sidecar, so that each result is acted upon once. The error is that of ctx: a result that nobody waits for any more
 // is kept.
-func (i *initialization) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
+func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
 	}
-	i.guard.Lock()
-	defer i.guard.Unlock()
-	status := i.status
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status := r.status
 	if status != bootstrap.Progress {
-		i.status = bootstrap.New
+		r.status = bootstrap.New
 	}
 	return status, nil
 }
 
 // WhyFailed is why the last initialization failed, in a sentence; nil if it did not, or none has ended.
-func (i *initialization) WhyFailed() error {
-	i.guard.Lock()
-	defer i.guard.Unlock()
-	return i.why
-}
-
-// conclude ends a run. It comes after the log line, which is then there for whoever wonders about the status.
-func (i *initialization) conclude(result bootstrap.InitializationStatus, config etcdconf.Document) {
-	i.guard.Lock()
-	defer i.guard.Unlock()
-	i.status, i.config = result, config
-}
-
-// explain keeps the reason of a run, and returns false if it is the one that people have been told.
-func (i *initialization) explain(reason error) (news bool) {
-	i.guard.Lock()
-	defer i.guard.Unlock()
-	news = i.why == nil || reason == nil || i.why.Error() != reason.Error()
-	i.why = reason
-	return news
+func (r *Recovery) WhyFailed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.why
 }
 
 // Trigger starts an initialization in the background, and does nothing unless the status is New. Like the sidecar it takes
@@ -85,8 +51,8 @@ func (r *Recovery) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	if mode != bootstrap.Sanity {
 		mode = bootstrap.Full
 	}
-	r.guard.Lock()
-	defer r.guard.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.stopped.Err() != nil {
 		return errors.New("cannot validate the data directory: the initialization is closed")
 	}
@@ -107,18 +73,20 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 			return r.volume.Validate(ctx, config.DataDir, mode, log)
 		})
 	}
+	before := r.WhyFailed()
 	result, line := bootstrap.Successful, log.Info()
-	if err != nil {
+	switch {
+	case errors.Is(err, context.Canceled) && r.stopped.Err() != nil: // somebody has asked for it
+		result, line = bootstrap.Failed, log.Info().Err(err)
+	case err != nil && before != nil && before.Error() == err.Error(): // people have been told
+		result, line = bootstrap.Failed, log.Debug()
+	case err != nil:
 		result, line = bootstrap.Failed, log.Error().Err(err)
 	}
-	if !r.explain(err) {
-		line = log.Debug()
-	}
-	if errors.Is(err, context.Canceled) && r.stopped.Err() != nil { // somebody has asked for it
-		line = log.Info().Err(err)
-	}
 	line.Str("result", string(result)).Dur("took_ms", time.Since(began)).Msg("validation ended")
-	r.conclude(result, config)
+	r.mu.Lock() // the log line is there by then for whoever wonders about the status
+	defer r.mu.Unlock()
+	r.status, r.config, r.why = result, config, err
 }
 
 // Config returns etcd's configuration as YAML. After an initialization it is the configuration which that went by,
@@ -128,9 +96,9 @@ func (r *Recovery) Config(ctx context.Context) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	r.guard.Lock()
+	r.mu.Lock()
 	validated := r.config
-	r.guard.Unlock()
+	r.mu.Unlock()
 	if validated.YAML != nil {
 		return validated.YAML, nil
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -37,28 +35,25 @@ func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, exam
 		defer others.Close()
 		member.Peers = others
 	}
-	start, err := r.prepare(ctx, member, examine)
-	if err != nil || start.InitialCluster == "" {
+	initialCluster, err := r.prepare(ctx, member, examine)
+	if err != nil || initialCluster == "" {
 		return yaml, err
 	}
-	return etcdconf.Joining(yaml, start.InitialCluster)
+	return etcdconf.Joining(yaml, initialCluster)
 }
 
 // MemberOf finds in etcd's configuration who the member is.
 func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
 	member := Member{
-		DataDir: dataDir, Name: etcd.Name, Token: etcd.InitialClusterToken,
+		DataDir: dataDir, Name: etcd.Name, PeerURLs: etcd.AdvertisePeerUrls, Token: etcd.InitialClusterToken,
 		Joins: etcd.ClusterState == embed.ClusterStateFlagExisting, Forced: etcd.ForceNewCluster,
 	}
-	for _, url := range etcd.AdvertisePeerUrls {
-		member.PeerURLs = append(member.PeerURLs, url.String())
-	}
 	cluster, err := types.NewURLsMap(etcd.InitialCluster)
-	member.Members = membersOf(cluster)
+	member.Members = cluster
 	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
 		// That is what ids are made of; what is advertised may differ from it.
-		member.PeerURLs = cluster[etcd.Name].StringSlice()
+		member.PeerURLs = cluster[etcd.Name]
 		member.Alone = !member.Joins
 	}
 	return member
@@ -75,14 +70,5 @@ func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
 	if err != nil {
 		return seed.Seed{}, fmt.Errorf("initial-cluster: %w", err)
 	}
-	plan := seed.Seed{DataDir: dataDir, Name: checked.Etcd.Name, Token: token}
-	plan.Members = membersOf(cluster)
-	return plan, nil
-}
-
-func membersOf(cluster types.URLsMap) (members []seed.Member) {
-	for _, name := range slices.Sorted(maps.Keys(cluster)) {
-		members = append(members, seed.Member{Name: name, PeerURLs: cluster[name].StringSlice()})
-	}
-	return members
+	return seed.Seed{DataDir: dataDir, Name: checked.Etcd.Name, Token: token, Members: cluster}, nil
 }

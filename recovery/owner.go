@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,85 +14,94 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Owner is whose backups a store has, as seen by the member that asks.
-type Owner string
+// inStore is what the store has.
+type inStore struct {
+	first       archive.Cluster      // whose it is; the zero value if nobody is known to have founded it
+	generations []archive.Generation //
+	newest      archive.Generation   // the last of them; the zero value if there is none
+	head        archive.Head         // of the newest one
+	reserved    archive.Reservation  // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
+	path        archive.Path
+	notKept     error // why there is no path
+	adopted     bool  // a person has named the store's cluster, and that was not done before
+}
 
-// The owners.
-const (
-	Nobody    Owner = "nobody's"   // nothing was ever kept: there is no cluster manifest
-	Founded   Owner = "founded"    // as nobody's, but for the cluster manifest, which names this owner
-	Ours      Owner = "ours"       // this cluster's
-	Adopted   Owner = "adopted"    // a person says that it is to be, with the data on the volume
-	NotOwned  Owner = "not owned"  // the volume has no data of use, or less than the store, and the store's owner is another one
-	Unclaimed Owner = "unclaimed"  // the volume is valid and names no cluster
-	Unknown   Owner = "unknown"    // what the store says of itself is not believed, and no name there tells of more than the volume has
-	Others    Owner = "of another" // the volume is another cluster's
-)
+// owner is whose the store is by its own word.
+func (s inStore) owner() string { return cmp.Or(s.newest.Owner, s.first.Owner) }
 
-// born is how a store tells whose it is; first has no cluster if nobody is known to have written it. The manifest is the oldest object,
-// and the first that a bucket lets go of which keeps nothing for ever, and it may decay: the first generation names the cluster as well.
-func (r *run) born(ctx context.Context) (first archive.Cluster, generations []archive.Generation, err error) {
+// etcd is what etcd calls its cluster.
+func (s inStore) etcd() string { return cmp.Or(s.newest.Etcd, s.first.Etcd) }
+
+// born is what a store has to tell whose it is. The manifest is the oldest object, and the first that a bucket lets go of which keeps
+// nothing for ever, and it may decay: the first generation names the cluster as well.
+func (r *run) born(ctx context.Context) (s inStore, err error) {
 	first, why := r.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !disbelieved(why) {
-		return first, nil, why
+		return s, why
 	}
-	generations, err = r.options.Archive.Generations(ctx)
+	generations, err := r.options.Archive.Generations(ctx)
 	switch {
 	case err != nil:
-		return first, nil, err
-	case why != nil && len(generations) > 0:
+		return s, err
+	case why == nil:
+	case len(generations) > 0:
 		first = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
 	case disbelieved(why):
-		return first, nil, why
+		return s, why
 	}
-	return first, generations, nil
+	s = inStore{first: first, generations: generations, newest: lastOf(generations)}
+	s.adopted = r.adopts(s)
+	return s, nil
+}
+
+// lastOf is the last of a store's generations; the zero value if there is none.
+func lastOf(generations []archive.Generation) (last archive.Generation) {
+	if len(generations) > 0 {
+		last = generations[len(generations)-1]
+	}
+	return last
 }
 
 // unnamed is what a store has that does not tell whose it is. What there is of backups is no reason to begin anew.
-func (r *run) unnamed(ctx context.Context) (inStore, Owner, error) {
+func (r *run) unnamed(ctx context.Context) (inStore, StoreState, error) {
 	remains, err := r.options.Archive.Remains(ctx)
-	if err != nil || remains == "" || r.core.Facts.Condition == Valid {
-		return inStore{}, Nobody, err
+	if err != nil || remains == "" || r.core.Facts.Volume == VolumeValid {
+		return inStore{}, StoreEmpty, err
 	}
-	return inStore{known: true, notKept: fmt.Errorf("%s has objects below %s, and neither cluster.json nor a generation.json, which say whose they are: "+
-		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, Ours, nil
+	return inStore{notKept: fmt.Errorf("%s has objects below %s, and neither cluster.json nor a generation.json, which say whose they are: "+
+		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, StoreOurs, nil
 }
 
 // owner tells whose a store is that somebody has founded. Data have the id of their cluster with them. What has none, and no data of use,
 // goes by the owner's name.
-func (r *run) owner(ctx context.Context, first archive.Cluster, generations []archive.Generation) (owner Owner, err error) {
-	holdsData := r.core.Facts.Condition == Valid && r.stands.ClusterID != 0
+func (r *run) owner(ctx context.Context, now inStore) (owner StoreState, err error) {
+	holdsData := r.core.Facts.Volume == VolumeValid && r.stands.ClusterID != 0
 	switch is := r.identity; {
-	case holdsData && is.Cluster == first.Cluster:
-		owner, err = Ours, r.follow(ctx, generations)
+	case holdsData && is.Cluster == now.first.Cluster:
+		owner = StoreOurs
+		if now.newest.Number > is.Generation && now.newest.Parent == 0 { // by an adoption, perhaps of these data
+			_, err = r.named(ctx, now)
+		}
 	case holdsData && !is.Known():
-		owner, err = r.unidentified(ctx, first, generations)
-	case is.Known() && is.Cluster != first.Cluster && r.core.Facts.Condition != Empty:
-		owner = Others
-	case ownerOf(first, generations) != r.owns():
-		owner = NotOwned
-	case len(generations) == 0:
-		owner = Founded
+		owner, err = r.unidentified(ctx, now)
+	case is.Known() && is.Cluster != now.first.Cluster && r.core.Facts.Volume != VolumeEmpty:
+		owner = StoreOthers
+	case now.owner() != r.owns():
+		owner = StoreNotOwned
+	case now.newest.Number == 0:
+		owner = StoreFounded
 	default:
-		owner = Ours
+		owner = StoreOurs
 	}
 	switch {
-	case err != nil || r.asked && holdsData || !r.adopts(first, generations):
+	case err != nil || r.asked && holdsData || !now.adopted:
 		return owner, err
-	case holdsData && (owner != Ours || r.member.Alone):
-		return Adopted, nil
+	case holdsData && (owner != StoreOurs || r.member.Alone):
+		return StoreAdopted, nil
 	case !holdsData:
-		return Ours, nil
+		return StoreOurs, nil
 	}
 	return owner, nil
-}
-
-// ownerOf is whose a store is by its own word.
-func ownerOf(first archive.Cluster, generations []archive.Generation) string {
-	if len(generations) > 0 {
-		return generations[len(generations)-1].Owner
-	}
-	return first.Owner
 }
 
 // owns is what this member's cluster is called.
@@ -99,22 +109,22 @@ func (r *run) owns() string { return r.options.Owner(r.member.Token) }
 
 // adopts tells whether a person has named the store's cluster, and that was not done before. The flag stays in its place: an owner takes a
 // cluster once, and once more for each generation that is named as the one to end.
-func (r *run) adopts(first archive.Cluster, generations []archive.Generation) bool {
+func (r *run) adopts(s inStore) bool {
 	id, number, named := strings.Cut(r.options.Adopt, "/")
 	switch {
-	case id == "" || id != first.Cluster:
+	case id == "" || id != s.first.Cluster:
 		return false
 	case named:
-		return len(generations) > 0 && number == strconv.Itoa(generations[len(generations)-1].Number)
+		return s.newest.Number > 0 && number == strconv.Itoa(s.newest.Number)
 	default:
-		return !slices.Contains(archive.Adoptions(generations), r.owns())
+		return !slices.Contains(archive.Adoptions(s.generations), r.owns())
 	}
 }
 
-// adoptions are the owners that have adopted the store once this one has.
-func (r *run) adoptions(generations []archive.Generation) []string {
-	before := archive.Adoptions(generations)
-	if slices.Contains(before, r.owns()) {
+// adoptions are the owners that have adopted the store once this one has, if that is asked for.
+func (r *run) adoptions(s inStore) []string {
+	before := archive.Adoptions(s.generations)
+	if !s.adopted || slices.Contains(before, r.owns()) {
 		return before
 	}
 	return append(before, r.owns())
@@ -122,84 +132,65 @@ func (r *run) adoptions(generations []archive.Generation) []string {
 
 // unidentified is whose a store is for a valid volume that names no cluster. It is its own if the members that run have told so, or if
 // this cluster has founded it, or adopted it, and has kept nothing in it yet.
-func (r *run) unidentified(ctx context.Context, first archive.Cluster, generations []archive.Generation) (Owner, error) {
-	own := hex(r.stands.ClusterID)
-	if r.survey.Cluster == own && r.survey.ID == first.Cluster {
-		r.identity = archive.Identity{Cluster: first.Cluster, Generation: r.survey.Generation}
-		return Ours, nil
+func (r *run) unidentified(ctx context.Context, now inStore) (StoreState, error) {
+	if r.survey.Cluster == hex(r.stands.ClusterID) && r.survey.ID == now.first.Cluster {
+		r.identity = archive.Identity{Cluster: now.first.Cluster, Generation: r.survey.Generation}
+		return StoreOurs, nil
 	}
-	begun := archive.Generation{Number: 1, Etcd: first.Etcd}
-	if len(generations) > 0 {
-		begun = generations[len(generations)-1]
+	if named, err := r.named(ctx, now); !named {
+		return StoreUnclaimed, err
 	}
-	if begun.Etcd != own || ownerOf(first, generations) != r.owns() {
-		return Unclaimed, nil
-	}
-	none, err := r.nothingKept(ctx, generations)
-	if err != nil || !none {
-		return Unclaimed, err
-	}
-	r.identity = archive.Identity{Cluster: first.Cluster, Generation: begun.Number}
-	return Ours, nil
+	return StoreOurs, nil
 }
 
-// follow has a volume go along with the generation that its own cluster has begun by an adoption, and could not note.
-func (r *run) follow(ctx context.Context, generations []archive.Generation) error {
-	if len(generations) == 0 {
-		return nil
-	}
-	newest := generations[len(generations)-1]
-	if newest.Number <= r.identity.Generation || newest.Parent != 0 || newest.Etcd != hex(r.stands.ClusterID) || newest.Owner != r.owns() {
-		return nil
-	}
-	none, err := r.nothingKept(ctx, generations)
-	if err == nil && none {
-		r.identity = archive.Identity{Cluster: newest.Cluster, Generation: newest.Number}
-	}
-	return err
-}
-
-// nothingKept tells whether the newest generation has nothing yet.
-func (r *run) nothingKept(ctx context.Context, generations []archive.Generation) (bool, error) {
-	if len(generations) == 0 {
-		return true, nil
-	}
-	head, err := r.options.Archive.Head(ctx, generations[len(generations)-1].Number)
-	if archive.NotVerified(err) {
+// named has a volume go along with the newest generation, or the cluster, that its own cluster has begun and could not note: it is that one's
+// by etcd's label, and nothing is kept there yet.
+func (r *run) named(ctx context.Context, now inStore) (bool, error) {
+	if now.etcd() != hex(r.stands.ClusterID) || now.owner() != r.owns() {
 		return false, nil
 	}
-	return head.Empty() && head.PastEnd.IsZero() && head.Ending() == nil, err
+	if now.newest.Number > 0 {
+		head, err := r.options.Archive.Head(ctx, now.newest.Number)
+		if archive.NotVerified(err) {
+			return false, nil
+		}
+		if err != nil || !head.Empty() || !head.PastEnd.IsZero() || head.Ending() != nil {
+			return false, err
+		}
+	}
+	r.identity = now.identity()
+	return true, nil
+}
+
+// identity is that of data which go on in the store's newest generation.
+func (s inStore) identity() archive.Identity {
+	return archive.Identity{Cluster: s.first.Cluster, Generation: max(1, s.newest.Number)}
 }
 
 // adoptStore ends the newest generation and begins one for the data of the volume. Whatever is in the way, the store is asked again.
-func (r *run) adoptStore() (Event, Payload) {
+func (r *run) adoptStore() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
-	generations, err := r.options.Archive.Generations(ctx)
-	if err == nil {
-		err = r.adopt(ctx, generations)
-	}
-	if err != nil {
-		return StoreSilent, Payload{Err: err}
+	if err := r.adopt(ctx); err != nil {
+		return StoreSilent, Facts{Err: err}
 	}
 	r.options.Log.Warn().Str("cluster", r.identity.Cluster).Int("generation", r.identity.Generation).
 		Msg("recovery: the store is adopted: a generation begins with the data on the volume")
-	return Taken, Payload{}
+	return Taken, Facts{}
 }
 
-func (r *run) adopt(ctx context.Context, generations []archive.Generation) error {
-	wanted := archive.Generation{
-		Number: 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
-		Restored: archive.Restores(generations), Adopted: r.adoptions(generations),
+func (r *run) adopt(ctx context.Context) (err error) {
+	s := r.kept
+	if s.generations, err = r.options.Archive.Generations(ctx); err != nil {
+		return err
 	}
-	if len(generations) > 0 {
-		newest := generations[len(generations)-1]
-		wanted.Number = newest.Number + 1
-		head, err := r.options.Archive.Head(ctx, newest.Number)
-		if err == nil {
-			err = r.options.Archive.End(ctx, newest, head, r.session, format.Ending{Successor: wanted.Number, Nonce: r.session, At: wanted.Created})
-		}
-		if err != nil && !errors.Is(err, archive.ErrEnded) && !archive.NotVerified(err) {
+	s.newest = lastOf(s.generations)
+	wanted := archive.Generation{
+		Number: s.newest.Number + 1, Cluster: s.first.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
+		Restored: archive.Restores(s.generations), Adopted: r.adoptions(s),
+	}
+	if s.newest.Number > 0 {
+		if err := r.end(ctx, s.newest, wanted, format.Position{}); err != nil {
 			return err
 		}
 	}
@@ -218,10 +209,10 @@ func (r *run) identify() error {
 		return nil
 	}
 	is := r.identity
-	valid := r.core.Facts.Condition == Valid
+	valid := r.core.Facts.Volume == VolumeValid
 	var err error
 	switch {
-	case r.decision.Result == FoundCluster, valid && !is.Known() && r.core.Facts.Owner == Nobody:
+	case r.decision.Result == FoundCluster, valid && !is.Known() && r.core.Facts.Told == StoreEmpty:
 		is, err = r.foundCluster()
 	case !valid && r.survey.ID != "":
 		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
@@ -249,8 +240,8 @@ func (r *run) foundCluster() (archive.Identity, error) {
 	etcd := hex(r.stands.ClusterID)
 	if r.stands.ClusterID == 0 {
 		founded := r.seed()
-		if founded.Members = r.member.Members; len(founded.Members) == 0 {
-			founded = r.seed()
+		if len(r.member.Members) > 0 {
+			founded.Members = r.member.Members
 		}
 		id, err := founded.ClusterID()
 		if err != nil {
@@ -269,18 +260,9 @@ func (r *run) foundCluster() (archive.Identity, error) {
 func (r *run) joined() (is archive.Identity, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
-	first, generations, err := r.born(ctx)
-	if err != nil || first.Cluster == "" {
+	there, err := r.born(ctx)
+	if err != nil || there.first.Cluster == "" {
 		return is, err
 	}
-	is = archive.Identity{Cluster: first.Cluster, Generation: 1}
-	if len(generations) > 0 {
-		is.Generation = generations[len(generations)-1].Number
-	}
-	return is, nil
-}
-
-// placeOf is where a cluster of etcd's stands in the history of a store, by its label; -1 if it is not there.
-func placeOf(generations []archive.Generation, cluster string) int {
-	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Etcd == cluster })
+	return there.identity(), nil
 }

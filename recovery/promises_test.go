@@ -22,24 +22,24 @@ var promises = []struct {
 	{"nothing happens that must not", func(p place) bool { return p.truth.lost == "" }},
 	{"etcd opens only what was proved, or found valid, or a new cluster", func(p place) bool {
 		t := p.truth
-		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != Corrupt || p.isNew() || t.adopted
+		return !p.opens() || t.place == "restored" && t.sound || t.place == "original" && t.validated && p.lot.found != VolumeCorrupt || p.isNew() || t.adopted
 	}},
 	{"nor one of several that all are", func(p place) bool {
 		byStore := p.lot.behind && p.lot.listing == peers.Gone
 		return !p.opens() || !byStore || p.lot.never || p.truth.place != "original" || p.truth.listing != peers.Gone
 	}},
 	{"new is said only where no certificate is", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == Nobody || p.lot.owner == Founded
+		return !p.opens() || !p.isNew() || p.lot.peers || p.lot.joins || p.lot.owner == StoreEmpty || p.lot.owner == StoreFounded
 	}},
 	{"a cluster is begun only after what waits on the volume has told whether there was one", func(p place) bool {
-		return !p.opens() || !p.isNew() || p.core.Facts.Owner == "" || p.truth.brought
+		return !p.opens() || !p.isNew() || p.core.Facts.Told == "" || p.truth.brought
 	}},
 	{"a volume that is behind its store is not opened, unless the store was away for long", func(p place) bool {
-		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != Ours && p.lot.owner != Unknown
+		return !p.opens() || p.truth.uncompared || !p.lot.alone || p.lot.never || p.truth.place == "restored" || !p.lot.behind || p.lot.owner != StoreOurs && p.lot.owner != StoreUnverified
 	}},
 	{"a member of several is begun anew only where nobody knows it", func(p place) bool {
 		founds := p.truth.listing == peers.Founding || p.truth.listing == peers.Partial
-		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == Nobody || p.lot.owner == Founded)
+		unknown := founds && p.core.Facts.Listing == p.truth.listing && (!p.lot.store || p.lot.owner == StoreEmpty || p.lot.owner == StoreFounded)
 		left := p.lot.never && (p.core.Facts.Listing == peers.Added || p.core.Facts.Listing == peers.Unlisted)
 		return !p.opens() || !p.isNew() || !p.lot.peers || left || unknown || p.core.Facts.Listing == peers.Expected
 	}},
@@ -47,7 +47,7 @@ var promises = []struct {
 		return !p.opens() || p.lot.alone || p.truth.place != "original" || !p.core.Facts.Outdated
 	}},
 	{"a volume is opened beside the store of its own cluster, or of nobody, or one that a person has named for it", func(p place) bool {
-		others := p.lot.owner == Others || p.lot.owner == NotOwned || p.lot.owner == Unclaimed || p.lot.owner == Adopted && !p.truth.taken
+		others := p.lot.owner == StoreOthers || p.lot.owner == StoreNotOwned || p.lot.owner == StoreUnclaimed || p.lot.owner == StoreAdopted && !p.truth.taken
 		return !p.opens() || !p.lot.alone || p.lot.never || p.truth.uncompared || !others
 	}},
 	{"a claim is installed once", func(p place) bool { return p.truth.installs <= 1 }},
@@ -65,7 +65,7 @@ var promises = []struct {
 func (p place) opens() bool { return p.core.State == Ready && p.chain == "" }
 func (p place) ended() bool { return p.opens() || p.core.State == Refused && p.chain == "" }
 func (p place) isNew() bool {
-	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == Empty || p.truth.place == "")
+	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == VolumeEmpty || p.truth.place == "")
 }
 
 // reasons are all that tells some steps apart for people.
@@ -73,43 +73,43 @@ var reasons = []struct {
 	in      State
 	on      Event
 	given   Facts
-	payload Payload
+	payload Facts
 	because string
 }{
-	{AskStore, Answered, asVolume(Valid), Payload{Owner: Others, Kept: true, Behind: true}, "another cluster's backups"},
-	{AskStore, Answered, asVolume(Corrupt), Payload{Owner: Others, Kept: true, Asked: true}, "another cluster's backups"},
-	{AskStore, Answered, asVolume(Empty), Payload{Owner: NotOwned, Kept: true}, "another owner"},
-	{AskStore, Answered, asVolume(Valid), Payload{Owner: Unclaimed, Kept: true}, "names no cluster"},
-	{AskStore, Answered, asVolume(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
-	{AskStore, Answered, asNever(Corrupt), kept, "but --recover=never"},
-	{AskStore, Answered, asNever(Empty), ahead, "but --recover=never"},
-	{AskStore, Answered, asVolume(Corrupt), nothing, "nothing is kept"},
-	{AskStore, Answered, asVolume(Empty), certificate, "nothing is kept"},
+	{AskStore, Answered, asVolume(VolumeValid), Facts{Told: StoreOthers, Behind: true}, "another cluster's backups"},
+	{AskStore, Answered, asVolume(VolumeCorrupt), Facts{Told: StoreOthers, Asked: true}, "another cluster's backups"},
+	{AskStore, Answered, asVolume(VolumeEmpty), Facts{Told: StoreNotOwned}, "another owner"},
+	{AskStore, Answered, asVolume(VolumeValid), Facts{Told: StoreUnclaimed}, "names no cluster"},
+	{AskStore, Answered, asVolume(VolumeValid), Facts{Told: StoreBare, Asked: true}, "the target is not kept"},
+	{AskStore, Answered, asNever(VolumeCorrupt), kept, "but --recover=never"},
+	{AskStore, Answered, asNever(VolumeEmpty), ahead, "but --recover=never"},
+	{AskStore, Answered, asVolume(VolumeCorrupt), nothing, "nothing is kept"},
+	{AskStore, Answered, asVolume(VolumeEmpty), certificate, "nothing is kept"},
 	{AskPeers, PeersTold, ofNever, told(peers.Started), "but --recover=never"},
-	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Gone), "nothing is kept"},
-	{AskPeers, PeersTold, together(Corrupt), told(peers.Asking), "comes into the store first"},
-	{AskPeers, PeersTold, has(Empty), told(peers.Founding), "comes into the store first"},
-	{AskPeers, PeersTold, has(Empty), Payload{Listing: peers.Founding, AllBrought: true}, "mounted late comes back within 10 s"},
-	{AskPeers, PeersTold, together(Valid), told(peers.Unknown), "every member has to be stopped"},
-	{AskStore, Answered, gone(Empty, peers.Gone), nothing, "nothing is kept"},
-	{AskStore, Answered, together(Valid), Payload{Owner: Ours, Asked: true}, "the target is not kept"},
-	{AskStore, Answered, gone(Empty, peers.Founding), Payload{Owner: NotOwned, Kept: true}, "another owner"},
-	{AskPeers, PeersTold, ofPeers(Empty), hindered(peers.Started), "as soon as nothing is in the way"},
-	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Claimed), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Unknown), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(Corrupt), lagging(peers.Claimed), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(Empty), told(peers.Claimed), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(Empty), told(peers.Unknown), "one of the others may have data"},
-	{AskPeers, PeersTold, together(Empty), told(peers.Unknown), "every member has to be stopped"},
-	{AskPeers, PeersTold, together(Valid), lagging(peers.Unknown), "every member has to be stopped"},
-	{AskPeers, PeersTold, ofPeers(Valid), lagging(peers.Unknown), "which has what this one lacks"},
-	{AskPeers, PeersTold, ofPeers(Valid), lagging(peers.Claimed), "which has what this one lacks"},
-	{AskPeers, PeersTold, ofPeers(Valid), Payload{Listing: peers.Started, Outdated: true}, "as soon as nothing is in the way"},
-	{AskPeers, PeersTold, ofPeers(Corrupt), told(peers.Expected), "never had any"},
-	{Examine, Examined, Facts{}, Payload{Condition: Corrupt}, "the others would not"},
-	{Examine, Examined, Facts{}, Payload{Alone: true, Condition: Corrupt}, "nothing is kept"},
-	{Examine, Examined, Facts{}, Payload{Alone: true, Condition: Valid}, "nobody is known to have more"},
-	{Examine, Examined, never, Payload{Alone: true, Condition: Valid}, "started as it is"},
+	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Gone), "nothing is kept"},
+	{AskPeers, PeersTold, together(VolumeCorrupt), told(peers.Asking), "comes into the store first"},
+	{AskPeers, PeersTold, has(VolumeEmpty), told(peers.Founding), "comes into the store first"},
+	{AskPeers, PeersTold, has(VolumeEmpty), Facts{Listing: peers.Founding, AllBrought: true}, "mounted late comes back within 10 s"},
+	{AskPeers, PeersTold, together(VolumeValid), told(peers.Unknown), "every member has to be stopped"},
+	{AskStore, Answered, gone(VolumeEmpty, peers.Gone), nothing, "nothing is kept"},
+	{AskStore, Answered, together(VolumeValid), Facts{Told: StoreBare, Asked: true}, "the target is not kept"},
+	{AskStore, Answered, gone(VolumeEmpty, peers.Founding), Facts{Told: StoreNotOwned}, "another owner"},
+	{AskPeers, PeersTold, ofPeers(VolumeEmpty), hindered(peers.Started), "as soon as nothing is in the way"},
+	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Unknown), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), lagging(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(VolumeEmpty), told(peers.Claimed), "a quorum of the other members is waited for"},
+	{AskPeers, PeersTold, ofPeers(VolumeEmpty), told(peers.Unknown), "one of the others may have data"},
+	{AskPeers, PeersTold, together(VolumeEmpty), told(peers.Unknown), "every member has to be stopped"},
+	{AskPeers, PeersTold, together(VolumeValid), lagging(peers.Unknown), "every member has to be stopped"},
+	{AskPeers, PeersTold, ofPeers(VolumeValid), lagging(peers.Unknown), "which has what this one lacks"},
+	{AskPeers, PeersTold, ofPeers(VolumeValid), lagging(peers.Claimed), "which has what this one lacks"},
+	{AskPeers, PeersTold, ofPeers(VolumeValid), Facts{Listing: peers.Started, Outdated: true}, "as soon as nothing is in the way"},
+	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Expected), "never had any"},
+	{Examine, Examined, Facts{}, Facts{Volume: VolumeCorrupt}, "the others would not"},
+	{Examine, Examined, Facts{}, Facts{Alone: true, Volume: VolumeCorrupt}, "nothing is kept"},
+	{Examine, Examined, Facts{}, Facts{Alone: true, Volume: VolumeValid}, "nobody is known to have more"},
+	{Examine, Examined, never, Facts{Alone: true, Volume: VolumeValid}, "started as it is"},
 	{AskStore, Answered, unnamed, nothing, "a new cluster"},
 	{AskStore, Answered, unnamed, certificate, "was founded before"},
 }
@@ -131,11 +131,11 @@ func TestStepsThatLookTheSameSayTheirOwnReasons(t *testing.T) {
 
 // lot is what a run is given: it does not change.
 type lot struct {
-	found     Condition
+	found     VolumeState
 	alone     bool
 	never     bool
 	requested bool // --restore-to
-	owner     Owner
+	owner     StoreState
 	kept      bool // there is a way to the target
 	behind    bool // the store has more than the volume; of several: the volume was put back
 
@@ -151,18 +151,18 @@ type lot struct {
 
 // lots are all that a run can be given and that makes sense.
 func lots() (all []lot) {
-	for _, found := range []Condition{Empty, Valid, Corrupt} {
-		for _, owner := range []Owner{Nobody, Founded, Ours, Adopted, NotOwned, Unclaimed, Others, Unknown} {
+	for _, found := range []VolumeState{VolumeEmpty, VolumeValid, VolumeCorrupt} {
+		for _, owner := range []StoreState{StoreEmpty, StoreFounded, StoreOurs, StoreAdopted, StoreNotOwned, StoreUnclaimed, StoreOthers, StoreUnverified} {
 			for bits := range 32 {
 				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
-				given.unidentified = found == Valid && (owner == Unclaimed || owner == Adopted || owner == Nobody)
+				given.unidentified = found == VolumeValid && (owner == StoreUnclaimed || owner == StoreAdopted || owner == StoreEmpty)
 				if given.sensible() {
 					all = append(all, given.among()...)
 				}
 			}
 		}
 		for bits := range 4 {
-			all = append(all, lot{found: found, owner: Nobody, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
+			all = append(all, lot{found: found, owner: StoreEmpty, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
 		}
 	}
 	return all
@@ -170,22 +170,21 @@ func lots() (all []lot) {
 
 // sensible says that a store can be like that for this volume.
 func (l lot) sensible() bool {
-	switch l.owner {
-	case Unknown:
+	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
+	case StoreUnverified:
 		return !l.kept
-	case Nobody:
+	case StoreEmpty:
 		return !l.kept && (!l.behind || !l.alone)
-	case Founded:
-		return l.found != Valid && !l.kept && !l.behind
-	case NotOwned:
-		return l.found != Valid || l.behind
-	case Unclaimed:
-		return l.found == Valid && !l.behind
-	case Adopted:
-		return l.found == Valid && !l.behind && !l.requested
-	case Others:
-		return l.found != Empty
-	case Ours:
+	case StoreFounded:
+		return l.found != VolumeValid && !l.kept && !l.behind
+	case StoreNotOwned:
+		return l.found != VolumeValid || l.behind
+	case StoreUnclaimed:
+		return l.found == VolumeValid && !l.behind
+	case StoreAdopted:
+		return l.found == VolumeValid && !l.behind && !l.requested
+	case StoreOthers:
+		return l.found != VolumeEmpty
 	}
 	return true
 }
@@ -195,7 +194,7 @@ func (l lot) among() (all []lot) {
 	if l.alone {
 		return []lot{l}
 	}
-	if l.behind && (l.found != Valid || l.requested) {
+	if l.behind && (l.found != VolumeValid || l.requested) {
 		return nil
 	}
 	joining := l
@@ -215,12 +214,12 @@ func (l lot) among() (all []lot) {
 // possible says that what the others tell fits what this member is.
 func (l lot) possible() bool {
 	switch {
-	case l.remains && l.found != Empty, l.behind && !l.putBack(), l.requested && !l.store:
+	case l.remains && l.found != VolumeEmpty, l.behind && !l.putBack(), l.requested && !l.store:
 		return false
 	case l.listing == peers.Founding, l.listing == peers.Partial:
-		return l.found == Empty && !l.requested
+		return l.found == VolumeEmpty && !l.requested
 	case l.listing == peers.Gone:
-		return (l.found != Valid || l.behind) && !l.requested
+		return (l.found != VolumeValid || l.behind) && !l.requested
 	case l.listing == peers.Asking:
 		return l.requested
 	default:
@@ -230,7 +229,7 @@ func (l lot) possible() bool {
 
 // putBack says that somebody can tell that a volume of several was put back: the others, or the store.
 func (l lot) putBack() bool {
-	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == Ours && l.kept
+	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == StoreOurs && l.kept
 }
 
 func origin(given lot) truth { return truth{place: "original", listing: given.listing} }

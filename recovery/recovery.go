@@ -9,15 +9,17 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"sync"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/etcdconf"
 	"etcd-wrapper/recovery/peers"
@@ -63,12 +65,12 @@ type Request struct {
 type Member struct {
 	DataDir  string
 	Name     string
-	PeerURLs []string      // that it advertises
+	PeerURLs types.URLs    // that it advertises
 	Token    string        // initial-cluster-token
 	Joins    bool          // the cluster is one that exists already
 	Forced   bool          // somebody has said by force-new-cluster that it goes on without the others
 	Alone    bool          // no other member is in initial-cluster, and the cluster is to be a new one
-	Members  []seed.Member // that the cluster is configured with
+	Members  types.URLsMap // that the cluster is configured with
 	Peers    Peers         // the other members; nil if the configuration names none
 }
 
@@ -84,19 +86,11 @@ type Peers interface {
 	Add(ctx context.Context, survey *peers.Survey) error
 }
 
-// Start is how etcd is to be started.
-type Start struct {
-	// InitialCluster has the members of a cluster that exists, which the member joins; empty if its configuration stands.
-	InitialCluster string
-}
-
 // Recovery decides what becomes of a data directory. One run goes on at a time. Its exported methods may be called from any goroutine.
 type Recovery struct {
-	*initialization
-
 	options Options
 	volume  datadir.Validator
-	rules   *statemachine.Rules[Facts, Payload]
+	rules   *statemachine.Rules[Facts, Facts]
 
 	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
 	measure    func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
@@ -105,11 +99,19 @@ type Recovery struct {
 	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
 	stillness  time.Duration                         // how long nobody may have added to a generation before it is replaced
 
-	mu    sync.Mutex
-	facts Progress
-	said  bool // that the restore that is asked for was done before
+	stopped context.Context // ends with Close; the context of every run
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
+	// Of one run at a time.
+	said     bool // that the restore that is asked for was done before
 	replaced bool // the data that the last start died of are out of the way
+
+	mu       sync.Mutex // of what follows
+	progress Progress
+	status   bootstrap.InitializationStatus
+	config   etcdconf.Document // what the last initialization went by; empty if there was none
+	why      error             // why it failed; nil if it did not, or none has ended
 }
 
 // New returns a Recovery in status New, which touches nothing yet. Whoever calls it calls Close.
@@ -124,25 +126,27 @@ func New(options Options) *Recovery {
 	if err != nil {
 		panic("recovery: the linker has set no duration: " + err.Error())
 	}
+	stopped, stop := context.WithCancel(context.Background())
 	return &Recovery{
-		initialization: newInitialization(), options: options, volume: datadir.Validator{Run: options.Validate},
+		stopped: stopped, stop: stop, status: bootstrap.New, options: options, volume: datadir.Validator{Run: options.Validate},
 		rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now,
 		stillness: stillness, serveAfter: comparing, lateMounts: settling,
 	}
 }
 
-// prepare brings the data directory into a state in which etcd may open it, and says how; or it says in one sentence why that
-// cannot be, which is a *Refusal. When ctx ends it returns that; what it has begun is gone on with by the next run. It
-// is for the time before etcd is opened, for whoever holds the volume's lock. examine validates the data directory in use.
-func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (Start, error) {
+// prepare brings the data directory into a state in which etcd may open it, and returns the members of the cluster that exists and that
+// it joins, empty if its configuration stands; or it says in one sentence why that cannot be, which is a *Refusal. When ctx ends it
+// returns that; what it has begun is gone on with by the next run. It is for the time before etcd is opened, for whoever holds the
+// volume's lock. examine validates the data directory in use.
+func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	member.DataDir = seed.Place(member.DataDir)
 	now := &run{Recovery: r, session: archive.NewSession(), ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
 	now.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
 	defer now.release()
-	err := now.drive()
+	err = now.drive()
 	now.count()
-	return now.start, err
+	return now.joins, err
 }
 
 // run is one run of the machine.
@@ -158,7 +162,7 @@ type run struct {
 	silent      int       // how often in a row the store, or a quorum of the peers, has not answered
 	silentSince time.Time // since when the store was asked without an answer; zero if it has answered, or was not asked
 	looked      int       // how often what the store has told of was looked for again
-	start       Start     // how etcd is to be started
+	joins       string    // the members of the cluster that exists and that this one joins; empty if the configuration stands
 
 	held     *os.File // what was built, locked; nil if nothing is
 	life     life     // of whoever writes the generation that is to be replaced
@@ -188,7 +192,7 @@ type run struct {
 
 // drive takes events until an end is reached.
 func (r *run) drive() error {
-	event, payload := Begun, Payload{}
+	event, payload := Begun, Facts{}
 	for {
 		actions, err := r.take(event, payload)
 		if err != nil {
@@ -217,7 +221,7 @@ func (r *run) drive() error {
 }
 
 // take asks the table, and has the library's machine agree.
-func (r *run) take(event Event, payload Payload) ([]Action, error) {
+func (r *run) take(event Event, payload Facts) ([]Action, error) {
 	from := r.core.State
 	core, decision := r.rules.Step(r.core, event, payload)
 	if decision.Row < 0 {
@@ -243,33 +247,32 @@ func (r *run) take(event Event, payload Payload) ([]Action, error) {
 type learned struct {
 	from    State
 	event   Event
-	payload Payload
+	payload Facts
 }
 
 // decideNow has the rules decide.
-func (r *run) decideNow() (Event, Payload) {
+func (r *run) decideNow() (Event, Facts) {
 	r.decision = decide(r.core.Facts.caseOf())
-	return r.decision.Result, Payload{}
+	return r.decision.Result, Facts{}
 }
 
 // do works on the actions of a row, one after the other, until one ends with an event.
-func (r *run) do(actions []Action) (Event, Payload, error) {
+func (r *run) do(actions []Action) (Event, Facts, error) {
 	for _, action := range actions {
 		if r.interrupt != nil {
 			if err := r.interrupt(action); err != nil {
-				return "", Payload{}, err
+				return "", Facts{}, err
 			}
 		}
 		if action == PaceStore || action == PacePeers {
 			r.pause(action)
-			return Elapsed, Payload{}, nil
+			return Elapsed, Facts{}, nil
 		}
 		if event, payload := work[action](r); event != "" {
-			payload.Waited = event == StoreSilent && r.now().Sub(r.silentSince) >= r.serveAfter
 			return event, payload, nil
 		}
 	}
-	return "", Payload{}, nil
+	return "", Facts{}, nil
 }
 
 // pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
@@ -290,7 +293,7 @@ func (r *run) pause(action Action) {
 }
 
 // work is what the actions do. An empty event means that the next action follows.
-var work = map[Action]func(*run) (Event, Payload){
+var work = map[Action]func(*run) (Event, Facts){
 	ReadPosition:    (*run).readPosition,
 	DropUnfinished:  (*run).dropUnfinished,
 	ForgetClaim:     (*run).forgetClaim,
@@ -319,19 +322,19 @@ var work = map[Action]func(*run) (Event, Payload){
 }
 
 // broke is the event of what could not be done.
-func broke(err error) (Event, Payload) { return Broke, Payload{Err: err} }
+func broke(err error) (Event, Facts) { return Broke, Facts{Err: err} }
 
 // next is the event of an action that is followed by the next one.
-func next(err error) (Event, Payload) {
+func next(err error) (Event, Facts) {
 	if err != nil {
 		return broke(err)
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 const (
-	firstPause   = time.Second
-	longestPause = 30 * time.Second
+	firstPause   = 1500 * time.Millisecond
+	longestPause = 23 * time.Second
 	moment       = 300 * time.Millisecond // before somebody is asked again who has answered
 )
 
@@ -358,30 +361,27 @@ func (r *run) beforeServing(most time.Duration) (context.Context, context.Cancel
 	if r.silentSince.IsZero() {
 		r.silentSince = r.now()
 	}
-	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Condition == Valid && !facts.Asked {
+	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Volume == VolumeValid && !facts.Asked {
 		most = min(most, max(time.Second, r.serveAfter-r.now().Sub(r.silentSince)))
 	}
 	return context.WithTimeout(r.ctx, most)
 }
 
-// atMost is how long backOff waits at the most, to the second.
+// atMost is how long backOff waits at the most, in whole seconds: half as long again each time.
 func atMost(times int) time.Duration {
 	pause := firstPause
 	for range min(times, 20) {
-		pause = min(pause*3/2, longestPause/2)
+		pause = min(pause*3/2, longestPause)
 	}
-	return (pause*3/2 + time.Second - 1).Truncate(time.Second)
+	return pause.Round(time.Second)
 }
 
-// backOff waits before somebody is asked again who has not answered so many times, longer each time, or until ctx ends.
+// backOff waits before somebody is asked again who has not answered so many times, or until ctx ends. Members that were started
+// together do not all ask at the same moment.
 func backOff(ctx context.Context, times int) {
-	waits := backoff.NewExponentialBackOff(backoff.WithInitialInterval(firstPause), backoff.WithMaxInterval(longestPause/2), backoff.WithMaxElapsedTime(0))
-	pause := waits.NextBackOff()
-	for range min(times, 20) {
-		pause = waits.NextBackOff()
-	}
-	if times == 0 {
-		pause = moment
+	pause := moment
+	if times > 0 {
+		pause = atMost(times)/3 + rand.N(atMost(times)*2/3)
 	}
 	select {
 	case <-ctx.Done():

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/exitcode"
@@ -26,7 +28,6 @@ type Progress struct {
 	Bytes      int64   // rebuilt so far
 	Of         int64   // about how many that will be; 0 if that is not known
 	Rate       float64 // bytes a second
-	Aside      string  // where the data directory that was replaced is; empty if none was
 }
 
 // Left is how long building will still take, if it goes on as until now; 0 if that is not known.
@@ -44,13 +45,13 @@ func (p Progress) Restores() bool { return p.Loss != "" }
 func (r *Recovery) Progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.facts
+	return r.progress
 }
 
 func (r *Recovery) tell(change func(*Progress)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	change(&r.facts)
+	change(&r.progress)
 }
 
 // report tells people of a step, and keeps why a run is refused.
@@ -80,7 +81,8 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 		p.Uncompared = decision.Why == notCompared
 	})
 	line := r.options.Log.Debug()
-	if (event == StoreSilent || event == Alive) && (r.silent == 0 || decision.To == Ready) || event == Missing || r.waitsAnew(event, decision, reason) {
+	waits := event == StoreSilent || payload.Told == StoreInUse || slices.Contains(away, payload.Told)
+	if waits && (r.silent == 0 || decision.To == Ready) || event == Missing || r.waitsAnew(event, payload, decision, reason) {
 		line = r.options.Log.Warn()
 	} else if from != decision.To && (r.Progress().Restores() || decision.To == Resume) {
 		line = r.options.Log.Info()
@@ -136,12 +138,15 @@ func (r *run) target() string {
 }
 
 // tellLoss says in numbers what comes back and what does not, before anything is done, if that is all that the store can give.
-func (r *run) tellLoss() (Event, Payload) {
-	if event, why := r.incomplete(); event != "" {
-		return event, Payload{Err: why}
+func (r *run) tellLoss() (Event, Facts) {
+	switch why := r.beyond(); {
+	case errors.Is(why, format.ErrUntrusted):
+		return Answered, Facts{Told: StoreLocked, Err: why}
+	case why != nil && r.mayCome(why): // what is damaged stays so, and is told of
+		return Missing, Facts{Err: why}
 	}
 	r.sayLoss()
-	return "", Payload{}
+	return "", Facts{}
 }
 
 func (r *run) sayLoss() {
@@ -185,7 +190,7 @@ func (r *run) endOfBackups() int64 {
 // gone is how many revisions of the newest generation, as far as is known, do not come back.
 func (r *run) gone() int64 {
 	known := r.endOfBackups()
-	if r.kept.successor.Number == 0 {
+	if r.successor().Number == 0 {
 		known = max(known, r.stands.HighestRevision)
 	}
 	return known - r.kept.path.Revision
@@ -210,20 +215,20 @@ func (r *run) undone() string {
 }
 
 // flushVolume brings what only the volume has into the store. That it fails is no reason to stop: the volume is set aside.
-func (r *run) flushVolume() (Event, Payload) {
+func (r *run) flushVolume() (Event, Facts) {
 	if r.options.Flush == nil || r.behind(r.kept) {
-		return Flushed, Payload{}
+		return Flushed, Facts{}
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, flushPatience)
 	defer cancel()
 	if err := r.options.Flush(ctx, r.member.DataDir, r.stands); err != nil {
 		r.sayKeptBack(err)
-		return Flushed, Payload{Err: err}
+		return Flushed, Facts{Err: err}
 	}
 	if beyond := r.stands.HighestRevision - r.stands.Revision; beyond > 0 {
 		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log only, since it was killed; the store does not get them, and the preserved copy keeps them", beyond)
 	}
-	return Flushed, Payload{}
+	return Flushed, Facts{}
 }
 
 // sayKeptBack tells what the store lacks that was not brought there: perhaps it has all revisions, as of a member that was stopped in
@@ -310,7 +315,7 @@ var wayOut = map[Event]string{
 	Unproved:    "name an earlier target with --restore-to and a --restore-id",
 }
 
-func (r *run) refusal(row *Row, reason string, payload Payload) *Refusal {
+func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
 	if could := r.could(row.On); could != "" {
 		reason += "; " + could
 	}
@@ -335,7 +340,7 @@ func (r *run) wayOut(row *Row, cause error) string {
 		return putNameBack
 	case errors.Is(cause, archive.ErrUnsigned):
 		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
-	case row.From == Decide && r.core.Facts.Trouble == StoreLocked && !r.kept.known: // so no revision can be named
+	case row.From == Decide && r.core.Facts.Told == StoreLocked && r.kept.first.Cluster == "": // so no revision can be named
 		return believe
 	}
 	if row.From == Decide {

@@ -14,13 +14,12 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
-	"etcd-wrapper/recovery/seed"
 	"etcd-wrapper/statemachine"
 )
 
 // askThePeers finds out how the other members have this one. There is no answer that cannot be asked for again, so no step of
 // a return needs to be remembered: the cluster's own list of members says how far it is.
-func (r *run) askThePeers() (Event, Payload) {
+func (r *run) askThePeers() (Event, Facts) {
 	r.survey = r.member.Peers.Ask(r.ctx, peers.Self{
 		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Alone: r.stands.VotesAlone(), Index: r.stands.Index,
 		Holds: r.holds(), Restore: r.restore(), Brought: r.core.Facts.Brought || r.options.Archive == nil,
@@ -33,11 +32,11 @@ func (r *run) askThePeers() (Event, Payload) {
 		r.silent = 0
 	}
 	r.findSuccessor(c)
-	if c.Outdated == nil && r.core.Facts.Condition == Valid {
+	if c.Outdated == nil && r.core.Facts.Volume == VolumeValid {
 		c.Outdated = r.ofAnother()
 	}
 	c.InTheWay = cmp.Or(c.InTheWay, r.roomFor(c))
-	return PeersTold, Payload{
+	return PeersTold, Facts{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
 }
@@ -46,7 +45,7 @@ func (r *run) askThePeers() (Event, Payload) {
 // a restore; otherwise etcd would end in the middle of a snapshot, and at each start again.
 func (r *run) roomFor(c *peers.Survey) error {
 	joins := c.Listing == peers.Started || c.Listing == peers.Added || c.Listing == peers.Unlisted
-	if !joins || c.InTheWay != nil || r.core.Facts.Condition != Empty || r.core.Facts.Remains || r.asked {
+	if !joins || c.InTheWay != nil || r.core.Facts.Volume != VolumeEmpty || r.core.Facts.Remains || r.asked {
 		return nil
 	}
 	err := r.makeRoom(restore.Source{DatabaseBytes: c.Size}, relieving)
@@ -62,17 +61,16 @@ func (r *run) roomFor(c *peers.Survey) error {
 
 // holds is what the others are told of the volume.
 func (r *run) holds() peers.Holds {
-	switch r.core.Facts.Condition {
-	case Corrupt:
+	switch volume := r.core.Facts.Volume; {
+	case volume == VolumeCorrupt:
 		return peers.Ruins
-	case Empty:
+	case volume == VolumeEmpty:
 		return peers.Nothing
-	case Valid:
-		if r.older != nil {
-			return peers.Older
-		}
+	case volume == VolumeValid && r.older != nil:
+		return peers.Older
+	default:
+		return peers.Data
 	}
-	return peers.Data
 }
 
 // restore is the id of the restore that is asked for and was not done.
@@ -117,7 +115,7 @@ func lacking(c *peers.Survey) error {
 
 // orWithout adds the way out where those that are waited for never come.
 func (r *run) orWithout(silent error) error {
-	if r.options.Archive == nil || r.core.Facts.Condition == Valid {
+	if r.options.Archive == nil || r.core.Facts.Volume == VolumeValid {
 		return silent
 	}
 	return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and the same --restore-id", silent)
@@ -132,7 +130,7 @@ func (r *run) lostForGood() string {
 }
 
 // tellReturn says what is of no use any more, and from whom the data come.
-func (r *run) tellReturn() (Event, Payload) {
+func (r *run) tellReturn() (Event, Facts) {
 	r.replaced = true
 	r.noteCause()
 	r.outcome.Ended = Rejoined
@@ -146,8 +144,8 @@ func (r *run) tellReturn() (Event, Payload) {
 		volume = "the volume was put back to an older state: " + r.survey.Outdated.Error()
 	}
 	var from []string
-	for _, m := range r.survey.Members {
-		if m.ID != r.survey.Own.ID && m.Name != "" {
+	for _, m := range r.survey.Others() {
+		if m.Name != "" {
 			from = append(from, m.Name)
 		}
 	}
@@ -157,47 +155,47 @@ func (r *run) tellReturn() (Event, Payload) {
 		r.tell(func(p *Progress) { p.Loss = told })
 		r.options.Log.Warn().Msg("recovery: " + told)
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 // removeMember has the cluster forget the identity whose log was lost.
-func (r *run) removeMember() (Event, Payload) {
+func (r *run) removeMember() (Event, Facts) {
 	if err := r.member.Peers.Remove(r.ctx, &r.survey); err != nil {
-		return PeersSilent, Payload{Err: err}
+		return PeersSilent, Facts{Err: err}
 	}
 	r.options.Log.Info().Str("member", r.survey.Own.ID.String()).Msg("recovery: this member's old identity is out of the cluster")
-	return Left, Payload{}
+	return Left, Facts{}
 }
 
-func (r *run) addMember() (Event, Payload) {
+func (r *run) addMember() (Event, Facts) {
 	if err := r.member.Peers.Add(r.ctx, &r.survey); err != nil {
-		return PeersSilent, Payload{Err: err}
+		return PeersSilent, Facts{Err: err}
 	}
 	r.options.Log.Info().Msg("recovery: the cluster has taken this member in anew")
-	return Entered, Payload{}
+	return Entered, Facts{}
 }
 
 // tellPeers comes before a generation is begun: whoever finds that in the store, and then calls the roll, must not hear of this
 // member as one without data.
-func (r *run) tellPeers() (Event, Payload) {
+func (r *run) tellPeers() (Event, Facts) {
 	if r.member.Peers != nil {
 		r.member.Peers.Tell(peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 // adoptCluster has etcd started with the members that the cluster has.
-func (r *run) adoptCluster() (Event, Payload) {
-	r.start = Start{InitialCluster: r.survey.InitialCluster(r.member.Name)}
-	return "", Payload{}
+func (r *run) adoptCluster() (Event, Facts) {
+	r.joins = r.survey.InitialCluster(r.member.Name)
+	return "", Facts{}
 }
 
 // barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
 func barelyBegun(stands datadir.Position) bool { return stands.Members == 0 && stands.Index == 0 }
 
 // waitsAnew says that the peers are waited for, for another reason than before.
-func (r *run) waitsAnew(event Event, decision statemachine.Decision, reason string) bool {
-	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && decision.To == AskPeers {
+func (r *run) waitsAnew(event Event, payload Facts, decision statemachine.Decision, reason string) bool {
+	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && payload.Told.answers() && decision.To == AskPeers {
 		news := reason != r.waitsFor
 		r.waitsFor = reason
 		return news
@@ -220,7 +218,7 @@ func (r *run) findSuccessor(c *peers.Survey) {
 		r.identity.Generation = max(r.identity.Generation, generationOf(c, r.identity))
 	case c.Cluster != "" && c.Cluster != id:
 		r.compareClusters(c, id)
-	case r.core.Facts.Condition == Valid: // what is not waits for the others in any case
+	case r.core.Facts.Volume == VolumeValid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
 	if c.Outdated == nil && c.Listing == peers.Started && r.stands.MemberID != 0 {
@@ -231,8 +229,8 @@ func (r *run) findSuccessor(c *peers.Survey) {
 // ofAnother says that the volume is another member's of this cluster. etcd would take that one's identity, which then were there twice.
 func (r *run) ofAnother() error {
 	is, self := r.stands, r.member
-	listed := slices.ContainsFunc(self.Members, func(m seed.Member) bool { return m.Name == is.Name })
-	moved := slices.ContainsFunc(is.PeerURLs, func(at string) bool { return slices.Contains(self.PeerURLs, at) })
+	listed := self.Members[is.Name] != nil
+	moved := slices.ContainsFunc(is.PeerURLs, func(at string) bool { return slices.Contains(self.PeerURLs.StringSlice(), at) })
 	if is.Name == self.Name || !listed || moved {
 		return nil
 	}
@@ -284,15 +282,10 @@ func (r *run) askWhose() {
 	r.whoseAsked = r.now()
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
-	first, generations, err := r.born(ctx)
-	if r.storeAway = err != nil; r.storeAway || first.Cluster == "" {
-		return
+	there, err := r.born(ctx)
+	if r.storeAway = err != nil; !r.storeAway && there.first.Cluster != "" {
+		r.etcd, r.own = there.etcd(), there.first.Cluster
 	}
-	r.etcd = first.Etcd
-	if len(generations) > 0 {
-		r.etcd = generations[len(generations)-1].Etcd
-	}
-	r.own = first.Cluster
 }
 
 // compareClusters is for volume and peers that are not of one cluster of etcd's.
@@ -303,17 +296,21 @@ func (r *run) compareClusters(c *peers.Survey, id string) {
 		c.Outdated = restoredSince(r.identity.Generation, c.Generation)
 		return
 	}
-	generations, err := r.generations(ctx)
-	was, is := placeOf(generations, id), placeOf(generations, c.Cluster)
-	switch {
-	case err != nil && r.options.Archive != nil:
-		c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
-		c.InTheWay = c.Outdated
-	case was >= 0 && is > was:
-		c.Outdated = restoredSince(generations[was].Number, generations[is].Number)
-	default:
-		c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
+	var generations []archive.Generation
+	if r.options.Archive != nil {
+		var err error
+		if generations, err = r.options.Archive.Generations(ctx); err != nil || generations == nil {
+			err = cmp.Or(err, errors.New("there is nothing in it"))
+			c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
+			c.InTheWay = c.Outdated
+			return
+		}
 	}
+	if was, is := placeOf(generations, id), placeOf(generations, c.Cluster); was >= 0 && is > was {
+		c.Outdated = restoredSince(generations[was].Number, generations[is].Number)
+		return
+	}
+	c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
 }
 
 // overtaken says why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd would: after a
@@ -351,25 +348,24 @@ func (r *run) storeHasMore() (older, err error) {
 }
 
 func (r *run) compareStore(ctx context.Context) (older, err error) {
-	generations, err := r.generations(ctx)
-	if errors.Is(err, errNoGenerations) {
+	if r.options.Archive == nil {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	newest := generations[len(generations)-1]
+	generations, err := r.options.Archive.Generations(ctx)
+	last := lastOf(generations)
 	switch {
-	case newest.Cluster != r.identity.Cluster:
+	case err != nil:
+		return nil, err
+	case last.Number == 0 || last.Cluster != r.identity.Cluster:
 		return nil, nil // nothing is known of the volume there
-	case newest.Number > r.identity.Generation:
-		return restoredSince(r.identity.Generation, newest.Number), nil
+	case last.Number > r.identity.Generation:
+		return restoredSince(r.identity.Generation, last.Number), nil
 	}
-	head, reservation, err := r.extent(ctx, newest.Number)
+	head, reservation, err := r.extent(ctx, last.Number)
 	if err != nil {
 		return nil, err
 	}
-	if r.needs = head.Revision(); reservation.Generation == newest.Number {
+	if r.needs = head.Revision(); reservation.Generation == last.Number {
 		r.needs = max(r.needs, reservation.Revision-margin)
 	}
 	return r.olderThan(head, reservation), nil
@@ -387,20 +383,6 @@ func (r *run) olderThan(head archive.Head, reservation archive.Reservation) erro
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and member %s, which they do not know, has written to the store", writer)
 	}
 	return nil
-}
-
-var errNoGenerations = errors.New("there is no store, or nothing in it")
-
-// generations are those in the store, at least one.
-func (r *run) generations(ctx context.Context) ([]archive.Generation, error) {
-	if r.options.Archive == nil {
-		return nil, errNoGenerations
-	}
-	generations, err := r.options.Archive.Generations(ctx)
-	if err == nil && len(generations) == 0 {
-		err = errNoGenerations
-	}
-	return generations, err
 }
 
 // errRestored is of data whose cluster was restored since, so that another one goes on.

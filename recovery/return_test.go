@@ -344,4 +344,4 @@ func ofThree(t *testing.T) (*world, *others) {
 	return w, o
 }
 
-var takenIn = Start{InitialCluster: "m-0=http://m-0,m-2=http://m-2"}
+const takenIn = "m-0=http://m-0,m-2=http://m-2"

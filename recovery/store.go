@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
@@ -25,25 +27,8 @@ const (
 	margin = archive.Margin
 )
 
-// inStore is what the store has.
-type inStore struct {
-	known      bool // somebody has founded it
-	first      archive.Cluster
-	newest     archive.Generation  // the zero value if there is none
-	successor  archive.Generation  // that was restored from the volume's; the zero value if none was
-	head       archive.Head        // of the newest one
-	reserved   archive.Reservation // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
-	path       archive.Path
-	notKept    error    // why there is no path
-	owner      string   // whose it is
-	restores   []string // ids of those that were done
-	adoptions  []string // owners that have adopted it, this one included if that is asked for
-	usedBefore bool     // the one that is asked for was
-	adopted    bool     // a person has named the store's cluster, and that was not done before
-}
-
 // askTheStore finds out whose the store is and what is kept.
-func (r *run) askTheStore() (Event, Payload) {
+func (r *run) askTheStore() (Event, Facts) {
 	ctx, cancel := r.beforeServing(patience)
 	defer cancel()
 	now, owner, err := r.ask(ctx)
@@ -52,57 +37,73 @@ func (r *run) askTheStore() (Event, Payload) {
 	}
 	r.silentSince = time.Time{}
 	r.kept = now
-	if r.asked && now.usedBefore { // so that the next start need not ask the store
+	if r.asked && r.usedBefore(now) { // so that the next start need not ask the store
 		if err := r.rememberUsed(); err != nil {
 			return broke(err)
 		}
 		r.asked = false
 		r.sayUsed()
 	}
-	if why := r.untrusted(now); why != nil && owner != Others && owner != NotOwned && owner != Unclaimed {
-		return KeysLacking, Payload{Err: why}
+	if why := r.untrusted(now); why != nil && owner != StoreOthers && owner != StoreNotOwned && owner != StoreUnclaimed {
+		return Answered, Facts{Told: StoreLocked, Err: why}
 	}
-	if owner == Ours && now.path.Revision > 0 && r.mayTakeItsPlace() {
+	if owner == StoreOurs && now.path.Revision > 0 && r.mayTakeItsPlace() {
 		why, err := r.lives(ctx, now)
 		if err != nil {
-			return StoreSilent, Payload{Err: err}
+			return r.silence(err)
 		}
 		if why != nil {
-			return Alive, Payload{Err: why}
+			return Answered, Facts{Told: StoreInUse, Err: why}
 		}
 	}
 	r.silent = 0
-	return Answered, Payload{Owner: owner, Kept: now.path.Revision > 0, Behind: r.behind(now), Asked: r.asked, Err: r.doubt(owner)}
+	why := r.doubt(owner)
+	if owner == StoreOurs && now.path.Revision == 0 {
+		owner = StoreBare
+	}
+	return Answered, Facts{Told: owner, Behind: r.behind(now), Asked: r.asked, Err: why}
 }
 
-func (r *run) ask(ctx context.Context) (now inStore, owner Owner, err error) {
-	first, generations, err := r.born(ctx)
-	switch {
-	case err != nil:
-		return inStore{}, "", err
-	case first.Cluster == "":
+// silence is the answer of a store that cannot be asked now.
+func (r *run) silence(why error) (Event, Facts) {
+	told := StoreAway
+	if r.now().Sub(r.silentSince) >= r.serveAfter {
+		told = StoreLongAway
+	}
+	return Answered, Facts{Told: told, Err: why}
+}
+
+func (r *run) ask(ctx context.Context) (now inStore, owner StoreState, err error) {
+	if now, err = r.born(ctx); err != nil {
+		return now, "", err
+	}
+	if now.first.Cluster == "" {
 		return r.unnamed(ctx)
 	}
-	now.known, now.first = true, first
-	owner, err = r.owner(ctx, now.first, generations)
-	now.owner, now.adoptions = ownerOf(first, generations), archive.Adoptions(generations)
-	if now.adopted = r.adopts(first, generations); now.adopted {
-		now.adoptions = r.adoptions(generations)
-	}
-	if err != nil || len(generations) == 0 {
+	owner, err = r.owner(ctx, now)
+	if err != nil || now.newest.Number == 0 {
 		return now, owner, err
 	}
-	now.newest, now.successor = generations[len(generations)-1], restoredFrom(generations, hex(r.stands.ClusterID))
-	now.restores = archive.Restores(generations)
-	now.usedBefore = r.options.Request != nil && slices.Contains(now.restores, r.options.Request.ID)
 	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
 		return inStore{}, "", err
 	}
-	if owner == Ours && !now.adopted && now.owner != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
-		owner = NotOwned // a copy of the owner's volume, it may be
+	if owner == StoreOurs && !now.adopted && now.owner() != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
+		owner = StoreNotOwned // a copy of the owner's volume, it may be
 	}
-	err = r.find(ctx, &now)
+	target := archive.Target{}
+	if r.asked && !r.usedBefore(now) {
+		target = r.options.Request.Target
+	}
+	now.path, err = r.options.Archive.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) {
+		now.path, now.notKept, err = archive.Path{}, err, nil
+	}
 	return now, owner, err
+}
+
+// usedBefore tells whether the restore that is asked for was done, on whatever volume.
+func (r *run) usedBefore(now inStore) bool {
+	return slices.Contains(archive.Restores(now.generations), r.options.Request.ID)
 }
 
 // extent is how far a generation goes in the store, and what was reserved last; the zero value if nothing ever was.
@@ -119,34 +120,34 @@ func (r *run) extent(ctx context.Context, generation int) (head archive.Head, re
 
 // findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
 // If a generation was begun meanwhile, the claim will be lost.
-func (r *run) findEnd() (Event, Payload) {
+func (r *run) findEnd() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	now, _, err := r.ask(ctx)
 	switch {
 	case errors.Is(err, format.ErrUntrusted):
-		return KeysLacking, Payload{Err: err}
+		return Answered, Facts{Told: StoreLocked, Err: err}
 	case err != nil:
-		return StoreSilent, Payload{Err: err}
+		return StoreSilent, Facts{Err: err}
 	}
 	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
 		r.kept = now
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
 // doubt says why a store is not asked any further.
-func (r *run) doubt(owner Owner) error {
+func (r *run) doubt(owner StoreState) error {
 	switch {
-	case owner == Others:
+	case owner == StoreOthers:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)
-	case owner == NotOwned:
-		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner, r.kept.first.Cluster, r.owns(), r.notAdopted())
-	case owner == Unclaimed:
+	case owner == StoreNotOwned:
+		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner(), r.kept.first.Cluster, r.owns(), r.notAdopted())
+	case owner == StoreUnclaimed:
 		return fmt.Errorf("%s is cluster %s's%s", r.options.Archive, r.kept.first.Cluster, r.notAdopted())
-	case owner != Nobody && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
+	case owner != StoreEmpty && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
 	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
@@ -175,7 +176,7 @@ func (r *run) notAdopted() string {
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
-		Members: []seed.Member{{Name: r.member.Name, PeerURLs: r.member.PeerURLs}}, Generation: r.kept.newest.Number + 1,
+		Members: types.URLsMap{r.member.Name: r.member.PeerURLs}, Generation: r.kept.newest.Number + 1,
 	}
 }
 
@@ -194,35 +195,22 @@ func (r *run) behind(now inStore) bool {
 	}
 }
 
-// find looks for the way to the target: the one that is asked for, or the newest state.
-func (r *run) find(ctx context.Context, now *inStore) (err error) {
-	target := archive.Target{}
-	if r.asked && !now.usedBefore {
-		target = r.options.Request.Target
-	}
-	now.path, err = r.options.Archive.Find(ctx, target)
-	if errors.Is(err, archive.ErrNotKept) {
-		now.path, now.notKept, err = archive.Path{}, err, nil
-	}
-	return err
-}
-
 // source is what the data directory is built from.
 func (r *run) source() restore.Source { return restore.From(r.options.Archive, r.kept.path, nil) }
 
 // measureRoom compares what is needed with what is free, before anything is fetched.
-func (r *run) measureRoom() (Event, Payload) {
+func (r *run) measureRoom() (Event, Facts) {
 	if err := r.movable(); err != nil {
 		return broke(err)
 	}
 	if err := r.makeRoom(r.source(), patience); err != nil {
-		return RoomLacking, Payload{Err: err}
+		return RoomLacking, Facts{Err: err}
 	}
-	return RoomEnough, Payload{}
+	return RoomEnough, Facts{}
 }
 
 // buildData fetches and builds. Whether the trouble is the store's, the backup's or the volume's is told by the error.
-func (r *run) buildData() (Event, Payload) {
+func (r *run) buildData() (Event, Facts) {
 	if event, payload := r.dropUnfinished(); event != "" {
 		return event, payload
 	}
@@ -241,7 +229,7 @@ func (r *run) buildData() (Event, Payload) {
 		return r.unbuilt(err)
 	}
 	if r.member.Alone && !r.asked && result.Voters > 1 {
-		return Grown, Payload{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
+		return Grown, Facts{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, r.kept.path.Revision)}
 	}
 	r.position = r.plan(result)
 	begun := archive.Identity{Cluster: r.position.Generation.Cluster, Generation: r.position.Generation.Number}
@@ -250,7 +238,7 @@ func (r *run) buildData() (Event, Payload) {
 	}
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
-	return Built, Payload{}
+	return Built, Facts{}
 }
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
@@ -269,8 +257,8 @@ func (r *run) plan(result seed.Result) position {
 			Heading: format.Heading{}, Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 			Session:  archive.NewSession(),
-			Restored: r.kept.restores, // retention may let the generations go that tell
-			Adopted:  r.kept.adoptions,
+			Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
+			Adopted:  r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
 		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
@@ -293,18 +281,23 @@ type life struct {
 	until time.Time      // when the generation will have been silent for long enough, by this clock; zero if nothing is waited for
 }
 
-// restoredFrom is the generation that was restored from a cluster's; the zero value if none was.
-func restoredFrom(generations []archive.Generation, cluster string) (next archive.Generation) {
-	at := placeOf(generations, cluster)
-	if at < 0 || at+1 == len(generations) || generations[at+1].Parent != generations[at].Number {
-		return next
+// successor is the generation that was restored from the volume's; the zero value if none was.
+func (r *run) successor() (next archive.Generation) {
+	all := r.kept.generations
+	if at := placeOf(all, hex(r.stands.ClusterID)); at >= 0 && at+1 < len(all) && all[at+1].Parent == all[at].Number {
+		next = all[at+1]
 	}
-	return generations[at+1]
+	return next
+}
+
+// placeOf is where a cluster of etcd's stands in the history of a store, by its label; -1 if it is not there.
+func placeOf(generations []archive.Generation, cluster string) int {
+	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Etcd == cluster })
 }
 
 // leftBehind is how much the volume got after another cluster had taken its place.
 func (r *run) leftBehind() string {
-	next := r.kept.successor
+	next := r.successor()
 	if next.Number == 0 || r.stands.HighestRevision <= next.ParentRevision {
 		return ""
 	}
@@ -316,7 +309,7 @@ func (r *run) leftBehind() string {
 // the backups.
 func (r *run) mayTakeItsPlace() bool {
 	f := r.core.Facts
-	return f.Alone || f.Condition != Valid || r.asked || f.nobodyHas()
+	return f.Alone || f.Volume != VolumeValid || r.asked || f.nobodyHas()
 }
 
 // lives says that the process that writes the newest generation may be alive: it has not released the generation, it did not run on this
@@ -359,8 +352,8 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 // ranHere tells whether the process that writes the newest generation ran on this volume. Valid data that lack what its session has
 // stored are a copy, or older: etcd had that on its disk before it was stored.
 func (r *run) ranHere(now inStore) bool {
-	if r.core.Facts.Condition == Valid {
-		return !r.behind(now) && now.owner == r.owns()
+	if r.core.Facts.Volume == VolumeValid {
+		return !r.behind(now) && now.owner() == r.owns()
 	}
 	return r.identity.Session != "" && r.identity.Session == now.head.Session()
 }

@@ -219,7 +219,7 @@ func (w *world) goesOn() {
 }
 
 // patient starts, and gives up when that has waited three times.
-func (w *world) patient() (Start, error) {
+func (w *world) patient() (string, error) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()

@@ -52,13 +52,10 @@ const (
 	PeersSilent  Event = "peers silent"       // the cluster has not changed its members, or not said so; or one is missing of all
 	Left         Event = "left"               // the cluster does not have this member any more
 	Entered      Event = "entered"            // the cluster has taken this member in
-	Answered     Event = "answered"           // what the store keeps
-	StoreSilent  Event = "store silent"       // the store cannot be asked, or not be believed, at the moment
+	Answered     Event = "answered"           // how the store is: away, in use, or what it keeps
+	StoreSilent  Event = "store silent"       // the store does not do at the moment what is about to be done
 	Stuck        Event = "stuck"              // what waits on the volume cannot be brought into the store, and no waiting changes that
-	Alive        Event = "alive"              // whoever writes the newest generation may be alive
 	Missing      Event = "missing"            // what the store has told of is not there, or not yet
-	KeysLacking  Event = "keys lacking"       // what the store has is signed, or encrypted, with keys that are not given
-	Disbelieved  Event = "disbelieved"        // what the store says of itself is damaged
 	Flushed      Event = "flushed"            // the store has what the volume has, or it is known why not
 	RoomEnough   Event = "room enough"        // the volume has the room for what is to be built
 	RoomLacking  Event = "room lacking"       // it has not
@@ -183,11 +180,7 @@ var written = []entry{
 	{Enter, Entered, always, AskPeers, askPeers, "the cluster has taken the member in"},
 	{statemachine.Group{Leave, Enter}, PeersSilent, always, AskPeers, []Action{PacePeers}, "whether the change was made is not known: the peers are asked how things are"},
 
-	{AskStore, Answered, always, Decide, deciding, "what the store keeps has been told"},
-	{AskStore, StoreSilent, always, Decide, deciding, "the store does not answer"},
-	{AskStore, Alive, always, Decide, deciding, "whoever writes the backups may be alive"},
-	{AskStore, Disbelieved, always, Decide, deciding, "what the store says of itself is damaged"},
-	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, KeysLacking, always, Decide, deciding, "keys are lacking"},
+	{statemachine.Group{AskStore, Flush, MakeRoom, Build}, Answered, always, Decide, deciding, "how the store is has been told"},
 	{AskStore, Stuck, always, Refused, nil, "a restore would lose what waits on the volume, and waiting does not help"},
 	{AskStore, Elapsed, always, AskStore, []Action{FlushSpool, AskTheStore}, "time to ask again, and to go on bringing what waits"},
 
@@ -225,7 +218,7 @@ var written = []entry{
 var Elsewhere = statemachine.RejectElsewhere(Table)
 
 // NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
-func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules[Facts, Payload] {
+func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules[Facts, Facts] {
 	return statemachine.NewRules[Facts](table, elsewhere, Ready)
 }
 

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap"
@@ -20,6 +18,7 @@ import (
 	"etcd-wrapper/internal/durable"
 	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
 )
 
 // What the names end with of what lies beside the data directory. The first is a whole data directory that has not taken its
@@ -56,21 +55,23 @@ func holdsMember(dir string) (bool, error) {
 }
 
 // dropUnfinished removes what an attempt has built that came to nothing: copies of what is in the store.
-func (r *run) dropUnfinished() (Event, Payload) {
+func (r *run) dropUnfinished() (Event, Facts) {
 	r.release()
 	for _, path := range []string{r.restoredDir() + unfinished, r.restoredDir()} {
-		if inUse(path) {
-			return broke(elsewhere(path))
+		held, err := seed.Hold(path)
+		if errors.Is(err, seed.ErrInUse) {
+			return broke(err)
 		}
+		_ = held.Close() // also if it is not there
 		if err := os.RemoveAll(path); err != nil {
 			return broke(fmt.Errorf("cannot remove what an earlier attempt has left: %w", err))
 		}
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
 // validateVolume looks at the data directory in use.
-func (r *run) validateVolume() (Event, Payload) {
+func (r *run) validateVolume() (Event, Facts) {
 	if there, err := holdsMember(r.member.DataDir); there || err != nil {
 		r.tellOfData()
 	}
@@ -98,15 +99,15 @@ func (r *run) validateVolume() (Event, Payload) {
 }
 
 // examined is the event of a data directory that was looked at; there says whether it has anything of etcd's.
-func (r *run) examined(there bool) (Event, Payload) {
+func (r *run) examined(there bool) (Event, Facts) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.result != nil
 	found := condition(there, r.result)
-	if found == Valid && !alone && barelyBegun(r.stands) {
-		found, r.stands = Empty, datadir.Position{}
+	if found == VolumeValid && !alone && barelyBegun(r.stands) {
+		found, r.stands = VolumeEmpty, datadir.Position{}
 	}
-	return Examined, Payload{
-		Condition: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
-		Unidentified: found == Valid && r.stands.ClusterID != 0 && !r.identity.Known(),
+	return Examined, Facts{
+		Volume: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
+		Unidentified: found == VolumeValid && r.stands.ClusterID != 0 && !r.identity.Known(),
 	}
 }
 
@@ -140,14 +141,14 @@ func (r *run) stand(there bool) (err error) {
 	return nil
 }
 
-func condition(there bool, result error) Condition {
+func condition(there bool, result error) VolumeState {
 	switch {
 	case result != nil:
-		return Corrupt
+		return VolumeCorrupt
 	case !there:
-		return Empty
+		return VolumeEmpty
 	default:
-		return Valid
+		return VolumeValid
 	}
 }
 
@@ -162,7 +163,7 @@ func (r *run) wanted() (bool, error) {
 
 // proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
 // older are an earlier state of it.
-func (r *run) proveData() (Event, Payload) {
+func (r *run) proveData() (Event, Facts) {
 	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
 		r.options.Log.Warn().Msg(warning)
@@ -173,22 +174,22 @@ func (r *run) proveData() (Event, Payload) {
 	case datadir.SaysNothing(err): // as when there is no memory for it
 		return broke(err)
 	case err != nil:
-		return Unproved, Payload{Err: err}
-	case r.asked || r.core.Facts.Condition != Valid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare
-		return Proved, Payload{}
+		return Unproved, Facts{Err: err}
+	case r.asked || r.core.Facts.Volume != VolumeValid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare
+		return Proved, Facts{}
 	}
 	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())
 	switch {
 	case err != nil:
 		return broke(fmt.Errorf("cannot compare the volume with what was built: %w", err))
 	case revision != 0:
-		return Diverged, Payload{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with a copy that was written to", revision, r.options.Archive)}
+		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with a copy that was written to", revision, r.options.Archive)}
 	}
-	return Proved, Payload{}
+	return Proved, Facts{}
 }
 
 // setVolumeAside moves the data directory out of the way, unless that was done before.
-func (r *run) setVolumeAside() (Event, Payload) {
+func (r *run) setVolumeAside() (Event, Facts) {
 	if r.position.Aside == "" { // nothing is built that would be in the place of it
 		r.position.Aside = r.asideName()
 	}
@@ -200,7 +201,7 @@ func (r *run) setVolumeAside() (Event, Payload) {
 		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
 	}
 	r.stands, r.identity, r.result = datadir.Position{}, archive.Identity{}, nil
-	return Moved, Payload{}
+	return Moved, Facts{}
 }
 
 func setAside(dir, to string) error {
@@ -228,10 +229,10 @@ func setAside(dir, to string) error {
 }
 
 // installData gives what was built the name of the data directory.
-func (r *run) installData() (Event, Payload) {
+func (r *run) installData() (Event, Facts) {
 	if _, err := os.Lstat(r.restoredDir()); errors.Is(err, fs.ErrNotExist) {
 		if there, _ := r.whatIsThere(); there == "installed" {
-			return "", Payload{}
+			return "", Facts{}
 		}
 	}
 	err := os.Rename(r.restoredDir(), r.member.DataDir)
@@ -241,57 +242,29 @@ func (r *run) installData() (Event, Payload) {
 	if err != nil {
 		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
 	}
-	return "", Payload{}
+	return "", Facts{}
 }
 
-// Two wrappers with volumes of their own may have been given one data directory. Neither must remove what the other one builds, nor
-// set aside what it serves by now.
-
-var errTaken = errors.New("another process uses the data directory")
-
 // hold keeps what was built for this process until release.
-func (r *run) hold() error {
+func (r *run) hold() (err error) {
 	r.release()
-	built, err := os.Open(r.restoredDir())
-	if err != nil {
-		return err
-	}
-	if err := unix.Flock(int(built.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) { // not every file system has locks
-		return errors.Join(elsewhere(r.restoredDir()), built.Close())
-	}
-	r.held = built
-	return nil
+	r.held, err = seed.Hold(r.restoredDir())
+	return err
 }
 
 func (r *run) release() {
-	if r.held != nil {
-		_ = r.held.Close() // nothing was written
-		r.held = nil
-	}
-}
-
-// inUse tells whether another process has locked a directory.
-func inUse(dir string) bool {
-	file, err := os.Open(dir)
-	if err != nil {
-		return false
-	}
-	defer file.Close() // lets go of the lock
-	return errors.Is(unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
-}
-
-func elsewhere(dir string) error {
-	return fmt.Errorf("%w: it restores data into %s; end it, or give this one a data-dir of its own", errTaken, dir)
+	_ = r.held.Close() // nothing was written, if anything is held
+	r.held = nil
 }
 
 // unserved says that the data directory is as it was examined, and that nobody has it open.
 func (r *run) unserved() error {
 	facts := r.core.Facts
-	if there, err := holdsMember(r.member.DataDir); err != nil || there && facts.Condition == Empty && !facts.Remains {
+	if there, err := holdsMember(r.member.DataDir); err != nil || there && facts.Volume == VolumeEmpty && !facts.Remains {
 		return errors.Join(err, errors.New("data have appeared there since it was looked at"))
 	}
 	if database := filepath.Join(r.member.DataDir, "member", "snap", "db"); bootstrap.UseOf(database) == bootstrap.Writing {
-		return fmt.Errorf("%w: an etcd that runs has %s open; end that", errTaken, database)
+		return fmt.Errorf("%w: an etcd that runs has %s open; end that", seed.ErrInUse, database)
 	}
 	return nil
 }

@@ -189,7 +189,7 @@ func TestWhatAnotherProcessBuildsInTheSamePlaceIsLeftAlone(t *testing.T) {
 			theirs := w.member.DataDir + ending
 			require.NoError(t, os.MkdirAll(filepath.Join(theirs, "member"), 0o700))
 			locked(t, theirs)
-			require.ErrorIs(t, w.run(), errTaken)
+			require.ErrorIs(t, w.run(), seed.ErrInUse)
 			assert.DirExists(t, filepath.Join(theirs, "member"))
 			assert.Empty(t, w.asides())
 		})
@@ -204,12 +204,15 @@ func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
 	require.NoError(t, w.runWith(func(action Action) error {
 		if action == ProveData || action == ClaimGeneration || action == InstallData {
 			seen++
-			require.True(t, inUse(w.member.DataDir+restored), action)
+			_, err := seed.Hold(w.member.DataDir + restored)
+			require.ErrorIs(t, err, seed.ErrInUse, action)
 		}
 		return nil
 	}))
 	assert.Equal(t, 3, seen)
-	assert.False(t, inUse(w.member.DataDir), "etcd-wrapper locks it now")
+	held, err := seed.Hold(w.member.DataDir)
+	require.NoError(t, err, "etcd-wrapper locks it now")
+	require.NoError(t, held.Close())
 	w.requireEnd([]string{"key"}, 1)
 }
 
@@ -239,7 +242,7 @@ func TestDataThatSomebodyServesAreNotSetAside(t *testing.T) {
 		}
 		return nil
 	})
-	require.ErrorIs(t, err, errTaken)
+	require.ErrorIs(t, err, seed.ErrInUse)
 	assert.FileExists(t, w.database())
 	assert.Empty(t, w.asides())
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
@@ -53,7 +54,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, volume: t.TempDir(), store: memory.New()}
 	w.archive = archive.New(w.store, &format.Keys{})
 	w.member = Member{
-		DataDir: filepath.Join(w.volume, "new.etcd"), Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}, Token: "etcd-cluster", Alone: true,
+		DataDir: filepath.Join(w.volume, "new.etcd"), Name: "default", PeerURLs: types.MustNewURLs([]string{"http://127.0.0.1:1"}), Token: "etcd-cluster", Alone: true,
 	}
 	w.options = Options{
 		Archive: w.archive, VolumeDir: w.volume, Validate: datadir.Verify, Log: zerolog.New(&w.log),
@@ -168,11 +169,11 @@ func (w *world) runWith(interrupt func(Action) error) error {
 	return err
 }
 
-func (w *world) start(interrupt func(Action) error) (Start, error) {
+func (w *world) start(interrupt func(Action) error) (string, error) {
 	return w.startWithin(w.t.Context(), interrupt)
 }
 
-func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (Start, error) {
+func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (string, error) {
 	r := w.recovery()
 	r.interrupt = interrupt
 	return r.prepare(ctx, w.member, w.examine)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
@@ -27,7 +28,7 @@ import (
 func planned(t *testing.T) seed.Seed {
 	return seed.Seed{
 		DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: "default", Token: seed.NewToken(),
-		Members: []seed.Member{{Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}}},
+		Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})},
 	}
 }
 

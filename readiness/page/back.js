@@ -48,7 +48,9 @@ function sayHow() {
   const at = new Date(Math.floor(Math.min(Math.max(wanted, new Date(begun.from)), new Date(begun.to)) / 1000) * 1000);
   const time = at.toISOString().replace(".000Z", "Z");
   $("back-at").replaceChildren("To go back to ", moment(at), " in generation " + begun.generation + ", start with:");
-  $("back-copy").dataset.copies = $("back-line").textContent = "--restore-to=time:" + time + " --restore-id=back-to-" + time.replace(/[-:]/g, "").toLowerCase();
+  const flags = ["--restore-to=time:" + time, "--restore-id=back-to-" + time.replace(/[-:]/g, "").toLowerCase()];
+  $("back-copy").dataset.copies = flags.join(" ");
+  $("back-line").replaceChildren(make("span", "whole", flags[0]), " ", make("span", "whole", flags[1]));
   $("back-to").setAttribute("aria-valuetext", clock(at) + ", generation " + begun.generation);
 }
 

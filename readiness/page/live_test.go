@@ -388,6 +388,8 @@ func goBack(b browser) {
 	b.Shows("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))
 	b.Do(`document.getElementById("bar").dispatchEvent(new MouseEvent("click", { clientX: document.getElementById("bar").getBoundingClientRect().left }))`, nil)
 	b.Shows("#back-line", "--restore-to=time:2001-02-03T04:00:00Z --restore-id=back-to-20010203t040000z")
+	b.Run(chromedp.EmulateViewport(390, 800))
+	b.Holds(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
 	b.Reaches("back-to")
 	b.Run(chromedp.KeyEvent(kb.ArrowRight))
 	b.Shows("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole

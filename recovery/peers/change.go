@@ -142,10 +142,7 @@ func (p *Peers) unreached(ctx context.Context, c *Survey, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	for _, m := range c.Members {
-		if m.ID == c.Own.ID {
-			continue
-		}
+	for _, m := range c.Others() {
 		if _, why := p.page(ctx, m, "/version"); why != nil {
 			return fmt.Errorf("%w: %w%s", err, why, refused(why))
 		}
@@ -167,17 +164,14 @@ func refused(why error) string {
 // there, nobody is told.
 func (p *Peers) entrances(c *Survey) (urls []string, user, password string) {
 	var private []string
-	for _, m := range c.Members {
-		if m.ID == c.Own.ID || m.IsLearner {
-			continue
-		}
+	for _, m := range voters(c.Others()) {
 		urls = append(urls, m.ClientURLs...)
 		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), func(at string) bool { return p.isOpen(at) || !p.isTrusted(at) })...)
 	}
-	if p.user == "" || len(private) == 0 {
+	if p.User == "" || len(private) == 0 {
 		return urls, "", ""
 	}
-	return private, p.user, p.password
+	return private, p.User, p.Password
 }
 
 // isTrusted says that a client URL is a member's: its host stands in the configuration, or it was told by peers all of which have
@@ -222,7 +216,7 @@ func (p *Peers) explained(err error, user string) error {
 			"or remove one that is gone for good with etcdctl member remove", quoted(err))
 	case !slices.ContainsFunc(forbidden, func(is error) bool { return errors.Is(err, is) }):
 		return quoted(err)
-	case p.user != "" && user == "":
+	case p.User != "" && user == "":
 		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http or auto-tls, or have hosts that the configuration does not name: "+
 			"give them https with certificates, or this member a client certificate whose common name is root: %w", quoted(err))
 	default:

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -34,8 +33,8 @@ var ErrTooFew = errors.New("the others are no quorum, which it takes to replace 
 
 // inTheWay says what keeps this member from being replaced, or added, now.
 func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
-	if err := tooFew(c); err != nil && c.Listing == Started { // so nobody else can be promoted, or removed, either
-		return err
+	if n := len(voters(c.Members)); c.Listing == Started && n < fewest && !c.Own.IsLearner { // so nobody else can be promoted, or removed, either
+		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
 	if err := p.unfinished(c); err != nil {
 		return err
@@ -45,9 +44,6 @@ func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
 	}
 	if c.Listing == Unlisted {
 		return nil
-	}
-	if err := tooFew(c); err != nil {
-		return err
 	}
 	if err := p.skew(ctx, by); err != nil {
 		return err
@@ -68,18 +64,10 @@ func (p *Peers) unnamed(members []Member) error {
 
 func (p *Peers) known(name string, urls []string) error {
 	for _, at := range urls {
-		if !p.listed[at] {
+		if !slices.Contains(p.listed, at) {
 			return fmt.Errorf("the cluster that answers has %s at %s, which initial-cluster does not name, so it may be another cluster, and its members are not changed; "+
 				"if it is this one, name that URL in initial-cluster", plain(name), plain(at))
 		}
-	}
-	return nil
-}
-
-// tooFew says that the others cannot replace this member, as they are no quorum without it.
-func tooFew(c *Survey) error {
-	if n := len(voters(c.Members)); n < fewest && !c.Own.IsLearner {
-		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
 	return nil
 }
@@ -136,20 +124,18 @@ var errSilent = errors.New("it is connected, and nothing comes from there")
 // comes sooner or later: from the leader's questions, or because there is no leader. One over which nothing comes is unsure.
 func (p *Peers) connected(ctx context.Context, c *Survey) (unsure error) {
 	silent := error(nil)
-	for _, m := range c.Members {
-		if m.ID == c.Own.ID {
-			continue
-		}
+	for _, m := range c.Others() {
 		page, err := p.page(ctx, m, "/metrics")
 		if err != nil {
 			unsure = fmt.Errorf("%s does not tell whom it is connected to: %w", called(m), err)
 			continue
 		}
-		if !hasConnection(page, m.ID.String(), c.Own.ID.String()) {
+		count := sample(page, fmt.Sprintf("etcd_network_active_peers{Local=%q,Remote=%q}", m.ID, c.Own.ID))
+		if count == "" || count == "0" {
 			delete(p.heard, m.ID)
 			continue
 		}
-		heard := heardFrom(page, c.Own.ID.String())
+		heard := sample(page, fmt.Sprintf("etcd_network_peer_received_bytes_total{From=%q}", c.Own.ID))
 		if before, known := p.heard[m.ID]; !known || before != heard {
 			p.heard[m.ID] = heard
 			return fmt.Errorf("%s says that %w", called(m), errConnected)
@@ -170,27 +156,11 @@ func (p *Peers) page(ctx context.Context, m Member, path string) (text string, e
 	return "", err
 }
 
-var connection = regexp.MustCompile(`(?m)^etcd_network_active_peers\{Local="([0-9a-f]+)",Remote="([0-9a-f]+)"\} (\S+)$`)
-
-func hasConnection(page, from, to string) bool {
-	for _, found := range connection.FindAllStringSubmatch(page, -1) {
-		if found[1] == from && found[2] == to && found[3] != "0" {
-			return true
-		}
-	}
-	return false
-}
-
-var received = regexp.MustCompile(`(?m)^etcd_network_peer_received_bytes_total\{From="([0-9a-f]+)"\} (\S+)$`)
-
-// heardFrom is how many bytes a member says that have come from another; empty if none have.
-func heardFrom(page, from string) string {
-	for _, found := range received.FindAllStringSubmatch(page, -1) {
-		if found[1] == from {
-			return found[2]
-		}
-	}
-	return ""
+// sample is what a page of metrics has behind a name with its labels; empty if it does not have that.
+func sample(page, name string) string {
+	_, rest, _ := strings.Cut("\n"+page, "\n"+name+" ")
+	value, _, _ := strings.Cut(rest, "\n")
+	return value
 }
 
 // forgot says that a volume lacks what this member has already confirmed to the leader: it was put back to an older state.
@@ -200,10 +170,7 @@ func (p *Peers) forgot(ctx context.Context, self Self, c *Survey) error {
 	if c.Listing != Started || self.Index == 0 {
 		return nil
 	}
-	for _, m := range c.Members {
-		if m.ID == c.Own.ID {
-			continue
-		}
+	for _, m := range c.Others() {
 		page, err := p.page(ctx, m, "/debug/vars")
 		if err != nil {
 			continue

@@ -44,7 +44,7 @@ func TestAMemberHasToBeFoundAtTheURLsThatTheOthersHaveOfItToo(t *testing.T) {
 	require.NoError(t, err)
 	here.Close()
 	w.peers.listens, w.peers.urls, w.peers.answersHere = []url.URL{*at}, []string{here.URL}, w.peers.findSelf
-	w.peers.listed[elsewhere.URL], w.peers.listed[here.URL] = true, true
+	w.peers.listed = append(w.peers.listed, elsewhere.URL, here.URL)
 	require.ErrorContains(t, w.ask().InTheWay, "this member does not reach itself where its peers do: "+elsewhere.URL)
 	w.list[2] = member(own, "m-2", here.URL)
 	w.now = w.now.Add(time.Second)

@@ -54,24 +54,24 @@ func OptionsOf(certFile, keyFile string) Options {
 
 // Peers are the other members of one member's cluster. One question at a time may be asked.
 type Peers struct {
+	Options
+
+	config   *embed.Config
 	name     string
 	urls     []string            // this member's peer URLs
 	listens  []url.URL           // where it listens for peers
 	process  string              // tells this process from others
 	desk     *desk               // that answers there; nil before it could listen
 	others   map[string][]string // the peer URLs of the others, by name
-	listed   map[string]bool     // the peer URLs that initial-cluster names, and those that this member advertises
+	listed   []string            // the peer URLs that initial-cluster names, and those that this member advertises
 	hosts    map[string]bool     // their hosts, and those at which this member serves clients
 	founding uint64              // the id that this member has if the cluster is founded as configured
 
 	peer, client       *http.Client
-	dials              func() error  // makes these
-	authorities        func() string // that they are to go by
-	trusted            string        // those that they do go by: TLS reads them once
+	trusted            string // the authorities that they go by: TLS reads them once
 	peerTLS            transport.TLSInfo
 	clientTLS          *tls.Config
-	anyPeer, anyServer bool // etcd makes certificates for peers, or for clients, and verifies none: auto-tls
-	user, password     string
+	anyPeer, anyServer bool                                           // etcd makes certificates for peers, or for clients, and verifies none: auto-tls
 	answersHere        func(ctx context.Context, urls []string) error // why it is not known that this process is where peers find the member
 	now                func() time.Time
 	heard              map[types.ID]string // how many bytes others with a connection to the member had from it
@@ -90,34 +90,28 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 		return nil, nil //nolint:nilerr,nilnil // etcd says it
 	}
 	p := &Peers{
-		heard: map[types.ID]string{},
-		name:  config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls, others: map[string][]string{},
-		founding: uint64(founded.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo, user: options.User, password: options.Password,
+		Options: options, config: config, heard: map[types.ID]string{}, hosts: map[string]bool{}, others: map[string][]string{}, now: time.Now,
+		name: config.Name, process: rand.Text(), urls: types.URLs(config.AdvertisePeerUrls).StringSlice(), listens: config.ListenPeerUrls,
+		founding: uint64(founded.MemberByName(config.Name).ID), peerTLS: config.PeerTLSInfo,
 		anyPeer: config.PeerAutoTLS && config.PeerTLSInfo.Empty(), anyServer: config.ClientAutoTLS && config.ClientTLSInfo.Empty(),
-		now: time.Now,
 	}
 	p.answersHere = p.findSelf
-	p.dials = func() error { return p.dial(config, options) }
-	p.authorities = func() string { return authoritiesOf(config) }
 	p.trusted = p.authorities()
-	p.listed, p.hosts = map[string]bool{}, map[string]bool{}
-	for _, at := range slices.Concat(cluster.URLs(), p.urls, types.URLs(config.AdvertiseClientUrls).StringSlice()) {
+	p.listed = slices.Concat(cluster.URLs(), p.urls)
+	for _, at := range slices.Concat(p.listed, types.URLs(config.AdvertiseClientUrls).StringSlice()) {
 		p.hosts[hostOf(at)] = true
-	}
-	for _, at := range slices.Concat(cluster.URLs(), p.urls) {
-		p.listed[at] = true
 	}
 	for name, urls := range cluster {
 		if name != config.Name {
 			p.others[name] = urls.StringSlice()
 		}
 	}
-	return p, p.dials()
+	return p, p.dial()
 }
 
-// authoritiesOf are what certificates are verified by, as the files have them now.
-func authoritiesOf(config *embed.Config) (found string) {
-	for _, path := range []string{config.PeerTLSInfo.TrustedCAFile, config.ClientTLSInfo.TrustedCAFile} {
+// authorities are what certificates are verified by, as the files have them now.
+func (p *Peers) authorities() (found string) {
+	for _, path := range []string{p.config.PeerTLSInfo.TrustedCAFile, p.config.ClientTLSInfo.TrustedCAFile} {
 		content, _ := smallfile.Read(path, answerSize) // whoever needs it says that it cannot be read
 		found += string(content)
 	}
@@ -134,22 +128,20 @@ func hostOf(at string) string {
 }
 
 // dial makes the clients: one as a peer, one as etcd's clients.
-func (p *Peers) dial(config *embed.Config, options Options) error {
+func (p *Peers) dial() error {
 	p.peerTLS.InsecureSkipVerify = p.anyPeer
 	asPeer, err := transport.NewTransport(p.peerTLS, answerWithin)
 	if err != nil {
 		return fmt.Errorf("cannot use the certificates for peers: %w", err)
 	}
 	p.peer = &http.Client{Transport: asPeer, Timeout: answerWithin, CheckRedirect: stay}
-	pair := transport.TLSInfo{
-		CertFile: config.ClientTLSInfo.CertFile, KeyFile: config.ClientTLSInfo.KeyFile, TrustedCAFile: config.ClientTLSInfo.TrustedCAFile,
-		InsecureSkipVerify: p.anyServer,
+	etcd := p.config.ClientTLSInfo
+	pair := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.TrustedCAFile, InsecureSkipVerify: p.anyServer}
+	if etcd.ClientCertFile != "" {
+		pair.CertFile, pair.KeyFile = etcd.ClientCertFile, etcd.ClientKeyFile
 	}
-	if config.ClientTLSInfo.ClientCertFile != "" {
-		pair.CertFile, pair.KeyFile = config.ClientTLSInfo.ClientCertFile, config.ClientTLSInfo.ClientKeyFile
-	}
-	if options.CertFile != "" {
-		pair.CertFile, pair.KeyFile = options.CertFile, options.KeyFile
+	if p.CertFile != "" {
+		pair.CertFile, pair.KeyFile = p.CertFile, p.KeyFile
 	}
 	asClient, err := transport.NewTransport(pair, answerWithin)
 	if err != nil {
@@ -162,7 +154,7 @@ func (p *Peers) dial(config *embed.Config, options Options) error {
 // renew has authorities count that were replaced since. What cannot be used yet is tried again.
 func (p *Peers) renew() {
 	now := p.authorities()
-	if now == p.trusted || p.dials() != nil {
+	if now == p.trusted || p.dial() != nil {
 		return
 	}
 	p.trusted = now

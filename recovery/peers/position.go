@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -42,15 +43,12 @@ var openedCluster = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluste
 
 // identify asks those that run which cluster of a store they are of, and how much they have. The error says that they are of several.
 func (p *Peers) identify(ctx context.Context, c *Survey) error {
-	for _, m := range c.Members {
-		if m.ID == c.Own.ID {
-			continue
-		}
+	for _, m := range c.Others() {
 		page, err := p.page(ctx, m, "/metrics")
 		if err != nil {
 			continue // another one tells, or nobody
 		}
-		c.Size = max(c.Size, highest(databaseSize, page))
+		c.Size = max(c.Size, number(page, "etcd_mvcc_db_total_size_in_bytes"))
 		told := openedCluster.FindStringSubmatch(page)
 		if told == nil {
 			continue
@@ -89,35 +87,29 @@ func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*
 	return errors.New(strings.Join(told, "; "))
 }
 
-var databaseSize = regexp.MustCompile(`(?m)^etcd_mvcc_db_total_size_in_bytes (\S+)$`)
-
-// highest is the largest number that an expression finds in a page; 0 if it finds none.
-func highest(of *regexp.Regexp, page string) (number int64) {
-	for _, found := range of.FindAllStringSubmatch(page, -1) {
-		if value, err := strconv.ParseFloat(found[1], 64); err == nil {
-			number = max(number, int64(value))
+// number is the largest one that a page of metrics has behind several names; 0 if it has none.
+func number(page string, names ...string) (most int64) {
+	for _, name := range names {
+		if value, err := strconv.ParseFloat(sample(page, name), 64); err == nil {
+			most = max(most, int64(value))
 		}
 	}
-	return number
+	return most
 }
 
-var revision = regexp.MustCompile(`(?m)^(?:etcd_debugging_mvcc_current_revision|etcd_wrapper_opened_revision) (\S+)$`)
-
 // reach is the highest revision that a member is known to have.
-func (p *Peers) reach(ctx context.Context, a *answer) (reached int64, err error) {
-	err = errors.New("it is not in its own list")
-	for _, m := range a.members {
-		if !a.is(m) {
-			continue
-		}
-		var page string
-		if page, err = p.page(ctx, m, "/metrics"); err != nil {
-			return 0, err
-		}
-		if reached = highest(revision, page); reached == 0 {
-			return 0, errors.New("its metrics do not say it")
-		}
-		return reached, nil
+func (p *Peers) reach(ctx context.Context, a *answer) (int64, error) {
+	at := slices.IndexFunc(a.members, a.is)
+	if at < 0 {
+		return 0, errors.New("it is not in its own list")
 	}
-	return 0, err
+	page, err := p.page(ctx, a.members[at], "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	reached := number(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
+	if reached == 0 {
+		return 0, errors.New("its metrics do not say it")
+	}
+	return reached, nil
 }

@@ -87,7 +87,7 @@ func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
 
 // Whoever stands in between could read it.
 func TestAPasswordIsNotSentBehindACertificateOfAnybodysMaking(t *testing.T) {
-	p := &Peers{user: "root", password: "secret", hosts: map[string]bool{"m-0": true}}
+	p := &Peers{Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"m-0": true}}
 	c := &Survey{Members: []Member{member(0xc0, "m-0", "https://m-0")}}
 	_, user, _ := p.entrances(c)
 	assert.Equal(t, "root", user)

@@ -94,6 +94,11 @@ func (c *Survey) InitialCluster(name string) string {
 	return strings.Join(pairs, ",")
 }
 
+// Others are the members of the cluster but this one.
+func (c *Survey) Others() []Member {
+	return slices.DeleteFunc(slices.Clone(c.Members), func(m Member) bool { return m.ID == c.Own.ID })
+}
+
 // answer is what one member has told.
 type answer struct {
 	name    string // that it is configured with
@@ -349,13 +354,18 @@ func both(first, second error) error {
 // roll is what a survey comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun, or
 // restored, when every member has said that it has no data of use: one that has not may have what all others lack.
 func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
+	restores := func(call Call) bool { return call.Holds == Restores && self.Holds != Restores } // the store has one be the first
 	if self.Restore != "" {
-		return p.together(self, calls)
+		differs := func(call Call) bool { return call.Restore != self.Restore || restores(call) }
+		if len(calls) < len(p.others) || slices.ContainsFunc(calls, differs) {
+			return Unknown
+		}
+		return Asking
 	}
 	lacks, all := 1+len(founding), 1+len(p.others)
 	lost := self.Holds != Nothing
 	for _, call := range calls {
-		if call.inTheWay(self) {
+		if restores(call) || !slices.Contains([]Holds{Nothing, Ruins, Older, Restores}, call.Holds) {
 			return Unknown
 		}
 		lacks, lost = lacks+1, lost || call.Holds != Nothing
@@ -370,37 +380,6 @@ func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 	default:
 		return Founding
 	}
-}
-
-// inTheWay says that a member has data, or is about to. Of those that are about to restore them, the store has one be the
-// first.
-func (c Call) inTheWay(self Self) bool {
-	switch c.Holds {
-	case Nothing, Ruins, Older:
-		return false
-	case Restores:
-		return self.Holds != Restores
-	case Data:
-	}
-	return true
-}
-
-// together tells whether all ask for the same restore.
-func (p *Peers) together(self Self, calls []Call) Listing {
-	for _, call := range calls {
-		if !call.agrees(self) {
-			return Unknown
-		}
-	}
-	if len(calls) < len(p.others) {
-		return Unknown
-	}
-	return Asking
-}
-
-// agrees says that a member asks for the same restore, and has not begun it.
-func (c Call) agrees(self Self) bool {
-	return c.Restore == self.Restore && (c.Holds != Restores || self.Holds == Restores)
 }
 
 const (

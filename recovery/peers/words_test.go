@@ -120,7 +120,7 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 		"to what is no URL":             {[]string{"http://[::1", "https://b"}, []string{"https://b"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Peers{user: "root", password: "secret", hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
+			p := &Peers{Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
 			urls, user, password := p.entrances(at(of.urls...))
 			assert.Equal(t, of.goes, urls)
 			assert.Equal(t, of.with, user == "root" && password == "secret")
@@ -136,7 +136,7 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 func TestAPasswordGoesWhereVerifiedPeersLead(t *testing.T) {
 	c := &Survey{Members: []Member{member(0xc0, "m-0", "https://elsewhere:2379")}}
 	for at, trusted := range map[string]bool{"https://m-0:2380": true, "http://m-0:2380": false} {
-		p := &Peers{user: "root", password: "secret", others: map[string][]string{"m-0": {at}}}
+		p := &Peers{Options: Options{User: "root", Password: "secret"}, others: map[string][]string{"m-0": {at}}}
 		_, user, _ := p.entrances(c)
 		assert.Equal(t, trusted, user != "", at)
 		p.anyPeer = true
@@ -146,7 +146,7 @@ func TestAPasswordGoesWhereVerifiedPeersLead(t *testing.T) {
 }
 
 func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {
-	p := &Peers{user: "root", password: "secret"}
+	p := &Peers{Options: Options{User: "root", Password: "secret"}}
 	for _, is := range forbidden {
 		require.ErrorContains(t, p.explained(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
 		require.ErrorContains(t, p.explained(is, "root"), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")

@@ -9,19 +9,11 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
 )
-
-// Member is one of the restored cluster.
-type Member struct {
-	Name     string
-	PeerURLs []string
-	Learner  bool
-}
 
 // NewToken makes a token that no cluster ever had. Ids are computed from it and the members' peer URLs alone.
 func NewToken() string { return "restored-" + rand.Text() }
@@ -40,37 +32,13 @@ func (s Seed) found() (*cluster, error) {
 	if s.Token == "" {
 		return nil, errors.New("the cluster has no token")
 	}
-	urls, learners := types.URLsMap{}, map[string]bool{}
-	for _, m := range s.Members {
-		peers, err := types.NewURLs(m.PeerURLs)
-		if err != nil {
-			return nil, fmt.Errorf("peer URLs of member %q: %w", m.Name, err)
-		}
-		if urls[m.Name] != nil {
-			return nil, fmt.Errorf("there are two members %q", m.Name)
-		}
-		urls[m.Name], learners[m.Name] = peers, m.Learner
-	}
-	voters, err := membership.NewClusterFromURLsMap(zap.NewNop(), s.Token, urls)
+	founded, err := membership.NewClusterFromURLsMap(zap.NewNop(), s.Token, s.Members)
 	if err != nil {
 		return nil, err
 	}
-	return s.withLearners(voters, learners)
-}
-
-// withLearners is the cluster in which those members are learners that have to be.
-func (s Seed) withLearners(voters *membership.RaftCluster, learners map[string]bool) (*cluster, error) {
-	members := voters.Members()
-	for _, m := range members {
-		m.IsLearner = learners[m.Name]
-	}
-	c := &cluster{RaftCluster: membership.NewClusterFromMembers(zap.NewNop(), voters.ID(), members), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
-	c.self = c.MemberByName(s.Name)
-	switch {
-	case c.self == nil:
+	c := &cluster{RaftCluster: founded, self: founded.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
+	if c.self == nil {
 		return nil, fmt.Errorf("%q is none of its members", s.Name)
-	case len(c.VotingMemberIDs()) == 0:
-		return nil, errors.New("it has no voting member")
 	}
 	return c, nil
 }
@@ -79,11 +47,7 @@ func (s Seed) withLearners(voters *membership.RaftCluster, learners map[string]b
 func (c *cluster) confState() *raftpb.ConfState {
 	state := &raftpb.ConfState{}
 	for _, m := range c.Members() {
-		if m.IsLearner {
-			state.Learners = append(state.Learners, uint64(m.ID))
-		} else {
-			state.Voters = append(state.Voters, uint64(m.ID))
-		}
+		state.Voters = append(state.Voters, uint64(m.ID))
 	}
 	return state
 }

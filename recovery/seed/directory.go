@@ -8,9 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/storage/wal"
-	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/internal/durable"
@@ -21,10 +20,10 @@ const unfinished = ".restoring"
 
 // Seed says what is to be made.
 type Seed struct {
-	DataDir string   // that does not exist yet, or is empty
-	Name    string   // of the member whose directory it is
-	Members []Member // of the cluster, that one included
-	Token   string   // NewToken; members that restore the same revision each for themselves have the same one
+	DataDir string        // that does not exist yet, or is empty
+	Name    string        // of the member whose directory it is
+	Members types.URLsMap // of the cluster, that one included, by name
+	Token   string        // NewToken; members that restore the same revision each for themselves have the same one
 	// Generation is the one that begins with it; 0 if it begins none. The database may be older than the cluster whose place it takes, so
 	// that only this tells how often logs were begun anew.
 	Generation int
@@ -46,14 +45,11 @@ type Result struct {
 // rebuild.Database, or name what is wrong with the members.
 func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
 	s.DataDir = Place(s.DataDir)
+	var held *os.File
 	c, err := s.found()
-	if err != nil {
-		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
+	if err == nil {
+		held, err = s.prepare()
 	}
-	if err := s.CheckFree(); err != nil {
-		return Result{}, err
-	}
-	held, err := s.prepare()
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
@@ -82,44 +78,30 @@ func (s Seed) ClusterID() (uint64, error) {
 	return uint64(c.ID()), nil
 }
 
-// CheckFree says why the data directory cannot be made; Build says it, too.
-func (s Seed) CheckFree() error {
-	place := Place(s.DataDir)
-	err := CheckPlace(place)
-	if err == nil {
-		err = checkEmpty(place)
+// prepare sees that there is nothing in the way, and makes an empty directory of the other name, which is this process's until the file is
+// closed.
+func (s Seed) prepare() (*os.File, error) {
+	if err := CheckPlace(s.DataDir); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		return fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
-	}
-	return nil
-}
-
-func checkEmpty(dir string) error {
-	entries, err := os.ReadDir(dir)
+	entries, err := os.ReadDir(s.DataDir)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
+		return nil, err
 	case len(entries) > 0:
-		return fmt.Errorf("it is not empty, it holds %s", entries[0].Name())
+		return nil, fmt.Errorf("it is not empty, it holds %s", entries[0].Name())
 	}
-	return nil
-}
-
-// prepare makes an empty directory of the other name, which is this process's until the file is closed.
-func (s Seed) prepare() (*os.File, error) {
 	dir := s.DataDir + unfinished
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	held, err := os.Open(dir)
+	held, err := Hold(dir)
 	if err != nil {
 		return nil, err
 	}
-	if errors.Is(unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) { // not every file system has locks
-		err = errors.New("another process is about to")
-	} else {
-		err = empty(dir)
+	left, err := os.ReadDir(dir)
+	for _, entry := range left { // by one that was interrupted
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
 	}
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o700)
@@ -130,25 +112,9 @@ func (s Seed) prepare() (*os.File, error) {
 	return held, nil
 }
 
-// empty removes what one that was interrupted has left in a directory.
-func empty(dir string) error {
-	entries, err := os.ReadDir(dir)
-	for _, entry := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
-	}
-	return err
-}
-
 func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, options restore.Options) (restore.Result, error) {
 	member := filepath.Join(s.DataDir+unfinished, "member")
-	finish := options.Finish
-	options.Beside += logBytes()
-	options.Finish = func(tx *bolt.Tx) error {
-		if err := c.settle(tx); err != nil || finish == nil {
-			return err
-		}
-		return finish(tx)
-	}
+	options.Beside, options.Finish = logBytes(), c.settle
 	rebuilt, err := restore.Database(ctx, source, filepath.Join(member, "snap", "db"), options)
 	if err != nil {
 		return restore.Result{}, err

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -72,7 +73,7 @@ func snapshotOf(t *testing.T, server *embed.Etcd) restore.Source {
 
 // alone is a member without others, as datadirtest.Start runs it.
 func alone(dir string) Seed {
-	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: []Member{{Name: "default", PeerURLs: []string{"http://127.0.0.1:1"}}}}
+	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})}}
 }
 
 func TestAMemberAloneServesWhatWasRestored(t *testing.T) {
@@ -163,15 +164,10 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
 		`"etcd-9" is none of its members`:     func(s *Seed) { s.Name = "etcd-9" },
-		`there are two members "default"`:     func(s *Seed) { s.Members = append(s.Members, s.Members[0]) },
-		`peer URLs of member "default"`:       func(s *Seed) { s.Members[0].PeerURLs = []string{"nowhere"} },
-		`it has no voting member`:             func(s *Seed) { s.Members[0].Learner = true },
+		`member exists with identical ID`:     func(s *Seed) { s.Members["other"] = s.Members["default"] },
 		`the cluster has no token`:            func(s *Seed) { s.Token = "" },
 		`it is not empty, it holds something`: func(s *Seed) { require.NoError(t, os.MkdirAll(s.DataDir+"/something", 0o700)) },
 		`not a directory`:                     func(s *Seed) { require.NoError(t, os.WriteFile(s.DataDir, nil, 0o600)) },
-		`peer URLs of member "other": URL scheme`: func(s *Seed) {
-			s.Members = append(s.Members, Member{Name: "other", PeerURLs: []string{"ftp://127.0.0.1:1"}})
-		},
 	} {
 		s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 		change(&s)

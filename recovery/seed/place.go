@@ -1,9 +1,12 @@
 package seed
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // longestWay is how many symbolic links may lie behind each other, as for the kernel.
@@ -36,6 +39,23 @@ func CheckPlace(place string) error {
 		return fmt.Errorf("%s is a mount point, and nothing can be given its name; name a directory below it", place)
 	}
 	return nil
+}
+
+// ErrInUse is of a directory that another process has locked.
+var ErrInUse = errors.New("another process uses the data directory")
+
+// Hold locks a directory for this process until the file is closed. Two wrappers with volumes of their own may have been given one data
+// directory: neither must remove what the other one builds. Not every file system has locks.
+func Hold(dir string) (*os.File, error) {
+	held, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if errors.Is(unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+		err = fmt.Errorf("%w: it restores data into %s; end it, or give this one a data-dir of its own", ErrInUse, dir)
+		return nil, errors.Join(err, held.Close())
+	}
+	return held, nil
 }
 
 // MountedWithin is a part of a data directory that is a mount point; empty if none is. It stays with the data that are set aside, and

@@ -73,7 +73,7 @@ func TestOneProcessAtATimeRestoresIntoADataDirectory(t *testing.T) {
 	}()
 	<-begun
 	_, err := plan.Build(t.Context(), source, restore.Options{})
-	require.ErrorContains(t, err, "cannot restore into "+plan.DataDir+": another process is about to")
+	require.ErrorContains(t, err, "cannot restore into "+plan.DataDir+": "+ErrInUse.Error())
 	close(goOn)
 	require.NoError(t, <-ended)
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/raft/v3/raftpb"
@@ -21,7 +22,7 @@ import (
 func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
-	s.Members = append(s.Members, Member{Name: "learner", PeerURLs: []string{"http://127.0.0.1:2"}, Learner: true})
+	s.Members["other"] = types.MustNewURLs([]string{"http://127.0.0.1:2"})
 	_, err := s.Build(t.Context(), source, restore.Options{})
 	require.NoError(t, err)
 
@@ -37,8 +38,7 @@ func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	require.EqualValues(t, apart+1, state.Commit)
 	require.Equal(t, []raftpb.Entry{{Term: firstTerm, Index: apart + 1}}, entries)
 	confState := confStateOf(t, s)
-	require.Len(t, confState.Voters, 1)
-	require.Len(t, confState.Learners, 1)
+	require.Len(t, confState.Voters, 2)
 	require.Equal(t, confState, *newest.ConfState)
 }
 
