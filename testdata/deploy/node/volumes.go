@@ -33,13 +33,8 @@ func (n *Node) provision(ctx context.Context) {
 func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	name := "pv-" + string(claim.UID)
 	folder := filepath.Join(n.dir, "disks", name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := n.makeDisk(folder); err != nil {
 		return err
-	}
-	if n.disks > 0 {
-		if err := unix.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%d", n.disks)); err != nil {
-			return err
-		}
 	}
 	_, err := n.client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -51,6 +46,19 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 		},
 	}, metav1.CreateOptions{})
 	return err
+}
+
+// makeDisk mounts a disk once, however often its claim is looked at before it is bound.
+func (n *Node) makeDisk(folder string) error {
+	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(folder, 0o755); os.IsExist(err) {
+		return nil
+	} else if err != nil || n.disks == 0 {
+		return err
+	}
+	return unix.Mount("tmpfs", folder, "tmpfs", 0, fmt.Sprintf("size=%d", n.disks))
 }
 
 func (n *Node) removeDisks() {
