@@ -176,7 +176,7 @@ func (c *chores) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.doubts(strings.Join(plan.Doubts, "; "))
+	c.doubts(strings.Join(plan.Unsafe, "; "))
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")
@@ -343,7 +343,7 @@ func (c *chores) verify(ctx context.Context) error {
 		return err
 	case full.Encrypted && !c.backups.options.Keys.Encrypts():
 		return errInTheClear
-	case full.Result != nil || full.Label == c.judged:
+	case full.Result != nil || full.Name() == c.judged:
 		return nil
 	}
 	if !c.canOpen() {

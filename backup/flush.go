@@ -325,7 +325,7 @@ func (s *spooled) leave(ctx context.Context, from writer.Spooled, why error) err
 	case !over && !s.torn:
 		return why
 	}
-	where, err := s.waiting.SetAside(func(writer.Spooled) bool { return true })
+	where, err := s.waiting.Preserve(func(writer.Spooled) bool { return true })
 	if err == nil {
 		s.options.Log.Warn().Err(why).Str("aside", where).Int64("from_revision", from.Position.Revision).
 			Msg("backups: what waited for the store can no longer go there, and is preserved")

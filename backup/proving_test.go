@@ -38,7 +38,7 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	made := *s.Facts().Kept.LastFull
 	require.NoError(t, s.End(soon(t)))
 	require.NoError(t, archive.New(s.store, &format.Keys{}).PutResult(t.Context(), archive.Result{
-		Cluster: made.Cluster, Generation: made.Generation, Full: made.Label, Revision: made.Revision,
+		Cluster: made.Cluster, Generation: made.Generation, Full: made.Name(), Revision: made.Revision,
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
 	s.Backups = s.another(t, &format.Keys{})

@@ -13,6 +13,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/recovery/peers"
 )
@@ -55,8 +57,7 @@ func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 
 // An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.
 func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	living := newWorld(t)
 	living.archive = w.archive
 	require.NoError(t, os.Rename(w.member.DataDir, living.member.DataDir))
@@ -96,12 +97,10 @@ func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
 	w, o := ofThree(t)
 	o.id, o.of = ours, 1
 	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
-	before := filepath.Join(t.TempDir(), "before")
-	require.NoError(t, os.CopyFS(before, os.DirFS(w.member.DataDir)))
+	w.copyVolume()
 	w.put("while it was down")
 	w.backUp(1)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.Rename(before, w.member.DataDir))
+	w.rollBack()
 	w.still = time.Hour
 	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
 	start, err := w.start(nil)
@@ -120,9 +119,18 @@ func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	o.listing, o.cluster, w.still = peers.Unlisted, 0xbeef, time.Hour
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
+	assert.Len(t, w.asides(), 1)
+}
+
+// It was compared a moment before, and the store has more.
+func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered(t *testing.T) {
+	w := usedWorld(t)
+	w.goesOn()
+	w.still = time.Nanosecond
+	w.store.Inject(memory.Fault{Op: memory.List, Prefix: w.manifest(), Times: 1, Err: store.ErrUnavailable})
+	require.NoError(t, w.run())
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1)
 }
 
@@ -153,8 +161,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 		"to the latest": {archive.Target{}, []string{"key", "only on the volume"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.put("only on the volume")
 			w.still = time.Hour
 			w.options.Flush = func(context.Context, string, datadir.Position) error { w.backUp(1); return nil }
@@ -176,8 +183,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 
 // It went on serving after its backups had gone on without it, and is started again.
 func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	living := filepath.Join(t.TempDir(), "living")
 	require.NoError(t, os.Rename(w.member.DataDir, living))
 	require.NoError(t, w.run())
@@ -190,6 +196,15 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 got after revision 2, from which generation 2 was restored")
 	assert.Len(t, w.asides(), 1)
+}
+
+// awaitsSilence has a generation be replaced that was silent for 90 s, and counts the pauses until then, of 31 s each.
+func (w *world) awaitsSilence() (waited *int) {
+	clock := time.Now()
+	w.still, w.now, waited = 90*time.Second, func() time.Time { return clock }, new(int)
+	w.store.Now = w.now
+	w.options.Pause = func(context.Context, int) { *waited++; clock = clock.Add(31 * time.Second) }
+	return waited
 }
 
 // endsWith adds the end of a session to generation 1.
@@ -208,17 +223,13 @@ func (w *world) endsWith(source format.Source) {
 func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 	for session, pauses := range map[string]int{"this": 0, "another": 3} {
 		t.Run(session, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.endsWith(format.Source{Session: session})
 			require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 			w.spoil()
-			clock, waited := time.Now(), 0
-			w.still, w.now = 90*time.Second, func() time.Time { return clock }
-			w.store.Now = w.now
-			w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+			waited := w.awaitsSilence()
 			require.NoError(t, w.run())
-			assert.Equal(t, pauses, waited)
+			assert.Equal(t, pauses, *waited)
 			assert.Len(t, w.generations(), 2)
 		})
 	}
@@ -227,20 +238,16 @@ func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
 // A copy of a volume, as from a snapshot of it, names the session of the process that still runs on the volume itself. What that session
 // has stored etcd had on its disk before, so data that lack it are a copy of theirs, or older ones.
 func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
 	w.copyVolume()
 	w.put("after the copy")
 	w.backUp(1)
 	w.endsWith(format.Source{Session: "this"})
 	w.rollBack()
-	clock, waited := time.Now(), 0
-	w.still, w.now = 90*time.Second, func() time.Time { return clock }
-	w.store.Now = w.now
-	w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+	waited := w.awaitsSilence()
 	require.NoError(t, w.run())
-	assert.Equal(t, 3, waited)
+	assert.Equal(t, 3, *waited)
 	keys, _ := w.keys()
 	assert.Contains(t, keys, "after the copy")
 }
@@ -248,15 +255,11 @@ func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
 // A copy that lacks nothing may run in another namespace: it waits while the store's owner writes. Once that is silent, it is the same
 // cluster with a new name.
 func TestDataOfAnotherNameWaitForTheOwnerOfTheStore(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.Owner = func(token string) string { return "second/" + token }
-	clock, waited := time.Now(), 0
-	w.still, w.now = 90*time.Second, func() time.Time { return clock }
-	w.store.Now = w.now
-	w.options.Pause = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
+	waited := w.awaitsSilence()
 	require.NoError(t, w.run())
-	assert.Equal(t, 3, waited)
+	assert.Equal(t, 3, *waited)
 	assert.Empty(t, w.asides())
 	assert.Len(t, w.generations(), 1)
 }

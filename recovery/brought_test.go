@@ -42,8 +42,7 @@ func TestNobodyRestoresBeforeAllHaveBroughtWhatOnlyTheirVolumesHave(t *testing.T
 			require.NoError(t, w.run())
 			assert.Equal(t, 3, pauses)
 			assert.True(t, o.brought, "this member has nothing to bring")
-			keys, _ := w.keys()
-			assert.Equal(t, []string{"acknowledged", "key"}, keys)
+			w.requireKeys("acknowledged", "key")
 		})
 	}
 }
@@ -66,8 +65,7 @@ func TestAMemberSaysThatItHasBroughtWhatItsVolumeHasAfterItDid(t *testing.T) {
 func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
 	for name, lacks := range map[string]bool{"the store has all of them": false, "the store lacks one": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.options.Request = &Request{ID: "back"}
 			if lacks {
 				w.put("more")

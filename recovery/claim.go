@@ -132,12 +132,6 @@ func (r *run) readPosition() (Event, Facts) {
 	}
 }
 
-// usedHere tells whether a restore of that id was done on this volume.
-func (r *run) usedHere(id string) (bool, error) {
-	kept, err := r.readRecord()
-	return slices.Contains(kept.Done, id), err
-}
-
 func (r *run) notePosition() (Event, Facts) {
 	return next(r.change(func(kept *record) { kept.Claim = &r.position }))
 }
@@ -157,11 +151,6 @@ func (r *run) sayUsed() {
 		r.options.Log.Info().Msgf("recovery: restore %q was done before, and is not done again; another one takes another --restore-id", r.options.Request.ID)
 	}
 	r.said = true
-}
-
-// rememberUsed keeps the id of a restore that was done elsewhere.
-func (r *run) rememberUsed() error {
-	return r.change(func(kept *record) { kept.use(r.options.Request.ID) })
 }
 
 // use adds the id of a restore that was done.
@@ -199,7 +188,7 @@ func (r *run) claimGeneration() (Event, Facts) {
 	switch {
 	case errors.Is(err, errNotAllHere):
 		return PeersSilent, Facts{Err: err}
-	case disbelieved(err):
+	case notVerified(err):
 		return ClaimLost, Facts{Err: err}
 	case err != nil:
 		return StoreSilent, Facts{Err: err}

@@ -17,14 +17,14 @@ import (
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery/peers"
 )
 
 // noted is a world in which a restore to revision 2 was about to be claimed, when the store went away and the pod was stopped.
 func noted(t *testing.T) *world {
 	t.Helper()
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("a mistake")
 	w.backUp(1)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
@@ -68,29 +68,20 @@ func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing = peers.Asking
 	w.options.Request = &Request{Target: archive.Target{}, ID: "drop"}
-	require.ErrorIs(t, w.runWith(func(action Action) error {
-		if action == ClaimGeneration {
-			return errCut
-		}
-		return nil
-	}), errCut)
+	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
 	w.options.Archive, w.options.Request = nil, nil
 	o.listing = peers.Started
 	err := w.run()
-	var refusal *Refusal
-	require.ErrorAs(t, err, &refusal)
-	assert.True(t, refusal.Final)
+	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
 	require.ErrorContains(t, err, "start with --backup-store")
 	assert.Empty(t, w.asides())
 	require.NoError(t, os.Remove(w.volume+"/"+positionFile), "the way out")
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 }
 
 func TestAPathThatEndsWithASlashIsTheSamePlace(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.spoil()
 	at := w.member.DataDir
 	w.member.DataDir += "/"
@@ -103,8 +94,7 @@ func TestAPathThatEndsWithASlashIsTheSamePlace(t *testing.T) {
 func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
 	for name, lost := range map[string]bool{"broken": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.spoil()
 			elsewhere := filepath.Join(t.TempDir(), "etcd")
 			require.NoError(t, os.Rename(w.member.DataDir, elsewhere))
@@ -118,8 +108,7 @@ func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
 			require.NoError(t, err, "the link is as it was")
 			assert.Equal(t, elsewhere, target)
 			w.member.DataDir = elsewhere
-			keys, _ := w.keys()
-			assert.Equal(t, []string{"key"}, keys)
+			w.requireKeys("key")
 			if !lost {
 				assert.Len(t, w.asides(), 1)
 			}
@@ -130,8 +119,7 @@ func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
 // Nothing can be given the name of a mount point. That has to be known before a generation is begun, since nothing else may come to
 // be opened after that.
 func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, os.Mkdir(w.member.DataDir, 0o700))
 	if err := unix.Mount(t.TempDir(), w.member.DataDir, "", unix.MS_BIND, ""); err != nil {
@@ -145,8 +133,7 @@ func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 
 // There is time to change that as long as the data are in order.
 func TestAMountPointIsWarnedOfInTime(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, w.run())
 	const warning = `if the data were lost or broken, they could not come back by themselves`
 	assert.NotContains(t, w.log.String(), warning)
@@ -161,8 +148,7 @@ func TestAMountPointIsWarnedOfInTime(t *testing.T) {
 
 // What is mounted there again would be a part of other data by then.
 func TestAMountPointWithinTheDataIsWarnedOf(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, w.run())
 	assert.NotContains(t, w.log.String(), "is a mount point")
 	log := filepath.Join(w.member.DataDir, "member", "wal")
@@ -177,19 +163,13 @@ func TestAMountPointWithinTheDataIsWarnedOf(t *testing.T) {
 // cutOff is a world in which a restore was cut off in front of an action.
 func cutOff(t *testing.T, before Action) *world {
 	t.Helper()
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("a")
 	w.backUp(1)
 	w.put("b")
 	w.backUp(1)
 	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "first"}
-	require.ErrorIs(t, w.runWith(func(action Action) error {
-		if action == before {
-			return errCut
-		}
-		return nil
-	}), errCut)
+	require.ErrorIs(t, w.cutAt(before), errCut)
 	return w
 }
 
@@ -201,20 +181,17 @@ func TestAnotherRestoreThanTheOneThatWasCutOffIsDoneBeforeEtcdOpens(t *testing.T
 			w := cutOff(t, before)
 			w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "second"}
 			require.NoError(t, w.run())
-			keys, _ := w.keys()
-			assert.Equal(t, []string{"key"}, keys)
+			w.requireKeys("key")
 			w.put("later")
 			require.NoError(t, w.run())
-			keys, _ = w.keys()
-			assert.Equal(t, []string{"key", "later"}, keys)
+			w.requireKeys("key", "later")
 		})
 	}
 }
 
 func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 	const said = "restore \\\"drop\\\" was done before"
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
 	assert.NotContains(t, w.log.String(), said, "it was done now")
@@ -230,14 +207,12 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 		assert.Equal(t, 1, strings.Count(w.log.String(), said), remembered)
 		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
 	}
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key", "later"}, keys)
+	w.requireKeys("key", "later")
 }
 
 // The flags may stay: they must not be in the way of a volume that is lost a year later.
 func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("a mistake")
 	w.backUp(1)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
@@ -253,8 +228,7 @@ func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
 			w.forget(archive.GenerationPrefix(old.Number))
 		}
 	}
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 	assert.Equal(t, []string{"drop"}, w.generations()[0].Restored)
 }
 
@@ -269,8 +243,7 @@ func (w *world) forget(prefix string) {
 
 // The store gets what a database has. Of an etcd that was killed the log has a moment more.
 func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	committed, err := os.ReadFile(w.database())
 	require.NoError(t, err)
 	w.put("a", "b")
@@ -288,9 +261,7 @@ func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
 	verify := w.options.Validate
 	w.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
 	err := w.run()
-	var refusal *Refusal
-	require.ErrorAs(t, err, &refusal)
-	assert.False(t, refusal.Final)
+	assert.Equal(t, exitcode.Clean, w.statusOf(err))
 	assert.DirExists(t, w.member.DataDir+restored, "it is claimed, and all there is")
 	w.options.Validate = verify
 	require.NoError(t, w.run())
@@ -306,7 +277,7 @@ func TestARestoreThatWasCutOffIsNoVolumeToBeginOn(t *testing.T) {
 		err := w.run()
 		var refusal *Refusal
 		require.ErrorAs(t, err, &refusal, before)
-		assert.True(t, refusal.Final)
+		assert.Equal(t, exitcode.EtcdFailed, refusal.Status())
 		require.ErrorContains(t, err, "start with --backup-store")
 	}
 	w := cutOff(t, Remember)
@@ -341,8 +312,7 @@ func some(apart int) int {
 
 // stricken is a world in which that has happened.
 func stricken(t *testing.T, disaster string) *world {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.copyVolume()
 	w.put("a")
 	w.backUp(1)

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// flushSpool brings into the store what waits for it, beyond what a valid volume has itself. Where the store does not answer
+// flushSpool brings into the store what waits for it, and is more than what a valid volume has itself. Where the store does not answer
 // for a moment that is waited for, as for any answer of it: the restore would take what it has, and what waits could not be added
 // to that any more.
 func (r *run) flushSpool() (Event, Facts) {
@@ -58,18 +58,18 @@ func mayAnswer(err error) bool {
 	return is(err, store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket, store.ErrSkewed)
 }
 
-// disbelieved tells whether the store has answered, and its answer is not believed: asking again does not help.
-func disbelieved(err error) bool {
+// notVerified tells whether the store has answered, and its answer is not believed: asking again does not help.
+func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
 
-// untold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
+// notTold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
 // trouble of backups alone, unless names suggest that the volume was put back.
-func (r *run) untold(ctx context.Context, why error) (Event, Facts) {
+func (r *run) notTold(ctx context.Context, why error) (Event, Facts) {
 	if r.asked && r.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", why, r.options.Request.ID)
 	}
-	if !disbelieved(why) {
+	if !notVerified(why) {
 		return r.silence(why)
 	}
 	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Volume == VolumeValid && !r.asked {
@@ -93,7 +93,7 @@ func (r *run) untold(ctx context.Context, why error) (Event, Facts) {
 // byNames says why a valid volume was perhaps put back, by what names in a store tell that is not believed otherwise: they
 // prove nothing, but a volume that was not put back has no less than they tell of. Any other trouble with the store is returned.
 func (r *run) byNames(ctx context.Context, why error) (older, err error) {
-	if !disbelieved(why) {
+	if !notVerified(why) {
 		return nil, why
 	}
 	told, err := r.options.Archive.Reported(ctx)
@@ -143,8 +143,8 @@ func (r *run) untrusted(now inStore) error {
 	return nil
 }
 
-// beyond is why what lies behind the latest revision does not come back; nil if nothing does, or if another one is asked for.
-func (r *run) beyond() error {
+// pastEnd is why what lies behind the latest revision does not come back; nil if nothing does, or if another one is asked for.
+func (r *run) pastEnd() error {
 	path, head := r.kept.path, r.kept.head
 	latest := !r.asked || r.options.Request.Target.Latest()
 	if path.PastEnd == nil && latest && path.Generation.Number == r.kept.newest.Number && head.Revision() > path.Revision {

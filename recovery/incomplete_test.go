@@ -62,9 +62,7 @@ func (w *world) requireRefused(says ...string) {
 	require.NoError(w.t, err)
 	generations := len(w.generations())
 	err = w.run()
-	var refusal *Refusal
-	require.ErrorAs(w.t, err, &refusal)
-	assert.Equal(w.t, exitcode.EtcdFailed, refusal.Status())
+	assert.Equal(w.t, exitcode.EtcdFailed, w.statusOf(err))
 	for _, said := range says {
 		assert.ErrorContains(w.t, err, said)
 	}
@@ -79,18 +77,16 @@ func (w *world) requireRefused(says ...string) {
 }
 
 func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("a")
 	w.backUp(1)
 	kept, err := w.archive.History(t.Context())
 	require.NoError(t, err)
-	newest := kept.Newest().Fulls[1].Label
+	newest := kept.Newest().Fulls[1].Name()
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, newest), Times: 3, Err: store.ErrNotFound})
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "key"}, keys)
+	w.requireKeys("a", "key")
 	assert.Equal(t, 3, strings.Count(w.log.String(), "it is looked for again"))
 }
 
@@ -117,21 +113,18 @@ func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[store.O
 }
 
 func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("a")
 	name := archive.SegmentName(1, w.ship().Position)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	w.options.Archive = archive.New(&late{w.store, name, 8}, &format.Keys{})
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "key"}, keys)
+	w.requireKeys("a", "key")
 	assert.Contains(t, w.log.String(), "lists what leads to 2")
 }
 
 func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.spoil()
 	w.options.Inspect = func(_ context.Context, path string) error {
 		return &fs.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
@@ -142,8 +135,7 @@ func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {
 // A cluster that went back and was lost before it had backed up anything is what it went back to.
 func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		w := newWorld(t)
-		w.used()
+		w := usedWorld(t)
 		to := stand(t, w.member.DataDir).Revision
 		w.put("a mistake")
 		w.backUp(1)
@@ -155,14 +147,12 @@ func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
 			w.options.Request = &Request{ID: "bring back"}
 		}
 		require.NoError(t, w.run())
-		keys, _ := w.keys()
-		assert.Equal(t, []string{"key"}, keys)
+		w.requireKeys("key")
 	}
 }
 
 func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
 	var r *Recovery
 	var waits, asks []Progress
@@ -232,8 +222,7 @@ func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T
 		"nobody trusts it, and etcd went on":    func(w *world) { w.put("a"); w.distrusts() },
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			happens(w)
 			w.opens()
 		})
@@ -271,8 +260,7 @@ func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) 
 		}, []string{"manifest.json", "put that object back"}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.goesOn()
 			of.happens(w)
 			err := w.run()
@@ -288,8 +276,7 @@ func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) 
 
 // A restore begins a generation before it has a full, with a reservation above all that was.
 func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.copyVolume()
 	w.spoil()
 	require.NoError(t, w.run())
@@ -303,16 +290,12 @@ func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *test
 }
 
 func TestALostVolumeComesBackThoughTheCertificateHasDecayed(t *testing.T) {
-	for what, lost := range map[string]func(w *world){
-		"empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "broken": (*world).spoil,
-	} {
-		w := newWorld(t)
-		w.used()
+	for what, lose := range losses {
+		w := usedWorld(t)
 		w.decays("cluster.json")
-		lost(w)
+		lose(w)
 		require.NoError(t, w.run(), what)
-		keys, _ := w.keys()
-		assert.Equal(t, []string{"key"}, keys, what)
+		w.requireKeys("key")
 	}
 }
 
@@ -328,14 +311,11 @@ func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
 		}, "cluster.json"},
 		"what it has": {func(w *world) { w.decays(w.manifest()) }, "manifest.json"},
 	} {
-		for how, lost := range map[string]func(w *world){
-			"empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "broken": (*world).spoil,
-		} {
+		for how, lose := range losses {
 			t.Run(what+", "+how, func(t *testing.T) {
-				w := newWorld(t)
-				w.used()
+				w := usedWorld(t)
 				of.happens(w)
-				lost(w)
+				lose(w)
 				err := w.run()
 				require.ErrorContains(t, err, of.says)
 				require.ErrorContains(t, err, "put that object back")
@@ -375,8 +355,7 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 		"broken": (*world).spoil,
 		"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
 	} {
-		w := newWorld(t)
-		w.used()
+		w := usedWorld(t)
 		disaster(w)
 		asked := w.leavesWaiting()
 		w.options.FlushSpool = func(_ context.Context, data archive.Identity, _ int64) error {
@@ -391,8 +370,7 @@ func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
 }
 
 func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.leavesWaiting()
 	var told archive.Identity
 	var reaches int64
@@ -407,8 +385,7 @@ func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
 
 func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 	for _, silence := range []error{&store.Unavailable{}, context.DeadlineExceeded, store.ErrDenied} {
-		w := newWorld(t)
-		w.used()
+		w := usedWorld(t)
 		require.NoError(t, os.RemoveAll(w.member.DataDir))
 		pauses := 0
 		w.options.Pause = func(context.Context, int) { pauses++; assert.Len(t, w.generations(), 1) }
@@ -421,8 +398,7 @@ func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 }
 
 func TestABrokenVolumeIsNotReplacedWhileWhatWaitsIsNotInTheStore(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.spoil()
 	w.options.Pause = func(context.Context, int) { assert.Len(t, w.generations(), 1) }
 	asked := w.leavesWaiting(&store.Unavailable{})
@@ -455,8 +431,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 		"others were always faster":       {fmt.Errorf("segment 7: %w", store.ErrExists), exitcode.Clean},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			require.NoError(t, os.RemoveAll(w.member.DataDir))
 			w.leavesWaiting(of.why)
 			err := w.run()
@@ -471,8 +446,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 // Nothing is wrong with it, and it must not be moved away.
 func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
 	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
-		w := newWorld(t)
-		w.used()
+		w := usedWorld(t)
 		w.spoil()
 		w.leavesWaiting(fmt.Errorf("the last segment: %w", lacking))
 		err := w.run()
@@ -493,8 +467,7 @@ func (w *world) statusOf(err error) exitcode.Code {
 }
 
 func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.leavesWaiting()
 	at := func(path, when string) string {
 		parsed, err := time.Parse("2006-01-02", when)

@@ -72,8 +72,7 @@ func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
 
 			w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "we know"}
 			require.NoError(t, w.run(), "who asks for a revision gets that")
-			keys, _ := w.keys()
-			assert.Equal(t, []string{"key"}, keys)
+			w.requireKeys("key")
 		})
 	}
 }

@@ -36,7 +36,7 @@ func (s inStore) etcd() string { return cmp.Or(s.newest.Etcd, s.first.Etcd) }
 // nothing for ever, and it may decay: the first generation names the cluster as well.
 func (r *run) born(ctx context.Context) (s inStore, err error) {
 	first, why := r.options.Archive.Cluster(ctx)
-	if why != nil && !errors.Is(why, store.ErrNotFound) && !disbelieved(why) {
+	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
 		return s, why
 	}
 	generations, err := r.options.Archive.Generations(ctx)
@@ -46,7 +46,7 @@ func (r *run) born(ctx context.Context) (s inStore, err error) {
 	case why == nil:
 	case len(generations) > 0:
 		first = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
-	case disbelieved(why):
+	case notVerified(why):
 		return s, why
 	}
 	s = inStore{first: first, generations: generations, newest: lastOf(generations)}
@@ -216,8 +216,14 @@ func (r *run) identify() error {
 		is, err = r.foundCluster()
 	case !valid && r.survey.ID != "":
 		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
-	case !valid && r.decision.Result != RestoreData:
-		is, err = r.joined()
+	case !valid && r.decision.Result != RestoreData: // it gets its data from others that tell none
+		ctx, cancel := context.WithTimeout(r.ctx, brief)
+		defer cancel()
+		var there inStore
+		is = archive.Identity{}
+		if there, err = r.born(ctx); err == nil && there.first.Cluster != "" {
+			is = there.identity()
+		}
 	}
 	if err != nil && r.decision.Result == FoundCluster && !errors.Is(err, store.ErrDenied) {
 		return fmt.Errorf("a new cluster has no name yet: %w; %s", err, reachStore)
@@ -254,15 +260,4 @@ func (r *run) foundCluster() (archive.Identity, error) {
 		err = fmt.Errorf("%s was founded at this moment by %s", r.options.Archive, there.Owner)
 	}
 	return archive.Identity{Cluster: there.Cluster, Generation: 1}, err
-}
-
-// joined is the identity of a member that gets its data from others that tell none.
-func (r *run) joined() (is archive.Identity, err error) {
-	ctx, cancel := context.WithTimeout(r.ctx, brief)
-	defer cancel()
-	there, err := r.born(ctx)
-	if err != nil || there.first.Cluster == "" {
-		return is, err
-	}
-	return there.identity(), nil
 }

@@ -99,8 +99,7 @@ func TestMembersThatFoundAStoreTogetherHaveOneID(t *testing.T) {
 }
 
 func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	w.options.Owner = func(token string) string { return "second/" + token }
 	said := w.refused()
@@ -116,8 +115,7 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 	require.Len(t, all, 2)
 	assert.Equal(t, "second/etcd-cluster", all[1].Owner)
 	assert.Equal(t, []string{"second/etcd-cluster"}, all[1].Adopted)
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 
 	w.options.Owner = nil
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
@@ -127,8 +125,7 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 
 // It may be a copy of the owner's volume.
 func TestAVolumeThatIsBehindDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.copyVolume()
 	w.put("after the copy")
 	w.backUp(1)
@@ -183,8 +180,7 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 		"a copy": func(w *world) { w.put("of its own") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			of(w)
 			w.options.Adopt = ours
 			before := stand(t, w.member.DataDir)
@@ -213,8 +209,7 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 
 // A copy of the cluster's own data is adopted, and later another one. The flag stays where it is, so it takes another word.
 func TestAnotherCopyIsAdoptedByThePersonWhoNamesTheGenerationThatItEnds(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("of the first copy")
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
@@ -255,8 +250,7 @@ func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 		"before the volume remembers that": {memory.Fault{Times: 0, Op: memory.Delete}, func(w *world) { w.plain() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.plain()
 			w.options.Adopt = ours
 			w.store.Inject(of.fault)
@@ -341,9 +335,7 @@ func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
 			w.store.Heal()
 		}
 	}
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Equal(t, 3, pauses)
 	assert.Contains(t, w.log.String(), "neither the volume nor the store tells")
 }
@@ -352,16 +344,13 @@ func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
 func TestAMemberJoinsTheRestoredClusterByTheIDOfItsStore(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing, o.cluster, o.id, o.of = peers.Unlisted, 0xbeef, ours, 2
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Len(t, w.asides(), 1, "its data are of generation 1")
 	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 }
 
 func TestAnIdentityThatCannotBeReadIsForPeople(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, archive.IdentityFile), []byte("{"), 0o600))
 	err := w.run()
 	require.ErrorContains(t, err, "move that file away")

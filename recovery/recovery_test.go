@@ -21,8 +21,7 @@ import (
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
 func TestAValidVolumeIsLeftAlone(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.put("another key")
 	before := stand(t, w.member.DataDir)
 	require.NoError(t, w.run())
@@ -32,8 +31,7 @@ func TestAValidVolumeIsLeftAlone(t *testing.T) {
 }
 
 func TestALostVolumeComesBackAsANewClusterAboveEveryRevision(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	before := stand(t, w.member.DataDir)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
@@ -59,26 +57,23 @@ func TestALostVolumeComesBackAsANewClusterAboveEveryRevision(t *testing.T) {
 }
 
 func TestABrokenVolumeIsSetAsideAndComesBack(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.spoil()
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 	require.Len(t, w.asides(), 1)
 	assert.FileExists(t, filepath.Join(w.asides()[0], "member", "snap", "db"), "nothing is deleted")
 }
 
 func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	before := stand(t, w.member.DataDir).Revision
 	w.put("a", "b", "c")
 	w.backUp(1)
 	kept, err := w.archive.History(t.Context())
 	require.NoError(t, err)
 	fulls := kept.Newest().Fulls
-	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Label)))
+	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Name())))
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	var ended []Outcome
 	w.options.Ended = func(o Outcome) { ended = append(ended, o) }
@@ -93,31 +88,24 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 }
 
 func TestAVolumeThatWasRolledBackIsSetAsideAndComesBack(t *testing.T) {
-	w := newWorld(t)
-	w.used()
-	old := filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(old, os.DirFS(w.member.DataDir)))
+	w := usedWorld(t)
+	w.copyVolume()
 	w.put("a", "b", "c")
 	w.backUp(1)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.CopyFS(w.member.DataDir, os.DirFS(old)))
+	w.rollBack()
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "b", "c", "key"}, keys)
+	w.requireKeys("a", "b", "c", "key")
 	assert.Len(t, w.asides(), 1)
 }
 
 func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
-	w := newWorld(t)
-	w.used()
-	old := filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(old, os.DirFS(w.member.DataDir)))
+	w := usedWorld(t)
+	w.copyVolume()
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
 	w.put("of the restored cluster")
 	w.backUp(2)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.CopyFS(w.member.DataDir, os.DirFS(old)))
+	w.rollBack()
 	require.NoError(t, w.run())
 	keys, revision := w.keys()
 	assert.Equal(t, []string{"key", "of the restored cluster"}, keys)
@@ -154,8 +142,7 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 }
 
 func TestGoingBackHappensOnce(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	to := stand(t, w.member.DataDir).Revision
 	w.put("a mistake")
 	w.backUp(1)
@@ -166,40 +153,33 @@ func TestGoingBackHappensOnce(t *testing.T) {
 	}
 	w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 	assert.Len(t, w.asides(), 1)
 	assert.Equal(t, []string{w.member.DataDir}, flushed)
 
 	w.put("later")
 	require.NoError(t, w.run())
-	keys, _ = w.keys()
-	assert.Equal(t, []string{"key", "later"}, keys, "the id was used")
+	w.requireKeys("key", "later") // the id was used
 
 	w.backUp(2)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
 	require.NoError(t, w.run())
-	keys, _ = w.keys()
-	assert.Equal(t, []string{"key", "later"}, keys, "the store remembers it, too")
+	w.requireKeys("key", "later") // the store remembers it, too
 }
 
 func TestATargetThatIsNotKeptMovesNothing(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 4711}, ID: "drop"}
 	err := w.run()
-	var refusal *Refusal
-	require.ErrorAs(t, err, &refusal)
-	assert.True(t, refusal.Configuration)
+	assert.Equal(t, exitcode.BadConfig, w.statusOf(err))
 	require.ErrorContains(t, err, "revision 4711 is not kept")
 	require.ErrorContains(t, err, "revisions 2 to 2")
 	assert.Empty(t, w.asides())
 }
 
 func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.Never = true
 	require.NoError(t, w.run())
 	w.spoil()
@@ -213,14 +193,10 @@ func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
 
 // Nothing but a volume without data of use waits for the store, and says what to do about that.
 func TestAVolumeWithoutDataWaitsForTheStore(t *testing.T) {
-	for name, spoil := range map[string]func(*world){
-		"broken": (*world).spoil,
-		"empty":  func(w *world) { require.NoError(t, os.RemoveAll(w.member.DataDir)) },
-	} {
+	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
-			spoil(w)
+			w := usedWorld(t)
+			lose(w)
 			w.store.Inject(memory.Fault{Op: memory.Get, Times: 20, Err: store.ErrDenied})
 			w.ticks(time.Second)
 			require.NoError(t, w.run())
@@ -234,8 +210,7 @@ func TestAVolumeWithoutDataWaitsForTheStore(t *testing.T) {
 func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 	for _, cause := range []error{store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket} {
 		t.Run(cause.Error(), func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			began := w.ticks(time.Second)
 			w.store.Inject(memory.Fault{Err: cause})
 			r := w.recovery()
@@ -256,8 +231,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 
 // A store that takes each question and never answers holds valid data up no longer than one that says no.
 func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
 		<-ctx.Done()
 		return ctx.Err()
@@ -270,16 +244,14 @@ func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 }
 
 func TestAVolumeThatTheStoreMayKnowBetterAboutWaits(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Get, Times: 5, Err: store.ErrUnavailable})
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "it is waited for")
 }
 
 func TestAMemberAloneWithoutAStore(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.options.Archive = nil
 	before := stand(t, w.member.DataDir)
 	require.NoError(t, w.run())

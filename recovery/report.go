@@ -139,7 +139,7 @@ func (r *run) target() string {
 
 // tellLoss says in numbers what comes back and what does not, before anything is done, if that is all that the store can give.
 func (r *run) tellLoss() (Event, Facts) {
-	switch why := r.beyond(); {
+	switch why := r.pastEnd(); {
 	case errors.Is(why, format.ErrUntrusted):
 		return Answered, Facts{Told: StoreLocked, Err: why}
 	case why != nil && r.mayCome(why): // what is damaged stays so, and is told of
@@ -169,8 +169,8 @@ func (r *run) sayLoss() {
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
 		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.leftBehind()+r.undone())
-	if beyond := r.kept.path.PastEnd; beyond != nil {
-		loss += "; what follows in the store cannot be read: " + beyond.Error()
+	if why := r.kept.path.PastEnd; why != nil {
+		loss += "; what follows in the store cannot be read: " + why.Error()
 	}
 	if r.Progress().Loss == loss {
 		return // it was said, and nothing has come into the store since
@@ -214,19 +214,19 @@ func (r *run) undone() string {
 	}
 }
 
-// flushVolume brings what only the volume has into the store. That it fails is no reason to stop: the volume is set aside.
+// flushVolume brings what only the volume has into the store. That it fails is no reason to stop: the volume is preserved.
 func (r *run) flushVolume() (Event, Facts) {
 	if r.options.Flush == nil || r.behind(r.kept) {
 		return Flushed, Facts{}
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, flushPatience)
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
 	if err := r.options.Flush(ctx, r.member.DataDir, r.stands); err != nil {
 		r.sayKeptBack(err)
 		return Flushed, Facts{Err: err}
 	}
-	if beyond := r.stands.HighestRevision - r.stands.Revision; beyond > 0 {
-		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log only, since it was killed; the store does not get them, and the preserved copy keeps them", beyond)
+	if logged := r.stands.HighestRevision - r.stands.Revision; logged > 0 {
+		r.options.Log.Warn().Msgf("recovery: the last changes, up to %d, are in etcd's log only, since it was killed; the store does not get them, and the preserved copy keeps them", logged)
 	}
 	return Flushed, Facts{}
 }
@@ -238,14 +238,11 @@ func (r *run) sayKeptBack(why error) {
 	defer cancel()
 	head, err := r.options.Archive.Head(ctx, r.kept.newest.Number)
 	if err == nil && head.Revision() >= r.stands.Revision {
-		r.options.Log.Info().Err(why).Msg("recovery: the store has every revision of the volume; leases and users that have changed since stay on the volume, set aside")
+		r.options.Log.Info().Err(why).Msg("recovery: the store has every revision of the volume; leases and users that have changed since stay in the preserved copy")
 		return
 	}
 	r.options.Log.Warn().Err(why).Msg("recovery: the store does not get everything that the volume has; the preserved copy keeps it")
 }
-
-// flushPatience is how long the store may take for what only the volume has.
-const flushPatience = 2 * time.Minute
 
 // advance tells how far building is.
 func (r *run) advance(began time.Time, now restore.Progress) {
@@ -279,29 +276,17 @@ func (r *run) foresee() {
 
 // Refusal is why etcd may not open the data directory.
 type Refusal struct {
-	// Final says that waiting does not help: somebody has to do something.
-	Final bool
-	// Configuration says that what is asked for cannot be: a target that is not kept, or a member that is not alone.
-	Configuration bool
-
 	sentence string
 	cause    error
+	status   exitcode.Code
 }
 
 // Error is a sentence that names the way out.
 func (r *Refusal) Error() string { return r.sentence }
 
-// Status is what a process exits with that cannot go on; 0 if it should try again.
-func (r *Refusal) Status() exitcode.Code {
-	switch {
-	case r.Configuration:
-		return exitcode.BadConfig
-	case r.Final:
-		return exitcode.EtcdFailed
-	default:
-		return exitcode.Clean
-	}
-}
+// Status is what a process exits with that cannot go on: BadConfig where what is asked for cannot be, and EtcdFailed where somebody has to
+// do something else. It is Clean if it should try again.
+func (r *Refusal) Status() exitcode.Code { return r.status }
 
 // Unwrap is what the volume, or the store, has to do with it.
 func (r *Refusal) Unwrap() error { return r.cause }
@@ -322,9 +307,14 @@ func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
 	if out := r.wayOut(row, payload.Err); out != "" {
 		reason += "; " + out
 	}
-	return &Refusal{
-		Final: row.On != Broke, Configuration: row.On == Decline, sentence: reason, cause: payload.Err,
+	status := exitcode.EtcdFailed
+	switch row.On { //nolint:exhaustive // the others are for people
+	case Broke:
+		status = exitcode.Clean
+	case Decline:
+		status = exitcode.BadConfig
 	}
+	return &Refusal{sentence: reason, cause: payload.Err, status: status}
 }
 
 // Ways out of what the store says of itself, of which nothing comes back before it is in order.

@@ -38,8 +38,7 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 		}, "; nothing is known to be lost\""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			head, err := w.archive.Head(t.Context(), 1)
 			require.NoError(t, err)
 			of.happen(w)
@@ -106,18 +105,15 @@ func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *test
 
 // A rule of a bucket that lets go of what is old lets go of that first, as it is the oldest.
 func TestABirthCertificateThatIsGoneMakesNoVolumeThatWasLostANewOne(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 }
 
 func TestBackupsThatNothingNamesAreNoReasonToBeginAnew(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
@@ -166,9 +162,7 @@ func TestNothingIsClaimedOnceTheOthersAreBackWithTheirData(t *testing.T) {
 		w, o := allGone(t)
 		require.ErrorIs(t, w.runWith(before(ClaimGeneration, func() error { return errCut })), errCut)
 		back(o)
-		start, err := w.start(nil)
-		require.NoError(t, err)
-		assert.Equal(t, takenIn, start)
+		w.requireTakenIn()
 		assert.Len(t, w.generations(), 1)
 		assert.Empty(t, w.leftovers())
 	})
@@ -196,8 +190,7 @@ func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
 	require.Len(t, w.generations(), 2)
 	o.listing = peers.Unknown
 	require.NoError(t, w.run())
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
+	w.requireKeys("key")
 	assert.Len(t, w.generations(), 2)
 }
 
@@ -215,8 +208,7 @@ func (f *forgetful) List(ctx context.Context, prefix, after string) iter.Seq2[st
 }
 
 func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	lists := &forgetful{Store: w.store}
 	w.options.Archive = archive.New(lists, w.archive.Keys())

@@ -11,7 +11,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
@@ -20,9 +19,13 @@ import (
 // askThePeers finds out how the other members have this one. There is no answer that cannot be asked for again, so no step of
 // a return needs to be remembered: the cluster's own list of members says how far it is.
 func (r *run) askThePeers() (Event, Facts) {
+	restore := ""
+	if r.asked {
+		restore = r.options.Request.ID
+	}
 	r.survey = r.member.Peers.Ask(r.ctx, peers.Self{
 		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Alone: r.stands.VotesAlone(), Index: r.stands.Index,
-		Holds: r.holds(), Restore: r.restore(), Brought: r.core.Facts.Brought || r.options.Archive == nil,
+		Holds: r.holds(), Restore: restore, Brought: r.core.Facts.Brought || r.options.Archive == nil,
 	})
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
@@ -53,7 +56,7 @@ func (r *run) roomFor(c *peers.Survey) error {
 		return err
 	}
 	wayOut := "enlarge it"
-	for _, old := range r.asides(func(preserved.Copy) bool { return false }) {
+	for _, old := range r.preserved(func(preserved.Copy) bool { return false }) {
 		wayOut += ", or delete " + old.Path
 	}
 	return fmt.Errorf("the data of the others do not fit: %w: %s", err, wayOut)
@@ -73,14 +76,6 @@ func (r *run) holds() peers.Holds {
 	}
 }
 
-// restore is the id of the restore that is asked for and was not done.
-func (r *run) restore() string {
-	if !r.asked {
-		return ""
-	}
-	return r.options.Request.ID
-}
-
 // because is what people are told beside the reason of the row.
 func (r *run) because(c *peers.Survey) error {
 	switch {
@@ -97,7 +92,10 @@ func (r *run) because(c *peers.Survey) error {
 	case c.Silent != nil && (c.Listing == peers.Claimed || r.older != nil && c.Cluster == ""):
 		return fmt.Errorf("%w; %s", lacking(c), r.lostForGood())
 	case c.Silent != nil && c.Listing == peers.Unknown:
-		return r.orWithout(lacking(c))
+		if r.options.Archive == nil || r.core.Facts.Volume == VolumeValid {
+			return lacking(c)
+		}
+		return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and the same --restore-id", lacking(c))
 	case c.Outdated != nil:
 		return c.Outdated
 	default:
@@ -111,14 +109,6 @@ func lacking(c *peers.Survey) error {
 		return fmt.Errorf("%w; %w", c.Outdated, c.Silent)
 	}
 	return c.Silent
-}
-
-// orWithout adds the way out where those that are waited for never come.
-func (r *run) orWithout(silent error) error {
-	if r.options.Archive == nil || r.core.Facts.Volume == VolumeValid {
-		return silent
-	}
-	return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and the same --restore-id", silent)
 }
 
 // lostForGood is the way out where too few members are left to bring back the rest.
@@ -175,7 +165,7 @@ func (r *run) addMember() (Event, Facts) {
 	return Entered, Facts{}
 }
 
-// tellPeers comes before a generation is begun: whoever finds that in the store, and then calls the roll, must not hear of this
+// tellPeers comes before a generation is begun: whoever finds that in the store, and then asks the others, must not hear of this
 // member as one without data.
 func (r *run) tellPeers() (Event, Facts) {
 	if r.member.Peers != nil {
@@ -189,9 +179,6 @@ func (r *run) adoptCluster() (Event, Facts) {
 	r.joins = r.survey.InitialCluster(r.member.Name)
 	return "", Facts{}
 }
-
-// barelyBegun says that a data directory is of an etcd that was killed before it had stored anything: it counts as empty.
-func barelyBegun(stands datadir.Position) bool { return stands.Members == 0 && stands.Index == 0 }
 
 // waitsAnew says that the peers are waited for, for another reason than before.
 func (r *run) waitsAnew(event Event, payload Facts, decision statemachine.Decision, reason string) bool {
@@ -215,7 +202,9 @@ func (r *run) findSuccessor(c *peers.Survey) {
 	}
 	switch {
 	case r.stands.ClusterID == 0 || c.Cluster == id && c.Listing != peers.Claimed:
-		r.identity.Generation = max(r.identity.Generation, generationOf(c, r.identity))
+		if r.identity.Known() && c.ID == r.identity.Cluster { // they have adopted a store meanwhile
+			r.identity.Generation = max(r.identity.Generation, c.Generation)
+		}
 	case c.Cluster != "" && c.Cluster != id:
 		r.compareClusters(c, id)
 	case r.core.Facts.Volume == VolumeValid: // what is not waits for the others in any case
@@ -244,15 +233,6 @@ func (r *run) diedOfThem() error {
 		return nil
 	}
 	return errors.New("etcd died of them at its last start: they lack what this member has confirmed to its leader")
-}
-
-// generationOf is the one that members of one cluster of etcd's have told, if the volume is of the same cluster: they have adopted a store
-// meanwhile.
-func generationOf(c *peers.Survey, is archive.Identity) int {
-	if !is.Known() || c.ID != is.Cluster {
-		return 0
-	}
-	return c.Generation
 }
 
 // notOurs says that the others are not of this member's cluster, so that their members are not changed. The volume tells whose it is, or the

@@ -51,9 +51,7 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 			w, o := ofThree(t)
 			of.happens(w, o)
 			asked := len(w.store.Calls())
-			start, err := w.start(nil)
-			require.NoError(t, err)
-			assert.Equal(t, takenIn, start)
+			w.requireTakenIn()
 			assert.Len(t, w.asides(), of.asides)
 			assert.Equal(t, of.changes, o.changes)
 			assert.NoDirExists(t, filepath.Join(w.member.DataDir, "member"))
@@ -89,9 +87,7 @@ func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
 	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Zero(t, o.silent)
 	assert.Len(t, w.asides(), 1)
 	assert.Equal(t, []string{"added"}, o.changes)
@@ -170,9 +166,7 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	o.listing = peers.Unknown
 	w.options.Pause = func(context.Context, int) { o.listing = peers.Started }
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Contains(t, w.log.String(), "one of the others may have data")
 }
 
@@ -201,13 +195,7 @@ func TestBrokenDataOfAnotherClusterStayWhereTheyAre(t *testing.T) {
 	w, o := ofThree(t)
 	w.spoil()
 	o.cluster = 0xabc
-	ctx, cancel := context.WithCancel(t.Context())
-	w.options.Pause = func(context.Context, int) { cancel() }
-	_, err := w.startWithin(ctx, nil)
-	require.ErrorIs(t, err, context.Canceled)
-	assert.Empty(t, w.asides())
-	assert.Empty(t, o.changes)
-	assert.Contains(t, w.log.String(), "the others are cluster abc")
+	assert.Contains(t, w.waits(o), "the others are cluster abc")
 }
 
 // The cluster's list of members is what a return goes on from, wherever it is cut off.
@@ -337,8 +325,7 @@ func (o *others) change(what string, to Listing) error {
 // ofThree is a member whose cluster has two others.
 func ofThree(t *testing.T) (*world, *others) {
 	t.Helper()
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	o := &others{listing: peers.Started, cluster: stand(t, w.member.DataDir).ClusterID}
 	w.member.Alone, w.member.Name, w.member.Peers = false, "m-2", o
 	return w, o

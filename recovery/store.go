@@ -17,12 +17,13 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/preserved"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
 
 const (
-	patience = 2 * time.Minute // for a question to the store, or a claim
+	patience = 2 * time.Minute // for a question to the store, what only the volume has, or a claim
 	// margin is how many revisions may have been handed out since the store was last told: no client sees one twice.
 	margin = archive.Margin
 )
@@ -33,12 +34,12 @@ func (r *run) askTheStore() (Event, Facts) {
 	defer cancel()
 	now, owner, err := r.ask(ctx)
 	if err != nil {
-		return r.untold(ctx, err)
+		return r.notTold(ctx, err)
 	}
 	r.silentSince = time.Time{}
 	r.kept = now
 	if r.asked && r.usedBefore(now) { // so that the next start need not ask the store
-		if err := r.rememberUsed(); err != nil {
+		if err := r.change(func(kept *record) { kept.use(r.options.Request.ID) }); err != nil {
 			return broke(err)
 		}
 		r.asked = false
@@ -57,7 +58,7 @@ func (r *run) askTheStore() (Event, Facts) {
 		}
 	}
 	r.silent = 0
-	why := r.doubt(owner)
+	why := r.about(owner)
 	if owner == StoreOurs && now.path.Revision == 0 {
 		owner = StoreBare
 	}
@@ -67,7 +68,7 @@ func (r *run) askTheStore() (Event, Facts) {
 // silence is the answer of a store that cannot be asked now.
 func (r *run) silence(why error) (Event, Facts) {
 	told := StoreAway
-	if r.now().Sub(r.silentSince) >= r.serveAfter {
+	if !r.silentSince.IsZero() && r.now().Sub(r.silentSince) >= r.serveAfter {
 		told = StoreLongAway
 	}
 	return Answered, Facts{Told: told, Err: why}
@@ -138,8 +139,8 @@ func (r *run) findEnd() (Event, Facts) {
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
-// doubt says why a store is not asked any further.
-func (r *run) doubt(owner StoreState) error {
+// about is what people are told of the store beside the reason of the rule: whose it is, or what it lacks.
+func (r *run) about(owner StoreState) error {
 	switch {
 	case owner == StoreOthers:
 		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)
@@ -243,11 +244,7 @@ func (r *run) buildData() (Event, Facts) {
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
 func (r *run) above() int64 {
-	highest := max(r.kept.path.Revision, r.stands.HighestRevision)
-	if !r.kept.head.Empty() {
-		highest = max(highest, r.kept.head.Revision())
-	}
-	return archive.Above(r.kept.reserved.Revision, highest)
+	return archive.Above(r.kept.reserved.Revision, max(r.kept.path.Revision, r.stands.HighestRevision, r.endOfBackups()))
 }
 
 // plan is the position of what was built.
@@ -261,7 +258,7 @@ func (r *run) plan(result seed.Result) position {
 			Adopted:  r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        r.kept.head.Position, Aside: r.asideName(), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+		Head:        r.kept.head.Position, Aside: preserved.Name(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,8 +15,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
-	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -120,9 +117,7 @@ func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *te
 	w.goesOn()
 	w.waits(o)
 	o.listing, o.outdated = peers.Started, errors.New("of one voting member")
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
+	w.requireTakenIn()
 	assert.Len(t, w.asides(), 1)
 }
 
@@ -168,8 +163,7 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 	start, err := w.start(nil)
 	require.NoError(t, err)
 	assert.Empty(t, start, "it is the cluster")
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "key"}, keys)
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1, "nothing is deleted")
 	assert.Len(t, w.generations(), 2)
 	assert.Empty(t, o.changes)
@@ -260,15 +254,8 @@ func (w *world) emptyStore() {
 // backUpAs makes a full of what is on the volume, in a member's name.
 func (w *world) backUpAs(member string) {
 	w.t.Helper()
-	stands := stand(w.t, w.member.DataDir)
 	w.found(at)
-	database, err := os.Open(w.database())
-	require.NoError(w.t, err)
-	defer database.Close()
-	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
-		Cluster: ours, Generation: 1, Revision: stands.Revision, Chain: format.Seed(ours, 1, stands.Revision), Time: at, Reason: "asked for", Member: member,
-	}, database)
-	require.NoError(w.t, err)
+	w.putFullAs(member, ours, 1, at)
 }
 
 // cameFurther has the store know that the cluster had come to a revision that the volume does not have.
@@ -279,10 +266,8 @@ func (w *world) cameFurther() {
 
 // A volume that was put back, or copied, and written to since has the same identity.
 func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
-	w := newWorld(t)
-	w.used()
-	w.older = filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w := usedWorld(t)
+	w.copyVolume()
 	w.put("a", "b", "c")
 	w.backUp(1)
 	w.rollBack()
@@ -337,10 +322,8 @@ func (w *world) joinedBy(ids ...string) {
 
 // Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
 func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
-	w := newWorld(t)
-	w.used()
-	w.older = filepath.Join(t.TempDir(), "old")
-	require.NoError(t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
+	w := usedWorld(t)
+	w.copyVolume()
 	w.put("a")
 	w.backUp(1)
 	w.rollBack()
@@ -352,7 +335,6 @@ func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
 	require.ErrorIs(t, err, errCut)
 	_, err = w.recovery().prepare(t.Context(), w.member, broken)
 	require.NoError(t, err)
-	keys, _ := w.keys()
-	assert.Equal(t, []string{"a", "key"}, keys)
+	w.requireKeys("a", "key")
 	assert.Len(t, w.asides(), 1)
 }

@@ -36,8 +36,7 @@ func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
 			require.NoError(t, err)
 			assert.Empty(t, start, "it is the cluster")
 			assert.True(t, o.told)
-			keys, _ := w.keys()
-			assert.Equal(t, []string{"key"}, keys)
+			w.requireKeys("key")
 			assert.Len(t, w.asides(), of.asides)
 			assert.Len(t, w.generations(), 2)
 			assert.Empty(t, o.changes)
@@ -122,19 +121,8 @@ func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
-	ctx, cancel := context.WithCancel(t.Context())
-	waits := 0
-	w.options.Pause = func(context.Context, int) {
-		if waits++; waits == 3 {
-			cancel()
-		}
-	}
-	_, err := w.startWithin(ctx, nil)
-	require.ErrorIs(t, err, context.Canceled)
-	assert.Empty(t, w.asides())
+	assert.Contains(t, w.waits(o), "ask for the same restore")
 	assert.Len(t, w.generations(), 1)
-	assert.Empty(t, o.changes)
-	assert.Contains(t, w.log.String(), "ask for the same restore")
 }
 
 // What was claimed after a crash, while the cluster lives on, would be a second one.
@@ -142,12 +130,7 @@ func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	o.listing = peers.Founding
-	require.ErrorIs(t, w.runWith(func(action Action) error {
-		if action == ClaimGeneration {
-			return errCut
-		}
-		return nil
-	}), errCut)
+	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
 	other := newWorld(t)
 	other.used()
 	other.put("a", "b")

@@ -30,9 +30,6 @@ const (
 
 func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
-// asideName is where the data directory goes now.
-func (r *run) asideName() string { return preserved.Name(r.member.DataDir, time.Now()) }
-
 // whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
 func (r *run) whatIsThere() (string, error) {
 	if there, err := holdsMember(r.restoredDir()); there || err != nil {
@@ -72,8 +69,8 @@ func (r *run) dropUnfinished() (Event, Facts) {
 
 // validateVolume looks at the data directory in use.
 func (r *run) validateVolume() (Event, Facts) {
-	if there, err := holdsMember(r.member.DataDir); there || err != nil {
-		r.tellOfData()
+	if there, err := holdsMember(r.member.DataDir); (there || err != nil) && r.member.Peers != nil {
+		r.member.Peers.Tell(peers.Self{Holds: peers.Data}) // at once: to validate them takes time
 	}
 	r.result = r.examine(r.ctx)
 	if r.ctx.Err() != nil {
@@ -101,20 +98,18 @@ func (r *run) validateVolume() (Event, Facts) {
 // examined is the event of a data directory that was looked at; there says whether it has anything of etcd's.
 func (r *run) examined(there bool) (Event, Facts) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.result != nil
-	found := condition(there, r.result)
-	if found == VolumeValid && !alone && barelyBegun(r.stands) {
+	found := VolumeValid
+	switch {
+	case r.result != nil:
+		found = VolumeCorrupt
+	case !there:
+		found = VolumeEmpty
+	case !alone && r.stands.Members == 0 && r.stands.Index == 0: // an etcd was killed before it had stored anything
 		found, r.stands = VolumeEmpty, datadir.Position{}
 	}
 	return Examined, Facts{
 		Volume: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
 		Unidentified: found == VolumeValid && r.stands.ClusterID != 0 && !r.identity.Known(),
-	}
-}
-
-// tellOfData has the others hear at once that this member has data: to validate them takes time.
-func (r *run) tellOfData() {
-	if r.member.Peers != nil {
-		r.member.Peers.Tell(peers.Self{Holds: peers.Data})
 	}
 }
 
@@ -141,24 +136,13 @@ func (r *run) stand(there bool) (err error) {
 	return nil
 }
 
-func condition(there bool, result error) VolumeState {
-	switch {
-	case result != nil:
-		return VolumeCorrupt
-	case !there:
-		return VolumeEmpty
-	default:
-		return VolumeValid
-	}
-}
-
 // wanted tells whether a restore is asked for that this volume has not seen.
 func (r *run) wanted() (bool, error) {
 	if r.options.Request == nil {
 		return false, nil
 	}
-	used, err := r.usedHere(r.options.Request.ID)
-	return !used, err
+	kept, err := r.readRecord()
+	return !slices.Contains(kept.Done, r.options.Request.ID), err
 }
 
 // proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
@@ -191,7 +175,7 @@ func (r *run) proveData() (Event, Facts) {
 // setVolumeAside moves the data directory out of the way, unless that was done before.
 func (r *run) setVolumeAside() (Event, Facts) {
 	if r.position.Aside == "" { // nothing is built that would be in the place of it
-		r.position.Aside = r.asideName()
+		r.position.Aside = preserved.Name(r.member.DataDir, time.Now())
 	}
 	err := cmp.Or(r.movable(), r.unserved())
 	if err == nil {
@@ -269,9 +253,9 @@ func (r *run) unserved() error {
 	return nil
 }
 
-// asides is what was set aside beside the data directory and the spool, the oldest first, but for the newest of each if that
+// preserved are the copies beside the data directory and the spool, the oldest first, but for the newest of each if that
 // has to stay.
-func (r *run) asides(stays func(newest preserved.Copy) bool) (all []preserved.Copy) {
+func (r *run) preserved(stays func(newest preserved.Copy) bool) (all []preserved.Copy) {
 	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
 		own := preserved.Copies(path)
 		if newest := len(own) - 1; newest >= 0 && stays(own[newest]) {
@@ -293,7 +277,7 @@ func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, most)
 	defer cancel()
-	for _, old := range r.asides(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
+	for _, old := range r.preserved(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
 		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: a preserved copy is deleted, as the volume has no room for it")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
@@ -325,7 +309,7 @@ const relieving = 5 * time.Second
 // relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
 // needs that much when it is defragmented, and stops when it has none.
 func (r *run) relieve() {
-	if len(r.asides(func(preserved.Copy) bool { return false })) == 0 {
+	if len(r.preserved(func(preserved.Copy) bool { return false })) == 0 {
 		return
 	}
 	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))

@@ -88,7 +88,7 @@ func (w *world) verify() {
 	fulls := history.Newest().Fulls
 	full := fulls[len(fulls)-1]
 	require.NoError(w.t, w.archive.PutResult(w.t.Context(), archive.Result{
-		Cluster: full.Cluster, Generation: full.Generation, Full: full.Label, Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
+		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
 	}))
 }
 
@@ -100,8 +100,7 @@ const (
 )
 
 func TestWhatWasSetAsideStaysAsLongAsThereIsRoom(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.verify()
 	w.setAside(oldest, older, newest)
 	require.NoError(t, w.runOn(3))
@@ -110,8 +109,7 @@ func TestWhatWasSetAsideStaysAsLongAsThereIsRoom(t *testing.T) {
 
 func TestWhatWasSetAsideGivesWayTheOldestFirst(t *testing.T) {
 	for _, happens := range []func(*world){(*world).spoil, func(*world) {}} {
-		w := newWorld(t)
-		w.used()
+		w := usedWorld(t)
 		w.setAside(oldest, older, newest)
 		happens(w)
 		require.NoError(t, w.runOn(2))
@@ -132,8 +130,7 @@ func TestTheNewestThatWasSetAsideStaysUntilAYoungerBackupWasVerified(t *testing.
 		"the backup is older":   {future, true, false},
 		"a younger backup is":   {newest, true, true},
 	} {
-		w := newWorld(t)
-		w.used()
+		w := usedWorld(t)
 		if of.verified {
 			w.verify()
 		}
@@ -153,8 +150,7 @@ func TestTheNewestThatWasSetAsideStaysUntilAYoungerBackupWasVerified(t *testing.
 
 // What is on the volume is in order, and etcd is not to wait for a store that nothing is needed from.
 func TestAStartOnANearlyFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.verify()
 	w.setAside(oldest, newest)
 	require.NoError(t, os.MkdirAll(filepath.Join(w.options.VolumeDir, "spool.aside-"+newest), 0o700))
@@ -183,8 +179,7 @@ func locked(t *testing.T, path string) {
 func TestWhatAnotherProcessBuildsInTheSamePlaceIsLeftAlone(t *testing.T) {
 	for _, ending := range []string{restored, restored + unfinished} {
 		t.Run(ending, func(t *testing.T) {
-			w := newWorld(t)
-			w.used()
+			w := usedWorld(t)
 			w.spoil()
 			theirs := w.member.DataDir + ending
 			require.NoError(t, os.MkdirAll(filepath.Join(theirs, "member"), 0o700))
@@ -197,8 +192,7 @@ func TestWhatAnotherProcessBuildsInTheSamePlaceIsLeftAlone(t *testing.T) {
 }
 
 func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.spoil()
 	seen := 0
 	require.NoError(t, w.runWith(func(action Action) error {
@@ -217,8 +211,7 @@ func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
 }
 
 func TestDataThatHaveAppearedSinceAreNotSetAside(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	theirs := filepath.Join(w.member.DataDir, "member")
 	err := w.runWith(func(action Action) error {
@@ -233,8 +226,7 @@ func TestDataThatHaveAppearedSinceAreNotSetAside(t *testing.T) {
 }
 
 func TestDataThatSomebodyServesAreNotSetAside(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.spoil()
 	err := w.runWith(func(action Action) error {
 		if action == SetVolumeAside {
@@ -248,8 +240,7 @@ func TestDataThatSomebodyServesAreNotSetAside(t *testing.T) {
 }
 
 func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run())
 	w.spoil()
@@ -289,8 +280,7 @@ const secondGeneration = "gen/000002/generation.json"
 // oldest object there, and so the first that a rule of the bucket lets go of.
 func restoredOnce(t *testing.T) *world {
 	t.Helper()
-	w := newWorld(t)
-	w.used()
+	w := usedWorld(t)
 	require.NoError(t, os.RemoveAll(w.member.DataDir))
 	require.NoError(t, w.run())
 	w.put("acknowledged")

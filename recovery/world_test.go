@@ -63,6 +63,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// usedWorld is a world whose volume is in use, and backed up.
+func usedWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorld(t)
+	w.used()
+	return w
+}
+
 // used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
 func (w *world) used() {
 	w.t.Helper()
@@ -80,13 +88,19 @@ func (w *world) backUp(generation int) {
 // putFull makes a full of what is on the volume, as of a cluster.
 func (w *world) putFull(cluster string, generation int) {
 	w.t.Helper()
+	w.putFullAs("", cluster, generation, time.Now())
+}
+
+// putFullAs is putFull in a member's name, at some time.
+func (w *world) putFullAs(member, cluster string, generation int, made time.Time) {
+	w.t.Helper()
 	stands := stand(w.t, w.member.DataDir)
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
 	_, err = archivetest.PutFull(w.t.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: generation, Revision: stands.Revision, Chain: format.Seed(cluster, generation, stands.Revision),
-		Time: time.Now().UTC().Truncate(time.Second), Reason: "asked for",
+		Time: made.UTC().Truncate(time.Second), Reason: "asked for", Member: member,
 	}, database)
 	require.NoError(w.t, err)
 }
@@ -144,6 +158,13 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
+// requireKeys holds which keys an etcd finds on the volume.
+func (w *world) requireKeys(want ...string) {
+	w.t.Helper()
+	keys, _ := w.keys()
+	require.Equal(w.t, want, keys)
+}
+
 // ticks has the clock stand still but for pauses, each of which takes so long. It returns what the clock shows.
 func (w *world) ticks(each time.Duration) time.Time {
 	now := at
@@ -167,6 +188,24 @@ func (w *world) run() error { return w.runWith(nil) }
 func (w *world) runWith(interrupt func(Action) error) error {
 	_, err := w.start(interrupt)
 	return err
+}
+
+// cutAt is a run that is cut off in front of an action.
+func (w *world) cutAt(at Action) error {
+	return w.runWith(func(action Action) error {
+		if action == at {
+			return errCut
+		}
+		return nil
+	})
+}
+
+// requireTakenIn holds that a run ends with the member taken in by the others.
+func (w *world) requireTakenIn() {
+	w.t.Helper()
+	start, err := w.start(nil)
+	require.NoError(w.t, err)
+	require.Equal(w.t, takenIn, start)
 }
 
 func (w *world) start(interrupt func(Action) error) (string, error) {
@@ -196,6 +235,12 @@ func (w *world) spoil() {
 	defer file.Close()
 	_, err = file.WriteAt(bytes.Repeat([]byte{0xff}, 16<<10), 0)
 	require.NoError(w.t, err)
+}
+
+// losses are the ways in which a volume has no data of use any more.
+var losses = map[string]func(*world){
+	"broken": (*world).spoil,
+	"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
 }
 
 // copyVolume keeps the data directory as it is now, for rollBack.

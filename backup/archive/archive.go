@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"etcd-wrapper/backup/format"
@@ -61,9 +60,7 @@ func New(s store.Store, keys *format.Keys) *Archive {
 type Reader struct {
 	store store.Store
 	keys  *format.Keys
-	ends  ends
-
-	pretences sync.Map // why merged objects that were looked into are not what their names say, by name, size and time
+	seen  memory
 }
 
 // Store is where the archive lies.
@@ -142,8 +139,8 @@ func (r *Reader) damaged(name string) error {
 	return r.named(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
 }
 
-// foreign says that an object is of a cluster where another one's should be.
-func (r *Reader) foreign(name, of, instead string) error {
+// anothers says that an object is of a cluster where another one's should be.
+func (r *Reader) anothers(name, of, instead string) error {
 	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 

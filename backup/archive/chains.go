@@ -200,7 +200,7 @@ func (r *Reader) end(ctx context.Context, last Object, cluster string) (format.P
 	}
 	manifest, err := r.firstManifest(ctx, last)
 	if err == nil && manifest.Cluster != cluster {
-		err = r.foreign(last.Name(), manifest.Cluster, cluster)
+		err = r.anothers(last.Name(), manifest.Cluster, cluster)
 	}
 	if err != nil {
 		return format.Position{}, time.Time{}, err
@@ -267,18 +267,18 @@ func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
 // everything.
 func (r *Reader) withoutPretenders(ctx context.Context, merged []Object) ([]Object, error) {
 	slices.SortStableFunc(merged, byStart)
-	doubtful := map[int]bool{}
+	overlapping := map[int]bool{}
 	farthest := 0
 	for i := 1; i < len(merged); i++ {
 		if merged[i].Start.Compare(merged[farthest].Next) < 0 {
-			doubtful[i], doubtful[farthest] = true, true
+			overlapping[i], overlapping[farthest] = true, true
 		}
 		if merged[i].Next.Compare(merged[farthest].Next) > 0 {
 			farthest = i
 		}
 	}
 	pretences := make([]error, len(merged))
-	looked := slices.Sorted(maps.Keys(doubtful))
+	looked := slices.Sorted(maps.Keys(overlapping))
 	err := each(len(looked), func(i int) (err error) {
 		pretences[looked[i]], err = r.pretence(ctx, merged[looked[i]])
 		return err
@@ -295,16 +295,14 @@ func (r *Reader) withoutPretenders(ctx context.Context, merged []Object) ([]Obje
 // pretence is why a merged object is not what its name says, by the manifests in it; nil if it is. That is remembered. The error
 // says that it could not be read.
 func (r *Reader) pretence(ctx context.Context, object Object) (why, err error) {
-	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
-	if known, is := r.pretences.Load(key); is {
-		why, _ = known.(error)
-		return why, nil
+	if known, is := r.seen.of(object); is {
+		return known.why, nil
 	}
 	_, why = r.lastManifest(ctx, object)
 	if why != nil && !Unusable(why) {
 		return nil, why
 	}
-	r.pretences.Store(key, why)
+	r.seen.learn(object, seen{why: why})
 	return why, nil
 }
 

@@ -64,7 +64,7 @@ func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
 	w.segment(30)
 	w.again().gap(25)
 	w.segment(40)
-	defer w.damage(archive.DataName(1, w.history().Newest().Fulls[0].Label), 999)()
+	defer w.damage(archive.DataName(1, w.history().Newest().Fulls[0].Name()), 999)()
 	result, path, err := w.instead(archive.Target{Revision: 25})
 	require.NoError(t, err)
 	assert.EqualValues(t, 25, path.Revision)

@@ -48,29 +48,6 @@ func (h Head) Next(generation Generation) Link {
 	}
 }
 
-// Ending is who goes on where the generation has ended; nil if it goes on itself.
-func (h Head) Ending() *format.Ending {
-	if h.Segment == nil {
-		return nil
-	}
-	return h.Segment.Ends
-}
-
-// Released tells whether the writer has ended in order.
-func (h Head) Released() bool { return h.Segment != nil && h.Segment.Released }
-
-// Session is that of the process that wrote the last object; empty if that is not known.
-func (h Head) Session() string {
-	switch {
-	case h.Segment != nil:
-		return h.Segment.Session
-	case h.Full != nil:
-		return h.Full.Session
-	default:
-		return ""
-	}
-}
-
 // End ends a generation behind a head, so that the one that wants to be its successor has all that the store ever confirmed. It may
 // be repeated with one nonce. ErrMoved says that something was added behind the head, and ErrEnded that somebody else has ended it:
 // whoever comes next completes that.

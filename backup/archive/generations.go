@@ -140,10 +140,10 @@ func (r *Reader) Still(ctx context.Context, generation Generation) error {
 	return err
 }
 
-// GenerationOf returns the newest generation of a cluster. ErrForeign says that there is none, though there is a birth
-// certificate; store.ErrNotFound that there is neither.
+// GenerationOf returns the newest generation of a cluster. ErrForeign says that there is none, though there is a
+// cluster manifest; store.ErrNotFound that there is neither.
 func (r *Reader) GenerationOf(ctx context.Context, cluster string) (Generation, error) {
-	certificate, err := r.Cluster(ctx)
+	founded, err := r.Cluster(ctx)
 	if err != nil {
 		return Generation{}, err
 	}
@@ -151,7 +151,7 @@ func (r *Reader) GenerationOf(ctx context.Context, cluster string) (Generation, 
 	if err != nil {
 		return Generation{}, err
 	}
-	return r.newestOf(all, certificate.Cluster, cluster)
+	return r.newestOf(all, founded.Cluster, cluster)
 }
 
 // newestOf is a cluster's newest generation. Where there is none at all, the store is the founder's.
@@ -200,7 +200,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	why := ErrNameless
 	if len(all) == 0 {
 		if _, err := r.Cluster(ctx); Unusable(err) {
-			return nil // nothing says whose it is, which is told of that
+			return nil // nothing says whose it is, and that is reported
 		}
 		if nameless == 1 {
 			why = errFirstNameless
@@ -396,7 +396,7 @@ func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
 
 // reportedBy is the last revision that names of a generation tell of; 0 if none does.
 func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) {
-	fulls, err := r.fullNames(ctx, generation)
+	fulls, _, err := r.listFulls(ctx, generation)
 	if err != nil {
 		return 0, err
 	}
@@ -404,11 +404,7 @@ func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) 
 	if err != nil {
 		return 0, err
 	}
-	listed := Generational{Objects: x.all()}
-	for _, name := range fulls {
-		listed.Fulls = append(listed.Fulls, KeptFull{Label: name})
-	}
-	return listed.reported(), nil
+	return Generational{Fulls: fulls, Objects: x.all()}.reported(), nil
 }
 
 // begunWith is the revision that the newest restore went on at, which reserved what comes above it.

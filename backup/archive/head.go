@@ -35,29 +35,31 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision is the last one that is kept.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Term is that of raft's in which its end was written; 0 if there is none.
-func (h Head) Term() uint64 {
+// last is what the end says of itself: its last segment, or as much as the full that nothing follows says; nothing if there is none.
+func (h Head) last() (last format.Manifest) {
 	switch {
 	case h.Segment != nil:
-		return h.Segment.Term
+		last = *h.Segment
 	case h.Full != nil:
-		return h.Full.Term
-	default:
-		return 0
+		last.Term, last.Member, last.Session = h.Full.Term, h.Full.Member, h.Full.Session
 	}
+	return last
 }
 
+// Term is that of raft's in which its end was written; 0 if there is none.
+func (h Head) Term() uint64 { return h.last().Term }
+
 // Writer is the member that wrote its end: etcd's id, hexadecimal; empty if there is none.
-func (h Head) Writer() string {
-	switch {
-	case h.Segment != nil:
-		return h.Segment.Member
-	case h.Full != nil:
-		return h.Full.Member
-	default:
-		return ""
-	}
-}
+func (h Head) Writer() string { return h.last().Member }
+
+// Session is that of the process that wrote its end; empty if that is not known.
+func (h Head) Session() string { return h.last().Session }
+
+// Released tells whether that process has ended in order.
+func (h Head) Released() bool { return h.last().Released }
+
+// Ending is who goes on where the generation has ended; nil if it goes on itself.
+func (h Head) Ending() *format.Ending { return h.last().Ends }
 
 // Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
 // place by their revisions, but leases or users as a leader knew them before the one that wrote the end, or a member that lagged.
@@ -132,7 +134,7 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged format.Pos
 		}
 		last, err := r.lastManifest(ctx, *newest)
 		if err == nil && last.Cluster != head.Cluster {
-			err = r.foreign(newest.Name(), last.Cluster, head.Cluster)
+			err = r.anothers(newest.Name(), last.Cluster, head.Cluster)
 		}
 		if err == nil {
 			head.arrive(last)
@@ -195,7 +197,7 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 			return Head{}, err
 		}
 		if next.Cluster != head.Cluster {
-			return Head{}, r.foreign(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
+			return Head{}, r.anothers(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
 		}
 		if next.Before != head.Before {
 			return Head{}, r.named(SegmentName(next.Generation, next.Position),

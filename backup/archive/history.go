@@ -41,10 +41,9 @@ type Orphan struct {
 	Size   int64     // bytes
 }
 
-// KeptFull is a full of a listing.
+// KeptFull is a full of a listing. Of one whose manifest is not believed only what its name says is known: Generation, Revision and Time.
 type KeptFull struct {
 	Full
-	Label     string    // its name, also when the manifest cannot be read
 	Size      int64     // of its objects, bytes
 	Stored    time.Time // when its manifest was created, by the store's clock
 	Result    *Result   // the newest; nil if there is none
@@ -56,9 +55,7 @@ type KeptFull struct {
 }
 
 // Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
-func (f KeptFull) Usable() bool {
-	return f.Err == nil && f.fault == nil && (f.Result == nil || f.Result.Outcome != Failed)
-}
+func (f KeptFull) Usable() bool { return f.useless() == nil }
 
 // useless is why no restore begins with the full; nil if one may.
 func (f KeptFull) useless() error {
@@ -67,8 +64,8 @@ func (f KeptFull) useless() error {
 		return f.Err
 	case f.fault != nil:
 		return f.fault
-	case !f.Usable():
-		return fmt.Errorf("full %s failed its test restore: %s", f.Label, f.Result.Why)
+	case f.Result != nil && f.Result.Outcome == Failed:
+		return fmt.Errorf("full %s failed its test restore: %s", f.Name(), f.Result.Why)
 	}
 	return nil
 }
@@ -95,7 +92,7 @@ func (h *History) Generation(number int) *Generational {
 // names don't say where they end: that costs a request for each that this Reader has not read before.
 func (r *Reader) History(ctx context.Context) (*History, error) {
 	var known faults
-	r.ends.forget()
+	r.seen.forget()
 	for {
 		var found faults
 		history, err := listed(func() (*History, error) {
@@ -123,7 +120,8 @@ func (h *History) tellEnds() {
 		objects := h.Generations[g].Objects
 		for i, object := range objects {
 			if object.Level == Segment {
-				objects[i].Next, _ = h.reader.ends.of(object.stored())
+				known, _ := h.reader.seen.of(object)
+				objects[i].Next = known.end
 			}
 		}
 	}
@@ -166,7 +164,7 @@ func (h *History) generational(ctx context.Context, generation Generation) (kept
 		return kept, err
 	}
 	for i := range kept.Fulls {
-		kept.Fulls[i].fault = h.known.of(DataName(generation.Number, kept.Fulls[i].Label))
+		kept.Fulls[i].fault = h.known.of(DataName(generation.Number, kept.Fulls[i].Name()))
 	}
 	if kept.index, err = h.reader.indexed(ctx, generation.Number); err != nil {
 		return kept, err
@@ -184,7 +182,7 @@ const readers = 8
 
 // fulls lists those of a generation and reads their manifests and results.
 func (h *History) fulls(ctx context.Context, generation Generation) (fulls []KeptFull, orphans []Orphan, err error) {
-	fulls, orphans, err = h.listFulls(ctx, generation.Number)
+	fulls, orphans, err = h.reader.listFulls(ctx, generation.Number)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -192,15 +190,15 @@ func (h *History) fulls(ctx context.Context, generation Generation) (fulls []Kep
 	if err != nil {
 		return nil, nil, err
 	}
-	return fulls, orphans, each(len(fulls), func(i int) error { return h.readFull(ctx, generation, &fulls[i], results[fulls[i].Label]) })
+	return fulls, orphans, each(len(fulls), func(i int) error { return h.readFull(ctx, generation, &fulls[i], results[fulls[i].Name()]) })
 }
 
 // listFulls returns what the listing tells of fulls.
-func (h *History) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
+func (r *Reader) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
 	prefix := fullPrefix(generation)
 	var waiting []Orphan // of the full that is being listed: its manifest comes last
 	of := ""
-	for object, err := range h.reader.store.List(ctx, prefix, "") {
+	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -208,11 +206,12 @@ func (h *History) listFulls(ctx context.Context, generation int) (fulls []KeptFu
 		if label != of {
 			orphans, waiting, of = append(orphans, waiting...), nil, label
 		}
-		if _, _, err := ParseFullName(label); err != nil || part != "manifest.json" {
+		revision, at, err := ParseFullName(label)
+		if err != nil || part != "manifest.json" {
 			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
 			continue
 		}
-		full := KeptFull{Label: label, Stored: object.Modified, Size: object.Size}
+		full := KeptFull{Full: Full{Generation: generation, Revision: revision, Time: at}, Stored: object.Modified, Size: object.Size}
 		for _, other := range waiting {
 			full.Size += other.Size
 		}
@@ -237,17 +236,19 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string]s
 
 // readFull reads what a full's objects state. What cannot be believed is noted; an error says that it could not be read.
 func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, result string) error {
-	var err error
-	kept.Full, err = h.reader.Full(ctx, generation.Number, kept.Label)
-	if err == nil && kept.Cluster != generation.Cluster {
-		err = h.reader.foreign(ManifestName(generation.Number, kept.Label), kept.Cluster, generation.Cluster)
+	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
+	if err == nil && full.Cluster != generation.Cluster {
+		err = h.reader.anothers(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
 	}
-	if err != nil && NotVerified(err) {
+	if NotVerified(err) {
 		kept.Err = err
 		return nil
 	}
-	if err != nil || result == "" {
+	if err != nil {
 		return err
+	}
+	if kept.Full = full; result == "" {
+		return nil
 	}
 	read, err := h.reader.result(ctx, result)
 	if err == nil {
@@ -283,18 +284,12 @@ func each(n int, do func(int) error) error {
 // reported is the last revision of the generation that names tell of.
 func (g Generational) reported() (last int64) {
 	for _, full := range g.Fulls {
-		last = max(last, full.reported())
+		last = max(last, full.Revision)
 	}
 	for _, object := range g.Objects {
 		last = max(last, object.reported())
 	}
 	return last
-}
-
-// reported is the revision in the full's name.
-func (f KeptFull) reported() int64 {
-	revision, _, _ := ParseFullName(f.Label) // a listing has no others
-	return revision
 }
 
 // reported is the last revision that the object's name tells of. That of a segment doesn't tell its own.
@@ -329,7 +324,7 @@ func (g Generational) lookBehind() {
 func (g Generational) pastEnd(chain Chain) error {
 	why := []error{chain.Unverified}
 	for _, full := range slices.Backward(g.Fulls) {
-		if full.reported() > chain.To {
+		if full.Revision > chain.To {
 			why = append(why, full.useless())
 		}
 	}
@@ -390,55 +385,63 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 
 // endOf is end for a segment that was read before, or is now.
 func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (format.Position, error) {
-	one := object.stored()
-	end, known := r.ends.of(one)
-	if !known {
+	known, is := r.seen.of(object)
+	if !is {
 		var err error
-		if end, _, err = r.end(ctx, object, cluster); err != nil {
-			return end, err
+		if known.end, _, err = r.end(ctx, object, cluster); err != nil {
+			return known.end, err
 		}
+		r.seen.learn(object, known)
 	}
-	r.ends.learn(one, end)
-	return end, nil
+	return known.end, nil
 }
 
-// ends remembers where segments end. That never changes, and a listing doesn't tell.
-type ends struct {
+// memory is what objects were seen to be. They never change, and what is put in the place of one has another size or time. It forgets
+// what was not asked for between two Histories.
+type memory struct {
 	mu     sync.Mutex
-	known  map[stored]format.Position
-	before map[stored]format.Position // by the time of the last History
+	known  map[string]seen
+	before map[string]seen // by the time of the last History
 }
 
-// stored is a segment of a listing: what is put in its place later is another one.
-type stored struct {
-	generation int
-	start      format.Position
-	size       int64
-	modified   int64 // nanoseconds since 1970
+// seen is what a listing does not tell of an object.
+type seen struct {
+	end format.Position // of a segment
+	why error           // why a merged object is not what its name says; nil if it is
 }
 
-func (o Object) stored() stored {
-	return stored{o.Generation, o.Start, o.Size, o.Modified.UnixNano()}
+func (m *memory) forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.before, m.known = m.known, nil
 }
 
-// forget drops what was not asked for since it was called last.
-func (e *ends) forget() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.before, e.known = e.known, map[stored]format.Position{}
-}
-
-func (e *ends) of(one stored) (end format.Position, known bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if end, known = e.known[one]; !known {
-		end, known = e.before[one]
+func (m *memory) of(object Object) (known seen, is bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if known, is = m.known[object.listed()]; is {
+		return known, true
 	}
-	return end, known
+	if known, is = m.before[object.listed()]; is {
+		m.keep(object, known)
+	}
+	return known, is
 }
 
-func (e *ends) learn(one stored, end format.Position) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.known[one] = end
+func (m *memory) learn(object Object, what seen) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.keep(object, what)
+}
+
+func (m *memory) keep(object Object, what seen) {
+	if m.known == nil {
+		m.known = map[string]seen{}
+	}
+	m.known[object.listed()] = what
+}
+
+// listed is all that a listing tells of an object.
+func (o Object) listed() string {
+	return fmt.Sprintf("%s %d %d", o.Name(), o.Size, o.Modified.UnixNano())
 }

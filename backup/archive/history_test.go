@@ -309,7 +309,7 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	_, err := archive.New(w.store, &format.Keys{}).Find(w.ctx, archive.Target{})
 	require.NoError(t, err, "who trusts everybody sees nothing wrong")
 	for _, kept := range w.history().Newest().Fulls {
-		require.NoError(t, w.store.Delete(w.ctx, archive.ManifestName(1, kept.Label)))
+		require.NoError(t, w.store.Delete(w.ctx, archive.ManifestName(1, kept.Name())))
 	}
 	foreign.full()
 	_, err = w.Find(w.ctx, archive.Target{})

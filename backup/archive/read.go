@@ -414,8 +414,8 @@ const (
 
 // fetch reads an object from a byte on, to its end, and goes on where it was cut off when the store was unavailable: objects
 // don't change, and what takes an hour to read should not be read again because of one connection.
-func (r *Reader) fetch(ctx context.Context, name string, offset int64, told func(bytes int)) (io.ReadCloser, error) {
-	f := &fetching{ctx: ctx, store: r.store, name: name, offset: offset, told: told}
+func (r *Reader) fetch(ctx context.Context, name string, offset int64, read func(bytes int)) (io.ReadCloser, error) {
+	f := &fetching{ctx: ctx, store: r.store, name: name, offset: offset, read: read}
 	return f, f.open()
 }
 
@@ -424,7 +424,7 @@ type fetching struct {
 	store  store.Store
 	name   string
 	offset int64
-	told   func(bytes int) // may be nil
+	read   func(bytes int) // may be nil
 	failed int             // how often in a row
 	came   bool            // something has
 
@@ -452,8 +452,8 @@ func (f *fetching) Read(p []byte) (int, error) {
 		f.offset += int64(n)
 		if n > 0 {
 			f.failed, f.came = 0, true
-			if f.told != nil {
-				f.told(n)
+			if f.read != nil {
+				f.read(n)
 			}
 		}
 		if err == nil || format.Ended(err) || !errors.Is(err, store.ErrUnavailable) {

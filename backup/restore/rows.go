@@ -18,6 +18,17 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
+// leaseBucket is the name of etcd's bucket of leases.
+var leaseBucket = string(schema.Lease.Name())
+
+const (
+	batchBytes  = 2 << 20 // of rows in one transaction, all of which bbolt holds in memory
+	fillPercent = 0.9     // as etcd does: rows are only appended
+)
+
+// errNotEtcds is of a database that was not etcd's.
+var errNotEtcds = fmt.Errorf("%w: it is no database of etcd, which has buckets named key and meta", ErrDamaged)
+
 // inserter appends rows to the bucket of keys, many in one transaction.
 type inserter struct {
 	ctx  context.Context

@@ -8,80 +8,58 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"runtime/debug"
 
-	"go.etcd.io/etcd/server/v3/storage/schema"
-
-	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 )
 
-// leaseBucket is the name of etcd's bucket of leases.
-var leaseBucket = string(schema.Lease.Name())
-
-// compression is about how much smaller rows are in an archive.
-const compression = 4
-
-// From is the source at the end of a path through an archive. What was read of the archive, save for the rows, is stored
-// in reading, if it is not nil, when the rows have been read.
-func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Source {
-	source := Source{
-		Snapshot:      func(ctx context.Context) (io.ReadCloser, error) { return a.OpenFull(ctx, path.Full) },
-		Revision:      path.Full.Revision,
-		DatabaseBytes: path.Full.Database.Bytes,
-	}
-	if len(path.Objects) == 0 && path.Revision <= path.Full.Revision {
-		return source
-	}
-	for _, object := range path.Objects {
-		source.RowBytes += object.Size * compression
-	}
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
-		read, err := a.Read(ctx, path, row)
-		if err == nil && reading != nil {
-			*reading = read
-		}
-		return Changes{
-			Revision: read.Revision, Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
-			Recorded: func(ctx context.Context) (*format.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
-		}, err
-	}
-	return source
+// Source is what a database is rebuilt from.
+type Source struct {
+	// Snapshot opens the full: a stock etcd snapshot, which is a database and 32 bytes that are its SHA-256.
+	Snapshot func(context.Context) (io.ReadCloser, error)
+	// Rows gives every row behind the full to row, in order, and returns what else has changed. It may be nil.
+	Rows func(ctx context.Context, row func(format.Row) error) (Changes, error)
+	// Revision is that of the last row that the full has; 0 if nobody says. A full with another one is ErrDamaged: it is not what it
+	// was taken for, and what follows does not follow it.
+	Revision int64
+	// DatabaseBytes and RowBytes are how large the full's database is, and about how large the rows are. They are for
+	// the room that is needed and for the progress that is told, and may be 0.
+	DatabaseBytes, RowBytes int64
 }
 
-// Best builds from a path through an archive, and from the next best one where something on it is missing or damaged, until one
-// leads there. It returns that path. build must be able to begin anew after an error. instead, unless it is nil, is told of each
-// change before it is built: the paths' revisions say what is lost by it, and why is what is wrong with the former. An error of it
-// is Best's. Otherwise the error is the last path's: what nobody trusts is not damaged, so no revision is given up for it.
-func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, instead func(from, to archive.Path, why error) error) (archive.Path, error) {
-	for {
-		err := build(path)
-		if err == nil {
-			return path, nil
-		}
-		other, none := a.Instead(ctx, path, Blamed(err, path))
-		if none != nil {
-			return path, err
-		}
-		if why := errors.Join(err, other.PastEnd); other.Revision < path.Revision && errors.Is(why, format.ErrUntrusted) {
-			return path, why
-		}
-		if instead != nil {
-			if err := instead(path, other, err); err != nil {
-				return path, err
-			}
-		}
-		path = other
-	}
+// Changes is what has become of the full beside its rows.
+type Changes struct {
+	Revision  int64            // of the last row, or the full's if there was none; 0 if nobody says. Another result is ErrDamaged
+	Buckets   []*format.Bucket // that differ from the full's, as they are now
+	Compacted int64            // etcd's scheduled compaction; 0 for that of the full
+	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
+	// that was granted in between, and would stay for ever without it, while a lease without keys just expires.
+	Later []*format.Bucket
+	// Recorded is the bucket of leases as it was recorded next behind the revision, nil if nobody knows. It is called if a key belongs
+	// to a lease that is in none of the others, and may be nil.
+	Recorded func(context.Context) (*format.Bucket, error)
+
+	behind []byte // the key of the first row that can be new
 }
 
-// Blamed is an archive.Fault of an error of building from a path, if it is about what lies in the archive: also a full that was
-// damaged when it was stored.
-func Blamed(err error, path archive.Path) error {
-	var fault *archive.Fault
-	if errors.As(err, &fault) || !errors.Is(err, ErrDamaged) {
-		return err
+// Progress is how far a rebuild is.
+type Progress struct {
+	Bytes, Of int64 // of database and rows; Of is 0 if that is not known, and an estimate if there are rows
+	Rows      int64 // inserted
+}
+
+// teller reports progress.
+type teller struct {
+	Progress
+	tell func(Progress)
+}
+
+func (t *teller) add(bytes, rows int64) {
+	t.Bytes += bytes
+	t.Rows += rows
+	if t.tell != nil {
+		t.tell(t.Progress)
 	}
-	return &archive.Fault{Object: archive.DataName(path.Full.Generation, path.Full.Name()), Err: err}
 }
 
 // chunk is how many bytes are read and written at a time.
@@ -188,4 +166,16 @@ func (r *receiver) verify() error {
 		return fmt.Errorf("%w: its SHA-256 is %x, and it says %x", ErrDamaged, r.sum.Sum(nil), r.held)
 	}
 	return nil
+}
+
+// guarded turns a panic into an error, memory faults included: bbolt maps the file, and a page that was made up may point
+// anywhere.
+func guarded(work func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: its database cannot be read: %v", ErrDamaged, cause)
+		}
+	}()
+	return work()
 }

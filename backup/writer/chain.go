@@ -22,42 +22,6 @@ const (
 	mostMarkers = 1024
 )
 
-// chain is where this member's next segment goes, and what it has captured that is not in the store. The segments that wait
-// follow one another up to the tail.
-type chain struct {
-	tail     *format.Start            // what the next segment goes on from; nil if that is unknown
-	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
-	waiting  []waiting                // segments that are not in the store, in order
-	held     *format.Object           // the last of them, if the volume would not take it
-	markers  []marker                 // since the last capture
-	lastTime time.Time                // of any marker in this generation
-	buckets  map[string]format.Digest // of the small ones, as the chain has them; nil if that is unknown
-	hashes   map[format.CompactionHash]bool
-
-	captured     time.Time       // when the last segment was captured
-	examined     time.Time       // when it was last looked whether there is something to capture
-	applied      uint64          // etcd's applied index as the small buckets were last looked at
-	bucketsAfter time.Time       // when they may be looked at again
-	hurry        bool            // a capture is waited for
-	gap          time.Time       // since when compaction has passed the tail; zero if it has not
-	released     format.Position // behind the last object of an orderly stop; zero if there is none
-	lags         time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
-}
-
-// waiting is a segment that is captured and not in the store.
-type waiting struct {
-	position, next format.Position
-	before         format.Digest // the chain's digest at the position
-	size           int64         // bytes
-	since          time.Time     // when its first change was seen, by the monotonic clock
-}
-
-// marker tells when a revision was the present one.
-type marker struct {
-	format.Marker
-	seen time.Time // when that was, by the monotonic clock: the Time of a generation never goes back, though a clock was ahead
-}
-
 // mark notes when a revision was first seen.
 func (w *Writer) mark() {
 	if c := &w.chain; c.tail != nil && w.writes() && len(c.markers) < mostMarkers {
@@ -403,7 +367,7 @@ func (w *Writer) queue() bool {
 }
 
 // resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
-// leave no gap should the store be away. What is of other data is set aside: nobody else may have it.
+// leave no gap should the store be away. What is of other data is preserved: nobody else may have it.
 func (w *Writer) resume() error {
 	if len(w.spool.Entries()) == 0 || !w.queue() {
 		return nil
@@ -415,9 +379,9 @@ func (w *Writer) resume() error {
 		return nil
 	}
 	w.chain.tail, w.chain.waiting = nil, nil
-	where, failed := w.spool.SetAside(func(Spooled) bool { return true })
+	where, failed := w.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
-		w.options.Log.Warn().Err(err).Str("aside", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
+		w.options.Log.Warn().Err(err).Str("preserved", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
 	}
 	return failed
 }

@@ -110,7 +110,7 @@ func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.
 		full.Database = c.database
 		return to.PutSealedData(ctx, full, counted)
 	}
-	return to.PutData(ctx, full, &gentle{Reader: counted})
+	return to.PutData(ctx, full, &throttled{Reader: counted})
 }
 
 // counter counts what is written to it.
@@ -154,20 +154,20 @@ func (w *Writer) whileThereIsRoom(ctx context.Context, work func(context.Context
 }
 
 const (
-	gentlePiece = 1 << 20 // bytes between rests
-	longestRest = 20 * time.Millisecond
+	throttledPiece = 1 << 20 // bytes between rests
+	longestRest    = 20 * time.Millisecond
 )
 
-// gentle is a reader that rests as long as whoever reads has worked on each piece. Compressing a full would otherwise keep a
+// throttled is a reader that rests as long as whoever reads has worked on each piece. Compressing a full would otherwise keep a
 // core busy for as long as it takes, which clients of etcd notice where there are few.
-type gentle struct {
+type throttled struct {
 	io.Reader
 	since int       // bytes since the last rest
 	begun time.Time // of the work on the present piece; zero before the first one
 }
 
-func (g *gentle) Read(p []byte) (int, error) {
-	if g.since >= gentlePiece {
+func (g *throttled) Read(p []byte) (int, error) {
+	if g.since >= throttledPiece {
 		time.Sleep(min(time.Since(g.begun), longestRest))
 		g.since, g.begun = 0, time.Now()
 	}

@@ -75,10 +75,8 @@ func TestAWriterFindsTheEndOfItsGenerationAtItsNextUpload(t *testing.T) {
 
 func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.run(func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
+	s.putAndFlush("a", "1")
 	before := s.Facts().Segments
 	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "it shows that it lives")
 	s.requireAllKept()
@@ -87,18 +85,15 @@ func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
 
 // The member is cut off while its successor reads, and is let go before, behind or across the end.
 func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
-	for name, which := range map[string]func(p *pausing) *chan struct{}{
-		"before its upload arrives":  func(p *pausing) *chan struct{} { return &p.before },
-		"with the answer on its way": func(p *pausing) *chan struct{} { return &p.after },
-	} {
+	for name, after := range map[string]bool{"before its upload arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 1)
 			member := c.members[0]
 			c.requireEventuallyStored(c.put("a", "1"))
 			require.NoError(t, member.Flush(t.Context()))
-			resume := c.pauses[0].pause(which(c.pauses[0]))
+			resume := c.pauses[0].pause(after)
 			c.put("a", "while it is paused")
-			require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
+			c.pauses[0].awaitInside(t)
 			upTo := c.succeed()
 			resume()
 			c.put("a", "behind the end")
@@ -110,15 +105,13 @@ func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
 func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 	c := newMembers(t, 2)
 	for _, member := range c.members {
-		member.tune = append(member.tune, func(w *Writer) { w.pace.successor, w.pace.watch = 50*time.Millisecond, time.Hour })
-		member.run()
+		member.run(func(w *Writer) { w.pace.successor, w.pace.watch = 50*time.Millisecond, time.Hour })
 	}
 	c.requireEventuallyStored(c.put("a", "1"))
 	require.NoError(t, c.members[0].Flush(t.Context()))
 	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching }, "it watches")
 	c.succeed()
-	next := archive.Generation{Number: 2, Cluster: "beef", Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
-	require.NoError(t, archive.New(c.store, keys).BeginGeneration(t.Context(), next))
+	c.restored()
 	for _, member := range c.members {
 		member.awaitSuperseded()
 	}
@@ -127,10 +120,7 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 // A full that begins a chain goes past the position where a restore ends the generation.
 func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
 	s := begun(t)
-	s.end()
-	s.put("first", "meanwhile")
-	s.put("a", "meanwhile")
-	s.compact(s.write(10, "meanwhile"))
+	s.compactedMeanwhile()
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable})
 	s.run()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.Trouble != nil }, "another chain is about to begin")

@@ -62,8 +62,7 @@ func (r running) Members() int { return len(r.Cluster().Members()) }
 
 func (r running) Hashes() (found []format.CompactionHash) {
 	for _, one := range r.KV().HashStorage().Hashes() {
-		hash := hashOf(one)
-		found = append(found, format.CompactionHash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash})
+		found = append(found, format.CompactionHash(hashOf(one)))
 	}
 	return found
 }

@@ -17,29 +17,6 @@ import (
 // guests is how much longer than the leader a member that took over waits before it begins a new chain.
 const guests = 60
 
-// fulls are the full snapshots that are due, and the one in the making.
-type fulls struct {
-	making   *full
-	due      []due
-	after    time.Time       // none is begun or stored before
-	next     time.Time       // by schedule; zero if there is none
-	wall     time.Time       // as the schedule was last looked at
-	rested   time.Time       // no gap is answered with one before
-	behind   format.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
-	replaced string          // what was wrong with the one that another was made in the place of
-}
-
-// due is a full that was asked for.
-type due struct {
-	reason string
-	done   chan fullResult // nil if nobody waits
-}
-
-type fullResult struct {
-	FullDone
-	err error
-}
-
 // full is one in the making.
 type full struct {
 	archive.Full
@@ -491,4 +468,22 @@ func (w *Writer) leaveChain(why error) {
 			w.askForFull(asked)
 		}
 	}
+}
+
+// restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
+// soon.
+const restFactor = 10
+
+// latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
+const latestRetry = 5 * time.Minute
+
+// rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
+// longer, so that a large database is not copied or sent all the time.
+func (w *Writer) rest(f *full, wait time.Duration) time.Duration {
+	if f.tried.IsZero() || len(w.flushes) > 0 || w.troubles[aboutFull] == nil {
+		return wait
+	}
+	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
+	w.troubles[aboutFull].NextTry = w.options.Now().Add(wait)
+	return wait
 }

@@ -118,7 +118,7 @@ func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.
 	for how, room := range map[string]error{"as it is": nil, "sealed": ErrSpoolFull} {
 		t.Run(how, func(t *testing.T) {
 			s := newStand(t)
-			s.tune = append(s.tune, func(s *Writer) {
+			s.run(func(s *Writer) {
 				s.room = func(size int64) error {
 					if size != most && size >= 16<<10 { // no segment's, but the database's
 						return room
@@ -126,7 +126,6 @@ func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.
 					return nil
 				}
 			})
-			s.run()
 			s.awaitStored(s.put("a", "1"))
 			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Err: memory.ErrUnreachable, Times: 2})
 			done := s.full()
@@ -134,7 +133,7 @@ func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.
 			history, err := archive.New(s.store, keys).History(t.Context())
 			require.NoError(t, err)
 			assert.Len(t, history.Newest().Fulls, 2)
-			assert.Equal(t, done.Name, history.Newest().Fulls[1].Label)
+			assert.Equal(t, done.Name, history.Newest().Fulls[1].Name())
 			assert.Empty(t, history.Newest().Orphans, "the data were put once")
 			s.requireAllKept()
 		})
@@ -202,7 +201,7 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
-	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
+	s.eventually(storesItsCopy, "it is copied")
 	s.closesTransactions()
 	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
 	s.awaitStored(s.put("a", "segments go on"))
@@ -210,10 +209,8 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 
 func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.run(func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
+	s.putAndFlush("a", "1")
 	stored := time.Now()
 	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.knows }, "what is known is old")
 	s.full()
@@ -250,8 +247,8 @@ func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				reader := &gentle{Reader: strings.NewReader(strings.Repeat("x", 4*gentlePiece))}
-				piece := make([]byte, gentlePiece)
+				reader := &throttled{Reader: strings.NewReader(strings.Repeat("x", 4*throttledPiece))}
+				piece := make([]byte, throttledPiece)
 				for range 4 {
 					_, err := io.ReadFull(reader, piece)
 					require.NoError(t, err)
@@ -265,11 +262,10 @@ func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 
 func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Writer) { s.room = onlyForSegments })
 	for i := range most>>20 + 2 {
 		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
 	}
-	s.run()
+	s.run(func(w *Writer) { w.room = onlyForSegments })
 	s.awaitStored(s.put("a", "1"))
 	done := s.full()
 	assert.Less(t, done.Bytes, done.Database)
@@ -285,53 +281,45 @@ func onlyForSegments(size int64) error {
 }
 
 // The store takes its time, and meanwhile etcd and what waits fill the volume.
-func TestACopyGivesWayWhenTheVolumeRunsShortWhileItIsStored(t *testing.T) {
-	s := newStand(t)
-	var short atomic.Bool
-	s.tune = append(s.tune, func(s *Writer) {
-		s.room = func(int64) error {
-			if short.Load() {
-				return ErrSpoolFull
-			}
-			return nil
-		}
-	})
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	asked := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		_, err := s.FullNow(ctx, "asked for")
-		asked <- err
-	}()
-	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
-	short.Store(true)
-	require.ErrorIs(t, <-asked, ErrSpoolFull)
-	s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
-	assert.Equal(t, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
-	copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
-	require.NoError(t, err)
-	assert.Empty(t, copies, "the volume has its room back")
-	short.Store(false)
-	s.store.Heal()
-	s.full()
-	s.requireChains(1)
-}
-
-func TestACopyThatWaitsForSegmentsGivesWayAsWell(t *testing.T) {
-	s := begun(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true})
-	s.put("a", "1")
-	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
-	waits := func(f Facts) bool {
-		return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
+	for prefix, until := range map[string]func(Facts) bool{"gen/000001/full/": storesItsCopy, "gen/000001/segment/": waitsForSegments} {
+		t.Run(prefix, func(t *testing.T) {
+			s := newStand(t)
+			var short atomic.Bool
+			s.run(func(w *Writer) {
+				w.room = func(int64) error {
+					if short.Load() {
+						return ErrSpoolFull
+					}
+					return nil
+				}
+			})
+			s.awaitStored(s.put("a", "1"))
+			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, Hang: true})
+			s.put("a", "2")
+			asked := make(chan error, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				_, err := s.FullNow(ctx, "asked for")
+				asked <- err
+			}()
+			s.eventually(until, "it is copied")
+			short.Store(true)
+			require.ErrorIs(t, <-asked, ErrSpoolFull)
+			s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
+			assert.Contains(t, s.Facts().Trouble.Message, "cannot keep a copy of the database until it is stored: "+ErrSpoolFull.Error())
+			copies, err := filepath.Glob(filepath.Join(s.options.SpoolDir, "making", "*"))
+			require.NoError(t, err)
+			assert.Empty(t, copies, "the volume has its room back")
+			s.end()
+			short.Store(false)
+			s.store.Heal()
+			s.run()
+			s.full()
+			s.requireChains(1)
+		})
 	}
-	s.eventually(waits, "the database is copied")
-	require.NoError(t, s.tell(t.Context(), func() { s.room = func(int64) error { return ErrSpoolFull } }))
-	s.eventually(func(f Facts) bool { return f.FullRunning == nil && f.Trouble != nil }, "it is given up")
-	assert.Contains(t, s.Facts().Trouble.Message, "cannot keep a copy")
 }
 
 func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
@@ -341,11 +329,10 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 	for i := range 16 {
 		s.put(fmt.Sprint("incompressible", i), string(random))
 	}
-	s.tune = append(s.tune, func(s *Writer) {
+	s.run(func(s *Writer) {
 		s.pace.tick = time.Microsecond // it would be done before
 		s.room = func(int64) error { return ErrSpoolFull }
 	})
-	s.run()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
 	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
 }
@@ -365,27 +352,31 @@ func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	for range 50 {
 		s.put("a", "captured behind a full that never comes")
 	}
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.putAndFlush("a", "1")
 	assert.GreaterOrEqual(t, s.Facts().Failures, int64(3))
 	s.requireWhole()
 	s.requireNothingLoose()
 }
 
+// Its full may have been on its way when the process died, or somebody has emptied the store.
 func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing.T) {
-	s := begun(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
-	for range 3 {
-		s.put("a", "waits")
-		s.BeforeCompaction(t.Context())
+	for name, writes := range map[string]int{"nothing more is written": 0, "more is": 1} {
+		t.Run(name, func(t *testing.T) {
+			s := begun(t)
+			s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
+			for range 3 {
+				s.put("a", "waits")
+				s.BeforeCompaction(t.Context())
+			}
+			s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
+			s.end()
+			s.store = memory.New()
+			s.run()
+			s.write(writes, "1")
+			s.requireWhole()
+			s.requireNothingLoose()
+		})
 	}
-	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
-	s.end()
-	s.store = memory.New() // somebody emptied it, or the full that came before never arrived
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	s.requireWhole()
-	s.requireNothingLoose()
 }
 
 // requireNothingLoose says that every segment comes behind the first full.
@@ -419,23 +410,11 @@ func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
 	s.requireChains(1)
 }
 
-// Its full may have been on its way when the process died, or somebody has emptied the store.
-func TestWhatWaitedForAFullThatIsNotThereIsNotStoredWithoutIt(t *testing.T) {
-	s := begun(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
-	s.put("a", "1")
-	s.eventually(func(Facts) bool { return s.waits() > 0 }, "a segment waits")
-	s.end()
-	s.store = memory.New()
-	s.run()
-	s.requireWhole()
-}
-
 func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.run()
-	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy" }, "it is copied")
+	s.eventually(storesItsCopy, "it is copied")
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	require.NoError(t, s.tell(t.Context(), func() {
@@ -447,36 +426,25 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	}))
 }
 
-// slowFulls is a store that takes its time for the data of fulls.
-type slowFulls struct {
-	store.Store
-	until chan struct{}
-}
-
-func (s slowFulls) Put(ctx context.Context, name string, content io.Reader) error {
-	if strings.HasSuffix(name, "/data") {
-		<-s.until
-	}
-	return s.Store.Put(ctx, name, content)
-}
-
 // slowly has a member's fulls take until the returned function is called.
-func (c *cluster) slowly(member *stand) (stored func()) {
-	until := make(chan struct{})
-	slow := archive.New(slowFulls{c.store, until}, keys)
-	member.options.Archive = slow
-	return func() { close(until) }
+func (c *cluster) slowly(member int) (stored func()) {
+	c.pauses[member].of = "/data"
+	return c.pauses[member].pause(false)
 }
 
 func storesItsCopy(f Facts) bool {
 	return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy"
 }
 
+func waitsForSegments(f Facts) bool {
+	return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+}
+
 // The first full of all takes longer than the others wait for it, so another member makes one, too.
 func TestOfTwoFirstFullsTheLaterOneDoesNotCount(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
-	stored, storedToo := c.slowly(first), c.slowly(second)
+	stored, storedToo := c.slowly(0), c.slowly(1)
 	first.run()
 	first.eventually(storesItsCopy, "the leader begins")
 	c.put("a", "behind the first one")
@@ -498,7 +466,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
 	c.leader.Store(0)
-	stored := c.slowly(first)
+	stored := c.slowly(0)
 	first.run()
 	asked := due{reason: "asked for", done: make(chan fullResult, 1)}
 	require.NoError(t, first.tell(t.Context(), func() { first.askForFull(asked) }))
@@ -529,7 +497,7 @@ func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
 	first.run()
 	c.requireEventuallyStored(c.put("a", "1"))
 	first.end()
-	stored := c.slowly(first)
+	stored := c.slowly(0)
 	c.compact(c.put("a", "nobody captures this"))
 	first.run()
 	first.eventually(storesItsCopy, "it begins a chain behind the gap")
@@ -546,7 +514,7 @@ func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
 // Where there is no chain at all, a full of whoever had begun one is better than none.
 func TestAFirstFullCountsThoughItsMemberNoLongerWrites(t *testing.T) {
 	c := newMembers(t, 1)
-	stored := c.slowly(c.members[0])
+	stored := c.slowly(0)
 	c.members[0].run()
 	c.members[0].eventually(storesItsCopy, "it begins")
 	c.leader.Store(0)
@@ -569,7 +537,7 @@ func TestAnOpeningFullIsNotInItsOwnWay(t *testing.T) {
 }
 
 // What the store has of the chain before is no remains that anybody has to look at.
-func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
+func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	c := newMembers(t, 1)
 	member := c.members[0]
 	member.run()
@@ -591,5 +559,5 @@ func TestAMemberThatIsKilledWhileItBeginsAChainSetsNothingAside(t *testing.T) {
 	_, err := member.make()
 	require.NoError(t, err)
 	assert.Empty(t, preserved.Copies(member.options.SpoolDir))
-	assert.NotContains(t, c.log.String(), "set aside")
+	assert.NotContains(t, c.log.String(), "preserved")
 }

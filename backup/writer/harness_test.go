@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
@@ -43,7 +44,7 @@ type stand struct {
 	store   *memory.Store
 	log     *logtest.Lines
 	options Options           // whose Archive is that in the store, unless a test has another one
-	tune    []func(s *Writer) // before it runs
+	tune    []func(w *Writer) // before it runs
 	*Writer
 	end func()
 }
@@ -51,6 +52,29 @@ type stand struct {
 func never(string, time.Time) time.Time { return time.Time{} }
 
 func hourly(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
+
+// faked is an etcd that is seen otherwise; what is nil is as it is.
+type faked struct {
+	Etcd
+	backend  func() backend.Backend
+	applied  func() uint64
+	isLeader func() bool
+	id       string
+	term     uint64
+}
+
+func otherwise[T any](fake, is func() T) T {
+	if fake != nil {
+		return fake()
+	}
+	return is()
+}
+
+func (f *faked) Backend() backend.Backend { return otherwise(f.backend, f.Etcd.Backend) }
+func (f *faked) AppliedIndex() uint64     { return otherwise(f.applied, f.Etcd.AppliedIndex) }
+func (f *faked) IsLeader() bool           { return otherwise(f.isLeader, f.Etcd.IsLeader) }
+func (f *faked) MemberID() string         { return cmp.Or(f.id, f.Etcd.MemberID()) }
+func (f *faked) Term() uint64             { return cmp.Or(f.term, f.Etcd.Term()) }
 
 // newStand starts etcd and nothing else. Its test runs beside others.
 func newStand(t *testing.T) *stand {
@@ -93,14 +117,14 @@ func (s *stand) clock(at int64) *atomic.Int64 {
 func begun(t *testing.T) *stand {
 	t.Helper()
 	s := newStand(t).run()
-	s.awaitStored(s.put("first", "value"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.putAndFlush("first", "value")
 	return s
 }
 
-// run starts the writer, until the test or stop ends it.
-func (s *stand) run() *stand {
+// run starts the writer, tuned from then on, until the test or stop ends it.
+func (s *stand) run(tune ...func(w *Writer)) *stand {
 	s.Helper()
+	s.tune = append(s.tune, tune...)
 	writer, err := s.make()
 	require.NoError(s, err)
 	writer.pace = pace{
@@ -124,6 +148,13 @@ func (s *stand) put(key, value string) int64 {
 	answer, err := s.etcd.Client.Put(s.Context(), key, value)
 	require.NoError(s, err)
 	return answer.Header.Revision
+}
+
+// putAndFlush puts a key and has the store get all there is.
+func (s *stand) putAndFlush(key, value string) {
+	s.Helper()
+	s.awaitStored(s.put(key, value))
+	require.NoError(s, s.Flush(s.Context()))
 }
 
 // compact returns when the rows are gone: as long as one is left, it tells whose data these are.

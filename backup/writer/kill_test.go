@@ -3,17 +3,14 @@ package writer
 import (
 	"bufio"
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"iter"
 	"math/rand/v2"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +22,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -155,106 +151,45 @@ func requireEndsWith(t *testing.T, rows, end []format.Row) {
 	requireSame(t, end, rows[len(rows)-len(end):])
 }
 
-// mortal is a store whose user dies at one of its calls: what was asked for happens or not, and nothing is heard of it.
-type mortal struct {
-	store.Store
-	calls   atomic.Int32
-	last    int32 // the call that it dies at
-	happens bool  // whether that one is done all the same
-}
-
-var errDead = errors.New("dead")
-
-func (m *mortal) dies() (dead, happens bool) {
-	call := m.calls.Add(1)
-	return call >= m.last, call == m.last && m.happens
-}
-
-func (m *mortal) Put(ctx context.Context, name string, content io.Reader) error {
-	dead, happens := m.dies()
-	if !dead || happens {
-		if err := m.Store.Put(context.WithoutCancel(ctx), name, content); err != nil {
-			return err
-		}
-	}
-	if dead {
-		<-ctx.Done()
-		return errDead
-	}
-	return nil
-}
-
-func (m *mortal) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	if dead, _ := m.dies(); dead {
-		<-ctx.Done()
-		return nil, errDead
-	}
-	return m.Store.Get(ctx, name, offset, length)
-}
-
-func (m *mortal) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if dead, _ := m.dies(); dead {
-		<-ctx.Done()
-		return store.Failed(errDead)
-	}
-	return m.Store.List(ctx, prefix, after)
-}
-
-func (m *mortal) Delete(ctx context.Context, name string) error {
-	dead, happens := m.dies()
-	if !dead || happens {
-		if err := m.Store.Delete(context.WithoutCancel(ctx), name); err != nil {
-			return err
-		}
-	}
-	if dead {
-		<-ctx.Done()
-		return errDead
-	}
-	return nil
-}
-
+// What it asked for at that moment happens or not, and nothing is heard of it.
 func TestNothingIsLostWhereverItDiesAndTheChainGoesOn(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 20 * time.Millisecond
 	for _, happens := range []bool{false, true} {
-		for last := int32(1); ; last++ {
-			if s.died(last, happens) < last {
-				break
-			}
+		for last := 1; s.died(last, happens) >= last; last++ {
 		}
 	}
 }
 
-// died runs it on an empty store until the call, then on a good one, and returns how many calls the first run made.
-func (s *stand) died(last int32, happens bool) int32 {
+// died runs it on an empty store until the call, then on, and returns how many calls the first run made.
+func (s *stand) died(last int, happens bool) int {
 	s.Helper()
-	dying := &mortal{Store: memory.New(), last: last, happens: happens}
-	s.store = dying.Store.(*memory.Store)
+	s.store = memory.New()
+	if happens {
+		s.store.Inject(memory.Fault{After: last - 1, Times: 1, Hang: true, ReplyLost: true})
+	}
+	s.store.Inject(memory.Fault{After: last - 1, Hang: true})
 	s.options.SpoolDir = filepath.Join(s.TempDir(), "spool")
-	s.options.Archive = archive.New(dying, keys)
 	s.run()
 	var confirmed int64
 	for i := range 4 {
 		written := s.put("a", fmt.Sprint(last, i))
-		s.eventually(func(f Facts) bool { return f.Stored >= written || dying.calls.Load() >= last }, "it dies or goes on")
+		s.eventually(func(f Facts) bool { return f.Stored >= written || len(s.store.Calls()) >= last }, "it dies or goes on")
 		confirmed = max(confirmed, s.Facts().Stored)
 	}
-	calls := dying.calls.Load()
+	calls := len(s.store.Calls())
 	s.end()
+	s.store.Heal()
 	found, err := archive.New(s.store, keys).Find(s.Context(), archive.Target{})
 	if confirmed > 0 {
 		require.NoError(s, err)
 		assert.GreaterOrEqual(s, found.Revision, confirmed, "what was stored is there, call %d", last)
 	}
-	s.options.Archive = nil
 	s.run()
 	written := s.put("a", "afterwards")
-	require.NoError(s, s.Flush(s.Context()))
+	s.requireWhole()
 	s.end()
 	assert.GreaterOrEqual(s, s.Facts().Stored, written)
-	s.requireChains(1)
-	s.requireAllKept()
 	s.requireNothingLoose()
 	return calls
 }

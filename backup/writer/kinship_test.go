@@ -21,14 +21,6 @@ import (
 	"etcd-wrapper/internal/preserved"
 )
 
-func TestAStoreOfAnotherClusterIsNotTouched(t *testing.T) {
-	s := newStand(t)
-	_, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: "beef", Created: time.Now()})
-	require.NoError(t, err)
-	s.run()
-	s.requireUntouched("beef", clusterID)
-}
-
 // names are those of all objects.
 func (s *stand) names() (found []string) {
 	s.Helper()
@@ -58,13 +50,27 @@ func (s *stand) requireUntouched(sentence ...string) {
 	assert.Equal(s, Unknown, s.Facts().Role)
 }
 
+// Another process has restored this cluster from its backups, before this one starts or while it writes all the time.
 func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
-	s := begun(t)
-	s.end()
-	a := archive.New(s.store, keys)
-	require.NoError(t, a.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Created: time.Now()}))
-	s.run()
-	s.requireUntouched("generation 2", clusterID)
+	for name, runs := range map[string]bool{"when it starts": false, "while it runs": true} {
+		t.Run(name, func(t *testing.T) {
+			s := begun(t)
+			s.end()
+			if !runs {
+				s.restored()
+			}
+			s.run(func(w *Writer) { w.pace.vet = 200 * time.Millisecond })
+			if runs {
+				s.awaitStored(s.put("a", "1"))
+				s.restored()
+			}
+			require.Eventually(t, func() bool {
+				s.put("a", fmt.Sprint(time.Now())) // etcd serves all the same
+				return s.Facts().Trouble != nil
+			}, patience, poll)
+			s.requireUntouched("generation 1", "generation 2", clusterID)
+		})
+	}
 }
 
 // other stores a segment of one row as a member with another history would.
@@ -85,28 +91,21 @@ func (s *stand) other(rows ...format.Row) {
 	require.NoError(s, archivetest.PutSegment(s.Context(), a, object))
 }
 
-func TestDataThatTookAnotherWayThanItsBackupsIsNotMixedWithThem(t *testing.T) {
-	s := begun(t)
-	s.end()
-	own := s.current()
-	row := own[len(own)-1]
-	row.Key[7]++ // the revision behind the last
-	row.Value = []byte("of another history")
-	s.other(row)
-	last := s.put("a", "of this one")
-	s.run()
-	s.requireUntouched(fmt.Sprintf("revision %d", last), "another copy of these data")
-}
-
-func TestDataThatIsOlderThanItsBackupsIsNotMixedWithThem(t *testing.T) {
-	s := begun(t)
-	s.end()
-	own := s.current()
-	row := own[len(own)-1]
-	row.Key[7] += 100
-	s.other(row)
-	s.run()
-	s.requireUntouched("another copy of these data", fmt.Sprint("data end at revision ", s.etcd.Revision()))
+func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testing.T) {
+	for says, further := range map[string]byte{"revision 3 there is not the one in etcd's data": 1, "etcd's data end at revision 3": 100} {
+		t.Run(says, func(t *testing.T) {
+			s := begun(t)
+			s.end()
+			own := s.current()
+			row := own[len(own)-1]
+			row.Key[7] += further // revisions behind the last
+			row.Value = []byte("of another history")
+			s.other(row)
+			require.EqualValues(t, 3, s.put("a", "of this one"))
+			s.run()
+			s.requireUntouched(says, "another copy of these data")
+		})
+	}
 }
 
 // twin is a stand with data of its own and the same store, whose data say that they are of a cluster: of another one, or of this one, as
@@ -155,8 +154,7 @@ func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
 		t.Run(cluster, func(t *testing.T) {
 			s := newStand(t)
 			s.run()
-			s.awaitStored(s.put("a", "1"))
-			require.NoError(t, s.Flush(t.Context()))
+			s.putAndFlush("a", "1")
 			other := s.twin("c0ffee")
 			other.put("a", "1")
 			other.is(cluster, 1)
@@ -292,8 +290,7 @@ func (s *stand) compactedMeanwhile() {
 // requireGoesOn says that another chain begins behind the gap, with all there is.
 func (s *stand) requireGoesOn() {
 	s.Helper()
-	s.awaitStored(s.put("a", "afterwards"))
-	require.NoError(s, s.Flush(s.Context()))
+	s.putAndFlush("a", "afterwards")
 	s.requireAllKept()
 }
 
@@ -307,19 +304,26 @@ func TestDataGoOnBehindAGapInTheStoreThatTheyAreOf(t *testing.T) {
 	}
 }
 
-// isRestored begins a generation that a restore has made.
-func (s *stand) isRestored() {
+// founded has a cluster found a store, unless it is its own.
+func (s *stand) founded(store *memory.Store, cluster string) archive.Generation {
 	s.Helper()
-	a := archive.New(s.store, keys)
-	_, err := a.Found(s.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
+	generation, err := archive.New(store, keys).Found(s.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
 	require.NoError(s, err)
-	require.NoError(s, a.BeginGeneration(s.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Created: time.Now()}))
-	s.is(clusterID, 2)
+	return generation
+}
+
+// restored begins the generation that a restore has made of the first.
+func (s *stand) restored() {
+	s.Helper()
+	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
+	require.NoError(s, archive.New(s.store, keys).BeginGeneration(s.Context(), next))
 }
 
 func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
 	s := newStand(t)
-	s.isRestored()
+	s.founded(s.store, clusterID)
+	s.restored()
+	s.is(clusterID, 2)
 	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
 	s.run()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
@@ -379,21 +383,6 @@ func TestSignedBackupsGetNothingWithoutASignature(t *testing.T) {
 	require.NoError(t, history.Newest().Chains[0].PastEnd)
 }
 
-// Another process has restored this cluster from its backups while it lives, and writes all the time.
-func TestAClusterThatWasRestoredElsewhereNoticesWhileItRuns(t *testing.T) {
-	s := newStand(t)
-	s.tune = append(s.tune, func(s *Writer) { s.pace.vet = 200 * time.Millisecond })
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, archive.New(s.store, keys).BeginGeneration(t.Context(),
-		archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 2, Created: time.Now()}))
-	require.Eventually(t, func() bool {
-		s.put("a", fmt.Sprint(time.Now())) // etcd serves all the same
-		return s.Facts().Trouble != nil
-	}, patience, poll)
-	s.requireUntouched("generation 1", "generation 2", clusterID)
-}
-
 // segmentsOf are the names of those in a spool.
 func (s *stand) segmentsOf(dir string) (names []string) {
 	s.Helper()
@@ -408,9 +397,7 @@ func (s *stand) segmentsOf(dir string) (names []string) {
 // waitingStand is one whose last write waits for the store, which is back by now.
 func waitingStand(t *testing.T) *stand {
 	t.Helper()
-	s := newStand(t)
-	s.run()
-	s.awaitStored(s.put("a", "1"))
+	s := begun(t)
 	s.store.Inject(memory.Fault{Err: &store.Unavailable{}})
 	s.put("a", "acknowledged")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
@@ -420,7 +407,7 @@ func waitingStand(t *testing.T) *stand {
 }
 
 // After a restore nobody else may have what waited.
-func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
+func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := s.segmentsOf(s.options.SpoolDir)
 	s.is(clusterID, 2)
@@ -436,7 +423,7 @@ func TestWhatWaitsOfOtherDataIsSetAside(t *testing.T) {
 }
 
 // On a full volume, say: what is captured next must not come in its place.
-func TestNoBackupsAreMadeWhereWhatWaitedCannotBeSetAside(t *testing.T) {
+func TestNoBackupsAreMadeWhereWhatWaitedCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := s.segmentsOf(s.options.SpoolDir)
 	s.is(clusterID, 2)
@@ -444,6 +431,6 @@ func TestNoBackupsAreMadeWhereWhatWaitedCannotBeSetAside(t *testing.T) {
 	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more behind it the name would be too long
 	s.options.SpoolDir = moved
 	_, err := s.make()
-	require.ErrorContains(t, err, "cannot set aside")
+	require.ErrorContains(t, err, "cannot preserve")
 	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
 }

@@ -12,46 +12,6 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
-// member has extended it since storedAt; a segment is only ever put at that position.
-type remote struct {
-	abilities  store.Abilities    // of the store
-	generation archive.Generation // Number is 0 until it is known
-	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is in doubt
-
-	asked time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
-	after time.Time // nothing is asked about the chain before
-
-	stored   format.Position // where the chain ends; zero if that is unknown, or there is none
-	storedAt time.Time       // when that was last seen, or made, to be so
-	last     format.Position // of the newest segment; zero if none is known
-	newest   string          // the newest full snapshot; empty if none is known
-	checked  time.Time       // when the store was last asked whether it still has that
-	beyond   format.Position // where a new chain leaves alone what is damaged; zero if nothing is
-	fence    fence           // a later leader's end of the chain
-	ahead    time.Time       // since when the chain has been ahead of this member's data; zero if it is not
-	link     *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
-	heard    time.Time       // when it was last asked whether there is a successor
-	looked   looked          // at by a member that does not lead
-}
-
-// looked is what a member that does not lead saw last.
-type looked struct {
-	at      time.Time
-	head    archive.Head // to go on from; empty if the last look showed none
-	counted time.Time    // when it last counted that there was no chain
-	behind  bool         // the chain had less than this member's data
-	times   int          // in a row that this was so and the chain had not grown, or that there was none
-}
-
-// fence is what a leader wrote that came after this member's term. Rows have their place in the chain by their revisions, but leases
-// and users change without one, so a member that has no more rows than the chain may have older ones of these.
-type fence struct {
-	term     uint64
-	revision int64
-	since    time.Time
-}
-
 const (
 	// lookPatience is how long it may take to find out where the chain ends.
 	lookPatience = 2 * time.Minute

@@ -55,130 +55,88 @@ func (s *stand) requireThere(before map[string][]byte) {
 	}
 }
 
-// stopped has a chain of a full and some segments, and a member that has stopped.
-func stopped(t *testing.T, last func(s *stand)) *stand {
-	t.Helper()
-	s := begun(t)
-	s.awaitStored(s.put("a", "1"))
-	last(s)
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
-	return s
+// next puts a segment without rows at the next position, made of what the chain ends with.
+func next(by *format.Keys, of func(*format.Start)) func(s *stand) {
+	return func(s *stand) {
+		start := s.head().Start
+		of(&start)
+		builder, err := format.NewSegmentBuilder(by, start)
+		require.NoError(s, err)
+		object, err := builder.Finish(format.Source{Member: "1"})
+		require.NoError(s, err)
+		content, err := io.ReadAll(object.Reader())
+		require.NoError(s, err)
+		s.store.SetContent(archive.SegmentName(1, start.Position), content)
+	}
 }
 
-func TestADamagedEndOfTheChainIsLeftAloneAndAFullBeginsAnother(t *testing.T) {
-	for name, last := range map[string]func(s *stand){
-		"with rows": func(s *stand) { s.put("a", "2") },
-		"without rows": func(s *stand) {
-			require.NoError(s, s.Flush(s.Context()))
-			_, err := s.etcd.Client.UserAdd(s.Context(), "someone", "secret")
-			require.NoError(s, err)
-		},
+// What is known of the end of the chain would hold for minutes: whoever may create objects can take the name that comes next.
+func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
+	made := formattest.NewKeys(t)
+	signs := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
+	end := func(s *stand) { s.damage(archive.SegmentName(1, s.head().Segment.Position)) }
+	full := func(s *stand) { s.damage(archive.ManifestName(1, s.head().Full.Name())) }
+	for name, is := range map[string]struct {
+		stops, often bool           // whether the member stops before, and whether it looks all the time
+		last         func(s *stand) // that it stores
+		harm         func(s *stand)
+		reason       string
+		fulls        int64
+		chains       int
+	}{
+		"the end":                                  {stops: true, harm: end, reason: "segment", fulls: 1, chains: 2},
+		"the end, without rows":                    {stops: true, last: func(s *stand) { s.addUser("someone") }, harm: end, reason: "segment", fulls: 1, chains: 2},
+		"the end, while it runs":                   {often: true, harm: end, reason: "segment", fulls: 2, chains: 2},
+		"garbage at the next position":             {harm: func(s *stand) { s.store.SetContent(archive.SegmentName(1, s.head().Position), make([]byte, 100)) }, reason: "segment", fulls: 2, chains: 2},
+		"another cluster's at the next position":   {harm: next(signs, func(start *format.Start) { start.Cluster = "beef" }), reason: "segment", fulls: 2, chains: 2},
+		"without a signature at the next position": {harm: next(keys, func(*format.Start) {}), reason: "segment", fulls: 2, chains: 2},
+		"the only full":                            {stops: true, harm: full, reason: "full", fulls: 1, chains: 1},
+		"the newest full, while it runs":           {often: true, last: func(s *stand) { s.full(); s.put("a", "behind it") }, harm: full, reason: "full", fulls: 3, chains: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := stopped(t, last)
-			s.damage(archive.SegmentName(1, s.head().Segment.Position))
-			before := s.contents()
+			s := newStand(t)
+			s.with(signs)
+			if is.often {
+				s.often()
+			}
 			s.run()
-			s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.Broken == nil && f.Trouble == nil }, "a full is made")
-			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/segment/")
-			assert.Contains(t, s.log.String(), "stays as it is; a full begins another chain")
+			s.awaitStored(s.put("a", "1"))
+			s.putAndFlush("a", "2")
+			if is.last != nil {
+				is.last(s)
+				require.NoError(t, s.Flush(t.Context()))
+			}
+			if is.stops {
+				s.end()
+			}
+			is.harm(s)
+			before := s.contents()
+			if is.stops {
+				s.run()
+			}
+			s.put("a", "3")
+			s.eventually(func(f Facts) bool {
+				return f.Fulls == is.fulls && f.Broken == nil && f.Trouble == nil && f.FullRunning == nil
+			}, "a full is made")
+			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/"+is.reason+"/")
+			assert.Contains(t, s.log.String(), "stays as it is")
 			for i := range 3 {
 				s.awaitStored(s.put("b", fmt.Sprint(i)))
 			}
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireThere(before)
-			s.requireAllKept()
-			assert.EqualValues(t, 1, s.Facts().Fulls)
-			s.requireChains(2)
+			assert.Equal(t, s.Facts().LastFull.Name, s.requireAllKept().Full.Name())
+			assert.Equal(t, is.fulls, s.Facts().Fulls)
+			s.requireChains(is.chains)
 			assert.NoError(t, s.head().Damaged)
 		})
 	}
 }
 
-func TestADamagedEndIsNoticedWhileTheMemberRuns(t *testing.T) {
-	s := newStand(t).often().run()
-	s.awaitStored(s.put("a", "1"))
-	s.awaitStored(s.put("a", "2"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.damage(archive.SegmentName(1, s.head().Segment.Position))
-	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil }, "a full is made")
-	s.awaitStored(s.put("a", "3"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.requireAllKept()
-}
-
-// Somebody who may create objects takes the name that comes next. What is known of the end of the chain would hold for minutes.
-func TestWhatCannotBeUsedAtTheNextPositionOfAMemberThatRunsIsAnsweredAtOnce(t *testing.T) {
-	made := formattest.NewKeys(t)
-	signs := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
-	for name, made := range map[string]struct {
-		by    *format.Keys
-		start func(s *stand) format.Start
-	}{
-		"garbage":             {by: signs},
-		"another cluster's":   {signs, func(s *stand) format.Start { start := s.head().Start; start.Cluster = "beef"; return start }},
-		"without a signature": {keys, func(s *stand) format.Start { return s.head().Start }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newStand(t)
-			s.with(signs)
-			s.run()
-			s.awaitStored(s.put("a", "1"))
-			require.NoError(t, s.Flush(t.Context()))
-			content := make([]byte, 100)
-			if made.start != nil {
-				builder, err := format.NewSegmentBuilder(made.by, made.start(s))
-				require.NoError(t, err)
-				object, err := builder.Finish(format.Source{Member: "1"})
-				require.NoError(t, err)
-				content, err = io.ReadAll(object.Reader())
-				require.NoError(t, err)
-			}
-			s.store.SetContent(archive.SegmentName(1, s.head().Position), content)
-			s.put("a", "2")
-			s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil && f.Trouble == nil }, "a full is made")
-			s.awaitStored(s.put("a", "3"))
-			require.NoError(t, s.Flush(t.Context()))
-			s.requireAllKept()
-			s.requireChains(2)
-		})
-	}
-}
-
-func TestWhereNoFullCanBeBelievedAnotherBeginsAnew(t *testing.T) {
-	s := stopped(t, func(s *stand) { s.put("a", "2") })
-	s.damage(archive.ManifestName(1, s.head().Full.Name()))
-	before := s.contents()
-	s.run()
-	s.eventually(func(f Facts) bool { return f.Fulls == 1 && f.Broken == nil && f.Trouble == nil }, "a full is made")
-	s.awaitStored(s.put("b", "3"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.requireThere(before)
-	s.requireWhole()
-}
-
-func TestADamagedFullIsReplacedWithinTheChain(t *testing.T) {
-	s := newStand(t).often().run()
-	s.awaitStored(s.put("a", "1"))
-	s.full()
-	s.put("a", "2")
-	require.NoError(t, s.Flush(t.Context()))
-	s.damage(archive.ManifestName(1, s.head().Full.Name()))
-	before := s.contents()
-	s.eventually(func(f Facts) bool { return f.Fulls == 3 && f.FullRunning == nil }, "a full is made")
-	assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/full/")
-	s.awaitStored(s.put("b", "3"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.requireThere(before)
-	assert.Equal(t, s.Facts().LastFull.Name, s.requireAllKept().Full.Name())
-	s.requireChains(1)
-	assert.EqualValues(t, 3, s.Facts().Fulls)
-}
-
 // The data of a member may be older than what is damaged: then there is nothing to begin with.
 func TestAMemberThatIsBehindWhatIsDamagedBeginsNothing(t *testing.T) {
-	s := stopped(t, func(s *stand) { s.put("a", "2") })
+	s := begun(t)
+	s.end()
 	s.store.SetContent(archive.SegmentName(1, format.After(s.etcd.Revision()+100)), []byte("damaged"))
 	before := s.names()
 	s.run()
@@ -216,8 +174,7 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 // It looks for the full every few seconds only: what it stores until then lands in the empty store.
 func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Writer) { s.pace.watch = patience })
-	s.run()
+	s.run(func(s *Writer) { s.pace.watch = patience })
 	s.awaitStored(s.put("a", "1"))
 	s.empty()
 	s.awaitStored(s.put("a", "2"))
@@ -245,11 +202,10 @@ func (l leaking) Get(ctx context.Context, name string, offset, length int64) (io
 
 func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	s, kept := newStand(t), memory.New()
-	_, err := archive.New(kept, keys).Found(t.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()})
-	require.NoError(t, err)
+	s.founded(kept, "c1")
 	for _, begins := range []bool{false, true} {
 		options := Options{Archive: archive.New(leaking{kept}, keys), Etcd: s.options.Etcd, Now: time.Now}
-		_, err = found{Options: options, own: archive.Identity{Cluster: "c1", Generation: 1}, begins: begins}.find(t.Context())
+		_, err := found{Options: options, own: archive.Identity{Cluster: "c1", Generation: 1}, begins: begins}.find(t.Context())
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }
@@ -264,8 +220,7 @@ func (s *stand) often() *stand {
 func (s *stand) foundedBy(cluster string) {
 	s.Helper()
 	theirs := memory.New()
-	_, err := archive.New(theirs, keys).Found(s.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()})
-	require.NoError(s, err)
+	s.founded(theirs, cluster)
 	kept := map[string]bool{}
 	for object, err := range theirs.List(s.Context(), "", "") {
 		require.NoError(s, err)
@@ -282,8 +237,7 @@ func (s *stand) foundedBy(cluster string) {
 
 func TestAnIdleMemberNoticesThatAnotherClusterHasTakenItsEmptiedStore(t *testing.T) {
 	s := newStand(t).often().run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.putAndFlush("a", "1")
 	s.foundedBy("beef")
 	s.requireUntouched("beef", clusterID)
 }
@@ -304,10 +258,9 @@ func TestAMemberThatWatchesNoticesItAsWell(t *testing.T) {
 func TestBackupsOfAnotherClusterAreNotGoneOnWith(t *testing.T) {
 	s := begun(t)
 	s.end()
-	theirs, err := archive.New(s.store, keys).Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
-	require.NoError(t, err)
+	theirs := s.founded(s.store, clusterID)
 	theirs.Cluster = "beef"
-	_, err = found{Options: Options{Archive: archive.New(s.store, keys)}, generation: theirs, begins: true}.find(t.Context())
+	_, err := found{Options: Options{Archive: archive.New(s.store, keys)}, generation: theirs, begins: true}.find(t.Context())
 	require.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, "beef")
 	assert.ErrorContains(t, err, clusterID)
@@ -327,8 +280,7 @@ func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 func TestAMemberThatStoresAllTheTimeLooksWhoseTheStoreIsAsWell(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 10 * time.Millisecond
-	s.tune = append(s.tune, func(s *Writer) { s.pace.vet = time.Second })
-	s.run()
+	s.run(func(s *Writer) { s.pace.vet = time.Second })
 	s.awaitStored(s.put("a", "1"))
 	require.NoError(t, s.store.Delete(t.Context(), "cluster.json"))
 	require.Eventually(t, func() bool {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,7 +16,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/capture"
@@ -31,65 +29,50 @@ type cluster struct {
 	pauses  []*pausing
 }
 
-// one is a member as its own writer sees it.
-type one struct {
-	Etcd
-	cluster *cluster
-	number  int32
-}
-
 // both is a leader of its own to each member.
 const both = -1
-
-func (o one) IsLeader() bool {
-	leader := o.cluster.leader.Load()
-	return leader == o.number || leader == both
-}
-
-func (o one) MemberID() string { return fmt.Sprint(o.number) }
 
 // pausing is a store whose uploads stop where a process is paused: before they arrive, or with the answer on its way.
 type pausing struct {
 	store.Store
-	mu     sync.Mutex
-	before chan struct{} // nil unless paused
-	after  chan struct{}
-	inside atomic.Int32 // uploads that are paused
+	of     string                        // what is in the names of what stops
+	after  bool                          // with the answer on its way
+	gate   atomic.Pointer[chan struct{}] // nil unless paused
+	inside atomic.Int32                  // uploads that are paused
 }
 
-func (p *pausing) wait(which *chan struct{}) {
-	p.mu.Lock()
-	gate := *which
-	p.mu.Unlock()
-	if gate != nil {
+func (p *pausing) Put(ctx context.Context, name string, content io.Reader) error {
+	if !strings.Contains(name, p.of) {
+		return p.Store.Put(ctx, name, content)
+	}
+	p.wait(false)
+	err := p.Store.Put(context.WithoutCancel(ctx), name, content)
+	p.wait(true)
+	return err
+}
+
+func (p *pausing) wait(after bool) {
+	if gate := p.gate.Load(); gate != nil && p.after == after {
 		p.inside.Add(1)
-		<-gate
+		<-*gate
 		p.inside.Add(-1)
 	}
 }
 
-func (p *pausing) Put(ctx context.Context, name string, content io.Reader) error {
-	if !strings.Contains(name, "/segment/") {
-		return p.Store.Put(ctx, name, content)
-	}
-	p.wait(&p.before)
-	err := p.Store.Put(context.WithoutCancel(ctx), name, content)
-	p.wait(&p.after)
-	return err
-}
-
 // pause stops uploads and returns what lets them go on.
-func (p *pausing) pause(which *chan struct{}) (resume func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (p *pausing) pause(after bool) (resume func()) {
 	gate := make(chan struct{})
-	*which = gate
+	p.after = after
+	p.gate.Store(&gate)
 	return sync.OnceFunc(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		*which = nil
+		p.gate.Store(nil)
 		close(gate)
 	})
+}
+
+func (p *pausing) awaitInside(t *testing.T) {
+	t.Helper()
+	require.Eventually(t, func() bool { return p.inside.Load() == 1 }, patience, poll, "an upload is paused")
 }
 
 // newCluster has all of its members run.
@@ -108,8 +91,11 @@ func newMembers(t *testing.T, size int) *cluster {
 	c.leader.Store(1)
 	for number := range size {
 		member := &stand{T: t, etcd: c.etcd, store: c.store, log: c.log, options: c.options}
-		paused := &pausing{Store: c.store}
-		member.options.Etcd = one{Etcd: c.options.Etcd, cluster: c, number: int32(number + 1)}
+		paused := &pausing{Store: c.store, of: "/segment/"}
+		member.options.Etcd = &faked{Etcd: c.options.Etcd, id: fmt.Sprint(number + 1), isLeader: func() bool {
+			leader := c.leader.Load()
+			return leader == int32(number+1) || leader == both
+		}}
 		member.options.SpoolDir, member.options.DataDir = filepath.Join(t.TempDir(), "spool"), t.TempDir()
 		member.is(clusterID, 1)
 		member.options.Archive = archive.New(paused, keys)
@@ -118,7 +104,16 @@ func newMembers(t *testing.T, size int) *cluster {
 	return c
 }
 
-// kept says that the store has one chain with everything in it.
+// pausedMember is the only one of a cluster that has stored something, and stops at its next upload.
+func pausedMember(t *testing.T) (c *cluster, member *stand, resume func()) {
+	t.Helper()
+	c = newCluster(t, 1)
+	c.requireEventuallyStored(c.put("a", "1"))
+	require.NoError(t, c.members[0].Flush(t.Context()))
+	return c, c.members[0], c.pauses[0].pause(false)
+}
+
+// requireOneChain says that the store has one chain with everything in it.
 func (c *cluster) requireOneChain() {
 	c.Helper()
 	last := c.put("last", "value")
@@ -183,7 +178,7 @@ func TestANewLeaderGoesOnWhereTheOldOneEnded(t *testing.T) {
 func TestOthersTakeOverWhenTheLeaderDoesNotWriteAndStepBackWhenItDoes(t *testing.T) {
 	c := newCluster(t, 2)
 	c.requireEventuallyStored(c.put("a", "1"))
-	resume := c.pauses[0].pause(&c.pauses[0].before)
+	resume := c.pauses[0].pause(false)
 	c.put("a", "2") // there is something to add when they look
 	require.Eventually(t, func() bool { c.put("a", "3"); return c.members[1].Facts().Role == Writing }, patience, poll)
 	c.requireEventuallyStored(c.put("a", "4"))
@@ -193,14 +188,11 @@ func TestOthersTakeOverWhenTheLeaderDoesNotWriteAndStepBackWhenItDoes(t *testing
 }
 
 func TestAWriterThatIsPausedAcrossItsUploadNeitherLosesNorDoublesRows(t *testing.T) {
-	for name, which := range map[string]func(p *pausing) *chan struct{}{
-		"before it arrives":          func(p *pausing) *chan struct{} { return &p.before },
-		"with the answer on its way": func(p *pausing) *chan struct{} { return &p.after },
-	} {
+	for name, after := range map[string]bool{"before it arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 2)
 			c.requireEventuallyStored(c.put("a", "1"))
-			resume := c.pauses[0].pause(which(c.pauses[0]))
+			resume := c.pauses[0].pause(after)
 			for c.pauses[0].inside.Load() == 0 {
 				c.put("a", "while it is paused")
 			}
@@ -233,48 +225,35 @@ func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
 
 // The winner has captured the same rows, and looked at users a moment before one was added.
 func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) {
-	c := newCluster(t, 1)
-	c.requireEventuallyStored(c.put("a", "1"))
-	member := c.members[0]
-	require.NoError(t, member.Flush(t.Context()))
-	resume := c.pauses[0].pause(&c.pauses[0].before)
+	c, member, resume := pausedMember(t)
 	require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = patience * 100 })) // one capture, when it is asked for
 	last := c.put("a", "2")
-	_, err := c.etcd.Client.UserAdd(t.Context(), "someone", "secret")
-	require.NoError(t, err)
+	c.addUser("someone")
 	flushed := make(chan error, 1)
 	go func() { flushed <- member.Flush(t.Context()) }()
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
+	c.pauses[0].awaitInside(t)
 	own := c.current()
 	c.other(own[len(own)-1])
 	resume()
 	require.NoError(t, <-flushed)
-	_, reading, path := kept(t, c.store, archive.Target{})
+	_, _, path := kept(t, c.store, archive.Target{})
 	assert.Equal(t, last, path.Revision)
-	users := func(b *format.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
-	assert.True(t, slices.ContainsFunc(reading.Buckets, users), "the user is in the store")
+	c.requireUsers(1)
 	c.requireChains(1)
 }
 
 // A restore could begin with such a full, and would find no segment that goes on from it.
 func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
-	c := newCluster(t, 1)
-	c.requireEventuallyStored(c.put("a", "1"))
-	member := c.members[0]
-	require.NoError(t, member.Flush(t.Context()))
-	resume := c.pauses[0].pause(&c.pauses[0].before)
+	c, member, resume := pausedMember(t)
 	c.put("a", "2")
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
+	c.pauses[0].awaitInside(t)
 	asked := make(chan FullDone, 1)
 	go func() {
 		done, err := member.FullNow(t.Context(), "asked for")
 		assert.NoError(t, err)
 		asked <- done
 	}()
-	waits := func(f Facts) bool {
-		return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
-	}
-	member.eventually(waits, "the database is copied")
+	member.eventually(waitsForSegments, "the database is copied")
 	c.put("a", "3")
 	own := c.current()
 	c.other(own[len(own)-2:]...)
@@ -291,17 +270,14 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 	c := newCluster(t, 2)
 	c.requireEventuallyStored(c.put("a", "1"))
 	member := c.members[0]
-	resume := c.pauses[0].pause(&c.pauses[0].before)
+	resume := c.pauses[0].pause(false)
 	defer resume()
 	c.put("a", "2")
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
+	c.pauses[0].awaitInside(t)
 	asked := make(chan error, 2)
 	ask := func() { _, err := member.FullNow(t.Context(), "asked for"); asked <- err }
 	go ask()
-	waits := func(f Facts) bool {
-		return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
-	}
-	member.eventually(waits, "the database is copied")
+	member.eventually(waitsForSegments, "the database is copied")
 	go ask() // which waits for its turn
 	c.leader.Store(2)
 	require.ErrorIs(t, <-asked, ErrNotWriter)
@@ -310,8 +286,7 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 
 func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
 	s := newStand(t)
-	s.tune = append(s.tune, func(s *Writer) { s.pace.bear = 300 * time.Millisecond })
-	s.run()
+	s.run(func(s *Writer) { s.pace.bear = 300 * time.Millisecond })
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied}) // a young etcd still settles its version
 	_, err := s.FullNow(t.Context(), "asked for")
@@ -336,17 +311,13 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 
 // Of two clusters of one configuration, say, whose last rows happen to be the same.
 func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
-	c := newCluster(t, 1)
-	c.requireEventuallyStored(c.put("a", "1"))
-	member := c.members[0]
-	require.NoError(t, member.Flush(t.Context()))
-	resume := c.pauses[0].pause(&c.pauses[0].before)
+	c, member, resume := pausedMember(t)
 	require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = patience * 100 })) // one capture, when it is asked for
 	c.put("b", "of this one")
 	c.put("c", "of both")
 	flushed := make(chan error, 1)
 	go func() { flushed <- member.Flush(t.Context()) }()
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll)
+	c.pauses[0].awaitInside(t)
 	own := c.current()
 	theirs := own[len(own)-2:]
 	theirs[0].Value = []byte("of the other one")
@@ -366,64 +337,66 @@ func (s *stand) lagging() Etcd {
 	return etcd
 }
 
-// overtaken has a member that lags take over, and the leader store the rows that are on its way, together with a user that the member
-// has not heard of. It returns what lets the member go on.
-func (c *cluster) overtaken() (resume func()) {
-	c.Helper()
-	leader, lagging := c.members[0], c.members[1]
-	leader.run()
-	c.requireEventuallyStored(c.put("a", "1"))
-	require.NoError(c, leader.Flush(c.Context()))
-	leader.end()
-	c.put("a", "2")
-	lagging.options.Etcd = c.lagging()
-	resume = c.pauses[1].pause(&c.pauses[1].before)
-	lagging.run()
-	require.Eventually(c, func() bool { return c.pauses[1].inside.Load() == 1 }, patience, poll, "it has taken over")
-	c.addUser("someone")
-	leader.run()
-	require.NoError(c, leader.Flush(c.Context()))
-	leader.end()
-	c.requireUsers(1)
-	return resume
-}
+// It has the same rows on its way as the one that writes, and leases and users that are older.
+func TestAMemberWhoseUsersAreOlderStatesNothingBehindWhatTheWriterHasStated(t *testing.T) {
+	for name, is := range map[string]func(c *cluster) (slow, writer int){
+		"it lags, and has taken over": func(c *cluster) (int, int) {
+			c.members[1].options.Etcd = c.lagging()
+			return 1, 0
+		},
+		"it was paused across its upload, and wakes up deposed": func(c *cluster) (int, int) {
+			c.leader.Store(2)
+			c.members[0].options.Etcd = c.paused()
+			c.members[0].tune = append(c.members[0].tune, slowToHear)
+			return 0, 1
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newMembers(t, 2)
+			writer := c.members[0]
+			writer.run()
+			c.requireEventuallyStored(c.put("a", "1"))
+			require.NoError(t, writer.Flush(t.Context()))
+			writer.end()
+			c.put("a", "2")
+			slow, other := is(c)
+			late, paused := c.members[slow], c.pauses[slow]
+			writer = c.members[other]
+			resume := paused.pause(false)
+			late.run()
+			paused.awaitInside(t)
+			c.addUser("someone")
+			writer.run()
+			require.NoError(t, writer.Flush(t.Context()))
+			writer.end()
+			c.requireUsers(1)
 
-func TestAMemberThatLagsStatesNothingBehindWhatTheLeaderHasStated(t *testing.T) {
-	c := newMembers(t, 2)
-	resume := c.overtaken()
-	before := c.names()
-	resume()
-	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching }, "it leaves the rest to others")
-	assert.Equal(t, before, c.names())
-	c.requireUsers(1)
-}
-
-// behind is etcd that leads and has not applied all of its log yet.
-type behind struct {
-	Etcd
-	past     Etcd
-	caughtUp atomic.Bool
-}
-
-func (b *behind) now() Etcd {
-	if b.caughtUp.Load() {
-		return b.Etcd
+			before := c.names()
+			resume()
+			late.eventually(func(f Facts) bool { return f.Role == Watching }, "it leaves the rest to others")
+			require.ErrorIs(t, late.Flush(t.Context()), ErrNotWriter)
+			assert.Equal(t, before, c.names())
+			c.requireUsers(1)
+		})
 	}
-	return b.past
 }
-
-func (b *behind) Backend() backend.Backend { return b.now().Backend() }
-func (b *behind) AppliedIndex() uint64     { return b.now().AppliedIndex() }
 
 func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T) {
 	s := begun(t)
-	etcd := &behind{Etcd: s.options.Etcd, past: s.lagging()}
+	var caughtUp atomic.Bool
+	is, past := s.options.Etcd, s.lagging()
+	now := func() Etcd {
+		if caughtUp.Load() {
+			return is
+		}
+		return past
+	}
+	etcd := &faked{Etcd: is, backend: func() backend.Backend { return now().Backend() }, applied: func() uint64 { return now().AppliedIndex() }}
 	s.storeAUser()
 
 	before := s.names()
 	s.options.Etcd, s.options.SpoolDir = etcd, filepath.Join(t.TempDir(), "spool")
-	s.tune = append(s.tune, slowToHear)
-	s.run()
+	s.run(slowToHear)
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Stored > 0 }, "it writes")
 	require.NoError(t, s.Flush(t.Context()), "the chain has all that it has")
 	ready := make(chan bool, 1)
@@ -431,44 +404,14 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 	assert.False(t, <-ready)
 	assert.Equal(t, before, s.names())
 
-	etcd.caughtUp.Store(true)
+	caughtUp.Store(true)
 	s.full()
-	head, err := archive.New(s.store, keys).Head(t.Context(), 1)
-	require.NoError(t, err)
+	head := s.head()
 	assert.Nil(t, head.Segment)
 	assert.Equal(t, etcd.AppliedIndex(), head.Applied, "it is said how new they are in the full")
 	s.addUser("someone else")
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireUsers(2)
-}
-
-func TestWhatWaitsOfAMemberThatLaggedIsNotAddedBehindWhatTheLeaderHasStated(t *testing.T) {
-	s := begun(t)
-	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
-	for i, name := range []string{"one", "two"} {
-		s.addUser(name)
-		s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
-	}
-	s.end()
-	s.store.Heal()
-	former := s.options
-	former.Etcd = s.lagging()
-	for _, name := range []string{"one", "two"} {
-		_, err := s.etcd.Client.UserDelete(t.Context(), name)
-		require.NoError(t, err)
-	}
-	s.options.SpoolDir = filepath.Join(t.TempDir(), "spool")
-	s.run()
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
-	s.requireUsers(0)
-
-	before := s.names()
-	s.options = former
-	s.run()
-	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && s.waits() == 0 }, "it waits for nothing")
-	assert.Equal(t, before, s.names())
-	s.requireUsers(0)
 }
 
 // paused is etcd as a leader of the term before sees it that was paused at this moment: it hears of nothing that comes.
@@ -519,88 +462,58 @@ func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
 
 	before := s.names()
 	s.options.Etcd, s.options.SpoolDir = past, filepath.Join(t.TempDir(), "spool")
-	s.tune = append(s.tune, slowToHear)
-	s.run()
+	s.run(slowToHear)
 	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it notices")
 	require.ErrorIs(t, s.Flush(t.Context()), ErrNotWriter)
 	assert.Equal(t, before, s.names())
 	s.requireUsers(1)
 }
 
-// It has the same rows on the way as its successor, and leases and users that are older.
-func TestALeaderThatWakesUpDeposedAcrossItsUploadStatesNothingBehindItsSuccessor(t *testing.T) {
-	c := newMembers(t, 2)
-	woken, successor := c.members[0], c.members[1]
-	c.leader.Store(2)
-	successor.run()
-	c.requireEventuallyStored(c.put("a", "1"))
-	require.NoError(t, successor.Flush(t.Context()))
-	successor.end()
-	c.put("a", "2")
-	woken.options.Etcd = c.paused()
-	woken.tune = append(woken.tune, slowToHear)
-	c.addUser("someone")
-	resume := c.pauses[0].pause(&c.pauses[0].before)
-	woken.run()
-	require.Eventually(t, func() bool { return c.pauses[0].inside.Load() == 1 }, patience, poll, "it has newer rows to bring")
-	successor.run()
-	require.NoError(t, successor.Flush(t.Context()))
-	successor.end()
-	c.requireUsers(1)
+func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.T) {
+	for name, is := range map[string]func(s *stand) (first Etcd, then func() Etcd){
+		"of a leader that is deposed": func(s *stand) (Etcd, func() Etcd) {
+			deposed := faked{Etcd: s.options.Etcd, term: s.options.Etcd.Term() - 1}
+			then := deposed
+			then.isLeader = func() bool { return false }
+			return &deposed, func() Etcd { return &then }
+		},
+		"of a member that lags": func(s *stand) (Etcd, func() Etcd) { return s.options.Etcd, s.lagging },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			next := s.options
+			next.SpoolDir = filepath.Join(t.TempDir(), "spool")
+			first, then := is(s)
+			s.options.Etcd = first
+			s.run()
+			s.putAndFlush("a", "1")
+			s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
+			for i, name := range []string{"one", "two"} {
+				s.addUser(name)
+				s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
+			}
+			s.end()
+			s.store.Heal()
+			former := s.options
+			former.Etcd = then()
+			for _, name := range []string{"one", "two"} {
+				_, err := s.etcd.Client.UserDelete(t.Context(), name)
+				require.NoError(t, err)
+			}
+			s.options = next
+			s.run()
+			require.NoError(t, s.Flush(t.Context()))
+			s.end()
+			s.requireUsers(0)
 
-	before := c.names()
-	resume()
-	woken.eventually(func(f Facts) bool { return f.Role == Watching }, "it notices")
-	require.ErrorIs(t, woken.Flush(t.Context()), ErrNotWriter)
-	assert.Equal(t, before, c.names())
-	c.requireUsers(1)
-}
-
-// termed is etcd as in another term.
-type termed struct {
-	Etcd
-	term  uint64
-	leads atomic.Bool
-}
-
-func (e *termed) Term() uint64   { return e.term }
-func (e *termed) IsLeader() bool { return e.leads.Load() }
-
-func TestWhatWaitsOfADeposedLeaderAndStatesNothingNewerIsNotAddedBehindItsSuccessor(t *testing.T) {
-	s := newStand(t)
-	deposed := &termed{Etcd: s.options.Etcd, term: s.options.Etcd.Term() - 1}
-	deposed.leads.Store(true)
-	successor := s.options
-	successor.SpoolDir = filepath.Join(t.TempDir(), "spool")
-	s.options.Etcd = deposed
-	s.run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
-	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
-	for i, name := range []string{"one", "two"} {
-		s.addUser(name)
-		s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
+			before := s.names()
+			s.options = former
+			s.run()
+			s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && s.waits() == 0 }, "it waits for nothing")
+			assert.Equal(t, before, s.names())
+			s.requireUsers(0)
+		})
 	}
-	s.end()
-	s.store.Heal()
-	for _, name := range []string{"one", "two"} {
-		_, err := s.etcd.Client.UserDelete(t.Context(), name)
-		require.NoError(t, err)
-	}
-	former := s.options
-	s.options = successor
-	s.run()
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
-	s.requireUsers(0)
-
-	before := s.names()
-	s.options = former
-	deposed.leads.Store(false)
-	s.run()
-	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 && s.waits() == 0 }, "it waits for nothing")
-	assert.Equal(t, before, s.names())
-	s.requireUsers(0)
 }
 
 // A volume that was put back, to when there were as many revisions: nobody else leads.

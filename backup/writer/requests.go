@@ -10,14 +10,6 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// flush is somebody who waits until a revision is in the store.
-type flush struct {
-	revision int64           // what etcd had when it was asked
-	at       time.Time       // when that was
-	target   format.Position // where the segments end that have it; zero until it is captured
-	done     chan error
-}
-
 // Flush brings everything that etcd has acknowledged until now into the store and returns nil when it is there: at an orderly
 // stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
 // error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is

@@ -46,7 +46,7 @@ const (
 )
 
 // OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
-// at most limit bytes of segments. What cannot be read is set aside; torn, which says why, is for people.
+// at most limit bytes of segments. What cannot be read is preserved; torn, which says why, is for people.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
 	s = &Spool{dir: dir, limit: limit, free: freeBytes, sync: durable.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
@@ -178,7 +178,7 @@ func (s *Spool) path(position format.Position) string {
 	return filepath.Join(s.dir, segmentsDir, position.String())
 }
 
-// recover takes up the segments that lie there, and sets aside what is none.
+// recover takes up the segments that lie there, and preserves what is none.
 func (s *Spool) recover(keys *format.Keys) (torn []error, err error) {
 	names, err := os.ReadDir(filepath.Join(s.dir, segmentsDir))
 	if err != nil {
@@ -261,7 +261,7 @@ func freeBytes(dir string) (int64, error) {
 	return int64(disk.Bavail) * int64(disk.Bsize), nil //nolint:gosec,unconvert // far from overflowing; the types differ by system
 }
 
-// Newest sets aside all but the newest of the segments that follow one another. The error is for people: nil if all do.
+// Newest preserves all but the newest of the segments that follow one another. The error is for people: nil if all do.
 func (s *Spool) Newest() (left, err error) {
 	all := s.Entries()
 	first := len(all) - 1
@@ -271,14 +271,14 @@ func (s *Spool) Newest() (left, err error) {
 	if first <= 0 {
 		return nil, nil
 	}
-	where, err := s.SetAside(func(e Spooled) bool { return e.Position.Compare(all[first].Position) < 0 })
+	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(all[first].Position) < 0 })
 	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s",
 		first, all[first-1].Next, all[first].Position, where), err
 }
 
-// SetAside moves the chosen segments out of the spool to a directory beside it, whose name it returns: they are not of the chain
+// Preserve moves the chosen segments out of the spool to a directory beside it, whose name it returns: they are not of the chain
 // that what comes next is of, and may be all that there is of what was acknowledged. That directory is a spool as well.
-func (s *Spool) SetAside(chosen func(Spooled) bool) (where string, err error) {
+func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	var names []string
 	for _, entry := range s.Entries() {
 		if chosen(entry) {
@@ -308,7 +308,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 		err = errors.Join(s.sync(to), s.sync(where), s.sync(filepath.Dir(s.dir)))
 	}
 	if err != nil {
-		return "", fmt.Errorf("cannot set aside what waited for the store: %w", err)
+		return "", fmt.Errorf("cannot preserve what waited for the store: %w", err)
 	}
 	return where, nil
 }

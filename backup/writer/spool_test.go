@@ -117,7 +117,7 @@ func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
 	assert.Empty(t, again.Entries())
 }
 
-func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
+func TestWhatWasTornIsPreserveAndWhatItWasToFollowToo(t *testing.T) {
 	objects := segmentsInOrder(t, 4)
 	for name, harm := range map[string]func(t *testing.T, path string){
 		"cut off": func(t *testing.T, path string) { require.NoError(t, os.Truncate(path, objects[1].Size()-1)) },
@@ -154,7 +154,7 @@ func TestWhatWasTornIsSetAsideAndWhatItWasToFollowToo(t *testing.T) {
 	}
 }
 
-// beside are the segments that were set aside.
+// beside are the segments that were preserved.
 func beside(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	for _, kept := range preserved.Copies(dir) {
@@ -167,10 +167,10 @@ func beside(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-func TestWhatIsSetAsideIsASpool(t *testing.T) {
+func TestWhatIsPreserveIsASpool(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 3)
 	s := filledSpool(t, dir, objects)
-	where, err := s.SetAside(func(e Spooled) bool { return e.Position.Compare(objects[0].Position) > 0 })
+	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(objects[0].Position) > 0 })
 	require.NoError(t, err)
 	assert.Equal(t, []int64{5}, positions(s))
 	assert.Equal(t, objects[0].Size(), s.Bytes())
@@ -178,17 +178,17 @@ func TestWhatIsSetAsideIsASpool(t *testing.T) {
 	assert.Empty(t, torn)
 	assert.Equal(t, []int64{6, 7}, positions(moved))
 
-	where, err = s.SetAside(func(Spooled) bool { return false })
+	where, err = s.Preserve(func(Spooled) bool { return false })
 	require.NoError(t, err)
 	assert.Empty(t, where)
 }
 
-func TestWhatCannotBeSetAsideStays(t *testing.T) {
+func TestWhatCannotBePreserveStays(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects)
 	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // beside it there is room for nothing
-	_, err := s.SetAside(func(Spooled) bool { return true })
-	require.ErrorContains(t, err, "cannot set aside what waited for the store")
+	_, err := s.Preserve(func(Spooled) bool { return true })
+	require.ErrorContains(t, err, "cannot preserve what waited for the store")
 	assert.Equal(t, []int64{5, 6}, positions(s))
 	again, torn := openAgain(t, dir)
 	assert.Empty(t, torn)

@@ -64,7 +64,7 @@ const (
 	succeeded    Event = "succeeded"     // the generation has an end, or a successor
 
 	expired    Event = "expired"     // too long ago that anybody saw where the backups end
-	doubted    Event = "doubted"     // the store does not have what it had
+	storeLost  Event = "store lost"  // the store does not have what it had
 	collided   Event = "collided"    // another member's segment has the position
 	spoolLost  Event = "spool lost"  // what waited on the volume is gone
 	broken     Event = "broken"      // compaction has passed the end of the chain
@@ -106,7 +106,7 @@ const (
 	leaveChain    Action = "leave chain"    // that was about to begin, to the other member
 	dropSpool     Action = "drop spool"     // and capture anew
 	forgetStore   Action = "forget store"   // what was known of it
-	doubtStore    Action = "doubt store"    // whose it is is looked at, too
+	vetStore      Action = "vet store"      // whose it is is looked at, too
 	refuse        Action = "refuse"         // say why nothing may be written
 	keepWatching  Action = "keep watching"  // quietly
 	await         Action = "await"          // what this member has not applied
@@ -233,7 +233,7 @@ var written = []entry{
 	{serving, succeeded, always, ended, []Action{endHere}, "of two that go on with one, the one whose object came first counts"},
 
 	{settled, expired, always, aligning, nil, "what is known of the end holds for so long"},
-	{settled, doubted, always, aligning, []Action{doubtStore}, "somebody has emptied the store, or taken it"},
+	{settled, storeLost, always, aligning, []Action{vetStore}, "somebody has emptied the store, or taken it"},
 	{settled, collided, always, aligning, nil, "another member was first, and this one goes on behind it"},
 	{settled, spoolLost, always, aligning, []Action{dropSpool}, "the database still has it"},
 	{writing, broken, closed, drained, []Action{finish}, "to begin a chain is for the member that writes"},
@@ -262,7 +262,7 @@ var Elsewhere = []statemachine.Default{
 	{On: surpassed, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
 	{On: succeeded, Answer: statemachine.Ignore, Why: "it is known"},
 	{On: expired, Answer: statemachine.Ignore, Why: "the store is looked at already"},
-	{On: doubted, Answer: statemachine.Ignore, Why: "the store is looked at already"},
+	{On: storeLost, Answer: statemachine.Ignore, Why: "the store is looked at already"},
 	{On: collided, Answer: statemachine.Ignore, Why: "the store is looked at already"},
 	{On: spoolLost, Answer: statemachine.Ignore, Why: "the database is read again in any case"},
 	{On: broken, Answer: statemachine.Reject, Why: "only a member that writes can tell"},

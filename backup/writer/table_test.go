@@ -157,7 +157,7 @@ var sentences = []sentence{
 	{"or no longer", ended, leader, deposed, payload{}, ended, nil},
 
 	{"what was seen long ago is seen again", settled, leader, expired, payload{}, aligning, nil},
-	{"what is gone is looked for, and whose the store is", settled, leader, doubted, payload{}, aligning, []Action{doubtStore}},
+	{"what is gone is looked for, and whose the store is", settled, leader, storeLost, payload{}, aligning, []Action{vetStore}},
 	{"who comes second goes on behind the first", settled, leader, collided, payload{}, aligning, nil},
 	{"what the volume lost is captured again", settled, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
 	{"behind a gap a chain begins", writing, leader, broken, payload{}, opening, []Action{openChain}},

@@ -177,21 +177,3 @@ var usual = pace{
 	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, rare: 30 * time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
 	successor: 10 * time.Second, beat: 40 * time.Second, vet: 30 * time.Minute,
 }
-
-// restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
-// soon.
-const restFactor = 10
-
-// latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
-const latestRetry = 5 * time.Minute
-
-// rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
-// longer, so that a large database is not copied or sent all the time.
-func (w *Writer) rest(f *full, wait time.Duration) time.Duration {
-	if f.tried.IsZero() || len(w.flushes) > 0 || w.troubles[aboutFull] == nil {
-		return wait
-	}
-	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
-	w.troubles[aboutFull].NextTry = w.options.Now().Add(wait)
-	return wait
-}

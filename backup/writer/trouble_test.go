@@ -94,30 +94,29 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 	s.requireChains(1)
 }
 
+// Where the store is away from the start, what an earlier process has seen there is there.
 func TestAFlushThatTheStoreDoesNotTakeSaysWhatIsMissing(t *testing.T) {
-	s := begun(t)
-	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
-	last := s.put("a", "1")
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	err := s.Flush(ctx)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, fmt.Sprintf("revisions %d to %d are not in the store", s.Facts().Stored+1, last))
-}
-
-// The store is away from the start: what an earlier process has seen there is there.
-func TestAFlushDoesNotMissWhatAnEarlierProcessHasStored(t *testing.T) {
-	s := begun(t)
-	stored := s.put("a", "1")
-	s.awaitStored(stored)
-	s.end()
-	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
-	s.run()
-	last := s.put("a", "2")
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	assert.ErrorContains(t, s.Flush(ctx), fmt.Sprintf("revisions %d to %d are not in the store", stored+1, last))
-	assert.EqualValues(t, last-stored, s.Facts().Behind)
+	for name, starts := range map[string]bool{"it is away": false, "it is away from the start": true} {
+		t.Run(name, func(t *testing.T) {
+			s := begun(t)
+			stored := s.put("a", "1")
+			s.awaitStored(stored)
+			if starts {
+				s.end()
+			}
+			s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})
+			if starts {
+				s.run()
+			}
+			last := s.put("a", "2")
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			err := s.Flush(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.ErrorContains(t, err, fmt.Sprintf("revisions %d to %d are not in the store", stored+1, last))
+			assert.EqualValues(t, last-stored, s.Facts().Behind)
+		})
+	}
 }
 
 func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
@@ -333,8 +332,17 @@ func (h *hiding) List(ctx context.Context, prefix, after string) iter.Seq2[store
 	}
 }
 
+// The spool keeps the last segment that was stored: a member that has just started goes by that.
 func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
-	for name, hidden := range map[string]string{"everything": "", "every full": "/full/", "all behind the full": "/(segment|minute)/"} {
+	for name, is := range map[string]struct {
+		hidden string
+		starts bool
+	}{
+		"everything":          {"", false},
+		"every full":          {"/full/", false},
+		"all behind the full": {"/(segment|minute)/", false},
+		"all behind the full, which a former process has stored": {"/(segment|minute)/", true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t)
 			h := &hiding{Store: s.store}
@@ -343,9 +351,19 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 			for i := range 3 {
 				s.awaitStored(s.put("a", fmt.Sprint(i)))
 			}
+			if is.starts {
+				require.NoError(t, s.Flush(t.Context()))
+				s.end()
+			}
 			s.mergeAll()
-			h.hides.Store(regexp.MustCompile(hidden))
-			require.NoError(t, s.tell(t.Context(), func() { s.take(t.Context(), expired, payload{}) }))
+			h.hides.Store(regexp.MustCompile(is.hidden))
+			fulls := int64(1)
+			if is.starts {
+				fulls = 0
+				s.run()
+			} else {
+				require.NoError(t, s.tell(t.Context(), func() { s.take(t.Context(), expired, payload{}) }))
+			}
 			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
 			assert.Contains(t, s.Facts().Trouble.Message, "its listing ends at revision")
 			assert.Contains(t, s.Facts().Trouble.Message, " is there")
@@ -356,31 +374,10 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 			s.awaitStored(last)
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireChains(1)
-			assert.EqualValues(t, 1, s.Facts().Fulls)
+			assert.Equal(t, fulls, s.Facts().Fulls)
 			assert.NotContains(t, s.log.String(), "the store was emptied")
 		})
 	}
-}
-
-// The spool keeps the last segment that was stored: a member that has just started goes by that.
-func TestAListingThatLacksWhatAFormerLifeHasStoredIsNotBelieved(t *testing.T) {
-	s := newStand(t)
-	h := &hiding{Store: s.store}
-	s.options.Archive = archive.New(h, keys)
-	s.run()
-	for i := range 3 {
-		s.awaitStored(s.put("a", fmt.Sprint(i)))
-	}
-	require.NoError(t, s.Flush(t.Context()))
-	s.end()
-	s.mergeAll()
-	h.hides.Store(regexp.MustCompile("/(segment|minute)/"))
-	s.run()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
-	assert.Contains(t, s.Facts().Trouble.Message, "its listing ends at revision")
-	h.hides.Store(nil)
-	s.awaitStored(s.put("a", "afterwards"))
-	s.requireWhole()
 }
 
 func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {

@@ -33,7 +33,7 @@ func (w *Writer) storeSegment(ctx context.Context) {
 		patient, cancel := context.WithTimeout(ctx, uploadPatience)
 		defer cancel()
 		if known.isGone(patient) {
-			return func() { w.remote.asked = time.Time{}; w.take(ctx, doubted, payload{}) }
+			return func() { w.remote.asked = time.Time{}; w.take(ctx, storeLost, payload{}) }
 		}
 		err := w.put(patient, generation.Number, next.position, held)
 		if !errors.Is(err, store.ErrExists) {
@@ -175,17 +175,9 @@ func (f *found) isGone(ctx context.Context) bool {
 // mergePatience is how long one round may take.
 const mergePatience = 15 * time.Minute
 
-// merging is what this member does about small objects.
-type merging struct {
-	merger  *retention.Merger
-	running bool
-	at      time.Time // of the last run
-	stored  int64     // how many segments there were then
-	left    bool      // something waits for its time
-}
-
-// enough are so many new segments that they are merged soon; fewer wait, since each look at what there is costs listings.
-const enough = 30
+// enough are so many new segments that they are merged soon; fewer wait, since each look at what there is costs listings. An idle writer
+// makes fewer in the time after which they become one object.
+const enough = 60
 
 // mayMerge tells whether there is something to merge, and time for it.
 func (w *Writer) mayMerge() bool {
@@ -226,13 +218,6 @@ func (w *Writer) merged(done retention.Merged, err error) {
 // reservePatience is how long it may take to look at a reservation and make one.
 const reservePatience = time.Minute
 
-// reserving is what this member does to keep the store's reservation ahead of what etcd hands out: a restore goes on above it.
-type reserving struct {
-	running  bool
-	revision int64     // that is reserved, as far as is known; 0 if that is unknown
-	after    time.Time // it is not tried before
-}
-
 // reserve makes a reservation when etcd comes near the last one. It is a request in hundreds of millions of revisions.
 func (w *Writer) reserve(ctx context.Context) {
 	r := &w.reserving
@@ -246,24 +231,18 @@ func (w *Writer) reserve(ctx context.Context) {
 	w.job(func() func() {
 		ctx, cancel := context.WithTimeout(ctx, reservePatience)
 		defer cancel()
-		revision, err := reserve(ctx, w.archive, wanted)
-		return func() { w.reserved(revision, err) }
+		there, err := w.archive.Reserved(ctx)
+		if errors.Is(err, store.ErrNotFound) {
+			err = nil
+		}
+		if err == nil && wanted.Revision-archive.Margin+archive.Renewal > there.Revision {
+			if err = w.archive.Reserve(ctx, wanted); errors.Is(err, store.ErrExists) {
+				err = nil
+			}
+			there = wanted
+		}
+		return func() { w.reserved(there.Revision, err) }
 	})
-}
-
-// reserve returns the revision that is reserved then, by whomever.
-func reserve(ctx context.Context, to *archive.Archive, wanted archive.Reservation) (int64, error) {
-	there, err := to.Reserved(ctx)
-	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return 0, err
-	}
-	if wanted.Revision-archive.Margin+archive.Renewal <= there.Revision {
-		return there.Revision, nil
-	}
-	if err := to.Reserve(ctx, wanted); err != nil && !errors.Is(err, store.ErrExists) {
-		return 0, err
-	}
-	return wanted.Revision, nil
 }
 
 func (w *Writer) reserved(revision int64, err error) {

@@ -19,6 +19,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/statemachine"
 )
@@ -116,95 +117,133 @@ type Writer struct {
 	statistic Facts            // counters and what was last done
 }
 
+// remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
+// member has extended it since storedAt; a segment is only ever put at that position.
+type remote struct {
+	abilities  store.Abilities    // of the store
+	generation archive.Generation // Number is 0 until it is known
+	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is to be seen at the next look
+
+	asked time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
+	after time.Time // nothing is asked about the chain before
+
+	stored   format.Position // where the chain ends; zero if that is unknown, or there is none
+	storedAt time.Time       // when that was last seen, or made, to be so
+	last     format.Position // of the newest segment; zero if none is known
+	newest   string          // the newest full snapshot; empty if none is known
+	checked  time.Time       // when the store was last asked whether it still has that
+	beyond   format.Position // where a new chain leaves alone what is damaged; zero if nothing is
+	fence    fence           // a later leader's end of the chain
+	ahead    time.Time       // since when the chain has been ahead of this member's data; zero if it is not
+	link     *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
+	heard    time.Time       // when it was last asked whether there is a successor
+	looked   looked          // at by a member that does not lead
+}
+
+// looked is what a member that does not lead saw last.
+type looked struct {
+	at      time.Time
+	head    archive.Head // to go on from; empty if the last look showed none
+	counted time.Time    // when it last counted that there was no chain
+	behind  bool         // the chain had less than this member's data
+	times   int          // in a row that this was so and the chain had not grown, or that there was none
+}
+
+// fence is what a leader wrote that came after this member's term. Rows have their place in the chain by their revisions, but leases
+// and users change without one, so a member that has no more rows than the chain may have older ones of these.
+type fence struct {
+	term     uint64
+	revision int64
+	since    time.Time
+}
+
+// chain is where this member's next segment goes, and what it has captured that is not in the store. The segments that wait
+// follow one another up to the tail.
+type chain struct {
+	tail     *format.Start            // what the next segment goes on from; nil if that is unknown
+	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
+	waiting  []waiting                // segments that are not in the store, in order
+	held     *format.Object           // the last of them, if the volume would not take it
+	markers  []marker                 // since the last capture
+	lastTime time.Time                // of any marker in this generation
+	buckets  map[string]format.Digest // of the small ones, as the chain has them; nil if that is unknown
+	hashes   map[format.CompactionHash]bool
+
+	captured     time.Time       // when the last segment was captured
+	examined     time.Time       // when it was last looked whether there is something to capture
+	applied      uint64          // etcd's applied index as the small buckets were last looked at
+	bucketsAfter time.Time       // when they may be looked at again
+	hurry        bool            // a capture is waited for
+	gap          time.Time       // since when compaction has passed the tail; zero if it has not
+	released     format.Position // behind the last object of an orderly stop; zero if there is none
+	lags         time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
+}
+
+// waiting is a segment that is captured and not in the store.
+type waiting struct {
+	position, next format.Position
+	before         format.Digest // the chain's digest at the position
+	size           int64         // bytes
+	since          time.Time     // when its first change was seen, by the monotonic clock
+}
+
+// marker tells when a revision was the present one.
+type marker struct {
+	format.Marker
+	seen time.Time // when that was, by the monotonic clock: the Time of a generation never goes back, though a clock was ahead
+}
+
+// fulls are the full snapshots that are due, and the one in the making.
+type fulls struct {
+	making   *full
+	due      []due
+	after    time.Time       // none is begun or stored before
+	next     time.Time       // by schedule; zero if there is none
+	wall     time.Time       // as the schedule was last looked at
+	rested   time.Time       // no gap is answered with one before
+	behind   format.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
+	replaced string          // what was wrong with the one that another was made in the place of
+}
+
+// due is a full that was asked for.
+type due struct {
+	reason string
+	done   chan fullResult // nil if nobody waits
+}
+
+type fullResult struct {
+	FullDone
+	err error
+}
+
+// merging is what this member does about small objects.
+type merging struct {
+	merger  *retention.Merger
+	running bool
+	at      time.Time // of the last run
+	stored  int64     // how many segments there were then
+	left    bool      // something waits for its time
+}
+
+// reserving is what this member does to keep the store's reservation ahead of what etcd hands out: a restore goes on above it.
+type reserving struct {
+	running  bool
+	revision int64     // that is reserved, as far as is known; 0 if that is unknown
+	after    time.Time // it is not tried before
+}
+
+// flush is somebody who waits until a revision is in the store.
+type flush struct {
+	revision int64           // what etcd had when it was asked
+	at       time.Time       // when that was
+	target   format.Position // where the segments end that have it; zero until it is captured
+	done     chan error
+}
+
 // report is an event with what it tells.
 type report struct {
 	event Event
 	told  payload
-}
-
-// New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.
-func New(options Options) (*Writer, error) {
-	waiting, err := openSpool(options)
-	if err != nil {
-		return nil, err
-	}
-	if options.Now == nil {
-		options.Now = time.Now
-	}
-	if options.Gate == nil {
-		options.Gate = unlocked{}
-	}
-	w := &Writer{
-		options: options, archive: options.Archive, keys: options.Archive.Keys(), pace: usual, reader: capture.NewReader(options.Etcd.Backend),
-		spool: waiting, room: waiting.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
-		merging: merging{merger: retention.NewMerger(options.Archive, options.Now)},
-	}
-	w.work = w.actions()
-	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
-	if w.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
-		return nil, err
-	}
-	if former := options.Former; former != nil {
-		w.inherit(former)
-	}
-	if err := w.resume(); err != nil {
-		return nil, err
-	}
-	w.legal = statemachine.NewLegality(Table, w.core.State)
-	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
-	return w, nil
-}
-
-// inherit goes on with what a writer that has ended knew of the store.
-func (w *Writer) inherit(former *Writer) {
-	was := &former.remote
-	w.remote = remote{
-		abilities: was.abilities, generation: was.generation, vetted: was.vetted, stored: was.stored, last: was.last, newest: was.newest,
-	}
-	w.reserving.revision, w.merging.at = former.reserving.revision, time.Now()
-	if w.remote.generation.Number != 0 {
-		w.core.State, w.core.Facts.creates = aligning, was.abilities.CreateIfAbsent
-	}
-}
-
-// openSpool takes up the newest that waits.
-func openSpool(options Options) (*Spool, error) {
-	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
-	if err != nil {
-		return nil, err
-	}
-	older, err := waiting.Newest()
-	if older != nil {
-		useless = append(useless, older)
-	}
-	for _, reason := range useless {
-		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is moved away, and is taken from the database again")
-	}
-	return waiting, err
-}
-
-// Run makes backups until ctx ends, and returns when nothing of it goes on any more, which may take as long as a request to
-// the store takes to be given up. It is called once, as soon as etcd serves, and must have returned before etcd is closed.
-// What is in etcd and not in the store yet is Flush's to bring there before.
-func (w *Writer) Run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer close(w.ended)
-	defer w.drain()
-	defer cancel()
-	timer := time.NewTimer(w.pace.tick)
-	defer timer.Stop()
-	for ctx.Err() == nil {
-		w.step(ctx)
-		w.publish()
-		w.answer() // who is told finds it in the facts
-		timer.Reset(w.pause())
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case event := <-w.events:
-			event()
-		}
-	}
 }
 
 // Superseded has one error, a sentence, once the generation of this cluster has ended and another one goes on: etcd must be closed.
@@ -212,17 +251,6 @@ func (w *Writer) Superseded() <-chan error { return w.superseded }
 
 // Facts are what can be told of backups now.
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
-
-// step does whatever is due.
-func (w *Writer) step(ctx context.Context) {
-	w.observe(ctx)
-	w.leaveToOthers()
-	if w.core.State != unknown && w.core.State != foreign && time.Since(w.remote.storedAt) >= w.pace.knows {
-		w.take(ctx, expired, payload{})
-	}
-	w.again = false
-	w.take(ctx, tick, payload{})
-}
 
 // take has the table answer an event, and those that its actions post.
 func (w *Writer) take(ctx context.Context, event Event, told payload) {
@@ -261,68 +289,6 @@ func (w *Writer) decide(next report) []Action {
 		w.options.Log.Debug().Str("from", string(from)).Str("event", string(next.event)).Str("to", string(core.State)).Msg("backups: " + decision.Why)
 	}
 	return decision.Do
-}
-
-// actions are what they do.
-func (w *Writer) actions() map[Action]func(context.Context, payload) {
-	return map[Action]func(context.Context, payload){
-		look:          func(ctx context.Context, _ payload) { w.look(ctx) },
-		captureRows:   func(context.Context, payload) { w.capture() },
-		storeSegment:  func(ctx context.Context, _ payload) { w.storeSegment(ctx) },
-		makeFull:      func(ctx context.Context, _ payload) { w.makeFull(ctx) },
-		storeFull:     func(ctx context.Context, _ payload) { w.storeFull(ctx) },
-		mergeSegments: func(ctx context.Context, _ payload) { w.merge(ctx) },
-		keepReserved:  func(ctx context.Context, _ payload) { w.reserve(ctx) },
-		lookSoon:      func(context.Context, payload) { w.lookSoon() },
-		countSilence:  func(context.Context, payload) { w.countSilence() },
-		takeOver:      func(context.Context, payload) { w.takeOver() },
-		goOn:          func(_ context.Context, told payload) { w.goOn(told) },
-		clearChain:    func(context.Context, payload) { w.clearChain() },
-		openChain:     func(_ context.Context, told payload) { w.openChain(told.err.Error()) },
-		abandonEnd:    func(_ context.Context, told payload) { w.abandonEnd(told) },
-		leaveChain:    func(_ context.Context, told payload) { w.leaveChain(told.err) },
-		dropSpool:     func(_ context.Context, told payload) { w.dropSpool(told.err) },
-		forgetStore:   func(context.Context, payload) { w.forgetStore() },
-		doubtStore:    func(context.Context, payload) { w.remote.vetted = time.Time{} },
-		refuse:        func(_ context.Context, told payload) { w.refuse(told.err) },
-		keepWatching:  func(context.Context, payload) { w.askAgainIn(w.watchInterval()) },
-		await:         func(context.Context, payload) { w.askAgainIn(time.Second) },
-		findSuccessor: func(ctx context.Context, _ payload) { w.findSuccessor(ctx) },
-		endHere:       func(_ context.Context, told payload) { w.endHere(told.err) },
-		finish:        func(_ context.Context, told payload) { w.finish(told.err) },
-	}
-}
-
-// pause is how long there is nothing to do, unless something happens: until the next look at etcd, or the next capture.
-func (w *Writer) pause() time.Duration {
-	if w.again {
-		return 0
-	}
-	if left := w.interval() - time.Since(w.chain.captured); left > 0 {
-		return min(left, w.pace.tick)
-	}
-	return w.pace.tick
-}
-
-// drain hears the jobs out that end now.
-func (w *Writer) drain() {
-	w.stopping = true
-	idle := make(chan struct{})
-	go func() {
-		w.jobs.Wait()
-		close(idle)
-	}()
-	for {
-		select {
-		case event := <-w.events:
-			event()
-		case <-idle:
-			w.giveUp()
-			w.noteEnd()
-			w.publish()
-			return
-		}
-	}
 }
 
 // job runs what may wait in a goroutine of its own, and what it returns in the owner's.

@@ -1,22 +1,27 @@
 package writer
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
+	"math/rand/v2"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
@@ -44,9 +49,7 @@ func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
 }
 
 func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
-	s := newStand(t).run()
-	s.awaitStored(s.put("a", "1"))
-	require.NoError(t, s.Flush(t.Context()))
+	s := begun(t)
 	assert.Zero(t, s.Facts().SpoolBytes)
 	assert.Zero(t, s.Facts().Behind)
 	assert.Less(t, s.Facts().BehindFor, time.Second, "etcd's own bookkeeping may just have changed")
@@ -61,8 +64,7 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 	s := begun(t) // a full that already has them would leave nothing to segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
-	_, err = s.etcd.Client.UserAdd(t.Context(), "someone", "secret")
-	require.NoError(t, err)
+	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	_, reading, _ := kept(t, s.store, archive.Target{})
 	found := map[string]int{}
@@ -73,34 +75,18 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 	assert.Equal(t, 1, found["authUsers"])
 }
 
-// late is an etcd that has answered its clients and not yet said that it has applied what they asked for.
-type late struct {
-	Etcd
-	frozen atomic.Uint64 // 0 lets go
-}
-
-func (l *late) AppliedIndex() uint64 {
-	if frozen := l.frozen.Load(); frozen != 0 {
-		return frozen
-	}
-	return l.Etcd.AppliedIndex()
-}
-
 func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T) {
 	s := newStand(t)
-	etcd := &late{Etcd: s.options.Etcd}
-	s.options.Etcd = etcd
+	is := s.options.Etcd
+	var frozen atomic.Uint64 // it has answered its clients and not yet said that it has applied what they asked for
+	s.options.Etcd = &faked{Etcd: is, applied: func() uint64 { return cmp.Or(frozen.Load(), is.AppliedIndex()) }}
 	s.run()
-	s.awaitStored(s.put("first", "value"))
-	require.NoError(t, s.Flush(t.Context()))
-	etcd.frozen.Store(etcd.AppliedIndex())
+	s.putAndFlush("first", "value")
+	frozen.Store(is.AppliedIndex())
 	require.NoError(t, s.Flush(t.Context()), "which captures all that this index stands for")
-	_, err := s.etcd.Client.UserAdd(t.Context(), "someone", "secret")
-	require.NoError(t, err)
+	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
-	_, reading, _ := kept(t, s.store, archive.Target{})
-	holds := func(b *format.Bucket) bool { return b.Name == "authUsers" && b.Len() == 1 }
-	assert.True(t, slices.ContainsFunc(reading.Buckets, holds))
+	s.requireUsers(1)
 }
 
 func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
@@ -115,25 +101,14 @@ func TestAFlushBringsEverythingIntoTheStoreAtOnce(t *testing.T) {
 	}
 }
 
-// slow is an etcd whose database cannot be read for a while, as where the machine is busy.
-type slow struct {
-	Etcd
-	mu sync.Mutex // held meanwhile
-}
-
-func (e *slow) Backend() backend.Backend {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.Etcd.Backend()
-}
-
 func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) {
 	s := newStand(t)
-	busy := &slow{Etcd: s.options.Etcd}
-	s.options.Etcd = busy
+	is := s.options.Etcd
+	var busy sync.Mutex // its database cannot be read meanwhile
+	s.options.Etcd = &faked{Etcd: is, backend: func() backend.Backend { busy.Lock(); defer busy.Unlock(); return is.Backend() }}
 	s.run()
 	s.awaitStored(s.put("a", "1"))
-	busy.mu.Lock()
+	busy.Lock()
 	s.put("a", "2")
 	last := s.put("a", "3")
 	captured := make(chan struct{})
@@ -142,11 +117,10 @@ func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) 
 		s.BeforeCompaction(t.Context())
 	}()
 	assert.Never(t, func() bool { return isClosed(captured) }, 300*time.Millisecond, poll, "nothing is captured yet")
-	busy.mu.Unlock()
+	busy.Unlock()
 	require.Eventually(t, func() bool { return isClosed(captured) }, patience, poll)
 	s.compact(last)
-	s.awaitStored(s.put("a", "4"))
-	require.NoError(t, s.Flush(t.Context()))
+	s.putAndFlush("a", "4")
 	s.requireChains(1)
 }
 
@@ -170,9 +144,7 @@ func (s *stand) reserved() int64 {
 }
 
 func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
-	s := newStand(t)
-	s.run()
-	s.awaitStored(s.put("a", "1"))
+	s := begun(t)
 	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "without one it is made at once")
 	s.end()
 	first := s.reserved()
@@ -186,11 +158,9 @@ func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
 
 func TestAServingMemberRenewsItsReservation(t *testing.T) {
 	s := newStand(t)
-	a := archive.New(s.store, keys)
-	_, err := a.Found(t.Context(), archive.Cluster{Cluster: clusterID, Created: time.Now()})
-	require.NoError(t, err)
+	s.founded(s.store, clusterID)
 	near := s.etcd.Revision() + archive.Renewal
-	require.NoError(t, a.Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
+	require.NoError(t, archive.New(s.store, keys).Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
 	s.run()
 	last := s.put("a", "1")
 	s.awaitStored(last)
@@ -373,4 +343,41 @@ func TestWhenAFullIsDueIsPlannedAgainWhenTheClockIsSetBack(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.NextFull.After(now) }, "planned by a clock that is ahead")
 	right.Store(true)
 	s.eventually(func(f Facts) bool { return f.NextFull.Before(now) }, "planned again")
+}
+
+// BenchmarkSecond captures 10,000 rows of 1 KB, which is a second of heavy load, and makes segments of them in the spool. A
+// tenth of a second for it is a tenth of a core.
+func BenchmarkSecond(b *testing.B) {
+	etcd := etcdtest.Start(b, b.TempDir())
+	random := rand.New(rand.NewPCG(1, 1))
+	for i := range 100 {
+		var ops []clientv3.Op
+		for j := range 100 {
+			value := make([]byte, 1000) // as compressible as JSON is: half of it
+			for k := range value {
+				value[k] = "0123456789abcdef"[random.IntN(16)]
+			}
+			ops = append(ops, clientv3.OpPut(fmt.Sprintf("/registry/things/%05d", 100*i+j), string(value)))
+		}
+		_, err := etcd.Client.Txn(b.Context()).Then(ops...).Commit()
+		require.NoError(b, err)
+	}
+	writer, err := New(Options{
+		Archive: archive.New(memory.New(), keys), Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
+		DataDir: b.TempDir(), Session: archive.NewSession(), Log: zerolog.Nop(),
+	})
+	require.NoError(b, err)
+	writer.core.Facts.leads = true
+	b.ReportAllocs()
+	for b.Loop() {
+		writer.chain.tail = &format.Start{Cluster: "c", Generation: 1, Position: format.After(1), Before: format.Seed("c", 1, 1)}
+		writer.revision = etcd.Revision()
+		for again := true; again; {
+			again, err = writer.captureUpTo(writer.revision, true, false)
+			require.NoError(b, err)
+		}
+		require.Greater(b, writer.chain.tail.Position.Revision, writer.revision)
+		require.NoError(b, writer.spool.Clear())
+		writer.chain.waiting = nil
+	}
 }

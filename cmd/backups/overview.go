@@ -137,14 +137,13 @@ func ofGeneration(g archive.Generational, restoreTests []archive.Result) Generat
 }
 
 func ofFull(full archive.KeptFull) FullOverview {
-	seen := FullOverview{
-		Name: full.Label, Revision: full.Revision, Time: full.Time, Bytes: full.Size, Database: full.Database.Bytes, Encrypted: full.Encrypted,
+	if full.Err != nil {
+		return FullOverview{Name: full.Name(), Bytes: full.Size, Error: printable.Line(full.Err.Error())}
+	}
+	return FullOverview{
+		Name: full.Name(), Revision: full.Revision, Time: full.Time, Bytes: full.Size, Database: full.Database.Bytes, Encrypted: full.Encrypted,
 		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofResult(full.Result),
 	}
-	if full.Err != nil {
-		seen.Error = printable.Line(full.Err.Error())
-	}
-	return seen
 }
 
 func ofResult(result *archive.Result) *Verification {

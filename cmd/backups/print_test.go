@@ -49,8 +49,8 @@ func generation() archive.Generational {
 	return archive.Generational{
 		Generation: archive.Generation{Number: 2, Cluster: "1c45", Parent: 1, ParentRevision: 40, Created: began},
 		Fulls: []archive.KeptFull{
-			{Full: full, Label: full.Name(), Size: 2 << 20, Result: &result},
-			{Label: archive.FullName(43, began), Size: 5 << 20, Err: errors.New("not signed by a trusted\x1b key")},
+			{Full: full, Size: 2 << 20, Result: &result},
+			{Full: archive.Full{Revision: 43, Time: began}, Size: 5 << 20, Err: errors.New("not signed by a trusted\x1b key")},
 		},
 		Objects: []archive.Object{{Level: archive.Segment, Size: 1 << 20}, {Level: archive.Minute, Size: 1 << 20}},
 		Chains:  []archive.Chain{{From: 42, To: 77, Begin: began, End: began.Add(time.Hour)}},

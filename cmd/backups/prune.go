@@ -43,11 +43,11 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 		return Pruned{}, err
 	}
 	document := Pruned{
-		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Flags.Keep.Given, From: plan.From, Doubts: plan.Doubts,
+		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Flags.Keep.Given, From: plan.From, Doubts: plan.Unsafe,
 		Items: plan.Items, DryRun: dryRun,
 	}
-	if len(plan.Doubts) > 0 {
-		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Doubts, "; ")))
+	if len(plan.Unsafe) > 0 {
+		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Unsafe, "; ")))
 	}
 	if !dryRun {
 		document.Done, err = plan.Execute(ctx, kept, told)

@@ -82,7 +82,7 @@ func wanted(ctx context.Context, kept *archive.Archive, chosen Choice) (archive.
 		return archive.Path{}, fmt.Errorf("%s is %w in %s", what, archive.ErrNotKept, kept)
 	}
 	full := of.Fulls[len(of.Fulls)-1]
-	if full.Label != full.Name() { // its manifest cannot be read
+	if full.Err != nil { // its manifest cannot be read
 		return archive.Path{}, full.Err
 	}
 	path := archive.Path{Generation: of.Generation, Full: full.Full, Revision: full.Revision, Time: full.Time}

@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -27,7 +28,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 	p.renew()
 	deaf := p.open()
 	if deaf == nil { // otherwise the others don't hear of this member, and wait
-		p.desk.say(p.call(self))
+		p.desk.call.Store(p.call(self))
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
 	if more := p.notAsked(answers); len(more) > 0 {
@@ -89,7 +90,7 @@ func (p *Peers) notAsked(answers []*answer) map[string][]string {
 func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers []*answer, calls []Call, silent error) {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	failed := map[string]error{}
+	var failed []string
 	for name, urls := range whom {
 		asking.Go(func() {
 			told, err := p.ask(ctx, name, urls)
@@ -102,26 +103,15 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 			case waits:
 				calls = append(calls, call)
 			default:
-				failed[name] = err
+				failed = append(failed, fmt.Sprintf("%s does not answer (%v)", name, quoted(err)))
 			}
 		})
 	}
 	asking.Wait()
 	slices.SortFunc(answers, func(a, b *answer) int { return strings.Compare(a.name, b.name) })
 	slices.SortFunc(calls, func(a, b Call) int { return strings.Compare(a.Name, b.Name) })
-	return answers, calls, silence(failed)
-}
-
-// silence names the members that did not answer, and why; nil if there are none.
-func silence(failed map[string]error) error {
-	if len(failed) == 0 {
-		return nil
-	}
-	var reasons []string
-	for _, name := range slices.Sorted(maps.Keys(failed)) {
-		reasons = append(reasons, fmt.Sprintf("%s does not answer (%v)", name, quoted(failed[name])))
-	}
-	return errors.New(strings.Join(reasons, "; "))
+	slices.Sort(failed)
+	return answers, calls, sentence(failed)
 }
 
 // ask returns the first answer of one member's URLs.
@@ -142,6 +132,19 @@ func (p *Peers) ask(ctx context.Context, name string, urls []string) (*answer, e
 		}
 	}
 	return nil, err
+}
+
+// hear asks a member that runs no etcd how it is.
+func (p *Peers) hear(ctx context.Context, name string, urls []string, failed error) (call Call, waits bool) {
+	if failed == nil {
+		return Call{}, false
+	}
+	for _, at := range urls {
+		if _, err := p.fetch(ctx, p.peer, at+callPath, &call); err == nil && call.Name == name {
+			return call, true
+		}
+	}
+	return Call{}, false
 }
 
 // fetch reads a document, and the id of the cluster that it came from.
@@ -175,41 +178,12 @@ func (p *Peers) fetch(ctx context.Context, from *http.Client, at string, documen
 // callPath is where a member that does not run yet says how it is, to the others and to itself. etcd has nothing there.
 const callPath = "/etcd-wrapper/call"
 
-// Call is what a member that does not run yet says of itself.
-type Call struct {
-	Name    string `json:"name"`
-	Process string `json:"process"` // made up by each process
-	Holds   Holds  `json:"holds"`
-	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
-	Brought bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as it can be brought there
-}
-
-// Holds is what a member has on its volume.
-type Holds string
-
-// What there can be.
-const (
-	Nothing  Holds = "nothing"
-	Ruins    Holds = "ruins" // data that cannot be used
-	Older    Holds = "older" // data that a store has more than
-	Data     Holds = "data"
-	Restores Holds = "restores" // data from a store, as soon as that grants it
-)
-
 // desk answers where etcd will listen for its peers, for as long as they are asked themselves. Whatever else it is asked it is
 // not available for: rafthttp tries again.
 type desk struct {
 	server *http.Server
 	ended  sync.WaitGroup
-
-	mu   sync.Mutex
-	call Call
-}
-
-func (d *desk) say(call Call) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.call = call
+	call   atomic.Pointer[Call]
 }
 
 func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -217,20 +191,18 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_ = json.NewEncoder(w).Encode(d.call) // who hung up does not want it
+	_ = json.NewEncoder(w).Encode(d.call.Load()) // who hung up does not want it
 }
 
 // Tell has the others hear, if they ask, how this member is. Ask does that, too.
 func (p *Peers) Tell(self Self) {
 	if err := p.open(); err == nil { // otherwise they do not hear of this member
-		p.desk.say(p.call(self))
+		p.desk.call.Store(p.call(self))
 	}
 }
 
-func (p *Peers) call(self Self) Call {
-	return Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
+func (p *Peers) call(self Self) *Call {
+	return &Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
 }
 
 // open begins to answer, if that is possible by now; the error says why it is not.
@@ -238,7 +210,8 @@ func (p *Peers) open() error {
 	if p.desk != nil {
 		return nil
 	}
-	d := &desk{call: Call{Name: p.name, Process: p.process}}
+	d := &desk{}
+	d.call.Store(p.call(Self{}))
 	d.server = &http.Server{Handler: d, ReadHeaderTimeout: answerWithin, ErrorLog: log.New(io.Discard, "", 0)}
 	for _, at := range p.listens {
 		listener, err := p.listen(at)

@@ -118,23 +118,13 @@ func (p *Peers) change(ctx context.Context, c *Survey, how func(context.Context,
 	if err == nil && fmt.Sprintf("%x", list.Header.ClusterId) != c.Cluster {
 		err = fmt.Errorf("cluster %x answers, and not %s", list.Header.ClusterId, c.Cluster)
 	}
-	if err == nil {
-		err = p.knownAll(list.Members)
+	for i := 0; err == nil && i < len(list.Members); i++ { // as inTheWay has, at the moment of the change
+		err = p.known(list.Members[i].Name, list.Members[i].PeerURLs)
 	}
 	if err == nil {
 		err = how(ctx, client, list.Members)
 	}
 	return p.explained(p.unreached(context.WithoutCancel(ctx), c, err), config.Username)
-}
-
-// knownAll is as unnamed, for the list at the moment of the change.
-func (p *Peers) knownAll(members []*etcdserverpb.Member) error {
-	for _, m := range members {
-		if err := p.known(m.Name, m.PeerURLs); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // unreached says why the others do not answer a client, of which gRPC tells no more than that it took too long.

@@ -39,8 +39,10 @@ func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
 	if err := p.unfinished(c); err != nil {
 		return err
 	}
-	if err := p.unnamed(c.Members); err != nil {
-		return err
+	for _, m := range c.Members {
+		if err := p.known(called(m), m.PeerURLs); err != nil {
+			return err
+		}
 	}
 	if c.Listing == Unlisted {
 		return nil
@@ -51,17 +53,8 @@ func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
 	return p.busy(ctx, c)
 }
 
-// unnamed says that a list of members has a peer URL that initial-cluster has not: names may lead to another cluster for a moment,
-// which may well have a member of this one's name.
-func (p *Peers) unnamed(members []Member) error {
-	for _, m := range members {
-		if err := p.known(called(m), m.PeerURLs); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// known says that a member has a peer URL that initial-cluster has not: names may lead to another cluster for a moment, which may well have a
+// member of this one's name.
 func (p *Peers) known(name string, urls []string) error {
 	for _, at := range urls {
 		if !slices.Contains(p.listed, at) {

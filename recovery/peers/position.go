@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -81,10 +80,7 @@ func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*
 		c.Reach = max(c.Reach, reach)
 		told = append(told, fmt.Sprintf("%s has come to revision %d", a.name, reach))
 	}
-	if told == nil {
-		return nil
-	}
-	return errors.New(strings.Join(told, "; "))
+	return sentence(told)
 }
 
 // number is the largest one that a page of metrics has behind several names; 0 if it has none.

@@ -2,7 +2,6 @@ package peers
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -46,6 +45,27 @@ type Self struct {
 	Restore             string // the id of the restore that is asked for here; empty if none is
 	Brought             bool   // the store has what only the volume had, as far as it can be brought there
 }
+
+// Call is what a member that does not run yet says of itself.
+type Call struct {
+	Name    string `json:"name"`
+	Process string `json:"process"` // made up by each process
+	Holds   Holds  `json:"holds"`
+	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
+	Brought bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as it can be brought there
+}
+
+// Holds is what a member has on its volume.
+type Holds string
+
+// What there can be.
+const (
+	Nothing  Holds = "nothing"
+	Ruins    Holds = "ruins" // data that cannot be used
+	Older    Holds = "older" // data that a store has more than
+	Data     Holds = "data"
+	Restores Holds = "restores" // data from a store, as soon as that grants it
+)
 
 // Survey is what the others have answered.
 type Survey struct {
@@ -294,10 +314,7 @@ func (p *Peers) lacking(self Self, c *Survey, answers []*answer, calls []Call) e
 			words = append(words, call.Name+" "+what)
 		}
 	}
-	if len(words) == 0 {
-		return nil
-	}
-	return errors.New(strings.Join(words, "; "))
+	return sentence(words)
 }
 
 // minority says why answers are not those of a quorum.
@@ -330,17 +347,12 @@ func (c Call) words(self Self, listing Listing) string {
 	return ""
 }
 
-// hear asks a member that runs no etcd how it is.
-func (p *Peers) hear(ctx context.Context, name string, urls []string, failed error) (call Call, waits bool) {
-	if failed == nil {
-		return Call{}, false
+// sentence is an error of several clauses; nil if there are none.
+func sentence(clauses []string) error {
+	if len(clauses) == 0 {
+		return nil
 	}
-	for _, at := range urls {
-		if _, err := p.fetch(ctx, p.peer, at+callPath, &call); err == nil && call.Name == name {
-			return call, true
-		}
-	}
-	return Call{}, false
+	return errors.New(strings.Join(clauses, "; "))
 }
 
 // both are two errors in one sentence; either may be nil.
@@ -385,10 +397,10 @@ func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 const (
 	mostMembers = 100 // in an answer; etcd advises against more than seven
 	longestName = 256 // bytes of a name or a URL in an answer; a DNS name has 253 at the most
-	longestWord = 300 // bytes that are quoted of what a stranger has said
+	longestWord = 300 // bytes that are quoted of what another process has said
 )
 
-// plain is a stranger's word as people are told of it: one line, of a length that one reads.
+// plain is what another process has said, as people are told of it: one line, of a length that one reads.
 func plain(word string) string {
 	word = printable.Line(word)
 	if len(word) > longestWord {
@@ -397,7 +409,7 @@ func plain(word string) string {
 	return word
 }
 
-// said is an error whose text may be a stranger's.
+// said is an error whose text may be another process's.
 type said struct{ error }
 
 func (s said) Error() string { return plain(s.error.Error()) }

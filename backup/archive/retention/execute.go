@@ -18,10 +18,10 @@ type Done struct {
 	Locked  int   `json:"locked"`  // items that the store keeps for now: they go when it no longer does
 }
 
-// Execute lets go what the plan says, oldest first, and tells each item that is gone; told may be nil. Before anything goes, the
+// Execute lets go what the plan says, oldest first, and reports each item that is gone; gone may be nil. Before anything goes, the
 // fulls for whose sake it may are read once more. The error says what kept the rest from going: store.ErrDenied, that nothing
 // may be deleted. A plan may be executed again, also after a crash, and by several processes at once.
-func (p Plan) Execute(ctx context.Context, a *archive.Archive, told func(Item)) (done Done, err error) {
+func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Done, err error) {
 	goes := p.Goes()
 	if len(goes) == 0 {
 		return done, nil
@@ -37,8 +37,8 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, told func(Item)) 
 			done.Locked++
 		case err != nil:
 			return done, err
-		case told != nil:
-			told(item)
+		case gone != nil:
+			gone(item)
 		}
 	}
 	return done, run.results(p)
@@ -55,7 +55,7 @@ func (p Plan) prove(ctx context.Context, a *archive.Archive) error {
 			err = present(ctx, a.Store(), archive.DataName(item.Generation, item.Name), full.Data.Bytes)
 		}
 		if err != nil {
-			return fmt.Errorf("full %s, which has to stay, is in doubt: %w", item.Name, err)
+			return fmt.Errorf("full %s, which has to stay, cannot be read: %w", item.Name, err)
 		}
 	}
 	return nil

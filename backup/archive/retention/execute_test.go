@@ -35,7 +35,7 @@ func aged(t *testing.T, hours int) *world {
 func (w *world) look(policy retention.Policy) retention.Plan {
 	plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
 	require.NoError(w.t, err)
-	require.Empty(w.t, plan.Doubts)
+	require.Empty(w.t, plan.Unsafe)
 	return plan
 }
 
@@ -117,8 +117,8 @@ func TestWithoutPermissionNothingGoesAndThatIsSaid(t *testing.T) {
 	assert.Equal(t, before, w.names(""))
 	plan, err = retention.Look(t.Context(), w.archive, hour, w.now(), 0)
 	require.NoError(t, err)
-	require.Len(t, plan.Doubts, 1)
-	assert.Contains(t, plan.Doubts[0], "permission denied")
+	require.Len(t, plan.Unsafe, 1)
+	assert.Contains(t, plan.Unsafe[0], "permission denied")
 }
 
 // The listing may lie; what is read does not.
@@ -233,8 +233,8 @@ func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
 	plan, err := retention.Look(t.Context(), w.archive, hour, w.now(), w.head.Position.Revision-1)
 	require.NoError(t, err)
-	require.Len(t, plan.Doubts, 1)
-	assert.Contains(t, plan.Doubts[0], "nothing in memory://test/ begins at "+lost.Start.String())
+	require.Len(t, plan.Unsafe, 1)
+	assert.Contains(t, plan.Unsafe[0], "nothing in memory://test/ begins at "+lost.Start.String())
 	assert.Empty(t, plan.Goes())
 
 	w.pass(time.Second)

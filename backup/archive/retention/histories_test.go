@@ -24,9 +24,8 @@ func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Resu
 func fullAt(at time.Time) archive.KeptFull {
 	revision := int64(at.Sub(time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC))/time.Minute) + 100_000
 	return archive.KeptFull{
-		Full:  archive.Full{Generation: 1, Revision: revision, Next: format.After(revision), Time: at},
-		Label: archive.FullName(revision, at), Size: 1000, Stored: at.Add(time.Second),
-		Result: result(archive.Verified, revision, at),
+		Full: archive.Full{Generation: 1, Revision: revision, Next: format.After(revision), Time: at},
+		Size: 1000, Stored: at.Add(time.Second), Result: result(archive.Verified, revision, at),
 	}
 }
 
@@ -67,7 +66,7 @@ func plan(h *archive.History) Plan { return Make(policy, Facts{History: h, Now: 
 // ages of the fulls that stay, in hours.
 func stay(p Plan) (ages []int) {
 	for _, item := range p.Items {
-		if item.Kind == Full && (!item.Goes || len(p.Doubts) > 0) {
+		if item.Kind == Full && (!item.Goes || len(p.Unsafe) > 0) {
 			ages = append(ages, int(now.Sub(item.Time)/time.Hour))
 		}
 	}

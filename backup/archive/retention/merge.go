@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -30,15 +31,20 @@ type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time         // the wall clock
 	clock   func() time.Time         // one that doesn't jump
-	seen    map[string]time.Time     // since when a merged object has been known to be there, by the monotonic clock
-	read    map[string]*contents     // what merged objects hold, of those that were made or read
-	holes   map[string]bool          // objects that the one behind does not follow
+	known   map[string]*object       // of the objects that are there, by name, those of which anything is known
 	gaps    map[format.Position]bool // where one ends and nothing begins
+}
+
+// object is what a merger knows of an object.
+type object struct {
+	since time.Time // of a merged one: since when it has been known to be there, by the monotonic clock
+	holds *contents // of a merged one: what it holds; nil if it was neither made nor read
+	hole  bool      // the one behind does not follow it
 }
 
 // NewMerger returns a merger; now is the clock that the ages of objects are reckoned by.
 func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
-	return &Merger{archive: a, now: now, clock: time.Now, seen: map[string]time.Time{}, read: map[string]*contents{}, holes: map[string]bool{}, gaps: map[format.Position]bool{}}
+	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}, gaps: map[format.Position]bool{}}
 }
 
 // Merged is what a merger did.
@@ -84,12 +90,13 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 	groups, left := Groups(fresh, step.span, m.now().Add(-step.age))
 	done.Left = done.Left || left
 	for _, group := range groups {
-		if m.holes[group[0].Name()] {
+		first := m.of(group[0])
+		if first.hole {
 			continue
 		}
 		made, err := m.archive.Merge(ctx, step.to, group)
 		if archive.Unusable(err) || errors.Is(err, store.ErrExists) {
-			m.holes[group[0].Name()] = true // a chain ended there, or somebody deleted it or put something in its place: it stays as it is
+			first.hole = true // a chain ended there, or somebody deleted it or put something in its place: it stays as it is
 			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
 				done.Holes++
 			}
@@ -99,7 +106,7 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 			return fmt.Errorf("cannot merge: %w", err)
 		}
 		made.Modified = m.now() // about what the next listing says
-		m.read[made.Name()] = newContents(made.Size, made.Segments, group...)
+		m.of(made.Object).holds = newContents(made.Size, made.Segments, group...)
 		levels[step.to] = append(levels[step.to], made.Object)
 		done.Merged++
 	}
@@ -113,7 +120,11 @@ const mostRefused = 16
 func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Merged) error {
 	c := clearing{store: m.archive.Store(), done: done}
 	for _, merged := range levels[step.to] {
-		due := m.clock().Sub(m.since(merged)) >= archive.Grace
+		to := m.of(merged)
+		if to.since.IsZero() {
+			to.since = m.clock()
+		}
+		due := m.clock().Sub(to.since) >= archive.Grace
 		for _, source := range Covered(levels[step.from], merged) {
 			if last(source, levels[step.from]) {
 				continue
@@ -138,12 +149,13 @@ func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level]
 	return c.denied
 }
 
-// since is when a merged object was first known to be there.
-func (m *Merger) since(merged archive.Object) time.Time {
-	if _, known := m.seen[merged.Name()]; !known {
-		m.seen[merged.Name()] = m.clock()
+// of is what is known of an object.
+func (m *Merger) of(one archive.Object) *object {
+	name := one.Name()
+	if m.known[name] == nil {
+		m.known[name] = &object{}
 	}
-	return m.seen[merged.Name()]
+	return m.known[name]
 }
 
 // clearing is a round of deleting.
@@ -190,21 +202,7 @@ func (m *Merger) forget(levels map[archive.Level][]archive.Object) {
 			there[object.Name()] = true
 		}
 	}
-	for name := range m.seen {
-		if !there[name] {
-			delete(m.seen, name)
-		}
-	}
-	for name := range m.read {
-		if !there[name] {
-			delete(m.read, name)
-		}
-	}
-	for name := range m.holes {
-		if !there[name] {
-			delete(m.holes, name)
-		}
-	}
+	maps.DeleteFunc(m.known, func(name string, _ *object) bool { return !there[name] })
 }
 
 // Covered are the objects that a merged one holds to their end: two members that merge at once may cut differently. Where a
@@ -312,15 +310,16 @@ func (c *contents) has(segments []format.Manifest) bool {
 
 // contents returns what a merged object holds, which is read unless this process has made or read it.
 func (m *Merger) contents(ctx context.Context, merged archive.Object) (*contents, error) {
-	if known := m.read[merged.Name()]; known != nil && known.size == merged.Size {
-		return known, nil
+	known := m.of(merged)
+	if known.holds != nil && known.holds.size == merged.Size {
+		return known.holds, nil
 	}
 	segments, err := m.archive.Examine(ctx, merged)
 	if err != nil && !archive.Unusable(err) {
 		return nil, err
 	}
-	m.read[merged.Name()] = newContents(merged.Size, segments)
-	return m.read[merged.Name()], nil
+	known.holds = newContents(merged.Size, segments)
+	return known.holds, nil
 }
 
 // holds tells whether a merged object holds everything that another object does. Both were read to their ends then, and believed.

@@ -2,7 +2,7 @@
 // many small ones that stay: a restore then fetches tens of objects and not thousands, and a day's listing is short.
 //
 // A Plan is pure: it is made of what is listed, the policy and the time, and can be shown before anything is deleted. It
-// counts verified backups only, and comes to nothing where the listing, the clock or the last verification is in doubt.
+// counts verified backups only, and comes to nothing where one of the safety checks fails: of the listing, the clocks, the last verification.
 //
 // A Merger makes minutes of segments, and hours of minutes. It deletes what it has merged once no reader can be on its way to it.
 package retention
@@ -42,7 +42,7 @@ func Of(ctx context.Context, a *archive.Archive, history *archive.History, polic
 		return plan, nil
 	}
 	if facts.Store, err = StoreClock(ctx, a.Store()); err != nil {
-		plan.Doubts = append(plan.Doubts, err.Error())
+		plan.Unsafe = append(plan.Unsafe, err.Error())
 		return plan, nil
 	}
 	return Make(policy, facts), nil
@@ -61,7 +61,7 @@ type Facts struct {
 type Plan struct {
 	Policy Policy
 	From   time.Time // where the window of points begins
-	Doubts []string  // sentences; while there are any, nothing goes
+	Unsafe []string  // what the safety checks found, sentences; while there are any, nothing goes
 	Items  []Item    // what there is, by generation; within one what is oldest first
 }
 
@@ -92,10 +92,10 @@ type Item struct {
 	proof bool     // others go because this full stays
 }
 
-// Goes are the items that go, in the order in which they do. There are none while there is doubt.
+// Goes are the items that go, in the order in which they do. There are none while a safety check fails.
 func (p Plan) Goes() (items []Item) {
 	for _, item := range p.Items {
-		if item.Goes && len(p.Doubts) == 0 {
+		if item.Goes && len(p.Unsafe) == 0 {
 			items = append(items, item)
 		}
 	}
@@ -110,7 +110,7 @@ const remainsAfter = day
 
 // Make makes a plan. It looks at nothing but the facts.
 func Make(policy Policy, facts Facts) Plan {
-	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Doubts: doubts(policy, facts)}
+	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Unsafe: check(policy, facts)}
 	if facts.History == nil {
 		return plan
 	}
@@ -158,7 +158,7 @@ func endOf(g archive.Generational) time.Time {
 // times are all that a generation tells about when something was the present or was written.
 func times(g archive.Generational) (all []time.Time) {
 	for _, full := range g.Fulls {
-		all = append(all, timeOf(full), full.Stored)
+		all = append(all, full.Time, full.Stored)
 	}
 	for _, object := range g.Objects {
 		all = append(all, object.Modified)
@@ -212,15 +212,15 @@ func verified(full archive.KeptFull) bool {
 // full decides about a full of the newest generation.
 func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.KeptFull) Item {
 	item := Item{
-		Kind: Full, Generation: g.Number, Name: full.Label, Time: timeOf(full), Revision: revisionOf(full), Objects: 2, Bytes: full.Size,
+		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
 	}
 	kept, slot := p.slot(full, g.Fulls)
 	switch {
-	case base.Label == "":
+	case base.Next.IsZero():
 		item.Why = notCovered
 	case full.Err != nil && !item.Time.Before(p.reach()):
 		item.Why = "its manifest cannot be believed, so it stays as long as any full"
-	case full.Label == base.Label:
+	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "the window of points begins with it"
 	case full.Err == nil && !before(full, base):
 		item.Why = "within points"
@@ -250,23 +250,6 @@ func tooOld(full archive.KeptFull) string {
 	default:
 		return "before points, and not the last one of an hour, day or week that is kept"
 	}
-}
-
-// timeOf is when a full was the present; of one whose manifest cannot be believed, what its name says.
-func timeOf(full archive.KeptFull) time.Time {
-	if full.Err == nil {
-		return full.Time
-	}
-	_, at, _ := archive.ParseFullName(full.Label)
-	return at
-}
-
-func revisionOf(full archive.KeptFull) int64 {
-	if full.Err == nil {
-		return full.Revision
-	}
-	revision, _, _ := archive.ParseFullName(full.Label)
-	return revision
 }
 
 // span is a kind of time of which the last verified full stays.
@@ -318,7 +301,7 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 		if s.count == 0 || begin.Before(s.first(p.From)) {
 			continue
 		}
-		if newestVerified(all, begin.Add(s.length-1)).Label == full.Label {
+		if newestVerified(all, begin.Add(s.length-1)).Name() == full.Name() {
 			return true, fmt.Sprintf("the last verified one of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
-	require.Empty(t, p.Doubts)
+	require.Empty(t, p.Unsafe)
 	older := []int{
 		157,    // 23:30 of Sunday the 15th: the last of its week; the week of the window ends within it
 		37,     // 23:30 of Friday... of the day before the one in which the window begins
@@ -107,7 +107,6 @@ func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 	var fulls []archive.KeptFull
 	for _, full := range hourly(3*day, 0) {
 		full.Revision, full.Next = 7, format.After(7)
-		full.Label = archive.FullName(7, full.Time)
 		fulls = append(fulls, full)
 	}
 	fulls[len(fulls)-4].Result = nil // within points
@@ -145,7 +144,7 @@ func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) 
 
 func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
-	assert.Empty(t, p.Doubts)
+	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Goes())
 	assert.Contains(t, p.Items[0].Why, "no verified full before the window")
 }
@@ -154,7 +153,7 @@ func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[len(fulls)-1].Result = nil
 	p := Make(Policy{Daily: 1}, Facts{History: history(chain(fulls...)), Now: now, Store: now})
-	require.Empty(t, p.Doubts)
+	require.Empty(t, p.Unsafe)
 	assert.Equal(t, []int{1, 0}, stay(p))
 }
 
@@ -179,7 +178,7 @@ func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testi
 		}
 		h.Generations = append(h.Generations, newest)
 		p := plan(h)
-		require.Empty(t, p.Doubts)
+		require.Empty(t, p.Unsafe)
 		require.Equal(t, Generation, p.Items[0].Kind)
 		assert.Equal(t, example.goes, p.Items[0].Goes, "it ended %v ago: %s", end, p.Items[0].Why)
 	}
@@ -190,9 +189,9 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
 	late := fullAt(past(3*day - 2*time.Minute))
 	h.Generations[0].Orphans = []archive.Orphan{
-		{Name: archive.DataName(1, old.Label), Stored: old.Time},
-		{Name: archive.DataName(1, young.Label), Stored: young.Time},
-		{Name: archive.DataName(1, late.Label), Stored: now},
+		{Name: archive.DataName(1, old.Name()), Stored: old.Time},
+		{Name: archive.DataName(1, young.Name()), Stored: young.Time},
+		{Name: archive.DataName(1, late.Name()), Stored: now},
 		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
 	var goes []string
@@ -201,7 +200,7 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 			goes = item.names
 		}
 	}
-	assert.Equal(t, []string{archive.DataName(1, old.Label)}, goes)
+	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes)
 }
 
 func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
@@ -209,11 +208,11 @@ func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
 	fulls[0].Err, fulls[0].Result = errors.New("not signed"), nil
 	fulls[0].Full = archive.Full{}
 	goes := plan(history(archive.Chain{Fulls: fulls[1:], From: fulls[1].Revision, Begin: fulls[1].Time, To: fulls[1].Revision, End: now}))
-	assert.Empty(t, goes.Doubts)
+	assert.Empty(t, goes.Unsafe)
 	h := history(chain(fulls[1:]...))
 	h.Generations[0].Fulls = slices.Insert(h.Generations[0].Fulls, 0, fulls[0])
 	p := plan(h)
 	require.NotEmpty(t, p.Goes())
-	assert.Equal(t, fulls[0].Label, p.Goes()[0].Name)
+	assert.Equal(t, fulls[0].Name(), p.Goes()[0].Name)
 	assert.Contains(t, p.Goes()[0].Why, "cannot be believed")
 }

@@ -24,7 +24,7 @@ func (w *world) live(t *rapid.T) {
 	for range rapid.IntRange(10, 40).Draw(t, "steps") {
 		w.pass(time.Duration(rapid.IntRange(1, 4*60).Draw(t, "minutes")) * time.Minute)
 		if made := w.fulls[len(w.fulls)-1].Time; w.now().Sub(made) > 12*time.Hour {
-			w.full(false) // by the schedule: a longer silence is a doubt
+			w.full(false) // by the schedule: a longer silence fails a check
 		}
 		switch step := rapid.IntRange(0, 20).Draw(t, "step"); {
 		case step < 8:
@@ -109,8 +109,8 @@ func TestWhatIsPromisedStays(t *testing.T) {
 		from := w.now().Add(-policy.Points)
 		points, slots := w.within(r, from), w.slots(r, policy, from)
 		plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
-		if err != nil || len(plan.Doubts) > 0 {
-			r.Fatalf("%v, %v", err, plan.Doubts)
+		if err != nil || len(plan.Unsafe) > 0 {
+			r.Fatalf("%v, %v", err, plan.Unsafe)
 		}
 		went += len(plan.Goes())
 		w.breakDown(r, plan)
@@ -144,8 +144,8 @@ func (w *world) breakDown(t *rapid.T, plan retention.Plan) {
 func (w *world) again(t *rapid.T, policy retention.Policy) {
 	for range 4 {
 		plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
-		if err != nil || len(plan.Doubts) > 0 {
-			t.Fatalf("%v, %v", err, plan.Doubts)
+		if err != nil || len(plan.Unsafe) > 0 {
+			t.Fatalf("%v, %v", err, plan.Unsafe)
 		}
 		if len(plan.Goes()) == 0 {
 			return

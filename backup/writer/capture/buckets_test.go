@@ -1,14 +1,13 @@
 package capture
 
 import (
-	"path/filepath"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/schema"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -72,8 +71,7 @@ func TestEtcdsOwnBookkeepingIsNoChangeOfTheMetaBucket(t *testing.T) {
 }
 
 func TestSmallBucketsAreReadWhetherTheyAreInTheFileOrWaitForTheNextCommit(t *testing.T) {
-	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
-	defer database.Close()
+	database := empty(t)
 	write := func(key, value string) {
 		tx := database.BatchTx()
 		tx.Lock()
@@ -96,4 +94,87 @@ func TestSmallBucketsAreReadWhetherTheyAreInTheFileOrWaitForTheNextCommit(t *tes
 		entries = append(entries, string(key)+" "+string(value))
 	}
 	assert.Equal(t, []string{"a waits", "b in the file", "c waits", "d replacement"}, entries)
+}
+
+// etcd's buffer of what waits for a commit holds a key twice if it was written twice under one lock.
+func TestAnEntryThatWasWrittenTwiceSinceTheLastCommitIsReadOnce(t *testing.T) {
+	database := empty(t)
+	put := func(values ...string) {
+		tx := database.BatchTx()
+		tx.LockInsideApply()
+		defer tx.Unlock()
+		tx.UnsafeCreateBucket(schema.Key)
+		tx.UnsafeCreateBucket(schema.Meta)
+		for _, value := range values {
+			tx.UnsafePut(schema.Meta, []byte("key"), []byte(value))
+			tx.UnsafePut(schema.Meta, []byte("another key"), []byte(value))
+		}
+	}
+	put("of a commit before")
+	database.ForceCommit()
+	put("older", "newer")
+
+	rows, err := NewReader(func() backend.Backend { return database }).Since(Request{From: 1, Limit: all, Beyond: true, Buckets: true})
+	require.NoError(t, err)
+	for _, bucket := range rows.Buckets {
+		if bucket.Name != string(schema.Meta.Name()) {
+			continue
+		}
+		require.Equal(t, 2, bucket.Len())
+		for key, value := range bucket.Entries() {
+			assert.Equal(t, "newer", string(value), "%s", key)
+		}
+	}
+}
+
+// etcd shows its readers what a write puts before it commits what the same write deletes, as one that takes a user's rights away does.
+func TestADeletionIsNotCapturedWithoutWhatWasPutBesideIt(t *testing.T) {
+	database, done := empty(t), make(chan struct{})
+	defer func() { <-done }()
+	write := func(do func(tx backend.BatchTx)) {
+		tx := database.BatchTx()
+		tx.LockInsideApply()
+		defer tx.Unlock()
+		do(tx)
+	}
+	write(func(tx backend.BatchTx) {
+		for _, bucket := range schema.AllBuckets {
+			tx.UnsafeCreateBucket(bucket)
+		}
+	})
+	const writes = 300
+	go func() {
+		defer close(done)
+		for i := range writes {
+			write(func(tx backend.BatchTx) {
+				is := "there"
+				if i%2 == 1 {
+					is = "gone"
+					tx.UnsafeDelete(schema.AuthUsers, []byte("user"))
+				} else {
+					tx.UnsafePut(schema.AuthUsers, []byte("user"), []byte("there"))
+				}
+				tx.UnsafePut(schema.Auth, []byte("user is"), []byte(is))
+			})
+		}
+	}()
+	r := NewReader(func() backend.Backend { return database })
+	for writing := true; writing; {
+		select {
+		case <-done:
+			writing = false
+		default:
+		}
+		rows, err := r.Since(Request{From: 1, Limit: all, Beyond: true, Buckets: true})
+		require.NoError(t, err)
+		found := map[string]string{}
+		for _, bucket := range rows.Buckets {
+			for key, value := range bucket.Entries() {
+				found[fmt.Sprintf("%s/%s", bucket.Name, key)] = string(value)
+			}
+		}
+		if is, known := found["auth/user is"]; known {
+			require.Equal(t, is == "there", found["authUsers/user"] != "", "%v", found)
+		}
+	}
 }

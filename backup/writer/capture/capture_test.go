@@ -31,6 +31,13 @@ func reader(t testing.TB) (*Reader, *etcdtest.Etcd) {
 	return NewReader(etcd.Server.Backend), etcd
 }
 
+// empty is a database without an etcd.
+func empty(t testing.TB) backend.Backend {
+	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
+	t.Cleanup(func() { _ = database.Close() })
+	return database
+}
+
 func put(t testing.TB, etcd *etcdtest.Etcd, key, value string) int64 {
 	t.Helper()
 	answer, err := etcd.Client.Put(t.Context(), key, value)
@@ -193,8 +200,7 @@ func TestACompactionBeyondThePositionIsAGap(t *testing.T) {
 }
 
 func TestRevisionsThatABumpLeftOutAreSteppedOver(t *testing.T) {
-	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
-	defer database.Close()
+	database := empty(t)
 	tx := database.BatchTx()
 	tx.Lock()
 	tx.UnsafeCreateBucket(schema.Key)
@@ -242,4 +248,24 @@ func BenchmarkSince(b *testing.B) {
 		longest = max(longest, rows.Held)
 	}
 	b.ReportMetric(float64(longest.Microseconds()), "µs-held-at-most")
+}
+
+func TestWhatCompactionHasLeftOfARevisionIsReadAndToldAsSuch(t *testing.T) {
+	reader, etcd := reader(t)
+	replaced := put(t, etcd, "a", "1")
+	last := put(t, etcd, "a", "2")
+	for _, revision := range []int64{replaced, last} {
+		rows, whole, err := reader.Left(revision)
+		require.NoError(t, err)
+		assert.True(t, whole)
+		assert.Len(t, rows, 1)
+	}
+	_, err := etcd.Client.Compact(t.Context(), last, clientv3.WithCompactPhysical())
+	require.NoError(t, err)
+	for revision, left := range map[int64]int{replaced: 0, last: 1} {
+		rows, whole, err := reader.Left(revision)
+		require.NoError(t, err)
+		assert.False(t, whole)
+		assert.Len(t, rows, left)
+	}
 }

@@ -21,7 +21,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	run.StopCleanly()
 	first := m.generation(t).Fulls[0]
-	harness.FlipBits(t, filepath.Join(m.dir, "gen", "000001", "full", first.Label, "data"), 100, 16)
+	harness.FlipBits(t, filepath.Join(m.dir, "gen", "000001", "full", first.Name(), "data"), 100, 16)
 	_, _, code := m.Begin("backup", "verify", m.flag(), "--scratch-dir="+t.TempDir()).Wait()
 	require.Equal(t, 70, code)
 
@@ -34,7 +34,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	again.StopCleanly()
 	kept := m.generation(t)
 	require.Len(t, kept.Fulls, 2)
-	assert.Equal(t, first.Label, kept.Fulls[0].Label, "what has decayed is not deleted")
+	assert.Equal(t, first.Name(), kept.Fulls[0].Name(), "what has decayed is not deleted")
 	assert.Equal(t, "value", ofSnapshot(t, m.export("latest"))["key"])
 }
 

@@ -16,29 +16,26 @@ import (
 const (
 	// skew is how far this machine's clock and the store's may lie apart, or something may come from the future.
 	skew = 15 * time.Minute
-	// quiet is how long nothing may have been written, at least, before that is a doubt.
+	// quiet is how long nothing may have been written, at least, before nothing goes because of that.
 	quiet = day
 )
 
-// doubts are the reasons why nothing may go now, as sentences that name what to look at.
-func doubts(policy Policy, facts Facts) (all []string) {
+// check returns the reasons why nothing may go now, as sentences that name what to look at: those of the safety checks that fail.
+func check(policy Policy, facts Facts) (failed []string) {
 	history := facts.History
 	if history == nil || history.Newest() == nil {
 		return []string{"there is no backup"}
 	}
 	newest := *history.Newest()
-	for _, doubt := range []string{
-		ofTheClock(facts), ofTheTimes(newest, facts.Now.Add(-policy.Points)), ofSilence(policy, facts, newest), ofAJump(policy, facts, newest), ofTheListing(facts, newest), ofVerification(facts, newest),
-	} {
-		if doubt != "" {
-			all = append(all, doubt)
-		}
+	all := []string{
+		checkClocks(facts), checkOrder(newest, facts.Now.Add(-policy.Points)), checkSilence(policy, facts, newest),
+		checkJump(policy, facts, newest), checkListing(facts, newest), checkVerification(facts, newest),
 	}
-	return all
+	return slices.DeleteFunc(all, func(why string) bool { return why == "" })
 }
 
-// ofTheClock compares three clocks: this machine's, the store's, and that of whoever wrote the backups.
-func ofTheClock(facts Facts) string {
+// checkClocks compares three clocks: this machine's, the store's, and that of whoever wrote the backups.
+func checkClocks(facts Facts) string {
 	if facts.Store.IsZero() {
 		return "the store's clock is not known, so that this machine's cannot be compared with it"
 	}
@@ -57,8 +54,8 @@ func ofTheClock(facts Facts) string {
 // future finds what claims to be made later than now.
 func future(g archive.Generational, now time.Time) (what string, ahead time.Duration) {
 	for _, full := range g.Fulls {
-		if ahead = timeOf(full).Sub(now); ahead > skew {
-			return "full " + full.Label, ahead
+		if ahead = full.Time.Sub(now); ahead > skew {
+			return "full " + full.Name(), ahead
 		}
 	}
 	for _, at := range times(g) {
@@ -69,34 +66,34 @@ func future(g archive.Generational, now time.Time) (what string, ahead time.Dura
 	return "", 0
 }
 
-// ofTheTimes finds revisions that claim to be older than ones before them, as long as one of the two is within points.
-func ofTheTimes(g archive.Generational, from time.Time) string {
+// checkOrder finds revisions that claim to be older than ones before them, as long as one of the two is within points.
+func checkOrder(g archive.Generational, from time.Time) string {
 	var before archive.KeptFull
 	for _, full := range g.Fulls {
 		if full.Err != nil {
 			continue
 		}
-		if before.Label != "" && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
-			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Label,
-				before.Time.Sub(full.Time), before.Label)
+		if !before.Time.IsZero() && before.Time.Sub(full.Time) > skew && before.Time.After(from.Add(-slack)) {
+			return fmt.Sprintf("full %s is %v older than full %s, which has the lower revision: a clock was wrong", full.Name(),
+				before.Time.Sub(full.Time), before.Name())
 		}
 		before = full
 	}
 	return ""
 }
 
-// ofSilence finds backups that nobody makes any longer: what there is then has to last.
-func ofSilence(policy Policy, facts Facts, g archive.Generational) string {
+// checkSilence finds backups that nobody makes any longer: what there is then has to last.
+func checkSilence(policy Policy, facts Facts, g archive.Generational) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
 		return fmt.Sprintf("nothing has been backed up for %s", ago(facts.Now, since))
 	}
 	return ""
 }
 
-// ofAJump finds a silence that has just ended: perhaps a clock has gone ahead then, so that what was made a moment before looks old.
+// checkJump finds a silence that has just ended: perhaps a clock has gone ahead then, so that what was made a moment before looks old.
 // A folder's clock is this machine's own, and tells nothing of that. It is over once the silence has ended before points. It begins with
 // what everything is kept behind: before that, silence is only what has gone.
-func ofAJump(policy Policy, facts Facts, g archive.Generational) string {
+func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(times(g), func(at time.Time) bool { return at.IsZero() || at.Before(from) })
 	slices.SortFunc(all, time.Time.Compare)
@@ -110,8 +107,8 @@ func ofAJump(policy Policy, facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// ofTheListing finds out that less is listed, or can be read, than there is.
-func ofTheListing(facts Facts, g archive.Generational) string {
+// checkListing finds out that less is listed, or can be read, than there is.
+func checkListing(facts Facts, g archive.Generational) string {
 	last := int64(0)
 	for i, chain := range g.Chains {
 		last = max(last, chain.To)
@@ -129,8 +126,8 @@ func ofTheListing(facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// ofVerification looks at the last test restore, of a full or with segments.
-func ofVerification(facts Facts, g archive.Generational) string {
+// checkVerification looks at the last test restore, of a full or with segments.
+func checkVerification(facts Facts, g archive.Generational) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)
 	}

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
-	for _, doubt := range []struct {
+func TestWhileASafetyCheckFailsNothingGoes(t *testing.T) {
+	for _, failing := range []struct {
 		sentence string
 		change   func(f *Facts, g *archive.Generational)
 	}{
@@ -38,7 +38,7 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 			last := len(g.Fulls) - 1
 			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
 		}},
-		{"full " + fullAt(now).Label + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
+		{"full " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
 			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
 		}},
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
@@ -50,29 +50,29 @@ func TestWhileThereIsDoubtNothingGoes(t *testing.T) {
 	} {
 		h := history(chain(hourly(5*day, 0)...))
 		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}
-		require.NotEmpty(t, Make(policy, facts).Goes(), "without that doubt")
-		doubt.change(&facts, &h.Generations[0])
+		require.NotEmpty(t, Make(policy, facts).Goes(), "as long as every check passes")
+		failing.change(&facts, &h.Generations[0])
 		p := Make(policy, facts)
-		require.Len(t, p.Doubts, 1, doubt.sentence)
-		assert.Contains(t, p.Doubts[0], doubt.sentence)
+		require.Len(t, p.Unsafe, 1, failing.sentence)
+		assert.Contains(t, p.Unsafe[0], failing.sentence)
 		assert.Empty(t, p.Goes())
 	}
 }
 
 // It is there for good, and does not grow.
-func TestAHoleBeforeAYoungerChainIsNoDoubt(t *testing.T) {
+func TestAHoleBeforeAYoungerChainKeepsNothingFromGoing(t *testing.T) {
 	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
 	h.Generations[0].Chains[0].PastEnd = errors.New("there is a hole")
 	p := plan(h)
-	assert.Empty(t, p.Doubts)
+	assert.Empty(t, p.Unsafe)
 	assert.NotEmpty(t, p.Goes())
 }
 
-// A failure that a later verification has made good is no doubt.
-func TestAnEarlierFailureIsNoDoubt(t *testing.T) {
+// A failure that a later verification has made good is over.
+func TestAnEarlierFailureKeepsNothingFromGoing(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[40].Result = result(archive.Failed, 1, fulls[40].Time)
-	assert.Empty(t, plan(history(chain(fulls...))).Doubts)
+	assert.Empty(t, plan(history(chain(fulls...))).Unsafe)
 }
 
 // What was made while a clock was behind looks old, and must not have what is before it go.
@@ -81,11 +81,11 @@ func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
 	window := len(fulls) - 25 // the first one within points
 	fulls[window].Time = time.Unix(0, 0)
 	p := plan(history(chain(fulls...)))
-	require.Empty(t, p.Doubts, "the one before it is older than points")
+	require.Empty(t, p.Unsafe, "the one before it is older than points")
 	require.NotEmpty(t, p.Goes())
 	assert.Contains(t, stay(p), 25, "the window begins with it")
 	fulls[window+2].Time = time.Unix(0, 0)
-	assert.Contains(t, plan(history(chain(fulls...))).Doubts[0], "a clock was wrong")
+	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
 }
 
 // A folder's clock is the machine's own: when it goes ahead, nothing but the history shows that.
@@ -94,14 +94,14 @@ func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
 	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
 	then := now.Add(365*day + 2*time.Hour)
 	p := Make(policy, Facts{History: h, Now: then, Store: then})
-	require.Len(t, p.Doubts, 1)
-	assert.Contains(t, p.Doubts[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
+	require.Len(t, p.Unsafe, 1)
+	assert.Contains(t, p.Unsafe[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
 	assert.Empty(t, p.Goes())
 
 	then = then.Add(day)
 	h = history(chain(append(fulls, shifted(hourly(day+2*time.Hour, 0), then)...)...))
 	p = Make(policy, Facts{History: h, Now: then, Store: then})
-	assert.Empty(t, p.Doubts, "the machine was off for a year: that is over after a day")
+	assert.Empty(t, p.Unsafe, "the machine was off for a year: that is over after a day")
 	assert.NotEmpty(t, p.Goes())
 }
 

@@ -1,0 +1,169 @@
+package writer
+
+import (
+	"context"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/writer/capture"
+	"etcd-wrapper/statemachine"
+)
+
+// New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.
+func New(options Options) (*Writer, error) {
+	waiting, err := openSpool(options)
+	if err != nil {
+		return nil, err
+	}
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	if options.Gate == nil {
+		options.Gate = unlocked{}
+	}
+	w := &Writer{
+		options: options, archive: options.Archive, keys: options.Archive.Keys(), pace: usual, reader: capture.NewReader(options.Etcd.Backend),
+		spool: waiting, room: waiting.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
+		merging: merging{merger: retention.NewMerger(options.Archive, options.Now)},
+	}
+	w.work = w.actions()
+	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
+	if w.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
+		return nil, err
+	}
+	if former := options.Former; former != nil {
+		w.inherit(former)
+	}
+	if err := w.resume(); err != nil {
+		return nil, err
+	}
+	w.legal = statemachine.NewLegality(Table, w.core.State)
+	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
+	return w, nil
+}
+
+// inherit goes on with what a writer that has ended knew of the store.
+func (w *Writer) inherit(former *Writer) {
+	was := &former.remote
+	w.remote = remote{
+		abilities: was.abilities, generation: was.generation, vetted: was.vetted, stored: was.stored, last: was.last, newest: was.newest,
+	}
+	w.reserving.revision, w.merging.at = former.reserving.revision, time.Now()
+	if w.remote.generation.Number != 0 {
+		w.core.State, w.core.Facts.creates = aligning, was.abilities.CreateIfAbsent
+	}
+}
+
+// openSpool takes up the newest that waits.
+func openSpool(options Options) (*Spool, error) {
+	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
+	if err != nil {
+		return nil, err
+	}
+	older, err := waiting.Newest()
+	if older != nil {
+		useless = append(useless, older)
+	}
+	for _, reason := range useless {
+		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is moved away, and is taken from the database again")
+	}
+	return waiting, err
+}
+
+// Run makes backups until ctx ends, and returns when nothing of it goes on any more, which may take as long as a request to
+// the store takes to be given up. It is called once, as soon as etcd serves, and must have returned before etcd is closed.
+// What is in etcd and not in the store yet is Flush's to bring there before.
+func (w *Writer) Run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer close(w.ended)
+	defer w.drain()
+	defer cancel()
+	timer := time.NewTimer(w.pace.tick)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		w.step(ctx)
+		w.publish()
+		w.answer() // who is told finds it in the facts
+		timer.Reset(w.pause())
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case event := <-w.events:
+			event()
+		}
+	}
+}
+
+// step does whatever is due.
+func (w *Writer) step(ctx context.Context) {
+	w.observe(ctx)
+	w.leaveToOthers()
+	if w.core.State != unknown && w.core.State != foreign && time.Since(w.remote.storedAt) >= w.pace.knows {
+		w.take(ctx, expired, payload{})
+	}
+	w.again = false
+	w.take(ctx, tick, payload{})
+}
+
+// actions are what they do.
+func (w *Writer) actions() map[Action]func(context.Context, payload) {
+	return map[Action]func(context.Context, payload){
+		look:          func(ctx context.Context, _ payload) { w.look(ctx) },
+		captureRows:   func(context.Context, payload) { w.capture() },
+		storeSegment:  func(ctx context.Context, _ payload) { w.storeSegment(ctx) },
+		makeFull:      func(ctx context.Context, _ payload) { w.makeFull(ctx) },
+		storeFull:     func(ctx context.Context, _ payload) { w.storeFull(ctx) },
+		mergeSegments: func(ctx context.Context, _ payload) { w.merge(ctx) },
+		keepReserved:  func(ctx context.Context, _ payload) { w.reserve(ctx) },
+		lookSoon:      func(context.Context, payload) { w.lookSoon() },
+		countSilence:  func(context.Context, payload) { w.countSilence() },
+		takeOver:      func(context.Context, payload) { w.takeOver() },
+		goOn:          func(_ context.Context, told payload) { w.goOn(told) },
+		clearChain:    func(context.Context, payload) { w.clearChain() },
+		openChain:     func(_ context.Context, told payload) { w.openChain(told.err.Error()) },
+		abandonEnd:    func(_ context.Context, told payload) { w.abandonEnd(told) },
+		leaveChain:    func(_ context.Context, told payload) { w.leaveChain(told.err) },
+		dropSpool:     func(_ context.Context, told payload) { w.dropSpool(told.err) },
+		forgetStore:   func(context.Context, payload) { w.forgetStore() },
+		vetStore:      func(context.Context, payload) { w.remote.vetted = time.Time{} },
+		refuse:        func(_ context.Context, told payload) { w.refuse(told.err) },
+		keepWatching:  func(context.Context, payload) { w.askAgainIn(w.watchInterval()) },
+		await:         func(context.Context, payload) { w.askAgainIn(time.Second) },
+		findSuccessor: func(ctx context.Context, _ payload) { w.findSuccessor(ctx) },
+		endHere:       func(_ context.Context, told payload) { w.endHere(told.err) },
+		finish:        func(_ context.Context, told payload) { w.finish(told.err) },
+	}
+}
+
+// pause is how long there is nothing to do, unless something happens: until the next look at etcd, or the next capture.
+func (w *Writer) pause() time.Duration {
+	if w.again {
+		return 0
+	}
+	if left := w.interval() - time.Since(w.chain.captured); left > 0 {
+		return min(left, w.pace.tick)
+	}
+	return w.pace.tick
+}
+
+// drain hears the jobs out that end now.
+func (w *Writer) drain() {
+	w.stopping = true
+	idle := make(chan struct{})
+	go func() {
+		w.jobs.Wait()
+		close(idle)
+	}()
+	for {
+		select {
+		case event := <-w.events:
+			event()
+		case <-idle:
+			w.giveUp()
+			w.noteEnd()
+			w.publish()
+			return
+		}
+	}
+}
