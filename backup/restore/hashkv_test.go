@@ -1,14 +1,23 @@
 package restore
 
 import (
+	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/pkg/v3/traceutil"
 	"go.etcd.io/etcd/server/v3/lease"
+	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+	"go.uber.org/zap"
 	"pgregory.net/rapid"
 )
 
@@ -133,4 +142,178 @@ func TestTheHashIsTheOneThatEtcdSaysAfterAnyHistory(t *testing.T) {
 			e.compare(t)
 		}
 	})
+}
+
+// compactedAt4 is a database with revisions 2 to 6 of one key.
+func compactedAt4(t *testing.T) string {
+	e := start(t, t.TempDir())
+	defer e.stop()
+	for range 5 {
+		e.Put([]byte("key"), []byte("value"), lease.NoLease)
+	}
+	e.compact(4)
+	return e.file()
+}
+
+func TestAHashOverRowsThatAreNotThereIsRefused(t *testing.T) {
+	path := compactedAt4(t)
+	_, err := HashKV(t.Context(), path, 3, 6)
+	require.ErrorIs(t, err, ErrCompacted)
+	require.ErrorContains(t, err, "compacted at revision 4, and the hash begins behind 3")
+	_, err = HashKV(t.Context(), path, -1, 6)
+	require.ErrorIs(t, err, ErrCompacted)
+	_, err = HashKV(t.Context(), path, 5, 4)
+	require.ErrorIs(t, err, ErrCompacted)
+	_, err = HashKVAtCompaction(t.Context(), path, 4, 7)
+	require.ErrorIs(t, err, ErrFutureRevision)
+	require.ErrorContains(t, err, "the database ends before that revision, at 6")
+	_, err = HashKV(t.Context(), path, 4, 6)
+	require.NoError(t, err)
+}
+
+func TestAHashEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := HashKV(ctx, compactedAt4(t), 4, 6)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+func TestARowThatIsNoneIsNamed(t *testing.T) {
+	for what, bad := range map[string]struct{ key, value, want string }{
+		"length":    {"short", "", "73686f7274 is no revision"},
+		"separator": {"\x00\x00\x00\x00\x00\x00\x00\x03.\x00\x00\x00\x00\x00\x00\x00\x00", "", "is no revision"},
+		"negative":  {"\xff\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "", "is a negative revision"},
+		"value":     {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\x0a\xff", "row 0000000000000003"},
+		"tag":       {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\xff", "row 0000000000000003"},
+		"field":     {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\x12\x09a", "row 0000000000000003"},
+	} {
+		path := compactedAt4(t)
+		db, err := bolt.Open(path, 0, nil)
+		require.NoError(t, err)
+		require.NoError(t, db.Update(func(tx *bolt.Tx) error {
+			return tx.Bucket(schema.Key.Name()).Put([]byte(bad.key), []byte(bad.value))
+		}))
+		require.NoError(t, db.Close())
+		_, err = HashKV(t.Context(), path, 4, 6)
+		require.ErrorContains(t, err, bad.want, what)
+	}
+}
+
+func TestAFileThatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
+	path := t.TempDir() + "/db"
+	db, err := bolt.Open(path, 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Close())
+	_, err = HashKV(t.Context(), path, 4, 6)
+	require.ErrorContains(t, err, "it has no keys of etcd")
+	_, err = HashKV(t.Context(), t.TempDir(), 4, 6)
+	require.ErrorContains(t, err, "cannot open it")
+}
+
+// etcd is the part of an etcd that stores keys, without a log or clients.
+type etcd struct {
+	t      require.TestingT
+	dir    string
+	back   backend.Backend
+	lessor lease.Lessor
+	mvcc.WatchableKV
+	leases []lease.LeaseID
+}
+
+func start(t require.TestingT, dir string) *etcd {
+	e := &etcd{t: t, dir: dir}
+	e.open(time.Millisecond)
+	return e
+}
+
+// open starts etcd, which then finishes a compaction that was interrupted.
+func (e *etcd) open(betweenBatches time.Duration) {
+	config := backend.DefaultBackendConfig(zap.NewNop())
+	config.Path, config.UnsafeNoFsync = filepath.Join(e.dir, "db"), true
+	e.back = backend.New(config)
+	e.lessor = lease.NewLessor(zap.NewNop(), e.back, nil, lease.LessorConfig{MinLeaseTTL: 1000})
+	e.WatchableKV = mvcc.New(zap.NewNop(), e.back, e.lessor, mvcc.StoreConfig{CompactionBatchLimit: 2, CompactionSleepInterval: betweenBatches})
+}
+
+func (e *etcd) stop() {
+	require.NoError(e.t, e.Close())
+	e.lessor.Stop()
+	require.NoError(e.t, e.back.Close())
+}
+
+// await waits until no compaction is at work.
+func (e *etcd) await() {
+	tx := e.back.ReadTx()
+	require.Eventually(e.t, func() bool {
+		tx.RLock()
+		defer tx.RUnlock()
+		scheduled, _ := mvcc.UnsafeReadScheduledCompact(tx)
+		finished, _ := mvcc.UnsafeReadFinishedCompact(tx)
+		return scheduled == finished
+	}, time.Minute, time.Millisecond)
+}
+
+// file is a copy of the database as it is now.
+func (e *etcd) file() string {
+	file, err := os.CreateTemp(e.dir, "copy")
+	require.NoError(e.t, err)
+	snapshot := e.back.Snapshot()
+	_, err = snapshot.WriteTo(file)
+	require.NoError(e.t, err)
+	require.NoError(e.t, snapshot.Close())
+	require.NoError(e.t, file.Close())
+	return file.Name()
+}
+
+// compact returns when all is deleted that is to be.
+func (e *etcd) compact(revision int64) {
+	done, err := e.Compact(traceutil.TODO(), revision)
+	require.NoError(e.t, err)
+	<-done
+}
+
+// compactInterrupted stops etcd in the middle of a compaction, and starts it again.
+func (e *etcd) compactInterrupted(revision int64) {
+	e.stop()
+	e.open(time.Hour)
+	_, err := e.Compact(traceutil.TODO(), revision)
+	require.NoError(e.t, err)
+	e.stop()
+	e.open(time.Millisecond)
+}
+
+// BenchmarkHash hashes a million rows of half a million keys, 1 KB each.
+func BenchmarkHash(b *testing.B) {
+	const rows = 1_000_000
+	path := filepath.Join(b.TempDir(), "db")
+	fill(b, path, rows)
+	b.ReportAllocs()
+	for b.Loop() {
+		_, err := HashKV(b.Context(), path, rows*3/4, rows)
+		require.NoError(b, err)
+	}
+	b.ReportMetric(rows*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}
+
+func fill(b *testing.B, path string, rows int64) {
+	db, err := bolt.Open(path, 0o600, &bolt.Options{NoSync: true})
+	require.NoError(b, err)
+	defer db.Close()
+	value := make([]byte, 1000)
+	for first := int64(2); first <= rows; first += 10_000 {
+		require.NoError(b, db.Update(func(tx *bolt.Tx) error {
+			keys, err := tx.CreateBucketIfNotExists(schema.Key.Name())
+			require.NoError(b, err)
+			_, err = tx.CreateBucketIfNotExists(schema.Meta.Name())
+			require.NoError(b, err)
+			for at := first; at < first+10_000 && at <= rows; at++ {
+				binary.BigEndian.PutUint64(value, uint64(at))
+				kv := mvccpb.KeyValue{Key: fmt.Appendf(nil, "/registry/pods/default/%08d", at%(rows/2)), Value: value, ModRevision: at}
+				row, err := kv.Marshal()
+				require.NoError(b, err)
+				require.NoError(b, keys.Put(mvcc.RevToBytes(mvcc.Revision{Main: at}, mvcc.NewRevBytes()), row))
+			}
+			return nil
+		}))
+	}
 }

@@ -32,7 +32,8 @@ func planned(t *testing.T) seed.Seed {
 	}
 }
 
-// A data directory comes from our store, from the sidecar's, or from a snapshot of either.
+// A data directory comes from our store, from the sidecar's, or from a snapshot of either. Only here an operator restores offline, without
+// a member that starts.
 func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 	t.Parallel()
 	l := live(t)

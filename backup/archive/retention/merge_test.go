@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -317,4 +319,184 @@ func TestNothingIsMissingWhereMembersHaveCutDifferently(t *testing.T) {
 		archive.Minute:  {object(archive.Minute, 1, 5), object(archive.Minute, 3, 9)},
 		archive.Hour:    {object(archive.Hour, 1, 7)},
 	}))
+}
+
+// asked is how often the store was asked for something, in a function.
+func (w *writer) asked(op memory.Op, do func()) (times int) {
+	w.Helper()
+	before := len(w.store.Calls())
+	do()
+	for _, call := range w.store.Calls()[before:] {
+		if call.Op == op {
+			times++
+		}
+	}
+	return times
+}
+
+// fetches is how many objects are read on the way to a revision.
+func (w *writer) fetches(revision int64) int {
+	w.Helper()
+	return w.asked(memory.Get, func() {
+		path, err := w.archive.Find(w.Context(), archive.Target{Revision: revision})
+		require.NoError(w, err)
+		reading, err := w.archive.Read(w.Context(), path, func(format.Row) error { return nil })
+		require.NoError(w, err)
+		require.Equal(w, revision, reading.Revision)
+	})
+}
+
+// A restore fetches some tens of objects of the thousands that were stored; at the worst, before an hour becomes one object, twice as
+// many: its minutes, and the segments of the last two.
+func TestOfThousandsOfSegmentsTensOfObjectsAreFetched(t *testing.T) {
+	w := newWriter(t)
+	most := 0
+	for second := 0; second < 70*60; second += 2 {
+		w.segment()
+		w.sleep(2 * time.Second)
+		if second%60 == 0 {
+			w.run()
+		}
+		if second%(8*60) == 0 {
+			most = max(most, w.fetches(w.start.Position.Revision-1))
+		}
+	}
+	assert.Less(t, most, 140, "of the latest, whenever it is")
+	assert.Less(t, w.fetches(w.start.Position.Revision/2), 20, "half an hour ago")
+	listed := 0
+	for range w.store.List(t.Context(), "gen/000001/", "") {
+		listed++
+	}
+	assert.Less(t, listed, 400, "of 2,100")
+}
+
+// plant puts an object that has a merged object's name and nothing of what the name says.
+func (w *writer) plant(level archive.Level, from, to format.Position, content string) {
+	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
+}
+
+// later merges until everything is merged, and deleted, that may be.
+func (w *writer) later() {
+	for range 5 {
+		w.sleep(2 * archive.Grace)
+		w.run()
+	}
+}
+
+// Whoever may only put objects must not be able to have others deleted by what they are called.
+func TestANameAloneDeletesNothing(t *testing.T) {
+	everything := format.Position{Revision: 9_000_000_000_000_000_000}
+	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
+		t.Run(string(level), func(t *testing.T) {
+			w := newWriter(t)
+			w.plant(level, format.Position{Revision: 2}, everything, "x")
+			w.write(2 * time.Hour)
+			w.later()
+			last := w.start.Position.Revision - 1
+			for _, revision := range []int64{2, 3, last / 2, last} {
+				w.requireWhole(revision)
+			}
+			assert.Less(t, len(w.objects(archive.Segment)), 10, "what is merged is deleted all the same")
+		})
+	}
+}
+
+// An object that holds true segments, but not all that its name covers, is not what they were merged to.
+func TestOnlyWhatWasReadInTheMergedObjectIsDeleted(t *testing.T) {
+	w := newWriter(t)
+	w.segment()
+	w.segment()
+	segments := w.objects(archive.Segment)
+	first, there := w.store.Content(segments[0].Name())
+	require.True(t, there)
+	w.plant(archive.Minute, segments[0].Start, format.Position{Revision: 900}, string(first))
+	for range 3 {
+		w.segment()
+	}
+	w.later()
+	w.requireWhole(6)
+}
+
+// The segment beside the merged object is not the one that was merged: nobody knows which of the two is right.
+func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
+	w := newWriter(t)
+	w.segment()
+	w.segment()
+	w.segment()
+	w.sleep(spell + 2*time.Minute)
+	require.Equal(t, 1, w.run().Merged)
+	second := w.objects(archive.Segment)[1].Name()
+	w.store.SetContent(second, []byte("something else"))
+	w.restart()
+	w.run()
+	w.later()
+	_, there := w.store.Content(second)
+	assert.True(t, there)
+	w.requireWhole(4)
+}
+
+func TestWhatThisProcessHasMergedIsNotReadAgain(t *testing.T) {
+	w := newWriter(t)
+	for range 6 {
+		w.segment()
+	}
+	w.sleep(spell + 2*time.Minute)
+	w.run()
+	w.sleep(2 * archive.Grace)
+	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
+}
+
+// A process that has just started knows of nobody's reading, and reads both.
+func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
+	w := newWriter(t)
+	for range 6 {
+		w.segment()
+	}
+	w.sleep(spell + 2*time.Minute)
+	w.run()
+	w.restart()
+	w.run()
+	w.sleep(2 * archive.Grace)
+	assert.Equal(t, 5, w.run().Deleted)
+	w.requireWhole(7)
+}
+
+// However often the merger runs: what was read is remembered.
+func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
+	const names = 1000
+	w := newWriter(t)
+	w.write(10 * time.Minute)
+	for i := range names {
+		w.plant(archive.Hour, format.Position{Revision: 2}, format.Position{Revision: int64(100_000 + i)}, "x")
+	}
+	asked := w.asked(memory.Get, func() {
+		w.later()
+		w.requireWhole(w.start.Position.Revision - 1)
+	})
+	assert.Less(t, asked, 5*names, "by the merger, and by who reads")
+}
+
+// A bucket may be locked as a whole, for weeks, or its user not be allowed to delete.
+func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T) {
+	for name, refusal := range map[string]error{"locked": memory.ErrLocked, "not allowed": memory.ErrDenied} {
+		t.Run(name, func(t *testing.T) {
+			w := newWriter(t)
+			w.store.Inject(memory.Fault{Op: memory.Delete, Err: refusal})
+			var err error
+			for i := range 2 * 60 * 6 {
+				w.segment()
+				w.sleep(10 * time.Second)
+				if i%6 == 0 {
+					_, err = w.merger.Run(t.Context(), 1)
+				}
+			}
+			asked := w.asked(memory.Delete, func() { _, err = w.merger.Run(t.Context(), 1) })
+			assert.LessOrEqual(t, asked, 2*mostRefused)
+			assert.Equal(t, errors.Is(refusal, store.ErrDenied), errors.Is(err, store.ErrDenied), "what is locked is for later, and no failure")
+			assert.NotEmpty(t, w.objects(archive.Hour), "minutes become hours all the same")
+			w.store.Heal()
+			assert.Greater(t, w.run().Deleted, 600, "what is due, once that is possible")
+			w.requireWhole(w.start.Position.Revision - 1)
+		})
+	}
 }

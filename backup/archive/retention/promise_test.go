@@ -3,7 +3,9 @@ package retention_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -169,4 +171,16 @@ func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy 
 			t.Fatalf("the verified full of %s is lost", slot)
 		}
 	}
+}
+
+// quick is how many histories are tried unless -rapid.checks says otherwise; a longer run is
+// go test ./backup/archive/retention -run Promised -rapid.checks 1500.
+const quick = "30"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		_ = checks.Value.Set(quick) // it is a number
+	}
+	os.Exit(m.Run())
 }

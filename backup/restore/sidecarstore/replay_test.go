@@ -1,12 +1,17 @@
 package sidecarstore_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
@@ -173,4 +178,80 @@ func TestRowsMayBeLeftEarly(t *testing.T) {
 		assert.Equal(t, []int64{11}, revisionsOf([]sidecarstore.Row{row}))
 		break
 	}
+}
+
+// FuzzDelta looks for content over which the reader panics, or that it takes for rows that no etcd has.
+func FuzzDelta(f *testing.F) {
+	for i, suffix := range sidecarstoretest.Suffixes {
+		plain := sidecarstoretest.Delta(f, append(puts(11, 13), put(13, "more", "value"))...)
+		f.Add(sidecarstoretest.Compress(f, suffix, plain), uint8(i))
+		f.Add(plain[:len(plain)-32], uint8(4+i))
+	}
+	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
+	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
+		suffix := sidecarstoretest.Suffixes[how%4]
+		if how%8 >= 4 { // as a sidecar would have written it
+			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(content))
+		}
+		rows, err := readDelta(t, suffix, content)
+		if err != nil {
+			require.True(t, errors.Is(err, sidecarstore.ErrDamaged) || errors.Is(err, sidecarstore.ErrNotKept), err)
+			return
+		}
+		for i, row := range rows {
+			require.Equal(t, len(row.Key) == 18, len(row.Key) != 17 && row.Key[17] == 't')
+			require.True(t, i == 0 || bytes.Compare(rows[i-1].Key, row.Key) < 0, "rows are in sequence")
+			var kv mvccpb.KeyValue
+			require.NoError(t, kv.Unmarshal(row.Value))
+			require.NotEmpty(t, kv.Key)
+			require.True(t, len(row.Key) == 18 || kv.ModRevision == revisionsOf(rows[i : i+1])[0])
+		}
+	})
+}
+
+func TestRowsOfRandomHistoriesAreEtcdsOwnByteByByte(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, seed)
+			w.write(40)
+			_, err := w.client.Compact(t.Context(), w.revision()-5)
+			require.NoError(t, err)
+			first := w.full(10) // its content is ten requests newer than its name
+			keep := w.watch(first)
+			w.write(60)
+			keep(4)
+			w.write(40)
+			w.watch(first + 3)(3) // by another sidecar, which writes again what the first one wrote
+			last := w.revision()
+			w.stop()
+			want := rows(t, filepath.Join(w.dir, "member", "snap", "db"))
+
+			archive := list(t, w.store)
+			require.Len(t, archive.Chains, 1)
+			full := archive.Chains[0].Full
+			base := w.base(archive, full)
+			require.Greater(t, base.Revision, full.Last, "the full's name is to lie")
+			got, err := collect(t, archive, full, base, sidecarstore.Target{})
+			require.NoError(t, err)
+			require.NotEmpty(t, got)
+			assert.Equal(t, between(want, base.Revision, last), withoutTime(got))
+			for range 5 {
+				revision := base.Revision + w.random.Int64N(last-base.Revision+1)
+				got, err := collect(t, archive, full, base, sidecarstore.Target{Revision: revision})
+				require.NoError(t, err)
+				assert.Equal(t, between(want, base.Revision, revision), withoutTime(got))
+			}
+		})
+	}
+}
+
+// between are the rows of the revisions after one and up to another.
+func between(rows []sidecarstore.Row, after, last int64) (wanted []sidecarstore.Row) {
+	for i, revision := range revisionsOf(rows) {
+		if revision > after && revision <= last {
+			wanted = append(wanted, rows[i])
+		}
+	}
+	return wanted
 }

@@ -56,6 +56,7 @@ func revision(p *harness.Pod) int64 {
 	return reply.Header.Revision
 }
 
+// Only here the built program restores one member: its log, metrics and status say so, and watches are told to list again.
 func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {

@@ -21,7 +21,7 @@ const quiet = "--log-level=info"
 const lifetime = 12
 
 // TestWhateverHappensToAMemberAlone has disasters happen to a member that is written to. After each of them it holds what
-// is there against what clients know.
+// is there against what clients know. Only here disasters follow one another, with what is acknowledged in a ledger.
 func TestWhateverHappensToAMemberAlone(t *testing.T) {
 	t.Parallel()
 	chaos(t, func(t *testing.T, _ string) store { return newDepot(t).store() })

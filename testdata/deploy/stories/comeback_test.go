@@ -96,6 +96,7 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
+// Only here the pods of the chart do it: what the chart says of bucket, keys and volumes leads all three members back.
 func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
