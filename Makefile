@@ -19,6 +19,8 @@ BENCH ?=
 PUSH ?=
 TAG ?= latest
 DEPLOY ?=
+# The Kubernetes of make test-deploy: the newest or the oldest of testdata/kubernetes.
+KUBERNETES ?= newest
 ETCD ?=
 # Where the source of a release is, and below it its files, and from where its chart takes the image.
 REPOSITORY ?= https://example.org/etcd-wrapper
@@ -117,10 +119,10 @@ test-chart: ## Render the Helm chart and hold it against the program; builds hel
 	cd testdata/deploy && $(GO) test -count=1 ./chart
 	cd testdata/rules && $(GO) test -count=1 ./...
 
-test-deploy: test-chart ## Install the chart in a real Kubernetes and run its pods, as root; builds Kubernetes once, in a quarter of an hour
+test-deploy: test-chart ## Install the chart in a real Kubernetes and run its pods, as root; builds Kubernetes once, in a quarter of an hour; KUBERNETES=oldest takes the oldest
 	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
 	cd testdata/deploy && $(GO) test -count=1 ./node
-	cd testdata/deploy && $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
+	cd testdata/deploy && KUBERNETES=$(KUBERNETES) $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 
 test-maintenance: ## Run a day of maintenance in fast motion, with defragmentations, slow snapshots, kills and an exceeded quota under load; as root, a cluster that grows and shrinks
 	$(GO) test ./cmd/suites/faults -count=1 -timeout 30m -run Maintenance -maintenance -v

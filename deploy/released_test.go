@@ -19,3 +19,17 @@ func TestTheChartOfEveryEarlierVersionIsKept(t *testing.T) {
 			"copy it from what was published of v%s, so that upgrades from it are tested", version[1])
 	}
 }
+
+// What the chart asks for is the minor version of the oldest one that the stories run on.
+func TestTheChartIsForTheVersionsOfKubernetesThatItIsTestedOn(t *testing.T) {
+	tested := map[string]string{}
+	for _, which := range []string{"oldest", "newest"} {
+		found := regexp.MustCompile(`k8s\.io/kubernetes v(\d+\.\d+)(\.\d+)`).FindStringSubmatch(read(t, filepath.Join("../testdata/kubernetes", which, "go.mod")))
+		require.NotNil(t, found, which)
+		tested[which] = found[1]
+		for _, page := range []string{"upgrade.md", "deploy.md"} {
+			assert.Contains(t, read(t, filepath.Join("../docs", page)), found[1]+found[2], "docs/%s has the %s version", page, which)
+		}
+	}
+	assert.Contains(t, read(t, "chart/Chart.yaml"), `kubeVersion: ">= `+tested["oldest"]+`.0-0"`)
+}

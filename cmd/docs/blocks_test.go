@@ -16,7 +16,7 @@ import (
 var (
 	// others are the tools of other people that the pages have their readers call, and what a shell has itself.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
-		"podman rm sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch")
+		"podman rm sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill")
 	// key begins a line of YAML, or of what is written into a file of it.
 	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
 	// notShell are the languages of fences that nobody types into a shell.

@@ -124,17 +124,18 @@ func (c *Cluster) awaitServer(ctx context.Context) (err error) {
 	return fmt.Errorf("the API server is not ready within %s: %w", Patience, err)
 }
 
-// startControllers runs what turns a StatefulSet or a CronJob into pods and a PodDisruptionBudget into a number. What looks after
-// nodes is left out: nothing here sends their heartbeats.
+// controllers turn a StatefulSet or a CronJob into pods and a PodDisruptionBudget into a number, and delete pods whose node is gone.
+// What looks after nodes is left out: nothing here sends their heartbeats. The names are those that Kubernetes had before 1.28, which
+// every later one knows, too.
+const controllers = "statefulset,job,cronjob,disruption,endpointslice,serviceaccount,root-ca-cert-publisher,pvc-protection," +
+	"persistentvolume-binder,garbagecollector,namespace,podgc"
+
 func (c *Cluster) startControllers(manager, scheduler int) error {
 	return errors.Join(
 		c.begin(Tool("kube-controller-manager"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", manager), "--cert-dir="+filepath.Join(c.dir, "controllers"), "--leader-elect=false",
 			"--service-account-private-key-file="+filepath.Join(c.dir, "accounts.key"),
-			"--root-ca-file="+filepath.Join(c.dir, "apiserver", "apiserver.crt"),
-			"--controllers=statefulset-controller,job-controller,cronjob-controller,disruption-controller,endpointslice-controller,serviceaccount-controller,"+
-				"root-ca-certificate-publisher-controller,persistentvolumeclaim-protection-controller,persistentvolume-binder-controller,"+
-				"garbage-collector-controller,namespace-controller"),
+			"--root-ca-file="+filepath.Join(c.dir, "apiserver", "apiserver.crt"), "--controllers="+controllers),
 		c.begin(Tool("kube-scheduler"), "--kubeconfig="+c.Kubeconfig, "--bind-address=127.0.0.1",
 			fmt.Sprintf("--secure-port=%d", scheduler), "--leader-elect=false"))
 }
@@ -210,7 +211,7 @@ func (c *Cluster) tool(name string, args ...string) (string, error) {
 
 // Environment is that of a person who uses the cluster: kubectl and helm are found, and know where it is.
 func (c *Cluster) Environment() []string {
-	path := filepath.Dir(Tool("kubectl")) + string(os.PathListSeparator) + os.Getenv("PATH")
+	path := strings.Join([]string{filepath.Dir(Tool("kubectl")), filepath.Dir(Tool("helm")), os.Getenv("PATH")}, string(os.PathListSeparator))
 	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "HELM_CACHE_HOME="+filepath.Join(c.dir, "helm"),
 		"HELM_CONFIG_HOME="+filepath.Join(c.dir, "helm"), "HELM_DATA_HOME="+filepath.Join(c.dir, "helm"), "PATH="+path)
 }

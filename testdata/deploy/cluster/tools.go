@@ -1,12 +1,15 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -19,13 +22,32 @@ func Checkout() string {
 // tools are where what Build makes of the module's tool lines lies.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
-// release is the version of Kubernetes whose programs are built; their go.mod has it, too.
-const release = "v1.36.3"
+// Which Kubernetes is built and run, by KUBERNETES: the oldest that the chart is for, or the newest, where nothing is said. Each has its
+// versions in a module of its own.
+func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
-// stamp is what the programs of Kubernetes say of themselves. Its order is fixed, or they would be linked anew each time.
-const stamp = "-s -w -X k8s.io/component-base/version.gitVersion=" + release +
-	" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" +
-	" -X k8s.io/component-base/version.gitTreeState=clean"
+// ofKubernetes are the programs that differ between the two.
+var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
+
+// stamp is what the programs of Kubernetes say of themselves, which is the version in their module. Its order is fixed, or they
+// would be linked anew each time.
+func stamp() (string, error) {
+	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
+	content, err := os.ReadFile(module)
+	if err != nil {
+		return "", err
+	}
+	version := regexp.MustCompile(`k8s\.io/kubernetes (v(\d+)\.(\d+)\.\d+)`).FindSubmatch(content)
+	if version == nil {
+		return "", fmt.Errorf("%s has no version of k8s.io/kubernetes", module)
+	}
+	flags := "-s -w"
+	for _, stamped := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} { // older API servers tell the second
+		flags += fmt.Sprintf(" -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s -X %[1]s.gitTreeState=clean",
+			stamped, version[1], version[2], version[3])
+	}
+	return flags, nil
+}
 
 // Build makes the programs of Kubernetes, which have a module of their own so that nothing else changes what they are built
 // from, runc, a server of S3's protocol, the scripted sidecar, the project's image and what is published of it. The first time takes a quarter of an
@@ -35,11 +57,9 @@ func Build() error {
 	if os.Getenv("TEST_DEPLOY_BUILT") != "" {
 		return nil
 	}
-	const kubernetes = "k8s.io/kubernetes/cmd/"
 	return errors.Join(
 		BuildHelm(),
-		build("testdata/kubernetes", "0", "-ldflags", stamp,
-			kubernetes+"kube-apiserver", kubernetes+"kube-controller-manager", kubernetes+"kube-scheduler", kubernetes+"kubectl"),
+		buildKubernetes(),
 		build("testdata/deploy", "1", "github.com/opencontainers/runc"), // it enters namespaces before Go begins, which takes C
 		build("testdata/deploy", "0", "./sidecar"),
 		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
@@ -47,6 +67,19 @@ func Build() error {
 		run(".", nil, "make", "image", "VERSION="+Version),
 		run("deploy/release", nil, "go", "run", ".", "-out", Published(), "-version", Version, Wrapper()),
 	)
+}
+
+// buildKubernetes leaves out what older ones have for clouds of theirs.
+func buildKubernetes() error {
+	version, err := stamp()
+	if err != nil {
+		return err
+	}
+	args := []string{"-tags", "providerless", "-ldflags", version}
+	for _, name := range ofKubernetes {
+		args = append(args, "k8s.io/kubernetes/cmd/"+name)
+	}
+	return buildInto(filepath.Dir(Tool("kubectl")), filepath.Join("testdata/kubernetes", which()), "0", args...)
 }
 
 // BuildHelm makes helm, which has a module of its own for the same reason.
@@ -59,7 +92,11 @@ const Version = "v0.0.0-test"
 
 // build makes programs of a module of the project.
 func build(module, cgo string, args ...string) error {
-	return run(module, []string{"CGO_ENABLED=" + cgo}, "go", append([]string{"build", "-p", "2", "-o", tools() + "/"}, args...)...)
+	return buildInto(tools(), module, cgo, args...)
+}
+
+func buildInto(folder, module, cgo string, args ...string) error {
+	return run(module, []string{"CGO_ENABLED=" + cgo}, "go", append([]string{"build", "-p", "2", "-o", folder + "/"}, args...)...)
 }
 
 func run(folder string, env []string, name string, args ...string) error {
@@ -84,7 +121,12 @@ func Released() []string {
 func Published() string { return filepath.Join(tools(), "dist") }
 
 // Tool is the path of a program that Build made.
-func Tool(name string) string { return filepath.Join(tools(), name) }
+func Tool(name string) string {
+	if slices.Contains(ofKubernetes, name) {
+		return filepath.Join(tools(), which(), name)
+	}
+	return filepath.Join(tools(), name)
+}
 
 // Wrapper is the program under test, as it is in the image.
 func Wrapper() string {

@@ -15,17 +15,19 @@ import (
 const zone = "svc.cluster.local."
 
 // answerNames is the cluster's name server: it knows what the endpoint slices say, which a controller makes from the
-// Services and the pods. It ends when conn is closed.
+// Services and the pods. Nobody waits for the answer to another. It ends when conn is closed.
 func (n *Node) answerNames(conn net.PacketConn) {
-	buffer := make([]byte, 1500)
 	for {
+		buffer := make([]byte, 1500)
 		size, from, err := conn.ReadFrom(buffer)
 		if err != nil {
 			return
 		}
-		if reply := n.reply(buffer[:size]); reply != nil {
-			_, _ = conn.WriteTo(reply, from) // whoever asked asks again
-		}
+		go func() {
+			if reply := n.reply(buffer[:size]); reply != nil {
+				_, _ = conn.WriteTo(reply, from) // whoever asked asks again
+			}
+		}()
 	}
 }
 

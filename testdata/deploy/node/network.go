@@ -3,10 +3,17 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
+	"sync"
+	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 )
@@ -102,9 +109,12 @@ func (n *network) dial(ctx context.Context, protocol, address string) (conn net.
 	return conn, err
 }
 
-// within runs something in the nodes' namespace, on a thread that goes there and comes back.
-func (n *network) within(do func() error) error {
-	there, err := netns.GetFromName(n.name)
+// within runs something in the nodes' namespace.
+func (n *network) within(do func() error) error { return inNamespace(n.name, do) }
+
+// inNamespace runs something in a namespace, on a thread that goes there and comes back.
+func inNamespace(name string, do func() error) error {
+	there, err := netns.GetFromName(name)
 	if err != nil {
 		return err
 	}
@@ -115,6 +125,20 @@ func (n *network) within(do func() error) error {
 		}
 		return do()
 	})
+}
+
+// connect joins a stream to an address as it is seen in a namespace, until one of both ends.
+func connect(namespace, address string, stream io.ReadWriteCloser) error {
+	var conn net.Conn
+	err := inNamespace(namespace, func() (err error) {
+		conn, err = net.Dial("tcp", address)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	join(stream, conn)
+	return nil
 }
 
 func inNewNamespace(name string, do func() error) error {
@@ -186,3 +210,69 @@ func plug(name string) error {
 
 // Root says whether this process may make namespaces.
 func Root() bool { return os.Getuid() == 0 }
+
+// Forward lets pods reach an address of the host, which they otherwise cannot: what they send to the port at the nodes'
+// address, which is returned, goes there. It ends with the test.
+func (n *Node) Forward(t testing.TB, port, to string) (address string) {
+	t.Helper()
+	var listener net.Listener
+	require.NoError(t, n.network.within(func() (err error) {
+		listener, err = net.Listen("tcp", net.JoinHostPort(resolver, port))
+		return err
+	}))
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			inside, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() {
+				outside, err := net.Dial("tcp", to)
+				if err != nil {
+					_ = inside.Close() // who connected will see
+					return
+				}
+				join(inside, outside)
+			})
+		}
+	})
+	t.Cleanup(func() { _ = listener.Close() }) // what is open ends with the pods
+	return resolver
+}
+
+// join connects both sides until one of them ends, and closes them.
+func join(one, other io.ReadWriteCloser) {
+	defer one.Close()
+	defer other.Close()
+	ended := make(chan struct{}, 2)
+	pass := func(to io.Writer, from io.Reader) {
+		_, _ = io.Copy(to, from) // however it ends, both are closed
+		ended <- struct{}{}
+	}
+	go pass(one, other)
+	go pass(other, one)
+	<-ended
+}
+
+// Gateway is the address that pods reach a server at which Serve has started.
+const Gateway = resolver
+
+// patience is for a program to start on a machine with much else to do.
+const patience = 2 * time.Minute
+
+// Serve starts a program beside the nodes, which listens at a port of Gateway, and returns when it does. It ends with the test.
+func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
+	t.Helper()
+	require.NoError(t, n.network.within(command.Start))
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended
+		_ = command.Wait()
+	})
+	require.EventuallyWithT(t, func(collect *assert.CollectT) {
+		conn, err := n.network.dial(t.Context(), "tcp", net.JoinHostPort(Gateway, port))
+		if assert.NoError(collect, err) {
+			_ = conn.Close()
+		}
+	}, patience, tick)
+}

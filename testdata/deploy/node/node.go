@@ -1,12 +1,13 @@
 // Package node is a small kubelet: it takes pods from an API server as they are declared and runs their containers with
 // runc, each pod in a network namespace of its own, on three nodes that are one machine. It knows what the manifests of deploy
-// use: probes, grace periods, read-only roots, users, volumes of claims, ConfigMaps, Secrets and tokens, variables, and the
-// names of Services. It is not a kubelet in this: seccomp profiles are not loaded, restarts are sooner, and a Service's
-// address is that of a pod behind it.
+// use: probes, grace periods, read-only roots, users, volumes of claims, ConfigMaps, Secrets and tokens, variables, commands in
+// containers, forwarded ports, and the names of Services. It is not a kubelet in this: seccomp profiles are not loaded, restarts
+// are sooner, and a Service's address is that of a pod behind it.
 package node
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -24,7 +25,7 @@ import (
 // tick is how often everything is looked at.
 const tick = 250 * time.Millisecond
 
-// Node runs the pods of one namespace. Start makes one.
+// Node runs the pods of one namespace. Machines.Start makes one.
 type Node struct {
 	client    kubernetes.Interface
 	runc      string
@@ -38,6 +39,7 @@ type Node struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*corev1.Pod // as the API server has them
+	lost map[string]bool           // machines that are off, by name
 }
 
 // Option changes a node.
@@ -46,13 +48,12 @@ type Option func(*Node)
 // SmallDisks makes every volume a file system of so many bytes of its own.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start begins to run the pods of a namespace, on the nodes that Register has made. Everything ends with the test. Only root
-// may call it, in what Contain runs.
-func Start(t testing.TB, client kubernetes.Interface, namespace, runc string, images map[string]*Image, options ...Option) *Node {
+// Start begins to run the pods of a namespace. Everything ends with the test. Only root may call it, in what Contain runs.
+func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
-		client: client, runc: runc, shelf: shelf{images: images}, dir: t.TempDir(), namespace: namespace,
-		log: t.Logf, pods: map[types.UID]*corev1.Pod{},
+		client: m.client, runc: runc, shelf: shelf{images: images}, dir: t.TempDir(), namespace: namespace,
+		log: t.Logf, pods: map[types.UID]*corev1.Pod{}, lost: map[string]bool{},
 	}
 	for _, option := range options {
 		option(n)
@@ -64,6 +65,7 @@ func Start(t testing.TB, client kubernetes.Interface, namespace, runc string, im
 	require.NoError(t, err)
 	t.Cleanup(n.network.close)
 	n.serveNames(t)
+	m.add(n)
 	ctx, stop := context.WithCancel(context.Background())
 	n.loops.Go(func() { n.watch(ctx) })
 	t.Cleanup(func() {
@@ -129,6 +131,18 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	defer n.mu.Unlock()
 	found, ok := n.pods[pod.UID]
 	return found, ok
+}
+
+// named is the pod of a name that the API server has told of.
+func (n *Node) named(name string) (*corev1.Pod, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, pod := range n.pods {
+		if pod.Name == name {
+			return pod, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no pod %s", name)
 }
 
 func (n *Node) sandboxName(pod *corev1.Pod) string { return n.namespace + "-" + string(pod.UID) }

@@ -42,7 +42,9 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	}
 	unwanted()
 	running.Wait()
-	n.report(context.WithoutCancel(ctx), pod, containers)
+	if !n.off(pod) {
+		n.report(context.WithoutCancel(ctx), pod, containers)
+	}
 	n.finish(pod)
 }
 
@@ -106,18 +108,18 @@ func (n *Node) containersOf(pod *corev1.Pod) (all []*container) {
 	return all
 }
 
-// wanted looks whether the pod is still there and not being deleted.
+// wanted looks whether the pod is still there and not being deleted, and its machine is on.
 func (n *Node) wanted(ctx context.Context, pod *corev1.Pod) bool {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || n.off(pod) {
 		return false
 	}
 	latest, ok := n.seen(pod)
 	return ok && latest.DeletionTimestamp == nil
 }
 
-// graceOf is nothing when the test is over.
+// graceOf is nothing when the test is over, or the machine off.
 func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || n.off(pod) {
 		return 0
 	}
 	seconds := *pod.Spec.TerminationGracePeriodSeconds
@@ -186,10 +188,13 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish takes away what the pod had, and tells the API server that it is gone.
+// finish takes away what the pod had, and tells the API server that it is gone, unless its machine is off.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
 	_ = os.RemoveAll(n.podDir(pod)) // what stays is in the test's folder
+	if n.off(pod) {
+		return
+	}
 	now := int64(0)
 	err := n.client.CoreV1().Pods(pod.Namespace).Delete(context.Background(), pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &pod.UID},

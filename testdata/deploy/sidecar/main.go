@@ -33,6 +33,7 @@ func main() {
 	http.HandleFunc("GET /initialization/status", s.tell)
 	http.HandleFunc("GET /initialization/start", s.start)
 	http.HandleFunc("GET /config", config)
+	http.HandleFunc("GET /snapshot/full", full)
 	go told.reachEtcd()
 	if told["server-cert"] != "" {
 		log.Fatal(http.ListenAndServeTLS(":8080", told["server-cert"], told["server-key"], nil))
@@ -53,6 +54,13 @@ func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	log.Printf("initialization is asked for, mode %s", r.URL.Query().Get("mode"))
 	s.status = "Successful"
+}
+
+// full says that it made a backup, as the real one does.
+func full(w http.ResponseWriter, _ *http.Request) {
+	log.Print("a full snapshot is asked for")
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte(`{"kind":"Full","startRevision":0,"lastRevision":1}` + "\n"))
 }
 
 // config is the one ConfigMap for all members, made into that of this one.

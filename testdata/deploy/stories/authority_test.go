@@ -4,13 +4,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"maps"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/testdata/deploy/cluster"
 )
@@ -31,11 +30,9 @@ func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
 	writes := w.startWriter()
 
 	old, latest := text("CERTIFICATE", former.certificate.Raw), text("CERTIFICATE", latter.certificate.Raw)
-	both := old + latest
 	w.recipe("docs/operations.md", "cat old.crt new.crt", map[string]string{"old.crt": old, "new.crt": latest})
 
-	leaves := w.secrets(latter)
-	w.renewAuthorities(leaves, both)
+	w.recipe("docs/operations.md", "base64 -w0 $use.key", leaves(w.secrets(latter)))
 	shown.Store(&latter.identity().Certificates[0])
 	for member := range w.pods() {
 		cluster.Eventually(t, member+" shows a certificate of the new authority", func() error {
@@ -46,8 +43,8 @@ func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
 		})
 	}
 
-	w.renewAuthorities(leaves, latest)
-	w.restartAll()
+	w.recipe("docs/operations.md", "base64 -w0 new.crt", map[string]string{"new.crt": latest})
+	w.awaitReady(3)
 	w.unharmed()
 	shown.Store(&former.identity().Certificates[0])
 	assert.Error(t, tryPut(w.etcd(), "refused", "", 5*time.Second), "the old authority counts no more")
@@ -56,19 +53,12 @@ func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
 	assert.Empty(t, writes.failed, "nobody had to wait for a new authority")
 }
 
-// renewAuthorities has these certificates in the Secrets, beside the authorities that are trusted.
-func (w *world) renewAuthorities(leaves map[string]map[string]string, trusted string) {
-	w.t.Helper()
-	for name, files := range leaves {
-		files = maps.Clone(files)
-		files["ca.crt"] = trusted
-		w.renew(name, files)
+// leaves are the certificates of Secrets and their keys, as the files that the page names.
+func leaves(secrets map[string]map[string]string) map[string]string {
+	files := map[string]string{}
+	for name, secret := range secrets {
+		use := strings.TrimSuffix(strings.TrimPrefix(name, "etcd-main-"), "-tls")
+		files[use+".crt"], files[use+".key"] = secret["tls.crt"], secret["tls.key"]
 	}
-}
-
-func (w *world) restartAll() {
-	w.t.Helper()
-	out, err := w.Kubectl("-n", w.namespace, "rollout", "restart", "statefulset/etcd-main")
-	require.NoError(w.t, err, out)
-	w.awaitReady(3)
+	return files
 }

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"etcd-wrapper/testdata/deploy/cluster"
 )
@@ -53,7 +55,24 @@ func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
 	w.awaitReady(3)
-	w.comesBack("etcd-main-1")
+	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
+}
+
+// A machine is off for good, and the pod's volume with it: the pod stays, as nobody says that it has ended, until the node is deleted.
+// The machines are the story's own, as the others go on with theirs.
+func TestAMemberWhoseNodeIsLostComesBackOnAnother(t *testing.T) {
+	w := newWorldWithBucket(t)
+	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
+	w.apply(three, fmt.Sprintf("nodeSelector: {kind: %[1]s}\ntolerations: [{key: kind, value: %[1]s}]", w.namespace))
+	w.awaitReady(3)
+	lost := w.pods()["etcd-main-1"]
+	w.comesBack("etcd-main-1", func() {
+		require.NoError(t, w.node.Lose(t.Context(), lost.Spec.NodeName))
+		w.recipe("docs/operations.md", "delete node NODE", nil, "NODE", lost.Spec.NodeName)
+	})
+	again := w.pods()["etcd-main-1"]
+	assert.NotEqual(t, lost.UID, again.UID)
+	assert.NotEqual(t, lost.Spec.NodeName, again.Spec.NodeName)
 }
 
 func TestAMemberWhoseVolumeIsLostComesBackOverTLS(t *testing.T) {
@@ -61,15 +80,16 @@ func TestAMemberWhoseVolumeIsLostComesBackOverTLS(t *testing.T) {
 	w.withCertificates()
 	w.apply(three, tlsSecrets)
 	w.awaitReady(3)
-	w.comesBack("etcd-main-0")
+	w.comesBack("etcd-main-0", func() { w.loseVolume("etcd-main-0") })
 }
 
-// comesBack takes a member's volume away while clients write, and waits until it has a vote again.
-func (w *world) comesBack(member string) {
+// comesBack has a member lose its pod and its volume while clients write, and waits until there is another one with a vote.
+func (w *world) comesBack(member string, loses func()) {
 	w.t.Helper()
 	writes := w.startWriter()
-	before := w.clusterID()
-	w.loseVolume(member)
+	before, gone := w.clusterID(), w.pods()[member].UID
+	loses()
+	w.awaitAnother(member, gone)
 	w.awaitReady(3)
 	assert.Equal(w.t, before, w.clusterID())
 	assert.Len(w.t, w.voters(), 3)
@@ -190,6 +210,11 @@ func (w *world) loseVolume(name string) {
 	claims := w.Client.CoreV1().PersistentVolumeClaims(w.namespace)
 	require.NoError(w.t, claims.Delete(w.t.Context(), "etcd-main-"+name, metav1.DeleteOptions{}))
 	require.NoError(w.t, w.Client.CoreV1().Pods(w.namespace).Delete(w.t.Context(), name, metav1.DeleteOptions{}))
+	w.awaitAnother(name, gone)
+}
+
+func (w *world) awaitAnother(name string, gone types.UID) {
+	w.t.Helper()
 	cluster.Eventually(w.t, "there is a new pod", func() error {
 		if pod := w.pods()[name]; pod == nil || pod.UID == gone {
 			return errNotYet

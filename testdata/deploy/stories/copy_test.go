@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"etcd-wrapper/testdata/deploy/cluster"
@@ -26,7 +25,7 @@ func TestTheStoreIsCopiedToASecondBucketInWhichTheClusterGoesOn(t *testing.T) {
 	cluster.Eventually(t, "the schedule has it copied, too", func() error {
 		jobs, err := w.Client.BatchV1().Jobs(w.namespace).List(t.Context(), metav1.ListOptions{})
 		for _, job := range jobs.Items {
-			if _, scheduled := job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]; job.Status.Succeeded == 1 && scheduled {
+			if _, byHand := job.Annotations["cronjob.kubernetes.io/instantiate"]; job.Status.Succeeded == 1 && !byHand {
 				return err
 			}
 		}

@@ -48,11 +48,18 @@ func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 // readableFor35 is what docs/upgrade.md has those do who may want to go back.
 const readableFor35 = `dataVersion: "3.5"`
 
+// It begins as docs/upgrade.md has it, with a full backup of the sidecar's.
 func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(threeWithSidecars)
 	w.awaitReady(3)
 	writes := w.startWriter()
+	assert.Contains(t, w.recipe("docs/upgrade.md", "/snapshot/full", nil), `"kind":"Full"`)
+	asked := 0
+	for member := range w.pods() {
+		asked += strings.Count(w.logOf(member, "backup-restore"), "a full snapshot is asked for")
+	}
+	assert.Equal(t, 1, asked, "one of the sidecars was reached")
 	w.apply(three, readableFor35)
 	w.awaitReady(3)
 	w.awaitVerified("etcd-main-0")

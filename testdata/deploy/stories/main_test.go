@@ -13,10 +13,11 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// All stories share a control plane, in which each has a namespace of its own, and the image.
+// All stories share a control plane, in which each has a namespace of its own, its machines, and the image.
 var (
-	shared  *cluster.Cluster
-	wrapper *node.Image
+	shared   *cluster.Cluster
+	machines *node.Machines
+	wrapper  *node.Image
 )
 
 func TestMain(m *testing.M) {
@@ -39,7 +40,7 @@ func tell(m *testing.M) (status int) {
 		shared, err = cluster.Start(context.Background())
 	}
 	if err == nil {
-		err = node.Register(context.Background(), shared.Client)
+		machines, err = node.Register(context.Background(), shared.Client)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

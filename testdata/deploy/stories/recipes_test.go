@@ -14,24 +14,12 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// pastTheServer is a kubectl whose exec goes past the API server: no kubelet listens that it could ask.
-const pastTheServer = `#!/bin/bash
-set -eu
-[ "$1" != -n ] || set -- "--namespace=$2" "${@:3}"
-[ "${2-}" = exec ] || exec "$KUBECTL" "$@"
-uid=$("$KUBECTL" "$1" get pod "$3" -o "jsonpath={.metadata.uid}")
-while [ "$1" != -- ]; do shift; done
-exec "$RUNC" --root "$RUNC_STATE" exec "$uid-etcd" "${@:2}"
-`
-
 // shell runs commands in a folder, as a person does who administers the cluster.
 func (w *world) shell(ctx context.Context, folder, commands string) *exec.Cmd {
 	w.t.Helper()
-	bin := w.t.TempDir()
-	require.NoError(w.t, os.WriteFile(filepath.Join(bin, "kubectl"), []byte(pastTheServer), 0o700))
-	command := exec.CommandContext(ctx, "bash", "-euvc", "PATH="+bin+":$PATH\n"+commands)
+	command := exec.CommandContext(ctx, "bash", "-euvc", commands)
 	command.Dir, command.WaitDelay = folder, time.Second // kubectl may hold its output open
-	command.Env = append(w.Environment(), "KUBECTL="+cluster.Tool("kubectl"), "RUNC="+cluster.Tool("runc"), "RUNC_STATE="+w.node.State())
+	command.Env = w.Environment()
 	return command
 }
 
@@ -41,8 +29,9 @@ func given(values string) map[string]string { return map[string]string{"my-etcd.
 // recipes are the blocks of a page.
 var recipes = regexp.MustCompile(`(?m)(?:^ {4}.*\n)+`)
 
-// recipe runs the block of a page that has a text, word by word but for the namespace, in a folder with a checkout's chart and files.
-func (w *world) recipe(page, with string, files map[string]string) (said string) {
+// recipe runs the block of a page that has a text, in a folder with a checkout's chart and files: word by word, but for the namespace
+// and for names that are the reader's own, each followed by what it is here.
+func (w *world) recipe(page, with string, files map[string]string, own ...string) (said string) {
 	w.t.Helper()
 	content, err := os.ReadFile(checkout(page))
 	require.NoError(w.t, err)
@@ -60,7 +49,8 @@ func (w *world) recipe(page, with string, files map[string]string) (said string)
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), cluster.Patience)
 	defer cancel()
-	out, err := w.shell(ctx, folder, strings.ReplaceAll(found[0], "-n etcd", "-n "+w.namespace)).CombinedOutput()
+	commands := strings.NewReplacer(append(own, "-n etcd", "-n "+w.namespace)...).Replace(found[0])
+	out, err := w.shell(ctx, folder, commands).CombinedOutput()
 	require.NoError(w.t, err, "%s", out)
 	return string(out)
 }

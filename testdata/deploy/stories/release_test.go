@@ -57,7 +57,7 @@ func TestMembersThatWereFoundedWithShortNamesGoOnWithLongOnes(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 	assert.Len(t, w.voters(), 3)
 	w.checkBackups("etcd-main-1", writes)
-	w.comesBack("etcd-main-1")
+	w.comesBack("etcd-main-1", func() { w.loseVolume("etcd-main-1") })
 }
 
 func TestAHibernatedClusterWakesWithAllItHad(t *testing.T) {

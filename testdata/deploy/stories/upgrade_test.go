@@ -68,7 +68,7 @@ func TestAMistakeInTheSecretIsMendedByDeletingThePods(t *testing.T) {
 		return contains(out, "SignatureDoesNotMatch")
 	})
 	w.renew("etcd-main-backup-credentials", credentials)
-	w.recipe("docs/operations.md", "-n etcd delete pod", given(three))
+	w.recipe("docs/operations.md", "-n etcd delete pod -l", given(three))
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-0", w.startWriter())
 }

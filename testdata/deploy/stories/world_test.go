@@ -66,7 +66,7 @@ func needsRoot(t *testing.T) {
 func (w *world) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
-	w.node = node.Start(w.t, w.Client, w.namespace, cluster.Tool("runc"), images, options...)
+	w.node = machines.Start(w.t, w.namespace, cluster.Tool("runc"), images, options...)
 	w.node.Forward(w.t, "443", strings.TrimPrefix(w.Config.Host, "https://"))
 }
 

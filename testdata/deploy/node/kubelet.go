@@ -1,0 +1,156 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	utilexec "k8s.io/utils/exec"
+)
+
+// How long a connection of kubectl may be idle, and may take to say what it wants, as with a kubelet.
+const (
+	idle     = 4 * time.Hour
+	creation = 30 * time.Second
+)
+
+// listen serves what the API server asks a kubelet for, `kubectl exec` and `kubectl port-forward`, and returns where. It ends with the
+// process.
+func (m *Machines) listen() (address string) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/exec/{namespace}/{pod}/{container}", m.serveExec)
+	mux.HandleFunc("/portForward/{namespace}/{pod}", m.servePorts)
+	return httptest.NewTLSServer(mux).Listener.Addr().String()
+}
+
+func (m *Machines) serveExec(w http.ResponseWriter, r *http.Request) {
+	n, err := m.of(r.PathValue("namespace"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	options, err := remotecommand.NewOptions(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	remotecommand.ServeExec(w, r, n, r.PathValue("pod"), "", r.PathValue("container"), r.Form["command"], options, idle, creation,
+		remotecommand.SupportedStreamingProtocols)
+}
+
+func (m *Machines) servePorts(w http.ResponseWriter, r *http.Request) {
+	n, err := m.of(r.PathValue("namespace"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	options, err := portforward.NewV4Options(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	portforward.ServePortForward(w, r, n, r.PathValue("pod"), "", options, idle, creation, portforward.SupportedProtocols)
+}
+
+// ExecInContainer is remotecommand's: it runs a command in a container of a pod. There are no terminals.
+func (n *Node) ExecInContainer(ctx context.Context, pod, _, container string, args []string, in io.Reader, out, trouble io.WriteCloser,
+	terminal bool, _ <-chan remotecommand.TerminalSize, _ time.Duration,
+) error {
+	if terminal {
+		return errors.New("there are no terminals here")
+	}
+	found, err := n.named(pod)
+	if err != nil {
+		return err
+	}
+	command := n.inContainer(ctx, found, container, args)
+	command.Stdout, command.Stderr = out, trouble
+	if in != nil {
+		// Wait would wait for the end of what is typed, too.
+		typed, err := command.StdinPipe()
+		if err != nil {
+			return err
+		}
+		go func() {
+			_, _ = io.Copy(typed, in) // the command may not want to read it
+			_ = typed.Close()
+		}()
+	}
+	err = command.Run()
+	var exited *exec.ExitError
+	if errors.As(err, &exited) {
+		return utilexec.CodeExitError{Err: err, Code: exited.ExitCode()}
+	}
+	return err
+}
+
+func (n *Node) inContainer(ctx context.Context, pod *corev1.Pod, container string, args []string) *exec.Cmd {
+	return exec.CommandContext(ctx, n.runc, append([]string{"--root", n.State(), "exec", string(pod.UID) + "-" + container}, args...)...)
+}
+
+// PortForward is portforward's: it connects a stream to a port of a pod, as something in the pod would.
+func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
+	found, err := n.named(pod)
+	if err != nil {
+		return err
+	}
+	return connect(n.sandboxName(found), "127.0.0.1:"+strconv.Itoa(int(port)), stream)
+}
+
+// Exec runs a command in a container and returns what it prints. The error has what it says of its trouble.
+func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
+	var out, trouble strings.Builder
+	command := n.inContainer(context.Background(), pod, container, args)
+	command.Stdout, command.Stderr = &out, &trouble
+	if err := command.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s%s", strings.Join(args, " "), err, out.String(), trouble.String())
+	}
+	return out.String(), nil
+}
+
+// Kill ends a container at once, as the kernel does with one that takes too much memory.
+func (n *Node) Kill(pod *corev1.Pod, container string) error {
+	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
+}
+
+// Cut takes a pod off the network, until Mend. Its probes fail, too.
+func (n *Node) Cut(pod *corev1.Pod) error {
+	return n.network.wire(pod.Status.PodIP, netlink.LinkSetDown)
+}
+
+// Mend puts a pod back on the network.
+func (n *Node) Mend(pod *corev1.Pod) error {
+	return n.network.wire(pod.Status.PodIP, netlink.LinkSetUp)
+}
+
+// Disk is the folder of a volume that a pod claims.
+func (n *Node) Disk(t testing.TB, pod *corev1.Pod, claim string) string {
+	folder, err := n.bound(t.Context(), pod.Namespace, claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return folder
+}
+
+func (n *Node) showLogs(t testing.TB) {
+	files, _ := filepath.Glob(filepath.Join(n.dir, "logs", "*"))
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		lines := strings.Split(strings.TrimSpace(string(content)), "\n")
+		t.Logf("the end of %s:\n%s", filepath.Base(file), strings.Join(lines[max(0, len(lines)-15):], "\n"))
+	}
+}
