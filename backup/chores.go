@@ -170,6 +170,7 @@ func (c *chores) prune(ctx context.Context) error {
 		}
 	}
 	if c.newestFull() == nil {
+		c.doubts("")
 		return nil // nothing can be spared before a full is stored; once it is verified, this is due again
 	}
 	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, time.Now(), c.listing.stored)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,15 +124,69 @@ func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	assert.Len(t, w.asides(), 1)
 }
 
+// forAMinute has the clock stand still but for pauses, and ends a run that goes on for a minute.
+func (w *world) forAMinute() (ctx context.Context, began time.Time) {
+	w.t.Helper()
+	began = w.ticks(2 * time.Second)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	w.t.Cleanup(cancel)
+	pause := w.options.Pause
+	w.options.Pause = func(ctx context.Context, times int) {
+		if pause(ctx, times); w.now().Sub(began) >= time.Minute {
+			cancel()
+		}
+	}
+	return ctx, began
+}
+
 // It was compared a moment before, and the store has more.
 func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered(t *testing.T) {
+	for name, c := range map[string]struct {
+		still time.Duration
+		away  func(w *world) memory.Fault
+	}{
+		"while it is asked whether somebody writes": {time.Nanosecond, func(w *world) memory.Fault {
+			return memory.Fault{Op: memory.List, Prefix: w.manifest(), Err: store.ErrUnavailable}
+		}},
+		"while somebody may write": {90 * time.Second, func(*world) memory.Fault { return memory.Fault{Err: store.ErrUnavailable} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := usedWorld(t)
+			w.goesOn()
+			w.still = c.still
+			ctx, _ := w.forAMinute()
+			away := sync.OnceFunc(func() { w.store.Inject(c.away(w)) })
+			if c.still < time.Second {
+				away()
+			}
+			pause := w.options.Pause
+			w.options.Pause = func(ctx context.Context, times int) {
+				away()
+				pause(ctx, times)
+			}
+			_, err := w.startWithin(ctx, nil)
+			require.ErrorIs(t, err, context.Canceled)
+			assert.Empty(t, w.asides())
+
+			w.store.Heal()
+			w.options.Pause, w.still = func(context.Context, int) {}, time.Nanosecond
+			require.NoError(t, w.run())
+			w.requireKeys("a", "key")
+			assert.Len(t, w.asides(), 1)
+		})
+	}
+}
+
+// Whose clock cannot be read does not say whether somebody writes there. The data lack nothing, and would be served without a store.
+func TestDataThatLackNothingWaitNoLongerForAStoreWhoseClockCannotBeRead(t *testing.T) {
 	w := usedWorld(t)
-	w.goesOn()
-	w.still = time.Nanosecond
-	w.store.Inject(memory.Fault{Op: memory.List, Prefix: w.manifest(), Times: 1, Err: store.ErrUnavailable})
-	require.NoError(t, w.run())
-	w.requireKeys("a", "key")
-	assert.Len(t, w.asides(), 1)
+	w.still, w.options.Owner = time.Hour, func(string) string { return "of another name by now" }
+	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "probe/", Err: store.ErrDenied})
+	ctx, began := w.forAMinute()
+	start, err := w.startWithin(ctx, nil)
+	require.NoError(t, err)
+	assert.Empty(t, start)
+	assert.Equal(t, comparing, w.now().Sub(began))
 }
 
 // Its clock is no reason to wait for ever.

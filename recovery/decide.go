@@ -255,7 +255,7 @@ func (f Facts) wish() Asked {
 
 func (f Facts) volumeState() VolumeState {
 	switch {
-	case f.Volume != VolumeValid:
+	case f.Volume == VolumeEmpty, f.Volume == VolumeCorrupt:
 		return f.Volume
 	case f.Asked && f.Brought:
 		return VolumeStored

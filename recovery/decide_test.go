@@ -192,3 +192,8 @@ func words[T ~string](list []T) string {
 	}
 	return strings.Join(all, ", ")
 }
+
+func TestNothingIsKnownToBeWrongWithAVolumeBeforeItIsLookedAt(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, VolumeValid, Facts{Store: true}.caseOf().Volume, "a refusal that early is counted as one of valid data")
+}

@@ -60,7 +60,8 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 		f.Asked = told.Asked
 	case Answered:
 		f.Told = told.Told
-		if !f.Told.answers() {
+		if !f.Told.answers() { // it may have told before that it has more
+			f.Behind = f.Behind || told.Behind
 			break
 		}
 		f.Heard, f.Behind, f.Asked = false, told.Behind, told.Asked

@@ -361,7 +361,7 @@ func (r *run) beforeServing(most time.Duration) (context.Context, context.Cancel
 	if r.silentSince.IsZero() {
 		r.silentSince = r.now()
 	}
-	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Volume == VolumeValid && !facts.Asked {
+	if facts := r.core.Facts; (facts.Alone || facts.Unidentified) && facts.Volume == VolumeValid && !facts.Asked && !facts.Behind {
 		most = min(most, max(time.Second, r.serveAfter-r.now().Sub(r.silentSince)))
 	}
 	return context.WithTimeout(r.ctx, most)

@@ -36,7 +36,6 @@ func (r *run) askTheStore() (Event, Facts) {
 	if err != nil {
 		return r.notTold(ctx, err)
 	}
-	r.silentSince = time.Time{}
 	r.kept = now
 	if r.asked && r.usedBefore(now) { // so that the next start need not ask the store
 		if err := r.change(func(kept *record) { kept.use(r.options.Request.ID) }); err != nil {
@@ -49,15 +48,17 @@ func (r *run) askTheStore() (Event, Facts) {
 		return Answered, Facts{Told: StoreLocked, Err: why}
 	}
 	if owner == StoreOurs && now.path.Revision > 0 && r.mayTakeItsPlace() {
-		why, err := r.lives(ctx, now)
-		if err != nil {
-			return r.silence(err)
-		}
-		if why != nil {
-			return Answered, Facts{Told: StoreInUse, Err: why}
+		switch why, err := r.lives(ctx, now); {
+		case err != nil:
+			event, facts := r.silence(err)
+			facts.Behind = r.behind(now)
+			return event, facts
+		case why != nil:
+			r.silentSince = time.Time{}
+			return Answered, Facts{Told: StoreInUse, Behind: r.behind(now), Err: why}
 		}
 	}
-	r.silent = 0
+	r.silent, r.silentSince = 0, time.Time{}
 	why := r.about(owner)
 	if owner == StoreOurs && now.path.Revision == 0 {
 		owner = StoreBare
@@ -68,7 +69,7 @@ func (r *run) askTheStore() (Event, Facts) {
 // silence is the answer of a store that cannot be asked now.
 func (r *run) silence(why error) (Event, Facts) {
 	told := StoreAway
-	if !r.silentSince.IsZero() && r.now().Sub(r.silentSince) >= r.serveAfter {
+	if r.now().Sub(r.silentSince) >= r.serveAfter {
 		told = StoreLongAway
 	}
 	return Answered, Facts{Told: told, Err: why}

@@ -3,6 +3,8 @@ package writer
 import (
 	"context"
 	"errors"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/capture"
 )
@@ -195,4 +198,72 @@ func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
 	next, err := a.Successor(context.Background(), 1)
 	require.NoError(t, err)
 	assert.Equal(t, "theirs", next.Session)
+}
+
+// A restore elsewhere signs with a key that this member has not been given yet.
+func TestAWriterAddsNothingToAGenerationThatOneWithAnotherKeyHasEnded(t *testing.T) {
+	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
+	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})
+	for name, late := range map[string]bool{"and begun the next": false, "and begins the next only later": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t)
+			s.with(formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
+			s.run(func(w *Writer) { w.pace.successor = 50 * time.Millisecond })
+			s.awaitStored(s.put("a", "1"))
+			s.putAndFlush("a", "2")
+			builder, err := format.NewSegmentBuilder(other, s.head().Start)
+			require.NoError(t, err)
+			end, err := builder.Finish(format.Source{Session: "theirs", Ends: &format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}})
+			require.NoError(t, err)
+			content, err := io.ReadAll(end.Reader())
+			require.NoError(t, err)
+			begin := func() {
+				require.NoError(t, archive.New(s.store, other).BeginGeneration(t.Context(), archive.Generation{
+					Number: 2, Cluster: clusterID, Parent: 1, Session: "theirs", Created: time.Now(),
+				}))
+			}
+			if !late {
+				begin()
+			}
+			s.store.SetContent(archive.SegmentName(1, end.Position), content)
+			s.put("a", "behind the end")
+			if late {
+				s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "it cannot know")
+				begin()
+			}
+			s.eventually(func(f Facts) bool { s.put("a", "more"); return f.Trouble != nil }, "it stops")
+			assert.Contains(t, s.Facts().Trouble.Message, "gen/000002/generation.json")
+			stored := s.Facts().Stored
+			s.put("a", "even more")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			require.Error(t, s.Flush(ctx))
+			assert.Equal(t, stored, s.Facts().Stored)
+		})
+	}
+}
+
+// Who shares the store's keys may have put it there. Etcd's data are no copy of that cluster's.
+func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *testing.T) {
+	s := begun(t)
+	s.putAndFlush("a", "1")
+	last := s.head().Revision()
+	s.end()
+	a := archive.New(s.store, keys)
+	full, err := a.PutData(t.Context(), archive.Full{
+		Cluster: "beef", Generation: 1, Revision: last - 1, Next: format.After(last - 1), Time: time.Now().Add(time.Minute),
+		Chain: format.Digest{1}, Last: format.Digest{9}, Reason: "theirs",
+	}, strings.NewReader("theirs"))
+	require.NoError(t, err)
+	require.NoError(t, a.Commit(t.Context(), full))
+	before := s.contents()
+	s.run()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
+	assert.Contains(t, s.Facts().Trouble.Message, "is another cluster's: it has backups of cluster beef")
+	s.put("a", "2")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	require.Error(t, s.Flush(ctx))
+	assert.Empty(t, s.Superseded())
+	s.requireThere(before)
 }

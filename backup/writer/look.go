@@ -315,7 +315,10 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 		patient, cancel := context.WithTimeout(ctx, successorPatience)
 		defer cancel()
 		next, err := w.archive.Successor(patient, number)
-		if err != nil {
+		switch {
+		case archive.NotVerified(err):
+			return func() { w.remote.vetted = time.Time{} } // the next upload is the first to need it
+		case err != nil:
 			return func() {} // there is none, or the store is away, which is told by those who need it
 		}
 		return func() { w.take(ctx, succeeded, payload{err: w.successor(next.Number)}) }
@@ -384,8 +387,17 @@ func (f found) find(ctx context.Context) (_ found, err error) {
 	if err != nil {
 		return f, err
 	}
-	if f.head, err = f.findHead(ctx); err == nil {
+	f.head, err = f.findHead(ctx)
+	if !f.head.Empty() && f.head.Cluster != f.generation.Cluster {
+		err, f.head = fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.Archive, archive.ErrForeign, f.head.Cluster, f.generation.Cluster), archive.Head{}
+	}
+	if err == nil {
 		err = f.head.Damaged
+	}
+	if archive.NotVerified(err) { // what ends the generation may be signed by others: the next one tells
+		if failed := f.ours(ctx); failed != nil {
+			err, f.head = failed, archive.Head{}
+		}
 	}
 	if err == nil {
 		err = f.believe(ctx)
@@ -519,13 +531,9 @@ func (f *found) ours(ctx context.Context) error {
 	return f.Archive.MayAdd(newest)
 }
 
-// believe makes sure that the head is this cluster's, and that nothing is missing that is known to be there: stores may list late,
-// or lose a page. No chain begins anew, or goes on from an older place, because of that. What is another cluster's by now is gone.
+// believe makes sure that nothing is missing that is known to be there: stores may list late, or lose a page. No chain begins anew, or goes on from an older place, because of that. What is another cluster's by now is gone.
 func (f *found) believe(ctx context.Context) error {
 	head := f.head
-	if !head.Empty() && head.Cluster != f.generation.Cluster {
-		return fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.Archive, archive.ErrForeign, head.Cluster, f.generation.Cluster)
-	}
 	there := func(cluster string, err error) error {
 		if err == nil && cluster != f.generation.Cluster {
 			return archive.ErrForeign

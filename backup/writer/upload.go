@@ -160,14 +160,16 @@ func (w *Writer) secondTo(own format.Manifest) {
 }
 
 // isGone asks the store whether it has lost the full, if there is one, and if vet is set, whether the generation is there, and the
-// newest. Where it does not answer, the next upload will tell.
+// newest: one that cannot be verified may be. Where it does not answer, the next upload will tell.
 func (f *found) isGone(ctx context.Context) bool {
 	var err error
 	if f.full != "" {
 		_, err = f.Archive.Full(ctx, f.generation.Number, f.full)
 	}
 	if err == nil && f.vet {
-		err = f.ours(ctx)
+		if err = f.ours(ctx); archive.NotVerified(err) {
+			return true
+		}
 	}
 	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, ErrSucceeded)
 }
