@@ -17,7 +17,7 @@ import (
 // inStore is what the store has.
 type inStore struct {
 	first       archive.Cluster      // whose it is; the zero value if nobody is known to have founded it
-	generations []archive.Generation //
+	generations []archive.Generation // in order
 	newest      archive.Generation   // the last of them; the zero value if there is none
 	head        archive.Head         // of the newest one
 	reserved    archive.Reservation  // no revision above it was ever handed out, as far as the store knows; the zero value if it does not

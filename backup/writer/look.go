@@ -394,7 +394,7 @@ func (f found) find(ctx context.Context) (_ found, err error) {
 	if err == nil {
 		err = f.head.Damaged
 	}
-	if archive.NotVerified(err) { // what ends the generation may be signed by others: the next one tells
+	if archive.NotVerified(err) { // what ends the generation may be signed by others: the next one tells, which comes after the end
 		if failed := f.ours(ctx); failed != nil {
 			err, f.head = failed, archive.Head{}
 		}
@@ -531,7 +531,8 @@ func (f *found) ours(ctx context.Context) error {
 	return f.Archive.MayAdd(newest)
 }
 
-// believe makes sure that nothing is missing that is known to be there: stores may list late, or lose a page. No chain begins anew, or goes on from an older place, because of that. What is another cluster's by now is gone.
+// believe makes sure that nothing is missing that is known to be there: stores may list late, or lose a page. No chain begins anew, or
+// goes on from an older place, because of that. What is another cluster's by now is gone.
 func (f *found) believe(ctx context.Context) error {
 	head := f.head
 	there := func(cluster string, err error) error {
