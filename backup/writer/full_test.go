@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 	shared "etcd-wrapper/member/maintenance"
 )
 
@@ -551,6 +551,6 @@ func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	member.end()
 	_, err := member.make()
 	require.NoError(t, err)
-	assert.Empty(t, preserved.Copies(member.options.SpoolDir))
+	assert.Empty(t, disk.PreservedCopies(member.options.SpoolDir))
 	assert.NotContains(t, c.log.String(), "preserved")
 }

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/internal/durable"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 )
 
 // ErrSpoolFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
@@ -52,7 +51,7 @@ const (
 // OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments. What cannot be read is preserved; torn, which says why, is for people.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
-	s = &Spool{dir: dir, limit: limit, keys: keys, free: freeBytes, sync: durable.SyncDirectory}
+	s = &Spool{dir: dir, limit: limit, keys: keys, free: freeBytes, sync: disk.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -328,7 +327,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil
 	}
-	where = preserved.Name(s.dir, time.Now())
+	where = disk.PreservedName(s.dir, time.Now())
 	to := filepath.Join(where, segmentsDir)
 	err = os.MkdirAll(to, 0o700)
 	for _, name := range names {

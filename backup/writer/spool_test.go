@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 )
 
 const spoolLimit = 1 << 20
@@ -155,7 +155,7 @@ func TestWhatWasTornIsPreserveAndWhatItWasToFollowToo(t *testing.T) {
 // beside are the segments that were preserved.
 func beside(t *testing.T, dir string) (names []string) {
 	t.Helper()
-	for _, kept := range preserved.Copies(dir) {
+	for _, kept := range disk.PreservedCopies(dir) {
 		found, err := os.ReadDir(filepath.Join(kept.Path, "segments"))
 		require.NoError(t, err)
 		for _, entry := range found {
