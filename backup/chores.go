@@ -42,7 +42,7 @@ type chores struct {
 	due     map[string]time.Time
 	listing listing
 	judged  string             // the full that this process has a result of, whether or not the store gives that back
-	doubt   *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
+	unsafe  *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
 	failing map[string]*Unable // chores that are not done, by their names
 
 	replaced map[string]time.Time // when a full was last made for a reason
@@ -159,7 +159,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 			told = c.failing[chore.name]
 		}
 	}
-	c.backups.undone.Store(cmp.Or(told, c.doubt))
+	c.backups.undone.Store(cmp.Or(told, c.unsafe))
 }
 
 // prune lets go what need not be kept.
@@ -170,14 +170,14 @@ func (c *chores) prune(ctx context.Context) error {
 		}
 	}
 	if c.newestFull() == nil {
-		c.doubts("")
+		c.reportUnsafe("")
 		return nil // nothing can be spared before a full is stored; once it is verified, this is due again
 	}
 	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, time.Now(), c.listing.stored)
 	if err != nil {
 		return err
 	}
-	c.doubts(strings.Join(plan.Unsafe, "; "))
+	c.reportUnsafe(strings.Join(plan.Unsafe, "; "))
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")
@@ -185,14 +185,14 @@ func (c *chores) prune(ctx context.Context) error {
 	return err
 }
 
-// doubts has everybody told what keeps old backups, or that nothing does. The log has it once.
-func (c *chores) doubts(text string) {
-	before := c.doubt
-	if c.doubt = nil; text == "" {
+// reportUnsafe has everybody told what keeps old backups, or that nothing does. The log has it once.
+func (c *chores) reportUnsafe(text string) {
+	before := c.unsafe
+	if c.unsafe = nil; text == "" {
 		return
 	}
-	c.doubt = before.again(errors.New(inDoubt+": "+text), pruneEvery)
-	if before == nil || before.Text != c.doubt.Text {
+	c.unsafe = before.again(errors.New(inDoubt+": "+text), pruneEvery)
+	if before == nil || before.Text != c.unsafe.Text {
 		c.backups.options.Log.Warn().Str("doubt", text).Msg("backups: " + inDoubt)
 	}
 }

@@ -189,14 +189,13 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 	if len(entries) == 0 {
 		return nil
 	}
-	last, err := waiting.Manifest(entries[len(entries)-1].Position, b.options.Keys)
-	if err != nil || inData(last) {
-		return err
+	if inData(entries[len(entries)-1].Manifest) {
+		return nil
 	}
-	for i, entry := range entries {
+	for _, entry := range entries {
 		err := s.bring(ctx, entry)
 		if errors.Is(err, errApart) {
-			return s.leave(ctx, entries[i], err)
+			return s.leave(ctx, entry, err)
 		}
 		if err != nil {
 			return err
@@ -210,48 +209,44 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 
 // bring stores a segment, or what the store lacks of it.
 func (s *spooled) bring(ctx context.Context, entry writer.Spooled) error {
-	manifest, err := s.waiting.Manifest(entry.Position, s.options.Keys)
 	for range overtakings {
-		if err == nil {
-			err = s.store(ctx, manifest)
-		}
-		if !errors.Is(err, store.ErrExists) {
+		if err := s.store(ctx, entry); !errors.Is(err, store.ErrExists) {
 			return err
 		}
-		s.head, err = nil, nil // another member was first, whose segment may have all of it, or a part
+		s.head = nil // another member was first, whose segment may have all of it, or a part
 	}
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
 
-func (s *spooled) store(ctx context.Context, manifest format.Manifest) error {
+func (s *spooled) store(ctx context.Context, entry writer.Spooled) error {
 	ctx, cancel := context.WithTimeout(ctx, segmentPatience)
 	defer cancel()
-	if err := s.look(ctx, manifest.Generation); err != nil {
+	if err := s.look(ctx, entry.Generation); err != nil {
 		return err
 	}
-	switch manifest.Next().Compare(s.head.Position) {
+	switch entry.Next().Compare(s.head.Position) {
 	case -1:
 		return nil // the store has it
 	case 0:
-		if manifest.After != s.head.Before {
-			return s.apart(manifest)
+		if entry.After != s.head.Before {
+			return s.apart(entry.Manifest)
 		}
 		s.same = true
 		return nil
 	}
-	content, end, err := s.beyond(manifest)
+	content, end, err := s.beyond(entry)
 	if err != nil {
 		return err
 	}
 	defer content.Close() // nothing was written
-	if manifest.Before == s.head.Before && s.head.Outdates(manifest) {
+	if entry.Before == s.head.Before && s.head.Outdates(entry.Manifest) {
 		s.same = true
 		return nil // the store knows better
 	}
-	if err := s.mayAdd(ctx, manifest.Generation); err != nil {
+	if err := s.mayAdd(ctx, entry.Generation); err != nil {
 		return err
 	}
-	if err := s.archive.PutStored(ctx, manifest.Generation, s.head.Position, content); err != nil {
+	if err := s.archive.PutStored(ctx, entry.Generation, s.head.Position, content); err != nil {
 		return err
 	}
 	s.head.Start, s.head.Segment, s.same = end.Start(), &end, true
@@ -290,21 +285,21 @@ func (s *spooled) mayAdd(ctx context.Context, generation int) error {
 }
 
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
-func (s *spooled) beyond(manifest format.Manifest) (content io.ReadCloser, end format.Manifest, err error) {
+func (s *spooled) beyond(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
-	case manifest.Cluster != from.Cluster || manifest.Position.Revision > from.Position.Revision:
-		return nil, end, s.apart(manifest)
-	case manifest.Position != from.Position:
-		rest, err := s.rest(manifest)
+	case entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
+		return nil, end, s.apart(entry.Manifest)
+	case entry.Position != from.Position:
+		rest, err := s.rest(entry)
 		if err != nil {
 			return nil, end, err
 		}
 		return io.NopCloser(rest.Reader()), rest.Manifest, nil
-	case manifest.Before != from.Before:
-		return nil, end, s.apart(manifest)
+	case entry.Before != from.Before:
+		return nil, end, s.apart(entry.Manifest)
 	}
-	file, err := s.waiting.Open(manifest.Position)
-	return file, manifest, err
+	content, err = s.waiting.Open(entry)
+	return content, entry.Manifest, err
 }
 
 func (s *spooled) apart(manifest format.Manifest) error {
@@ -335,20 +330,16 @@ func (s *spooled) leave(ctx context.Context, from writer.Spooled, why error) err
 
 // outlived tells whether the store knows the generation that a segment is of, and whether a restore has ended that.
 func (s *spooled) outlived(ctx context.Context, entry writer.Spooled) (over, known bool, err error) {
-	manifest, err := s.waiting.Manifest(entry.Position, s.options.Keys)
-	if err != nil {
-		return false, false, err
-	}
 	generations, err := s.archive.Generations(ctx)
 	at := slices.IndexFunc(generations, func(g archive.Generation) bool {
-		return g.Number == manifest.Generation && g.Cluster == manifest.Cluster
+		return g.Number == entry.Generation && g.Cluster == entry.Cluster
 	})
 	return at < len(generations)-1, at >= 0, err
 }
 
 // rest makes a segment of what one that waits has beyond the backups in the store, after another member has stored a part of it.
-func (s *spooled) rest(manifest format.Manifest) (format.Object, error) {
-	file, err := s.waiting.Open(manifest.Position)
+func (s *spooled) rest(entry writer.Spooled) (format.Object, error) {
+	file, err := s.waiting.Open(entry)
 	if err != nil {
 		return format.Object{}, err
 	}
@@ -357,14 +348,14 @@ func (s *spooled) rest(manifest format.Manifest) (format.Object, error) {
 	if err != nil {
 		return format.Object{}, err
 	}
-	stored := format.Continue(manifest.Before, manifest.Position)
+	stored := format.Continue(entry.Before, entry.Position)
 	if err := split(format.NewSegmentReader(file, s.options.Keys), s.head.Revision(), stored, builder); err != nil {
 		return format.Object{}, err
 	}
 	if digest, _ := stored.End(); digest != s.head.Before {
-		return format.Object{}, s.apart(manifest)
+		return format.Object{}, s.apart(entry.Manifest)
 	}
-	return builder.Finish(format.Source{Compacted: manifest.Compacted, Term: manifest.Term, Member: manifest.Member, Applied: manifest.Applied})
+	return builder.Finish(format.Source{Compacted: entry.Compacted, Term: entry.Term, Member: entry.Member, Applied: entry.Applied})
 }
 
 // split reads a segment: the rows up to a revision continue a chain, and everything behind them goes into another segment.

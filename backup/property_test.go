@@ -33,7 +33,7 @@ type past struct {
 	*testing.T
 	*subject
 	kept   *memory.Store // what outlives a process
-	dying  *gallows      // the store as the process of the present sees it
+	dying  *killable     // the store as the process of the present sees it
 	random *rand.Rand
 	leases []clientv3.LeaseID
 	rows   map[string][]byte // all that there ever were
@@ -66,7 +66,7 @@ func (p *past) live() {
 	p.look()
 	for life := range 4 {
 		p.kept.Heal() // otherwise what went wrong adds up
-		p.dying = &gallows{Store: p.kept}
+		p.dying = &killable{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &format.Keys{})
 		p.Begin(writer.Server(p.etcd.Server), backup.Data{Dir: p.dir})

@@ -17,7 +17,7 @@ import (
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 )
 
 // waiting is a spool with segments of the revisions 11 to 13, 14 to 16 and 17 to 19, and a store that ends at revision 10.
@@ -75,7 +75,7 @@ func (w *waiting) flush() error { return w.FlushSpool(w.Context(), archive.Ident
 func (w *waiting) requireLeft(waits, moved []format.Object) {
 	w.Helper()
 	here, there := names(w.T, w.dir), []string(nil)
-	for _, kept := range preserved.Copies(w.dir) {
+	for _, kept := range disk.PreservedCopies(w.dir) {
 		there = append(there, names(w.T, kept.Path)...)
 	}
 	require.ElementsMatch(w, positions(waits), here, "in the spool")

@@ -9,7 +9,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 // ConfigPreview is what a configuration says about the member, as far as it decides how early it may be asked for.
@@ -70,9 +70,9 @@ var ErrCertificates = errors.New("certificate files cannot be used now")
 // have a quarter of it.
 const maxCertificates = 1 << 20
 
-// ReadCertificates reads a file of PEM blocks in at most 1 s; see smallfile.Read. The error does not name the path.
+// ReadCertificates reads a file of PEM blocks in at most 1 s; see disk.Read. The error does not name the path.
 func ReadCertificates(path string) ([]byte, error) {
-	content, err := smallfile.Read(path, maxCertificates)
+	content, err := disk.Read(path, maxCertificates)
 	if err != nil {
 		return nil, CertificateError{err}
 	}

@@ -14,9 +14,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/internal/printable"
-	"etcd-wrapper/internal/smallfile"
 )
 
 // CrashNote keeps the reason of a crash on the volume, for people. It never takes part in the choice of the validation
@@ -142,7 +141,7 @@ const (
 
 // ReadLastRun returns the note at path. The error is fs.ErrNotExist if there is none.
 func ReadLastRun(path string) (run LastRun, err error) {
-	content, err := smallfile.ReadHere(path, maxLastRun)
+	content, err := disk.ReadHere(path, maxLastRun)
 	if err == nil {
 		err = json.Unmarshal(content, &run)
 	}
@@ -158,7 +157,7 @@ func (r LastRun) Keep(path string) error {
 	r.Reason = beginning(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
 	if err == nil {
-		err = durable.Replace(path, append(content, '\n'))
+		err = disk.Replace(path, append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep how this run ends: %w", err)

@@ -6,8 +6,7 @@ import (
 	"io/fs"
 	"os"
 
-	"etcd-wrapper/internal/durable"
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 // Word is the content of a clean exit record. Both words are those of gardener/etcd-wrapper, so that either program can
@@ -48,7 +47,7 @@ func (r *Record) Describe(describe func() []byte) { r.describe = describe }
 // Read returns the clean word, or an error that says why there is none. It follows no symbolic link and never blocks
 // on what it finds at the path, be it a FIFO.
 func (r *Record) Read() (Word, error) {
-	content, err := smallfile.ReadHere(r.path, maxRecord)
+	content, err := disk.ReadHere(r.path, maxRecord)
 	if err != nil {
 		return "", fmt.Errorf("no clean exit record: %s: %w", r.path, err)
 	}
@@ -63,7 +62,7 @@ func (r *Record) Read() (Word, error) {
 // Note returns what was noted of the data when the word was written. The error is fs.ErrNotExist if there is no note: the
 // reference program writes none.
 func (r *Record) Note() ([]byte, error) {
-	note, err := smallfile.ReadHere(r.notePath(), maxNote)
+	note, err := disk.ReadHere(r.notePath(), maxNote)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read %s: %w", r.notePath(), err)
 	}
@@ -77,7 +76,7 @@ func (r *Record) notePath() string { return r.path + ".data" }
 func (r *Record) Remove() error {
 	word, unclean := r.Read()
 	note, unknown := r.Note()
-	if err := durable.Remove(r.path); err != nil {
+	if err := disk.Remove(r.path); err != nil {
 		return fmt.Errorf("cannot remove exit record: %w", err)
 	}
 	if unclean == nil && (unknown == nil || errors.Is(unknown, fs.ErrNotExist)) {
@@ -125,11 +124,11 @@ func (r *Record) Write(word Word) error {
 // put writes the note first: no crash leaves a word that lacks the note which goes with it.
 func (r *Record) put(word Word, note []byte) error {
 	if note != nil {
-		if err := durable.Replace(r.notePath(), note); err != nil {
+		if err := disk.Replace(r.notePath(), note); err != nil {
 			return fmt.Errorf("cannot note what the data look like: %w", err)
 		}
 	}
-	if err := durable.Replace(r.path, []byte(word)); err != nil {
+	if err := disk.Replace(r.path, []byte(word)); err != nil {
 		return fmt.Errorf("cannot write exit record: %w", err)
 	}
 	return nil

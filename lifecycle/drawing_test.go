@@ -17,12 +17,8 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../statemachine.dot", Drawing.DOT())
-}
-
-func TestTheCommittedMatrixIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../testdata/matrix.golden", NewRules(Table, Elsewhere).Matrix(States))
+func TestTheCommittedFilesAreTheTables(t *testing.T) {
+	tested.AssertCommitted(t, Drawing, NewRules(Table, Elsewhere).Matrix(States), "../statemachine.dot", "../testdata/matrix.golden", "statemachine.svg")
 }
 
 func TestTheReadmesDiagramIsTheTables(t *testing.T) {
@@ -33,24 +29,18 @@ func TestTheReadmesDiagramIsTheTables(t *testing.T) {
 	statemachinetest.AssertGenerated(t, "../README.md", before+"```mermaid\n"+Drawing.Mermaid()+"```\n"+after)
 }
 
-func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
-	tested.AssertPicture(t, "statemachine.svg", Drawing.DOT())
-}
-
 func TestTheDiagramIsTheSameEveryTime(t *testing.T) {
 	for range 20 {
 		require.Equal(t, Drawing.DOT(), Drawing.DOT())
 	}
 }
 
-func TestTheJSONIsTheTable(t *testing.T) {
+func TestTheJSONHasTheStatesAndTheAnswersElsewhere(t *testing.T) {
 	var document struct {
-		States      []StateInfo
-		Transitions []Row
-		Elsewhere   []Default
+		States    []StateInfo
+		Elsewhere []Default
 	}
 	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
-	assert.Equal(t, Table, document.Transitions)
 	assert.Len(t, document.States, len(States))
 	for i, state := range document.States {
 		state.Bound = States[i].Bound // the tests' own

@@ -463,5 +463,5 @@ func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
 }
 
 func TestNoMutantOfTheTableSurvives(t *testing.T) {
-	tested.AssertNoMutantSurvives(t, stepFailures, func(table []Row, elsewhere []Default) []string { return explore(table, elsewhere).wrong })
+	tested.AssertNoMutantSurvives(t, suite.Failures, func(table []Row, elsewhere []Default) []string { return explore(table, elsewhere).wrong })
 }

@@ -75,8 +75,8 @@ func TestTheReviewPageShowsEverything(t *testing.T) {
 	page := newPage(t)
 	require.NoError(t, template.Must(template.New("review").Parse(reviewPage)).Execute(&b, page))
 	html := b.String()
-	for _, s := range steps {
-		assert.True(t, strings.Contains(html, template.HTMLEscapeString(s.story)), "step: %s", s.story)
+	for _, s := range sentences {
+		assert.True(t, strings.Contains(html, template.HTMLEscapeString(s.Story)), "sentence: %s", s.Story)
 	}
 	for _, s := range page.Scenarios {
 		assert.True(t, strings.Contains(html, template.HTMLEscapeString(s.Title)), "scenario: %s", s.Title)
@@ -159,9 +159,11 @@ func does(row Row) string {
 func stepsTaking(row int) []string {
 	var stories []string
 	rules := NewRules(Table, Elsewhere)
-	for _, s := range steps {
-		if _, decision := rules.Step(Core{State: s.from, Facts: s.given}, s.on, s.payload); decision.Row == row {
-			stories = append(stories, s.story)
+	for _, s := range sentences {
+		for _, from := range s.In.Each() {
+			if _, decision := rules.Step(Core{State: from, Facts: s.Given}, s.On, s.Told); decision.Row == row {
+				stories = append(stories, s.Story)
+			}
 		}
 	}
 	return stories

@@ -15,7 +15,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 // maxCertificate bounds what is read of a certificate or key file, in bytes.
@@ -60,11 +60,11 @@ func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 func (p *keyPair) reload() error {
-	cert, err := smallfile.Read(p.certFile, maxCertificate)
+	cert, err := disk.Read(p.certFile, maxCertificate)
 	if err != nil {
 		return fmt.Errorf("cannot read the server certificate %q: %w", p.certFile, err)
 	}
-	key, err := smallfile.Read(p.keyFile, maxCertificate)
+	key, err := disk.Read(p.keyFile, maxCertificate)
 	if err != nil {
 		return fmt.Errorf("cannot read the server certificate's key %q: %w", p.keyFile, err)
 	}

@@ -15,8 +15,7 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/internal/durable"
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -60,7 +59,7 @@ func (r *run) recordPath() string { return filepath.Join(r.options.VolumeDir, po
 
 // readRecord returns an empty record if there is none. One that cannot be read is an error that names the way out.
 func (r *run) readRecord() (record, error) {
-	content, err := smallfile.ReadHere(r.recordPath(), maxPosition)
+	content, err := disk.ReadHere(r.recordPath(), maxPosition)
 	if errors.Is(err, fs.ErrNotExist) {
 		return record{Format: positionFormat}, nil
 	}
@@ -80,7 +79,7 @@ func (r *run) readRecord() (record, error) {
 func (r *run) writeRecord(kept record) error {
 	content, err := json.MarshalIndent(kept, "", "  ")
 	if err == nil {
-		err = durable.Replace(r.recordPath(), append(content, '\n'))
+		err = disk.Replace(r.recordPath(), append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep the position of recovery in %s: %w", r.recordPath(), err)

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -472,7 +472,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	at := func(path, when string) string {
 		parsed, err := time.Parse("2006-01-02", when)
 		require.NoError(t, err)
-		name := preserved.Name(path, parsed)
+		name := disk.PreservedName(path, parsed)
 		require.NoError(t, os.Mkdir(name, 0o700))
 		return name
 	}

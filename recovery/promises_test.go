@@ -1,17 +1,14 @@
 package recovery
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
-	"etcd-wrapper/statemachine/statemachinetest"
 )
 
 // promises are what must hold at every instant.
@@ -234,23 +231,8 @@ func (l lot) putBack() bool {
 
 func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
 
-func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../docs/recovery.dot", Drawing.DOT())
-}
-
-func TestTheCommittedMatrixIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../testdata/recovery.golden", NewRules(Table, Elsewhere).Matrix(States))
-}
-
-func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
-	tested.AssertPicture(t, "recovery.svg", Drawing.DOT())
-}
-
-func TestTheJSONIsTheTable(t *testing.T) {
-	var document struct{ Transitions []Row }
-	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
-	assert.Equal(t, Table, document.Transitions)
-	assert.True(t, strings.HasPrefix(Drawing.Mermaid(), "stateDiagram-v2\n"))
+func TestTheCommittedFilesAreTheTables(t *testing.T) {
+	tested.AssertCommitted(t, Drawing, NewRules(Table, Elsewhere).Matrix(States), "../docs/recovery.dot", "../testdata/recovery.golden", "recovery.svg")
 }
 
 func TestNoMutantOfTheTableSurvives(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
 )
@@ -56,7 +56,7 @@ func (r *run) roomFor(c *peers.Survey) error {
 		return err
 	}
 	wayOut := "enlarge it"
-	for _, old := range r.preserved(func(preserved.Copy) bool { return false }) {
+	for _, old := range r.preserved(func(disk.PreservedCopy) bool { return false }) {
 		wayOut += ", or delete " + old.Path
 	}
 	return fmt.Errorf("the data of the others do not fit: %w: %s", err, wayOut)

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -259,7 +259,7 @@ func (r *run) plan(result seed.Result) position {
 			Adopted:  r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        r.kept.head.Position, Aside: preserved.Name(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+		Head:        r.kept.head.Position, Aside: disk.PreservedName(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID

@@ -15,8 +15,7 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/bootstrap/datadir"
-	"etcd-wrapper/internal/durable"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -175,7 +174,7 @@ func (r *run) proveData() (Event, Facts) {
 // setVolumeAside moves the data directory out of the way, unless that was done before.
 func (r *run) setVolumeAside() (Event, Facts) {
 	if r.position.Aside == "" { // nothing is built that would be in the place of it
-		r.position.Aside = preserved.Name(r.member.DataDir, time.Now())
+		r.position.Aside = disk.PreservedName(r.member.DataDir, time.Now())
 	}
 	err := cmp.Or(r.movable(), r.unserved())
 	if err == nil {
@@ -209,7 +208,7 @@ func setAside(dir, to string) error {
 	if err := os.Rename(dir, to); err != nil {
 		return err
 	}
-	return durable.SyncDirectory(filepath.Dir(dir))
+	return disk.SyncDirectory(filepath.Dir(dir))
 }
 
 // installData gives what was built the name of the data directory.
@@ -221,7 +220,7 @@ func (r *run) installData() (Event, Facts) {
 	}
 	err := os.Rename(r.restoredDir(), r.member.DataDir)
 	if err == nil {
-		err = durable.SyncDirectory(filepath.Dir(r.member.DataDir))
+		err = disk.SyncDirectory(filepath.Dir(r.member.DataDir))
 	}
 	if err != nil {
 		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
@@ -255,15 +254,15 @@ func (r *run) unserved() error {
 
 // preserved are the copies beside the data directory and the spool, the oldest first, but for the newest of each if that
 // has to stay.
-func (r *run) preserved(stays func(newest preserved.Copy) bool) (all []preserved.Copy) {
+func (r *run) preserved(stays func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
-		own := preserved.Copies(path)
+		own := disk.PreservedCopies(path)
 		if newest := len(own) - 1; newest >= 0 && stays(own[newest]) {
 			own = own[:newest]
 		}
 		all = append(all, own...)
 	}
-	slices.SortFunc(all, func(a, b preserved.Copy) int { return a.At.Compare(b.At) })
+	slices.SortFunc(all, func(a, b disk.PreservedCopy) int { return a.At.Compare(b.At) })
 	return all
 }
 
@@ -277,7 +276,7 @@ func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, most)
 	defer cancel()
-	for _, old := range r.preserved(func(newest preserved.Copy) bool { return !r.verifiedSince(ctx, newest.At) }) {
+	for _, old := range r.preserved(func(newest disk.PreservedCopy) bool { return !r.verifiedSince(ctx, newest.At) }) {
 		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: a preserved copy is deleted, as the volume has no room for it")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
@@ -309,7 +308,7 @@ const relieving = 5 * time.Second
 // relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
 // needs that much when it is defragmented, and stops when it has none.
 func (r *run) relieve() {
-	if len(r.preserved(func(preserved.Copy) bool { return false })) == 0 {
+	if len(r.preserved(func(disk.PreservedCopy) bool { return false })) == 0 {
 		return
 	}
 	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))

@@ -9,8 +9,7 @@ import (
 	"path/filepath"
 
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/internal/durable"
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 // Identity is which cluster data are of, and how far they are known to have come in its store. It is a small file in the data directory,
@@ -42,7 +41,7 @@ func (i Identity) String() string {
 
 // ReadIdentity returns the identity of the data in a data directory; the zero value if there is no file.
 func ReadIdentity(dataDir string) (is Identity, err error) {
-	content, err := smallfile.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
+	content, err := disk.ReadHere(filepath.Join(dataDir, IdentityFile), identityLimit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Identity{}, nil
 	}
@@ -65,7 +64,7 @@ func (i Identity) Write(dataDir string) error {
 		err = os.MkdirAll(dataDir, 0o700)
 	}
 	if err == nil {
-		err = durable.Replace(filepath.Join(dataDir, IdentityFile), append(content, '\n'))
+		err = disk.Replace(filepath.Join(dataDir, IdentityFile), append(content, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("cannot keep in %s which cluster etcd's data are of: %w", filepath.Join(dataDir, IdentityFile), err)

@@ -11,7 +11,7 @@ import (
 
 	"filippo.io/age"
 
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 // maxKeyFile is the size of the largest key file in bytes.
@@ -62,7 +62,7 @@ func (f *file[T]) load(flag string, parse func([]byte) (T, error)) (none T, err 
 	if f.path == "" {
 		return none, nil
 	}
-	content, err := smallfile.Read(f.path, maxKeyFile)
+	content, err := disk.Read(f.path, maxKeyFile)
 	if err != nil {
 		return none, fmt.Errorf("%s: cannot read %s: %w", flag, f.path, err)
 	}

@@ -23,7 +23,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/internal/steady"
 )
 
@@ -176,7 +176,7 @@ func flush(file *os.File) error {
 	if err := file.Sync(); err != nil {
 		return err
 	}
-	return durable.SyncDirectory(filepath.Dir(file.Name()))
+	return disk.SyncDirectory(filepath.Dir(file.Name()))
 }
 
 // change brings the database from the full's revision to the one that is wanted.

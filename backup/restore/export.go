@@ -22,7 +22,7 @@ import (
 	"go.uber.org/zap"
 
 	"etcd-wrapper/internal/child"
-	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/disk"
 )
 
 // partial is what the name of a file ends with that is not finished.
@@ -50,7 +50,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 		err = errors.Join(err, left)
 	}
 	if err == nil {
-		err = durable.SyncDirectory(filepath.Dir(path))
+		err = disk.SyncDirectory(filepath.Dir(path))
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot write %s: %w", path, err)

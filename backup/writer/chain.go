@@ -32,7 +32,7 @@ func (w *Writer) mark() {
 // capture makes a segment of what is new, if it is time for one, and notes whether there is more to capture at once.
 func (w *Writer) capture() {
 	c, beats := &w.chain, w.beats()
-	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || c.held != nil || !c.released.IsZero() || !w.timeToCapture() {
+	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || w.spool.holds() || !c.released.IsZero() || !w.timeToCapture() {
 		return
 	}
 	again, err := w.captureUpTo(w.revision, true, beats)
@@ -51,7 +51,7 @@ func (w *Writer) capture() {
 
 // beats tells whether it is time to show that this cluster lives though nothing changes: nobody takes the place of one that does.
 func (w *Writer) beats() bool {
-	return w.core.State == writing && len(w.chain.waiting) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
+	return w.core.State == writing && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
 		time.Since(w.remote.storedAt) >= w.pace.beat
 }
 
@@ -211,17 +211,17 @@ func (w *Writer) wait(builder *format.SegmentBuilder, source format.Source) erro
 		return err
 	}
 	if err := w.spool.Put(object, w.away()); err != nil {
-		if len(w.chain.waiting) > 0 {
+		if len(w.spool.Entries()) > 0 {
 			return err // it stays in the database until there is room
 		}
 		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
-		w.chain.held = &object
+		w.spool.hold(object)
 	}
-	since := time.Now() // when the first change was seen that is not captured
-	if len(w.chain.markers) > 0 {
-		since = w.chain.markers[0].seen
+	waits := w.spool.Entries()
+	since := &waits[len(waits)-1].since
+	if *since = time.Now(); len(w.chain.markers) > 0 {
+		*since = w.chain.markers[0].seen // the first change that was not captured
 	}
-	w.chain.waiting = append(w.chain.waiting, waiting{position: object.Position, next: object.Next(), before: object.Before, size: object.Size(), since: since})
 	tail := object.Start()
 	w.chain.tail = &tail
 	return nil
@@ -277,7 +277,7 @@ func (w *Writer) gapped(found *capture.GapError) {
 	if w.core.Facts.guest {
 		patience *= guests // the leader may be about to store its own full snapshot
 	}
-	if w.core.State != writing || time.Since(c.gap) < patience || len(c.waiting) > 0 || time.Now().Before(w.fulls.rested) {
+	if w.core.State != writing || time.Since(c.gap) < patience || len(w.spool.Entries()) > 0 || time.Now().Before(w.fulls.rested) {
 		return
 	}
 	if !w.remote.storedAt.After(c.gap) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
@@ -294,8 +294,7 @@ func (w *Writer) align(head archive.Head) {
 	if w.aligned(head) {
 		return
 	}
-	w.chain.held, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
-	w.chain.tail = nil
+	w.chain.tail, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
 	if f := w.fulls.making; f != nil && !f.storing && f.Next != head.Position {
 		f.adrift = true
 	}
@@ -321,64 +320,61 @@ func (w *Writer) aligned(head archive.Head) bool {
 	if tail == nil || tail.Generation != head.Generation || tail.Cluster != head.Cluster {
 		return false
 	}
-	if len(w.chain.waiting) > 0 {
-		return w.chain.waiting[0].position == head.Position && w.chain.waiting[0].before == head.Before
+	if waits := w.spool.Entries(); len(waits) > 0 {
+		return waits[0].Position == head.Position && waits[0].Before == head.Before
 	}
 	return tail.Position == head.Position && tail.Before == head.Before
 }
 
 // takeUp goes on from the segments that wait in the spool, if they follow the head.
 func (w *Writer) takeUp(head archive.Head) bool {
-	if err := w.spool.Remove(head.Position); err != nil {
+	if err := w.spool.Rewind(head.Position); err != nil {
 		return false
 	}
 	waits := w.spool.Entries()
 	if len(waits) == 0 || waits[0].Position != head.Position {
 		return false
 	}
-	manifest, err := w.spool.Manifest(head.Position, w.keys)
-	if err != nil || manifest.Before != head.Before || manifest.Cluster != head.Cluster || manifest.Generation != head.Generation ||
-		head.Outdates(manifest) {
+	first := waits[0].Manifest
+	if first.Before != head.Before || first.Cluster != head.Cluster || first.Generation != head.Generation || head.Outdates(first) {
 		return false
 	}
-	return w.queue()
+	w.queue(waits)
+	return true
 }
 
-// queue makes everything in the spool wait to be stored, and its end the tail.
-func (w *Writer) queue() bool {
-	w.chain.waiting = nil
-	for _, entry := range w.spool.Entries() {
-		w.chain.waiting = append(w.chain.waiting, waiting{position: entry.Position, next: entry.Next, size: entry.Size, since: time.Now()})
+// queue goes on from the end of what waits.
+func (w *Writer) queue(waits []Spooled) {
+	for i := range waits {
+		if is := &waits[i]; is.since.IsZero() {
+			is.since = time.Now()
+			if !is.From.IsZero() {
+				is.since = is.since.Add(-max(0, w.options.Now().Sub(is.From)))
+			}
+		}
 	}
-	last, unread := w.spool.Manifest(w.chain.waiting[len(w.chain.waiting)-1].position, w.keys)
-	first, err := w.spool.Manifest(w.chain.waiting[0].position, w.keys)
-	if err != nil || unread != nil {
-		w.chain.waiting = nil
-		return false
-	}
-	w.chain.waiting[0].before, w.remote.last = first.Before, first.Position // the store may have it
-	if !first.From.IsZero() {
-		w.chain.waiting[0].since = time.Now().Add(-max(0, w.options.Now().Sub(first.From)))
-	}
+	last := waits[len(waits)-1]
 	tail := last.Start()
+	w.remote.last = waits[0].Position // the store may have it
 	w.chain.tail, w.chain.lastTime = &tail, archive.Later(w.chain.lastTime, last.To)
 	w.retake()
-	return true
 }
 
 // resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
 // leave no gap should the store be away. What is of other data is preserved: nobody else may have it.
 func (w *Writer) resume() error {
-	if len(w.spool.Entries()) == 0 || !w.queue() {
+	waits := w.spool.Entries()
+	if len(waits) == 0 {
 		return nil
 	}
+	w.queue(waits)
 	tail := *w.chain.tail
 	compared, same, err := w.compare(tail)
 	ours := tail.Cluster == w.identity.Cluster && tail.Generation == w.identity.Generation
 	if err == nil && ours && (same || !compared) && tail.Position.Revision <= w.options.Etcd.Revision()+1 {
 		return nil
 	}
-	w.chain.tail, w.chain.waiting = nil, nil
+	w.chain.tail = nil
 	where, failed := w.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
 		w.options.Log.Warn().Err(err).Str("preserved", where).Msg("backups: what waited for the store belongs to other data, and is preserved")

@@ -81,24 +81,12 @@ func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capt
 // waitsForManifest is how long data count without a manifest. They are remains a day after they were put.
 const waitsForManifest = 12 * time.Hour
 
-// put stores the copy: its data, unless they are there and only the manifest failed before, and then the manifest, if the full may
-// still count: uploading takes long.
-func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full, may func(context.Context, archive.Full) error) (archive.Full, error) {
-	if c.there == nil || time.Since(c.thereAt) > waitsForManifest {
-		c.there = nil
-		stored, err := c.putData(ctx, to, full)
-		if err != nil {
-			return archive.Full{}, err
-		}
-		c.there, c.thereAt = &stored, time.Now()
+// put stores the data of the copy, unless they are there and only what follows them failed before.
+func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+	if c.there != nil && time.Since(c.thereAt) <= waitsForManifest {
+		return *c.there, nil
 	}
-	if err := may(ctx, *c.there); err != nil {
-		return archive.Full{}, err
-	}
-	return *c.there, to.Commit(ctx, *c.there)
-}
-
-func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+	c.there = nil
 	file, err := os.Open(c.path)
 	if err != nil {
 		return archive.Full{}, err
@@ -108,9 +96,14 @@ func (c *copied) putData(ctx context.Context, to *archive.Archive, full archive.
 	counted := io.TeeReader(file, (*counter)(&c.sent))
 	if c.sealed {
 		full.Database = c.database
-		return to.PutSealedData(ctx, full, counted)
+		full, err = to.PutSealedData(ctx, full, counted)
+	} else {
+		full, err = to.PutData(ctx, full, &throttled{Reader: counted})
 	}
-	return to.PutData(ctx, full, &throttled{Reader: counted})
+	if err == nil {
+		c.there, c.thereAt = &full, time.Now()
+	}
+	return full, err
 }
 
 // counter counts what is written to it.

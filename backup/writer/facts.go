@@ -68,10 +68,7 @@ func (w *Writer) publish() {
 	is.Role, is.Trouble, is.Revision, is.NextFull = w.role(), w.troubleNow(), w.revision, w.fulls.next
 	is.Cluster, is.Owner, is.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
 	is.CreateIfAbsent, is.SpoolLimit = w.remote.abilities.CreateIfAbsent, w.options.SpoolLimit
-	for _, waiting := range w.chain.waiting {
-		is.SpoolBytes += waiting.size
-	}
-	is.Stored = max(0, w.remote.stored.Revision-1)
+	is.SpoolBytes, is.Stored = w.spool.Bytes(), max(0, w.remote.stored.Revision-1)
 	if is.Role != Watching { // what an earlier process has seen there is there
 		is.Behind, is.BehindFor = max(0, w.revision-max(is.Stored, w.identity.Position.Revision-1)), w.behindFor()
 	}
@@ -105,9 +102,10 @@ func (w *Writer) role() Role {
 
 // behindFor is how long the oldest change that is not in the store has been waiting.
 func (w *Writer) behindFor() time.Duration {
+	waits := w.spool.Entries()
 	switch {
-	case len(w.chain.waiting) > 0:
-		return time.Since(w.chain.waiting[0].since)
+	case len(waits) > 0:
+		return time.Since(waits[0].since)
 	case w.statistic.Broken != nil:
 		return max(0, w.options.Now().Sub(w.statistic.Broken.Since))
 	case len(w.chain.markers) > 0:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -13,6 +14,9 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/internal/steady"
 )
+
+// unbounded is how long a large database may take.
+const unbounded = time.Duration(math.MaxInt64)
 
 // guests is how much longer than the leader a member that took over waits before it begins a new chain.
 const guests = 60
@@ -43,13 +47,8 @@ func (w *Writer) askForFull(asked due) {
 // leaveToOthers answers those who wait for a full that this member does not make any longer, and forgets the trouble it had with what
 // is another's now.
 func (w *Writer) leaveToOthers() {
-	var why error
-	switch {
-	case w.refuses() && w.troubles[aboutLook] != nil:
-		why = errors.New(w.troubles[aboutLook].Message)
-	case w.remote.generation.Number != 0 && !w.writes():
-		why = ErrNotWriter
-	default:
+	why := w.elsewhere()
+	if why == nil {
 		return
 	}
 	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d due) bool { return d.tell(fullResult{err: why}) })
@@ -59,7 +58,7 @@ func (w *Writer) leaveToOthers() {
 			f.asked[i].done = nil
 		}
 	}
-	if w.fulls.making == nil && len(w.chain.waiting) == 0 {
+	if w.fulls.making == nil && len(w.spool.Entries()) == 0 {
 		w.troubles[aboutSegment], w.troubles[aboutFull], w.troubles[aboutReservation] = nil, nil, nil
 	}
 }
@@ -80,8 +79,8 @@ func (w *Writer) makeFull(ctx context.Context) {
 	}
 	f := &full{asked: w.fulls.due, doing: "waits until nothing else holds the database", begun: time.Now(), since: w.options.Now()}
 	w.fulls.making, w.fulls.due = f, nil
-	w.job(func() func() {
-		end, err := w.options.Gate.Begin(ctx, "a full backup")
+	w.job(ctx, unbounded, func(patient context.Context) func() {
+		end, err := w.options.Gate.Begin(patient, "a full backup")
 		return func() { w.passed(ctx, f, end, err) }
 	})
 }
@@ -127,7 +126,7 @@ func (w *Writer) readyForFull() bool {
 		return false
 	}
 	if w.core.State == opening {
-		return len(w.chain.waiting) == 0
+		return len(w.spool.Entries()) == 0
 	}
 	return w.core.State == writing && w.chain.gap.IsZero() && !w.outdated(w.options.Etcd.AppliedIndex())
 }
@@ -155,9 +154,9 @@ func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
 	if f.opens {
 		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
 	}
-	w.job(func() func() {
+	w.job(ctx, unbounded, func(patient context.Context) func() {
 		var made *copied
-		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
+		err := w.whileThereIsRoom(patient, func(ctx context.Context) (err error) {
 			made, err = w.copy(ctx, snapshot)
 			return err
 		})
@@ -188,7 +187,7 @@ func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
 // catchUp captures up to the revision of an open snapshot.
 func (w *Writer) catchUp(revision int64) error {
 	for w.chain.tail.Position.Revision <= revision {
-		if w.chain.held != nil {
+		if w.spool.holds() {
 			return errors.New("a segment still waits in memory for room")
 		}
 		if _, err := w.captureUpTo(revision, false, false); err != nil {
@@ -310,11 +309,16 @@ func (w *Writer) storeFull(ctx context.Context) {
 	if f.opens {
 		w.note() // before the store has it
 	}
-	making, copied, may, generation := f.Full, f.copied, w.mayCount(f), w.remote.generation
-	w.job(func() func() {
+	making, copied, opens, behind, generation := f.Full, f.copied, f.opens, f.behind, w.remote.generation
+	w.job(ctx, unbounded, func(patient context.Context) func() {
 		var stored archive.Full
-		err := w.whileThereIsRoom(ctx, func(ctx context.Context) (err error) {
-			stored, err = copied.put(ctx, w.archive, making, may)
+		err := w.whileThereIsRoom(patient, func(ctx context.Context) (err error) {
+			if stored, err = copied.put(ctx, w.archive, making); err == nil && opens { // uploading takes long
+				err = w.mayOpen(ctx, stored, behind)
+			}
+			if err == nil {
+				err = w.archive.Commit(ctx, stored)
+			}
 			if err == nil {
 				err = w.archive.Open(ctx, generation, stored, stored.Session)
 			}
@@ -421,39 +425,24 @@ func (w *Writer) forgetFull() *full {
 // errOvertaken says that a full must not begin a chain any longer.
 var errOvertaken = errors.New("another member goes on with the backups")
 
-// mayCount returns what looks, in a job, whether a full may count. One that begins a chain must not stand in the way of another one,
-// which readers would take for the older of the two: while it was made, another member may have begun one, or gone on with the one
-// before.
-func (w *Writer) mayCount(f *full) func(context.Context, archive.Full) error {
-	if !f.opens {
-		return func(context.Context, archive.Full) error { return nil }
-	}
-	behind := f.behind
-	return func(ctx context.Context, full archive.Full) error {
-		head, err := w.archive.Head(ctx, full.Generation)
-		switch {
-		case archive.NotVerified(err), err == nil && head.Damaged != nil: // nobody goes on from there
-			return nil
-		case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
-			return err
-		case head.Position.Compare(behind) > 0:
-			return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
-		default:
-			return w.mayEnd(ctx)
-		}
-	}
-}
-
-// mayEnd asks the owner whether this member may still end a chain, which is for the one that writes.
-func (w *Writer) mayEnd(ctx context.Context) error {
-	writes := make(chan bool, 1)
-	if err := w.tell(ctx, func() { w.observe(ctx); writes <- w.writes() }); err != nil {
+// mayOpen looks, in a job, whether a full may begin a chain. It must not stand in the way of another one, which readers would take for
+// the older of the two: while it was made, another member may have begun one, or gone on with the one before. To end that is for the
+// member that writes.
+func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.Position) error {
+	head, err := w.archive.Head(ctx, full.Generation)
+	switch {
+	case archive.NotVerified(err), err == nil && head.Damaged != nil: // nobody goes on from there
+		return nil
+	case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
 		return err
+	case head.Position.Compare(behind) > 0:
+		return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
 	}
-	if !<-writes {
-		return errOvertaken
+	writes, err := ask(ctx, w, func(writes chan<- bool) { w.observe(ctx); writes <- w.writes() })
+	if err == nil && !writes {
+		err = errOvertaken
 	}
-	return nil
+	return err
 }
 
 // leaveChain gives up a full that was to begin a chain, and all that was to come behind it.

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 	shared "etcd-wrapper/member/maintenance"
 )
 
@@ -417,13 +417,13 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s.eventually(storesItsCopy, "it is copied")
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
-	require.NoError(t, s.tell(t.Context(), func() {
+	s.do(func() {
 		s.saw(t.Context(), found{abilities: s.remote.abilities, generation: s.remote.generation}, nil) // there was nothing when it began
-	}))
-	require.NoError(t, s.tell(t.Context(), func() {
+	})
+	s.do(func() {
 		assert.Equal(t, beginning, s.core.State)
-		assert.NotEmpty(t, s.chain.waiting)
-	}))
+		assert.NotEmpty(t, s.spool.Entries())
+	})
 }
 
 // slowly has a member's fulls take until the returned function is called.
@@ -468,23 +468,16 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	c.leader.Store(0)
 	stored := c.slowly(0)
 	first.run()
-	asked := due{reason: "asked for", done: make(chan fullResult, 1)}
-	require.NoError(t, first.tell(t.Context(), func() { first.askForFull(asked) }))
+	asked := make(chan fullResult, 1)
+	first.do(func() { first.askForFull(due{"asked for", asked}) })
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
 	second.run()
 	second.eventually(func(f Facts) bool { return f.LastFull != nil }, "and so does the other one")
 	c.requireEventuallyStored(c.put("a", "of the other one"))
 	stored()
-	var result fullResult
-	require.Eventually(t, func() bool {
-		select {
-		case result = <-asked.done:
-			return true
-		default:
-			return false
-		}
-	}, patience, poll, "it is made")
+	require.Eventually(t, func() bool { return len(asked) > 0 }, patience, poll, "it is made")
+	result := <-asked
 	require.NoError(t, result.err)
 	c.requireOneChain()
 	assert.Equal(t, result.Revision, c.requireAllKept().Full.Revision)
@@ -547,7 +540,7 @@ func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	require.NotEmpty(t, member.segmentsOf(member.options.SpoolDir), "where to go on")
 	c.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	capturesAfter := func(interval time.Duration) {
-		require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = interval }))
+		member.do(func() { member.Writer.options.Interval = interval })
 	}
 	capturesAfter(100 * patience)
 	c.compact(c.put("a", "nobody captures this"))
@@ -558,6 +551,6 @@ func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	member.end()
 	_, err := member.make()
 	require.NoError(t, err)
-	assert.Empty(t, preserved.Copies(member.options.SpoolDir))
+	assert.Empty(t, disk.PreservedCopies(member.options.SpoolDir))
 	assert.NotContains(t, c.log.String(), "preserved")
 }

@@ -290,7 +290,14 @@ func (s *stand) requireChains(count int) {
 // waits is how many segments wait for the store.
 func (s *stand) waits() int {
 	s.Helper()
-	count := make(chan int, 1)
-	require.NoError(s, s.tell(s.Context(), func() { count <- len(s.chain.waiting) }))
-	return <-count
+	var count int
+	s.do(func() { count = len(s.spool.Entries()) })
+	return count
+}
+
+// do has the writer's owner do something.
+func (s *stand) do(what func()) {
+	s.Helper()
+	_, err := ask(s.Context(), s.Writer, func(done chan<- struct{}) { what(); close(done) })
+	require.NoError(s, err)
 }

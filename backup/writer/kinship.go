@@ -107,11 +107,11 @@ func (w *Writer) alike(with format.Manifest) (bool, error) {
 
 // digest is that of the rows of a revision, as far as they are left, and tells whether all are.
 func (w *Writer) digest(revision int64) (own format.Digest, whole bool, err error) {
-	rows, whole, err := w.reader.Left(revision)
+	rows, err := w.reader.Since(capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
 	chain := format.Continue(format.Digest{}, format.Position{Revision: revision})
-	err = errors.Join(err, addAll(chain, rows))
+	err = errors.Join(err, addAll(chain, rows.Rows))
 	_, own = chain.End()
-	return own, whole, err
+	return own, rows.Compacted < revision, err
 }
 
 func addAll(chain *format.Chain, rows []format.Row) error {

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 )
 
 // names are those of all objects.
@@ -415,7 +415,7 @@ func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, again.Facts().SpoolBytes)
 	assert.Empty(t, s.segmentsOf(s.options.SpoolDir))
-	kept := preserved.Copies(s.options.SpoolDir)
+	kept := disk.PreservedCopies(s.options.SpoolDir)
 	require.Len(t, kept, 1)
 	assert.Equal(t, waited, s.segmentsOf(kept[0].Path))
 	assert.Contains(t, s.log.String(), "what waited for the store belongs to other data, and is preserved")

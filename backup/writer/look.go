@@ -35,9 +35,7 @@ func (w *Writer) look(ctx context.Context) {
 	if w.core.State == watching && !seen.vet && time.Since(w.remote.looked.at) < w.pace.knows {
 		seen.known, seen.wanted = w.remote.looked.head, w.revision
 	}
-	w.job(func() func() {
-		patient, cancel := context.WithTimeout(ctx, lookPatience)
-		defer cancel()
+	w.job(ctx, lookPatience, func(patient context.Context) func() {
 		seen, err := seen.find(patient)
 		return func() { w.saw(ctx, seen, err) }
 	})
@@ -311,9 +309,7 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 	}
 	w.remote.heard = time.Now()
 	number := w.remote.generation.Number
-	w.job(func() func() {
-		patient, cancel := context.WithTimeout(ctx, successorPatience)
-		defer cancel()
+	w.job(ctx, successorPatience, func(patient context.Context) func() {
 		next, err := w.archive.Successor(patient, number)
 		switch {
 		case archive.NotVerified(err):

@@ -181,7 +181,7 @@ func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	require.NotEmpty(t, s.names(), "it has not noticed")
-	require.NoError(t, s.tell(t.Context(), func() { s.remote.checked = time.Time{}; s.take(t.Context(), expired, payload{}) }))
+	s.do(func() { s.remote.checked = time.Time{}; s.take(t.Context(), expired, payload{}) })
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil }, "another full begins another chain")
 	s.addUser("someone else")
 	s.awaitStored(s.put("a", "3"))

@@ -226,7 +226,7 @@ func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
 // The winner has captured the same rows, and looked at users a moment before one was added.
 func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) {
 	c, member, resume := pausedMember(t)
-	require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = patience * 100 })) // one capture, when it is asked for
+	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, when it is asked for
 	last := c.put("a", "2")
 	c.addUser("someone")
 	flushed := make(chan error, 1)
@@ -312,7 +312,7 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 // Of two clusters of one configuration, say, whose last rows happen to be the same.
 func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 	c, member, resume := pausedMember(t)
-	require.NoError(t, member.tell(t.Context(), func() { member.Writer.options.Interval = patience * 100 })) // one capture, when it is asked for
+	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, when it is asked for
 	c.put("b", "of this one")
 	c.put("c", "of both")
 	flushed := make(chan error, 1)
@@ -399,9 +399,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 	s.run(slowToHear)
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Stored > 0 }, "it writes")
 	require.NoError(t, s.Flush(t.Context()), "the chain has all that it has")
-	ready := make(chan bool, 1)
-	require.NoError(t, s.tell(t.Context(), func() { ready <- s.readyForFull() }))
-	assert.False(t, <-ready)
+	s.do(func() { assert.False(t, s.readyForFull()) })
 	assert.Equal(t, before, s.names())
 
 	caughtUp.Store(true)

@@ -15,21 +15,25 @@ import (
 // error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is
 // another member's to bring.
 func (w *Writer) Flush(ctx context.Context) error {
-	waiting := flush{done: make(chan error, 1)}
-	if err := w.tell(ctx, func() { w.hasten(waiting) }); err != nil {
-		return err
-	}
-	flushed, err := answered(ctx, w, waiting.done)
+	flushed, err := ask(ctx, w, w.hasten)
 	if err != nil && !errors.Is(err, ErrEnded) {
 		err = fmt.Errorf("%w: %s", err, w.missing())
 	}
 	return cmp.Or(err, flushed)
 }
 
-// answered is the answer of the owner, unless it ends before.
-func answered[T any](ctx context.Context, w *Writer, done chan T) (answer T, err error) {
+// ask has the owner do something, and waits for its answer, unless it ends before.
+func ask[T any](ctx context.Context, w *Writer, what func(answer chan<- T)) (answer T, err error) {
+	answers := make(chan T, 1)
 	select {
-	case answer = <-done:
+	case w.events <- func() { what(answers) }:
+	case <-w.ended:
+		return answer, ErrEnded
+	case <-ctx.Done():
+		return answer, context.Cause(ctx)
+	}
+	select {
+	case answer = <-answers:
 		return answer, nil
 	case <-w.ended:
 		return answer, ErrEnded
@@ -62,15 +66,14 @@ func (w *Writer) aimAnew() {
 }
 
 // hasten ends all waiting that has no reason but patience.
-func (w *Writer) hasten(asked flush) {
-	asked.revision, asked.at = w.options.Etcd.Revision(), time.Now()
-	w.flushes = append(w.flushes, asked)
+func (w *Writer) hasten(done chan<- error) {
+	w.flushes = append(w.flushes, flush{revision: w.options.Etcd.Revision(), at: time.Now(), done: done})
 	w.chain.hurry, w.remote.after, w.fulls.after = true, time.Time{}, time.Time{}
 }
 
 // answer tells those who wait for a flush.
 func (w *Writer) answer() {
-	left := w.flushes[:0]
+	left, elsewhere := w.flushes[:0], w.elsewhere()
 	for _, flush := range w.flushes {
 		if flush.target.IsZero() && w.chain.tail != nil && w.chain.tail.Position.Revision > flush.revision && w.chain.examined.After(flush.at) {
 			flush.target = w.chain.tail.Position
@@ -87,15 +90,25 @@ func (w *Writer) answer() {
 				continue
 			}
 			flush.done <- nil
-		case w.remote.generation.Number != 0 && !w.writes() && len(w.chain.waiting) == 0:
-			flush.done <- ErrNotWriter
-		case w.refuses() && w.troubles[aboutLook] != nil:
-			flush.done <- errors.New(w.troubles[aboutLook].Message)
+		case elsewhere != nil && (!errors.Is(elsewhere, ErrNotWriter) || len(w.spool.Entries()) == 0):
+			flush.done <- elsewhere
 		default:
 			left = append(left, flush)
 		}
 	}
 	w.flushes = left
+}
+
+// elsewhere says why this member makes no backups; nil if it does, or if that is not known yet.
+func (w *Writer) elsewhere() error {
+	switch {
+	case w.refuses() && w.troubles[aboutLook] != nil:
+		return errors.New(w.troubles[aboutLook].Message)
+	case w.remote.generation.Number != 0 && !w.writes():
+		return ErrNotWriter
+	default:
+		return nil
+	}
 }
 
 // releases makes the last object of an orderly stop, once, and tells whether it did.
@@ -128,8 +141,7 @@ func (w *Writer) giveUp() {
 // before a compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
 // the compaction may be kept waiting. It never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	captured := make(chan struct{})
-	err := w.tell(ctx, func() {
+	_, _ = ask(ctx, w, func(captured chan<- struct{}) { // or it cannot be
 		w.revision = w.options.Etcd.Revision()
 		w.chain.hurry = true
 		for w.again = true; w.again; {
@@ -138,9 +150,6 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 		}
 		close(captured)
 	})
-	if err == nil {
-		_, _ = answered(ctx, w, captured) // it is captured, or cannot be
-	}
 }
 
 // FullNow makes a full and returns when it is in the store. If one is being made already, that one counts if it was asked for
@@ -148,14 +157,10 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 // meanwhile. Another error says what has kept it from getting on for half a minute. When that is over, the full is made all the same,
 // as it is when ctx ends.
 func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
-	asked := due{reason: reason, done: make(chan fullResult, 1)}
-	if err := w.tell(ctx, func() { w.askForFull(asked) }); err != nil {
-		return FullDone{}, err
-	}
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	go w.bear(ctx, giveUp)
-	result, err := answered(ctx, w, asked.done)
+	result, err := ask(ctx, w, func(done chan<- fullResult) { w.askForFull(due{reason, done}) })
 	return result.FullDone, cmp.Or(err, result.err)
 }
 

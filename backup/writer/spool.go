@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/internal/durable"
-	"etcd-wrapper/internal/preserved"
+	"etcd-wrapper/internal/disk"
 )
 
 // ErrSpoolFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
@@ -22,22 +21,26 @@ var ErrSpoolFull = errors.New("the spool is full")
 // SpoolReserve is what the spool leaves free on the volume, in bytes: etcd needs room for its log and its database.
 const SpoolReserve = 256 << 20
 
-// Spooled is a segment that waits.
+// Spooled is a segment in the spool.
 type Spooled struct {
-	Position format.Position
-	Next     format.Position // where the segment behind it begins
-	Size     int64           // bytes
+	format.Manifest
+	Size int64 // bytes
+
+	since  time.Time      // when its first change was seen, by the monotonic clock; zero if an earlier process did
+	held   *format.Object // itself, if it waits in memory; nil if it has a file
+	stored bool           // the store has it; should that be away at the next start, it says where to go on
 }
 
 // Spool keeps on the volume what waits for a store that is away: segments in the order of their positions, and fulls in the
 // making. What it holds survives the end of the process at any instant; what was torn is found and moved out of the way. One
-// goroutine owns it; Create, Room, Open, Examine and Manifest may be called from any.
+// goroutine owns it; Create, Room and Open may be called from any.
 type Spool struct {
 	dir     string
 	limit   int64
+	keys    *format.Keys
 	free    func(dir string) (int64, error)
 	sync    func(dir string) error
-	entries []Spooled // in order
+	entries []Spooled // in order; at most the first is stored
 }
 
 const (
@@ -48,7 +51,7 @@ const (
 // OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments. What cannot be read is preserved; torn, which says why, is for people.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
-	s = &Spool{dir: dir, limit: limit, free: freeBytes, sync: durable.SyncDirectory}
+	s = &Spool{dir: dir, limit: limit, keys: keys, free: freeBytes, sync: disk.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -57,16 +60,21 @@ func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []err
 			return nil, nil, fmt.Errorf("cannot make the spool: %w", err)
 		}
 	}
-	torn, err = s.recover(keys)
+	torn, err = s.recover()
 	return s, torn, err
 }
 
-// Entries are the segments that wait, in order.
-func (s *Spool) Entries() []Spooled { return slices.Clone(s.entries) }
+// Entries are the segments that wait, in order, until one is added or dropped.
+func (s *Spool) Entries() []Spooled {
+	if len(s.entries) > 0 && s.entries[0].stored {
+		return s.entries[1:]
+	}
+	return s.entries
+}
 
-// Bytes is how much the segments take.
+// Bytes is how much of them waits.
 func (s *Spool) Bytes() (sum int64) {
-	for _, entry := range s.entries {
+	for _, entry := range s.Entries() {
 		sum += entry.Size
 	}
 	return sum
@@ -97,8 +105,18 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
 		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
-	s.add(Spooled{Position: object.Position, Next: object.Next(), Size: object.Size()})
+	s.add(Spooled{Manifest: object.Manifest, Size: object.Size()})
 	return nil
+}
+
+// hold adds a segment that the volume does not take. It waits in memory, and nothing behind it.
+func (s *Spool) hold(object format.Object) {
+	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
+}
+
+// holds tells whether a segment waits in memory.
+func (s *Spool) holds() bool {
+	return len(s.entries) > 0 && s.entries[len(s.entries)-1].held != nil
 }
 
 func (s *Spool) add(entry Spooled) {
@@ -128,7 +146,10 @@ func (s *Spool) Room(size int64) error {
 
 // Sync makes all that waits survive a machine that is switched off.
 func (s *Spool) Sync() error {
-	for _, entry := range s.Entries() {
+	for _, entry := range s.entries {
+		if entry.held != nil {
+			continue
+		}
 		file, err := os.Open(s.path(entry.Position))
 		if err != nil {
 			return err
@@ -140,12 +161,34 @@ func (s *Spool) Sync() error {
 	return s.sync(filepath.Join(s.dir, segmentsDir))
 }
 
-// Open reads a segment that waits. The file must be closed.
-func (s *Spool) Open(position format.Position) (*os.File, error) { return os.Open(s.path(position)) }
+// Open reads a segment that waits. It compares all of it with its digests before: disks decay, also while the store is away.
+func (s *Spool) Open(entry Spooled) (io.ReadCloser, error) {
+	if entry.held != nil {
+		return io.NopCloser(entry.held.Reader()), nil
+	}
+	file, _, err := s.open(entry.Position.String())
+	return file, err
+}
 
-// Remove drops all segments that begin before the position.
-func (s *Spool) Remove(before format.Position) error {
-	return s.drop(func(e Spooled) bool { return e.Position.Compare(before) < 0 })
+// Stored drops all segments that begin before the position, and notes that the one there waits no longer.
+func (s *Spool) Stored(position format.Position) error {
+	err := s.drop(func(e Spooled) bool {
+		order := e.Position.Compare(position)
+		return order < 0 || order == 0 && e.held != nil
+	})
+	if len(s.entries) > 0 && s.entries[0].Position == position {
+		s.entries[0].stored = true
+	}
+	return err
+}
+
+// Rewind drops all segments that begin before the position. The others wait, also one that was stored.
+func (s *Spool) Rewind(position format.Position) error {
+	err := s.drop(func(e Spooled) bool { return e.Position.Compare(position) < 0 })
+	if len(s.entries) > 0 {
+		s.entries[0].stored = false
+	}
+	return err
 }
 
 // Clear drops all segments.
@@ -179,23 +222,22 @@ func (s *Spool) path(position format.Position) string {
 }
 
 // recover takes up the segments that lie there, and preserves what is none.
-func (s *Spool) recover(keys *format.Keys) (torn []error, err error) {
+func (s *Spool) recover() (torn []error, err error) {
 	names, err := os.ReadDir(filepath.Join(s.dir, segmentsDir))
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the spool: %w", err)
 	}
 	var useless []string
 	for _, name := range names {
-		manifest, size, err := examineFile(filepath.Join(s.dir, segmentsDir, name.Name()), keys)
-		if err == nil && manifest.Position.String() != name.Name() {
-			err = fmt.Errorf("its name is not its position, %s", manifest.Position)
+		file, is, err := s.open(name.Name())
+		if err == nil {
+			s.add(is)
+			_ = file.Close() // it was only read
 		}
 		if err != nil {
 			useless = append(useless, name.Name())
 			torn = append(torn, fmt.Errorf("segment %s that waited in the spool: %w", name.Name(), err))
-			continue
 		}
-		s.add(Spooled{Position: manifest.Position, Next: manifest.Next(), Size: size})
 	}
 	_, err = s.move(useless)
 	return torn, err
@@ -208,49 +250,38 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 	if err != nil || len(names) == 0 {
 		return last, false
 	}
-	last, err = manifestOf(filepath.Join(dir, segmentsDir, names[len(names)-1].Name()), keys)
+	file, err := os.Open(filepath.Join(dir, segmentsDir, names[len(names)-1].Name()))
+	if err != nil {
+		return last, false
+	}
+	defer file.Close()
+	last, err = format.NewSegmentReader(file, keys).Next()
 	return last, err == nil
 }
 
-// examineFile reads all of a segment and compares it with its digests.
-func examineFile(path string, keys *format.Keys) (manifest format.Manifest, size int64, err error) {
-	file, err := os.Open(path)
+// open reads all of a segment, compares it with its digests and its name, and goes back to its beginning.
+func (s *Spool) open(name string) (file *os.File, is Spooled, err error) {
+	if file, err = os.Open(filepath.Join(s.dir, segmentsDir, name)); err != nil {
+		return nil, is, err
+	}
+	reader := format.NewSegmentReader(file, s.keys)
+	if is.Manifest, err = reader.Next(); err == nil {
+		if _, err = reader.Next(); errors.Is(err, io.EOF) {
+			is.Size, err = file.Seek(0, io.SeekEnd)
+		} else {
+			err = fmt.Errorf("it does not end where it should: %w", err)
+		}
+	}
+	if err == nil && is.Position.String() != name {
+		err = fmt.Errorf("its name is not its position, %s", is.Position)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
 	if err != nil {
-		return manifest, 0, err
+		return nil, is, errors.Join(err, file.Close())
 	}
-	defer file.Close()
-	reader := format.NewSegmentReader(file, keys)
-	if manifest, err = reader.Next(); err != nil {
-		return manifest, 0, err
-	}
-	if _, err := reader.Next(); !errors.Is(err, io.EOF) {
-		return manifest, 0, fmt.Errorf("it does not end where it should: %w", err)
-	}
-	size, err = file.Seek(0, io.SeekEnd)
-	return manifest, size, err
-}
-
-// Examine reads all of a segment that waits, and says what is wrong with it: disks decay, also while the store is away.
-func (s *Spool) Examine(position format.Position, keys *format.Keys) error {
-	manifest, _, err := examineFile(s.path(position), keys)
-	if err == nil && manifest.Position != position {
-		err = fmt.Errorf("it is segment %s", manifest.Position)
-	}
-	return err
-}
-
-// Manifest reads that of a segment that waits.
-func (s *Spool) Manifest(position format.Position, keys *format.Keys) (format.Manifest, error) {
-	return manifestOf(s.path(position), keys)
-}
-
-func manifestOf(path string, keys *format.Keys) (format.Manifest, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return format.Manifest{}, err
-	}
-	defer file.Close()
-	return format.NewSegmentReader(file, keys).Next()
+	return file, is, nil
 }
 
 func freeBytes(dir string) (int64, error) {
@@ -265,22 +296,22 @@ func freeBytes(dir string) (int64, error) {
 func (s *Spool) Newest() (left, err error) {
 	all := s.Entries()
 	first := len(all) - 1
-	for first > 0 && all[first-1].Next == all[first].Position {
+	for first > 0 && all[first-1].Next() == all[first].Position {
 		first--
 	}
 	if first <= 0 {
 		return nil, nil
 	}
-	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(all[first].Position) < 0 })
-	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s",
-		first, all[first-1].Next, all[first].Position, where), err
+	upTo, next := all[first-1].Next(), all[first].Position
+	where, err := s.Preserve(func(e Spooled) bool { return e.Position.Compare(next) < 0 })
+	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s", first, upTo, next, where), err
 }
 
 // Preserve moves the chosen segments out of the spool to a directory beside it, whose name it returns: they are not of the chain
 // that what comes next is of, and may be all that there is of what was acknowledged. That directory is a spool as well.
 func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	var names []string
-	for _, entry := range s.Entries() {
+	for _, entry := range s.entries {
 		if chosen(entry) {
 			names = append(names, entry.Position.String())
 		}
@@ -296,7 +327,7 @@ func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil
 	}
-	where = preserved.Name(s.dir, time.Now())
+	where = disk.PreservedName(s.dir, time.Now())
 	to := filepath.Join(where, segmentsDir)
 	err = os.MkdirAll(to, 0o700)
 	for _, name := range names {

@@ -172,8 +172,10 @@ var (
 	settled = statemachine.Group{watching, opening, writing}
 	// serving is wherever the generation may still be this cluster's.
 	serving = statemachine.Group{unknown, watching, aligning, opening, beginning, writing, foreign}
-	// asking is where nothing is known of this cluster's backups.
-	asking = statemachine.Group{unknown, foreign}
+	// asking is where the end of the backups is not known.
+	asking = statemachine.Group{unknown, aligning, foreign}
+	// ahead is where who has less than the store begins again.
+	ahead = statemachine.Group{unknown, aligning, opening, writing, foreign}
 )
 
 // Table is the writer. Nobody may change it at run time.
@@ -198,13 +200,11 @@ var written = []entry{
 	{ended, elected, always, ended, nil, "nothing follows the end of a generation"},
 	{ended, deposed, always, ended, nil, "nothing follows the end of a generation"},
 
-	{asking, elected, always, statemachine.Stays, []Action{lookSoon}, "whoever leads founds a store that nobody has used"},
+	{asking, elected, always, statemachine.Stays, []Action{lookSoon}, "whoever leads founds a store, or goes on from its end"},
 	{settled, elected, always, aligning, []Action{lookSoon}, "the leader before may have extended the chain meanwhile"},
-	{aligning, elected, always, aligning, []Action{lookSoon}, "the leader before may have extended the chain meanwhile"},
 	{beginning, elected, always, beginning, nil, "its full snapshot is on its way"},
 	{asking, deposed, always, statemachine.Stays, []Action{lookSoon}, "another member may write"},
 	{settled, deposed, always, aligning, []Action{lookSoon}, "another member may have extended the chain"},
-	{aligning, deposed, always, aligning, []Action{lookSoon}, "another member may have extended the chain"},
 	{beginning, deposed, always, beginning, nil, "before the full snapshot counts, it is asked whether this member writes"},
 	{unknown, stalled, always, unknown, []Action{takeOver}, "the leader begins nothing, so this member does"},
 	{watching, stalled, always, aligning, []Action{takeOver}, "the leader stores nothing, so this member does"},
@@ -222,11 +222,7 @@ var written = []entry{
 	{looking, refused, always, foreign, []Action{refuse}, "two clusters do not share a store"},
 	{beginning, refused, always, foreign, []Action{leaveChain, refuse}, "two clusters do not share a store"},
 	{watching, storeAhead, always, watching, []Action{await}, "a member that does not lead may be slow"},
-	{unknown, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
-	{aligning, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
-	{opening, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
-	{writing, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
-	{foreign, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
+	{ahead, storeAhead, always, aligning, []Action{await}, "a leader has soon applied what was acknowledged before"},
 	{looking, emptied, always, unknown, []Action{forgetStore}, "the store is founded again"},
 	{looking, surpassed, always, drained, []Action{finish}, "another member goes on with the rest"},
 

@@ -1,7 +1,6 @@
 package writer
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -54,38 +53,12 @@ func TestNoWordIsForgotten(t *testing.T) {
 	assert.ElementsMatch(t, slices.Collect(maps.Keys((&Writer{}).actions())), slices.Collect(maps.Keys(actions)))
 }
 
-func TestTheCommittedDiagramIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../../docs/backup.dot", Drawing.DOT())
-}
-
-func TestTheCommittedMatrixIsTheTables(t *testing.T) {
-	statemachinetest.AssertGenerated(t, "../../testdata/backup.golden", rules.Matrix(States))
-}
-
-func TestTheCommittedPictureIsTheDiagrams(t *testing.T) {
-	tested.AssertPicture(t, "backup.svg", Drawing.DOT())
+func TestTheCommittedFilesAreTheTables(t *testing.T) {
+	tested.AssertCommitted(t, Drawing, rules.Matrix(States), "../../docs/backup.dot", "../../testdata/backup.golden", "backup.svg")
 	assert.True(t, strings.HasPrefix(Drawing.SVG(), "<svg"))
 }
 
-func TestTheJSONIsTheTable(t *testing.T) {
-	var document struct{ Transitions []Row }
-	require.NoError(t, json.Unmarshal([]byte(Drawing.JSON()), &document))
-	assert.Len(t, document.Transitions, len(Table))
-	assert.True(t, strings.HasPrefix(Drawing.Mermaid(), "stateDiagram-v2\n"))
-}
-
-// sentence is one expectation of the writer: standing in a state and knowing given, when on happens, the machine goes to a
-// state and does something. It is written down here a second time on purpose: a change of the table must be a change of a
-// sentence that a reviewer reads.
-type sentence struct {
-	story string
-	in    statemachine.Source
-	given known
-	on    Event
-	told  payload
-	to    State // empty: where it was
-	do    []Action
-}
+type sentence statemachinetest.Sentence[known, payload]
 
 var (
 	leader    = known{leads: true}
@@ -116,11 +89,9 @@ var sentences = []sentence{
 
 	{"a new leader looks at once", asking, follower, elected, payload{}, "", []Action{lookSoon}},
 	{"a new leader sees where the last one ended", settled, follower, elected, payload{}, aligning, []Action{lookSoon}},
-	{"a new leader sees where the last one ended", aligning, follower, elected, payload{}, aligning, []Action{lookSoon}},
 	{"a chain that begins goes on beginning", beginning, follower, elected, payload{}, beginning, nil},
 	{"who leads no longer looks", asking, leader, deposed, payload{}, "", []Action{lookSoon}},
 	{"who leads no longer leaves the end to others", settled, leader, deposed, payload{}, aligning, []Action{lookSoon}},
-	{"who leads no longer leaves the end to others", aligning, leader, deposed, payload{}, aligning, []Action{lookSoon}},
 	{"a full snapshot on its way is asked about when it is there", beginning, leader, deposed, payload{}, beginning, nil},
 	{"a follower founds the store when the leader does not", unknown, follower, stalled, payload{}, unknown, []Action{takeOver}},
 	{"a follower takes over from a leader that stores nothing", watching, follower, stalled, payload{}, aligning, []Action{takeOver}},
@@ -172,109 +143,24 @@ var sentences = []sentence{
 	{"not by who leads no longer", beginning, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
 }
 
-type rulesOf = statemachine.Rules[known, payload]
-
-func rulesFor(table []Row, elsewhere []statemachine.Default) *rulesOf {
-	return statemachine.NewRules[known, payload](table, elsewhere, drained)
-}
-
-// failure says how rules differ from the sentence in one of its states; empty if they do not. What has one answer has it
-// whatever is known.
-func (s sentence) failure(rules *rulesOf, from State) string {
-	givens := []known{s.given}
-	if len(tested.Rows(from, s.on)) == 1 {
-		givens = []known{follower, leader, stepped, bringer}
-	}
-	for _, given := range givens {
-		if failure := s.differs(rules, from, given); failure != "" {
-			return failure
-		}
-	}
-	return ""
-}
-
-func (s sentence) differs(rules *rulesOf, from State, given known) string {
-	want := s.to
-	if want == "" {
-		want = from
-	}
-	_, decision := rules.Step(statemachine.Core[known]{State: from, Facts: given}, s.on, s.told)
-	switch {
-	case decision.Row < 0:
-		return fmt.Sprintf("no row answers; the event is %sed", decision.Answer)
-	case decision.To != want:
-		return fmt.Sprintf("goes to %s, not to %s", decision.To, want)
-	case !slices.Equal(decision.Do, s.do):
-		return fmt.Sprintf("does %q, not %q", decision.Do, s.do)
-	}
-	return ""
-}
-
-func TestEveryStepOfTheWriter(t *testing.T) {
+// suite is what is expected of single steps.
+var suite = func() statemachinetest.Suite[known, payload] {
+	all := statemachinetest.Suite[known, payload]{Machine: tested, Final: drained, Known: []known{follower, leader, stepped, bringer}, Rest: rest}
 	for _, s := range sentences {
-		for _, from := range s.in.Each() {
-			t.Run(fmt.Sprintf("%s/%s/%s", from, s.on, s.story), func(t *testing.T) { assert.Empty(t, s.failure(rules, from)) })
-		}
+		all.Sentences = append(all.Sentences, statemachinetest.Sentence[known, payload](s))
 	}
+	return all
+}()
+
+// rest is the answer without a row: a fault of this program is told; what comes late is not.
+func rest(state State, event Event) statemachine.Answer {
+	if state != drained && slices.Contains([]Event{tick, elected, deposed, stalled, broken, named}, event) {
+		return statemachine.Reject
+	}
+	return statemachine.Ignore
 }
 
-func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
-	for i, row := range Table {
-		taken, refused := false, row.When == always
-		for _, s := range sentences {
-			if slices.Contains(s.in.Each(), row.From) && s.on == row.On {
-				_, decision := rules.Step(statemachine.Core[known]{State: row.From, Facts: s.given}, s.on, s.told)
-				taken, refused = taken || decision.Row == i, refused || decision.Row > i
-			}
-		}
-		assert.True(t, taken, "no sentence takes the row %s, %s [%s]", row.From, row.On, row.When)
-		assert.True(t, refused, "no sentence is refused by the guard of %s, %s [%s]", row.From, row.On, row.When)
-	}
-}
-
-// A fault of this program is told; what comes late is not.
-var impossible = []Event{tick, elected, deposed, stalled, broken, named}
-
-func restFailure(rules *rulesOf, state State, event Event) string {
-	want := statemachine.Ignore
-	if state != drained && slices.Contains(impossible, event) {
-		want = statemachine.Reject
-	}
-	_, decision := rules.Step(statemachine.Core[known]{State: state}, event, payload{})
-	switch {
-	case decision.Answer != want:
-		return fmt.Sprintf("is answered with %s, not %s", decision.Answer, want)
-	case decision.Why == "":
-		return "gives no reason"
-	}
-	return ""
-}
-
-// stepFailures is everything that single steps have against a table.
-func stepFailures(table []Row, elsewhere []statemachine.Default) (failures []string) {
-	rules := rulesFor(table, elsewhere)
-	for _, s := range sentences {
-		for _, from := range s.in.Each() {
-			if failure := s.failure(rules, from); failure != "" {
-				failures = append(failures, s.story+": "+failure)
-			}
-		}
-	}
-	for _, state := range tested.StateNames() {
-		for _, event := range tested.Events() {
-			if !tested.Has(state, event) {
-				if failure := restFailure(rules, state, event); failure != "" {
-					failures = append(failures, fmt.Sprintf("%s, %s %s", state, event, failure))
-				}
-			}
-		}
-	}
-	return failures
-}
-
-func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
-	assert.Empty(t, stepFailures(Table, Elsewhere))
-}
+func TestEveryStepOfTheWriter(t *testing.T) { suite.Assert(t) }
 
 // place is the machine at one instant, and what it may do next.
 type place struct {
@@ -326,7 +212,7 @@ func (p place) possible(event Event) bool {
 
 // explore walks a table to the fixpoint from everything that a run can be given, with every event in every order.
 func explore(table []Row, elsewhere []statemachine.Default) (seen map[place]bool, wrong []string) {
-	rules := rulesFor(table, elsewhere)
+	rules := statemachine.NewRules[known, payload](table, elsewhere, drained)
 	seen = map[place]bool{}
 	var queue []place
 	for _, given := range []known{{}, {closed: true}} {
@@ -394,7 +280,7 @@ func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
 }
 
 func TestNoMutantOfTheTableSurvives(t *testing.T) {
-	tested.AssertNoMutantSurvives(t, stepFailures, func(table []Row, elsewhere []statemachine.Default) []string {
+	tested.AssertNoMutantSurvives(t, suite.Failures, func(table []Row, elsewhere []statemachine.Default) []string {
 		_, wrong := explore(table, elsewhere)
 		return wrong
 	})

@@ -221,7 +221,7 @@ func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
 
 func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 	s := begun(t)
-	require.NoError(t, s.tell(t.Context(), func() {
+	s.do(func() {
 		s.failed(aboutReservation, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.troubleNow().Times)
 		for range 3 {
@@ -238,7 +238,7 @@ func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 		assert.Nil(t, s.troubleNow())
 		s.failed(aboutFull, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.troubleNow().Times, "it begins anew")
-	}))
+	})
 }
 
 func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
@@ -362,7 +362,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 				fulls = 0
 				s.run()
 			} else {
-				require.NoError(t, s.tell(t.Context(), func() { s.take(t.Context(), expired, payload{}) }))
+				s.do(func() { s.take(t.Context(), expired, payload{}) })
 			}
 			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
 			assert.Contains(t, s.Facts().Trouble.Message, "its listing ends at revision")

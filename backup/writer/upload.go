@@ -17,10 +17,11 @@ const uploadPatience = 2 * time.Minute
 
 // storeSegment stores the oldest segment that waits, at the position where the chain ends.
 func (w *Writer) storeSegment(ctx context.Context) {
-	if len(w.chain.waiting) == 0 || !w.mayAsk() || !w.settled() {
+	waits := w.spool.Entries()
+	if len(waits) == 0 || !w.mayAsk() || !w.settled() {
 		return
 	}
-	next, generation, held := w.chain.waiting[0], w.remote.generation, w.heldAt(w.chain.waiting[0])
+	next, generation := waits[0], w.remote.generation
 	w.remote.asked = time.Now()
 	known := found{Options: w.options, generation: generation, vet: time.Since(w.remote.vetted) >= w.pace.vet}
 	if known.vet { // who stores all the time looks for nothing else
@@ -29,61 +30,45 @@ func (w *Writer) storeSegment(ctx context.Context) {
 	if time.Since(w.remote.checked) >= w.pace.watch { // often enough to notice that somebody has emptied the store
 		w.remote.checked, known.full = time.Now(), w.remote.newest
 	}
-	w.job(func() func() {
-		patient, cancel := context.WithTimeout(ctx, uploadPatience)
-		defer cancel()
+	w.job(ctx, uploadPatience, func(patient context.Context) func() {
 		if known.isGone(patient) {
 			return func() { w.remote.asked = time.Time{}; w.take(ctx, storeLost, payload{}) }
 		}
-		err := w.put(patient, generation.Number, next.position, held)
+		err := w.put(patient, generation.Number, next)
 		if !errors.Is(err, store.ErrExists) {
 			return func() { w.storedSegment(ctx, next, err) }
 		}
-		winner, err := w.archive.Manifest(patient, generation.Number, next.position)
+		winner, err := w.archive.Manifest(patient, generation.Number, next.Position)
 		return func() { w.collided(ctx, next, winner, err) }
 	})
-}
-
-// heldAt is a segment that waits in memory; nil if it waits in the spool.
-func (w *Writer) heldAt(which waiting) *format.Object {
-	if held := w.chain.held; held != nil && held.Position == which.position {
-		return held
-	}
-	return nil
 }
 
 // errGone says that what waited is not in the spool any more, or not as it was.
 var errGone = errors.New("a segment is gone from the spool, or damaged")
 
-func (w *Writer) put(ctx context.Context, generation int, position format.Position, held *format.Object) error {
-	if held != nil {
-		return w.archive.PutStored(ctx, generation, position, held.Reader())
-	}
-	if err := w.spool.Examine(position, w.keys); err != nil {
+func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
+	content, err := w.spool.Open(next)
+	if err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
-	content, err := w.spool.Open(position)
-	if err != nil {
-		return err
-	}
 	defer content.Close()
-	return w.archive.PutStored(ctx, generation, position, content)
+	return w.archive.PutStored(ctx, generation, next.Position, content)
 }
 
 // storedSegment notes how an upload went.
-func (w *Writer) storedSegment(ctx context.Context, which waiting, err error) {
+func (w *Writer) storedSegment(ctx context.Context, which Spooled, err error) {
 	w.remote.asked = time.Time{}
 	if errors.Is(err, errGone) {
 		w.take(ctx, spoolLost, payload{err: err})
 		return
 	}
 	if err != nil {
-		w.failed(aboutSegment, "cannot store segment "+which.position.String(), err)
+		w.failed(aboutSegment, "cannot store segment "+which.Position.String(), err)
 		return
 	}
 	w.succeeded(aboutSegment)
 	w.statistic.Segments++
-	w.statistic.Uploaded += which.size
+	w.statistic.Uploaded += which.Size
 	w.advance(which)
 }
 
@@ -96,23 +81,15 @@ func (w *Writer) dropSpool(err error) {
 
 // discard drops all that waits.
 func (w *Writer) discard() {
-	w.chain.waiting, w.chain.held = nil, nil
 	if err := w.spool.Clear(); err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
 	}
 }
 
-// advance drops a segment that is in the store. The spool keeps the last one: should the store be away at the next start, it
-// says where to go on.
-func (w *Writer) advance(which waiting) {
-	w.remote.stored, w.remote.storedAt, w.remote.last = which.next, time.Now(), which.position
-	if len(w.chain.waiting) > 0 && w.chain.waiting[0].position == which.position {
-		w.chain.waiting = w.chain.waiting[1:]
-	}
-	if w.heldAt(which) != nil {
-		w.chain.held = nil
-	}
-	if err := w.spool.Remove(which.position); err != nil {
+// advance goes on behind a segment that is in the store.
+func (w *Writer) advance(which Spooled) {
+	w.remote.stored, w.remote.storedAt, w.remote.last = which.Next(), time.Now(), which.Position
+	if err := w.spool.Stored(which.Position); err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
 	}
 }
@@ -120,36 +97,26 @@ func (w *Writer) advance(which waiting) {
 // collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
 // is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users, or another chain begins
 // there, or the generation ends: the next look finds that.
-func (w *Writer) collided(ctx context.Context, which waiting, winner format.Manifest, err error) {
+func (w *Writer) collided(ctx context.Context, which Spooled, winner format.Manifest, err error) {
 	w.remote.asked = time.Time{}
 	if err != nil && !archive.Unusable(err) { // what cannot be used the next look finds
-		w.failed(aboutSegment, "cannot read who stored segment "+which.position.String(), err)
+		w.failed(aboutSegment, "cannot read who stored segment "+which.Position.String(), err)
 		return
 	}
 	w.succeeded(aboutSegment)
-	own, known := w.manifest(which)
-	alike := err == nil && known && winner.Cluster == own.Cluster && winner.Next() == which.next && winner.After == own.After
-	if alike && winner.Ends == nil && winner.Opens.IsZero() && winner.Term <= own.Term && winner.Applied <= own.Applied {
+	alike := err == nil && winner.Cluster == which.Cluster && winner.Next() == which.Next() && winner.After == which.After
+	if alike && winner.Ends == nil && winner.Opens.IsZero() && winner.Term <= which.Term && winner.Applied <= which.Applied {
 		w.advance(which)
-		w.secondTo(own)
+		w.secondTo(which)
 		return
 	}
-	w.options.Log.Debug().Err(err).Str("segment", which.position.String()).Str("member", winner.Member).
+	w.options.Log.Debug().Err(err).Str("segment", which.Position.String()).Str("member", winner.Member).
 		Msg("backups: somebody else was first")
 	w.take(ctx, collided, payload{})
 }
 
-// manifest is that of a segment that waits.
-func (w *Writer) manifest(of waiting) (format.Manifest, bool) {
-	if held := w.heldAt(of); held != nil {
-		return held.Manifest, true
-	}
-	own, err := w.spool.Manifest(of.position, w.keys)
-	return own, err == nil
-}
-
 // secondTo makes good what a segment would have brought beside its rows: whoever was first with these may have looked earlier.
-func (w *Writer) secondTo(own format.Manifest) {
+func (w *Writer) secondTo(own Spooled) {
 	if len(own.Buckets) == 0 {
 		return
 	}
@@ -200,9 +167,7 @@ func (w *Writer) merge(ctx context.Context) {
 	}
 	m.running, m.at, m.stored = true, time.Now(), w.statistic.Segments
 	generation := w.remote.generation.Number
-	w.job(func() func() {
-		ctx, cancel := context.WithTimeout(ctx, mergePatience)
-		defer cancel()
+	w.job(ctx, mergePatience, func(ctx context.Context) func() {
 		done, err := m.merger.Run(ctx, generation)
 		return func() { w.merged(done, err) }
 	})
@@ -230,9 +195,7 @@ func (w *Writer) reserve(ctx context.Context) {
 	wanted := archive.Reservation{
 		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Revision: w.revision + archive.Margin, Created: w.options.Now(),
 	}
-	w.job(func() func() {
-		ctx, cancel := context.WithTimeout(ctx, reservePatience)
-		defer cancel()
+	w.job(ctx, reservePatience, func(ctx context.Context) func() {
 		there, err := w.archive.Reserved(ctx)
 		if errors.Is(err, store.ErrNotFound) {
 			err = nil

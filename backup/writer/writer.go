@@ -157,13 +157,11 @@ type fence struct {
 	since    time.Time
 }
 
-// chain is where this member's next segment goes, and what it has captured that is not in the store. The segments that wait
+// chain is where this member's next segment goes, and what it knows of what it has captured. The segments that wait in the spool
 // follow one another up to the tail.
 type chain struct {
 	tail     *format.Start            // what the next segment goes on from; nil if that is unknown
 	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
-	waiting  []waiting                // segments that are not in the store, in order
-	held     *format.Object           // the last of them, if the volume would not take it
 	markers  []marker                 // since the last capture
 	lastTime time.Time                // of any marker in this generation
 	buckets  map[string]format.Digest // of the small ones, as the chain has them; nil if that is unknown
@@ -177,14 +175,6 @@ type chain struct {
 	gap          time.Time       // since when compaction has passed the tail; zero if it has not
 	released     format.Position // behind the last object of an orderly stop; zero if there is none
 	lags         time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
-}
-
-// waiting is a segment that is captured and not in the store.
-type waiting struct {
-	position, next format.Position
-	before         format.Digest // the chain's digest at the position
-	size           int64         // bytes
-	since          time.Time     // when its first change was seen, by the monotonic clock
 }
 
 // marker tells when a revision was the present one.
@@ -208,7 +198,7 @@ type fulls struct {
 // due is a full that was asked for.
 type due struct {
 	reason string
-	done   chan fullResult // nil if nobody waits
+	done   chan<- fullResult // nil if nobody waits
 }
 
 type fullResult struct {
@@ -237,7 +227,7 @@ type flush struct {
 	revision int64           // what etcd had when it was asked
 	at       time.Time       // when that was
 	target   format.Position // where the segments end that have it; zero until it is captured
-	done     chan error
+	done     chan<- error
 }
 
 // report is an event with what it tells.
@@ -291,10 +281,12 @@ func (w *Writer) decide(next report) []Action {
 	return decision.Do
 }
 
-// job runs what may wait in a goroutine of its own, and what it returns in the owner's.
-func (w *Writer) job(work func() (done func())) {
+// job runs what may wait in a goroutine of its own, for so long at most, and what it returns in the owner's.
+func (w *Writer) job(ctx context.Context, patience time.Duration, work func(context.Context) (done func())) {
 	w.jobs.Go(func() {
-		done := work()
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		done := work(ctx)
+		cancel()
 		heard := make(chan struct{})
 		w.events <- func() {
 			defer close(heard)
@@ -302,18 +294,6 @@ func (w *Writer) job(work func() (done func())) {
 		}
 		<-heard // it may have started another one, which must be waited for as well
 	})
-}
-
-// tell has the owner do something.
-func (w *Writer) tell(ctx context.Context, what func()) error {
-	select {
-	case w.events <- what:
-		return nil
-	case <-w.ended:
-		return ErrEnded
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // observe looks at etcd, which costs microseconds.

@@ -378,6 +378,5 @@ func BenchmarkSecond(b *testing.B) {
 		}
 		require.Greater(b, writer.chain.tail.Position.Revision, writer.revision)
 		require.NoError(b, writer.spool.Clear())
-		writer.chain.waiting = nil
 	}
 }

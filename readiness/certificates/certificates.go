@@ -17,7 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -142,7 +142,7 @@ func (f *Files) read() {
 
 func look(name, path string, known []file) (content file, ok bool) {
 	content, err := dates(path)
-	if before := slices.IndexFunc(known, func(k file) bool { return k.Name == name && k.Path == path }); before >= 0 && errors.Is(err, smallfile.ErrHangs) {
+	if before := slices.IndexFunc(known, func(k file) bool { return k.Name == name && k.Path == path }); before >= 0 && errors.Is(err, disk.ErrHangs) {
 		return known[before], true
 	}
 	content.Name, content.Path = name, path
@@ -184,7 +184,7 @@ func (f *Files) warn(c file, now time.Time) {
 
 // dates are when the certificates in a PEM file begin and end.
 func dates(path string) (is file, err error) {
-	content, err := smallfile.Read(path, maxBytes)
+	content, err := disk.Read(path, maxBytes)
 	if err != nil {
 		return is, err
 	}

@@ -28,7 +28,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
 
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 const (
@@ -112,7 +112,7 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 // authorities are what certificates are verified by, as the files have them now.
 func (p *Peers) authorities() (found string) {
 	for _, path := range []string{p.config.PeerTLSInfo.TrustedCAFile, p.config.ClientTLSInfo.TrustedCAFile} {
-		content, _ := smallfile.Read(path, answerSize) // whoever needs it says that it cannot be read
+		content, _ := disk.Read(path, answerSize) // whoever needs it says that it cannot be read
 		found += string(content)
 	}
 	return found

@@ -12,7 +12,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/disk"
 )
 
 // unfinished is what the name of a directory ends with that is being made.
@@ -131,7 +131,7 @@ func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, opti
 // publish makes the directory durable and gives it its name.
 func (s Seed) publish(member string) error {
 	for _, dir := range []string{filepath.Join(member, "wal"), filepath.Join(member, "snap"), member, filepath.Dir(member)} {
-		if err := durable.SyncDirectory(dir); err != nil {
+		if err := disk.SyncDirectory(dir); err != nil {
 			return err
 		}
 	}
@@ -141,5 +141,5 @@ func (s Seed) publish(member string) error {
 	if err := os.Rename(s.DataDir+unfinished, s.DataDir); err != nil {
 		return err
 	}
-	return durable.SyncDirectory(filepath.Dir(s.DataDir))
+	return disk.SyncDirectory(filepath.Dir(s.DataDir))
 }

@@ -2,6 +2,7 @@ package statemachinetest
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/statemachine"
 )
 
 // update rewrites what is generated from a table; `make dot` sets it.
@@ -47,6 +50,18 @@ func firstDifference(is, want string) string {
 // pictureOf is the first line of a picture.
 func pictureOf(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
+}
+
+// AssertCommitted holds that what is committed of a table is what it is now: the diagram, the matrix of its answers, and the picture.
+func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Drawing, matrix, diagramPath, matrixPath, picturePath string) {
+	t.Helper()
+	AssertGenerated(t, diagramPath, drawing.DOT())
+	AssertGenerated(t, matrixPath, matrix)
+	m.AssertPicture(t, picturePath, drawing.DOT())
+	var document struct{ Transitions []statemachine.Row }
+	require.NoError(t, json.Unmarshal([]byte(drawing.JSON()), &document))
+	assert.Equal(t, m.Table, document.Transitions)
+	assert.True(t, strings.HasPrefix(drawing.Mermaid(), "stateDiagram-v2\n"))
 }
 
 // AssertPicture holds that a committed picture, as machine.Picture takes it, was made of the diagram and shows all states;

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/internal/smallfile"
+	"etcd-wrapper/internal/disk"
 )
 
 const (
@@ -121,7 +121,7 @@ func loadCA(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
 	}
-	bundle, err := smallfile.Read(path, maxBundle)
+	bundle, err := disk.Read(path, maxBundle)
 	if err != nil {
 		return nil, &bundleError{fmt.Sprintf("cannot read CA bundle %s: %v", path, err)}
 	}

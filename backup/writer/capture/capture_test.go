@@ -254,18 +254,16 @@ func TestWhatCompactionHasLeftOfARevisionIsReadAndToldAsSuch(t *testing.T) {
 	reader, etcd := reader(t)
 	replaced := put(t, etcd, "a", "1")
 	last := put(t, etcd, "a", "2")
-	for _, revision := range []int64{replaced, last} {
-		rows, whole, err := reader.Left(revision)
-		require.NoError(t, err)
-		assert.True(t, whole)
-		assert.Len(t, rows, 1)
-	}
-	_, err := etcd.Client.Compact(t.Context(), last, clientv3.WithCompactPhysical())
-	require.NoError(t, err)
-	for revision, left := range map[int64]int{replaced: 0, last: 1} {
-		rows, whole, err := reader.Left(revision)
-		require.NoError(t, err)
-		assert.False(t, whole)
-		assert.Len(t, rows, left)
+	for _, compacted := range []int64{0, last} {
+		if compacted > 0 {
+			_, err := etcd.Client.Compact(t.Context(), compacted, clientv3.WithCompactPhysical())
+			require.NoError(t, err)
+		}
+		for _, revision := range []int64{replaced, last} {
+			rows, err := reader.Since(Request{From: revision, UpTo: revision, Limit: 1, Left: true})
+			require.NoError(t, err)
+			assert.Equal(t, compacted, rows.Compacted)
+			assert.Equal(t, compacted > revision, len(rows.Rows) == 0)
+		}
 	}
 }

@@ -48,7 +48,7 @@ func OpenClosed(path string, identity Identity) (*Closed, error) {
 	e := &Closed{Identity: identity, database: &closedDatabase{db: db}}
 	tx := e.database.ConcurrentReadTx()
 	defer tx.RUnlock()
-	e.revision = lastRevision(tx.(*closedTx).tx)
+	e.revision = lastRevision(tx.(*closedTx).Tx)
 	applied, term := schema.UnsafeReadConsistentIndex(tx)
 	e.applied, e.Identity.Term = applied, cmp.Or(e.Identity.Term, term)
 	return e, nil
@@ -99,7 +99,7 @@ func (d *closedDatabase) ConcurrentReadTx() backend.ReadTx {
 	if err != nil {
 		panic(err) // it is closed; whoever reads etcd's database expects that of it
 	}
-	return &closedTx{tx: tx}
+	return &closedTx{boltReader: boltReader{tx}, Tx: tx}
 }
 
 // BatchTx implements backend.Backend: nobody writes.
@@ -113,30 +113,37 @@ func (noWrite) LockOutsideApply() {}
 // Unlock implements backend.BatchTx.
 func (noWrite) Unlock() {}
 
-// Size implements backend.Backend.
-func (d *closedDatabase) Size() int64 {
-	tx := d.ConcurrentReadTx().(*closedTx)
-	defer tx.RUnlock()
-	return tx.tx.Size()
-}
-
 // Snapshot implements backend.Backend.
 func (d *closedDatabase) Snapshot() backend.Snapshot {
-	return closedSnapshot{d.ConcurrentReadTx().(*closedTx).tx}
+	return d.ConcurrentReadTx().(*closedTx)
 }
 
-// closedTx is the part of backend.ReadTx that reads; it is locked from the beginning.
+// closedTx implements backend.ReadTx, and backend.Snapshot, which is the transaction that its content comes from, as etcd's own is.
 type closedTx struct {
-	backend.ReadTx
-	tx *bolt.Tx
+	boltReader
+	*bolt.Tx
 }
+
+// RLock implements backend.ReadTx. It is locked from the beginning.
+func (t *closedTx) RLock() {}
 
 // RUnlock implements backend.ReadTx.
-func (t *closedTx) RUnlock() { _ = t.tx.Rollback() } // it has only read
+func (t *closedTx) RUnlock() { _ = t.Rollback() } // it has only read
+
+// Close implements backend.Snapshot.
+func (t *closedTx) Close() error { return t.Rollback() }
+
+// boltTx is a read transaction of bbolt's, as etcd's snapshot also is.
+type boltTx interface {
+	Bucket(name []byte) *bolt.Bucket
+}
+
+// boltReader reads in one as etcd does in its own.
+type boltReader struct{ tx boltTx }
 
 // UnsafeRange implements backend.UnsafeReader.
-func (t *closedTx) UnsafeRange(of backend.Bucket, key, end []byte, limit int64) (keys, values [][]byte) {
-	bucket := t.tx.Bucket(of.Name())
+func (r boltReader) UnsafeRange(of backend.Bucket, key, end []byte, limit int64) (keys, values [][]byte) {
+	bucket := r.tx.Bucket(of.Name())
 	if bucket == nil {
 		return nil, nil
 	}
@@ -157,16 +164,10 @@ func (t *closedTx) UnsafeRange(of backend.Bucket, key, end []byte, limit int64) 
 }
 
 // UnsafeForEach implements backend.UnsafeReader.
-func (t *closedTx) UnsafeForEach(of backend.Bucket, visit func(key, value []byte) error) error {
-	bucket := t.tx.Bucket(of.Name())
+func (r boltReader) UnsafeForEach(of backend.Bucket, visit func(key, value []byte) error) error {
+	bucket := r.tx.Bucket(of.Name())
 	if bucket == nil {
 		return nil
 	}
 	return bucket.ForEach(visit)
 }
-
-// closedSnapshot implements backend.Snapshot, and is the transaction that its content comes from, as etcd's own is.
-type closedSnapshot struct{ *bolt.Tx }
-
-// Close implements backend.Snapshot.
-func (s closedSnapshot) Close() error { return s.Rollback() }

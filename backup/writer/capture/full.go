@@ -8,7 +8,6 @@ import (
 	"os"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
@@ -27,11 +26,6 @@ type Snapshot struct {
 	snapshot backend.Snapshot
 	begun    time.Time
 	held     time.Duration
-}
-
-// boltTx is what etcd's snapshot also is: the read transaction that its content comes from.
-type boltTx interface {
-	Bucket(name []byte) *bolt.Bucket
 }
 
 // Snapshot commits what etcd has in memory and opens a read transaction on all of it. It must be closed.
@@ -53,7 +47,8 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 		return nil, fmt.Errorf("etcd's snapshot is a %T that cannot be asked for its revision", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()
-	s.Revision, s.Compacted = lastRevision(tx), compacted(tx)
+	s.Revision = lastRevision(tx)
+	s.Compacted, _ = mvcc.UnsafeReadScheduledCompact(boltReader{tx})
 	return s, nil
 }
 
@@ -61,10 +56,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 func (s *Snapshot) Digests() map[string]format.Digest {
 	digests := map[string]format.Digest{}
 	for _, bucket := range small {
-		content := format.NewBucket(string(bucket.Name()))
-		if found := s.snapshot.(boltTx).Bucket(bucket.Name()); found != nil {
-			_ = found.ForEach(func(k, v []byte) error { content.Add(k, v); return nil })
-		}
+		content := readBucket(boltReader{s.snapshot.(boltTx)}, bucket)
 		digests[content.Name] = Digest(content)
 	}
 	return digests
@@ -77,15 +69,6 @@ func lastRevision(tx boltTx) int64 {
 		}
 	}
 	return 1
-}
-
-func compacted(tx boltTx) int64 {
-	if meta := tx.Bucket(schema.Meta.Name()); meta != nil {
-		if value := meta.Get(schema.ScheduledCompactKeyName); value != nil {
-			return mvcc.BytesToBucketKey(value).Main
-		}
-	}
-	return 0
 }
 
 // Close ends the transaction. It may be called again.

@@ -19,6 +19,7 @@ type Request struct {
 	Beyond  bool  // whether rows are read as well that came behind UpTo before the transaction began
 	Limit   int   // bytes of rows after which the capture ends with the revision that it is at
 	Buckets bool  // whether the small buckets are read as well; only with Beyond, and if the limit isn't reached
+	Left    bool  // whether what compaction has left of the rows will do
 }
 
 // Rows is what one read transaction saw.
@@ -45,7 +46,7 @@ func (r *Reader) Since(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
 	held, err := r.view(func(tx backend.UnsafeReader) {
 		rows.Compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
-		if rows.Compacted >= request.From {
+		if rows.Compacted >= request.From && !request.Left {
 			return
 		}
 		rows.read(tx, request)
@@ -59,7 +60,7 @@ func (r *Reader) Since(request Request) (Rows, error) {
 		return Rows{}, err
 	}
 	rows.Held = held
-	if rows.Compacted >= request.From {
+	if rows.Compacted >= request.From && !request.Left {
 		return rows, &GapError{From: request.From, Compacted: rows.Compacted}
 	}
 	return rows, nil
@@ -125,15 +126,4 @@ func (a *arena) copy(from []byte) []byte {
 	begin := len(a.block)
 	a.block = append(a.block, from...)
 	return a.block[begin:len(a.block):len(a.block)]
-}
-
-// Left reads the rows of a revision, or what compaction has left of them: whole tells that they are all there. Errors are Since's, but
-// for the gap.
-func (r *Reader) Left(revision int64) (rows []format.Row, whole bool, err error) {
-	var found Rows
-	_, err = r.view(func(tx backend.UnsafeReader) {
-		found.Compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
-		found.read(tx, Request{From: revision, UpTo: revision, Limit: 1})
-	})
-	return found.Rows, found.Compacted < revision, err
 }

@@ -1,4 +1,4 @@
-package preserved
+package disk
 
 import (
 	"os"
@@ -13,13 +13,13 @@ import (
 func TestCopiesAreFoundTheOldestFirst(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data")
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.FixedZone("", 3600))
-	assert.Empty(t, Copies(path))
-	for _, name := range []string{Name(path, noon), path + ".aside-20260102T110000.001Z", path + ".aside-mine", path + "2.aside-20260102T110000.000Z"} {
+	assert.Empty(t, PreservedCopies(path))
+	for _, name := range []string{PreservedName(path, noon), path + ".aside-20260102T110000.001Z", path + ".aside-mine", path + "2.aside-20260102T110000.000Z"} {
 		require.NoError(t, os.Mkdir(name, 0o700))
 	}
-	assert.Equal(t, []Copy{
+	assert.Equal(t, []PreservedCopy{
 		{path + ".aside-20260102T110000.000Z", noon.UTC()}, {path + ".aside-20260102T110000.001Z", noon.Add(time.Millisecond).UTC()},
-	}, Copies(path))
+	}, PreservedCopies(path))
 }
 
 func TestAPathIsTakenLiterally(t *testing.T) {
@@ -27,15 +27,15 @@ func TestAPathIsTakenLiterally(t *testing.T) {
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	for _, name := range []string{"data[1]", "data*", `da\ta?`} {
 		path := filepath.Join(dir, name)
-		require.NoError(t, os.Mkdir(Name(path, time.Now()), 0o700))
-		assert.Len(t, Copies(path), 1, path)
+		require.NoError(t, os.Mkdir(PreservedName(path, time.Now()), 0o700))
+		assert.Len(t, PreservedCopies(path), 1, path)
 	}
 }
 
 func TestWhatHasNoPlaceHasNoCopies(t *testing.T) {
 	t.Chdir(t.TempDir())
-	require.NoError(t, os.Mkdir(Name("", time.Now()), 0o700))
-	assert.Empty(t, Copies(""))
+	require.NoError(t, os.Mkdir(PreservedName("", time.Now()), 0o700))
+	assert.Empty(t, PreservedCopies(""))
 }
 
 // The newest copy is the last to go.
@@ -43,12 +43,12 @@ func TestTheNewestIsTheLastThoughTheClockWasSetBack(t *testing.T) {
 	path, noon := filepath.Join(t.TempDir(), "data"), time.Now()
 	var given []string
 	for _, at := range []time.Time{noon, noon.Add(-time.Hour), noon, noon.Add(time.Microsecond)} {
-		name := Name(path, at)
+		name := PreservedName(path, at)
 		require.NoError(t, os.Mkdir(name, 0o700))
 		given = append(given, name)
 	}
 	var found []string
-	for _, one := range Copies(path) {
+	for _, one := range PreservedCopies(path) {
 		found = append(found, one.Path)
 	}
 	assert.Equal(t, given, found)

@@ -1,4 +1,4 @@
-package durable_test
+package disk_test
 
 import (
 	"io/fs"
@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/internal/durable"
+	"etcd-wrapper/internal/disk"
 )
 
 // That a directory is synced shows under power loss only, which the fault suite tries. Here it shows in what is refused.
 func TestADirectoryThatIsNotThereCannotBeSynced(t *testing.T) {
-	require.NoError(t, durable.SyncDirectory(t.TempDir()))
+	require.NoError(t, disk.SyncDirectory(t.TempDir()))
 	missing := filepath.Join(t.TempDir(), "missing")
-	err := durable.SyncDirectory(missing)
+	err := disk.SyncDirectory(missing)
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	assert.ErrorContains(t, err, missing)
 }
@@ -25,13 +25,13 @@ func TestADirectoryThatCannotBeSyncedIsNamed(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("there is no /proc, whose directories cannot be synced")
 	}
-	assert.ErrorContains(t, durable.SyncDirectory("/proc/self/fd"), "cannot sync directory /proc/self/fd: ")
+	assert.ErrorContains(t, disk.SyncDirectory("/proc/self/fd"), "cannot sync directory /proc/self/fd: ")
 }
 
 func TestReplaceLeavesTheNewContentForTheUserAloneAndNothingElse(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	require.NoError(t, os.WriteFile(path, []byte("a longer old content"), 0o644))
-	require.NoError(t, durable.Replace(path, []byte("new")))
+	require.NoError(t, disk.Replace(path, []byte("new")))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, "new", string(content))
@@ -44,19 +44,19 @@ func TestReplaceLeavesTheNewContentForTheUserAloneAndNothingElse(t *testing.T) {
 func TestAReplaceThatFailsKeepsTheOldContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700)) // a file cannot be renamed over it
-	require.Error(t, durable.Replace(path, []byte("new")))
+	require.Error(t, disk.Replace(path, []byte("new")))
 	assert.DirExists(t, filepath.Join(path, "held"))
 	assert.Equal(t, []string{"record"}, names(t, filepath.Dir(path)))
 }
 
 func TestRemoveDeletesAFileAndMovesADirectoryWithContent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "record")
-	require.NoError(t, durable.Remove(path), "nothing was there")
+	require.NoError(t, disk.Remove(path), "nothing was there")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	require.NoError(t, durable.Remove(path))
+	require.NoError(t, disk.Remove(path))
 	assert.Empty(t, names(t, filepath.Dir(path)))
 	require.NoError(t, os.MkdirAll(filepath.Join(path, "held"), 0o700))
-	require.NoError(t, durable.Remove(path))
+	require.NoError(t, disk.Remove(path))
 	assert.NoFileExists(t, path)
 	aside, err := filepath.Glob(path + ".aside-*/record/held")
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestRemoveDeletesAFileAndMovesADirectoryWithContent(t *testing.T) {
 }
 
 func TestRemoveFailsWhereItCannotBeMadeDurable(t *testing.T) {
-	assert.Error(t, durable.Remove(filepath.Join(t.TempDir(), "missing", "record")))
+	assert.Error(t, disk.Remove(filepath.Join(t.TempDir(), "missing", "record")))
 }
 
 func names(t *testing.T, dir string) (names []string) {

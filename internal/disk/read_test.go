@@ -1,4 +1,4 @@
-package smallfile
+package disk
 
 import (
 	"io/fs"

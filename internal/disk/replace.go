@@ -1,8 +1,9 @@
-// Package durable changes small files and the names in directories so that the change survives a machine that is switched
-// off. When a function returns nil, the change is on the disk.
+// Package disk reads and changes small files, such as records, keys and certificates, on disks that may hang or lose power.
+// A read waits for nothing for ever: not for the other end of a pipe, nor for a mount that hangs. When a change returns nil,
+// it is on the disk. What is moved out of the way keeps a name under which it is found again.
 //
-// The exit record is written with it, and a rename or removal that the next start relies on ends with SyncDirectory.
-package durable
+// The exit record is read and written with it. A rename or removal that the next start relies on ends with SyncDirectory.
+package disk
 
 import (
 	"errors"

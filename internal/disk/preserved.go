@@ -1,6 +1,4 @@
-// Package preserved names the copies that are kept of what is moved out of the way, and finds them again. A copy stays in the
-// directory of what it was.
-package preserved
+package disk
 
 import (
 	"os"
@@ -15,16 +13,16 @@ const (
 	layout = "20060102T150405.000Z"
 )
 
-// Copy is what was at a path before.
-type Copy struct {
+// PreservedCopy is what was at a path before it was moved out of the way. It stays in the directory of that path.
+type PreservedCopy struct {
 	Path string
 	At   time.Time
 }
 
-// Name is where to move what lies at a path at that time. Where the clock was set back it is a moment later than the newest
+// PreservedName is where to move what lies at a path at that time. Where the clock was set back it is a moment later than the newest
 // copy, so that the newest always comes last.
-func Name(path string, at time.Time) string {
-	if all := Copies(path); len(all) > 0 {
+func PreservedName(path string, at time.Time) string {
+	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
 			at = newest.Add(time.Millisecond)
 		}
@@ -32,8 +30,8 @@ func Name(path string, at time.Time) string {
 	return path + infix + at.UTC().Format(layout)
 }
 
-// Copies are those of a path, the oldest first. A similar name that people have given is left out.
-func Copies(path string) (all []Copy) {
+// PreservedCopies are those of a path, the oldest first. A similar name that people have given is left out.
+func PreservedCopies(path string) (all []PreservedCopy) {
 	if path == "" {
 		return nil
 	}
@@ -42,7 +40,7 @@ func Copies(path string) (all []Copy) {
 	for _, entry := range entries {
 		stamp, found := strings.CutPrefix(entry.Name(), filepath.Base(prefix))
 		if at, err := time.Parse(layout, stamp); found && err == nil {
-			all = append(all, Copy{prefix + stamp, at})
+			all = append(all, PreservedCopy{prefix + stamp, at})
 		}
 	}
 	return all

@@ -1,8 +1,4 @@
-// Package smallfile reads small files that others put there, such as certificates and records. No answer of it waits for
-// a file for ever: not for the other end of a pipe, nor for a mount that hangs.
-//
-// The exit record is read with it, other notes of this program, and certificates and their keys wherever they are needed.
-package smallfile
+package disk
 
 import (
 	"errors"
