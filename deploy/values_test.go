@@ -13,14 +13,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"sigs.k8s.io/yaml"
+
+	"etcd-wrapper/backup/store/locate"
 )
 
 var update = flag.Bool("update", false, "write the table of values in docs/deploy.md anew")
 
 // schema is what values.schema.json says of a value.
 type schema struct {
-	Type, Description string
-	Properties        map[string]schema
+	Type, Description, Pattern string
+	Properties                 map[string]schema
 }
 
 // values are the chart's, with their defaults, in the order of the file, and what the schema says of each.
@@ -54,6 +56,14 @@ func values(t *testing.T) (names []string, defaults map[string]any, said map[str
 	}
 	slices.SortStableFunc(names, func(a, b string) int { return top(a) - top(b) })
 	return names, defaults, said
+}
+
+func TestTheChartTakesEveryKindOfStore(t *testing.T) {
+	_, _, said := values(t)
+	forms, _ := locate.Forms()
+	for _, form := range forms {
+		assert.Regexp(t, said["store.url"].Pattern, form, "add the scheme to store.url in chart/values.schema.json, and look at _checks.tpl")
+	}
 }
 
 func TestTheTableOfValuesIsThatOfTheChart(t *testing.T) {

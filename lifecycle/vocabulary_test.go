@@ -132,7 +132,7 @@ func TestNoGuardIsForgotten(t *testing.T) {
 			}
 		}
 	}
-	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Guard.Holds (core.go)")
+	assertKnown(t, uniq(holds), "it holds in no reachable place: say what it means in Facts.Holds (core.go)")
 	assertKnown(t, uniq(fails), "it holds in every reachable place, so it guards nothing (core.go)")
 	assert.False(t, Facts{}.Holds("a guard that nobody wrote"), "what is unknown never holds")
 }
@@ -194,7 +194,7 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 		assert.NotEqual(t, Always, Table[decision.Row].When,
 			"%q is answered like an unknown word: write a guard (vocabulary.go, core.go) and a row for it (table.go)", word)
 		assert.True(t, word == bootstrap.New || word.Running() || word.Result(),
-			"say in Running or Result (bootstrap/initialization.go) whether %q goes on or ends an initialization", word)
+			"say in Running or Result (bootstrap/sidecar.go) whether %q goes on or ends an initialization", word)
 	}
 }
 

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"fmt"
 	"slices"
 
 	"etcd-wrapper/recovery/peers"
@@ -134,7 +135,12 @@ func anyOf[T comparable](list []T, value T) bool {
 func decide(c Case) Decision { return decideBy(rules, c) }
 
 func decideBy(rules []rule, c Case) Decision {
-	return rules[slices.IndexFunc(rules, func(r rule) bool { return r.fits(c) })].Decision
+	for _, r := range rules {
+		if r.fits(c) {
+			return r.Decision
+		}
+	}
+	panic(fmt.Sprintf("no rule fits %+v: the last one of rules has to fit all", c))
 }
 
 // The lists that several rules name.

@@ -139,7 +139,7 @@ func TestNoMutantOfTheRulesSurvives(t *testing.T) {
 			changed[i].Decision = Decision{Result: result, Why: r.Why}
 			mutant := suite{program.rulesOf, changed}
 			if len(mutant.failures()) == 0 && len(exploreSuite(mutant).wrong) == 0 {
-				assert.Fail(t, "a mutant survived", "rule %d (%s) with the result %q; write a sentence (transition_test.go)", i+1, r.Why, result)
+				assert.Fail(t, "a mutant survived", "rule %d (%s) with the result %q; write a sentence (table_test.go)", i+1, r.Why, result)
 			}
 		}
 	}

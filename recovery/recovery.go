@@ -268,7 +268,11 @@ func (r *run) do(actions []Action) (Event, Facts, error) {
 			r.pause(action)
 			return Elapsed, Facts{}, nil
 		}
-		if event, payload := work[action](r); event != "" {
+		do, bound := work[action]
+		if !bound {
+			return "", Facts{}, fmt.Errorf("action %q does nothing: bind it in work", action)
+		}
+		if event, payload := do(r); event != "" {
 			return event, payload, nil
 		}
 	}

@@ -1,12 +1,14 @@
 package docs
 
 import (
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -39,6 +41,35 @@ func TestEveryWarningOfTheLogIsExplained(t *testing.T) {
 		assert.True(t, slices.Contains(said, text), "docs/log.md explains what is never said: %s", text)
 	}
 	assert.Greater(t, len(said), 30)
+}
+
+// check is what a safety check of retention returns.
+var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)"|\breturn "([^"]+ [^"]+)"`)
+
+// Each doubt that keeps backups has a row.
+func TestEveryDoubtIsExplained(t *testing.T) {
+	program, err := os.ReadFile("../../backup/archive/retention/checks.go")
+	require.NoError(t, err)
+	var explained []string
+	for _, row := range Table(t, "doubt", "what it means", "what to do") {
+		explained = append(explained, Quoted(row[0])...)
+	}
+	said := check.FindAllStringSubmatch(string(program), -1)
+	for _, match := range said {
+		doubt := match[1] + match[2]
+		assert.True(t, slices.ContainsFunc(explained, func(row string) bool { return quotes(row, doubt) }),
+			"add a row to the table of doubts in docs/backups.md: | `%s` | … | … |", verb.ReplaceAllString(doubt, "…"))
+	}
+	assert.Greater(t, len(said), 10)
+}
+
+// quotes says whether a page's words are those of a sentence, but for what stands for an ellipsis.
+func quotes(row, sentence string) bool {
+	parts := strings.Split(places.Replace(row), "…")
+	return !slices.ContainsFunc(parts, func(part string) bool {
+		part = strings.Trim(part, " ,:;")
+		return len(part) > 4 && !strings.Contains(sentence, part)
+	})
 }
 
 // places are where the program puts something into a sentence that the pages quote.

@@ -90,7 +90,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 			return run.Reason + "; etcd " + progress
 		}
 	}
-	if run.State == lifecycle.Query || run.State == lifecycle.Wait {
+	if slices.Contains(lifecycle.BeforeResult, run.State) {
 		if awaited := r.runtime.Awaits(); awaited != "" {
 			return awaited // nobody looks for it behind "a large database takes long"
 		}

@@ -54,6 +54,15 @@ func TestTheDocumentTellsOfEveryFieldOfTheLifecycle(t *testing.T) {
 	}
 }
 
+// The document knows the lifecycle's states by their names only.
+func TestRecoveryIsShownInEveryStateInWhichItWorks(t *testing.T) {
+	var names []string
+	for _, state := range lifecycle.BeforeResult {
+		names = append(names, string(state))
+	}
+	assert.Equal(t, names, status.BeforeResult, "write the group of the lifecycle into readiness/status/headline.go, too")
+}
+
 func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 	var visit func(path string, value reflect.Value)
 	visit = func(path string, value reflect.Value) {

@@ -22,7 +22,7 @@ const steps = JSON.parse($("steps-of-recovery").textContent);
 const passed = new Set();
 
 function showRecovery(now) {
-  const r = now.recovery, works = r && steps.some(({ state }) => state === r.state) && ["Query", "Trigger", "Wait"].includes(now.state);
+  const r = now.recovery, works = r && steps.some(({ state }) => state === r.state) && phase(now).startsWith("Recovery: ");
   $("recovery").hidden = !works;
   document.querySelector(".machine").hidden = Boolean(works);
   if (!works) return passed.clear();

@@ -109,10 +109,13 @@ func RecoveryDoes(state string) string {
 	return ""
 }
 
+// BeforeResult are the lifecycle's states in which recovery works. They are lifecycle.BeforeResult, as a test of cmd/report says.
+var BeforeResult = []string{"Query", "Trigger", "Wait"}
+
 // phase is the lifecycle's state, unless that only waits for recovery.
 func phase(d Document) string {
 	r := d.Recovery
-	if r == nil || d.State != "Query" && d.State != "Trigger" && d.State != "Wait" {
+	if r == nil || !slices.Contains(BeforeResult, d.State) {
 		return d.State
 	}
 	doing := RecoveryDoes(r.State)
