@@ -3,7 +3,6 @@ package archive_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -41,34 +40,12 @@ type step struct {
 	do    func(*scene) step
 }
 
-// writes stores a segment with one row, and then another one, until it collides.
-func writes(from format.Start, left int) step {
-	if left == 0 {
-		return step{}
-	}
-	return step{fmt.Sprint("writes ", from.Position, left), func(s *scene) step {
-		object := s.row(from)
-		switch err := archivetest.PutSegment(s.ctx, s.Archive, object); {
-		case err == nil:
-			s.confirm(object.End)
-			return writes(object.Start(), left-1)
-		case !errors.Is(err, store.ErrExists): // otherwise it has ended, or another one goes on: both look before they go on
-			s.broken = err.Error()
-		}
-		return step{}
-	}}
-}
-
-// row is a segment with the next revision.
-func (s *scene) row(from format.Start) format.Object { return s.rowOf("value ", from) }
+// writes stores a segment with one row, and then another one, until it collides with other rows.
+func writes(from format.Start, left int) step { return copies("value ", from, left) }
 
 func (s *scene) rowOf(who string, from format.Start) format.Object {
-	builder, err := format.NewSegmentBuilder(&format.Keys{}, from)
-	require.NoError(s.t, err)
-	require.NoError(s.t, builder.Row(Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))))
-	object, err := builder.Finish(format.Source{Session: who})
-	require.NoError(s.t, err)
-	return object
+	row := Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))
+	return Segment(s.t, s.Keys(), from, format.Source{Session: who}, &row)
 }
 
 func (s *scene) confirm(revision int64) {
@@ -242,13 +219,9 @@ func (s *scene) after(i int, replyLost bool) *scene {
 
 func (s *scene) objects() map[string]string {
 	all := map[string]string{}
-	for object, err := range s.store.List(s.ctx, "", "") {
-		require.NoError(s.t, err)
-		content, err := s.store.Get(s.ctx, object.Name, 0, object.Size)
-		require.NoError(s.t, err)
-		text, err := io.ReadAll(content)
-		require.NoError(s.t, err)
-		all[object.Name] = string(text)
+	for _, name := range s.names("") {
+		content, _ := s.store.Content(name)
+		all[name] = string(content)
 	}
 	return all
 }
