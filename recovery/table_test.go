@@ -223,27 +223,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 
 // The vocabulary is what the table uses and no more.
 func TestNoWordIsForgotten(t *testing.T) {
-	usedGuards, usedActions := map[Guard]bool{statemachine.Always: true}, map[Action]bool{}
-	for _, row := range Table {
-		usedGuards[row.When] = true
-		for _, action := range row.Do {
-			usedActions[action] = true
-		}
-		assert.Contains(t, events(), row.On)
-		assert.NotEmpty(t, row.Why)
-	}
-	for guard := range conditions {
-		assert.True(t, usedGuards[guard], "guard %q is in no row", guard)
-	}
-	for guard := range usedGuards {
-		assert.True(t, guard == statemachine.Always || conditions[guard] != nil, "guard %q means nothing", guard)
-	}
-	for action := range usedActions {
-		assert.True(t, action == PaceStore || action == PacePeers || work[action] != nil, "action %q does nothing", action)
-	}
-	for action := range work {
-		assert.True(t, usedActions[action], "action %q is in no row", action)
-	}
+	tested.AssertVocabulary(t, append(slices.Collect(maps.Keys(work)), PaceStore, PacePeers)...)
 }
 
 // What a member of several finds on its volume, and what the others answer.

@@ -73,8 +73,15 @@ type Default struct {
 	Why    string `json:"why"`
 }
 
-// RejectElsewhere are the answers of a machine whose events come only where a row awaits them, as they end the work of a state.
-func RejectElsewhere(table []Row) (answers []Default) {
+// Late are events that may come where no row awaits them any longer, and why they change nothing there.
+type Late struct {
+	Why string
+	On  []Event
+}
+
+// RejectElsewhere are the answers of a machine whose events come only where a row awaits them, as they end the work of a state, but for
+// those that may come late.
+func RejectElsewhere(table []Row, late ...Late) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
 		if len(awaits[row.On]) == 0 {
@@ -86,6 +93,11 @@ func RejectElsewhere(table []Row) (answers []Default) {
 	}
 	for i := range answers {
 		answers[i].Why = "only " + strings.Join(awaits[answers[i].On], ", ") + " awaits it"
+		for _, ignored := range late {
+			if slices.Contains(ignored.On, answers[i].On) {
+				answers[i].Answer, answers[i].Why = Ignore, ignored.Why
+			}
+		}
 	}
 	return answers
 }

@@ -115,7 +115,7 @@ type drawn struct {
 // draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
 // is a segment all the same.
 func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
-	builder, err := format.NewSegmentBuilder(w.keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
 	if err != nil {
 		return nil, err
 	}
@@ -179,9 +179,6 @@ func (w *Writer) bucketsDue(applied uint64) bool {
 
 // changed are the small buckets that the chain has otherwise, or not at all.
 func (w *Writer) changed(small []*format.Bucket) (changed []*format.Bucket) {
-	if w.chain.buckets == nil {
-		w.chain.buckets = map[string]format.Digest{}
-	}
 	for _, bucket := range small {
 		if known, ok := w.chain.buckets[bucket.Name]; !ok || known != capture.Digest(bucket) {
 			changed = append(changed, bucket)
@@ -311,7 +308,7 @@ func (w *Writer) align(head archive.Head) {
 
 // retake has the small buckets read again: nothing is known of what the chain has of them.
 func (w *Writer) retake() {
-	w.chain.buckets, w.chain.hashes, w.chain.applied, w.chain.bucketsAfter = nil, nil, 0, time.Time{}
+	w.chain.buckets, w.chain.hashes, w.chain.applied, w.chain.bucketsAfter = map[string]format.Digest{}, nil, 0, time.Time{}
 }
 
 // aligned tells whether what waits, or else the tail, goes on from the head already.

@@ -41,7 +41,7 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied,
 	}
 	c := &copied{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, w.archive, snapshot, file)
+		err = c.seal(ctx, w.options.Archive, snapshot, file)
 	} else {
 		err = snapshot.WriteTo(ctx, file)
 	}

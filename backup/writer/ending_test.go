@@ -3,7 +3,6 @@ package writer
 import (
 	"context"
 	"errors"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ import (
 // newest is the generation in the store, and head where it stands.
 func (s *stand) newest() (archive.Generation, archive.Head) {
 	s.Helper()
-	a := archive.New(s.store, keys)
+	a := s.backups()
 	all, err := a.Generations(s.Context())
 	require.NoError(s, err)
 	newest := all[len(all)-1]
@@ -33,7 +32,7 @@ func (s *stand) newest() (archive.Generation, archive.Head) {
 // succeed ends the newest generation as a restore does that has read all there is, and returns the revision it has.
 func (s *stand) succeed() int64 {
 	s.Helper()
-	a := archive.New(s.store, keys)
+	a := s.backups()
 	for {
 		of, head := s.newest()
 		err := a.End(s.Context(), of, head, "theirs", format.Ending{Successor: of.Number + 1, Nonce: "nonce", At: time.Now()})
@@ -45,12 +44,13 @@ func (s *stand) succeed() int64 {
 	}
 }
 
-func (s *stand) awaitSuperseded() {
+// awaitSuperseded waits until it is told why etcd is to be closed.
+func (s *stand) awaitSuperseded(why error, says string) {
 	s.Helper()
 	select {
-	case why := <-s.Superseded():
-		require.ErrorIs(s, why, ErrSucceeded)
-		assert.ErrorContains(s, why, "generation 2")
+	case told := <-s.Superseded():
+		require.ErrorIs(s, told, why)
+		assert.ErrorContains(s, told, says)
 	case <-time.After(patience):
 		require.Fail(s, "it goes on")
 	}
@@ -59,7 +59,7 @@ func (s *stand) awaitSuperseded() {
 // requireSuperseded says that the member gives its place to another one, and has stored nothing behind the end.
 func (s *stand) requireSuperseded(upTo int64) {
 	s.Helper()
-	s.awaitSuperseded()
+	s.awaitSuperseded(ErrSucceeded, "generation 2")
 	s.eventually(func(f Facts) bool { return f.Role == Unknown && f.Trouble != nil }, "it is told")
 	require.ErrorIs(s, s.Flush(s.Context()), ErrSucceeded)
 	_, err := s.FullNow(s.Context(), "asked for")
@@ -77,8 +77,7 @@ func TestAWriterFindsTheEndOfItsGenerationAtItsNextUpload(t *testing.T) {
 }
 
 func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
-	s := newStand(t)
-	s.run(func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
+	s := newStand(t).run(func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	before := s.Facts().Segments
 	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "it shows that it lives")
@@ -90,11 +89,7 @@ func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
 func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
 	for name, after := range map[string]bool{"before its upload arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
-			c := newCluster(t, 1)
-			member := c.members[0]
-			c.requireEventuallyStored(c.put("a", "1"))
-			require.NoError(t, member.Flush(t.Context()))
-			resume := c.pauses[0].pause(after)
+			c, member, resume := pausedMember(t, after)
 			c.put("a", "while it is paused")
 			c.pauses[0].awaitInside(t)
 			upTo := c.succeed()
@@ -116,7 +111,7 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 	c.succeed()
 	c.restored()
 	for _, member := range c.members {
-		member.awaitSuperseded()
+		member.awaitSuperseded(ErrSucceeded, "generation 2")
 	}
 }
 
@@ -135,7 +130,7 @@ func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
 // requireSupersededBeside is requireSuperseded where a full lies behind the end, which does not count.
 func (s *stand) requireSupersededBeside(upTo int64) {
 	s.Helper()
-	s.awaitSuperseded()
+	s.awaitSuperseded(ErrSucceeded, "generation 2")
 	assert.LessOrEqual(s, s.Facts().Stored, upTo, "what is told as stored is in the successor")
 	_, head := s.newest()
 	require.NotNil(s, head.Ending(), "for whoever looks, it has ended")
@@ -164,10 +159,7 @@ func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 	require.False(t, head.Released())
 	s.end()
 	is := Server(s.etcd.Server)
-	closed, err := capture.OpenClosed(s.copied(), capture.Identity{MemberID: is.MemberID(), ClusterID: is.ClusterID(), Leader: true, Term: is.Term(), Members: 1})
-	require.NoError(t, err)
-	defer closed.Close()
-	s.options.Etcd, s.options.Release = closed, true
+	s.options.Etcd, s.options.Release = s.frozen(capture.Identity{MemberID: is.MemberID(), Leader: true, Term: is.Term(), Members: 1}), true
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	require.NoError(t, s.Flush(t.Context()), "once is enough")
@@ -186,7 +178,7 @@ func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
 	s := begun(t)
 	s.succeed()
-	a := archive.New(s.store, keys)
+	a := s.backups()
 	of, head := s.newest()
 	require.ErrorIs(t, a.End(t.Context(), of, head, "others", format.Ending{Successor: 2, Nonce: "another", At: time.Now()}), archive.ErrEnded)
 	begin := func(session string) error {
@@ -200,6 +192,13 @@ func TestOfTwoThatCompleteOneEndOneBeginsWhatFollows(t *testing.T) {
 	assert.Equal(t, "theirs", next.Session)
 }
 
+func (s *stand) requireNothingFlushed() {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.Context(), time.Second)
+	defer cancel()
+	require.Error(s, s.Flush(ctx))
+}
+
 // A restore elsewhere signs with a key that this member has not been given yet.
 func TestAWriterAddsNothingToAGenerationThatOneWithAnotherKeyHasEnded(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
@@ -211,12 +210,7 @@ func TestAWriterAddsNothingToAGenerationThatOneWithAnotherKeyHasEnded(t *testing
 			s.run(func(w *Writer) { w.pace.successor = 50 * time.Millisecond })
 			s.awaitStored(s.put("a", "1"))
 			s.putAndFlush("a", "2")
-			builder, err := format.NewSegmentBuilder(other, s.head().Start)
-			require.NoError(t, err)
-			end, err := builder.Finish(format.Source{Session: "theirs", Ends: &format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}})
-			require.NoError(t, err)
-			content, err := io.ReadAll(end.Reader())
-			require.NoError(t, err)
+			end := segment(t, other, s.head().Start, format.Source{Session: "theirs", Ends: &format.Ending{Successor: 2, Nonce: "nonce", At: time.Now()}})
 			begin := func() {
 				require.NoError(t, archive.New(s.store, other).BeginGeneration(t.Context(), archive.Generation{
 					Number: 2, Cluster: clusterID, Parent: 1, Session: "theirs", Created: time.Now(),
@@ -225,7 +219,7 @@ func TestAWriterAddsNothingToAGenerationThatOneWithAnotherKeyHasEnded(t *testing
 			if !late {
 				begin()
 			}
-			s.store.SetContent(archive.SegmentName(1, end.Position), content)
+			s.lay(end)
 			s.put("a", "behind the end")
 			if late {
 				s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "it cannot know")
@@ -235,9 +229,7 @@ func TestAWriterAddsNothingToAGenerationThatOneWithAnotherKeyHasEnded(t *testing
 			assert.Contains(t, s.Facts().Trouble.Message, "gen/000002/generation.json")
 			stored := s.Facts().Stored
 			s.put("a", "even more")
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			require.Error(t, s.Flush(ctx))
+			s.requireNothingFlushed()
 			assert.Equal(t, stored, s.Facts().Stored)
 		})
 	}
@@ -249,7 +241,7 @@ func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *t
 	s.putAndFlush("a", "1")
 	last := s.head().Revision()
 	s.end()
-	a := archive.New(s.store, keys)
+	a := s.backups()
 	full, err := a.PutData(t.Context(), archive.Full{
 		Cluster: "beef", Generation: 1, Revision: last - 1, Next: format.After(last - 1), Time: time.Now().Add(time.Minute),
 		Chain: format.Digest{1}, Last: format.Digest{9}, Reason: "theirs",
@@ -258,12 +250,9 @@ func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *t
 	require.NoError(t, a.Commit(t.Context(), full))
 	before := s.contents()
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
-	assert.Contains(t, s.Facts().Trouble.Message, "is another cluster's: it has backups of cluster beef")
+	s.requireTrouble("is another cluster's: it has backups of cluster beef, and this is " + clusterID)
 	s.put("a", "2")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	require.Error(t, s.Flush(ctx))
+	s.requireNothingFlushed()
 	assert.Empty(t, s.Superseded())
 	s.requireThere(before)
 }

@@ -161,7 +161,17 @@ func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
 			return err
 		})
 		end()
-		return func() { w.copied(ctx, f, made, err) }
+		return func() {
+			if w.fulls.making != f {
+				return // it was given up
+			}
+			if err != nil {
+				w.dropFull(ctx, err)
+				return
+			}
+			f.copied, f.Hash = made, made.hash
+			w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", made.held).Msg("backups: the database was copied")
+		}
 	})
 }
 
@@ -264,19 +274,6 @@ func (w *Writer) replace(damaged error) {
 // silentUpload is how long nothing is told of an upload.
 const silentUpload = 30 * time.Second
 
-// copied goes on once the database is in the spool.
-func (w *Writer) copied(ctx context.Context, f *full, copied *copied, err error) {
-	if w.fulls.making != f {
-		return // it was given up
-	}
-	if err != nil {
-		w.dropFull(ctx, err)
-		return
-	}
-	f.copied, f.Hash = copied, copied.hash
-	w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", copied.held).Msg("backups: the database was copied")
-}
-
 // storeFull uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
 // before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
 func (w *Writer) storeFull(ctx context.Context) {
@@ -313,14 +310,14 @@ func (w *Writer) storeFull(ctx context.Context) {
 	w.job(ctx, unbounded, func(patient context.Context) func() {
 		var stored archive.Full
 		err := w.whileThereIsRoom(patient, func(ctx context.Context) (err error) {
-			if stored, err = copied.put(ctx, w.archive, making); err == nil && opens { // uploading takes long
+			if stored, err = copied.put(ctx, w.options.Archive, making); err == nil && opens { // uploading takes long
 				err = w.mayOpen(ctx, stored, behind)
 			}
 			if err == nil {
-				err = w.archive.Commit(ctx, stored)
+				err = w.options.Archive.Commit(ctx, stored)
 			}
 			if err == nil {
-				err = w.archive.Open(ctx, generation, stored, stored.Session)
+				err = w.options.Archive.Open(ctx, generation, stored, stored.Session)
 			}
 			if err == nil {
 				_ = steady.Remove(ctx, copied.path) // whoever forgets the copy removes what is left
@@ -365,11 +362,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	}
 	w.succeeded(aboutFull)
 	f.Full = stored
-	w.finished(ctx, f, time.Since(f.begun))
-}
-
-// finished notes a full that is in the store.
-func (w *Writer) finished(ctx context.Context, f *full, took time.Duration) {
+	took := time.Since(f.begun)
 	done := FullDone{Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Reason: f.Reason}
 	w.statistic.LastFull, w.remote.newest, w.fulls.behind = &done, done.Name, f.Next
 	if w.core.State != opening {
@@ -429,7 +422,7 @@ var errOvertaken = errors.New("another member goes on with the backups")
 // the older of the two: while it was made, another member may have begun one, or gone on with the one before. To end that is for the
 // member that writes.
 func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.Position) error {
-	head, err := w.archive.Head(ctx, full.Generation)
+	head, err := w.options.Archive.Head(ctx, full.Generation)
 	switch {
 	case archive.NotVerified(err), err == nil && head.Damaged != nil: // nobody goes on from there
 		return nil

@@ -30,13 +30,15 @@ func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
 		done := s.full()
 		assert.GreaterOrEqual(t, done.Revision, last)
 		assert.Equal(t, "asked for", done.Reason)
+		assert.NotEqual(t, done.Name, s.full().Name, "one of the same revision, within a second, has a name of its own")
 	}
+	assert.Zero(t, s.Facts().Failures)
 	s.awaitStored(s.put("a", "last"))
 	s.requireWhole()
-	chain := s.chains()[0]
-	require.Len(t, chain.Fulls, 4)
-	assert.False(t, chain.Fulls[3].BeginsChain())
-	assert.Equal(t, chain.Fulls[3].Revision, s.requireAllKept().Full.Revision)
+	chain := s.history().Chains[0]
+	require.Len(t, chain.Fulls, 7)
+	assert.False(t, chain.Fulls[6].BeginsChain())
+	assert.Equal(t, chain.Fulls[6].Revision, s.requireAllKept().Full.Revision)
 	_, _, path := kept(t, s.store, archive.Target{Revision: chain.Fulls[1].Revision - 1})
 	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)
 }
@@ -94,47 +96,38 @@ func TestFullsAreMadeByScheduleAndWhenOneWasMissed(t *testing.T) {
 	s.requireChains(1)
 }
 
-func TestFullsOfOneRevisionWithinASecondHaveNamesOfTheirOwn(t *testing.T) {
-	s := begun(t)
-	first := s.full()
-	second := s.full()
-	assert.NotEqual(t, first.Name, second.Name)
-	assert.Zero(t, s.Facts().Failures)
-	s.requireChains(1)
-}
-
+// Its data are put once, even if the manifest cannot be.
 func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
-	s := begun(t)
-	copies := func() int { return strings.Count(s.log.String(), "the database was copied") }
-	before := copies()
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrUnreachable, Times: 2})
-	s.full()
-	assert.EqualValues(t, 2, s.Facts().Failures)
-	assert.Equal(t, before+1, copies())
-	s.requireChains(1)
-}
-
-func TestAManifestThatCannotBeStoredIsPutAgainForTheDataThatAreThere(t *testing.T) {
-	for how, room := range map[string]error{"as it is": nil, "sealed": ErrSpoolFull} {
-		t.Run(how, func(t *testing.T) {
-			s := newStand(t)
-			s.run(func(s *Writer) {
+	for name, is := range map[string]struct {
+		after int // requests
+		room  error
+	}{
+		"its data":             {0, nil},
+		"its manifest":         {1, nil},
+		"its data, sealed":     {0, ErrSpoolFull},
+		"its manifest, sealed": {1, ErrSpoolFull},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStand(t).run(func(s *Writer) {
 				s.room = func(size int64) error {
 					if size != most && size >= 16<<10 { // no segment's, but the database's
-						return room
+						return is.room
 					}
 					return nil
 				}
 			})
-			s.awaitStored(s.put("a", "1"))
-			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: 1, Err: memory.ErrUnreachable, Times: 2})
+			s.putAndFlush("a", "1")
+			copies := func() int { return strings.Count(s.log.String(), "the database was copied") }
+			before := copies()
+			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", After: is.after, Err: memory.ErrUnreachable, Times: 2})
 			done := s.full()
 			assert.EqualValues(t, 2, s.Facts().Failures)
-			history, err := archive.New(s.store, keys).History(t.Context())
-			require.NoError(t, err)
-			assert.Len(t, history.Newest().Fulls, 2)
-			assert.Equal(t, done.Name, history.Newest().Fulls[1].Name())
-			assert.Empty(t, history.Newest().Orphans, "the data were put once")
+			assert.Equal(t, before+1, copies())
+			history := s.history()
+			require.Len(t, history.Fulls, 2)
+			assert.Equal(t, done.Name, history.Fulls[1].Name())
+			assert.Empty(t, history.Orphans)
+			s.requireChains(1)
 			s.requireAllKept()
 		})
 	}
@@ -200,7 +193,7 @@ func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	go func() { _, _ = s.FullNow(t.Context(), "asked for") }()
+	s.asked()
 	s.eventually(storesItsCopy, "it is copied")
 	s.closesTransactions()
 	require.NoError(t, s.etcd.Server.Backend().Defrag(), "which waits for every open transaction")
@@ -208,8 +201,7 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 }
 
 func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
-	s := newStand(t)
-	s.run(func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
+	s := newStand(t).run(func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	stored := time.Now()
 	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.knows }, "what is known is old")
@@ -218,25 +210,18 @@ func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
 	s.requireChains(1)
 }
 
-// refusing is a gate that somebody tries to close while a full holds it.
-type refusing struct {
-	shared.Gate
-	told chan string
-}
-
-func (r *refusing) Begin(ctx context.Context, what string) (func(), error) {
-	end, err := r.Gate.Begin(ctx, what)
-	_, busy := r.Close("a defragmentation")
-	r.told <- busy.Error()
-	return end, err
-}
-
 func TestADefragmentationIsToldThatItWaitsForAFullBackup(t *testing.T) {
 	s := newStand(t)
-	gate := &refusing{told: make(chan string, 1)}
-	s.options.Gate = gate
+	told := make(chan string, 1)
+	var is shared.Gate
+	s.options.Gate = gate(func(ctx context.Context, what string) (func(), error) {
+		end, err := is.Begin(ctx, what)
+		_, busy := is.Close("a defragmentation")
+		told <- busy.Error()
+		return end, err
+	})
 	s.run()
-	assert.Regexp(t, `^the database is being read: wait for the end of a full backup \(since [0-9:]+Z\)$`, <-gate.told)
+	assert.Regexp(t, `^the database is being read: wait for the end of a full backup \(since [0-9:]+Z\)$`, <-told)
 }
 
 func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
@@ -297,13 +282,7 @@ func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
 			s.awaitStored(s.put("a", "1"))
 			s.store.Inject(memory.Fault{Op: memory.Put, Prefix: prefix, Hang: true})
 			s.put("a", "2")
-			asked := make(chan error, 1)
-			go func() {
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				_, err := s.FullNow(ctx, "asked for")
-				asked <- err
-			}()
+			asked := s.asked()
 			s.eventually(until, "it is copied")
 			short.Store(true)
 			require.ErrorIs(t, <-asked, ErrSpoolFull)
@@ -382,10 +361,9 @@ func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing
 // requireNothingLoose says that every segment comes behind the first full.
 func (s *stand) requireNothingLoose() {
 	s.Helper()
-	history, err := archive.New(s.store, keys).History(s.Context())
-	require.NoError(s, err)
-	for _, object := range history.Newest().Objects {
-		assert.Greater(s, object.Start.Revision, history.Newest().Fulls[0].Revision, "a segment that nothing leads to")
+	history := s.history()
+	for _, object := range history.Objects {
+		assert.Greater(s, object.Start.Revision, history.Fulls[0].Revision, "a segment that nothing leads to")
 	}
 }
 
@@ -395,12 +373,8 @@ func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
 	between := s.put("a", "1")
 	s.put("a", "2")
-	asked, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	go func() { _, _ = s.FullNow(asked, "asked for") }()
-	s.eventually(func(f Facts) bool {
-		return f.Fulls == 2 || f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
-	}, "the database is copied")
+	s.asked()
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 || waitsForSegments(f) }, "the database is copied")
 	s.end()
 	s.store.Heal()
 	s.run()
@@ -432,12 +406,14 @@ func (c *cluster) slowly(member int) (stored func()) {
 	return c.pauses[member].pause(false)
 }
 
-func storesItsCopy(f Facts) bool {
-	return f.FullRunning != nil && f.FullRunning.Doing == "stores the copy"
-}
+var (
+	storesItsCopy    = does("stores the copy")
+	waitsForSegments = does("waits until what is before it is stored")
+)
 
-func waitsForSegments(f Facts) bool {
-	return f.FullRunning != nil && f.FullRunning.Doing == "waits until what is before it is stored"
+// does tells whether that is what is done about a full.
+func does(what string) func(Facts) bool {
+	return func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == what }
 }
 
 // The first full of all takes longer than the others wait for it, so another member makes one, too.
@@ -537,7 +513,7 @@ func TestAMemberThatIsKilledWhileItBeginsAChainPreservesNothing(t *testing.T) {
 	c.requireEventuallyStored(c.put("a", "perhaps within the full already"))
 	c.requireEventuallyStored(c.put("a", "1"))
 	require.NoError(t, member.Flush(t.Context()))
-	require.NotEmpty(t, member.segmentsOf(member.options.SpoolDir), "where to go on")
+	require.NotEmpty(t, segmentsIn(t, member.options.SpoolDir), "where to go on")
 	c.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	capturesAfter := func(interval time.Duration) {
 		member.do(func() { member.Writer.options.Interval = interval })

@@ -15,7 +15,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
@@ -23,6 +22,7 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
+	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/cmd/suites/etcdtest"
 	"etcd-wrapper/internal/logtest"
 )
@@ -100,7 +100,7 @@ func (s *stand) make() (*Writer, error) {
 	options := s.options
 	options.Session = cmp.Or(options.Session, archive.NewSession())
 	if options.Archive == nil {
-		options.Archive = archive.New(s.store, keys)
+		options.Archive = s.backups()
 	}
 	return New(options)
 }
@@ -169,6 +169,13 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
 }
 
+// requireTrouble says that it is told what is wrong.
+func (s *stand) requireTrouble(says string) {
+	s.Helper()
+	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
+	assert.Contains(s, s.Facts().Trouble.Message, says)
+}
+
 // closesTransactions waits for a capture that may be under way.
 func (s *stand) closesTransactions() {
 	s.Helper()
@@ -181,23 +188,8 @@ func (s *stand) awaitStored(revision int64) {
 	s.eventually(func(f Facts) bool { return f.Stored >= revision }, "the revision is stored")
 }
 
-// rows are those of a database file.
-func rows(t *testing.T, path string) (found []format.Row) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
-	require.NoError(t, err)
-	defer db.Close()
-	require.NoError(t, db.View(func(tx *bolt.Tx) error {
-		return tx.Bucket([]byte("key")).ForEach(func(k, v []byte) error {
-			found = append(found, format.Row{Key: bytes.Clone(k), Value: bytes.Clone(v)})
-			return nil
-		})
-	}))
-	return found
-}
-
 // current are the rows of etcd's database now.
-func (s *stand) current() []format.Row { return rows(s.T, s.copied()) }
+func (s *stand) current() []format.Row { return etcdtest.Rows(s.T, s.copied()) }
 
 // copied is etcd's database as it is now.
 func (s *stand) copied() string {
@@ -231,7 +223,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	require.NoError(t, err)
 	require.NoError(t, file.Truncate(information.Size()-32)) // the digest behind the database
 	require.NoError(t, file.Close())
-	found := rows(t, name)
+	found := etcdtest.Rows(t, name)
 	reading, err := a.Read(t.Context(), path, func(row format.Row) error {
 		found = append(found, format.Row{Key: bytes.Clone(row.Key), Value: bytes.Clone(row.Value)})
 		return nil
@@ -240,30 +232,40 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	return found, reading, path
 }
 
-// requireSame compares without printing megabytes.
-func requireSame(t *testing.T, want, got []format.Row) {
-	t.Helper()
-	for i := range min(len(want), len(got)) {
-		require.Equal(t, want[i].Key, got[i].Key, "row %d", i)
-		require.Equal(t, want[i].Value, got[i].Value, "row %d", i)
-	}
-	require.Len(t, got, len(want))
-}
-
 // requireAllKept says that the store has all that etcd has.
 func (s *stand) requireAllKept() archive.Path {
 	s.Helper()
 	found, _, path := kept(s.T, s.store, archive.Target{})
-	requireSame(s.T, s.current(), found)
+	etcdtest.RequireSameRows(s.T, s.current(), found)
 	return path
 }
 
-// chains are those of the newest generation.
-func (s *stand) chains() []archive.Chain {
+// backups are those in the store.
+func (s *stand) backups() *archive.Archive { return archive.New(s.store, keys) }
+
+// history is that of the newest generation.
+func (s *stand) history() *archive.Generational {
 	s.Helper()
-	history, err := archive.New(s.store, keys).History(s.Context())
+	history, err := s.backups().History(s.Context())
 	require.NoError(s, err)
-	return history.Newest().Chains
+	return history.Newest()
+}
+
+// asked is the answer to who asks for a full.
+func (s *stand) asked() <-chan error {
+	answer := make(chan error, 1)
+	go func() { _, err := s.FullNow(s.Context(), "asked for"); answer <- err }()
+	return answer
+}
+
+// frozen is etcd as somebody sees it who hears of nothing that comes after this moment.
+func (s *stand) frozen(who capture.Identity) Etcd {
+	s.Helper()
+	who.ClusterID = Server(s.etcd.Server).ClusterID()
+	etcd, err := capture.OpenClosed(s.copied(), who)
+	require.NoError(s, err)
+	s.Cleanup(func() { _ = etcd.Close() })
+	return etcd
 }
 
 // full has one made.
@@ -284,7 +286,7 @@ func (s *stand) requireWhole() {
 
 func (s *stand) requireChains(count int) {
 	s.Helper()
-	assert.Len(s, s.chains(), count)
+	assert.Len(s, s.history().Chains, count)
 }
 
 // waits is how many segments wait for the store.

@@ -21,7 +21,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
@@ -139,16 +138,11 @@ func TestNothingThatWasStoredIsLostHoweverOftenTheProcessIsKilled(t *testing.T) 
 	require.NoError(t, err)
 	assert.Len(t, history.Newest().Chains, 1)
 	found, _, path := kept(t, places, archive.Target{})
-	own := rows(t, filepath.Join(dir, "data", "member", "snap", "db"))
-	requireEndsWith(t, found, own[len(own)-20:])
+	own := etcdtest.Rows(t, filepath.Join(dir, "data", "member", "snap", "db"))
+	own = own[len(own)-20:] // the ones before may be compacted in one place and not in the other
+	require.GreaterOrEqual(t, len(found), len(own))
+	etcdtest.RequireSameRows(t, own, found[len(found)-len(own):])
 	assert.GreaterOrEqual(t, path.Revision, stored)
-}
-
-// requireEndsWith compares the last rows; the ones before may be compacted in one place and not in the other.
-func requireEndsWith(t *testing.T, rows, end []format.Row) {
-	t.Helper()
-	require.GreaterOrEqual(t, len(rows), len(end))
-	requireSame(t, end, rows[len(rows)-len(end):])
 }
 
 // What it asked for at that moment happens or not, and nothing is heard of it.
@@ -180,7 +174,7 @@ func (s *stand) died(last int, happens bool) int {
 	calls := len(s.store.Calls())
 	s.end()
 	s.store.Heal()
-	found, err := archive.New(s.store, keys).Find(s.Context(), archive.Target{})
+	found, err := s.backups().Find(s.Context(), archive.Target{})
 	if confirmed > 0 {
 		require.NoError(s, err)
 		assert.GreaterOrEqual(s, found.Revision, confirmed, "what was stored is there, call %d", last)

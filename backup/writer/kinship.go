@@ -70,7 +70,7 @@ func (w *Writer) otherCopy(head archive.Head, how string) error {
 	cluster, number := w.remote.generation.Cluster, w.remote.generation.Number
 	return fmt.Errorf("%w: %s has backups of cluster %s up to revision %d, and %s; what came into the store first goes on; "+
 		"to go on with these data instead start once with --adopt=%s/%d, or point --backup-store at another place; to go on with the backups, move the data directory away",
-		ErrCopied, w.archive, cluster, max(0, head.Revision()), how, cluster, number)
+		ErrCopied, w.options.Archive, cluster, max(0, head.Revision()), how, cluster, number)
 }
 
 // compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ

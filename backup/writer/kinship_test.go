@@ -76,19 +76,8 @@ func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
 // other stores a segment of one row as a member with another history would.
 func (s *stand) other(rows ...format.Row) {
 	s.Helper()
-	a := archive.New(s.store, keys)
-	generation, err := a.GenerationOf(s.Context(), clusterID)
-	require.NoError(s, err)
-	head, err := a.Head(s.Context(), generation.Number)
-	require.NoError(s, err)
-	builder, err := format.NewSegmentBuilder(keys, head.Start)
-	require.NoError(s, err)
-	for _, row := range rows {
-		require.NoError(s, builder.Row(row))
-	}
-	object, err := builder.Finish(format.Source{Member: "1"})
-	require.NoError(s, err)
-	require.NoError(s, archivetest.PutSegment(s.Context(), a, object))
+	object := segment(s.T, keys, s.head().Start, format.Source{Member: "1"}, rows...)
+	require.NoError(s, archivetest.PutSegment(s.Context(), s.backups(), object))
 }
 
 func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testing.T) {
@@ -152,11 +141,9 @@ func (s *stand) write(count int, value string) (last int64) {
 func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
 	for cluster, says := range map[string]string{"beef": "it is cluster " + clusterID + "'s", "": "name no cluster; start the member again while the store answers, or with --adopt=" + clusterID} {
 		t.Run(cluster, func(t *testing.T) {
-			s := newStand(t)
-			s.run()
-			s.putAndFlush("a", "1")
+			s := begun(t)
 			other := s.twin("c0ffee")
-			other.put("a", "1")
+			other.put("first", "value")
 			other.is(cluster, 1)
 			other.run()
 			other.requireUntouched(says, cluster)
@@ -209,12 +196,7 @@ func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
 	copied.eventually(func(f Facts) bool { return f.Role == Writing }, "it has the same rows, as a second member has")
 	last := s.put("a", "of the first")
 	s.awaitStored(last)
-	select {
-	case why := <-copied.Superseded():
-		require.ErrorIs(t, why, ErrCopied)
-	case <-time.After(patience):
-		require.Fail(t, "the copy goes on")
-	}
+	copied.awaitSuperseded(ErrCopied, "--adopt="+clusterID)
 	s.awaitStored(s.put("a", "goes on"))
 	s.requireAllKept()
 }
@@ -248,7 +230,7 @@ func TestAStoreThatNobodyHasUsedIsFoundedWithAnIDOfItsOwn(t *testing.T) {
 	is := s.identified()
 	assert.Len(t, is.Cluster, 32)
 	assert.NotEqual(t, s.options.Etcd.ClusterID(), is.Cluster)
-	first, err := archive.New(s.store, keys).Cluster(t.Context())
+	first, err := s.backups().Cluster(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, is.Cluster, first.Cluster)
 	assert.Equal(t, "shop/etcd", first.Owner)
@@ -271,7 +253,7 @@ func TestAFoundationThatWasCutOffIsCompletedWithTheSameID(t *testing.T) {
 			s.store.Heal()
 			s.run()
 			s.awaitStored(s.put("a", "1"))
-			first, err := archive.New(s.store, keys).Cluster(t.Context())
+			first, err := s.backups().Cluster(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, is.Cluster, first.Cluster)
 		})
@@ -316,7 +298,7 @@ func (s *stand) founded(store *memory.Store, cluster string) archive.Generation 
 func (s *stand) restored() {
 	s.Helper()
 	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
-	require.NoError(s, archive.New(s.store, keys).BeginGeneration(s.Context(), next))
+	require.NoError(s, s.backups().BeginGeneration(s.Context(), next))
 }
 
 func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
@@ -326,8 +308,7 @@ func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
 	s.is(clusterID, 2)
 	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
-	assert.Contains(t, s.Facts().Trouble.Message, "put its generation.json back")
+	s.requireTrouble("put its generation.json back")
 }
 
 func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
@@ -335,7 +316,7 @@ func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
 	s.is(clusterID, 3)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
-	generation, err := archive.New(s.store, keys).GenerationOf(t.Context(), clusterID)
+	generation, err := s.backups().GenerationOf(t.Context(), clusterID)
 	require.NoError(t, err)
 	assert.Equal(t, 3, generation.Number)
 }
@@ -348,10 +329,10 @@ func TestWhatWaitsIsGoneOnWithBehindACompaction(t *testing.T) {
 	s.BeforeCompaction(t.Context())
 	s.end()
 	s.compact(s.put("a", "meanwhile"))
-	waited := s.segmentsOf(s.options.SpoolDir)
+	waited := segmentsIn(t, s.options.SpoolDir)
 	_, err := s.make()
 	require.NoError(t, err)
-	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
+	assert.Equal(t, waited, segmentsIn(t, s.options.SpoolDir))
 }
 
 // with has what follows sealed with keys.
@@ -383,11 +364,11 @@ func TestSignedBackupsGetNothingWithoutASignature(t *testing.T) {
 	require.NoError(t, history.Newest().Chains[0].PastEnd)
 }
 
-// segmentsOf are the names of those in a spool.
-func (s *stand) segmentsOf(dir string) (names []string) {
-	s.Helper()
+// segmentsIn are the names of those in a spool.
+func segmentsIn(t *testing.T, dir string) (names []string) {
+	t.Helper()
 	found, err := os.ReadDir(filepath.Join(dir, "segments"))
-	require.NoError(s, err)
+	require.NoError(t, err)
 	for _, entry := range found {
 		names = append(names, entry.Name())
 	}
@@ -409,15 +390,15 @@ func waitingStand(t *testing.T) *stand {
 // After a restore nobody else may have what waited.
 func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	s := waitingStand(t)
-	waited := s.segmentsOf(s.options.SpoolDir)
+	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)
 	again, err := s.make()
 	require.NoError(t, err)
 	assert.Zero(t, again.Facts().SpoolBytes)
-	assert.Empty(t, s.segmentsOf(s.options.SpoolDir))
+	assert.Empty(t, segmentsIn(t, s.options.SpoolDir))
 	kept := disk.PreservedCopies(s.options.SpoolDir)
 	require.Len(t, kept, 1)
-	assert.Equal(t, waited, s.segmentsOf(kept[0].Path))
+	assert.Equal(t, waited, segmentsIn(t, kept[0].Path))
 	assert.Contains(t, s.log.String(), "what waited for the store belongs to other data, and is preserved")
 	assert.Contains(t, s.log.String(), kept[0].Path)
 }
@@ -425,12 +406,12 @@ func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 // On a full volume, say: what is captured next must not come in its place.
 func TestNoBackupsAreMadeWhereWhatWaitedCannotBePreserved(t *testing.T) {
 	s := waitingStand(t)
-	waited := s.segmentsOf(s.options.SpoolDir)
+	waited := segmentsIn(t, s.options.SpoolDir)
 	s.is(clusterID, 2)
 	moved := s.options.SpoolDir + strings.Repeat("d", 255-len(".aside-20260102T110000.000Z")-len("spool")+1)
 	require.NoError(t, os.Rename(s.options.SpoolDir, moved)) // with more behind it the name would be too long
 	s.options.SpoolDir = moved
 	_, err := s.make()
 	require.ErrorContains(t, err, "cannot preserve")
-	assert.Equal(t, waited, s.segmentsOf(s.options.SpoolDir))
+	assert.Equal(t, waited, segmentsIn(t, s.options.SpoolDir))
 }

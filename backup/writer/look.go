@@ -87,22 +87,17 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 	case w.core.State == beginning:
 		// the look began before the chain did that is about to be stored
 	default:
-		w.identified(seen)
+		if w.remote.generation.Number == 0 {
+			w.options.Log.Info().Stringer("store", w.options.Archive).Str("cluster", seen.generation.Cluster).Str("owner", seen.generation.Owner).
+				Int("generation", seen.generation.Number).Msg("backups: " + seen.abilities.String())
+		}
+		if seen.vet {
+			w.remote.vetted = time.Now()
+		}
+		w.identity, w.remote.abilities, w.remote.generation = seen.own, seen.abilities, seen.generation
 		w.observe(ctx)
 		w.compared(ctx, seen.head, err)
 	}
-}
-
-func (w *Writer) identified(seen found) {
-	if w.remote.generation.Number == 0 {
-		w.options.Log.Info().Stringer("store", w.archive).Str("cluster", seen.generation.Cluster).Str("owner", seen.generation.Owner).
-			Int("generation", seen.generation.Number).Msg("backups: " + seen.abilities.String())
-	}
-	w.identity = seen.own
-	if seen.vet {
-		w.remote.vetted = time.Now()
-	}
-	w.remote.abilities, w.remote.generation = seen.abilities, seen.generation
 }
 
 // compared compares the end of the chain with this member's data.
@@ -239,8 +234,7 @@ func (w *Writer) tellRefused(why error) *trouble {
 }
 
 func (w *Writer) takeOver() {
-	w.chain.tail = nil
-	w.remote.after = time.Time{}
+	w.chain.tail, w.remote.after = nil, time.Time{}
 	w.options.Log.Warn().Time("since", w.remote.looked.at).Msg("backups: those of the leader have not grown for a while, so this member writes them")
 }
 
@@ -310,7 +304,7 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 	w.remote.heard = time.Now()
 	number := w.remote.generation.Number
 	w.job(ctx, successorPatience, func(patient context.Context) func() {
-		next, err := w.archive.Successor(patient, number)
+		next, err := w.options.Archive.Successor(patient, number)
 		switch {
 		case archive.NotVerified(err):
 			return func() { w.remote.vetted = time.Time{} } // the next upload is the first to need it
@@ -328,7 +322,7 @@ const successorPatience = 30 * time.Second
 func (w *Writer) successor(number int) error {
 	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; "+
 		"what is only here can be exported from the data directory; to go on with it, point --backup-store at another place",
-		ErrSucceeded, number, w.archive, w.identity.Generation, w.identity.Cluster, w.options.Etcd.Revision(), max(0, w.remote.stored.Revision-1))
+		ErrSucceeded, number, w.options.Archive, w.identity.Generation, w.identity.Cluster, w.options.Etcd.Revision(), max(0, w.remote.stored.Revision-1))
 }
 
 // endHere gives up what is under way, and has etcd closed.

@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer/capture"
@@ -75,13 +76,14 @@ func (p *pausing) awaitInside(t *testing.T) {
 	require.Eventually(t, func() bool { return p.inside.Load() == 1 }, patience, poll, "an upload is paused")
 }
 
-// newCluster has all of its members run.
+// newCluster has all of its members run, and its leader has stored something.
 func newCluster(t *testing.T, size int) *cluster {
 	t.Helper()
 	c := newMembers(t, size)
 	for _, member := range c.members {
 		member.run()
 	}
+	c.requireEventuallyStored(c.put("a", "1"))
 	return c
 }
 
@@ -105,12 +107,11 @@ func newMembers(t *testing.T, size int) *cluster {
 }
 
 // pausedMember is the only one of a cluster that has stored something, and stops at its next upload.
-func pausedMember(t *testing.T) (c *cluster, member *stand, resume func()) {
+func pausedMember(t *testing.T, after bool) (c *cluster, member *stand, resume func()) {
 	t.Helper()
 	c = newCluster(t, 1)
-	c.requireEventuallyStored(c.put("a", "1"))
 	require.NoError(t, c.members[0].Flush(t.Context()))
-	return c, c.members[0], c.pauses[0].pause(false)
+	return c, c.members[0], c.pauses[0].pause(after)
 }
 
 // requireOneChain says that the store has one chain with everything in it.
@@ -125,7 +126,7 @@ func (c *cluster) requireOneChain() {
 func (c *cluster) requireEventuallyStored(revision int64) {
 	c.Helper()
 	require.Eventually(c, func() bool {
-		head, err := archive.New(c.store, keys).Head(c.Context(), 1)
+		head, err := c.backups().Head(c.Context(), 1)
 		return err == nil && !head.Empty() && head.Revision() >= revision
 	}, patience, poll, "the chain has revision %d", revision)
 }
@@ -157,7 +158,6 @@ func (c *cluster) asked(op memory.Op) (times int) {
 // A listing costs a dozen times as much as a read, and there may be a thousand members that look every ten seconds.
 func TestAMemberThatWatchesListsNothingWhileTheChainHasAll(t *testing.T) {
 	c := newCluster(t, 2)
-	c.requireEventuallyStored(c.put("a", "1"))
 	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored == 2 }, "it has seen that")
 	lists, reads := c.asked(memory.List), c.asked(memory.Get)
 	require.Eventually(t, func() bool { return c.asked(memory.Get) >= reads+2 }, patience, poll, "it looks")
@@ -177,7 +177,6 @@ func TestANewLeaderGoesOnWhereTheOldOneEnded(t *testing.T) {
 
 func TestOthersTakeOverWhenTheLeaderDoesNotWriteAndStepBackWhenItDoes(t *testing.T) {
 	c := newCluster(t, 2)
-	c.requireEventuallyStored(c.put("a", "1"))
 	resume := c.pauses[0].pause(false)
 	c.put("a", "2") // there is something to add when they look
 	require.Eventually(t, func() bool { c.put("a", "3"); return c.members[1].Facts().Role == Writing }, patience, poll)
@@ -191,7 +190,6 @@ func TestAWriterThatIsPausedAcrossItsUploadNeitherLosesNorDoublesRows(t *testing
 	for name, after := range map[string]bool{"before it arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 2)
-			c.requireEventuallyStored(c.put("a", "1"))
 			resume := c.pauses[0].pause(after)
 			for c.pauses[0].inside.Load() == 0 {
 				c.put("a", "while it is paused")
@@ -214,7 +212,6 @@ func TestAWriterThatIsPausedAcrossItsUploadNeitherLosesNorDoublesRows(t *testing
 
 func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
 	c := newCluster(t, 2)
-	c.requireEventuallyStored(c.put("a", "1"))
 	c.leader.Store(both)
 	require.Eventually(t, func() bool {
 		c.put("a", "by whoever is first")
@@ -225,68 +222,68 @@ func TestTwoWritersAtOnceMakeOneChain(t *testing.T) {
 
 // The winner has captured the same rows, and looked at users a moment before one was added.
 func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) {
-	c, member, resume := pausedMember(t)
-	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, when it is asked for
-	last := c.put("a", "2")
-	c.addUser("someone")
-	flushed := make(chan error, 1)
-	go func() { flushed <- member.Flush(t.Context()) }()
-	c.pauses[0].awaitInside(t)
-	own := c.current()
-	c.other(own[len(own)-1])
-	resume()
-	require.NoError(t, <-flushed)
+	var last int64
+	c, flushed := raced(t, func(c *cluster) {
+		last = c.put("a", "2")
+		c.addUser("someone")
+	}, func(own []format.Row) []format.Row { return own[len(own)-1:] })
+	require.NoError(t, flushed)
 	_, _, path := kept(t, c.store, archive.Target{})
 	assert.Equal(t, last, path.Revision)
 	c.requireUsers(1)
 	c.requireChains(1)
 }
 
+// raced is a member that writes something, and whose flush brings it after another one has stored rows in its place.
+func raced(t *testing.T, write func(*cluster), theirs func(own []format.Row) []format.Row) (c *cluster, flushed error) {
+	t.Helper()
+	c, member, resume := pausedMember(t, false)
+	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, when it is asked for
+	write(c)
+	done := make(chan error, 1)
+	go func() { done <- member.Flush(t.Context()) }()
+	c.pauses[0].awaitInside(t)
+	c.other(theirs(c.current())...)
+	resume()
+	return c, <-done
+}
+
 // A restore could begin with such a full, and would find no segment that goes on from it.
 func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
-	c, member, resume := pausedMember(t)
+	c, member, resume := pausedMember(t, false)
 	c.put("a", "2")
 	c.pauses[0].awaitInside(t)
-	asked := make(chan FullDone, 1)
-	go func() {
-		done, err := member.FullNow(t.Context(), "asked for")
-		assert.NoError(t, err)
-		asked <- done
-	}()
+	asked := member.asked()
 	member.eventually(waitsForSegments, "the database is copied")
 	c.put("a", "3")
 	own := c.current()
 	c.other(own[len(own)-2:]...)
 	resume()
-	done := <-asked
+	require.NoError(t, <-asked)
 	c.requireEventuallyStored(c.put("a", "4"))
 	require.NoError(t, member.Flush(t.Context()))
 	path := c.requireAllKept()
-	assert.Equal(t, done.Name, path.Full.Name())
+	assert.Equal(t, member.Facts().LastFull.Name, path.Full.Name())
 	c.requireChains(1)
 }
 
 func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 	c := newCluster(t, 2)
-	c.requireEventuallyStored(c.put("a", "1"))
 	member := c.members[0]
 	resume := c.pauses[0].pause(false)
 	defer resume()
 	c.put("a", "2")
 	c.pauses[0].awaitInside(t)
-	asked := make(chan error, 2)
-	ask := func() { _, err := member.FullNow(t.Context(), "asked for"); asked <- err }
-	go ask()
+	asked := member.asked()
 	member.eventually(waitsForSegments, "the database is copied")
-	go ask() // which waits for its turn
+	another := member.asked() // which waits for its turn
 	c.leader.Store(2)
 	require.ErrorIs(t, <-asked, ErrNotWriter)
-	require.ErrorIs(t, <-asked, ErrNotWriter)
+	require.ErrorIs(t, <-another, ErrNotWriter)
 }
 
 func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
-	s := newStand(t)
-	s.run(func(s *Writer) { s.pace.bear = 300 * time.Millisecond })
+	s := newStand(t).run(func(s *Writer) { s.pace.bear = 300 * time.Millisecond })
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied}) // a young etcd still settles its version
 	_, err := s.FullNow(t.Context(), "asked for")
@@ -298,7 +295,6 @@ func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
 
 func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 	c := newCluster(t, 2)
-	c.requireEventuallyStored(c.put("a", "1"))
 	member := c.members[0]
 	c.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
 	c.put("a", "2")
@@ -311,30 +307,20 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 
 // Of two clusters of one configuration, say, whose last rows happen to be the same.
 func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
-	c, member, resume := pausedMember(t)
-	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, when it is asked for
-	c.put("b", "of this one")
-	c.put("c", "of both")
-	flushed := make(chan error, 1)
-	go func() { flushed <- member.Flush(t.Context()) }()
-	c.pauses[0].awaitInside(t)
-	own := c.current()
-	theirs := own[len(own)-2:]
-	theirs[0].Value = []byte("of the other one")
-	c.other(theirs...)
-	resume()
-	require.ErrorContains(t, <-flushed, "another copy of these data")
-	member.eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
+	c, flushed := raced(t, func(c *cluster) {
+		c.put("b", "of this one")
+		c.put("c", "of both")
+	}, func(own []format.Row) []format.Row {
+		own[len(own)-2].Value = []byte("of the other one")
+		return own[len(own)-2:]
+	})
+	require.ErrorContains(t, flushed, "another copy of these data")
+	c.members[0].eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
 }
 
 // lagging is etcd as a member sees it that is slow to apply what the leader has: it stays where it is at this moment.
 func (s *stand) lagging() Etcd {
-	s.Helper()
-	is := Server(s.etcd.Server)
-	etcd, err := capture.OpenClosed(s.copied(), capture.Identity{MemberID: "2", ClusterID: is.ClusterID(), Term: is.Term()})
-	require.NoError(s, err)
-	s.Cleanup(func() { _ = etcd.Close() })
-	return etcd
+	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Term()})
 }
 
 // It has the same rows on its way as the one that writes, and leases and users that are older.
@@ -414,12 +400,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 
 // paused is etcd as a leader of the term before sees it that was paused at this moment: it hears of nothing that comes.
 func (s *stand) paused() Etcd {
-	s.Helper()
-	is := Server(s.etcd.Server)
-	etcd, err := capture.OpenClosed(s.copied(), capture.Identity{MemberID: "1", ClusterID: is.ClusterID(), Leader: true, Term: is.Term() - 1})
-	require.NoError(s, err)
-	s.Cleanup(func() { _ = etcd.Close() })
-	return etcd
+	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Term() - 1})
 }
 
 func (s *stand) addUser(name string) {
@@ -453,13 +434,19 @@ func (s *stand) storeAUser() {
 	s.requireUsers(1)
 }
 
-func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
+// past is a leader of the term before that wakes up after the store was told of a user, and is about to run.
+func past(t *testing.T) *stand {
+	t.Helper()
 	s := begun(t)
-	past := s.paused()
+	paused := s.paused()
 	s.storeAUser()
+	s.options.Etcd, s.options.SpoolDir = paused, filepath.Join(t.TempDir(), "spool")
+	return s
+}
 
+func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
+	s := past(t)
 	before := s.names()
-	s.options.Etcd, s.options.SpoolDir = past, filepath.Join(t.TempDir(), "spool")
 	s.run(slowToHear)
 	s.eventually(func(f Facts) bool { return f.Role == Watching && f.Stored > 0 }, "it notices")
 	require.ErrorIs(t, s.Flush(t.Context()), ErrNotWriter)
@@ -516,11 +503,7 @@ func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.
 
 // A volume that was put back, to when there were as many revisions: nobody else leads.
 func TestALeaderWhoseTermIsBehindGoesOnWhenItHearsOfNobody(t *testing.T) {
-	s := begun(t)
-	past := s.paused()
-	s.storeAUser()
-	s.options.Etcd, s.options.SpoolDir = past, filepath.Join(t.TempDir(), "spool")
-	s.run()
+	s := past(t).run()
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Segments > 0 }, "it writes")
 	s.requireUsers(0)
 }

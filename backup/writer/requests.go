@@ -116,7 +116,7 @@ func (w *Writer) releases() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
 	}
-	builder, err := format.NewSegmentBuilder(w.keys, *w.chain.tail)
+	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
 	if err == nil {
 		err = w.wait(builder, format.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
 	}

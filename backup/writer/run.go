@@ -12,7 +12,17 @@ import (
 
 // New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.
 func New(options Options) (*Writer, error) {
-	waiting, err := openSpool(options)
+	spool, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
+	if err != nil {
+		return nil, err
+	}
+	older, err := spool.Newest()
+	if older != nil {
+		useless = append(useless, older)
+	}
+	for _, reason := range useless {
+		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is moved away, and is taken from the database again")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -23,11 +33,12 @@ func New(options Options) (*Writer, error) {
 		options.Gate = unlocked{}
 	}
 	w := &Writer{
-		options: options, archive: options.Archive, keys: options.Archive.Keys(), pace: usual, reader: capture.NewReader(options.Etcd.Backend),
-		spool: waiting, room: waiting.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
+		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend),
+		spool: spool, room: spool.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
 		merging: merging{merger: retention.NewMerger(options.Archive, options.Now)},
 	}
 	w.work = w.actions()
+	w.retake()
 	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
 	if w.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
 		return nil, err
@@ -39,7 +50,7 @@ func New(options Options) (*Writer, error) {
 		return nil, err
 	}
 	w.legal = statemachine.NewLegality(Table, w.core.State)
-	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: waiting.Bytes()})
+	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()})
 	return w, nil
 }
 
@@ -53,22 +64,6 @@ func (w *Writer) inherit(former *Writer) {
 	if w.remote.generation.Number != 0 {
 		w.core.State, w.core.Facts.creates = aligning, was.abilities.CreateIfAbsent
 	}
-}
-
-// openSpool takes up the newest that waits.
-func openSpool(options Options) (*Spool, error) {
-	waiting, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
-	if err != nil {
-		return nil, err
-	}
-	older, err := waiting.Newest()
-	if older != nil {
-		useless = append(useless, older)
-	}
-	for _, reason := range useless {
-		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is moved away, and is taken from the database again")
-	}
-	return waiting, err
 }
 
 // Run makes backups until ctx ends, and returns when nothing of it goes on any more, which may take as long as a request to

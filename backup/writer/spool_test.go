@@ -10,28 +10,35 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/internal/disk"
 )
 
 const spoolLimit = 1 << 20
 
-// made is a segment of one row.
+// segmentAt is a segment of one row.
 func segmentAt(t *testing.T, start format.Start) format.Object {
 	t.Helper()
-	builder, err := format.NewSegmentBuilder(keys, start)
+	return segment(t, keys, start, format.Source{}, formattest.Row(start.Position.Revision, 0, "value"))
+}
+
+// segment is one of rows that goes on from a start.
+func segment(t *testing.T, by *format.Keys, start format.Start, source format.Source, rows ...format.Row) format.Object {
+	t.Helper()
+	builder, err := format.NewSegmentBuilder(by, start)
 	require.NoError(t, err)
-	key := mvcc.RevToBytes(mvcc.Revision{Main: start.Position.Revision}, mvcc.NewRevBytes())
-	require.NoError(t, builder.Row(format.Row{Key: key, Value: []byte("value")}))
-	require.NoError(t, builder.Marker(format.Marker{Revision: start.Position.Revision, Time: time.Unix(1, 0)}))
-	object, err := builder.Finish(format.Source{Member: "1"})
+	for _, row := range rows {
+		require.NoError(t, builder.Row(row))
+		require.NoError(t, builder.Marker(format.Marker{Revision: builder.End(), Time: time.Unix(1, 0)}))
+	}
+	object, err := builder.Finish(source)
 	require.NoError(t, err)
 	return object
 }
 
-// chain is so many segments from revision 5 on.
+// segmentsInOrder are so many segments from revision 5 on.
 func segmentsInOrder(t *testing.T, count int) (objects []format.Object) {
 	t.Helper()
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(4), Before: format.Seed("c", 1, 4)}
@@ -105,6 +112,13 @@ func TestWhatIsThereIsForItsOwnerAlone(t *testing.T) {
 func TestSegmentsAreRemovedUpToAPosition(t *testing.T) {
 	dir, objects := t.TempDir(), segmentsInOrder(t, 3)
 	s := filledSpool(t, dir, objects)
+	require.NoError(t, s.Stored(objects[1].Position))
+	assert.Equal(t, []int64{7}, positions(s))
+	assert.Equal(t, objects[2].Size(), s.Bytes())
+	started, _ := openAgain(t, dir)
+	assert.Equal(t, []int64{6, 7}, positions(started), "a process that starts while the store is away goes on from there")
+	require.NoError(t, s.Rewind(objects[1].Position))
+	assert.Equal(t, []int64{6, 7}, positions(s), "the store has lost it")
 	require.NoError(t, s.Rewind(objects[2].Position))
 	assert.Equal(t, []int64{7}, positions(s))
 	assert.Equal(t, objects[2].Size(), s.Bytes())
@@ -156,11 +170,7 @@ func TestWhatWasTornIsPreserveAndWhatItWasToFollowToo(t *testing.T) {
 func beside(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	for _, kept := range disk.PreservedCopies(dir) {
-		found, err := os.ReadDir(filepath.Join(kept.Path, "segments"))
-		require.NoError(t, err)
-		for _, entry := range found {
-			names = append(names, entry.Name())
-		}
+		names = append(names, segmentsIn(t, kept.Path)...)
 	}
 	return names
 }

@@ -243,30 +243,15 @@ var written = []entry{
 }
 
 // Elsewhere is the answer to an event where the table has no row.
-var Elsewhere = []statemachine.Default{
-	{On: tick, Answer: statemachine.Reject, Why: "every state has work"},
-	{On: elected, Answer: statemachine.Reject, Why: "every state answers it"},
-	{On: deposed, Answer: statemachine.Reject, Why: "every state answers it"},
-	{On: stalled, Answer: statemachine.Reject, Why: "only a member that watches counts"},
-	{On: nothingBegun, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: chainFound, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: noChain, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: endDamaged, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: refused, Answer: statemachine.Ignore, Why: "the generation has ended"},
-	{On: storeAhead, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: emptied, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: surpassed, Answer: statemachine.Ignore, Why: "the look began before the chain did"},
-	{On: succeeded, Answer: statemachine.Ignore, Why: "it is known"},
-	{On: expired, Answer: statemachine.Ignore, Why: "the store is looked at already"},
-	{On: storeLost, Answer: statemachine.Ignore, Why: "the store is looked at already"},
-	{On: collided, Answer: statemachine.Ignore, Why: "the store is looked at already"},
-	{On: spoolLost, Answer: statemachine.Ignore, Why: "the database is read again in any case"},
-	{On: broken, Answer: statemachine.Reject, Why: "only a member that writes can tell"},
-	{On: named, Answer: statemachine.Reject, Why: "only a chain that is opened begins"},
-	{On: chainBegun, Answer: statemachine.Ignore, Why: "the full snapshot was given up"},
-	{On: overtaken, Answer: statemachine.Ignore, Why: "the full snapshot was given up"},
-	{On: fullLost, Answer: statemachine.Ignore, Why: "there is a chain without it"},
-}
+var Elsewhere = statemachine.RejectElsewhere(Table,
+	statemachine.Late{Why: "the look began before the chain did", On: []Event{nothingBegun, chainFound, noChain, endDamaged, storeAhead, emptied, surpassed}},
+	statemachine.Late{Why: "the generation has ended", On: []Event{refused}},
+	statemachine.Late{Why: "it is known", On: []Event{succeeded}},
+	statemachine.Late{Why: "the store is looked at already", On: []Event{expired, storeLost, collided}},
+	statemachine.Late{Why: "the database is read again in any case", On: []Event{spoolLost}},
+	statemachine.Late{Why: "the full snapshot was given up", On: []Event{chainBegun, overtaken}},
+	statemachine.Late{Why: "there is a chain without it", On: []Event{fullLost}},
+)
 
 // Drawing is how the writer is drawn.
 var Drawing = statemachine.Drawing{

@@ -39,18 +39,7 @@ func TestEveryStateIsReachedAndLeadsToWriting(t *testing.T) {
 
 // The vocabulary is what the table uses and no more.
 func TestNoWordIsForgotten(t *testing.T) {
-	guards, actions := map[Guard]bool{}, map[Action]bool{}
-	for _, row := range Table {
-		guards[row.When] = true
-		for _, action := range row.Do {
-			actions[action] = true
-		}
-		assert.Contains(t, tested.Events(), row.On)
-		assert.NotEmpty(t, row.Why)
-	}
-	delete(guards, always)
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(conditions)), slices.Collect(maps.Keys(guards)))
-	assert.ElementsMatch(t, slices.Collect(maps.Keys((&Writer{}).actions())), slices.Collect(maps.Keys(actions)))
+	tested.AssertVocabulary(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
 }
 
 func TestTheCommittedFilesAreTheTables(t *testing.T) {

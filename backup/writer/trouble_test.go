@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -57,7 +56,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			require.NoError(t, s.Flush(t.Context()))
 			assert.Equal(t, last, s.Facts().Stored)
 			s.requireChains(1)
-			assert.Equal(t, last, s.chains()[0].To)
+			assert.Equal(t, last, s.history().Chains[0].To)
 			_, _, path := kept(t, s.store, archive.Target{Revision: last - 30})
 			assert.Equal(t, last-30, path.Revision)
 			s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
@@ -137,7 +136,7 @@ func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireChains(1)
-	assert.Equal(t, s.etcd.Revision(), s.chains()[0].To)
+	assert.Equal(t, s.etcd.Revision(), s.history().Chains[0].To)
 }
 
 func TestAGapIsAnsweredWithAFullAtOnce(t *testing.T) {
@@ -171,34 +170,32 @@ func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
 
 func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
 	s := newStand(t)
-	gate := &gate{open: make(chan struct{})}
-	s.options.Gate = gate
-	close(gate.open)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	s.end()
-	gate.open = make(chan struct{})
+	open := make(chan struct{})
+	s.options.Gate = gate(func(ctx context.Context, _ string) (func(), error) {
+		select {
+		case <-open:
+			return func() {}, nil
+		case <-ctx.Done():
+			return nil, errors.New("gave up")
+		}
+	})
 	s.run()
-	asked := make(chan error, 1)
-	go func() { _, err := s.FullNow(t.Context(), "asked for"); asked <- err }()
+	asked := s.asked()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil }, "it waits")
 	s.awaitStored(s.put("a", "2"))
 	s.closesTransactions()
-	close(gate.open)
+	close(open)
 	require.NoError(t, <-asked)
 	s.requireWhole()
 }
 
-type gate struct{ open chan struct{} }
+// gate is one that somebody else uses as well.
+type gate func(ctx context.Context, what string) (func(), error)
 
-func (g *gate) Begin(ctx context.Context, _ string) (func(), error) {
-	select {
-	case <-g.open:
-		return func() {}, nil
-	case <-ctx.Done():
-		return nil, errors.New("gave up")
-	}
-}
+func (g gate) Begin(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
 
 func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 	s := &Writer{options: Options{Interval: time.Second, Now: time.Now}}
@@ -364,8 +361,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 			} else {
 				s.do(func() { s.take(t.Context(), expired, payload{}) })
 			}
-			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is said")
-			assert.Contains(t, s.Facts().Trouble.Message, "its listing ends at revision")
+			s.requireTrouble("its listing ends at revision")
 			assert.Contains(t, s.Facts().Trouble.Message, " is there")
 			last := s.put("a", "meanwhile")
 			s.BeforeCompaction(t.Context())
@@ -386,9 +382,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 	generation, head := s.newest()
 	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
-		content, err := io.ReadAll(object.Reader())
-		require.NoError(t, err)
-		s.store.SetContent(archive.SegmentName(1, object.Position), content)
+		s.lay(object)
 		h := &hiding{Store: s.store}
 		h.hides.Store(regexp.MustCompile(object.Position.String()))
 		seen, err := found{Options: Options{Archive: archive.New(h, keys)}, generation: generation, last: object.Position}.find(t.Context())
@@ -404,7 +398,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 // mergeAll merges all segments and deletes them but for the last, and what was merged as well: as if a listing's page were lost.
 func (s *stand) mergeAll() {
 	s.Helper()
-	a := archive.New(s.store, keys)
+	a := s.backups()
 	segments, err := a.Objects(s.Context(), 1, archive.Segment, format.Position{})
 	require.NoError(s, err)
 	require.Greater(s, len(segments), 1)
@@ -424,7 +418,7 @@ func TestASegmentThatTheStoreHasLostIsNoticedWhileOthersAreMerged(t *testing.T) 
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}
 	s.end()
-	objects, err := archive.New(s.store, keys).Objects(t.Context(), 1, archive.Segment, format.Position{})
+	objects, err := s.backups().Objects(t.Context(), 1, archive.Segment, format.Position{})
 	require.NoError(t, err)
 	require.NoError(t, s.store.Delete(t.Context(), objects[len(objects)-3].Name()))
 	s.run()

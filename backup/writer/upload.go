@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
@@ -38,7 +37,7 @@ func (w *Writer) storeSegment(ctx context.Context) {
 		if !errors.Is(err, store.ErrExists) {
 			return func() { w.storedSegment(ctx, next, err) }
 		}
-		winner, err := w.archive.Manifest(patient, generation.Number, next.Position)
+		winner, err := w.options.Archive.Manifest(patient, generation.Number, next.Position)
 		return func() { w.collided(ctx, next, winner, err) }
 	})
 }
@@ -52,7 +51,7 @@ func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	defer content.Close()
-	return w.archive.PutStored(ctx, generation, next.Position, content)
+	return w.options.Archive.PutStored(ctx, generation, next.Position, content)
 }
 
 // storedSegment notes how an upload went.
@@ -169,17 +168,15 @@ func (w *Writer) merge(ctx context.Context) {
 	generation := w.remote.generation.Number
 	w.job(ctx, mergePatience, func(ctx context.Context) func() {
 		done, err := m.merger.Run(ctx, generation)
-		return func() { w.merged(done, err) }
+		return func() {
+			m.running, m.left = false, done.Left || err != nil
+			w.statistic.Holes += int64(done.Holes)
+			if err != nil && !w.stopping {
+				w.statistic.Failures++
+				w.options.Log.Warn().Err(err).Msg("backups: small segments stay as they are for now")
+			}
+		}
 	})
-}
-
-func (w *Writer) merged(done retention.Merged, err error) {
-	w.merging.running, w.merging.left = false, done.Left || err != nil
-	w.statistic.Holes += int64(done.Holes)
-	if err != nil && !w.stopping {
-		w.statistic.Failures++
-		w.options.Log.Warn().Err(err).Msg("backups: small segments stay as they are for now")
-	}
 }
 
 // reservePatience is how long it may take to look at a reservation and make one.
@@ -196,27 +193,23 @@ func (w *Writer) reserve(ctx context.Context) {
 		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Revision: w.revision + archive.Margin, Created: w.options.Now(),
 	}
 	w.job(ctx, reservePatience, func(ctx context.Context) func() {
-		there, err := w.archive.Reserved(ctx)
+		there, err := w.options.Archive.Reserved(ctx)
 		if errors.Is(err, store.ErrNotFound) {
 			err = nil
 		}
 		if err == nil && wanted.Revision-archive.Margin+archive.Renewal > there.Revision {
-			if err = w.archive.Reserve(ctx, wanted); errors.Is(err, store.ErrExists) {
+			if err = w.options.Archive.Reserve(ctx, wanted); errors.Is(err, store.ErrExists) {
 				err = nil
 			}
 			there = wanted
 		}
-		return func() { w.reserved(there.Revision, err) }
+		return func() {
+			if r.running = false; err != nil {
+				r.after = time.Now().Add(w.failed(aboutReservation, "cannot reserve revisions for after a restore", err))
+				return
+			}
+			r.revision = there.Revision
+			w.succeeded(aboutReservation)
+		}
 	})
-}
-
-func (w *Writer) reserved(revision int64, err error) {
-	r := &w.reserving
-	r.running = false
-	if err != nil {
-		r.after = time.Now().Add(w.failed(aboutReservation, "cannot reserve revisions for after a restore", err))
-		return
-	}
-	r.revision = revision
-	w.succeeded(aboutReservation)
 }

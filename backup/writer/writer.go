@@ -81,8 +81,6 @@ var (
 // Writer keeps backups going. New makes one, Run runs it; the other methods may be called from any goroutine.
 type Writer struct {
 	options Options
-	archive *archive.Archive // the options'
-	keys    *format.Keys     // the archive's
 	pace    pace
 	reader  *capture.Reader
 	spool   *Spool
@@ -164,7 +162,7 @@ type chain struct {
 	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
 	markers  []marker                 // since the last capture
 	lastTime time.Time                // of any marker in this generation
-	buckets  map[string]format.Digest // of the small ones, as the chain has them; nil if that is unknown
+	buckets  map[string]format.Digest // of the small ones, as the chain has them, as far as that is known
 	hashes   map[format.CompactionHash]bool
 
 	captured     time.Time       // when the last segment was captured

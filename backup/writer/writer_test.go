@@ -3,7 +3,6 @@ package writer
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 
 	"etcd-wrapper/backup/archive"
@@ -111,32 +109,20 @@ func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) 
 	busy.Lock()
 	s.put("a", "2")
 	last := s.put("a", "3")
-	captured := make(chan struct{})
-	go func() {
-		defer close(captured)
-		s.BeforeCompaction(t.Context())
-	}()
-	assert.Never(t, func() bool { return isClosed(captured) }, 300*time.Millisecond, poll, "nothing is captured yet")
+	var captured atomic.Bool
+	go func() { s.BeforeCompaction(t.Context()); captured.Store(true) }()
+	assert.Never(t, captured.Load, 300*time.Millisecond, poll, "nothing is captured yet")
 	busy.Unlock()
-	require.Eventually(t, func() bool { return isClosed(captured) }, patience, poll)
+	require.Eventually(t, captured.Load, patience, poll)
 	s.compact(last)
 	s.putAndFlush("a", "4")
 	s.requireChains(1)
 }
 
-func isClosed(done chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	default:
-		return false
-	}
-}
-
 // reserved is the highest revision that is; 0 if none is.
 func (s *stand) reserved() int64 {
 	s.Helper()
-	reservation, err := archive.New(s.store, keys).Reserved(s.Context())
+	reservation, err := s.backups().Reserved(s.Context())
 	if err != nil {
 		require.ErrorIs(s, err, store.ErrNotFound)
 	}
@@ -160,7 +146,7 @@ func TestAServingMemberRenewsItsReservation(t *testing.T) {
 	s := newStand(t)
 	s.founded(s.store, clusterID)
 	near := s.etcd.Revision() + archive.Renewal
-	require.NoError(t, archive.New(s.store, keys).Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
+	require.NoError(t, s.backups().Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
 	s.run()
 	last := s.put("a", "1")
 	s.awaitStored(last)
@@ -172,8 +158,7 @@ func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
 	s := newStand(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
 	s.run()
-	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
-	assert.Contains(t, s.Facts().Trouble.Message, "cannot reserve revisions")
+	s.requireTrouble("cannot reserve revisions")
 	s.awaitStored(s.put("a", "segments go on all the same"))
 	require.NotNil(t, s.Facts().Trouble)
 	s.store.Heal()
@@ -207,8 +192,8 @@ func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
 		}
 	}
 	require.NoError(t, s.Flush(t.Context()))
-	a := archive.New(s.store, keys)
-	objects, err := a.Objects(t.Context(), 1, archive.Segment, s.chains()[0].Objects[0].Start)
+	a := s.backups()
+	objects, err := a.Objects(t.Context(), 1, archive.Segment, s.history().Chains[0].Objects[0].Start)
 	require.NoError(t, err)
 	var last time.Time
 	for _, object := range objects {
@@ -226,7 +211,7 @@ func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
 	first := s.put("a", "1")
 	s.awaitStored(first)
 	between := time.Now()
-	if since := s.chains()[0].Fulls[0].Since(); between.Before(since) {
+	if since := s.history().Chains[0].Fulls[0].Since(); between.Before(since) {
 		between = since // no time before that is kept
 	}
 	for !time.Now().After(between.Add(3 * s.pace.tick)) {
@@ -235,7 +220,7 @@ func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
 	second := s.put("a", "2")
 	s.awaitStored(second)
 	require.NoError(t, s.Flush(t.Context()))
-	path, err := archive.New(s.store, keys).Find(t.Context(), archive.Target{Time: between.Add(s.pace.tick)})
+	path, err := s.backups().Find(t.Context(), archive.Target{Time: between.Add(s.pace.tick)})
 	require.NoError(t, err)
 	assert.Equal(t, first, path.Revision)
 }
@@ -243,23 +228,22 @@ func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
 // jumped is a stand whose clock was a day ahead for a while.
 func jumped(t *testing.T) (s *stand, wall *atomic.Int64) {
 	t.Helper()
-	s, wall = newStand(t), &atomic.Int64{}
-	wall.Store(1_800_000_000)
-	s.options.Now = func() time.Time { return time.Unix(wall.Load(), 0) }
+	s = newStand(t)
+	wall = s.clock(1_800_000_000)
 	s.run()
 	s.awaitStored(s.put("a", "1"))
 	wall.Add(86_400)
 	s.awaitStored(s.put("a", "2"))
 	s.full()
 	wall.Add(-86_400)
-	s.awaitStored(s.put("a", "3"))
+	s.putAndFlush("a", "3") // nothing that etcd itself writes waits, either
 	return s, wall
 }
 
 func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
 	s, _ := jumped(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	began := time.Now()
+	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "4")
 	s.eventually(func(f Facts) bool { return f.BehindFor > 500*time.Millisecond }, "it is told, and grows")
 	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
@@ -288,7 +272,7 @@ func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
 			}, "another beginning")
 			s.awaitStored(s.put("a", "behind it"))
 			assert.Less(t, s.Facts().LastFull.Time.Unix(), wall.Load()+60)
-			assert.Less(t, s.chains()[0].End.Unix(), wall.Load()+60)
+			assert.Less(t, s.history().Chains[0].End.Unix(), wall.Load()+60)
 		})
 	}
 }
@@ -302,16 +286,13 @@ func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable})
 	s.put("a", "2")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
-	s.end()
-	ahead.Store(int64(time.Hour))
-	s.run()
-	s.eventually(func(f Facts) bool { return f.BehindFor > 0 }, "it is told")
-	assert.InDelta(t, time.Hour, s.Facts().BehindFor, float64(patience))
-	s.end()
-	ahead.Store(-int64(time.Hour))
-	s.run()
-	s.eventually(func(f Facts) bool { return f.BehindFor > 0 }, "it is told")
-	assert.Less(t, s.Facts().BehindFor, patience)
+	for clock, behind := range map[time.Duration]time.Duration{time.Hour: time.Hour, -time.Hour: 0} {
+		s.end()
+		ahead.Store(int64(clock))
+		s.run()
+		s.eventually(func(f Facts) bool { return f.BehindFor > 0 }, "it is told")
+		assert.InDelta(t, behind, s.Facts().BehindFor, float64(patience))
+	}
 }
 
 // setBack is what time.Now returns when the clock was set back: its monotonic reading has gone on.
@@ -349,19 +330,7 @@ func TestWhenAFullIsDueIsPlannedAgainWhenTheClockIsSetBack(t *testing.T) {
 // tenth of a second for it is a tenth of a core.
 func BenchmarkSecond(b *testing.B) {
 	etcd := etcdtest.Start(b, b.TempDir())
-	random := rand.New(rand.NewPCG(1, 1))
-	for i := range 100 {
-		var ops []clientv3.Op
-		for j := range 100 {
-			value := make([]byte, 1000) // as compressible as JSON is: half of it
-			for k := range value {
-				value[k] = "0123456789abcdef"[random.IntN(16)]
-			}
-			ops = append(ops, clientv3.OpPut(fmt.Sprintf("/registry/things/%05d", 100*i+j), string(value)))
-		}
-		_, err := etcd.Client.Txn(b.Context()).Then(ops...).Commit()
-		require.NoError(b, err)
-	}
+	etcd.Fill(b)
 	writer, err := New(Options{
 		Archive: archive.New(memory.New(), keys), Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
 		DataDir: b.TempDir(), Session: archive.NewSession(), Log: zerolog.Nop(),

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
@@ -23,6 +22,7 @@ import (
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 // lived is what an etcd had: a snapshot, and what came behind it.
@@ -58,21 +58,8 @@ func live(t *testing.T) (l lived) {
 	l.events = sidecarstoretest.UpTo(t, client.Watch(t.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(l.revision+1)), l.last)
 	require.NoError(t, client.Close())
 	server.Close()
-	l.rows = rowsIn(t, filepath.Join(dir, "member", "snap", "db"))
+	l.rows = etcdtest.Rows(t, filepath.Join(dir, "member", "snap", "db"))
 	return l
-}
-
-func rowsIn(t *testing.T, path string) (rows []format.Row) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
-	require.NoError(t, err)
-	defer db.Close()
-	require.NoError(t, db.View(func(tx *bolt.Tx) error {
-		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
-			rows = append(rows, format.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
-			return nil
-		})
-	}))
-	return rows
 }
 
 // upTo are the rows up to a revision.
@@ -135,7 +122,7 @@ func (l lived) requireSnapshot(t *testing.T, path string, revision int64) {
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	require.NoError(t, os.WriteFile(path+".db", database, 0o600))
-	require.Equal(t, l.upTo(revision), rowsIn(t, path+".db"))
+	require.Equal(t, l.upTo(revision), etcdtest.Rows(t, path+".db"))
 	require.NoError(t, os.Remove(path+".db"))
 }
 

@@ -4,6 +4,7 @@
 package statemachinetest
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 
@@ -77,6 +78,26 @@ func (m Machine) AssertOnlyLastUnguarded(t *testing.T) {
 		}
 	}
 }
+
+// AssertVocabulary holds that the table uses the guards that mean something, the actions that do something, and no others, that each of
+// its events is answered elsewhere, and that each row says why.
+func (m Machine) AssertVocabulary(t *testing.T, actions ...statemachine.Action) {
+	t.Helper()
+	var guards []statemachine.Guard
+	var does []statemachine.Action
+	for _, row := range m.Table {
+		if row.When != statemachine.Always {
+			guards = append(guards, row.When)
+		}
+		does = append(does, row.Do...)
+		assert.Contains(t, m.Events(), row.On)
+		assert.NotEmpty(t, row.Why)
+	}
+	assert.ElementsMatch(t, m.Guards, each(guards))
+	assert.ElementsMatch(t, actions, each(does))
+}
+
+func each[T cmp.Ordered](names []T) []T { return slices.Compact(slices.Sorted(slices.Values(names))) }
 
 // AssertTogether holds that rows of one state and one event stand one behind the other where the table is written: in two
 // places they would be read as if they did not depend on each other.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	bolt "go.etcd.io/bbolt"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
@@ -45,24 +44,6 @@ func put(t testing.TB, etcd *etcdtest.Etcd, key, value string) int64 {
 	return answer.Header.Revision
 }
 
-// stored are the rows of a database file, read by bbolt alone.
-func stored(t *testing.T, path string) (rows []format.Row) {
-	t.Helper()
-	db, err := bolt.Open(path, 0o600, &bolt.Options{ReadOnly: true})
-	require.NoError(t, err)
-	defer db.Close()
-	require.NoError(t, db.View(func(tx *bolt.Tx) error {
-		for err := range tx.Check() {
-			require.NoError(t, err)
-		}
-		return tx.Bucket([]byte("key")).ForEach(func(k, v []byte) error {
-			rows = append(rows, format.Row{Key: append([]byte(nil), k...), Value: append([]byte(nil), v...)})
-			return nil
-		})
-	}))
-	return rows
-}
-
 // copied is the database of the moment, in a file.
 func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 	t.Helper()
@@ -74,16 +55,6 @@ func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 	require.NoError(t, snapshot.WriteTo(t.Context(), file))
 	require.NoError(t, file.Close())
 	return file.Name(), snapshot
-}
-
-// requireSame compares without printing megabytes.
-func requireSame(t *testing.T, want, got []format.Row) {
-	t.Helper()
-	for i := range min(len(want), len(got)) {
-		require.Equal(t, want[i].Key, got[i].Key, "row %d", i)
-		require.Equal(t, want[i].Value, got[i].Value, "row %d", i)
-	}
-	require.Len(t, got, len(want))
 }
 
 // write makes a history of everything that makes rows, without waiting for anybody.
@@ -139,7 +110,7 @@ func TestCapturesBesideWritersAddUpToEveryRowOfTheDatabaseInOrder(t *testing.T) 
 
 	file, snapshot := copied(t, reader)
 	assert.Equal(t, etcd.Revision(), snapshot.Revision)
-	requireSame(t, stored(t, file), rows)
+	etcdtest.RequireSameRows(t, etcdtest.Rows(t, file), rows)
 	assert.Zero(t, reader.Open())
 }
 
@@ -231,15 +202,7 @@ func TestADatabaseThatIsClosedMeanwhileIsAnErrorAndNoPanic(t *testing.T) {
 // BenchmarkSince reads 10,000 rows of 1 KB, which is a second of heavy load.
 func BenchmarkSince(b *testing.B) {
 	reader, etcd := reader(b)
-	value := string(make([]byte, 1000))
-	var ops []clientv3.Op
-	for i := range 100 {
-		ops = append(ops, clientv3.OpPut(fmt.Sprint("key", i), value))
-	}
-	for range 100 {
-		_, err := etcd.Client.Txn(b.Context()).Then(ops...).Commit()
-		require.NoError(b, err)
-	}
+	etcd.Fill(b)
 	var longest time.Duration
 	for b.Loop() {
 		rows, err := reader.Since(Request{From: 2, UpTo: etcd.Revision(), Limit: all})

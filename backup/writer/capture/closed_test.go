@@ -24,26 +24,37 @@ func everything(t *testing.T, etcd writer.Etcd) capture.Rows {
 	return rows
 }
 
-func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
+// closed is an etcd in which something was written, as it was, and its database file.
+func closed(t *testing.T, write func(*clientv3.Client) error) (is *capture.Closed, before capture.Rows, path string) {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	etcd := etcdtest.Start(t, dir)
-	lease, err := etcd.Client.Grant(t.Context(), 100)
-	require.NoError(t, err)
-	for range 300 {
-		_, err := etcd.Client.Put(t.Context(), "k", "v", clientv3.WithLease(lease.ID))
-		require.NoError(t, err)
-	}
-	_, err = etcd.Client.Delete(t.Context(), "k")
-	require.NoError(t, err)
-	running := writer.Server(etcd.Server)
-	before, revision := everything(t, running), running.Revision()
+	require.NoError(t, write(etcd.Client))
+	was := writer.Server(etcd.Server)
+	before, revision := everything(t, was), was.Revision()
 	etcd.Server.Stop()
-
-	closed, err := capture.OpenClosed(filepath.Join(dir, "member", "snap", "db"), capture.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
+	path = filepath.Join(dir, "member", "snap", "db")
+	is, err := capture.OpenClosed(path, capture.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7})
 	require.NoError(t, err)
-	defer closed.Close()
+	t.Cleanup(func() { _ = is.Close() })
+	assert.Equal(t, revision, is.Revision())
+	return is, before, path
+}
+
+func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
+	closed, before, _ := closed(t, func(client *clientv3.Client) error {
+		lease, err := client.Grant(t.Context(), 100)
+		for range 300 {
+			if err == nil {
+				_, err = client.Put(t.Context(), "k", "v", clientv3.WithLease(lease.ID))
+			}
+		}
+		if err == nil {
+			_, err = client.Delete(t.Context(), "k")
+		}
+		return err
+	})
 	after := everything(t, closed)
-	assert.Equal(t, revision, closed.Revision())
 	assert.Equal(t, before.Rows, after.Rows)
 	assert.Len(t, after.Rows, 301)
 	assert.Equal(t, digests(before.Buckets), digests(after.Buckets))
@@ -51,36 +62,24 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	assert.GreaterOrEqual(t, closed.AppliedIndex(), uint64(300))
 }
 
-func TestAnEtcdThatNobodyHasWrittenToIsAtTheRevisionThatItWasAt(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	etcd := etcdtest.Start(t, dir)
-	revision := writer.Server(etcd.Server).Revision()
-	etcd.Server.Stop()
-	closed, err := capture.OpenClosed(filepath.Join(dir, "member", "snap", "db"), capture.Identity{})
-	require.NoError(t, err)
-	defer closed.Close()
-	assert.Equal(t, revision, closed.Revision())
-}
-
 func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	etcd := etcdtest.Start(t, dir)
-	_, err := etcd.Client.Put(t.Context(), "k", "v")
-	require.NoError(t, err)
-	etcd.Server.Stop()
-	path := filepath.Join(dir, "member", "snap", "db")
-	closed, err := capture.OpenClosed(path, capture.Identity{})
-	require.NoError(t, err)
-	defer closed.Close()
-	snapshot, err := capture.NewReader(closed.Backend).Snapshot()
-	require.NoError(t, err)
-	assert.Equal(t, closed.Revision(), snapshot.Revision)
-	var copied bytes.Buffer
-	require.NoError(t, snapshot.WriteTo(t.Context(), &copied))
-	require.NoError(t, snapshot.Close())
-	content, err := os.ReadFile(path)
-	require.NoError(t, err)
-	assert.Equal(t, content[8192:copied.Len()], copied.Bytes()[8192:], "but for the two meta pages, of which bbolt writes its own")
+	for name, write := range map[string]func(*clientv3.Client) error{
+		"of one that was written to": func(client *clientv3.Client) error { _, err := client.Put(t.Context(), "k", "v"); return err },
+		"of one that nobody used":    func(*clientv3.Client) error { return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			closed, _, path := closed(t, write)
+			snapshot, err := capture.NewReader(closed.Backend).Snapshot()
+			require.NoError(t, err)
+			assert.Equal(t, closed.Revision(), snapshot.Revision)
+			var copied bytes.Buffer
+			require.NoError(t, snapshot.WriteTo(t.Context(), &copied))
+			require.NoError(t, snapshot.Close())
+			content, err := os.ReadFile(path)
+			require.NoError(t, err)
+			assert.Equal(t, content[8192:copied.Len()], copied.Bytes()[8192:], "but for the two meta pages, of which bbolt writes its own")
+		})
+	}
 }
 
 func digests(buckets []*format.Bucket) map[string]format.Digest {

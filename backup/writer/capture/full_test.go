@@ -14,6 +14,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
 func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *testing.T) {
@@ -38,7 +40,7 @@ func TestASnapshotIsTheDatabaseOfItsRevisionHoweverMuchIsWrittenMeanwhile(t *tes
 	assert.Zero(t, reader.Open(), "the transaction ends with the copy")
 	assert.Positive(t, snapshot.Held())
 	assert.Equal(t, last, snapshot.Revision)
-	rows := stored(t, file.Name())
+	rows := etcdtest.Rows(t, file.Name())
 	assert.Equal(t, last, mvcc.BytesToBucketKey(rows[len(rows)-1].Key).Main)
 }
 
