@@ -53,14 +53,10 @@ func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 	w.segment(21)
 	assert.Equal(t, w.next, w.head().Start)
-}
-
-func TestTheHeadIsFoundInAMergedObjectThatBeginsBeforeTheNewestFull(t *testing.T) {
-	w := begin(t, &format.Keys{}, 12)
 	w.full()
-	w.segment(14)
+	w.segment(22)
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	assert.Equal(t, w.next, w.head().Start)
+	assert.Equal(t, w.next, w.head().Start, "it begins before the newest full")
 }
 
 func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {

@@ -85,25 +85,6 @@ func copies(who string, from format.Start, left int) step {
 	}}
 }
 
-// adopts ends the generation where it is, and begins one with the data of a copy, which has nothing to do with what was stored.
-func adopts(session string) step {
-	return step{"looks, to adopt", func(s *scene) step {
-		read := s.head()
-		return step{fmt.Sprint("ends ", read.Next(first), session), func(s *scene) step {
-			err := s.End(s.ctx, first, read, session, ending(session))
-			if errors.Is(err, archive.ErrMoved) {
-				return adopts(session)
-			}
-			return step{"begins, as " + session, func(s *scene) step {
-				if s.BeginGeneration(s.ctx, archive.Generation{Number: 2, Cluster: cluster, Adopted: []string{"o"}, Session: session, Created: Noon}) == nil {
-					s.begin(math.MaxInt64) // a person says that what is not in it is given up
-				}
-				return step{}
-			}}
-		}}
-	}}
-}
-
 // founds is a member of a new cluster.
 func founds(id, owner string) step {
 	return step{"founds as " + id + owner, func(s *scene) step {
@@ -166,21 +147,31 @@ func looks() step {
 	}}
 }
 
-// restores reads, ends the generation there, and begins the next one.
-func restores(session string) step {
-	return step{"reads, as " + session, func(s *scene) step {
+// restores reads, ends the generation there, and begins the next one with what was read.
+func restores(session string) step { return succeeds("restores", session) }
+
+// adopts does so with the data of a copy, which has nothing to do with what was stored.
+func adopts(session string) step { return succeeds("adopts", session) }
+
+func succeeds(how, session string) step {
+	return step{"reads, " + how + " as " + session, func(s *scene) step {
 		read := s.head()
-		return step{fmt.Sprint("ends ", read.Next(first), session), func(s *scene) step {
+		return step{fmt.Sprint("ends ", read.Next(first), how, session), func(s *scene) step {
 			err := s.End(s.ctx, first, read, session, ending(session))
 			if errors.Is(err, archive.ErrMoved) {
-				return restores(session)
+				return succeeds(how, session)
 			}
-			has := read.Revision()
-			if errors.Is(err, archive.ErrEnded) { // it completes that, with what that end has
+			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
+			switch {
+			case how == "adopts": // a person says that what is not in it is given up
+				has, next.Adopted = math.MaxInt64, []string{"o"}
+			case errors.Is(err, archive.ErrEnded): // it completes that, with what that end has
 				has = s.head().Revision()
+				fallthrough
+			default:
+				next.Parent, next.ParentRevision = 1, has
 			}
 			return step{fmt.Sprint("begins with ", has, session), func(s *scene) step {
-				next := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: has, Session: session, Created: Noon}
 				if s.BeginGeneration(s.ctx, next) == nil {
 					s.begin(has)
 				}

@@ -46,12 +46,12 @@ func (w *merging) segments(count int) {
 // last is the highest revision.
 func (w *merging) last() int64 { return w.head.Position.Revision - 1 }
 
-// each stores a segment and lets a while pass, again and again, and merges each time after so many.
-func (w *merging) each(while, lasting time.Duration, merges int) {
+// each stores a segment every ten seconds for a while, and merges each time after so many.
+func (w *merging) each(lasting time.Duration, merges int) {
 	w.t.Helper()
-	for i := range int(lasting / while) {
+	for i := range int(lasting / (10 * time.Second)) {
 		w.segments(1)
-		w.pass(while)
+		w.pass(10 * time.Second)
 		if (i+1)%merges == 0 {
 			w.run()
 		}
@@ -92,7 +92,7 @@ func (w *merging) requireWhole(revisions ...int64) {
 
 func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T) {
 	w := newMerging(t)
-	w.each(10*time.Second, 3*time.Hour, 6)
+	w.each(3*time.Hour, 6)
 	last := w.last()
 	assert.EqualValues(t, 1+3*360, last)
 	assert.Less(t, len(w.objects(archive.Segment)), 100)
@@ -162,7 +162,7 @@ func TestChainsAreNotMergedIntoOneAnother(t *testing.T) {
 func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 	for call := 1; ; call++ {
 		w := newMerging(t)
-		w.each(10*time.Second, 2*time.Minute, 6)
+		w.each(2*time.Minute, 6)
 		last := w.last()
 		w.pass(spell + 2*time.Minute)
 		before := len(w.store.Calls())
@@ -243,7 +243,7 @@ func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
 	for name, lost := range map[string]int64{"within a minute": 4, "at its end": 7, "at its beginning": 8} {
 		t.Run(name, func(t *testing.T) {
 			w := newMerging(t)
-			w.each(10*time.Second, 3*time.Minute, 1000) // the first of them of revision 2
+			w.each(3*time.Minute, 1000) // the first of them of revision 2
 			w.lose(lost)
 			assert.Equal(t, 1, w.merged().Holes)
 			assert.Zero(t, w.run().Holes, "it is known")
@@ -340,7 +340,7 @@ func TestANameAloneDeletesNothing(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			w := newMerging(t)
 			w.plant(level, format.Position{Revision: 2}, everything, "x")
-			w.each(10*time.Second, 2*time.Hour, 6)
+			w.each(2*time.Hour, 6)
 			w.later()
 			last := w.last()
 			w.requireWhole(2, 3, last/2, last)
@@ -401,7 +401,7 @@ func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
 func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
 	const names = 1000
 	w := newMerging(t)
-	w.each(10*time.Second, 10*time.Minute, 6)
+	w.each(10*time.Minute, 6)
 	for i := range names {
 		w.plant(archive.Hour, format.Position{Revision: 2}, format.Position{Revision: int64(100_000 + i)}, "x")
 	}

@@ -54,11 +54,14 @@ func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
 	for name, objects := range map[string][]archive.Object{ // the first one goes
 		"merged": {
-			{Level: archive.Hour, Start: behind(-60), Next: base.Next}, {Level: archive.Minute, Start: behind(-1), Next: behind(1)},
-			{Level: archive.Segment, Start: base.Next}, {Level: archive.Segment, Start: format.Position{Revision: base.Next.Revision, Part: 1}},
+			{Level: archive.Hour, Start: behind(-60), Next: base.Next},
+			{Level: archive.Minute, Start: behind(-1), Next: behind(1)},
+			{Level: archive.Segment, Start: base.Next},
+			{Level: archive.Segment, Start: format.Position{Revision: base.Next.Revision, Part: 1}},
 		},
 		"segments": {
-			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)}, {Level: archive.Segment, Start: behind(-30), Next: behind(30)},
+			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)},
+			{Level: archive.Segment, Start: behind(-30), Next: behind(30)},
 			{Level: archive.Segment, Start: behind(-1)}, // which nobody could read
 		},
 	} {
