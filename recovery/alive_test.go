@@ -42,6 +42,14 @@ func TestAGenerationThatNobodyAddedToForAWhileIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
+func TestAStoreFromWhichNothingMayBeRemovedShowsItsClockAllTheSame(t *testing.T) {
+	w, clock := lost(t)
+	*clock = clock.Add(90 * time.Second)
+	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
+	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
+	require.NoError(t, w.run())
+}
+
 func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 	w, clock := lost(t)
 	began := *clock

@@ -326,7 +326,7 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	}
 	if r.life.ahead == nil {
 		clock, err := store.Clock(ctx, r.options.Archive.Store())
-		if err != nil {
+		if clock.IsZero() { // what it could not remove stays
 			return nil, err
 		}
 		ahead := clock.Sub(r.now())

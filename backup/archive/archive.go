@@ -51,7 +51,7 @@ type Archive struct {
 
 // New returns the archive in a store. It looks at nothing yet.
 func New(s store.Store, keys *format.Keys) *Archive {
-	reader := &Reader{store: s, keys: keys}
+	reader := &Reader{store: s, keys: keys, seen: memory{asked: map[string]seen{}}}
 	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
 }
 
@@ -79,38 +79,27 @@ type Writer struct {
 	written written
 }
 
-// statement reads an object that is a statement.
-func (r *Reader) statement(ctx context.Context, name, kind string, into any) error {
-	_, err := r.signed(ctx, name, kind, into)
-	return err
-}
-
-// signed is statement, and returns the line that states it.
-func (r *Reader) signed(ctx context.Context, name, kind string, into any) ([]byte, error) {
+// statement reads an object that is a statement, and returns the line that states it.
+func (r *Reader) statement(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := r.store.Get(ctx, name, 0, format.MaxLine+1)
 	if err != nil {
 		return nil, err
 	}
 	defer content.Close()
-	line, err := onlyLine(bufio.NewReader(content))
-	if err == nil {
-		err = r.keys.Check(line, kind, into)
-	}
-	return line, r.named(name, err)
-}
-
-// onlyLine is the one that there is.
-func onlyLine(content *bufio.Reader) ([]byte, error) {
-	line, err := format.ReadLine(content)
+	buffered := bufio.NewReader(content)
+	line, err := format.ReadLine(buffered)
 	if format.Ended(err) {
 		err = fmt.Errorf("%w: it is empty", format.ErrDamaged)
 	}
 	if err == nil {
-		if _, more := content.ReadByte(); !format.Ended(more) {
+		err = r.keys.Check(line, kind, into)
+	}
+	if err == nil {
+		if _, more := buffered.ReadByte(); !format.Ended(more) {
 			err = errors.Join(more, format.ErrDamaged)
 		}
 	}
-	return line, err
+	return line, r.named(name, err)
 }
 
 // state stores an object that is a statement.

@@ -57,6 +57,7 @@ func (h *History) chains(ctx context.Context, fulls []KeptFull, x *index) (chain
 
 // chain follows the one that begins with the first of fulls. It returns how many of them it covers.
 func (h *History) chain(ctx context.Context, fulls []KeptFull, x *index) (chain Chain, covered int, err error) {
+	fulls[0].Passed = false // nothing leads to it
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Since(), End: first.Since()}
 	if chain.bound, err = h.nextChain(ctx, fulls, x); err != nil {
@@ -141,15 +142,10 @@ func (h *History) leadAcross(ctx context.Context, chain *Chain, fulls []KeptFull
 func (h *History) hiddenAt(ctx context.Context, full Full) (*Object, error) {
 	object := Object{Level: Segment, Generation: full.Generation, Start: full.Next, Modified: full.Time}
 	manifest, err := h.reader.firstManifest(ctx, object)
-	switch {
-	case Unusable(err):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case manifest.Before != full.Chain || manifest.Cluster != full.Cluster:
+	if Unusable(err) || err == nil && (manifest.Before != full.Chain || manifest.Cluster != full.Cluster) {
 		return nil, nil
 	}
-	return &object, nil
+	return &object, err
 }
 
 // nextChain is where the chain behind the one of the first full begins; zero if there is none. There is a hole before it, which
@@ -183,7 +179,7 @@ func (r *Reader) passed(ctx context.Context, full Full, x *index) (bool, error) 
 		return false, nil
 	}
 	manifest, err := r.firstManifest(ctx, object)
-	if NotVerified(err) {
+	if NotVerified(err) || err == nil && manifest.Cluster != full.Cluster {
 		return false, nil
 	}
 	if manifest.Position == full.Next {
@@ -192,23 +188,25 @@ func (r *Reader) passed(ctx context.Context, full Full, x *index) (bool, error) 
 	return manifest.Next().Compare(full.Next) > 0, err
 }
 
-// end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
-func (r *Reader) end(ctx context.Context, last Object, cluster string) (format.Position, time.Time, error) {
-	if last.Level != Segment {
-		why, err := r.pretence(ctx, last)
-		return last.Next, last.Modified, cmp.Or(why, err)
+// end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own. That is remembered.
+func (r *Reader) end(ctx context.Context, object Object, cluster string) (format.Position, time.Time, error) {
+	if object.Level != Segment {
+		why, err := r.pretence(ctx, object)
+		return object.Next, object.Modified, cmp.Or(why, err)
 	}
-	manifest, err := r.firstManifest(ctx, last)
-	if err == nil && manifest.Cluster != cluster {
-		err = r.anothers(last.Name(), manifest.Cluster, cluster)
+	known, is := r.seen.of(object)
+	if !is {
+		manifest, err := r.firstManifest(ctx, object)
+		if err == nil && manifest.Cluster != cluster {
+			err = r.anothers(object.Name(), manifest.Cluster, cluster)
+		}
+		if err != nil {
+			return format.Position{}, time.Time{}, err
+		}
+		known = seen{end: manifest.Next(), at: cmp.Or(manifest.To, object.Modified)}
+		r.seen.learn(object, known)
 	}
-	if err != nil {
-		return format.Position{}, time.Time{}, err
-	}
-	if manifest.To.IsZero() {
-		return manifest.Next(), last.Modified, nil
-	}
-	return manifest.Next(), manifest.To, nil
+	return known.end, known.at, nil
 }
 
 // Later is the later one of two times.
@@ -242,54 +240,53 @@ func newIndex(segments, merged []Object, known faults) *index {
 
 func byStart(a, b Object) int { return a.Start.Compare(b.Start) }
 
-// indexed lists what holds segments in a generation.
-func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
-	var segments, merged []Object
-	for _, level := range []Level{Segment, Minute, Hour} { // in the order in which they come and go: nothing is missed
-		objects, err := r.Objects(ctx, generation, level, format.Position{})
-		if err != nil {
+// list lists what holds segments in a generation: segments from one position on, and what was merged from another one on.
+func (r *Reader) list(ctx context.Context, generation int, from, merged format.Position) (*index, error) {
+	var of [3][]Object
+	var err error
+	for i, level := range []Level{Segment, Minute, Hour} { // in the order in which they come and go: nothing is missed
+		if of[i], err = r.Objects(ctx, generation, level, from); err != nil {
 			return nil, err
 		}
-		if level == Segment {
-			segments = objects
-			continue
-		}
-		if objects, err = r.withoutPretenders(ctx, objects); err != nil {
-			return nil, err
-		}
-		merged = append(merged, objects...)
+		from = merged
 	}
-	return newIndex(segments, merged, nil), nil
+	return newIndex(of[0], slices.Concat(of[1], of[2]), nil), nil
 }
 
-// withoutPretenders are the merged objects of a level but for those that are not what their names say. Members merge what nobody has merged
-// before, so objects that overlap are looked into: whoever may put objects chooses names, and a name that spans everything would hide
+// indexed lists everything that holds segments in a generation.
+func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
+	x, err := r.list(ctx, generation, format.Position{}, format.Position{})
+	if err != nil {
+		return nil, err
+	}
+	pretend, err := r.pretenders(ctx, x.merged)
+	return x.without(func(o Object) bool { return pretend[o.Name()] }), err
+}
+
+// pretenders are the names of merged objects, which are in order, that are not what these say. Members merge what nobody has merged before,
+// so objects of a level that overlap are looked into: whoever may put objects chooses names, and a name that spans everything would hide
 // everything.
-func (r *Reader) withoutPretenders(ctx context.Context, merged []Object) ([]Object, error) {
-	slices.SortStableFunc(merged, byStart)
-	overlapping := map[int]bool{}
-	farthest := 0
-	for i := 1; i < len(merged); i++ {
-		if merged[i].Start.Compare(merged[farthest].Next) < 0 {
-			overlapping[i], overlapping[farthest] = true, true
+func (r *Reader) pretenders(ctx context.Context, merged []Object) (map[string]bool, error) {
+	farthest, overlap := map[Level]Object{}, map[string]Object{}
+	for _, object := range merged {
+		before := farthest[object.Level]
+		if object.Start.Compare(before.Next) < 0 {
+			overlap[object.Name()], overlap[before.Name()] = object, before
 		}
-		if merged[i].Next.Compare(merged[farthest].Next) > 0 {
-			farthest = i
+		if object.Next.Compare(before.Next) > 0 {
+			farthest[object.Level] = object
 		}
 	}
-	pretences := make([]error, len(merged))
-	looked := slices.Sorted(maps.Keys(overlapping))
+	looked, pretend := slices.Collect(maps.Values(overlap)), map[string]bool{}
+	why := make([]error, len(looked))
 	err := each(len(looked), func(i int) (err error) {
-		pretences[looked[i]], err = r.pretence(ctx, merged[looked[i]])
+		why[i], err = r.pretence(ctx, looked[i])
 		return err
 	})
-	var left []Object
-	for i, object := range merged {
-		if pretences[i] == nil {
-			left = append(left, object)
-		}
+	for i, object := range looked {
+		pretend[object.Name()] = why[i] != nil
 	}
-	return left, err
+	return pretend, err
 }
 
 // pretence is why a merged object is not what its name says, by the manifests in it; nil if it is. That is remembered. The error
@@ -323,11 +320,10 @@ func (x *index) at(position format.Position) (best Object, found bool) {
 			return best, true
 		}
 	}
-	i, exact := slices.BinarySearchFunc(x.segments, position, func(o Object, p format.Position) int { return o.Start.Compare(p) })
-	if !exact {
-		return Object{}, false
+	if i := firstAfter(x.segments, position); i > 0 && x.segments[i-1].Start == position {
+		return x.segments[i-1], true
 	}
-	return x.segments[i], true
+	return Object{}, false
 }
 
 // firstAfter is the index of the first object that begins behind a position.
@@ -352,6 +348,18 @@ func (x *index) lastBefore(position format.Position) (Object, bool) {
 		return Object{}, false
 	}
 	return x.segments[i-1], true
+}
+
+// newest is the object that reaches farthest, of those that reach beyond a position. A segment does not tell where it ends.
+func (x *index) newest(position format.Position) (newest Object, found bool) {
+	if i := len(x.segments); i > 0 && x.segments[i-1].Start.Compare(position) >= 0 {
+		newest, found = x.segments[i-1], true
+		position = newest.Start
+	}
+	if i := len(x.merged); i > 0 && x.merged[x.reach[i-1]].Next.Compare(position) > 0 {
+		return x.merged[x.reach[i-1]], true
+	}
+	return newest, found
 }
 
 // before is the index without what begins at a position or behind it; all of it if that is zero.

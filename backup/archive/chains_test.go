@@ -166,7 +166,7 @@ func (w *world) stranger(first, last int64, at time.Time) {
 	require.NoError(w.t, builder.Marker(format.Marker{Revision: last, Time: at}))
 	object, err := builder.Finish(format.Source{Member: "1"})
 	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 }
 
 // The store was emptied and founded anew by one cluster while another one wrote to it, which has noticed that some seconds later. What
@@ -221,4 +221,34 @@ func TestANameDoesNotMoveTheEnd(t *testing.T) {
 	chains := w.history().Newest().Chains
 	require.Len(t, chains, 1)
 	assert.EqualValues(t, 20, chains[0].To)
+}
+
+// Nothing follows the full yet, and a segment reaches across it that no chain leads to.
+func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
+	for what, crosses := range map[string]func(w *world){
+		"another cluster's": func(w *world) { w.stranger(20, 30, At(9)) },
+		"behind a hole": func(w *world) {
+			lost := w.segment(19)
+			w.segment(30)
+			require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, lost.Position)))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := begin(t, NewKeys(t).Load(t))
+			w.segment(12)
+			crosses(w)
+			w.again().gap(25)
+			_, path, err := w.instead(archive.Target{})
+			require.NoError(t, err)
+			assert.EqualValues(t, 25, path.Revision)
+			assert.Equal(t, []window{{10, 12, 1, 1}, {25, 25, 1, 0}}, windows(w.history()))
+		})
+	}
+}
+
+func TestTheHeadIsNotWhereAnotherClustersSegmentLeadsAcrossAFull(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t))
+	w.stranger(20, 30, At(9))
+	w.gap(25)
+	assert.Equal(t, w.next, w.head().Start)
 }

@@ -52,20 +52,17 @@ func (h Head) Next(generation Generation) Link {
 // be repeated with one nonce. ErrMoved says that something was added behind the head, and ErrEnded that somebody else has ended it:
 // whoever comes next completes that.
 func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
-	if ending := head.Ending(); ending != nil {
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
+	if head.Ending() != nil {
+		return w.taken(generation, head.last())
 	}
-	source := format.Source{Session: session, Ends: &ending}
-	there, err := w.place(ctx, generation, head.Next(generation), source)
+	there, err := w.place(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending})
 	switch {
 	case !errors.Is(err, store.ErrExists):
 		return err
-	case there.Ends == nil:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrMoved)
-	case there.Ends.Nonce == ending.Nonce:
+	case there.Ends != nil && there.Ends.Nonce == ending.Nonce:
 		return nil
 	default:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
+		return w.taken(generation, there)
 	}
 }
 
@@ -77,20 +74,22 @@ func (w *Writer) Open(ctx context.Context, generation Generation, full Full, ses
 	}
 	there, err := w.place(ctx, generation, *full.Behind, format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
 	switch {
-	case !errors.Is(err, store.ErrExists), there.Opens == full.Next:
-		return notExists(err)
-	case there.Ends != nil:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrEnded)
+	case !errors.Is(err, store.ErrExists):
+		return err
+	case there.Opens == full.Next:
+		return nil
 	default:
-		return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, ErrMoved)
+		return w.taken(generation, there)
 	}
 }
 
-func notExists(err error) error {
-	if errors.Is(err, store.ErrExists) {
-		return nil
+// taken says what lies where something was to be added.
+func (w *Writer) taken(generation Generation, there format.Manifest) error {
+	why := ErrMoved
+	if there.Ends != nil {
+		why = ErrEnded
 	}
-	return err
+	return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, why)
 }
 
 // place puts an empty segment, and returns what is there with store.ErrExists.

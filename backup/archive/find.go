@@ -50,7 +50,6 @@ type Path struct {
 	index *index
 	bound format.Position // of the chain
 	end   format.Position // nothing is read from there on; zero means that Revision alone is the end
-	until time.Time       // no bucket that changed later; zero means any
 
 	target Target
 	faults faults // that it does not lead by
@@ -156,7 +155,7 @@ func (c Chain) has(target Target, until time.Time) bool {
 func (h *History) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
 	path := Path{
 		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
-		index: chain.index, bound: chain.bound, until: target.Time, target: target,
+		index: chain.index, bound: chain.bound, target: target,
 	}
 	if target.Revision != 0 {
 		path.Revision, path.Time = target.Revision, time.Time{}
@@ -179,6 +178,9 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
+		if known.Time.After(target.Time) { // by a clock that was ahead
+			path.Time = target.Time
+		}
 	}
 	for _, object := range objects {
 		if object.Start.Revision > path.Revision+1 {
@@ -267,15 +269,16 @@ func (f faults) with(fault *Fault) (faults, bool) {
 
 // of is why an object is of no use; nil if nothing is known against it.
 func (f faults) of(object string) error {
-	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
-		return f[i].Err
-	}
-	return nil
+	return f.first(func(o *Fault) bool { return o.Object == object })
 }
 
 // at is what is wrong at a position; nil if nothing is known.
 func (f faults) at(position format.Position) error {
-	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.From == position }); i >= 0 {
+	return f.first(func(o *Fault) bool { return o.From == position })
+}
+
+func (f faults) first(fits func(*Fault) bool) error {
+	if i := slices.IndexFunc(f, fits); i >= 0 {
 		return f[i].Err
 	}
 	return nil
@@ -384,18 +387,15 @@ func (h *History) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		return known, err
 	} else if there > i {
 		i, by = there, farAway // all of them, whatever their markers say
-		defer func() {
-			if known.Time.After(t) {
-				known.Time = t
-			}
-		}()
 	}
 	if i == 0 {
 		return known, nil
 	}
 	last := objects[i-1]
-	if err := h.joins(ctx, last, objects[i:], full.Cluster); err != nil {
-		return known, err
+	if fault, err := h.missing(ctx, objects[i-1:], full.Cluster); err != nil {
+		return known, faulty(err, last.Name(), last.Start)
+	} else if fault != nil { // it may have been there at the time
+		return known, fault
 	}
 	found, ok, err := h.segmentAt(ctx, last, by)
 	if err != nil || !ok {
@@ -407,22 +407,6 @@ func (h *History) at(ctx context.Context, objects []Object, full Full, t time.Ti
 		known = marker
 	}
 	return known, err
-}
-
-// joins is a Fault if something lay between an object and those that follow: it may have been there at the time. Names of segments
-// don't show it.
-func (h *History) joins(ctx context.Context, last Object, behind []Object, cluster string) error {
-	if len(behind) == 0 {
-		return nil
-	}
-	end, _, err := h.reader.end(ctx, last, cluster)
-	if err != nil {
-		return faulty(err, last.Name(), last.Start)
-	}
-	if behind[0].Start.Compare(end) > 0 {
-		return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, h.reader.store, end), "", end)
-	}
-	return nil
 }
 
 // farAway is later than any marker.

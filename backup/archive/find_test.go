@@ -250,7 +250,7 @@ func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 	w.ahead(12, At(20).Add(100*time.Millisecond))
 	w.ahead(13, At(20).Add(500*time.Millisecond))
 	full := w.next
-	_, err := archivetest.PutFull(w.ctx, w, archive.Full{
+	_, err := archivetest.PutFull(w.ctx, w.Archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: 13, Next: full.Position, Time: At(20).Add(900 * time.Millisecond), Chain: full.Before, Last: full.Last, Reason: "for a test",
 	}, strings.NewReader(database(13)))
 	require.NoError(t, err)
@@ -299,7 +299,7 @@ func (w *world) backlog(last int64) {
 	}
 	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 	w.next = object.Start()
 }
 
@@ -312,7 +312,7 @@ func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
 	require.NoError(t, builder.Bucket(Bucket("lease", "a", "1")))
 	object, err := builder.Finish(format.Source{})
 	require.NoError(t, err)
-	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 
 	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
 	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
@@ -329,7 +329,7 @@ func (w *world) ahead(last int64, at time.Time) {
 	require.NoError(w.t, builder.Marker(format.Marker{Revision: last, Time: at}))
 	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 	w.next = object.Start()
 }
 
@@ -391,7 +391,7 @@ func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 // gapAt is gap at a time.
 func (w *world) gapAt(revision int64, at time.Time) {
 	w.t.Helper()
-	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
+	full, err := archivetest.PutFull(w.ctx, w.Archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: format.Seed(cluster, 1, revision), Reason: "for a test",
 	}, strings.NewReader(database(revision)))
 	require.NoError(w.t, err)

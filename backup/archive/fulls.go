@@ -154,7 +154,7 @@ func (w *Writer) putFilled(ctx context.Context, name string, fill func(io.Writer
 func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, error) {
 	var full Full
 	object := ManifestName(generation, name)
-	if err := r.statement(ctx, object, fullKind, &full); err != nil {
+	if _, err := r.statement(ctx, object, fullKind, &full); err != nil {
 		return Full{}, err
 	}
 	if full.Generation != generation || full.Name() != name {
@@ -182,14 +182,14 @@ func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error)
 	}
 	trailer := format.Body{Bytes: sha256.Size, SHA256: sha256.Sum256(full.Database.SHA256[:])}
 	all := io.MultiReader(io.LimitReader(plain, full.Database.Bytes), trailer.Reader(plain), nothing{plain}, nothing{data}, nothing{content})
-	return &snapshot{reader: r, name: name, all: all, closers: []io.Closer{plain, content}}, nil
+	return &snapshot{reader: r, name: name, all: all, plain: plain, content: content}, nil
 }
 
 type snapshot struct {
-	reader  *Reader
-	name    string
-	all     io.Reader
-	closers []io.Closer
+	reader         *Reader
+	name           string
+	all            io.Reader
+	plain, content io.Closer
 }
 
 func (s *snapshot) Read(p []byte) (int, error) {
@@ -200,24 +200,18 @@ func (s *snapshot) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (s *snapshot) Close() (err error) {
-	for _, closer := range s.closers {
-		err = errors.Join(err, closer.Close())
-	}
-	return err
-}
+func (s *snapshot) Close() error { return errors.Join(s.plain.Close(), s.content.Close()) }
 
 // nothing fails if there is anything to read.
 type nothing struct{ of io.Reader }
 
 func (n nothing) Read([]byte) (int, error) {
 	var one [1]byte
-	switch read, err := n.of.Read(one[:]); {
-	case read > 0:
-		return 0, format.Damaged(errors.New("something follows its end"))
-	default:
-		return 0, err
+	read, err := n.of.Read(one[:])
+	if read > 0 {
+		err = format.Damaged(errors.New("something follows its end"))
 	}
+	return 0, err
 }
 
 // Outcome is what a test restore showed.
@@ -273,7 +267,7 @@ func resultName(v Result) string {
 
 func (r *Reader) result(ctx context.Context, name string) (Result, error) {
 	var result Result
-	err := r.statement(ctx, name, resultKind, &result)
+	_, err := r.statement(ctx, name, resultKind, &result)
 	if err == nil && (resultName(result) != name || result.Outcome != Verified && result.Outcome != Failed) {
 		err = r.damaged(name)
 	}

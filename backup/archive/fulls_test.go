@@ -113,17 +113,17 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, put := range map[string]func(*world) error{
 		"a database that cannot be read": func(w *world) error {
-			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
+			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
 			return err
 		},
 		"a store that is lost for the data": func(w *world) error {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: broken})
-			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
+			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), strings.NewReader("database"))
 			return err
 		},
 		"a store that is lost for the manifest": func(w *world) error {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.ManifestName(1, fullOf(20).Name()), Err: broken})
-			_, err := archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader("database"))
+			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), strings.NewReader("database"))
 			return err
 		},
 	} {
@@ -207,13 +207,13 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 	} {
 		full := fullOf(20)
 		change(&full)
-		_, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader("database"))
+		_, err := archivetest.PutFull(w.ctx, w.Archive, full, strings.NewReader("database"))
 		assert.Error(t, err, name)
 	}
 	absurd := fullOf(20)
 	absurd.Data.Bytes, absurd.Database.Bytes, absurd.Next = 1<<20, 1<<50, format.After(20)
 	assert.Error(t, w.Commit(w.ctx, absurd), "more than a megabyte can hold")
-	_, err = archivetest.PutFull(w.ctx, w, fullOf(20), strings.NewReader(""))
+	_, err = archivetest.PutFull(w.ctx, w.Archive, fullOf(20), strings.NewReader(""))
 	assert.Error(t, err, "an empty database")
 }
 

@@ -54,10 +54,14 @@ func (w *Writer) Found(ctx context.Context, cluster Cluster) (Generation, error)
 		return Generation{}, err
 	}
 	generation, err := w.reader.GenerationOf(ctx, cluster.Cluster)
-	if there.Cluster == cluster.Cluster && (errors.Is(err, ErrForeign) || errors.Is(err, errFirstNameless)) {
-		return w.first(ctx, cluster)
+	if there.Cluster != cluster.Cluster || !errors.Is(err, ErrForeign) && !errors.Is(err, errFirstNameless) {
+		return generation, err
 	}
-	return generation, err
+	err = w.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
+	if err != nil && !errors.Is(err, store.ErrExists) {
+		return Generation{}, err
+	}
+	return w.reader.GenerationOf(ctx, cluster.Cluster)
 }
 
 // FoundCluster writes the cluster manifest, unless there is one, and returns what is there: of several that found a store at once, one
@@ -85,15 +89,6 @@ func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, er
 	return cluster, err
 }
 
-// first writes the first generation of the cluster that the manifest names.
-func (w *Writer) first(ctx context.Context, cluster Cluster) (Generation, error) {
-	err := w.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
-	if err != nil && !errors.Is(err, store.ErrExists) {
-		return Generation{}, err
-	}
-	return w.reader.GenerationOf(ctx, cluster.Cluster)
-}
-
 // BeginGeneration writes a generation. store.ErrExists says that its number is another's: of two that complete one end, one begins what
 // follows. It may be repeated within a session. Heading is filled in.
 func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) error {
@@ -119,7 +114,7 @@ func (w *Writer) MayAdd(to Generation) error {
 // Cluster returns the cluster manifest. store.ErrNotFound says that nothing was ever kept here.
 func (r *Reader) Cluster(ctx context.Context) (Cluster, error) {
 	var cluster Cluster
-	err := r.statement(ctx, ClusterName, clusterKind, &cluster)
+	_, err := r.statement(ctx, ClusterName, clusterKind, &cluster)
 	if err == nil && cluster.Cluster == "" {
 		err = r.damaged(ClusterName)
 	}
@@ -261,7 +256,7 @@ func (r *Reader) Remains(ctx context.Context) (string, error) {
 func (r *Reader) generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
-	line, err := r.signed(ctx, name, generationKind, &generation)
+	line, err := r.statement(ctx, name, generationKind, &generation)
 	generation.signed = format.Signed(line)
 	if err == nil && (generation.Number != number || generation.Cluster == "" || generation.contradictsItself()) {
 		err = r.damaged(name)
@@ -345,7 +340,7 @@ func (r *Reader) Reserved(ctx context.Context) (Reservation, error) {
 		return Reservation{}, r.named(reservationPrefix, store.ErrNotFound)
 	}
 	var reservation Reservation
-	err = r.statement(ctx, reservationName(highest), reservationKind, &reservation)
+	_, err = r.statement(ctx, reservationName(highest), reservationKind, &reservation)
 	if err == nil && reservation.Revision != highest {
 		err = r.damaged(reservationName(highest))
 	}
@@ -391,7 +386,8 @@ func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	return r.begunWith(ctx)
+	reserved, err := r.highestReservation(ctx) // by the newest restore, which reserved what comes above what it went on at
+	return max(0, reserved-Margin), err
 }
 
 // reportedBy is the last revision that names of a generation tell of; 0 if none does.
@@ -405,10 +401,4 @@ func (r *Reader) reportedBy(ctx context.Context, generation int) (int64, error) 
 		return 0, err
 	}
 	return Generational{Fulls: fulls, Objects: x.all()}.reported(), nil
-}
-
-// begunWith is the revision that the newest restore went on at, which reserved what comes above it.
-func (r *Reader) begunWith(ctx context.Context) (int64, error) {
-	reserved, err := r.highestReservation(ctx)
-	return max(0, reserved-Margin), err
 }

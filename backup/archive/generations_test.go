@@ -197,7 +197,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	assert.Len(t, generations, 1)
 
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
-	_, err = archivetest.PutFull(t.Context(), w, archive.Full{
+	_, err = archivetest.PutFull(t.Context(), w.Archive, archive.Full{
 		Cluster: "another", Generation: 2, Revision: 20, Chain: format.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
 	}, strings.NewReader("database"))
 	require.NoError(t, err)

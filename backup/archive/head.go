@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"etcd-wrapper/backup/format"
@@ -71,11 +70,11 @@ func (h Head) Outdates(next format.Manifest) bool {
 // of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return listed(func() (Head, error) {
-		names, err := r.fullNames(ctx, generation)
+		fulls, _, err := r.listFulls(ctx, generation)
 		if err != nil {
 			return Head{}, err
 		}
-		return r.headOf(ctx, generation, names)
+		return r.headOf(ctx, generation, fulls)
 	})
 }
 
@@ -90,20 +89,27 @@ func listed[T any](look func() (T, error)) (seen T, err error) {
 }
 
 // headOf is the head as far as some of the fulls tell, those that do not count left out.
-func (r *Reader) headOf(ctx context.Context, generation int, names []string) (Head, error) {
-	if len(names) == 0 {
+func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (Head, error) {
+	if len(fulls) == 0 {
 		return r.unopened(ctx, generation)
 	}
-	full, newer, err := r.newestFull(ctx, generation, names)
+	full, newer, err := r.newestFull(ctx, fulls)
 	if NotVerified(err) {
-		pastEnd, failed := r.pastEverything(ctx, generation, names)
-		return Head{PastEnd: pastEnd}, errors.Join(err, failed)
+		all := Head{PastEnd: format.After(fulls[len(fulls)-1].Revision)}
+		x, failed := r.indexed(ctx, generation)
+		if failed != nil {
+			return Head{}, errors.Join(err, failed)
+		}
+		for _, object := range x.all() {
+			all.overlook(object, nil)
+		}
+		return Head{PastEnd: all.PastEnd}, err
 	}
 	if err != nil {
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	if err := r.lastBelieved(ctx, &head, startOfMerged(names)); err != nil {
+	if err := r.lastBelieved(ctx, &head, startOfMerged(fulls)); err != nil {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
@@ -111,7 +117,7 @@ func (r *Reader) headOf(ctx context.Context, generation int, names []string) (He
 		case err != nil:
 			return Head{}, err
 		case !counts:
-			return r.headOf(ctx, generation, slices.DeleteFunc(names, func(name string) bool { return name == full.Name() }))
+			return r.headOf(ctx, generation, slices.DeleteFunc(fulls, func(f KeptFull) bool { return f.Name() == full.Name() }))
 		case head.Ending() != nil:
 			return head, nil
 		}
@@ -124,17 +130,22 @@ func (r *Reader) headOf(ctx context.Context, generation int, names []string) (He
 	return further, err
 }
 
-// lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed.
-func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged format.Position) error {
-	useless := map[string]bool{}
+// lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed. Where there is none, a segment
+// of the chain before a full that begins another one may go on across it.
+func (r *Reader) lastBelieved(ctx context.Context, head *Head, from format.Position) error {
+	full := *head.Full
+	x, err := r.list(ctx, full.Generation, full.Next, from)
+	if err != nil {
+		return err
+	}
 	for {
-		newest, err := r.newestObject(ctx, *head.Full, merged, useless)
-		if err != nil || newest == nil {
-			return err
+		newest, found := x.newest(full.Next)
+		if !found {
+			break
 		}
-		last, err := r.lastManifest(ctx, *newest)
-		if err == nil && last.Cluster != head.Cluster {
-			err = r.anothers(newest.Name(), last.Cluster, head.Cluster)
+		last, err := r.lastManifest(ctx, newest)
+		if err == nil && last.Cluster != full.Cluster {
+			err = r.anothers(newest.Name(), last.Cluster, full.Cluster)
 		}
 		if err == nil {
 			head.arrive(last)
@@ -142,11 +153,28 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, merged format.Pos
 		if !NotVerified(err) {
 			return err
 		}
-		useless[newest.Name()] = true
-		if _, first := r.firstManifest(ctx, *newest); newest.Level == Segment || !NotVerified(first) {
-			head.overlook(*newest, err) // else it has nothing of a merged object but the name
+		x = x.without(func(o Object) bool { return o.Name() == newest.Name() })
+		if _, first := r.firstManifest(ctx, newest); newest.Level == Segment || !NotVerified(first) {
+			head.overlook(newest, err) // else it has nothing of a merged object but the name
 		}
 	}
+	if !full.BeginsChain() {
+		return nil
+	}
+	segments, err := r.Objects(ctx, full.Generation, Segment, from)
+	if err != nil {
+		return err
+	}
+	before := newIndex(segments, nil, nil).before(full.Next)
+	if passed, err := r.passed(ctx, full, before); err != nil || !passed {
+		return err
+	}
+	crossing, _ := before.lastBefore(full.Next)
+	last, err := r.firstManifest(ctx, crossing)
+	if err == nil {
+		head.arrive(last)
+	}
+	return err
 }
 
 // overlook notes an object that does not count. Where its last segment ends is unknown, unless its name tells.
@@ -171,20 +199,6 @@ func (h *Head) arrive(last format.Manifest) {
 	}
 }
 
-// pastEverything is behind everything that a generation has, be it of use or not.
-func (r *Reader) pastEverything(ctx context.Context, generation int, fulls []string) (format.Position, error) {
-	revision, _, _ := ParseFullName(fulls[len(fulls)-1])
-	all := Head{PastEnd: format.After(revision)}
-	x, err := r.indexed(ctx, generation)
-	if err != nil {
-		return format.Position{}, err
-	}
-	for _, object := range x.all() {
-		all.overlook(object, nil)
-	}
-	return all.PastEnd, nil
-}
-
 // Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
 // none, and is right as long as nothing was merged that it doesn't know: ask for Head once in a [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
@@ -207,25 +221,10 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	}
 }
 
-// fullNames lists the fulls that have a manifest, oldest first.
-func (r *Reader) fullNames(ctx context.Context, generation int) (names []string, err error) {
-	prefix := fullPrefix(generation)
-	for object, err := range r.store.List(ctx, prefix, "") {
-		if err != nil {
-			return nil, err
-		}
-		name, manifest := strings.CutSuffix(strings.TrimPrefix(object.Name, prefix), "/manifest.json")
-		if _, _, err := ParseFullName(name); manifest && err == nil {
-			names = append(names, name)
-		}
-	}
-	return names, nil
-}
-
 // newestFull reads the newest one that can be believed. newer says why the newest of all can't, and is the error if none can.
-func (r *Reader) newestFull(ctx context.Context, generation int, names []string) (full Full, newer, err error) {
-	for i := len(names) - 1; i >= 0; i-- {
-		full, err = r.Full(ctx, generation, names[i])
+func (r *Reader) newestFull(ctx context.Context, fulls []KeptFull) (full Full, newer, err error) {
+	for _, kept := range slices.Backward(fulls) {
+		full, err = r.Full(ctx, kept.Generation, kept.Name())
 		if !NotVerified(err) {
 			return full, newer, err
 		}
@@ -236,60 +235,12 @@ func (r *Reader) newestFull(ctx context.Context, generation int, names []string)
 	return Full{}, nil, newer
 }
 
-// newestObject is the one that holds the newest segment behind a full, of those that are of use; nil if there is none. Segments
-// are listed first: what is merged and deleted meanwhile is then in one of the other lists.
-func (r *Reader) newestObject(ctx context.Context, full Full, merged format.Position, useless map[string]bool) (newest *Object, err error) {
-	segments, err := r.Objects(ctx, full.Generation, Segment, full.Next)
-	if err != nil {
-		return nil, err
-	}
-	segments = slices.DeleteFunc(segments, func(o Object) bool { return useless[o.Name()] })
-	end := full.Next
-	if len(segments) > 0 {
-		newest = &segments[len(segments)-1]
-		end = newest.Start
-	}
-	for _, level := range []Level{Minute, Hour} {
-		objects, err := r.Objects(ctx, full.Generation, level, merged)
-		if err != nil {
-			return nil, err
-		}
-		for _, object := range objects {
-			if object.Next.Compare(end) > 0 && !useless[object.Name()] {
-				newest, end = &object, object.Next
-			}
-		}
-	}
-	if newest == nil && full.BeginsChain() {
-		return r.across(ctx, full, merged)
-	}
-	return newest, nil
-}
-
-// across is the segment of the chain before a full that goes on across it; nil if there is none.
-func (r *Reader) across(ctx context.Context, full Full, from format.Position) (*Object, error) {
-	segments, err := r.Objects(ctx, full.Generation, Segment, from)
-	if err != nil {
-		return nil, err
-	}
-	x := newIndex(segments, nil, nil)
-	last, found := x.lastBefore(full.Next)
-	if !found {
-		return nil, nil
-	}
-	if passed, err := r.passed(ctx, full, x); err != nil || !passed {
-		return nil, err
-	}
-	return &last, nil
-}
-
 // startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.
-func startOfMerged(fulls []string) format.Position {
-	_, newest, _ := ParseFullName(fulls[len(fulls)-1])
-	for i := len(fulls) - 1; i >= 0; i-- {
-		revision, at, _ := ParseFullName(fulls[i])
-		if newest.Sub(at) >= longest {
-			return format.Position{Revision: revision}
+func startOfMerged(fulls []KeptFull) format.Position {
+	newest := fulls[len(fulls)-1].Time
+	for _, full := range slices.Backward(fulls) {
+		if newest.Sub(full.Time) >= longest {
+			return format.Position{Revision: full.Revision}
 		}
 	}
 	return format.Position{}

@@ -93,12 +93,12 @@ func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testin
 		w.segment(14)
 		w.merge(archive.Minute, w.objects(archive.Segment)...)
 		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
-		assert.ErrorIs(t, archivetest.PutSegment(w.ctx, slow, mine), store.ErrExists)
+		assert.ErrorIs(t, archivetest.PutSegment(w.ctx, slow.Archive, mine), store.ErrExists)
 		assert.Empty(t, w.objects(archive.Segment))
 
 		late := w.build(15)
 		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
-		assert.NoError(t, archivetest.PutSegment(w.ctx, w, late), "nobody else was there")
+		assert.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, late), "nobody else was there")
 	})
 }
 
@@ -141,7 +141,7 @@ func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) 
 	loser := w.again()
 	mine := loser.build(12)
 	winner := w.segment(14)
-	assert.ErrorIs(t, archivetest.PutSegment(w.ctx, loser, mine), store.ErrExists)
+	assert.ErrorIs(t, archivetest.PutSegment(w.ctx, loser.Archive, mine), store.ErrExists)
 	manifest, err := loser.Manifest(w.ctx, 1, mine.Position)
 	require.NoError(t, err)
 	assert.Equal(t, winner.Manifest, manifest)
@@ -174,7 +174,7 @@ func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	stranger := w.next
 	stranger.Before = format.Seed(cluster, 1, 9)
-	require.NoError(t, archivetest.PutSegment(w.ctx, w, Build(t, w.Keys(), stranger, Rows(11, 12))))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, Build(t, w.Keys(), stranger, Rows(11, 12))))
 	known := archive.Head{Start: w.next}
 	_, err := w.Advance(w.ctx, known)
 	assert.ErrorIs(t, err, archive.ErrHole)
@@ -288,7 +288,7 @@ func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
 	for _, position := range []format.Position{w.next.Position, format.After(500)} {
 		stranger := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
 		object := Build(t, w.Keys(), stranger, Rows(position.Revision, position.Revision+1))
-		require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 		head := w.head()
 		assert.Equal(t, w.next, head.Start)
 		assert.ErrorIs(t, head.Damaged, archive.ErrForeign)

@@ -160,11 +160,15 @@ func (h *History) list(ctx context.Context) error {
 
 func (h *History) generational(ctx context.Context, generation Generation) (kept Generational, err error) {
 	kept.Generation = generation
-	if kept.Fulls, kept.Orphans, err = h.fulls(ctx, generation); err != nil {
+	if kept.Fulls, kept.Orphans, err = h.reader.listFulls(ctx, generation.Number); err != nil {
 		return kept, err
 	}
-	for i := range kept.Fulls {
-		kept.Fulls[i].fault = h.known.of(DataName(generation.Number, kept.Fulls[i].Name()))
+	results, err := h.resultNames(ctx, generation.Number)
+	if err != nil {
+		return kept, err
+	}
+	if err = each(len(kept.Fulls), func(i int) error { return h.readFull(ctx, generation, &kept.Fulls[i], results) }); err != nil {
+		return kept, err
 	}
 	if kept.index, err = h.reader.indexed(ctx, generation.Number); err != nil {
 		return kept, err
@@ -179,19 +183,6 @@ func (h *History) generational(ctx context.Context, generation Generation) (kept
 
 // readers is how many manifests are read at once.
 const readers = 8
-
-// fulls lists those of a generation and reads their manifests and results.
-func (h *History) fulls(ctx context.Context, generation Generation) (fulls []KeptFull, orphans []Orphan, err error) {
-	fulls, orphans, err = h.reader.listFulls(ctx, generation.Number)
-	if err != nil {
-		return nil, nil, err
-	}
-	results, err := h.resultNames(ctx, generation.Number)
-	if err != nil {
-		return nil, nil, err
-	}
-	return fulls, orphans, each(len(fulls), func(i int) error { return h.readFull(ctx, generation, &fulls[i], results[fulls[i].Name()]) })
-}
 
 // listFulls returns what the listing tells of fulls.
 func (r *Reader) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
@@ -235,7 +226,9 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string]s
 }
 
 // readFull reads what a full's objects state. What cannot be believed is noted; an error says that it could not be read.
-func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, result string) error {
+func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, results map[string]string) error {
+	result := results[kept.Name()]
+	kept.fault = h.known.of(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
 	if err == nil && full.Cluster != generation.Cluster {
 		err = h.reader.anothers(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
@@ -259,26 +252,19 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Kep
 	return err
 }
 
-// each does something for 0 to n-1, several at once, and returns one of the errors.
+// each does something for 0 to n-1, several at once, and returns the first of the errors.
 func each(n int, do func(int) error) error {
 	var group sync.WaitGroup
-	next, errs := make(chan int), make(chan error, n)
-	for range min(n, readers) {
+	places, errs := make(chan struct{}, readers), make([]error, n)
+	for i := range n {
+		places <- struct{}{}
 		group.Go(func() {
-			for i := range next {
-				if err := do(i); err != nil {
-					errs <- err
-				}
-			}
+			errs[i] = do(i)
+			<-places
 		})
 	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
 	group.Wait()
-	close(errs)
-	return <-errs
+	return cmp.Or(errs...)
 }
 
 // reported is the last revision of the generation that names tell of.
@@ -356,22 +342,18 @@ func (h *History) holes(ctx context.Context) (all faults, err error) {
 			if err != nil {
 				return nil, err
 			}
-			for _, fault := range found {
-				if fault != nil {
-					all = append(all, fault)
-				}
-			}
+			all = append(all, slices.DeleteFunc(found, func(f *Fault) bool { return f == nil })...)
 		}
 	}
 	return all, nil
 }
 
-// missing is why the second of some objects does not follow the first one; nil if it does.
+// missing is why the second of some objects does not follow the first one, which the name of a segment does not show; nil if it does.
 func (h *History) missing(ctx context.Context, objects []Object, cluster string) (*Fault, error) {
 	if len(objects) < 2 || objects[0].Level != Segment {
 		return nil, nil
 	}
-	end, err := h.reader.endOf(ctx, objects[0], cluster)
+	end, _, err := h.reader.end(ctx, objects[0], cluster)
 	switch {
 	case errors.Is(err, ErrForeign): // it stands between those of the chain
 		return &Fault{Object: objects[0].Name(), Err: err}, nil
@@ -383,47 +365,36 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 	return &Fault{From: end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, end, objects[1].Name())}, nil
 }
 
-// endOf is end for a segment that was read before, or is now.
-func (r *Reader) endOf(ctx context.Context, object Object, cluster string) (format.Position, error) {
-	known, is := r.seen.of(object)
-	if !is {
-		var err error
-		if known.end, _, err = r.end(ctx, object, cluster); err != nil {
-			return known.end, err
-		}
-		r.seen.learn(object, known)
-	}
-	return known.end, nil
-}
-
 // memory is what objects were seen to be. They never change, and what is put in the place of one has another size or time. It forgets
 // what was not asked for between two Histories.
 type memory struct {
-	mu     sync.Mutex
-	known  map[string]seen
-	before map[string]seen // by the time of the last History
+	mu    sync.Mutex
+	known map[string]seen
+	asked map[string]seen // since the last History
 }
 
 // seen is what a listing does not tell of an object.
 type seen struct {
 	end format.Position // of a segment
+	at  time.Time       // until when it tells at most, that of a segment
 	why error           // why a merged object is not what its name says; nil if it is
 }
 
 func (m *memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.before, m.known = m.known, nil
+	m.known, m.asked = m.asked, map[string]seen{}
 }
 
 func (m *memory) of(object Object) (known seen, is bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if known, is = m.known[object.listed()]; is {
-		return known, true
+	name := object.listed()
+	if known, is = m.asked[name]; is {
+		return known, is
 	}
-	if known, is = m.before[object.listed()]; is {
-		m.keep(object, known)
+	if known, is = m.known[name]; is {
+		m.asked[name] = known
 	}
 	return known, is
 }
@@ -431,14 +402,7 @@ func (m *memory) of(object Object) (known seen, is bool) {
 func (m *memory) learn(object Object, what seen) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.keep(object, what)
-}
-
-func (m *memory) keep(object Object, what seen) {
-	if m.known == nil {
-		m.known = map[string]seen{}
-	}
-	m.known[object.listed()] = what
+	m.asked[object.listed()] = what
 }
 
 // listed is all that a listing tells of an object.

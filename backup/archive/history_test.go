@@ -276,7 +276,7 @@ func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.segment(20)
 	w.restoredTo(2, 14)
-	full, err := archivetest.PutFull(w.ctx, w, archive.Full{
+	full, err := archivetest.PutFull(w.ctx, w.Archive, archive.Full{
 		Cluster: "restored2", Generation: 2, Revision: 1000, Chain: format.Seed("restored2", 2, 1000), Time: At(30), Reason: "for a test",
 	}, strings.NewReader("a database"))
 	require.NoError(t, err)

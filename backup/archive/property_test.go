@@ -66,7 +66,7 @@ func write(rt *rapid.T, w *world) {
 	}
 	last := w.next.Position.Revision - 1 + rapid.Int64Range(0, 3).Draw(rt, "revisions")
 	object := w.build(last, buckets...)
-	err := archivetest.PutSegment(w.ctx, w, object)
+	err := archivetest.PutSegment(w.ctx, w.Archive, object)
 	if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}

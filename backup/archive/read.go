@@ -33,7 +33,7 @@ type Reading struct {
 // buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &walk{
-		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next, digest: path.Full.Chain,
+		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
 		buckets: map[string]*format.Bucket{}, index: path.index,
 	}
 	w.reading = Reading{Revision: path.Full.Revision, Chain: path.Full.Chain, Compacted: path.Full.Compacted}
@@ -55,7 +55,6 @@ type walk struct {
 
 	index    *index
 	position format.Position // what comes next
-	digest   format.Digest   // there
 	buckets  map[string]*format.Bucket
 	reading  Reading
 	done     bool
@@ -112,21 +111,13 @@ func (w *walk) open(object Object) (opened bool, err error) {
 	}
 	defer content.Close()
 	reader := format.NewSegmentReader(content, w.reader.keys)
-	for next := object.Start; !w.done; {
-		manifest, err := reader.Next()
-		if format.Ended(err) {
-			return true, w.ended(object, next)
-		}
+	for manifest, err := range w.reader.within(reader, object, w.path.Generation) {
 		if err == nil {
-			err = w.belongs(manifest, next)
+			err = w.enter(object, reader, manifest)
 		}
-		if err != nil {
-			return true, w.reader.named(object.Name(), err)
-		}
-		if err := w.enter(object, reader, manifest); err != nil {
+		if err != nil || w.done {
 			return true, err
 		}
-		next = manifest.Next()
 	}
 	return true, nil
 }
@@ -138,39 +129,18 @@ func (w *walk) fetched(bytes int) {
 	}
 }
 
-// ended checks that an object ends where its name says.
-func (w *walk) ended(object Object, next format.Position) error {
-	if object.Level == Segment && next != object.Start || object.Level != Segment && next == object.Next {
-		return nil
-	}
-	return w.reader.damaged(object.Name())
-}
-
-// belongs checks what doesn't depend on the segments before.
-func (w *walk) belongs(manifest format.Manifest, at format.Position) error {
-	generation := w.path.Generation
-	switch {
-	case manifest.Cluster != generation.Cluster:
-		return fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, generation.Cluster)
-	case manifest.Generation != generation.Number || manifest.Position != at:
-		return fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
-			format.ErrDamaged, manifest.Position, manifest.Generation, at, generation.Number)
-	}
-	return nil
-}
-
 // enter reads a segment, unless it lies before the position or behind the end.
 func (w *walk) enter(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // of a merged object that begins before the full
 	}
-	later := !w.path.until.IsZero() && manifest.From.After(w.path.until)
+	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time) // a bucket may have changed since
 	if w.complete() && (manifest.Rows > 0 || later) {
 		w.done = true
 		return nil
 	}
-	if manifest.Position != w.position || manifest.Before != w.digest {
-		return w.reader.named(object.Name(), fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint))
+	if manifest.Position != w.position || manifest.Before != w.reading.Chain {
+		return w.reader.apart(object, manifest)
 	}
 	for {
 		record, err := reader.Record()
@@ -213,7 +183,7 @@ func (w *walk) take(record format.Record, manifest format.Manifest) error {
 
 // leave ends a segment that was as its manifest says.
 func (w *walk) leave(manifest format.Manifest) {
-	w.position, w.digest, w.reading.Chain = manifest.Next(), manifest.After, manifest.After
+	w.position, w.reading.Chain = manifest.Next(), manifest.After
 	if manifest.End <= w.path.Revision {
 		w.reading.Compacted = manifest.Compacted
 	}
@@ -237,8 +207,7 @@ func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*forma
 			continue // it ends before
 		}
 		for found, err := range r.manifests(ctx, object) {
-			var fault *Fault
-			if left--; left < 0 || errors.As(faulty(err, object.Name(), object.Start), &fault) {
+			if left--; left < 0 || Unusable(err) {
 				return nil, nil
 			}
 			if err != nil {
@@ -255,8 +224,7 @@ func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*forma
 // bucketIn reads a bucket that a segment has; nil if that is damaged.
 func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name string) (found *format.Bucket, err error) {
 	for record, err := range r.records(ctx, object, in) {
-		var fault *Fault
-		if errors.As(faulty(err, object.Name(), in.Position), &fault) {
+		if Unusable(err) {
 			return nil, nil
 		}
 		if err != nil {
@@ -363,46 +331,31 @@ func (l *lines) manifest(offset int64) (format.Manifest, int64, error) {
 	return manifest, int64(len(line)), l.reader.named(l.name, err)
 }
 
+// line is the one at an offset, which may have been read with the one before.
 func (l *lines) line(offset int64) ([]byte, error) {
-	if line := l.known(offset); line != nil {
-		return line, nil
-	}
 	part := int64(firstPart)
 	if offset > 0 {
 		part = nextPart
 	}
-	for _, length := range []int64{part, format.MaxLine} {
-		if err := l.read(offset, length); err != nil {
-			return nil, err
+	for _, length := range []int64{0, part, format.MaxLine} {
+		if length > 0 {
+			content, err := l.reader.store.Get(l.ctx, l.name, offset, length)
+			if err != nil {
+				return nil, err
+			}
+			l.begin = offset
+			l.part, err = io.ReadAll(content)
+			_ = content.Close() // it was only read
+			if err != nil {
+				return nil, err
+			}
 		}
-		if line := l.known(offset); line != nil {
-			return line, nil
+		rest := l.part[min(offset-l.begin, int64(len(l.part))):]
+		if end := bytes.IndexByte(rest, '\n'); end >= 0 {
+			return rest[:end+1], nil
 		}
 	}
 	return nil, l.reader.named(l.name, fmt.Errorf("%w: no line begins at byte %d", format.ErrDamaged, offset))
-}
-
-// known returns the line at an offset if it was read.
-func (l *lines) known(offset int64) []byte {
-	if offset < l.begin || offset >= l.begin+int64(len(l.part)) {
-		return nil
-	}
-	rest := l.part[offset-l.begin:]
-	if end := bytes.IndexByte(rest, '\n'); end >= 0 {
-		return rest[:end+1]
-	}
-	return nil
-}
-
-func (l *lines) read(offset, length int64) error {
-	content, err := l.reader.store.Get(l.ctx, l.name, offset, length)
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	l.begin = offset
-	l.part, err = io.ReadAll(content)
-	return err
 }
 
 const (

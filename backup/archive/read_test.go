@@ -53,7 +53,7 @@ func TestReadingTellsWhatItFound(t *testing.T) {
 	}
 	object, err := builder.Finish(format.Source{Compacted: 12})
 	require.NoError(t, err)
-	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 	w.next = object.Start()
 
 	path := w.find(archive.Target{})
@@ -115,7 +115,7 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 	foreign := w.next
 	foreign.Cluster = "7e27652122e8b2ae"
 	object := Build(t, w.Keys(), foreign, Rows(11, 12))
-	require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 10, path.Revision)
 	require.ErrorIs(t, path.PastEnd, archive.ErrForeign)

@@ -3,9 +3,9 @@ package archive
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -18,14 +18,19 @@ import (
 // of the head may be when it writes: after a longer pause it asks for Head first, since its next position may be merged.
 const Grace = 5 * time.Minute
 
-// PutStored is PutSegment for a segment that waited in a spool: everything that its object holds.
+// PutStored stores a segment under the name of its position: everything that its object holds.
 func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	var copied bounded
-	if _, err := store.PutOnce(ctx, w.reader.store, name, io.TeeReader(object, &copied)); err != nil {
+	begin, err := io.ReadAll(io.LimitReader(object, mostOfOne+1))
+	if err != nil {
+		return fmt.Errorf("cannot read what to store as %s: %w", name, err)
+	}
+	if _, err := store.PutOnce(ctx, w.reader.store, name, io.MultiReader(bytes.NewReader(begin), object)); err != nil {
 		return err
 	}
-	w.written.keep(name, copied)
+	if len(begin) <= mostOfOne {
+		w.written.keep(name, begin)
+	}
 	if time.Since(begun) < Grace/2 {
 		return nil
 	}
@@ -45,18 +50,16 @@ func (w *Writer) late(ctx context.Context, generation int, position format.Posit
 
 // held tells whether a merged object that can be believed holds what begins at a position.
 func (r *Reader) held(ctx context.Context, generation int, position format.Position) (bool, error) {
-	for _, level := range []Level{Minute, Hour} {
-		merged, err := r.Objects(ctx, generation, level, format.Position{})
-		if err != nil {
-			return false, err
+	x, err := r.list(ctx, generation, position, format.Position{})
+	if err != nil {
+		return false, err
+	}
+	for _, object := range x.merged {
+		if !object.covers(position) {
+			continue
 		}
-		for _, object := range merged {
-			if !object.covers(position) {
-				continue
-			}
-			if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
-				return err == nil, err
-			}
+		if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
+			return err == nil, err
 		}
 	}
 	return false, nil
@@ -102,7 +105,7 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 	})
 	merged.Size = body.Bytes
 	if err == nil {
-		w.written.drop(sources)
+		w.written.drop(sources...)
 	}
 	return merged, err
 }
@@ -141,28 +144,30 @@ func (w *Writer) oneChain(ctx context.Context, merged Object, sources []Object) 
 
 // concatenate writes the segments of sources, which must be those of merged, and of the generation's cluster: what another one has left
 // there would seem to hold what comes in its place later.
-func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) ([]format.Manifest, error) {
+func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
 	generation, err := w.reader.generation(ctx, merged.Generation)
 	if err != nil {
 		return nil, err
 	}
-	joint := &joint{next: merged.Start, of: generation.Cluster}
+	next := merged.Start
 	for _, source := range sources {
-		if source.Generation != merged.Generation || source.Start != joint.next {
-			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), joint.next)
+		if source.Generation != merged.Generation || source.Start != next {
+			return nil, fmt.Errorf("%w: %s is not at %s", ErrHole, source.Name(), next)
 		}
 		content, err := w.source(ctx, source)
 		if err == nil {
-			err = w.reader.append(into, content, source, joint)
+			all, err = w.reader.append(all, io.TeeReader(content, into), source, generation)
+			_ = content.Close() // it was only read
 		}
 		if err != nil {
 			return nil, unmergeable(err)
 		}
+		next = all[len(all)-1].Next()
 	}
-	if joint.next != merged.Next {
-		return nil, fmt.Errorf("%w: %s would end at %s", ErrHole, merged.Name(), joint.next)
+	if next != merged.Next {
+		return nil, fmt.Errorf("%w: %s would end at %s", ErrHole, merged.Name(), next)
 	}
-	return joint.segments, nil
+	return all, nil
 }
 
 // unmergeable makes a hole of what cannot be believed: it stays as it is, and keeps nothing else from being merged.
@@ -185,59 +190,68 @@ func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest,
 	if err != nil {
 		return nil, err
 	}
-	joint := &joint{next: object.Start, of: generation.Cluster}
-	if err := r.append(io.Discard, content, object, joint); err != nil {
-		return nil, err
-	}
-	if len(joint.segments) == 0 || object.Level != Segment && joint.next != object.Next {
-		return nil, r.damaged(object.Name())
-	}
-	return joint.segments, nil
+	defer content.Close()
+	return r.append(nil, content, object, generation)
 }
 
-// append writes the segments of one object, whose content it closes.
-func (r *Reader) append(w io.Writer, content io.ReadCloser, source Object, joint *joint) error {
-	defer content.Close()
-	reader := format.NewSegmentReader(io.TeeReader(content, w), r.keys)
-	for {
-		manifest, err := reader.Next()
-		if format.Ended(err) {
-			return nil
-		}
-		if err == nil {
-			err = joint.follow(manifest)
+// append adds the manifests of an object's segments, which is read to its end, to those before it.
+func (r *Reader) append(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
+	for manifest, err := range r.within(format.NewSegmentReader(content, r.keys), object, of) {
+		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
+			err = r.apart(object, manifest)
 		}
 		if err != nil {
-			return r.named(source.Name(), err)
+			return nil, err
+		}
+		all = append(all, manifest)
+	}
+	return all, nil
+}
+
+// within yields the manifests of the segments that a reader has of an object: they are of the generation, and follow one another by their
+// positions from where the object's name says that it begins to where it says that it ends. After each of them its records may be read.
+func (r *Reader) within(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
+	return func(yield func(format.Manifest, error) bool) {
+		next := object.Start
+		for {
+			manifest, err := reader.Next()
+			switch {
+			case format.Ended(err):
+				if object.Level == Segment && next == object.Start || object.Level != Segment && next != object.Next {
+					yield(manifest, r.damaged(object.Name()))
+				}
+				return
+			case err != nil:
+			case manifest.Cluster != of.Cluster:
+				err = fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
+			case manifest.Generation != of.Number || manifest.Position != next:
+				err = fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
+					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
+			}
+			if !yield(manifest, r.named(object.Name(), err)) || err != nil {
+				return
+			}
+			next = manifest.Next()
 		}
 	}
 }
 
-// joint is where one segment ends and the next one must begin.
-type joint struct {
-	next     format.Position
-	of       string // the cluster
-	segments []format.Manifest
-}
-
-var errJoint = errors.New("it doesn't go on from what is before it")
-
-func (j *joint) follow(manifest format.Manifest) error {
-	joins := len(j.segments) == 0 || manifest.Before == j.segments[len(j.segments)-1].After
-	if manifest.Position != j.next || manifest.Cluster != j.of || !joins {
-		return fmt.Errorf("%w: segment %s: %w", ErrHole, manifest.Position, errJoint)
-	}
-	j.next, j.segments = manifest.Next(), append(j.segments, manifest)
-	return nil
+// apart says that a segment in an object does not go on from what is before it.
+func (r *Reader) apart(object Object, manifest format.Manifest) error {
+	return r.named(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
 }
 
 // written is what this process has put lately and not merged yet. Requests are what merging costs: a cluster that is written to all the
 // time has a segment a second.
 type written struct {
 	mu      sync.Mutex
-	objects map[string][]byte
-	names   []string // of objects and of some that were dropped, oldest first
-	size    int
+	objects []content // oldest first; one that was put again is there again
+	size    int       // of all of them
+}
+
+type content struct {
+	name  string
+	bytes []byte
 }
 
 // mostWritten bounds the bytes that are kept, and mostOfOne those of an object. What is beyond is fetched, fewer requests for more bytes.
@@ -246,21 +260,13 @@ const (
 	mostOfOne   = mostWritten / 16
 )
 
-func (k *written) keep(name string, content bounded) {
-	if content.beyond {
-		return
-	}
+func (k *written) keep(name string, bytes []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.objects == nil {
-		k.objects = map[string][]byte{}
-	}
-	k.names = append(k.names, name)
-	k.size += len(content.bytes) - len(k.objects[name])
-	k.objects[name] = content.bytes
+	k.objects, k.size = append(k.objects, content{name, bytes}), k.size+len(bytes)
 	for k.size > mostWritten {
-		k.remove(k.names[0])
-		k.names = k.names[1:]
+		k.size -= len(k.objects[0].bytes)
+		k.objects = slices.Delete(k.objects, 0, 1)
 	}
 }
 
@@ -268,38 +274,26 @@ func (k *written) keep(name string, content bounded) {
 func (k *written) get(object Object) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if content := k.objects[object.Name()]; int64(len(content)) == object.Size {
-		return content
+	name := object.Name()
+	for _, c := range k.objects {
+		if c.name == name && int64(len(c.bytes)) == object.Size {
+			return c.bytes
+		}
 	}
 	return nil
 }
 
 // drop forgets what was merged.
-func (k *written) drop(objects []Object) {
+func (k *written) drop(objects ...Object) {
+	names := map[string]bool{}
+	for _, object := range objects {
+		names[object.Name()] = true
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, object := range objects {
-		k.remove(object.Name())
+	k.objects = slices.DeleteFunc(k.objects, func(c content) bool { return names[c.name] })
+	k.size = 0
+	for _, c := range k.objects {
+		k.size += len(c.bytes)
 	}
-	k.names = slices.DeleteFunc(k.names, func(name string) bool { return k.objects[name] == nil })
-}
-
-func (k *written) remove(name string) {
-	k.size -= len(k.objects[name])
-	delete(k.objects, name)
-}
-
-// bounded holds what is written to it, up to a size.
-type bounded struct {
-	bytes  []byte
-	beyond bool // it was more
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	if b.beyond = b.beyond || len(b.bytes)+len(p) > mostOfOne; b.beyond {
-		b.bytes = nil
-	} else {
-		b.bytes = append(b.bytes, p...)
-	}
-	return len(p), nil
 }

@@ -32,7 +32,7 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 		assert.Error(t, err, name)
 	}
 	stranger := Build(t, w.Keys(), format.Start{Cluster: cluster, Generation: 1, Position: w.next.Position}, Rows(14, 14))
-	require.NoError(t, archivetest.PutSegment(w.ctx, w, stranger))
+	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, stranger))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	assert.ErrorIs(t, err, archive.ErrHole, "its digest goes on from something else")
 	w.restart()
@@ -111,7 +111,7 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 		value := make([]byte, size)
 		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(value) // nothing that compression makes small
 		object := Build(t, w.Keys(), w.next, []format.Row{Row(w.next.Position.Revision, 0, string(value))})
-		require.NoError(t, archivetest.PutSegment(w.ctx, w, object))
+		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 		w.next = object.Start()
 	}
 	before := len(w.store.Calls())

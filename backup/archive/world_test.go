@@ -61,7 +61,7 @@ func (w *world) put(full archive.Full) archive.Full {
 	full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
 	w.fulls[full.Revision]++
 	full.Cluster, full.Generation, full.Reason = cluster, 1, "for a test"
-	stored, err := archivetest.PutFull(w.ctx, w, full, strings.NewReader(database(full.Revision)))
+	stored, err := archivetest.PutFull(w.ctx, w.Archive, full, strings.NewReader(database(full.Revision)))
 	require.NoError(w.t, err)
 	return stored
 }
@@ -84,7 +84,7 @@ func (w *world) full() archive.Full {
 func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	object := w.build(last, buckets...)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w, object))
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 	w.next = object.Start()
 	return object
 }

@@ -50,18 +50,36 @@ func Probe(ctx context.Context, s Store) (Abilities, error) {
 	return abilities, nil
 }
 
-// Clock is what the store's own clock shows: it creates an object below probe/, lists it, and removes it.
+// clocks is how names of objects begin that Clock creates.
+const clocks = "probe/clock-"
+
+// Clock is what the store's own clock shows: that of an object which it creates, lists, and removes. Older ones of its kind, which were
+// locked, are removed as soon as they may be. An error beside a time says that one could not be.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
-	name := "probe/" + rand.Text()
+	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
 		return now, fmt.Errorf("cannot read the clock of %s: %w", s, err)
 	}
-	now, err = Modified(ctx, s, name)
-	_ = s.Delete(ctx, name) // Probe says at each start what cannot be removed
-	if err != nil {
-		return now, fmt.Errorf("cannot read the clock of %s: %w", s, err)
+	all := map[string]time.Time{}
+	for object, err := range s.List(ctx, clocks, "") {
+		if err != nil {
+			return now, fmt.Errorf("cannot read the clock of %s: %w", s, err)
+		}
+		all[object.Name] = object.Modified
 	}
-	return now, nil
+	now, listed := all[name]
+	if !listed {
+		return now, fmt.Errorf("cannot read the clock of %s: %s: %w", s, name, ErrNotFound)
+	}
+	for other, modified := range all {
+		if other != name && now.Sub(modified) < time.Hour {
+			continue // somebody looks at it
+		}
+		if failed := s.Delete(ctx, other); failed != nil && !errors.Is(failed, ErrLocked) {
+			err = fmt.Errorf("cannot remove %s, which showed the clock of %s: %w", other, s, failed)
+		}
+	}
+	return now, err
 }
 
 // Modified is when an object was created, by the store's clock. ErrNotFound says that there is none.

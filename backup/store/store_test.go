@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -151,6 +152,50 @@ func TestAProbeThatFailsSaysNothingAboutTheStore(t *testing.T) {
 			assert.ErrorContains(t, err, "cannot probe memory://test/")
 		}
 	}
+}
+
+func TestTheClockOfAStoreIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
+	s, now := memory.New(), time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
+	s.Now = func() time.Time { return now }
+	left := func() (names []string) {
+		for object, err := range s.List(t.Context(), "", "") {
+			require.NoError(t, err)
+			names = append(names, object.Name)
+		}
+		return names
+	}
+	shows := func() {
+		t.Helper()
+		at, err := store.Clock(t.Context(), s)
+		require.NoError(t, err)
+		assert.Equal(t, now, at)
+	}
+	shows()
+	assert.Empty(t, left())
+
+	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
+	shows()
+	assert.Len(t, left(), 1, "it is locked")
+	now = now.Add(59 * time.Minute)
+	shows()
+	assert.Len(t, left(), 1, "somebody may look at it")
+	now = now.Add(time.Minute)
+	shows()
+	assert.Empty(t, left())
+
+	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied, Times: 1})
+	at, err := store.Clock(t.Context(), s)
+	require.ErrorIs(t, err, store.ErrDenied)
+	assert.Equal(t, now, at, "it is known all the same")
+	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
+	_, err = store.Clock(t.Context(), s)
+	require.ErrorIs(t, err, store.ErrDenied)
+
+	files, err := folder.New(t.TempDir())
+	require.NoError(t, err)
+	at, err = store.Clock(t.Context(), files)
+	require.NoError(t, err)
+	assert.WithinDuration(t, time.Now(), at, time.Minute)
 }
 
 func listed(names ...string) func(func(store.Object, error) bool) {

@@ -9,15 +9,8 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Archive is an archive, or a test's own that is one.
-type Archive interface {
-	PutData(ctx context.Context, full archive.Full, database io.Reader) (archive.Full, error)
-	Commit(ctx context.Context, full archive.Full) error
-	PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error
-}
-
 // PutFull stores a full snapshot: its data, then its manifest.
-func PutFull(ctx context.Context, into Archive, full archive.Full, database io.Reader) (archive.Full, error) {
+func PutFull(ctx context.Context, into *archive.Archive, full archive.Full, database io.Reader) (archive.Full, error) {
 	full, err := into.PutData(ctx, full, database)
 	if err != nil {
 		return archive.Full{}, err
@@ -26,6 +19,6 @@ func PutFull(ctx context.Context, into Archive, full archive.Full, database io.R
 }
 
 // PutSegment stores a segment under the name of its position.
-func PutSegment(ctx context.Context, into Archive, object format.Object) error {
+func PutSegment(ctx context.Context, into *archive.Archive, object format.Object) error {
 	return into.PutStored(ctx, object.Generation, object.Position, object.Reader())
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,8 +70,7 @@ func present(ctx context.Context, s store.Store, name string, size int64) error 
 		return err
 	}
 	defer reader.Close()
-	var last [1]byte
-	if n, err := reader.Read(last[:]); n == 0 && size > 0 {
+	if _, err := io.ReadFull(reader, make([]byte, 1)); err != nil && size > 0 {
 		return fmt.Errorf("%s of %s ends too early: %w", name, s, err)
 	}
 	return nil
@@ -122,13 +123,7 @@ func (e *execution) generation(prefix string) error {
 			others = append(others, object.Name)
 		}
 	}
-	if err := e.delete(manifests...); err != nil {
-		return err
-	}
-	if err := e.delete(others...); err != nil {
-		return err
-	}
-	return e.delete(prefix + "generation.json")
+	return e.delete(slices.Concat(manifests, others, []string{prefix + "generation.json"})...)
 }
 
 // results deletes what was found out about fulls that are gone, and about revisions that are no longer promised.
@@ -146,17 +141,12 @@ func (e *execution) results(p Plan) error {
 		e.sweep(prefix+"tested/", p.ofOldTest))
 }
 
-// labelLength is that of the name of every full.
-var labelLength = len(archive.FullName(0, time.Time{}))
-
 // ofNoFull tells whether a result is of a full that is gone; one that is younger than the plan may be of a full that it does not
 // know.
 func (p Plan) ofNoFull(name string, stays map[string]bool) bool {
-	if len(name) < labelLength {
-		return false
-	}
-	_, at, _ := archive.ParseFullName(name[:labelLength])
-	return !at.IsZero() && at.Before(p.From) && !stays[name[:labelLength]]
+	full, _, _ := strings.Cut(name, "_")
+	_, at, err := archive.ParseFullName(full)
+	return err == nil && at.Before(p.From) && !stays[full]
 }
 
 func (p Plan) ofOldTest(name string) bool {

@@ -12,9 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -167,34 +165,6 @@ func TestAnOldGenerationGoesWholeItsNameLast(t *testing.T) {
 	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Empty(t, w.names("gen/000001/"))
-}
-
-func TestTheStoresClockIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
-	w := newWorld(t)
-	at, err := retention.StoreClock(t.Context(), w.store)
-	require.NoError(t, err)
-	assert.Equal(t, w.now(), at)
-	assert.Empty(t, w.names("probe/"))
-
-	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
-	_, err = retention.StoreClock(t.Context(), w.store)
-	require.NoError(t, err)
-	assert.Len(t, w.names("probe/"), 1, "it is locked")
-	w.pass(2 * time.Hour)
-	at, err = retention.StoreClock(t.Context(), w.store)
-	require.NoError(t, err)
-	assert.Equal(t, formattest.At(w.clock), at)
-	assert.Empty(t, w.names("probe/"))
-
-	files, err := folder.New(t.TempDir())
-	require.NoError(t, err)
-	at, err = retention.StoreClock(t.Context(), files)
-	require.NoError(t, err)
-	assert.WithinDuration(t, time.Now(), at, time.Minute)
-
-	w.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
-	_, err = retention.StoreClock(t.Context(), w.store)
-	assert.ErrorIs(t, err, store.ErrDenied)
 }
 
 // The full behind a hole leads to nothing before it.

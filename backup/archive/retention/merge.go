@@ -1,7 +1,6 @@
 package retention
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,57 +57,95 @@ type Merged struct {
 // Run merges what is old enough, and deletes what was merged long enough ago. What is locked is left for later. It may be
 // cut off at any time. Where nothing may be deleted, it merges all the same, and says so.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
-	var done Merged
-	var denied error
-	levels := map[archive.Level][]archive.Object{}
+	r := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}
 	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
 		objects, err := m.archive.Objects(ctx, generation, level, format.Position{})
 		if err != nil {
-			return done, fmt.Errorf("cannot merge: %w", err)
+			return r.done, fmt.Errorf("cannot merge: %w", err)
 		}
-		levels[level] = objects
+		r.levels[level] = objects
 	}
+	m.forget(r.levels)
 	for _, step := range steps {
-		if err := m.merge(ctx, step, levels, &done); err != nil {
-			return done, err
+		if err := r.merge(ctx, step); err != nil {
+			return r.done, err
 		}
-		err := m.clear(ctx, step, levels, &done)
-		if denied = cmp.Or(denied, err); err != nil && !errors.Is(err, store.ErrDenied) {
-			return done, err
+		if err := r.clear(ctx, step); err != nil {
+			return r.done, err
 		}
 	}
-	done.Holes += m.newGaps(levels)
-	return done, denied
+	r.done.Holes += m.newGaps(r.levels)
+	return r.done, r.denied
+}
+
+// round is one run of a merger.
+type round struct {
+	*Merger
+	levels  map[archive.Level][]archive.Object // that are there
+	done    Merged
+	refused int   // objects that are locked
+	denied  error // nothing may be deleted at all
 }
 
 // merge makes the objects of a step.
-func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Merged) error {
-	fresh, err := m.notMerged(ctx, levels[step.from], levels[step.to])
+func (r *round) merge(ctx context.Context, step step) error {
+	fresh, err := r.notMerged(ctx, r.levels[step.from], r.levels[step.to])
 	if err != nil {
 		return fmt.Errorf("cannot merge: %w", err)
 	}
-	groups, left := Groups(fresh, step.span, m.now().Add(-step.age))
-	done.Left = done.Left || left
+	groups, left := Groups(fresh, step.span, r.now().Add(-step.age))
+	r.done.Left = r.done.Left || left
 	for _, group := range groups {
-		first := m.of(group[0])
+		first := r.of(group[0])
 		if first.hole {
 			continue
 		}
-		made, err := m.archive.Merge(ctx, step.to, group)
+		made, err := r.archive.Merge(ctx, step.to, group)
 		if archive.Unusable(err) || errors.Is(err, store.ErrExists) {
 			first.hole = true // a chain ended there, or somebody deleted it or put something in its place: it stays as it is
 			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
-				done.Holes++
+				r.done.Holes++
 			}
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
-		made.Modified = m.now() // about what the next listing says
-		m.of(made.Object).holds = newContents(made.Size, made.Segments, group...)
-		levels[step.to] = append(levels[step.to], made.Object)
-		done.Merged++
+		made.Modified = r.now() // about what the next listing says
+		r.of(made.Object).holds = newContents(made.Size, made.Segments, group...)
+		r.levels[step.to] = append(r.levels[step.to], made.Object)
+		r.done.Merged++
+	}
+	return nil
+}
+
+// clear deletes what objects of a step were made of, the oldest first.
+func (r *round) clear(ctx context.Context, step step) error {
+	for _, merged := range r.levels[step.to] {
+		to := r.of(merged)
+		if to.since.IsZero() {
+			to.since = r.clock()
+		}
+		due := r.clock().Sub(to.since) >= archive.Grace
+		for _, source := range Covered(r.levels[step.from], merged) {
+			if last(source, r.levels[step.from]) {
+				continue
+			}
+			if !due {
+				r.done.Left = true
+				continue
+			}
+			held, err := r.holds(ctx, merged, source)
+			if err != nil {
+				return fmt.Errorf("cannot see whether %s was merged: %w", source.Name(), err)
+			}
+			if held {
+				err = r.delete(ctx, source)
+			}
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -116,37 +153,27 @@ func (m *Merger) merge(ctx context.Context, step step, levels map[archive.Level]
 // mostRefused is how many objects are asked for in vain in a round. A lock mostly is on all of them, and there may be a month's.
 const mostRefused = 16
 
-// clear deletes what objects of a step were made of, the oldest first.
-func (m *Merger) clear(ctx context.Context, step step, levels map[archive.Level][]archive.Object, done *Merged) error {
-	c := clearing{store: m.archive.Store(), done: done}
-	for _, merged := range levels[step.to] {
-		to := m.of(merged)
-		if to.since.IsZero() {
-			to.since = m.clock()
-		}
-		due := m.clock().Sub(to.since) >= archive.Grace
-		for _, source := range Covered(levels[step.from], merged) {
-			if last(source, levels[step.from]) {
-				continue
-			}
-			if !due {
-				done.Left = true
-				continue
-			}
-			held, err := m.holds(ctx, merged, source)
-			if err != nil {
-				return fmt.Errorf("cannot see whether %s was merged: %w", source.Name(), err)
-			}
-			if held {
-				err = c.delete(ctx, source)
-			}
-			if err != nil {
-				return err
-			}
-		}
+func (r *round) delete(ctx context.Context, object archive.Object) error {
+	if r.refused >= mostRefused || r.denied != nil {
+		r.done.Left = true
+		return nil
 	}
-	m.forget(levels)
-	return c.denied
+	err := r.archive.Store().Delete(ctx, object.Name())
+	if err == nil {
+		r.done.Deleted++
+		return nil
+	}
+	err = fmt.Errorf("cannot delete what was merged: %w", err)
+	switch {
+	case errors.Is(err, store.ErrLocked):
+		r.refused++
+	case errors.Is(err, store.ErrDenied):
+		r.denied = err
+	default:
+		return err
+	}
+	r.done.Left = true
+	return nil
 }
 
 // of is what is known of an object.
@@ -156,37 +183,6 @@ func (m *Merger) of(one archive.Object) *object {
 		m.known[name] = &object{}
 	}
 	return m.known[name]
-}
-
-// clearing is a round of deleting.
-type clearing struct {
-	store   store.Store
-	done    *Merged
-	refused int
-	denied  error // nothing may be deleted at all
-}
-
-func (c *clearing) delete(ctx context.Context, object archive.Object) error {
-	if c.refused >= mostRefused || c.denied != nil {
-		c.done.Left = true
-		return nil
-	}
-	err := c.store.Delete(ctx, object.Name())
-	switch {
-	case err == nil:
-		c.done.Deleted++
-		return nil
-	case errors.Is(err, store.ErrLocked):
-		c.done.Left = true
-		c.refused++
-		return nil
-	}
-	err = fmt.Errorf("cannot delete what was merged: %w", err)
-	if !errors.Is(err, store.ErrDenied) {
-		return err
-	}
-	c.done.Left, c.denied = true, err
-	return nil
 }
 
 // last tells whether an object is the newest of its level, which stays: whoever looks for the end of the chain finds it there.
@@ -341,7 +337,7 @@ func (m *Merger) holds(ctx context.Context, merged, source archive.Object) (bool
 }
 
 // notMerged are the objects of a level that no object of the next one holds. What cannot be believed holds nothing.
-func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) (left []archive.Object, err error) {
+func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) ([]archive.Object, error) {
 	held := map[string]bool{}
 	for _, one := range merged {
 		covered := Covered(objects, one)
@@ -357,10 +353,5 @@ func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object
 			held[object.Name()] = held[object.Name()] || begins
 		}
 	}
-	for _, object := range objects {
-		if !held[object.Name()] {
-			left = append(left, object)
-		}
-	}
-	return left, nil
+	return slices.DeleteFunc(slices.Clone(objects), func(o archive.Object) bool { return held[o.Name()] }), nil
 }

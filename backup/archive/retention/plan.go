@@ -17,6 +17,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
 )
 
 // Look makes a plan of what lies in the archive now. known is a revision that the caller knows to be stored in the newest
@@ -41,7 +42,7 @@ func Of(ctx context.Context, a *archive.Archive, history *archive.History, polic
 	if len(plan.Goes()) == 0 {
 		return plan, nil
 	}
-	if facts.Store, err = StoreClock(ctx, a.Store()); err != nil {
+	if facts.Store, err = store.Clock(ctx, a.Store()); err != nil {
 		plan.Unsafe = append(plan.Unsafe, err.Error())
 		return plan, nil
 	}
@@ -53,7 +54,7 @@ type Facts struct {
 	History      *archive.History
 	RestoreTests []archive.Result // of the newest generation; that of the last one suffices
 	Now          time.Time        // by this machine's clock
-	Store        time.Time        // by the store's clock, at that moment; see StoreClock
+	Store        time.Time        // by the store's clock, at that moment
 	Known        int64            // a revision that is known to be in the store, in the newest generation; 0 if none is
 }
 
@@ -187,18 +188,15 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 // everything behind it.
 func (p Plan) base(g archive.Generational) archive.KeptFull {
 	begin := p.From.Add(-slack)
-	for _, full := range slices.Backward(g.Fulls) {
-		if verified(full) && !full.Passed && !archive.Later(full.Time, full.Stored).After(begin) {
-			return full
-		}
-	}
-	return archive.KeptFull{}
+	return newestVerified(g.Fulls, func(full archive.KeptFull) bool {
+		return !full.Passed && !archive.Later(full.Time, full.Stored).After(begin)
+	})
 }
 
-// newestVerified is the last full up to a time that was restored once; the zero full if there is none.
-func newestVerified(fulls []archive.KeptFull, until time.Time) archive.KeptFull {
+// newestVerified is the last full that fits and was restored once; the zero full if there is none.
+func newestVerified(fulls []archive.KeptFull, fits func(archive.KeptFull) bool) archive.KeptFull {
 	for _, full := range slices.Backward(fulls) {
-		if verified(full) && !full.Time.After(until) {
+		if verified(full) && fits(full) {
 			return full
 		}
 	}
@@ -301,7 +299,8 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 		if s.count == 0 || begin.Before(s.first(p.From)) {
 			continue
 		}
-		if newestVerified(all, begin.Add(s.length-1)).Name() == full.Name() {
+		within := func(other archive.KeptFull) bool { return other.Time.Before(begin.Add(s.length)) }
+		if newestVerified(all, within).Name() == full.Name() {
 			return true, fmt.Sprintf("the last verified one of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}
@@ -321,7 +320,7 @@ func segments(g archive.Generational, floor format.Position) (items []Item) {
 		if !object.Next.IsZero() && object.Next.Compare(floor) <= 0 {
 			item = &goes
 		}
-		item.add(object)
+		item.add(object.Name(), object.Start.Revision, object.Size)
 	}
 	for _, item := range []Item{goes, stays} {
 		if item.Objects > 0 {
@@ -331,13 +330,14 @@ func segments(g archive.Generational, floor format.Position) (items []Item) {
 	return items
 }
 
-func (i *Item) add(object archive.Object) {
+// add adds an object, which has a first revision.
+func (i *Item) add(name string, revision, bytes int64) {
 	if i.Objects == 0 {
-		i.Name, i.Revision = object.Name(), object.Start.Revision
+		i.Name, i.Revision = name, revision
 	}
 	i.Objects++
-	i.Bytes += object.Size
-	i.names = append(i.names, object.Name())
+	i.Bytes += bytes
+	i.names = append(i.names, name)
 }
 
 // remains is one item for objects of fulls that never became any, so old that nobody makes them any longer.
@@ -349,11 +349,10 @@ func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 		if err != nil || revision >= floor.Revision || !archive.Later(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
 			continue // what is not ours, or may still be made
 		}
-		if item.Objects++; item.Objects == 1 {
-			item.Name, item.Revision, item.Time = orphan.Name, revision, at
+		if item.Objects == 0 {
+			item.Time = at
 		}
-		item.Bytes += orphan.Size
-		item.names = append(item.names, orphan.Name)
+		item.add(orphan.Name, revision, orphan.Size)
 	}
 	if item.Objects == 0 {
 		return nil

@@ -1,7 +1,6 @@
 package retention
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -29,28 +28,20 @@ type Policy struct {
 
 // ParsePolicy reads --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=, whole numbers,
 // with commas between them. What is not named is 0. The error is one sentence that begins with the flag.
-func ParsePolicy(text string) (Policy, error) {
-	policy, err := parsePolicy(text)
-	if err != nil {
-		return Policy{}, fmt.Errorf("%s: %w", flag, err)
-	}
-	return policy, nil
-}
-
-func parsePolicy(text string) (policy Policy, err error) {
+func ParsePolicy(text string) (policy Policy, err error) {
 	given := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		if given[key] {
-			return policy, fmt.Errorf("%s is given twice", key)
+			return Policy{}, fmt.Errorf("%s: %s is given twice", flag, key)
 		}
 		given[key] = true
 		if err := policy.set(key, value); err != nil {
-			return policy, err
+			return Policy{}, fmt.Errorf("%s: %w", flag, err)
 		}
 	}
 	if policy == (Policy{}) {
-		return policy, errors.New("all of it is 0, so that nothing but the newest backup would stay")
+		return policy, fmt.Errorf("%s: all of it is 0, so that nothing but the newest backup would stay", flag)
 	}
 	return policy, nil
 }

@@ -77,7 +77,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	for _, change := range change {
 		change(&full)
 	}
-	w.full, err = archivetest.PutFull(w.t.Context(), w, full, bytes.NewReader(w.decay(content.Bytes())))
+	w.full, err = archivetest.PutFull(w.t.Context(), w.Archive, full, bytes.NewReader(w.decay(content.Bytes())))
 	require.NoError(w.t, err)
 	w.next = w.full.Start()
 	return w.full
@@ -107,7 +107,7 @@ func (w *world) putSegment() {
 	}
 	object, err := builder.Finish(format.Source{Compacted: max(w.server.Server.KV().FirstRev(), 0), Term: 2, Member: "8e9e05c52164694d"})
 	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w, object))
+	require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.Archive, object))
 	w.next = object.Start()
 }
 
