@@ -296,7 +296,7 @@ func (w *Writer) job(ctx context.Context, patience time.Duration, work func(cont
 
 // observe looks at etcd, which costs microseconds.
 func (w *Writer) observe(ctx context.Context) {
-	if leads := w.options.Etcd.IsLeader() && !w.deposed(); leads && !w.core.Facts.leads {
+	if leads := w.options.Etcd.Identity().Leader && !w.deposed(); leads && !w.core.Facts.leads {
 		w.take(ctx, elected, payload{})
 	} else if !leads && w.core.Facts.leads {
 		w.take(ctx, deposed, payload{})
