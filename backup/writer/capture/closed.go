@@ -100,6 +100,13 @@ func (noWrite) LockOutsideApply() {}
 // Unlock implements backend.BatchTx.
 func (noWrite) Unlock() {}
 
+// Size implements backend.Backend.
+func (d *closedDatabase) Size() int64 {
+	tx := d.ConcurrentReadTx().(*closedTx)
+	defer tx.RUnlock()
+	return tx.Tx.Size()
+}
+
 // Snapshot implements backend.Backend.
 func (d *closedDatabase) Snapshot() backend.Snapshot {
 	return d.ConcurrentReadTx().(*closedTx)
