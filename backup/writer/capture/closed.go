@@ -104,7 +104,7 @@ func (noWrite) Unlock() {}
 func (d *closedDatabase) Size() int64 {
 	tx := d.ConcurrentReadTx().(*closedTx)
 	defer tx.RUnlock()
-	return tx.Tx.Size()
+	return tx.Size()
 }
 
 // Snapshot implements backend.Backend.
