@@ -127,7 +127,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		case <-ctx.Done():
 		}
 	})
-	all.Go(func() { newChores(b, made, r.etcd.MemberID()).run(ctx) })
+	all.Go(func() { newChores(b, made, r.etcd.Identity().MemberID).run(ctx) })
 	all.Wait()
 }
 

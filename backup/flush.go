@@ -57,9 +57,9 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, r *running, database string) error {
-	closed, err := capture.OpenClosed(database, capture.Identity{
-		MemberID: r.etcd.MemberID(), ClusterID: r.etcd.ClusterID(), Leader: true, Term: r.etcd.Term(), Members: r.etcd.Members(),
-	})
+	identity := r.etcd.Identity()
+	identity.Leader = true // it brings what it has, whoever leads
+	closed, err := capture.OpenClosed(database, identity)
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ type former struct {
 func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data, was former) error {
 	options := b.settings(closed, of)
 	options.Former = was.writer
-	options.Release = was.wrote && closed.Members() == 1
+	options.Release = was.wrote && closed.Identity().Members == 1
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
 	if err != nil {
@@ -104,7 +104,7 @@ func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data
 
 // writes tells whether it is this member's to begin a chain. One that became the leader at the end may not have heard of it.
 func (r *running) writes() bool {
-	return r.facts().Role == writer.Writing || r.etcd.IsLeader()
+	return r.facts().Role == writer.Writing || r.etcd.Identity().Leader
 }
 
 // facts are the writer's, if there is one.

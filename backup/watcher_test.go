@@ -10,12 +10,17 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer"
+	"etcd-wrapper/backup/writer/capture"
 )
 
 // follower is a member that another one writes the backups for.
 type follower struct{ writer.Etcd }
 
-func (follower) IsLeader() bool { return false }
+func (f follower) Identity() capture.Identity {
+	is := f.Etcd.Identity()
+	is.Leader = false
+	return is
+}
 
 // watch makes the subject a follower's, whose writer has stored what there was until now and lives no longer.
 func (s *subject) watch(t *testing.T) {

@@ -169,7 +169,7 @@ func (o Object) Name() string {
 	if o.Level == Segment {
 		return SegmentName(o.Generation, o.Start)
 	}
-	return mergedName(o.Generation, o.Level, o.Start, o.Next)
+	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
 // covers tells whether a merged object holds what begins at a position.
@@ -209,11 +209,6 @@ func generationName(generation int) string { return GenerationPrefix(generation)
 // SegmentName is the name of the segment that begins at a position.
 func SegmentName(generation int, position format.Position) string {
 	return levelPrefix(generation, Segment) + position.String()
-}
-
-// mergedName is the name of merged segments, from a position up to but not including next.
-func mergedName(generation int, level Level, position, next format.Position) string {
-	return levelPrefix(generation, level) + position.String() + "_" + next.String()
 }
 
 func levelPrefix(generation int, level Level) string {

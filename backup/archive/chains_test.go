@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 )
@@ -17,9 +16,7 @@ import (
 func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t))
-			w.segment(20)
-			w.segment(30)
+			w := begin(t, NewKeys(t).Load(t), 20, 30)
 			w.again().gap(revision)
 			check := func(to int64) {
 				assert.Equal(t, w.next, w.head().Start)
@@ -60,8 +57,7 @@ func TestAFullThatIsGoneOnFromBeginsAChainThoughASegmentReachesAcrossIt(t *testi
 }
 
 func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(30)
+	w := begin(t, NewKeys(t).Load(t), 30)
 	w.again().gap(25)
 	w.segment(40)
 	defer w.damage(archive.DataName(1, w.history().Newest().Fulls[0].Name()), 999)()
@@ -83,14 +79,9 @@ func TestADamagedSegmentPassesNothing(t *testing.T) {
 
 // holed is an archive with a full of revision 20 in the middle of a chain that ends with 30, and the name of the segment behind it.
 func holed(t *testing.T) (w *world, name string) {
-	w = begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 20; last += 2 {
-		w.segment(last)
-	}
+	w = begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	name = archive.SegmentName(1, w.full().Next)
-	for last := int64(22); last <= 30; last += 2 {
-		w.segment(last)
-	}
+	w.segments(steps(22, 30, 2)...)
 	return w, name
 }
 
@@ -122,24 +113,20 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 // A segment's name can be computed: what a listing lacks for a while is read all the same.
 func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 	w, name := holed(t)
-	lagging := archive.New(&stale{Store: w.store, hides: func(n string) bool { return n == name }}, w.Keys())
+	lagging := w.through(&stale{Store: w.store, hides: func(n string) bool { return n == name }})
 	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: At(25)}, {Time: At(30)}} {
-		path, err := lagging.Find(w.ctx, target)
-		require.NoError(t, err, target)
+		path := lagging.find(target)
 		assert.NoError(t, path.PastEnd)
-		reading, err := lagging.Read(w.ctx, path, func(format.Row) error { return nil })
+		result, err := lagging.follow(path)
 		require.NoError(t, err, target)
-		assert.Equal(t, path.Revision, reading.Revision, target)
+		assert.Equal(t, path.Revision, result.Revision, target)
 	}
-	path, err := lagging.Find(w.ctx, archive.Target{})
-	require.NoError(t, err)
-	assert.EqualValues(t, 30, path.Revision)
+	assert.EqualValues(t, 30, lagging.find(archive.Target{}).Revision)
 }
 
 // A full that lies within a segment, as where two members have cut the rows in other places, leads nowhere: the chain goes on across it.
 func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(14)
+	w := begin(t, NewKeys(t).Load(t), 14)
 	other := w.again()
 	within := other.build(17).Start()
 	w.segment(20)
@@ -158,15 +145,7 @@ func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
 func (w *world) stranger(first, last int64, at time.Time) {
 	w.t.Helper()
 	start := format.Start{Cluster: "beef", Generation: 1, Position: format.After(first - 1), Before: format.Seed("beef", 1, first-1)}
-	builder, err := format.NewSegmentBuilder(w.Keys(), start)
-	require.NoError(w.t, err)
-	for _, row := range Rows(first, last) {
-		require.NoError(w.t, builder.Row(row))
-	}
-	require.NoError(w.t, builder.Marker(format.Marker{Revision: last, Time: at}))
-	object, err := builder.Finish(format.Source{Member: "1"})
-	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
+	w.putSegment(w.rows(start, last, at))
 }
 
 // The store was emptied and founded anew by one cluster while another one wrote to it, which has noticed that some seconds later. What
@@ -208,9 +187,7 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 
 // The newest object by its name is nothing but a name: it does not move the end, and nobody has to begin anew behind it.
 func TestANameDoesNotMoveTheEnd(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(14)
-	w.segment(20)
+	w := begin(t, NewKeys(t).Load(t), 14, 20)
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000", []byte("x"))
 	}
@@ -234,8 +211,7 @@ func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t))
-			w.segment(12)
+			w := begin(t, NewKeys(t).Load(t), 12)
 			crosses(w)
 			w.again().gap(25)
 			_, path, err := w.instead(archive.Target{})

@@ -1,6 +1,7 @@
 package archive_test
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,25 +21,17 @@ var first = archive.Generation{Number: 1, Cluster: cluster}
 func ending(nonce string) format.Ending { return format.Ending{Successor: 2, Nonce: nonce, At: Noon} }
 
 func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	late := w.again()
 	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
 	require.NotNil(t, w.head().Ending())
 	assert.Equal(t, "a", w.head().Ending().Nonce)
 	assert.EqualValues(t, 12, w.head().Revision())
 
-	builder, err := format.NewSegmentBuilder(&format.Keys{}, late.next)
-	require.NoError(t, err)
-	object, err := builder.Finish(format.Source{Member: "late"})
-	require.NoError(t, err)
+	object := Segment(t, w.Keys(), late.next, format.Source{Member: "late"})
 	require.ErrorIs(t, archivetest.PutSegment(t.Context(), w.Archive, object), store.ErrExists)
 
-	path, err := w.Find(t.Context(), archive.Target{})
-	require.NoError(t, err)
-	assert.EqualValues(t, 12, path.Revision, "readers of rows pass over it")
-	_, err = w.Read(t.Context(), path, func(format.Row) error { return nil })
-	require.NoError(t, err)
+	assert.EqualValues(t, 12, w.restore(archive.Target{}).Revision, "readers of rows pass over it")
 }
 
 func TestAGenerationEndsWhereItWasReadToOnly(t *testing.T) {
@@ -66,43 +59,39 @@ func (w *world) behind() archive.Full {
 }
 
 func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing.T) {
-	t.Run("it was first", func(t *testing.T) {
-		w := begin(t, &format.Keys{})
-		w.segment(12)
-		read := w.head()
-		full := w.behind()
-		require.NotNil(t, w.head().Unlinked)
-		require.NoError(t, w.Open(t.Context(), first, full, "writer"))
-		require.NoError(t, w.Open(t.Context(), first, full, "another"), "whoever completes it says the same")
-		assert.Nil(t, w.head().Unlinked)
-		require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
-		require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
-		assert.EqualValues(t, 20, w.head().Revision())
-		require.NotNil(t, w.head().Ending())
-	})
-	t.Run("the end was", func(t *testing.T) {
-		w := begin(t, &format.Keys{})
-		w.segment(12)
-		read := w.head()
-		full := w.behind()
-		require.NoError(t, w.End(t.Context(), first, read, "a", ending("a")))
-		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
-		require.NotNil(t, w.head().Ending(), "the full is there, and counts for nobody")
-	})
-	t.Run("whoever reads it ends it there", func(t *testing.T) {
-		w := begin(t, &format.Keys{})
-		w.segment(12)
-		full := w.behind()
-		require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
-		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrEnded)
-	})
-	t.Run("another writer was", func(t *testing.T) {
-		w := begin(t, &format.Keys{})
-		w.segment(12)
-		full := w.behind()
-		w.segment(13)
-		require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), archive.ErrMoved)
-	})
+	w := begin(t, &format.Keys{}, 12)
+	read, full := w.head(), w.behind()
+	require.NotNil(t, w.head().Unlinked)
+	require.NoError(t, w.Open(t.Context(), first, full, "writer"))
+	require.NoError(t, w.Open(t.Context(), first, full, "another"), "whoever completes it says the same")
+	assert.Nil(t, w.head().Unlinked)
+	require.ErrorIs(t, w.End(t.Context(), first, read, "a", ending("a")), archive.ErrMoved)
+	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
+	assert.EqualValues(t, 20, w.head().Revision())
+	require.NotNil(t, w.head().Ending())
+}
+
+func TestAFullThatBeginsAChainDoesNotCountWhereItsPlaceIsTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		taken func(w *world, read archive.Head) error
+		why   error
+	}{
+		"by the end":                        {func(w *world, read archive.Head) error { return w.End(w.ctx, first, read, "a", ending("a")) }, archive.ErrEnded},
+		"by the end of one who has read it": {func(w *world, _ archive.Head) error { return w.End(w.ctx, first, w.head(), "a", ending("a")) }, archive.ErrEnded},
+		"by another writer":                 {func(w *world, _ archive.Head) error { w.segment(13); return nil }, archive.ErrMoved},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := begin(t, &format.Keys{}, 12)
+			read, full := w.head(), w.behind()
+			require.NoError(t, c.taken(w, read))
+			require.ErrorIs(t, w.Open(t.Context(), first, full, "writer"), c.why)
+			if errors.Is(c.why, archive.ErrEnded) {
+				require.NotNil(t, w.head().Ending(), "the full is there, and counts for nobody")
+			} else {
+				require.EqualValues(t, 10, w.head().Full.Revision)
+			}
+		})
+	}
 }
 
 func TestAGenerationWithoutAFullCanEnd(t *testing.T) {

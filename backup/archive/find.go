@@ -208,7 +208,11 @@ func (h *History) sound(ctx context.Context, object Object, full Full) error {
 func (h *History) notKept(target Target) error {
 	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.windows())
 	if newest := h.Newest(); newest != nil {
-		if pastEnd := newest.pastEnd(newest.lastChain()); pastEnd != nil {
+		last := Chain{}
+		if len(newest.Chains) > 0 {
+			last = newest.Chains[len(newest.Chains)-1]
+		}
+		if pastEnd := newest.pastEnd(last); pastEnd != nil {
 			err = fmt.Errorf("%w; what follows cannot be read: %w", err, pastEnd)
 		}
 	}

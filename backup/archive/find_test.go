@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"iter"
-	"strings"
 	"testing"
 	"time"
 
@@ -14,10 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -35,99 +31,87 @@ func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	return restored{}, path, err
 }
 
-// spoilt are the ways in which an object is of no use.
-func (w *world) spoilt() map[string]func(name string) {
-	return map[string]func(name string){
-		"missing": func(name string) { require.NoError(w.t, w.store.Delete(w.ctx, name)) },
-		"damaged": func(name string) {
+// spoilt runs a test for each of the ways in which an object is of no use.
+func spoilt(t *testing.T, test func(t *testing.T, spoil func(w *world, name string))) {
+	t.Run("missing", func(t *testing.T) {
+		test(t, func(w *world, name string) { require.NoError(t, w.store.Delete(w.ctx, name)) })
+	})
+	t.Run("damaged", func(t *testing.T) {
+		test(t, func(w *world, name string) {
 			content, _ := w.store.Content(name)
 			w.damage(name, 8*len(content)-40)
-		},
-	}
+		})
+	})
 }
 
 func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
-	for how := range (&world{}).spoilt() {
-		t.Run(how, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t))
-			w.segment(12)
-			middle := w.full()
-			w.segment(14)
-			newest := w.full()
-			w.segment(16)
-			w.spoilt()[how](archive.DataName(1, newest.Name()))
-			for _, target := range []archive.Target{{}, {Revision: 16}, {Time: At(16)}} {
-				result, path, err := w.instead(target)
-				require.NoError(t, err)
-				assert.EqualValues(t, 12, result.full, "%s", target)
-				assert.Equal(t, revisions(13, 16), result.revisions)
-				assert.EqualValues(t, 16, path.Revision)
-				assert.Equal(t, w.find(target).Time, path.Time, "%s", target)
-			}
-			w.spoilt()[how](archive.DataName(1, middle.Name()))
-			result, _, err := w.instead(archive.Target{})
+	spoilt(t, func(t *testing.T, spoil func(w *world, name string)) {
+		w := begin(t, NewKeys(t).Load(t), 12)
+		middle := w.full()
+		w.segment(14)
+		newest := w.full()
+		w.segment(16)
+		spoil(w, archive.DataName(1, newest.Name()))
+		for _, target := range []archive.Target{{}, {Revision: 16}, {Time: At(16)}} {
+			result, path, err := w.instead(target)
 			require.NoError(t, err)
-			assert.Equal(t, revisions(11, 16), result.revisions)
-			w.spoilt()[how](archive.DataName(1, w.history().Newest().Fulls[0].Name()))
-			_, _, err = w.instead(archive.Target{})
-			assert.ErrorIs(t, err, archive.ErrNotKept, "nothing else is there")
-		})
-	}
+			assert.EqualValues(t, 12, result.full, "%s", target)
+			assert.Equal(t, revisions(13, 16), result.revisions)
+			assert.EqualValues(t, 16, path.Revision)
+			assert.Equal(t, w.find(target).Time, path.Time, "%s", target)
+		}
+		spoil(w, archive.DataName(1, middle.Name()))
+		result, _, err := w.instead(archive.Target{})
+		require.NoError(t, err)
+		assert.Equal(t, revisions(11, 16), result.revisions)
+		spoil(w, archive.DataName(1, w.history().Newest().Fulls[0].Name()))
+		_, _, err = w.instead(archive.Target{})
+		assert.ErrorIs(t, err, archive.ErrNotKept, "nothing else is there")
+	})
 }
 
 func TestWithoutTheFullThatBeginsAChainTheOneBeforeIsWhatComesBack(t *testing.T) {
-	for how := range (&world{}).spoilt() {
-		t.Run(how, func(t *testing.T) {
-			w := begin(t, &format.Keys{})
-			w.segment(14)
-			newest := w.gap(30)
-			w.segment(36)
-			sought := w.find(archive.Target{})
-			require.EqualValues(t, 36, sought.Revision)
-			w.spoilt()[how](archive.DataName(1, newest.Name()))
-			result, path, err := w.instead(archive.Target{})
-			require.NoError(t, err)
-			assert.EqualValues(t, 14, path.Revision)
-			assert.Equal(t, revisions(11, 14), result.revisions, "what is behind the gap belongs to the full alone")
-			_, _, err = w.instead(archive.Target{Revision: 36})
-			assert.ErrorIs(t, err, archive.ErrNotKept)
-		})
-	}
+	spoilt(t, func(t *testing.T, spoil func(w *world, name string)) {
+		w := begin(t, &format.Keys{}, 14)
+		newest := w.gap(30)
+		w.segment(36)
+		sought := w.find(archive.Target{})
+		require.EqualValues(t, 36, sought.Revision)
+		spoil(w, archive.DataName(1, newest.Name()))
+		result, path, err := w.instead(archive.Target{})
+		require.NoError(t, err)
+		assert.EqualValues(t, 14, path.Revision)
+		assert.Equal(t, revisions(11, 14), result.revisions, "what is behind the gap belongs to the full alone")
+		_, _, err = w.instead(archive.Target{Revision: 36})
+		assert.ErrorIs(t, err, archive.ErrNotKept)
+	})
 }
 
 func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsWhatIsLost(t *testing.T) {
-	for how := range (&world{}).spoilt() {
-		t.Run(how, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t))
-			for last := int64(12); last <= 20; last += 2 {
-				w.segment(last)
-			}
-			sought := w.find(archive.Target{})
-			require.EqualValues(t, 20, sought.Revision)
-			w.spoilt()[how](archive.SegmentName(1, format.After(14)))
-			_, failed := w.follow(sought)
-			other, err := w.Instead(w.ctx, sought, failed)
-			require.NoError(t, err)
-			assert.EqualValues(t, 14, other.Revision, "six revisions are lost")
-			result, err := w.follow(other)
-			require.NoError(t, err)
-			assert.Equal(t, revisions(11, 14), result.revisions)
+	spoilt(t, func(t *testing.T, spoil func(w *world, name string)) {
+		w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
+		sought := w.find(archive.Target{})
+		require.EqualValues(t, 20, sought.Revision)
+		spoil(w, archive.SegmentName(1, format.After(14)))
+		_, failed := w.follow(sought)
+		other, err := w.Instead(w.ctx, sought, failed)
+		require.NoError(t, err)
+		assert.EqualValues(t, 14, other.Revision, "six revisions are lost")
+		result, err := w.follow(other)
+		require.NoError(t, err)
+		assert.Equal(t, revisions(11, 14), result.revisions)
 
-			exact := archive.Target{Revision: 18}
-			_, _, err = w.instead(exact)
-			assert.ErrorIs(t, err, archive.ErrNotKept, "what was asked for by its revision is that or nothing")
-			result, _, err = w.instead(archive.Target{Revision: 14})
-			require.NoError(t, err)
-			assert.Equal(t, revisions(11, 14), result.revisions)
-		})
-	}
+		exact := archive.Target{Revision: 18}
+		_, _, err = w.instead(exact)
+		assert.ErrorIs(t, err, archive.ErrNotKept, "what was asked for by its revision is that or nothing")
+		result, _, err = w.instead(archive.Target{Revision: 14})
+		require.NoError(t, err)
+		assert.Equal(t, revisions(11, 14), result.revisions)
+	})
 }
 
 func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	for last := int64(12); last <= 20; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, &format.Keys{}, steps(12, 20, 2)...)
 	segments := w.objects(archive.Segment)
 	merged := w.merge(archive.Minute, segments[:4]...)
 	content, _ := w.store.Content(merged.Name())
@@ -139,10 +123,7 @@ func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
 }
 
 func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	w.segment(14)
-	w.segment(16)
+	w := begin(t, &format.Keys{}, 12, 14, 16)
 	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
 	require.NoError(t, err)
 	w.damage(merged.Name(), 8*int(merged.Size)-40)
@@ -153,9 +134,7 @@ func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
 }
 
 func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	w.segment(14)
+	w := begin(t, &format.Keys{}, 12, 14)
 	full := w.full()
 	w.segment(16)
 	w.damage(archive.DataName(1, full.Name()), 99)
@@ -168,8 +147,7 @@ func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
 
 // The last object's statement tells where the chain ends.
 func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(12)
+	w := begin(t, NewKeys(t).Load(t), 12)
 	last := w.segment(14)
 	w.damage(archive.SegmentName(1, last.Position), 300)
 	path := w.find(archive.Target{})
@@ -190,8 +168,7 @@ func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
 }
 
 func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	w.full()
 	path := w.find(archive.Target{})
 	other := errors.New("no room")
@@ -249,11 +226,7 @@ func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 	w, _ := timed(t)
 	w.ahead(12, At(20).Add(100*time.Millisecond))
 	w.ahead(13, At(20).Add(500*time.Millisecond))
-	full := w.next
-	_, err := archivetest.PutFull(w.ctx, w.Archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: 13, Next: full.Position, Time: At(20).Add(900 * time.Millisecond), Chain: full.Before, Last: full.Last, Reason: "for a test",
-	}, strings.NewReader(database(13)))
-	require.NoError(t, err)
+	w.put(archive.Full{Revision: 13, Next: w.next.Position, Time: At(20).Add(900 * time.Millisecond), Chain: w.next.Before, Last: w.next.Last})
 	for at, revision := range map[time.Duration]int64{0: 10, 200 * time.Millisecond: 12, 600 * time.Millisecond: 13, time.Second: 13} {
 		path := w.find(archive.Target{Time: At(20).Add(at)})
 		assert.Equal(t, revision, path.Revision, "%s", at)
@@ -290,47 +263,20 @@ func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
 }
 
 // backlog makes a segment without markers, as one is that was cut because there was so much.
-func (w *world) backlog(last int64) {
+func (w *world) backlog(last int64) { w.ahead(last, time.Time{}) }
+
+// ahead makes a segment whose marker is of another clock.
+func (w *world) ahead(last int64, at time.Time) {
 	w.t.Helper()
-	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
-	require.NoError(w.t, err)
-	for _, row := range Rows(w.next.Position.Revision, last) {
-		require.NoError(w.t, builder.Row(row))
-	}
-	object, err := builder.Finish(format.Source{})
-	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
-	w.next = object.Start()
+	w.add(w.rows(w.next, last, at))
 }
 
 func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
-	require.NoError(t, err)
-	require.NoError(t, builder.Marker(format.Marker{Revision: 12, Time: At(20)}))
-	require.NoError(t, builder.Bucket(Bucket("lease", "a", "1")))
-	object, err := builder.Finish(format.Source{})
-	require.NoError(t, err)
-	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
+	w := begin(t, &format.Keys{}, 12)
+	w.add(Segment(t, w.Keys(), w.next, format.Source{}, &format.Marker{Revision: 12, Time: At(20)}, Bucket("lease", "a", "1")))
 
 	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
 	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
-}
-
-// ahead makes a segment whose markers are of another clock.
-func (w *world) ahead(last int64, at time.Time) {
-	w.t.Helper()
-	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
-	require.NoError(w.t, err)
-	for _, row := range Rows(w.next.Position.Revision, last) {
-		require.NoError(w.t, builder.Row(row))
-	}
-	require.NoError(w.t, builder.Marker(format.Marker{Revision: last, Time: at}))
-	object, err := builder.Finish(format.Source{})
-	require.NoError(w.t, err)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
-	w.next = object.Start()
 }
 
 // timed is an archive whose store has a clock, and the clock.
@@ -346,7 +292,6 @@ func timed(t *testing.T) (w *world, clock *time.Time) {
 func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
 	w, clock := timed(t)
 	start := *clock
-	w.fulls[10] = 0
 	w.gapAt(20, start)
 	tick := func() time.Time { *clock = clock.Add(time.Minute); return *clock }
 	w.ahead(22, tick())
@@ -388,20 +333,9 @@ func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// gapAt is gap at a time.
-func (w *world) gapAt(revision int64, at time.Time) {
-	w.t.Helper()
-	full, err := archivetest.PutFull(w.ctx, w.Archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Time: at, Chain: format.Seed(cluster, 1, revision), Reason: "for a test",
-	}, strings.NewReader(database(revision)))
-	require.NoError(w.t, err)
-	w.next = full.Start()
-}
-
 // Nothing was written for a while, and then the cluster was restored: until then the last revision was the present.
 func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(15)
+	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
 	w.segment(20)
 	w.restoredTo(2, 20) // at second 25
@@ -415,31 +349,15 @@ func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 }
 
 // inflated is a store in which one object goes on behind its content, with zeros, as a sparse file does.
-type inflated struct {
-	store.Store
-	name string
-	size int64
-}
-
-func (s *inflated) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	return func(yield func(store.Object, error) bool) {
-		for object, err := range s.Store.List(ctx, prefix, after) {
-			if object.Name == s.name {
-				object.Size = s.size
-			}
-			if !yield(object, err) {
-				return
-			}
-		}
-	}
-}
+type inflated struct{ *stale }
 
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	if name != s.name || length < 0 {
+	size, is := s.sizes[name]
+	if !is || length < 0 {
 		return s.Store.Get(ctx, name, offset, length)
 	}
 	content, err := s.Store.Get(ctx, name, 0, -1)
@@ -452,30 +370,24 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 		return nil, err
 	}
 	rest := io.MultiReader(bytes.NewReader(all[min(offset, int64(len(all))):]), zeros{})
-	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
+	return io.NopCloser(io.LimitReader(rest, min(length, size-offset))), nil
 }
 
 // Its listed size would have asked for a volume that nobody has.
 func TestAnObjectOfAbsurdSizeIsPassedOver(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 20; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()
-	w.segment(22)
-	w.segment(24)
+	w.segments(22, 24)
 	name := archive.SegmentName(1, format.After(22))
-	a := archive.New(&inflated{Store: w.store, name: name, size: 1 << 45}, w.Keys())
-
-	path, err := a.Find(w.ctx, archive.Target{})
-	require.NoError(t, err)
+	large := &inflated{&stale{Store: w.store, sizes: map[string]int64{name: 1 << 45}}}
+	path := w.through(large).find(archive.Target{})
 	assert.EqualValues(t, 22, path.Revision)
 	require.ErrorIs(t, path.PastEnd, format.ErrDamaged)
 	assert.ErrorContains(t, path.PastEnd, name)
 	for _, object := range path.Objects {
 		assert.Less(t, object.Size, int64(1<<20), object.Name())
 	}
-	_, err = a.Find(w.ctx, archive.Target{Revision: 24})
+	_, err := w.through(large).Find(w.ctx, archive.Target{Revision: 24})
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.ErrorContains(t, err, name)
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -77,7 +78,9 @@ func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
 	require.NoError(t, err)
 	content, there := s.Content(archive.DataName(1, full.Name()))
 	require.True(t, there)
-	identities, err := age.ParseIdentities(strings.NewReader(secret(t, pair)))
+	secret, err := os.ReadFile(pair.Identities)
+	require.NoError(t, err)
+	identities, err := age.ParseIdentities(bytes.NewReader(secret))
 	require.NoError(t, err)
 	decrypted, err := age.Decrypt(bytes.NewReader(content), identities...)
 	require.NoError(t, err)
@@ -111,25 +114,19 @@ func TestASealedFullMayBePutAgain(t *testing.T) {
 
 func TestAFullWithoutManifestIsNone(t *testing.T) {
 	broken := errors.New("disk error")
-	for name, put := range map[string]func(*world) error{
-		"a database that cannot be read": func(w *world) error {
-			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken)))
-			return err
-		},
-		"a store that is lost for the data": func(w *world) error {
-			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: broken})
-			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), strings.NewReader("database"))
-			return err
-		},
-		"a store that is lost for the manifest": func(w *world) error {
-			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.ManifestName(1, fullOf(20).Name()), Err: broken})
-			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), strings.NewReader("database"))
-			return err
-		},
+	for name, c := range map[string]struct {
+		lost     string // the prefix of what cannot be stored
+		database io.Reader
+	}{
+		"a database that cannot be read":        {"none", io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken))},
+		"a store that is lost for the data":     {"gen/000001/full/", strings.NewReader("database")},
+		"a store that is lost for the manifest": {archive.ManifestName(1, fullOf(20).Name()), strings.NewReader("database")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t, &format.Keys{})
-			assert.ErrorIs(t, put(w), broken)
+			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: c.lost, Err: broken})
+			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), c.database)
+			assert.ErrorIs(t, err, broken)
 			w.store.Heal()
 			kept := w.history().Newest()
 			assert.Len(t, kept.Fulls, 1)
@@ -220,23 +217,18 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 func TestTheNewestResultOfAFullCounts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
-	put := func(after int64, outcome archive.Outcome, test bool) {
-		require.NoError(t, w.PutResult(w.ctx, archive.Result{
-			Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(after), Segments: test, Why: "for a test",
-		}))
-	}
 	assert.Nil(t, w.history().Newest().Fulls[0].Result)
-	put(20, archive.Failed, false)
+	w.result(w.Archive, full, archive.Failed, 20, false)
 	assert.False(t, w.history().Newest().Fulls[0].Usable())
 	_, err := w.try(archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
-	put(30, archive.Verified, false)
+	w.result(w.Archive, full, archive.Verified, 30, false)
 	kept := w.history().Newest().Fulls[0]
 	assert.True(t, kept.Usable())
 	assert.Equal(t, archive.Verified, kept.Result.Outcome)
 
-	put(40, archive.Verified, true)
-	put(50, archive.Failed, true)
+	w.result(w.Archive, full, archive.Verified, 40, true)
+	w.result(w.Archive, full, archive.Failed, 50, true)
 	tests, err := w.RestoreTests(w.ctx, 1, At(40))
 	require.NoError(t, err)
 	assert.Len(t, tests, 2)
@@ -253,10 +245,7 @@ func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
 	full := *w.head().Full
 	for _, test := range []bool{false, true} {
 		for _, outcome := range []archive.Outcome{archive.Verified, archive.Verified, archive.Failed} {
-			require.NoError(t, w.PutResult(w.ctx, archive.Result{
-				Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 10, Outcome: outcome, At: At(20), Segments: test,
-				Seconds: float64(len(w.names("gen/"))), // they differ in something
-			}))
+			w.result(w.Archive, full, outcome, 20, test)
 		}
 	}
 	assert.Len(t, w.names("gen/000001/verified/"), 3)
@@ -269,18 +258,16 @@ func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
 func TestAResultThatNobodyTrustedGaveIsIgnored(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
-	stranger := archive.New(w.store, NewKeys(t).Load(t))
-	require.NoError(t, stranger.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Failed, At: At(1)}))
+	w.result(archive.New(w.store, NewKeys(t).Load(t)), full, archive.Failed, 1, false)
 	kept := w.history().Newest().Fulls[0]
 	assert.True(t, kept.Usable())
 	assert.ErrorIs(t, kept.ResultErr, format.ErrUntrusted)
 }
 
 func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	first, second := *w.head().Full, w.full()
-	require.NoError(t, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: first.Name(), Outcome: archive.Verified, At: At(60)}))
+	w.result(w.Archive, first, archive.Verified, 60, false)
 	result := w.names("gen/000001/verified/")[0]
 	content, _ := w.store.Content(result)
 	w.store.SetContent(strings.Replace(result, first.Name(), second.Name(), 1), content)
@@ -293,12 +280,10 @@ func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
 // One small object that has decayed must keep nobody from listing, testing and deleting everything else.
 func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
-	put := func(into *archive.Archive, after int64, outcome archive.Outcome) {
-		require.NoError(t, into.PutResult(w.ctx, archive.Result{Generation: 1, Segments: true, Outcome: outcome, At: At(after)}))
-	}
-	put(w.Archive, 20, archive.Verified)
-	put(w.Archive, 30, archive.Verified)
-	put(archive.New(w.store, NewKeys(t).Load(t)), 40, archive.Failed)
+	full := *w.head().Full
+	w.result(w.Archive, full, archive.Verified, 20, true)
+	w.result(w.Archive, full, archive.Verified, 30, true)
+	w.result(archive.New(w.store, NewKeys(t).Load(t)), full, archive.Failed, 40, true)
 	w.damage(w.names("gen/000001/tested/")[1], 300)
 	tests, err := w.RestoreTests(w.ctx, 1, At(0))
 	require.NoError(t, err)

@@ -1,10 +1,8 @@
 package archive_test
 
 import (
-	"context"
-	"iter"
+	"bytes"
 	"math"
-	"strings"
 	"sync"
 	"testing"
 
@@ -12,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -36,34 +33,26 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	assert.Equal(t, cluster, certificate.Cluster)
 }
 
-func TestAnotherClusterFindsTheArchiveTakenAndLeavesItAlone(t *testing.T) {
+func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeavesItAlone(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})
 	_, err := a.GenerationOf(t.Context(), cluster)
 	assert.ErrorIs(t, err, store.ErrNotFound)
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
-	require.NoError(t, err)
-
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
-	assert.ErrorIs(t, err, archive.ErrForeign)
-	assert.ErrorContains(t, err, cluster)
-	assert.ErrorContains(t, err, "7e27652122e8b2ae")
-	generations, err := a.Generations(t.Context())
-	require.NoError(t, err)
-	assert.Len(t, generations, 1)
-}
-
-func TestAFoundationThatWasCutOffIsFinished(t *testing.T) {
-	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
-	a := archive.New(s, &format.Keys{})
-	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
+	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
 	assert.ErrorIs(t, err, store.ErrUnavailable)
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
-	assert.ErrorIs(t, err, archive.ErrForeign, "it is the first one's all the same")
-	generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(100)})
-	require.NoError(t, err)
-	assert.Equal(t, 1, generation.Number)
+	for generations := range 2 {
+		_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
+		assert.ErrorIs(t, err, archive.ErrForeign)
+		assert.ErrorContains(t, err, cluster)
+		assert.ErrorContains(t, err, "7e27652122e8b2ae")
+		all, err := a.Generations(t.Context())
+		require.NoError(t, err)
+		assert.Len(t, all, generations)
+		generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(100)})
+		require.NoError(t, err, "it is finished")
+		assert.Equal(t, 1, generation.Number)
+	}
 }
 
 func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
@@ -95,6 +84,9 @@ func TestAHighestReservationCounts(t *testing.T) {
 	for _, revision := range []int64{1000, 900, 20_000} {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
+	// What nobody can have handed out nobody has reserved, and a name that is none of ours reserves nothing.
+	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: math.MaxInt64 - 10, Created: Noon}))
+	w.store.SetContent("reservation/zzz", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
 	require.NoError(t, err)
 	assert.EqualValues(t, 20_000, reserved.Revision)
@@ -115,15 +107,12 @@ func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
 	w.store.SetContent("gen/000002/generation.json", generation)
 	_, err = w.Generations(w.ctx)
 	assert.ErrorIs(t, err, format.ErrDamaged)
-	w.store.SetContent("cluster.json", generation)
-	_, err = w.Cluster(w.ctx)
-	assert.ErrorIs(t, err, format.ErrDamaged)
-	w.store.SetContent("cluster.json", nil)
-	_, err = w.Cluster(w.ctx)
-	assert.ErrorIs(t, err, format.ErrDamaged)
-	w.store.SetContent("cluster.json", append(generation, 'x'))
-	_, err = w.Cluster(w.ctx)
-	assert.ErrorIs(t, err, format.ErrDamaged)
+	manifest, _ := w.store.Content("cluster.json")
+	for _, content := range [][]byte{generation, nil, append(bytes.Clone(manifest), 'x')} {
+		w.store.SetContent("cluster.json", content)
+		_, err = w.Cluster(w.ctx)
+		assert.ErrorIs(t, err, format.ErrDamaged)
+	}
 }
 
 func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
@@ -162,12 +151,16 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
 }
 
+// blind is the archive in a store that answers every request, and lists nothing for now.
+func (w *world) blind() *world {
+	return w.through(&stale{Store: w.store, hides: func(string) bool { return true }})
+}
+
 func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	generation, err := w.GenerationOf(w.ctx, cluster)
 	require.NoError(t, err)
-	blind := archive.New(&stale{Store: w.store, hides: func(string) bool { return true }}, &format.Keys{})
-	require.NoError(t, blind.Still(w.ctx, generation))
+	require.NoError(t, w.blind().Still(w.ctx, generation))
 
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		content, _ := w.store.Content(name)
@@ -197,10 +190,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	assert.Len(t, generations, 1)
 
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 1, Cluster: cluster}))
-	_, err = archivetest.PutFull(t.Context(), w.Archive, archive.Full{
-		Cluster: "another", Generation: 2, Revision: 20, Chain: format.Seed("another", 2, 20), Time: Noon, Reason: "for a test",
-	}, strings.NewReader("database"))
-	require.NoError(t, err)
+	w.put(archive.Full{Cluster: "another", Generation: 2, Revision: 20, Chain: format.Seed("another", 2, 20)})
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000002/generation.json"))
 	_, err = w.Generations(t.Context())
 	require.ErrorIs(t, err, archive.ErrNameless)
@@ -213,17 +203,10 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	assert.Len(t, generations, 2)
 }
 
-// listless answers every request, and lists nothing for now.
-type listless struct{ *memory.Store }
-
-func (listless) List(context.Context, string, string) iter.Seq2[store.Object, error] {
-	return func(func(store.Object, error) bool) {}
-}
-
 // A new cluster would be begun beside all that there is.
 func TestAGenerationThatIsThereAndNotListedIsWaitedFor(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	_, err := archive.New(listless{w.store}, &format.Keys{}).Generations(t.Context())
+	_, err := w.blind().Generations(t.Context())
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.ErrorContains(t, err, "its listing lacks gen/000001/generation.json")
 }
@@ -282,8 +265,7 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 		return revision
 	}
 	assert.EqualValues(t, 10, told(), "the first full's")
-	w.segment(14)
-	w.segment(20)
+	w.segments(14, 20)
 	assert.EqualValues(t, 14, told(), "the last segment's name does not tell its end")
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
 	assert.EqualValues(t, 20, told())
@@ -293,23 +275,8 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 	assert.EqualValues(t, 6*archive.Margin, told())
 }
 
-// What nobody can have handed out nobody has reserved, and a name that is none of ours reserves nothing.
-func TestAReservationBeyondReasonIsNotTakenForTheHighest(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	reserve := func(revision int64) {
-		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
-	}
-	reserve(1000)
-	reserve(math.MaxInt64 - 10)
-	w.store.SetContent("reservation/zzz", []byte("x"))
-	reserved, err := w.Reserved(w.ctx)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1000, reserved.Revision)
-}
-
 func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(20)
+	w := begin(t, &format.Keys{}, 20)
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
 	_, err := w.Generations(w.ctx)
 	require.ErrorIs(t, err, archive.ErrNameless)

@@ -15,13 +15,6 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestTheHeadOfNothingIsEmpty(t *testing.T) {
-	a := archive.New(memory.New(), &format.Keys{})
-	head, err := a.Head(t.Context(), 1)
-	require.NoError(t, err)
-	assert.True(t, head.Empty())
-}
-
 func TestTheHeadIsWhatTheNextSegmentGoesOnFrom(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	head := w.head()
@@ -60,22 +53,16 @@ func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 	w.segment(21)
 	assert.Equal(t, w.next, w.head().Start)
-}
-
-func TestTheHeadIsFoundInAMergedObjectThatBeginsBeforeTheNewestFull(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
 	w.full()
-	w.segment(14)
+	w.segment(22)
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	assert.Equal(t, w.next, w.head().Start)
+	assert.Equal(t, w.next, w.head().Start, "it begins before the newest full")
 }
 
 func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	slow := w.again()
-	w.segment(12)
-	w.segment(14)
+	w.segments(12, 14)
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
 	slow.segment(13)
 	assert.Equal(t, w.next, w.head().Start)
@@ -89,8 +76,7 @@ func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testin
 		w := begin(t, &format.Keys{})
 		slow := w.again()
 		mine := slow.build(13)
-		w.segment(12)
-		w.segment(14)
+		w.segments(12, 14)
 		w.merge(archive.Minute, w.objects(archive.Segment)...)
 		w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Delay: archive.Grace})
 		assert.ErrorIs(t, archivetest.PutSegment(w.ctx, slow.Archive, mine), store.ErrExists)
@@ -103,35 +89,25 @@ func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testin
 }
 
 func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	for last := int64(11); last <= 15; last++ {
-		w.segment(last)
-	}
+	w := begin(t, &format.Keys{}, steps(11, 15, 1)...)
 	for _, hidden := range []int64{15, 13, 11} {
-		lagging := archive.New(&stale{Store: w.store, hides: func(name string) bool {
+		lagging := w.through(&stale{Store: w.store, hides: func(name string) bool {
 			return strings.Contains(name, "/segment/") && name >= archive.SegmentName(1, format.After(hidden-1))
-		}}, &format.Keys{})
-		head, err := lagging.Head(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Equal(t, w.next, head.Start, "segments from revision %d on are not listed", hidden)
+		}})
+		assert.Equal(t, w.next, lagging.head().Start, "segments from revision %d on are not listed", hidden)
 	}
 }
 
 func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *testing.T) {
 	for listing := 1; listing <= 4; listing++ {
-		w := begin(t, &format.Keys{})
-		for last := int64(11); last <= 15; last++ {
-			w.segment(last)
-		}
+		w := begin(t, &format.Keys{}, steps(11, 15, 1)...)
 		listings := 0
-		meanwhile := archive.New(&stale{Store: w.store, after: func() {
+		meanwhile := w.through(&stale{Store: w.store, after: func() {
 			if listings++; listings == listing {
 				w.merge(archive.Minute, w.objects(archive.Segment)...)
 			}
-		}}, &format.Keys{})
-		head, err := meanwhile.Head(t.Context(), 1)
-		require.NoError(t, err)
-		assert.Equal(t, w.next, head.Start, "merged after listing %d", listing)
+		}})
+		assert.Equal(t, w.next, meanwhile.head().Start, "merged after listing %d", listing)
 		assert.GreaterOrEqual(t, listings, listing)
 	}
 }
@@ -154,8 +130,7 @@ func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) 
 func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	head := w.head()
-	w.segment(12)
-	w.segment(15)
+	w.segments(12, 15)
 	before := len(w.store.Calls())
 	advanced, err := w.Advance(w.ctx, head)
 	require.NoError(t, err)
@@ -199,8 +174,7 @@ func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {
 }
 
 func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	for _, op := range []memory.Op{memory.List, memory.Get} {
 		w.store.Inject(memory.Fault{Op: op, Err: memory.ErrDenied})
 		_, err := w.Head(w.ctx, 1)
@@ -227,8 +201,7 @@ func TestASegmentUnderAnotherNameIsDamage(t *testing.T) {
 }
 
 func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	newest := w.full()
 	w.segment(14)
 	defer w.damage(archive.ManifestName(1, newest.Name()), 1000)()
@@ -247,8 +220,7 @@ func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
 }
 
 func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	last := w.segment(12, Bucket("lease", "1", "2"))
 	heal := w.damage(archive.SegmentName(1, last.Position), 100)
 	head := w.head()
@@ -270,9 +242,7 @@ func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
 }
 
 func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	w.segment(14)
+	w := begin(t, &format.Keys{}, 12, 14)
 	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.NoError(t, err)
 	defer w.damage(merged.Name(), 100)()
@@ -283,8 +253,7 @@ func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *te
 }
 
 func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	for _, position := range []format.Position{w.next.Position, format.After(500)} {
 		stranger := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
 		object := Build(t, w.Keys(), stranger, Rows(position.Revision, position.Revision+1))

@@ -273,25 +273,13 @@ func (g Generational) reported() (last int64) {
 		last = max(last, full.Revision)
 	}
 	for _, object := range g.Objects {
-		last = max(last, object.reported())
+		end := object.Next
+		if object.Level == Segment { // whose name doesn't tell it
+			end = object.Start
+		}
+		last = max(last, end.Revision-1)
 	}
 	return last
-}
-
-// reported is the last revision that the object's name tells of. That of a segment doesn't tell its own.
-func (o Object) reported() int64 {
-	if o.Level == Segment {
-		return o.Start.Revision - 1
-	}
-	return o.Next.Revision - 1
-}
-
-// lastChain is the newest one; the zero value if there is none.
-func (g Generational) lastChain() (chain Chain) {
-	if len(g.Chains) > 0 {
-		chain = g.Chains[len(g.Chains)-1]
-	}
-	return chain
 }
 
 // lookBehind notes what lies behind the chains and is no part of them. Behind the last one it is all that cannot be read.

@@ -13,15 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestTheHistoryOfNothingIsEmpty(t *testing.T) {
+func TestTheHistoryAndTheHeadOfNothingAreEmpty(t *testing.T) {
 	a := archive.New(memory.New(), &format.Keys{})
+	head, err := a.Head(t.Context(), 1)
+	require.NoError(t, err)
+	assert.True(t, head.Empty())
 	history, err := a.History(t.Context())
 	require.NoError(t, err)
 	assert.Nil(t, history.Cluster)
@@ -47,8 +49,7 @@ func windows(history *archive.History) (all []window) {
 func TestAChainGoesOnUntilAHole(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	assert.Equal(t, []window{{10, 10, 1, 0}}, windows(w.history()))
-	w.segment(12)
-	w.segment(14)
+	w.segments(12, 14)
 	w.full()
 	w.segment(16)
 	assert.Equal(t, []window{{10, 16, 2, 3}}, windows(w.history()))
@@ -77,8 +78,7 @@ func TestAChainGoesOnUntilAHole(t *testing.T) {
 }
 
 func TestWhatWasDeletedBetweenFullsIsAHole(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	w.full()
 	w.segment(14)
 	second := w.full()
@@ -114,11 +114,10 @@ func TestWhatIsNotKeptIsAnsweredWithTheNewestThatIsInOneLine(t *testing.T) {
 }
 
 func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	failed := w.full()
 	w.segment(14)
-	require.NoError(t, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: failed.Name(), Outcome: archive.Failed, At: At(20)}))
+	w.result(w.Archive, failed, archive.Failed, 20, false)
 	assert.Equal(t, []window{{10, 14, 1, 2}}, windows(w.history()))
 	result := w.restore(archive.Target{})
 	assert.EqualValues(t, 10, result.full)
@@ -133,8 +132,7 @@ func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
 }
 
 func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	for _, name := range []string{
 		"gen/000001/segment/notes.txt", "gen/000001/segment/11.0", "gen/000001/minute/0000000000000000011.000000", "gen/x/generation.json",
 		"gen/000001/hour/0000000000000000015.000000_0000000000000000011.000000", "gen/000001/full/hello", "gen/1/generation.json",
@@ -149,8 +147,7 @@ func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
 
 // The certificate says whose the store is. That is no reason to give nothing back to whoever has all the rest.
 func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(12)
+	w := begin(t, NewKeys(t).Load(t), 12)
 	repair := w.damage("cluster.json", 300)
 	history := w.history()
 	assert.Nil(t, history.Cluster)
@@ -179,17 +176,11 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 			w.damage(archive.ManifestName(1, w.gap(40).Name()), 200)
 		}, 32, 8, "damaged"},
 		"a full behind a gap that failed its test": {func(w *world) {
-			full := w.gap(40)
-			require.NoError(w.t, w.PutResult(w.ctx, archive.Result{
-				Cluster: cluster, Generation: 1, Full: full.Name(), Revision: 40, Outcome: archive.Failed, Why: "of a reason", At: At(41),
-			}))
+			w.result(w.Archive, w.gap(40), archive.Failed, 41, false)
 		}, 30, 10, "of a reason"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := begin(t, NewKeys(t).Load(t))
-			for last := int64(12); last <= 30; last += 2 {
-				w.segment(last)
-			}
+			w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 			segments := w.objects(archive.Segment)
 			w.merge(archive.Minute, segments[:2]...)
 			w.merge(archive.Minute, segments[2:4]...)
@@ -220,13 +211,9 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 
 // The manifest of the full is damaged with which a new chain began: names alone don't show that something lay between the segments.
 func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 30; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	full := w.gap(40)
-	w.segment(44)
-	w.segment(46)
+	w.segments(44, 46)
 	w.damage(archive.ManifestName(1, full.Name()), 200)
 	for revision, kept := range map[int64]bool{29: true, 30: true, 31: false, 35: false, 40: false, 42: false} {
 		_, path, err := w.instead(archive.Target{Time: At(revision)})
@@ -246,8 +233,7 @@ func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 
 // A cluster that was restored and has not backed up anything yet is what was restored, and not what came after that.
 func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(20)
+	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 14, path.Revision)
@@ -262,9 +248,7 @@ func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.
 
 // Instead keeps to what was restored, too.
 func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	w.segment(20)
+	w := begin(t, &format.Keys{}, 12, 20)
 	w.restoredTo(2, 14)
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, _, err := w.instead(archive.Target{})
@@ -273,15 +257,11 @@ func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 
 // A generation whose fulls are all of no use is not one that has nothing.
 func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(20)
+	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
-	full, err := archivetest.PutFull(w.ctx, w.Archive, archive.Full{
-		Cluster: "restored2", Generation: 2, Revision: 1000, Chain: format.Seed("restored2", 2, 1000), Time: At(30), Reason: "for a test",
-	}, strings.NewReader("a database"))
-	require.NoError(t, err)
+	full := w.put(archive.Full{Cluster: "restored2", Generation: 2, Revision: 1000, Chain: format.Seed("restored2", 2, 1000)})
 	w.damage(archive.ManifestName(2, full.Name()), 200)
-	_, err = w.Find(w.ctx, archive.Target{})
+	_, err := w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	require.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, "the latest revision is not kept")
@@ -290,8 +270,7 @@ func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 // A key that was taken away is no damage, and is told before that.
 func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	trusted, others := NewKeys(t), NewKeys(t)
-	w := begin(t, trusted.Load(t))
-	w.segment(12)
+	w := begin(t, trusted.Load(t), 12)
 	foreign := w.again()
 	foreign.Archive = archive.New(w.store, others.Load(t))
 	foreign.segment(14)
@@ -400,20 +379,15 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 
 // Where merging does not go on for a day there are as many of them as the day has seconds.
 func TestASegmentIsExaminedOnce(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 30; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	var read atomic.Int32
-	counting := archive.New(&reading{Store: w.store, first: func() { read.Add(1) }}, w.Keys())
-	_, err := counting.History(w.ctx)
-	require.NoError(t, err)
+	counting := w.through(&reading{Store: w.store, first: func() { read.Add(1) }})
+	counting.history()
 	require.EqualValues(t, 10, read.Swap(0))
 	w.segment(32)
 	segments := w.objects(archive.Segment)
 	require.NoError(t, w.store.Delete(w.ctx, segments[4].Name()))
-	examined, err := counting.History(w.ctx)
-	require.NoError(t, err)
+	examined := counting.history()
 	assert.LessOrEqual(t, read.Load(), int32(4), "those whose neighbour has changed, and the last one of each chain")
 	assert.Equal(t, []window{{10, 18, 1, 4}}, windows(examined))
 }
@@ -432,14 +406,10 @@ func (r *reading) Get(ctx context.Context, name string, offset, length int64) (i
 }
 
 func TestWhatIsMergedWhileItIsExaminedIsNoHole(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 18; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(12, 18, 2)...)
 	segments := w.objects(archive.Segment)
 	merging := &reading{Store: w.store, first: sync.OnceFunc(func() { w.merge(archive.Minute, segments[:3]...) })}
-	examined, err := archive.New(merging, w.Keys()).History(w.ctx)
-	require.NoError(t, err)
-	require.Len(t, examined.Newest().Chains, 1)
-	require.NoError(t, examined.Newest().Chains[0].PastEnd)
+	chains := w.through(merging).history().Newest().Chains
+	require.Len(t, chains, 1)
+	require.NoError(t, chains[0].PastEnd)
 }

@@ -144,8 +144,7 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 			w := begin(t, keys)
 			w.segment(14, Bucket("lease", "a", "1"))
 			w.full()
-			w.segment(18)
-			w.segment(20)
+			w.segments(18, 20)
 			w.merge(archive.Minute, w.objects(archive.Segment)[:2]...)
 			right := w.restore(archive.Target{})
 			noticed := 0
@@ -184,8 +183,7 @@ var statementsOf = []string{
 
 // FuzzManifests puts any statement with a right checksum in the place of each one, as somebody can who may write to the store.
 func FuzzManifests(f *testing.F) {
-	w := begin(f, &format.Keys{})
-	w.segment(14)
+	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
 	full := *w.head().Full
 	require.NoError(f, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: At(60)}))

@@ -43,18 +43,9 @@ func TestSmallBucketsAreThoseOfTheTarget(t *testing.T) {
 
 func TestReadingTellsWhatItFound(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	builder, err := format.NewSegmentBuilder(w.Keys(), w.next)
-	require.NoError(t, err)
-	for _, row := range Rows(11, 13) {
-		require.NoError(t, builder.Row(row))
-	}
-	for revision := int64(12); revision <= 13; revision++ {
-		require.NoError(t, builder.CompactionHash(format.CompactionHash{Revision: revision, Compacted: revision, Hash: uint32(revision)}))
-	}
-	object, err := builder.Finish(format.Source{Compacted: 12})
-	require.NoError(t, err)
-	require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
-	w.next = object.Start()
+	rows := Rows(11, 13)
+	object := w.add(Segment(t, w.Keys(), w.next, format.Source{Compacted: 12}, &rows[0], &rows[1], &rows[2],
+		&format.CompactionHash{Revision: 12, Compacted: 12, Hash: 12}, &format.CompactionHash{Revision: 13, Compacted: 13, Hash: 13}))
 
 	path := w.find(archive.Target{})
 	var fetched int
@@ -74,10 +65,7 @@ func TestReadingTellsWhatItFound(t *testing.T) {
 }
 
 func TestWhatIsMergedWhileItIsReadIsReadAllTheSame(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	for last := int64(12); last <= 30; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	path := w.find(archive.Target{})
 	segments := w.objects(archive.Segment)
 	var found []int64
@@ -99,10 +87,7 @@ func TestWhatIsMergedWhileItIsReadIsReadAllTheSame(t *testing.T) {
 }
 
 func TestWhatIsMissingIsNamed(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	for last := int64(12); last <= 16; last += 2 {
-		w.segment(last)
-	}
+	w := begin(t, &format.Keys{}, steps(12, 16, 2)...)
 	path := w.find(archive.Target{})
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, err := w.follow(path)
@@ -129,16 +114,13 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 }
 
 func TestWhatTheCallerFailsWithComesThrough(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
+	w := begin(t, &format.Keys{}, 12)
 	_, err := w.Read(w.ctx, w.find(archive.Target{}), func(format.Row) error { return assert.AnError })
 	assert.Equal(t, assert.AnError, err)
 }
 
 func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	w.segment(14)
+	w := begin(t, &format.Keys{}, 12, 14)
 	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
 	content, _ := w.store.Content(minute.Name())
 	w.store.SetContent(strings.Replace(minute.Name(), "15.000000", "16.000000", 1), content)
@@ -149,19 +131,25 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 	liar := w.objects(archive.Minute)[1]
 	_, err := w.Merge(w.ctx, archive.Hour, []archive.Object{liar})
 	assert.ErrorIs(t, err, archive.ErrHole)
-}
 
-func TestAMergedObjectThatLiesAboutItsEndAloneIsDamage(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	w.segment(14)
-	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
-	content, _ := w.store.Content(minute.Name())
-	w.store.SetContent(strings.Replace(minute.Name(), "15.000000", "16.000000", 1), content)
 	require.NoError(t, w.store.Delete(w.ctx, minute.Name()))
+	w.restart()
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 10, path.Revision)
-	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged)
+	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
+}
+
+// What follows begins where its name says that it ends.
+func TestAMergedObjectThatHasLessThanItsNameSaysIsReadAsFarAsItGoes(t *testing.T) {
+	w := begin(t, &format.Keys{}, 12, 14, 16)
+	segments := w.objects(archive.Segment)
+	merged := w.merge(archive.Minute, segments[:2]...)
+	content, _ := w.store.Content(merged.Name())
+	w.store.SetContent(merged.Name(), content[:segments[0].Size])
+	result, path, err := w.instead(archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 12, path.Revision)
+	assert.Equal(t, revisions(11, 12), result.revisions)
 }
 
 func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {
@@ -208,8 +196,7 @@ func TestTheNextStatementOfABucketIsThatOfTheNextSegmentThatHasOne(t *testing.T)
 }
 
 func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(12)
+	w := begin(t, NewKeys(t).Load(t), 12)
 	stating := w.segment(14, Bucket("lease", "a", "1"))
 	w.segment(16)
 	name := archive.SegmentName(1, stating.Position)
@@ -231,8 +218,7 @@ func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
 }
 
 func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(12)
+	w := begin(t, NewKeys(t).Load(t), 12)
 	w.gap(20)
 	w.segment(22, Bucket("lease", "a", "1"))
 	assert.Empty(t, w.statedAt(11))
@@ -245,10 +231,7 @@ func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
 	w.segment(14, Bucket("lease", "1", "before"))
 	w.segment(20, Bucket("lease", "2", "later"))
 	for revision, want := range map[int64]int{14: 0, 17: 1, 20: 0} {
-		path, err := w.Find(t.Context(), archive.Target{Revision: revision})
-		require.NoError(t, err)
-		reading, err := w.Read(t.Context(), path, func(format.Row) error { return nil })
-		require.NoError(t, err)
+		reading := w.restore(archive.Target{Revision: revision})
 		require.Len(t, reading.Later, want, "revision %d", revision)
 		require.Len(t, reading.Buckets, 1)
 		for _, later := range reading.Later {
@@ -260,8 +243,7 @@ func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
 }
 
 func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(500)
+	w := begin(t, NewKeys(t).Load(t), 500)
 	w.store.Inject(
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1, Cut: 100},

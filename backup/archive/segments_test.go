@@ -19,11 +19,8 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(11)
-	w.segment(12)
-	w.segment(13)
+func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnotherOrCannotBeBelieved(t *testing.T) {
+	w := begin(t, &format.Keys{}, 11, 12, 13)
 	segments := w.objects(archive.Segment)
 	for name, sources := range map[string][]archive.Object{
 		"nothing": nil, "a hole": {segments[0], segments[2]}, "backwards": {segments[1], segments[0]}, "twice": {segments[0], segments[0]},
@@ -38,20 +35,22 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnother(t *testing.T) {
 	w.restart()
 	repair := w.damage(segments[1].Name(), 8*1000)
 	_, err = w.Merge(w.ctx, archive.Minute, segments)
+	assert.ErrorIs(t, err, archive.ErrHole)
 	assert.ErrorIs(t, err, format.ErrDamaged)
 	assert.ErrorContains(t, err, segments[1].Name())
 	repair()
 	require.NoError(t, w.store.Delete(w.ctx, segments[1].Name()))
 	_, err = w.Merge(w.ctx, archive.Minute, segments)
 	assert.ErrorIs(t, err, store.ErrNotFound)
+	broken := errors.New("broken")
+	w.store.Inject(memory.Fault{Op: memory.Put, Err: broken})
+	_, err = w.Merge(w.ctx, archive.Minute, segments[:1])
+	assert.ErrorIs(t, err, broken)
 	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
 }
 
 func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	for last := int64(11); last <= 16; last++ {
-		w.segment(last)
-	}
+	w := begin(t, &format.Keys{}, steps(11, 16, 1)...)
 	segments := w.objects(archive.Segment)
 	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
 	require.NoError(t, err)
@@ -65,9 +64,7 @@ func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
 }
 
 func TestMergingMayBeRepeated(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(11)
-	w.segment(12)
+	w := begin(t, NewKeys(t).Load(t), 11, 12)
 	segments := w.objects(archive.Segment)
 	w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true})
 	first, err := w.Merge(w.ctx, archive.Minute, segments)
@@ -84,9 +81,7 @@ func TestMergingMayBeRepeated(t *testing.T) {
 }
 
 func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	w.segment(11)
-	w.segment(12)
+	w := begin(t, NewKeys(t).Load(t), 11, 12)
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Err: errors.New("fetched")})
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
 	w.store.Heal()
@@ -126,28 +121,6 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 	assert.Len(t, fetched, 1+24-20, "the large one and those beyond 8 MiB")
 }
 
-func TestMergingFailsWithTheStore(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(11)
-	segments := w.objects(archive.Segment)
-	broken := errors.New("broken")
-	w.store.Inject(memory.Fault{Op: memory.Put, Err: broken})
-	_, err := w.Merge(w.ctx, archive.Minute, segments)
-	assert.ErrorIs(t, err, broken)
-}
-
-func TestWhatCannotBeBelievedIsNotMerged(t *testing.T) {
-	w := begin(t, &format.Keys{})
-	w.segment(12)
-	damaged := w.segment(14)
-	w.restart()
-	defer w.damage(archive.SegmentName(1, damaged.Position), 100)()
-	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
-	assert.ErrorIs(t, err, archive.ErrHole)
-	assert.ErrorIs(t, err, format.ErrDamaged)
-	assert.Empty(t, w.objects(archive.Minute))
-}
-
 // Two chains overlap, as where two members have begun one each: what is merged would hide what begins within it.
 func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
 	w := begin(t, &format.Keys{})
@@ -155,8 +128,7 @@ func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
 	w.segment(20)
 	other.gap(15)
 	other.segment(25)
-	w.segment(30)
-	w.segment(40)
+	w.segments(30, 40)
 	segments := w.objects(archive.Segment)
 	for _, sources := range [][]archive.Object{segments[:1], segments[1:2]} {
 		_, err := w.Merge(w.ctx, archive.Minute, sources)

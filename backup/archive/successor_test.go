@@ -3,7 +3,6 @@ package archive_test
 import (
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -41,34 +40,12 @@ type step struct {
 	do    func(*scene) step
 }
 
-// writes stores a segment with one row, and then another one, until it collides.
-func writes(from format.Start, left int) step {
-	if left == 0 {
-		return step{}
-	}
-	return step{fmt.Sprint("writes ", from.Position, left), func(s *scene) step {
-		object := s.row(from)
-		switch err := archivetest.PutSegment(s.ctx, s.Archive, object); {
-		case err == nil:
-			s.confirm(object.End)
-			return writes(object.Start(), left-1)
-		case !errors.Is(err, store.ErrExists): // otherwise it has ended, or another one goes on: both look before they go on
-			s.broken = err.Error()
-		}
-		return step{}
-	}}
-}
-
-// row is a segment with the next revision.
-func (s *scene) row(from format.Start) format.Object { return s.rowOf("value ", from) }
+// writes stores a segment with one row, and then another one, until it collides with other rows.
+func writes(from format.Start, left int) step { return copies("value ", from, left) }
 
 func (s *scene) rowOf(who string, from format.Start) format.Object {
-	builder, err := format.NewSegmentBuilder(&format.Keys{}, from)
-	require.NoError(s.t, err)
-	require.NoError(s.t, builder.Row(Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))))
-	object, err := builder.Finish(format.Source{Session: who})
-	require.NoError(s.t, err)
-	return object
+	row := Row(from.Position.Revision, 0, fmt.Sprint(who, from.Position.Revision))
+	return Segment(s.t, s.Keys(), from, format.Source{Session: who}, &row)
 }
 
 func (s *scene) confirm(revision int64) {
@@ -105,25 +82,6 @@ func copies(who string, from format.Start, left int) step {
 		s.told = who
 		s.confirm(object.End)
 		return copies(who, object.Start(), left-1)
-	}}
-}
-
-// adopts ends the generation where it is, and begins one with the data of a copy, which has nothing to do with what was stored.
-func adopts(session string) step {
-	return step{"looks, to adopt", func(s *scene) step {
-		read := s.head()
-		return step{fmt.Sprint("ends ", read.Next(first), session), func(s *scene) step {
-			err := s.End(s.ctx, first, read, session, ending(session))
-			if errors.Is(err, archive.ErrMoved) {
-				return adopts(session)
-			}
-			return step{"begins, as " + session, func(s *scene) step {
-				if s.BeginGeneration(s.ctx, archive.Generation{Number: 2, Cluster: cluster, Adopted: []string{"o"}, Session: session, Created: Noon}) == nil {
-					s.begin(math.MaxInt64) // a person says that what is not in it is given up
-				}
-				return step{}
-			}}
-		}}
 	}}
 }
 
@@ -189,21 +147,31 @@ func looks() step {
 	}}
 }
 
-// restores reads, ends the generation there, and begins the next one.
-func restores(session string) step {
-	return step{"reads, as " + session, func(s *scene) step {
+// restores reads, ends the generation there, and begins the next one with what was read.
+func restores(session string) step { return succeeds("restores", session) }
+
+// adopts does so with the data of a copy, which has nothing to do with what was stored.
+func adopts(session string) step { return succeeds("adopts", session) }
+
+func succeeds(how, session string) step {
+	return step{"reads, " + how + " as " + session, func(s *scene) step {
 		read := s.head()
-		return step{fmt.Sprint("ends ", read.Next(first), session), func(s *scene) step {
+		return step{fmt.Sprint("ends ", read.Next(first), how, session), func(s *scene) step {
 			err := s.End(s.ctx, first, read, session, ending(session))
 			if errors.Is(err, archive.ErrMoved) {
-				return restores(session)
+				return succeeds(how, session)
 			}
-			has := read.Revision()
-			if errors.Is(err, archive.ErrEnded) { // it completes that, with what that end has
+			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
+			switch {
+			case how == "adopts": // a person says that what is not in it is given up
+				has, next.Adopted = math.MaxInt64, []string{"o"}
+			case errors.Is(err, archive.ErrEnded): // it completes that, with what that end has
 				has = s.head().Revision()
+				fallthrough
+			default:
+				next.Parent, next.ParentRevision = 1, has
 			}
 			return step{fmt.Sprint("begins with ", has, session), func(s *scene) step {
-				next := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: has, Session: session, Created: Noon}
 				if s.BeginGeneration(s.ctx, next) == nil {
 					s.begin(has)
 				}
@@ -242,13 +210,9 @@ func (s *scene) after(i int, replyLost bool) *scene {
 
 func (s *scene) objects() map[string]string {
 	all := map[string]string{}
-	for object, err := range s.store.List(s.ctx, "", "") {
-		require.NoError(s.t, err)
-		content, err := s.store.Get(s.ctx, object.Name, 0, object.Size)
-		require.NoError(s.t, err)
-		text, err := io.ReadAll(content)
-		require.NoError(s.t, err)
-		all[object.Name] = string(text)
+	for _, name := range s.names("") {
+		content, _ := s.store.Content(name)
+		all[name] = string(content)
 	}
 	return all
 }

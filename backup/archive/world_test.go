@@ -2,11 +2,11 @@ package archive_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -36,19 +36,27 @@ type world struct {
 	stale bool          // what it knows of the head may have been merged
 }
 
-// begin founds an archive with a full of revision 10.
-func begin(t T, keys *format.Keys) *world {
+// begin founds an archive with a full of revision 10, and segments behind it.
+func begin(t T, keys *format.Keys, lasts ...int64) *world {
 	t.Helper()
 	s := memory.New()
 	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
 	_, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon})
 	require.NoError(t, err)
 	w.gap(10)
+	w.segments(lasts...)
 	return w
 }
 
 // again is another one that writes to the same archive.
 func (w *world) again() *world { copied := *w; return &copied }
+
+// through is one that sees the archive through another store.
+func (w *world) through(s store.Store) *world {
+	other := w.again()
+	other.Archive = archive.New(s, w.Keys())
+	return other
+}
 
 // restart forgets what this process knows.
 func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
@@ -56,20 +64,25 @@ func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 // database is what a full of a revision has.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
+// put stores a full of the first generation, of the time of its revision unless it has one.
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
-	full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
-	w.fulls[full.Revision]++
-	full.Cluster, full.Generation, full.Reason = cluster, 1, "for a test"
+	if full.Time.IsZero() {
+		full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
+		w.fulls[full.Revision]++
+	}
+	full.Cluster, full.Generation, full.Reason = cmp.Or(full.Cluster, cluster), cmp.Or(full.Generation, 1), "for a test"
 	stored, err := archivetest.PutFull(w.ctx, w.Archive, full, strings.NewReader(database(full.Revision)))
 	require.NoError(w.t, err)
 	return stored
 }
 
 // gap begins a chain with a full.
-func (w *world) gap(revision int64) archive.Full {
+func (w *world) gap(revision int64) archive.Full { return w.gapAt(revision, time.Time{}) }
+
+func (w *world) gapAt(revision int64, at time.Time) archive.Full {
 	w.t.Helper()
-	full := w.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision)})
+	full := w.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision), Time: at})
 	w.next = full.Start()
 	return full
 }
@@ -83,10 +96,58 @@ func (w *world) full() archive.Full {
 // segment makes one of the next revisions, up to last.
 func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
-	object := w.build(last, buckets...)
-	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
+	return w.add(w.build(last, buckets...))
+}
+
+// add stores a segment that is the next.
+func (w *world) add(object format.Object) format.Object {
+	w.t.Helper()
+	w.putSegment(object)
 	w.next = object.Start()
 	return object
+}
+
+func (w *world) putSegment(object format.Object) {
+	w.t.Helper()
+	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
+}
+
+// rows are a segment's, one for each revision up to last, with a marker of a time behind them; none if that is zero.
+func (w *world) rows(from format.Start, last int64, at time.Time) format.Object {
+	w.t.Helper()
+	var records []format.Record
+	for _, row := range Rows(from.Position.Revision, last) {
+		records = append(records, &row)
+	}
+	if !at.IsZero() {
+		records = append(records, &format.Marker{Revision: last, Time: at})
+	}
+	return Segment(w.t, w.Keys(), from, format.Source{}, records...)
+}
+
+// result stores what a restore of a full has shown, with segments or without.
+func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
+	w.t.Helper()
+	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
+		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: At(after), Segments: segments, Why: "of a reason",
+		Seconds: float64(len(w.names("gen/"))), // those of one second differ in something
+	}))
+}
+
+// segments makes one up to each of these revisions.
+func (w *world) segments(lasts ...int64) {
+	w.t.Helper()
+	for _, last := range lasts {
+		w.segment(last)
+	}
+}
+
+// steps are the numbers from first to last that are so far apart.
+func steps(first, last, apart int64) (all []int64) {
+	for ; first <= last; first += apart {
+		all = append(all, first)
+	}
+	return all
 }
 
 func (w *world) build(last int64, buckets ...*format.Bucket) format.Object {
@@ -178,18 +239,14 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 }
 
 // revisions are those from first to last.
-func revisions(first, last int64) (all []int64) {
-	for revision := first; revision <= last; revision++ {
-		all = append(all, revision)
-	}
-	return all
-}
+func revisions(first, last int64) []int64 { return steps(first, last, 1) }
 
 // stale is a store whose listings lag: they lack the objects that it hides.
 type stale struct {
 	store.Store
 	hides func(name string) bool
-	after func() // is called when a listing ended; may be nil
+	after func()           // is called when a listing ended; may be nil
+	sizes map[string]int64 // that it lists instead of the true ones
 }
 
 func (s *stale) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
@@ -201,6 +258,7 @@ func (s *stale) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 			if err == nil && s.hides != nil && s.hides(object.Name) {
 				continue
 			}
+			object.Size = cmp.Or(s.sizes[object.Name], object.Size)
 			if !yield(object, err) {
 				return
 			}
@@ -227,14 +285,6 @@ func (w *world) names(prefix string) (names []string) {
 		names = append(names, object.Name)
 	}
 	return names
-}
-
-// secret is the content of a pair's identities file.
-func secret(t *testing.T, pair Keys) string {
-	t.Helper()
-	content, err := os.ReadFile(pair.Identities)
-	require.NoError(t, err)
-	return string(content)
 }
 
 // inBubble runs a test with a clock of its own. What compresses lies in pools and must not be used in one bubble and in another, or

@@ -192,8 +192,8 @@ func (w *Writer) keep(d *drawn, changed []*format.Bucket) error {
 	if err := w.end(d, changed); err != nil {
 		return err
 	}
-	etcd := w.options.Etcd
-	source := format.Source{Compacted: d.compacted, Term: etcd.Term(), Member: etcd.MemberID(), Applied: d.applied, Session: w.options.Session}
+	is := w.options.Etcd.Identity()
+	source := format.Source{Compacted: d.compacted, Term: is.Term, Member: is.MemberID, Applied: d.applied, Session: w.options.Session}
 	if err := w.wait(d.SegmentBuilder, source); err != nil {
 		return err
 	}

@@ -14,7 +14,6 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer/capture"
 )
 
 // newest is the generation in the store, and head where it stands.
@@ -159,7 +158,7 @@ func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 	require.False(t, head.Released())
 	s.end()
 	is := Server(s.etcd.Server)
-	s.options.Etcd, s.options.Release = s.frozen(capture.Identity{MemberID: is.MemberID(), Leader: true, Term: is.Term(), Members: 1}), true
+	s.options.Etcd, s.options.Release = s.frozen(is.Identity()), true
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	require.NoError(t, s.Flush(t.Context()), "once is enough")

@@ -9,6 +9,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/writer/capture"
 )
 
 // Etcd is what backups need to know of the running etcd. Its methods answer at once, from any goroutine; Server makes one.
@@ -19,15 +20,8 @@ type Etcd interface {
 	Revision() int64
 	// AppliedIndex grows with everything that may have changed the database.
 	AppliedIndex() uint64
-	// IsLeader tells whether this member believes that it leads its cluster; it may be wrong for an election's time.
-	IsLeader() bool
-	// Term is raft's.
-	Term() uint64
-	// MemberID and ClusterID are etcd's ids, hexadecimal.
-	MemberID() string
-	ClusterID() string
-	// Members is how many the cluster has.
-	Members() int
+	// Identity is what this member knows of itself. It may believe for an election's time that it leads.
+	Identity() capture.Identity
 	// Hashes are those that etcd found when it compacted, the last few of them.
 	Hashes() []format.CompactionHash
 	// Hash is etcd's own of the rows up to a revision. It reads the whole database under a lock of etcd's, so it is asked only
@@ -53,12 +47,14 @@ func Server(server *etcdserver.EtcdServer) Etcd { return running{server} }
 
 type running struct{ *etcdserver.EtcdServer }
 
-func (r running) Revision() int64   { return r.KV().Rev() }
-func (r running) IsLeader() bool    { return r.Leader() == r.EtcdServer.MemberID() }
-func (r running) MemberID() string  { return r.EtcdServer.MemberID().String() }
-func (r running) ClusterID() string { return r.Cluster().ID().String() }
+func (r running) Revision() int64 { return r.KV().Rev() }
 
-func (r running) Members() int { return len(r.Cluster().Members()) }
+func (r running) Identity() capture.Identity {
+	return capture.Identity{
+		MemberID: r.MemberID().String(), ClusterID: r.Cluster().ID().String(), Leader: r.Leader() == r.MemberID(),
+		Members: len(r.Cluster().Members()), Term: r.Term(),
+	}
+}
 
 func (r running) Hashes() (found []format.CompactionHash) {
 	for _, one := range r.KV().HashStorage().Hashes() {

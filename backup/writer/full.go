@@ -224,7 +224,8 @@ func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
 	f := w.fulls.making
 	f.Cluster, f.Generation = w.remote.generation.Cluster, w.remote.generation.Number
 	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, w.second()
-	f.Term, f.Member, f.Buckets = w.options.Etcd.Term(), w.options.Etcd.MemberID(), capture.SmallBuckets()
+	is := w.options.Etcd.Identity()
+	f.Term, f.Member, f.Buckets = is.Term, is.MemberID, capture.SmallBuckets()
 	f.Applied = w.options.Etcd.AppliedIndex()
 	f.Reason, f.Session = f.asked[0].reason, w.options.Session
 	f.database = snapshot.Size

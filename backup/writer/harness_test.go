@@ -72,9 +72,13 @@ func otherwise[T any](fake, is func() T) T {
 
 func (f *faked) Backend() backend.Backend { return otherwise(f.backend, f.Etcd.Backend) }
 func (f *faked) AppliedIndex() uint64     { return otherwise(f.applied, f.Etcd.AppliedIndex) }
-func (f *faked) IsLeader() bool           { return otherwise(f.isLeader, f.Etcd.IsLeader) }
-func (f *faked) MemberID() string         { return cmp.Or(f.id, f.Etcd.MemberID()) }
-func (f *faked) Term() uint64             { return cmp.Or(f.term, f.Etcd.Term()) }
+
+func (f *faked) Identity() capture.Identity {
+	is := f.Etcd.Identity()
+	is.MemberID, is.Term = cmp.Or(f.id, is.MemberID), cmp.Or(f.term, is.Term)
+	is.Leader = otherwise(f.isLeader, func() bool { return is.Leader })
+	return is
+}
 
 // newStand starts etcd and nothing else. Its test runs beside others.
 func newStand(t *testing.T) *stand {
@@ -261,7 +265,7 @@ func (s *stand) asked() <-chan error {
 // frozen is etcd as somebody sees it who hears of nothing that comes after this moment.
 func (s *stand) frozen(who capture.Identity) Etcd {
 	s.Helper()
-	who.ClusterID = Server(s.etcd.Server).ClusterID()
+	who.ClusterID = Server(s.etcd.Server).Identity().ClusterID
 	etcd, err := capture.OpenClosed(s.copied(), who)
 	require.NoError(s, err)
 	s.Cleanup(func() { _ = etcd.Close() })

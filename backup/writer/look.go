@@ -145,7 +145,7 @@ func (w *Writer) compared(ctx context.Context, head archive.Head, damaged error)
 // what is beside the rows: that member's leases and users are newer.
 func (w *Writer) surpassed(head archive.Head) bool {
 	by := head.Revision() - w.options.Etcd.Revision()
-	return w.options.Reconciled && (by > 0 || by == 0 && head.Writer() != w.options.Etcd.MemberID()) || w.options.SegmentsOnly && by >= 0
+	return w.options.Reconciled && (by > 0 || by == 0 && head.Writer() != w.options.Etcd.Identity().MemberID) || w.options.SegmentsOnly && by >= 0
 }
 
 // lags tells whether the chain has revisions that this member has not. A follower may be slow. A leader that stays so, or a member that
@@ -158,7 +158,7 @@ func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
 	if w.remote.ahead.IsZero() {
 		w.remote.ahead = time.Now()
 	}
-	if !w.core.Facts.leads || w.options.Etcd.Members() > 1 && time.Since(w.remote.ahead) <= w.pace.ahead {
+	if !w.core.Facts.leads || w.options.Etcd.Identity().Members > 1 && time.Since(w.remote.ahead) <= w.pace.ahead {
 		w.take(ctx, storeAhead, payload{head: head})
 		return true
 	}
@@ -178,7 +178,7 @@ func (w *Writer) heed(head archive.Head) {
 // leads still, until it hears from the others. One that hears of nobody runs on data that were rolled back.
 func (w *Writer) deposed() bool {
 	fence := w.remote.fence
-	return w.options.Etcd.Term() < fence.term && w.options.Etcd.Revision() <= fence.revision && time.Since(fence.since) < w.pace.ahead
+	return w.options.Etcd.Identity().Term < fence.term && w.options.Etcd.Revision() <= fence.revision && time.Since(fence.since) < w.pace.ahead
 }
 
 // goOn goes on from the end that was found.
@@ -482,7 +482,7 @@ func (f *found) found(ctx context.Context) (archive.Cluster, error) {
 
 // manifest is that of a cluster, in whose place others may have founded it.
 func (f *found) manifest(cluster, owner string) archive.Cluster {
-	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: f.Etcd.ClusterID(), Created: f.Now()}
+	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: f.Etcd.Identity().ClusterID, Created: f.Now()}
 }
 
 // begin begins the generation of etcd's data in a store that has none.
@@ -496,7 +496,7 @@ func (f *found) begin(ctx context.Context, there archive.Cluster) error {
 		return err
 	}
 	err = f.Archive.BeginGeneration(ctx, archive.Generation{
-		Number: f.own.Generation, Cluster: there.Cluster, Owner: there.Owner, Etcd: f.Etcd.ClusterID(), Created: f.Now(),
+		Number: f.own.Generation, Cluster: there.Cluster, Owner: there.Owner, Etcd: f.Etcd.Identity().ClusterID, Created: f.Now(),
 	})
 	if errors.Is(err, store.ErrExists) {
 		err = nil

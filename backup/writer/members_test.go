@@ -320,7 +320,7 @@ func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 
 // lagging is etcd as a member sees it that is slow to apply what the leader has: it stays where it is at this moment.
 func (s *stand) lagging() Etcd {
-	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Term()})
+	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Identity().Term})
 }
 
 // It has the same rows on its way as the one that writes, and leases and users that are older.
@@ -400,7 +400,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 
 // paused is etcd as a leader of the term before sees it that was paused at this moment: it hears of nothing that comes.
 func (s *stand) paused() Etcd {
-	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Term() - 1})
+	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Identity().Term - 1})
 }
 
 func (s *stand) addUser(name string) {
@@ -457,7 +457,7 @@ func TestALeaderThatWakesUpDeposedStatesNothingThatItKnewOfUsers(t *testing.T) {
 func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.T) {
 	for name, is := range map[string]func(s *stand) (first Etcd, then func() Etcd){
 		"of a leader that is deposed": func(s *stand) (Etcd, func() Etcd) {
-			deposed := faked{Etcd: s.options.Etcd, term: s.options.Etcd.Term() - 1}
+			deposed := faked{Etcd: s.options.Etcd, term: s.options.Etcd.Identity().Term - 1}
 			then := deposed
 			then.isLeader = func() bool { return false }
 			return &deposed, func() Etcd { return &then }

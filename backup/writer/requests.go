@@ -116,9 +116,10 @@ func (w *Writer) releases() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
 	}
+	is := w.options.Etcd.Identity()
 	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
 	if err == nil {
-		err = w.wait(builder, format.Source{Term: w.options.Etcd.Term(), Member: w.options.Etcd.MemberID(), Session: w.options.Session, Released: true})
+		err = w.wait(builder, format.Source{Term: is.Term, Member: is.MemberID, Session: w.options.Session, Released: true})
 	}
 	if err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere waits for a while to see whether this cluster lives")

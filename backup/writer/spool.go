@@ -80,7 +80,7 @@ func (s *Spool) Bytes() (sum int64) {
 	return sum
 }
 
-// Put adds a segment. ErrFull says that it has no room. If synced is set, it also survives a machine that is switched off;
+// Put adds a segment. ErrSpoolFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.room(object.Size()); err != nil {
@@ -207,7 +207,7 @@ func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 	return err
 }
 
-// Create makes a file for what is not finished, such as a full. The next Open removes it; so should whoever made it.
+// Create makes a file for what is not finished, such as a full. The next OpenSpool removes it; so should whoever made it.
 func (s *Spool) Create(name string) (*os.File, error) {
 	path := filepath.Join(s.dir, makingDir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)

@@ -273,9 +273,12 @@ func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
 		s.BeforeCompaction(t.Context())
 	}
 	s.eventually(func(f Facts) bool { return f.Trouble != nil && s.waits() == 1 }, "one waits in memory, and the rest in etcd")
+	require.NoError(t, os.Mkdir(making, 0o700))
+	s.put("b", "the volume takes it again")
+	s.BeforeCompaction(t.Context())
+	assert.Equal(t, 1, s.waits(), "nothing waits on the volume behind what is in memory")
 	s.store.Heal()
 	s.requireWhole()
-	require.NoError(t, os.Mkdir(making, 0o700))
 	s.full()
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 }

@@ -1,131 +1,104 @@
 package retention
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
-var keys = &format.Keys{}
-
-const cluster = "c"
-
-// writer stores a segment of one row whenever it is told to.
-type writer struct {
-	*testing.T
-	store   *memory.Store
-	archive *archive.Archive
-	merger  *Merger
-	start   format.Start
-	now     time.Time
+// merging is a world with a merger. It stores segments of one row.
+type merging struct {
+	*world
+	merger *Merger
 }
 
-func newWriter(t *testing.T) *writer {
-	t.Helper()
-	w := &writer{T: t, store: memory.New(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	w.store.Now = w.time
-	w.archive = archive.New(w.store, keys)
+func newMerging(t *testing.T) *merging {
+	w := &merging{world: newWorld(t)}
 	w.restart()
-	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: w.now})
-	require.NoError(t, err)
-	w.full(1)
 	return w
 }
 
-func (w *writer) time() time.Time { return w.now }
-
-func (w *writer) sleep(d time.Duration) { w.now = w.now.Add(d) }
-
 // restart forgets what was seen.
-func (w *writer) restart() {
-	w.merger = NewMerger(w.archive, w.time)
-	w.merger.clock = w.time
+func (w *merging) restart() {
+	w.merger = NewMerger(w.archive, w.now)
+	w.merger.clock = w.now
 }
 
-// full begins a chain.
-func (w *writer) full(revision int64) {
-	w.Helper()
-	full, err := archivetest.PutFull(w.Context(), w.archive, archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Time: w.now, Chain: format.Seed(cluster, 1, revision), Member: "1", Reason: "test",
-	}, strings.NewReader("a database"))
-	require.NoError(w, err)
-	w.start = full.Start()
+// segments stores so many.
+func (w *merging) segments(count int) {
+	for range count {
+		next := w.head.Position.Revision
+		w.put(formattest.Build(w.t, w.archive.Keys(), w.head, formattest.Rows(next, next)))
+	}
 }
 
-func (w *writer) segment() {
-	w.Helper()
-	builder, err := format.NewSegmentBuilder(keys, w.start)
-	require.NoError(w, err)
-	revision := w.start.Position.Revision
-	key := mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
-	require.NoError(w, builder.Row(format.Row{Key: key, Value: fmt.Append(nil, revision)}))
-	require.NoError(w, builder.Marker(format.Marker{Revision: revision, Time: w.now}))
-	object, err := builder.Finish(format.Source{Member: "1"})
-	require.NoError(w, err)
-	require.NoError(w, archivetest.PutSegment(w.Context(), w.archive, object))
-	w.start = object.Start()
-}
+// last is the highest revision.
+func (w *merging) last() int64 { return w.head.Position.Revision - 1 }
 
-// write stores a segment every ten seconds for a while, and merges every minute.
-func (w *writer) write(lasting time.Duration) {
-	w.Helper()
+// each stores a segment every ten seconds for a while, and merges each time after so many.
+func (w *merging) each(lasting time.Duration, merges int) {
+	w.t.Helper()
 	for i := range int(lasting / (10 * time.Second)) {
-		w.segment()
-		w.sleep(10 * time.Second)
-		if i%6 == 0 {
+		w.segments(1)
+		w.pass(10 * time.Second)
+		if (i+1)%merges == 0 {
 			w.run()
 		}
 	}
 }
 
-func (w *writer) run() Merged {
-	w.Helper()
-	done, err := w.merger.Run(w.Context(), 1)
-	require.NoError(w, err)
+func (w *merging) run() Merged {
+	w.t.Helper()
+	done, err := w.merger.Run(context.Background(), 1)
+	require.NoError(w.t, err)
 	return done
 }
 
-func (w *writer) objects(level archive.Level) []archive.Object {
-	w.Helper()
-	objects, err := w.archive.Objects(w.Context(), 1, level, format.Position{})
-	require.NoError(w, err)
+// merged merges some segments, which stay for now.
+func (w *merging) merged() Merged {
+	w.t.Helper()
+	w.pass(spell + 2*time.Minute)
+	return w.run()
+}
+
+func (w *merging) objects(level archive.Level) []archive.Object {
+	w.t.Helper()
+	objects, err := w.archive.Objects(context.Background(), 1, level, format.Position{})
+	require.NoError(w.t, err)
 	return objects
 }
 
-// requireWhole says that everything written can be read.
-func (w *writer) requireWhole(revision int64) {
-	w.Helper()
-	path, err := w.archive.Find(w.Context(), archive.Target{Revision: revision})
-	require.NoError(w, err)
-	reading, err := w.archive.Read(w.Context(), path, func(format.Row) error { return nil })
-	require.NoError(w, err)
-	assert.Equal(w, revision, reading.Revision)
-	assert.Equal(w, revision-path.Full.Revision, reading.Rows)
+// requireWhole says that everything written up to some revisions can be read.
+func (w *merging) requireWhole(revisions ...int64) {
+	w.t.Helper()
+	for _, revision := range revisions {
+		path, reading, err := w.read(archive.Target{Revision: revision})
+		require.NoError(w.t, err)
+		require.Equal(w.t, revision, reading.Revision)
+		require.Equal(w.t, revision-path.Full.Revision, reading.Rows)
+	}
 }
 
 func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T) {
-	w := newWriter(t)
-	w.write(3 * time.Hour)
-	last := w.start.Position.Revision - 1
+	w := newMerging(t)
+	w.each(3*time.Hour, 6)
+	last := w.last()
 	assert.EqualValues(t, 1+3*360, last)
 	assert.Less(t, len(w.objects(archive.Segment)), 100)
 	assert.Less(t, len(w.objects(archive.Minute)), 80)
 	assert.GreaterOrEqual(t, len(w.objects(archive.Hour)), 2)
-	for _, revision := range []int64{2, 3, last / 2, last - 1, last} {
-		w.requireWhole(revision)
-	}
+	w.requireWhole(2, 3, last/2, last-1, last)
 	path, err := w.archive.Find(t.Context(), archive.Target{})
 	require.NoError(t, err)
 	count := map[archive.Level]int{}
@@ -135,7 +108,7 @@ func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T)
 	assert.Less(t, len(path.Objects), 120, "%v", count)
 
 	for range 20 { // nothing new: all but the newest is merged
-		w.sleep(time.Hour)
+		w.pass(time.Hour)
 		w.run()
 	}
 	assert.False(t, w.run().Left)
@@ -148,19 +121,15 @@ func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T)
 }
 
 func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
-	w := newWriter(t)
-	for range 3 {
-		w.segment()
-	}
-	w.sleep(spell + 2*time.Minute)
-	done := w.run()
-	assert.Equal(t, Merged{Merged: 1, Left: true}, done)
+	w := newMerging(t)
+	w.segments(3)
+	assert.Equal(t, Merged{Merged: 1, Left: true}, w.merged())
 	assert.Len(t, w.objects(archive.Segment), 3)
-	w.sleep(archive.Grace - time.Second)
+	w.pass(archive.Grace - time.Second)
 	assert.Zero(t, w.run().Deleted)
 
 	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked})
-	w.sleep(time.Second)
+	w.pass(time.Second)
 	assert.Equal(t, Merged{Left: true}, w.run())
 	w.store.Heal()
 	assert.Equal(t, 2, w.run().Deleted)
@@ -168,39 +137,34 @@ func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
 }
 
 func TestTheGraceBeginsAnewForWhoHasNotSeenTheMergedObjectYet(t *testing.T) {
-	w := newWriter(t)
-	w.segment()
-	w.segment()
-	w.sleep(spell + 2*time.Minute)
-	w.run()
-	w.sleep(2 * archive.Grace)
+	w := newMerging(t)
+	w.segments(2)
+	w.merged()
+	w.pass(2 * archive.Grace)
 	w.restart()
 	assert.Zero(t, w.run().Deleted)
-	w.sleep(archive.Grace)
+	w.pass(archive.Grace)
 	assert.Equal(t, 1, w.run().Deleted)
 }
 
 func TestChainsAreNotMergedIntoOneAnother(t *testing.T) {
-	w := newWriter(t)
-	w.segment()
-	w.segment()
-	w.full(100) // a gap
-	w.segment()
-	w.segment()
-	w.sleep(spell + 2*time.Minute)
+	w := newMerging(t)
+	w.segments(2)
+	w.clock = 100
+	w.full(true)
+	w.segments(2)
+	w.merged()
+	w.pass(2 * archive.Grace)
 	w.run()
-	w.sleep(2 * archive.Grace)
-	w.run()
-	w.requireWhole(3)
-	w.requireWhole(102)
+	w.requireWhole(3, 102)
 }
 
 func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 	for call := 1; ; call++ {
-		w := newWriter(t)
-		w.write(2 * time.Minute)
-		last := w.start.Position.Revision - 1
-		w.sleep(spell + 2*time.Minute)
+		w := newMerging(t)
+		w.each(2*time.Minute, 6)
+		last := w.last()
+		w.pass(spell + 2*time.Minute)
 		before := len(w.store.Calls())
 		if call > 1 {
 			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // these are well
@@ -212,7 +176,7 @@ func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 		w.store.Heal()
 		w.requireWhole(last)
 		w.run()
-		w.sleep(2 * archive.Grace)
+		w.pass(2 * archive.Grace)
 		w.run()
 		w.requireWhole(last)
 		if !died {
@@ -223,7 +187,7 @@ func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 }
 
 func TestAStoreThatFailsIsSaid(t *testing.T) {
-	w := newWriter(t)
+	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.List, Err: memory.ErrDenied})
 	_, err := w.merger.Run(t.Context(), 1)
 	require.ErrorContains(t, err, "cannot merge: ")
@@ -270,25 +234,21 @@ func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheHalfHour(t *test
 }
 
 // lose deletes the segment of a revision.
-func (w *writer) lose(revision int64) {
-	w.Helper()
-	require.NoError(w, w.store.Delete(w.Context(), archive.SegmentName(1, format.After(revision-1))))
+func (w *merging) lose(revision int64) {
+	w.t.Helper()
+	require.NoError(w.t, w.store.Delete(context.Background(), archive.SegmentName(1, format.After(revision-1))))
 }
 
 func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
 	for name, lost := range map[string]int64{"within a minute": 4, "at its end": 7, "at its beginning": 8} {
 		t.Run(name, func(t *testing.T) {
-			w := newWriter(t)
-			for range 18 { // a segment every ten seconds, the first of them of revision 2
-				w.segment()
-				w.sleep(10 * time.Second)
-			}
+			w := newMerging(t)
+			w.each(3*time.Minute, 1000) // the first of them of revision 2
 			w.lose(lost)
-			w.sleep(spell + 2*time.Minute)
-			assert.Equal(t, 1, w.run().Holes)
+			assert.Equal(t, 1, w.merged().Holes)
 			assert.Zero(t, w.run().Holes, "it is known")
 			for range 4 {
-				w.sleep(time.Hour)
+				w.pass(time.Hour)
 				assert.Zero(t, w.run().Holes, "it is known")
 			}
 		})
@@ -296,10 +256,10 @@ func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
 }
 
 func TestNothingIsMissingWhereEverythingIsThere(t *testing.T) {
-	w := newWriter(t)
+	w := newMerging(t)
 	for i := range 360 {
-		w.segment()
-		w.sleep(20 * time.Second)
+		w.segments(1)
+		w.pass(20 * time.Second)
 		if i%5 == 0 {
 			require.Zero(t, w.run().Holes)
 		}
@@ -322,8 +282,8 @@ func TestNothingIsMissingWhereMembersHaveCutDifferently(t *testing.T) {
 }
 
 // asked is how often the store was asked for something, in a function.
-func (w *writer) asked(op memory.Op, do func()) (times int) {
-	w.Helper()
+func (w *merging) asked(op memory.Op, do func()) (times int) {
+	w.t.Helper()
 	before := len(w.store.Calls())
 	do()
 	for _, call := range w.store.Calls()[before:] {
@@ -335,50 +295,40 @@ func (w *writer) asked(op memory.Op, do func()) (times int) {
 }
 
 // fetches is how many objects are read on the way to a revision.
-func (w *writer) fetches(revision int64) int {
-	w.Helper()
-	return w.asked(memory.Get, func() {
-		path, err := w.archive.Find(w.Context(), archive.Target{Revision: revision})
-		require.NoError(w, err)
-		reading, err := w.archive.Read(w.Context(), path, func(format.Row) error { return nil })
-		require.NoError(w, err)
-		require.Equal(w, revision, reading.Revision)
-	})
+func (w *merging) fetches(revision int64) int {
+	w.t.Helper()
+	return w.asked(memory.Get, func() { w.requireWhole(revision) })
 }
 
 // A restore fetches some tens of objects of the thousands that were stored; at the worst, before an hour becomes one object, twice as
 // many: its minutes, and the segments of the last two.
 func TestOfThousandsOfSegmentsTensOfObjectsAreFetched(t *testing.T) {
-	w := newWriter(t)
+	w := newMerging(t)
 	most := 0
 	for second := 0; second < 70*60; second += 2 {
-		w.segment()
-		w.sleep(2 * time.Second)
+		w.segments(1)
+		w.pass(2 * time.Second)
 		if second%60 == 0 {
 			w.run()
 		}
 		if second%(8*60) == 0 {
-			most = max(most, w.fetches(w.start.Position.Revision-1))
+			most = max(most, w.fetches(w.last()))
 		}
 	}
 	assert.Less(t, most, 140, "of the latest, whenever it is")
-	assert.Less(t, w.fetches(w.start.Position.Revision/2), 20, "half an hour ago")
-	listed := 0
-	for range w.store.List(t.Context(), "gen/000001/", "") {
-		listed++
-	}
-	assert.Less(t, listed, 400, "of 2,100")
+	assert.Less(t, w.fetches(w.last()/2), 20, "half an hour ago")
+	assert.Less(t, len(w.names("gen/000001/")), 400, "of 2,100")
 }
 
 // plant puts an object that has a merged object's name and nothing of what the name says.
-func (w *writer) plant(level archive.Level, from, to format.Position, content string) {
+func (w *merging) plant(level archive.Level, from, to format.Position, content string) {
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
 
 // later merges until everything is merged, and deleted, that may be.
-func (w *writer) later() {
+func (w *merging) later() {
 	for range 5 {
-		w.sleep(2 * archive.Grace)
+		w.pass(2 * archive.Grace)
 		w.run()
 	}
 }
@@ -388,14 +338,12 @@ func TestANameAloneDeletesNothing(t *testing.T) {
 	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		t.Run(string(level), func(t *testing.T) {
-			w := newWriter(t)
+			w := newMerging(t)
 			w.plant(level, format.Position{Revision: 2}, everything, "x")
-			w.write(2 * time.Hour)
+			w.each(2*time.Hour, 6)
 			w.later()
-			last := w.start.Position.Revision - 1
-			for _, revision := range []int64{2, 3, last / 2, last} {
-				w.requireWhole(revision)
-			}
+			last := w.last()
+			w.requireWhole(2, 3, last/2, last)
 			assert.Less(t, len(w.objects(archive.Segment)), 10, "what is merged is deleted all the same")
 		})
 	}
@@ -403,28 +351,22 @@ func TestANameAloneDeletesNothing(t *testing.T) {
 
 // An object that holds true segments, but not all that its name covers, is not what they were merged to.
 func TestOnlyWhatWasReadInTheMergedObjectIsDeleted(t *testing.T) {
-	w := newWriter(t)
-	w.segment()
-	w.segment()
+	w := newMerging(t)
+	w.segments(2)
 	segments := w.objects(archive.Segment)
 	first, there := w.store.Content(segments[0].Name())
 	require.True(t, there)
 	w.plant(archive.Minute, segments[0].Start, format.Position{Revision: 900}, string(first))
-	for range 3 {
-		w.segment()
-	}
+	w.segments(3)
 	w.later()
 	w.requireWhole(6)
 }
 
 // The segment beside the merged object is not the one that was merged: nobody knows which of the two is right.
 func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
-	w := newWriter(t)
-	w.segment()
-	w.segment()
-	w.segment()
-	w.sleep(spell + 2*time.Minute)
-	require.Equal(t, 1, w.run().Merged)
+	w := newMerging(t)
+	w.segments(3)
+	require.Equal(t, 1, w.merged().Merged)
 	second := w.objects(archive.Segment)[1].Name()
 	w.store.SetContent(second, []byte("something else"))
 	w.restart()
@@ -436,27 +378,21 @@ func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
 }
 
 func TestWhatThisProcessHasMergedIsNotReadAgain(t *testing.T) {
-	w := newWriter(t)
-	for range 6 {
-		w.segment()
-	}
-	w.sleep(spell + 2*time.Minute)
-	w.run()
-	w.sleep(2 * archive.Grace)
+	w := newMerging(t)
+	w.segments(6)
+	w.merged()
+	w.pass(2 * archive.Grace)
 	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
 }
 
 // A process that has just started knows of nobody's reading, and reads both.
 func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
-	w := newWriter(t)
-	for range 6 {
-		w.segment()
-	}
-	w.sleep(spell + 2*time.Minute)
-	w.run()
+	w := newMerging(t)
+	w.segments(6)
+	w.merged()
 	w.restart()
 	w.run()
-	w.sleep(2 * archive.Grace)
+	w.pass(2 * archive.Grace)
 	assert.Equal(t, 5, w.run().Deleted)
 	w.requireWhole(7)
 }
@@ -464,14 +400,14 @@ func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
 // However often the merger runs: what was read is remembered.
 func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
 	const names = 1000
-	w := newWriter(t)
-	w.write(10 * time.Minute)
+	w := newMerging(t)
+	w.each(10*time.Minute, 6)
 	for i := range names {
 		w.plant(archive.Hour, format.Position{Revision: 2}, format.Position{Revision: int64(100_000 + i)}, "x")
 	}
 	asked := w.asked(memory.Get, func() {
 		w.later()
-		w.requireWhole(w.start.Position.Revision - 1)
+		w.requireWhole(w.last())
 	})
 	assert.Less(t, asked, 5*names, "by the merger, and by who reads")
 }
@@ -480,12 +416,12 @@ func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
 func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T) {
 	for name, refusal := range map[string]error{"locked": memory.ErrLocked, "not allowed": memory.ErrDenied} {
 		t.Run(name, func(t *testing.T) {
-			w := newWriter(t)
+			w := newMerging(t)
 			w.store.Inject(memory.Fault{Op: memory.Delete, Err: refusal})
 			var err error
 			for i := range 2 * 60 * 6 {
-				w.segment()
-				w.sleep(10 * time.Second)
+				w.segments(1)
+				w.pass(10 * time.Second)
 				if i%6 == 0 {
 					_, err = w.merger.Run(t.Context(), 1)
 				}
@@ -496,7 +432,7 @@ func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T)
 			assert.NotEmpty(t, w.objects(archive.Hour), "minutes become hours all the same")
 			w.store.Heal()
 			assert.Greater(t, w.run().Deleted, 600, "what is due, once that is possible")
-			w.requireWhole(w.start.Position.Revision - 1)
+			w.requireWhole(w.last())
 		})
 	}
 }

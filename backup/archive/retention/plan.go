@@ -149,11 +149,7 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 
 // endOf is the latest time that is known of a generation.
 func endOf(g archive.Generational) time.Time {
-	end := g.Created
-	for _, at := range times(g) {
-		end = archive.Later(end, at)
-	}
-	return end
+	return slices.MaxFunc(append(times(g), g.Created), time.Time.Compare)
 }
 
 // times are all that a generation tells about when something was the present or was written.

@@ -22,12 +22,7 @@ func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
 		26, 25, // 10:30 and 11:30; the window begins at 12:30
 	}
 	assert.Equal(t, append(older, countdown(24)...), stay(p))
-	reasons := map[int]string{}
-	for _, item := range p.Items {
-		if item.Kind == Full {
-			reasons[int(now.Sub(item.Time)/time.Hour)] = item.Why
-		}
-	}
+	reasons := why(p)
 	assert.Equal(t, "the last verified one of the week from 2026-11-09 00:00", reasons[157])
 	assert.Equal(t, "the last verified one of the day from 2026-11-20 00:00", reasons[37])
 	assert.Equal(t, "the last verified one of the hour from 2026-11-21 10:00", reasons[26])
@@ -37,69 +32,43 @@ func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
 
 func TestSegmentsBeforeTheWindowGo(t *testing.T) {
 	p := plan(history(chain(hourly(3*day, 0)...)))
-	var goes, stays int
-	for _, item := range p.Items {
-		if item.Kind == Segments && item.Goes {
-			goes = item.Objects
-		} else if item.Kind == Segments {
-			stays = item.Objects
-		}
-	}
-	assert.Equal(t, 72-25, goes, "up to the full of 25 hours ago, which is the newest one that is surely before the window")
-	assert.Equal(t, 26, stays)
+	assert.Len(t, goes(p, Segments), 72-25, "up to the full of 25 hours ago, which is the newest one that is surely before the window")
+	i := slices.IndexFunc(p.Items, func(item Item) bool { return item.Kind == Segments && !item.Goes })
+	assert.Equal(t, 26, p.Items[i].Objects)
 }
 
 // Nothing behind it can be reached from there: the chain that goes on begins earlier.
 func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
-	why := func(p Plan, age int) (why string) {
-		for _, item := range p.Items {
-			if item.Kind == Full && int(now.Sub(item.Time)/time.Hour) == age {
-				why = item.Why
-			}
-		}
-		return why
-	}
 	fulls := hourly(3*day, 0)
-	assert.Equal(t, "the window of points begins with it", why(plan(history(chain(fulls...))), 25))
+	assert.Equal(t, "the window of points begins with it", why(plan(history(chain(fulls...))))[25])
 	fulls[len(fulls)-26].Passed = true
 	p := plan(history(chain(fulls...)))
-	assert.Equal(t, "the window of points begins with it", why(p, 26))
-	assert.Equal(t, "within points", why(p, 25))
+	assert.Equal(t, "the window of points begins with it", why(p)[26])
+	assert.Equal(t, "within points", why(p)[25])
 }
 
-// A merged object that reaches over the full is read from its beginning.
-func TestAMergedObjectThatReachesIntoTheWindowStays(t *testing.T) {
-	h := history(chain(hourly(2*day, 0)...))
-	g := &h.Generations[0]
+// A merged object that reaches over the full is read from its beginning. Where a segment ends only its manifest tells, and no name that
+// somebody has put behind it.
+func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
-	g.Objects = []archive.Object{
-		{Level: archive.Hour, Generation: 1, Start: format.After(base.Revision - 60), Next: base.Next},
-		{Level: archive.Minute, Generation: 1, Start: format.After(base.Revision - 1), Next: format.After(base.Revision + 1)},
-		{Level: archive.Segment, Generation: 1, Start: base.Next},
-		{Level: archive.Segment, Generation: 1, Start: format.Position{Revision: base.Next.Revision, Part: 1}},
+	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
+	for name, objects := range map[string][]archive.Object{ // the first one goes
+		"merged": {
+			{Level: archive.Hour, Start: behind(-60), Next: base.Next},
+			{Level: archive.Minute, Start: behind(-1), Next: behind(1)},
+			{Level: archive.Segment, Start: base.Next},
+			{Level: archive.Segment, Start: format.Position{Revision: base.Next.Revision, Part: 1}},
+		},
+		"segments": {
+			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)},
+			{Level: archive.Segment, Start: behind(-30), Next: behind(30)},
+			{Level: archive.Segment, Start: behind(-1)}, // which nobody could read
+		},
+	} {
+		h := history(chain(hourly(2*day, 0)...))
+		h.Generations[0].Objects = objects
+		assert.Equal(t, []string{objects[0].Name()}, goes(plan(h), Segments), name)
 	}
-	var goes []string
-	for _, item := range plan(h).Goes() {
-		goes = append(goes, item.names...)
-	}
-	assert.Equal(t, []string{g.Objects[0].Name()}, goes)
-}
-
-// Where a segment ends only its manifest tells, and no name that somebody has put behind it.
-func TestASegmentGoesOnlyIfItWasReadToEndBeforeTheWindow(t *testing.T) {
-	h := history(chain(hourly(2*day, 0)...))
-	g := &h.Generations[0]
-	base := fullAt(past(25 * time.Hour))
-	g.Objects = []archive.Object{
-		{Level: archive.Segment, Generation: 1, Start: format.After(base.Revision - 60), Next: format.After(base.Revision - 30)},
-		{Level: archive.Segment, Generation: 1, Start: format.After(base.Revision - 30), Next: format.After(base.Revision + 30)},
-		{Level: archive.Segment, Generation: 1, Start: format.After(base.Revision - 1)}, // which nobody could read
-	}
-	var goes []string
-	for _, item := range plan(h).Goes() {
-		goes = append(goes, item.names...)
-	}
-	assert.Equal(t, []string{g.Objects[0].Name()}, goes)
 }
 
 // Two fulls of a cluster at rest have one revision, and nothing between them.
@@ -194,13 +163,7 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 		{Name: archive.DataName(1, late.Name()), Stored: now},
 		{Name: archive.GenerationPrefix(1) + "full/notes.txt"},
 	}
-	var goes []string
-	for _, item := range plan(h).Goes() {
-		if item.Kind == Remains {
-			goes = item.names
-		}
-	}
-	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes)
+	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes(plan(h), Remains))
 }
 
 func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
@@ -272,6 +235,27 @@ func hourly(from, to time.Duration) (fulls []archive.KeptFull) {
 }
 
 func plan(h *archive.History) Plan { return Make(policy, Facts{History: h, Now: now, Store: now}) }
+
+// why fulls go or stay, by their age in hours.
+func why(p Plan) map[int]string {
+	reasons := map[int]string{}
+	for _, item := range p.Items {
+		if item.Kind == Full {
+			reasons[int(now.Sub(item.Time)/time.Hour)] = item.Why
+		}
+	}
+	return reasons
+}
+
+// goes are the names of objects of a kind that go.
+func goes(p Plan, kind Kind) (names []string) {
+	for _, item := range p.Goes() {
+		if item.Kind == kind {
+			names = append(names, item.names...)
+		}
+	}
+	return names
+}
 
 // ages of the fulls that stay, in hours.
 func stay(p Plan) (ages []int) {

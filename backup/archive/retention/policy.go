@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// flag is what every error about a policy begins with.
-const flag = "--backup-keep"
+// keepFlag is what every error about a policy begins with.
+const keepFlag = "--backup-keep"
 
 const (
 	day  = 24 * time.Hour
@@ -33,15 +33,15 @@ func ParsePolicy(text string) (policy Policy, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
 		if given[key] {
-			return Policy{}, fmt.Errorf("%s: %s is given twice", flag, key)
+			return Policy{}, fmt.Errorf("%s: %s is given twice", keepFlag, key)
 		}
 		given[key] = true
 		if err := policy.set(key, value); err != nil {
-			return Policy{}, fmt.Errorf("%s: %w", flag, err)
+			return Policy{}, fmt.Errorf("%s: %w", keepFlag, err)
 		}
 	}
 	if policy == (Policy{}) {
-		return policy, fmt.Errorf("%s: all of it is 0, so that nothing but the newest backup would stay", flag)
+		return policy, fmt.Errorf("%s: all of it is 0, so that nothing but the newest backup would stay", keepFlag)
 	}
 	return policy, nil
 }

@@ -1,4 +1,4 @@
-package retention_test
+package retention
 
 import (
 	"context"
@@ -14,8 +14,6 @@ import (
 	"pgregory.net/rapid"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
@@ -54,12 +52,10 @@ func (w *world) live(t *rapid.T) {
 
 // found is whether a point can be gone back to, and all the way is as it was written.
 func (w *world) found(p point) bool {
-	path, err := w.archive.Find(context.Background(), archive.Target{Generation: p.generation, Revision: p.revision})
+	_, reading, err := w.read(archive.Target{Generation: p.generation, Revision: p.revision})
 	if errors.Is(err, archive.ErrNotKept) {
 		return false
 	}
-	require.NoError(w.t, err)
-	reading, err := w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
 	require.NoError(w.t, err)
 	require.Equal(w.t, p.revision, reading.Revision)
 	return true
@@ -78,7 +74,7 @@ func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 }
 
 // slots are the hours, days and weeks before a time that a verified full is kept of, by the definition.
-func (w *world) slots(t *rapid.T, policy retention.Policy, from time.Time) map[string]bool {
+func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool {
 	history, err := w.archive.History(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -102,21 +98,18 @@ func (w *world) slots(t *rapid.T, policy retention.Policy, from time.Time) map[s
 func TestWhatIsPromisedStays(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
-		w := newWorld(t)
+		w := newWorld(r)
 		w.live(r)
-		policy := retention.Policy{
+		policy := Policy{
 			Points: time.Duration(rapid.IntRange(0, 40).Draw(r, "points")) * time.Hour, Hourly: rapid.IntRange(0, 30).Draw(r, "hourly"),
 			Daily: rapid.IntRange(0, 3).Draw(r, "daily"), Weekly: rapid.IntRange(0, 2).Draw(r, "weekly"),
 		}
 		from := w.now().Add(-policy.Points)
 		points, slots := w.within(r, from), w.slots(r, policy, from)
-		plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
-		if err != nil || len(plan.Unsafe) > 0 {
-			r.Fatalf("%v, %v", err, plan.Unsafe)
-		}
+		plan := w.look(policy)
 		went += len(plan.Goes())
 		w.breakDown(r, plan)
-		_, err = plan.Execute(context.Background(), w.archive, nil)
+		_, err := plan.Execute(context.Background(), w.archive, nil)
 		if err != nil && !errors.Is(err, store.ErrUnavailable) {
 			r.Fatal(err)
 		}
@@ -129,26 +122,23 @@ func TestWhatIsPromisedStays(t *testing.T) {
 }
 
 // breakDown lets one of the deletions fail: for a full, between its manifest and its data.
-func (w *world) breakDown(t *rapid.T, plan retention.Plan) {
+func (w *world) breakDown(t *rapid.T, plan Plan) {
 	goes := plan.Goes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
 		return
 	}
 	item := rapid.SampledFrom(goes).Draw(t, "fails")
 	name := item.Name
-	if item.Kind == retention.Full {
+	if item.Kind == Full {
 		name = archive.DataName(item.Generation, item.Name)
 	}
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: name, Err: memory.ErrServerError})
 }
 
 // again executes plans until there is nothing left to do: what a merged object hid shows once that is gone.
-func (w *world) again(t *rapid.T, policy retention.Policy) {
+func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
-		plan, err := retention.Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
-		if err != nil || len(plan.Unsafe) > 0 {
-			t.Fatalf("%v, %v", err, plan.Unsafe)
-		}
+		plan := w.look(policy)
 		if len(plan.Goes()) == 0 {
 			return
 		}
@@ -159,7 +149,7 @@ func (w *world) again(t *rapid.T, policy retention.Policy) {
 	t.Fatal("there is always more to do")
 }
 
-func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy retention.Policy, from time.Time) {
+func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy Policy, from time.Time) {
 	for _, p := range points {
 		if !w.found(p) {
 			t.Fatalf("revision %d of generation %d, from %v, is lost; points begin %v", p.revision, p.generation, formattest.At(p.revision), from)

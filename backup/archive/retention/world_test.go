@@ -1,9 +1,8 @@
-package retention_test
+package retention
 
 import (
 	"context"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +16,7 @@ import (
 
 // world is a store into which a cluster makes backups. Its revisions are the seconds of its clock.
 type world struct {
-	t          testing.TB
+	t          formattest.T
 	store      *memory.Store
 	archive    *archive.Archive
 	generation archive.Generation
@@ -34,8 +33,8 @@ type point struct {
 	revision   int64
 }
 
-func newWorld(t testing.TB) *world {
-	w := &world{t: t, store: memory.New(), clock: 1000}
+func newWorld(t formattest.T) *world {
+	w := &world{t: t, store: memory.New(), clock: 1}
 	w.store.Now = func() time.Time { return formattest.At(w.clock) }
 	w.archive = archive.New(w.store, &format.Keys{})
 	var err error
@@ -48,6 +47,14 @@ func newWorld(t testing.TB) *world {
 func (w *world) now() time.Time { return formattest.At(w.clock) }
 
 func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
+
+// read is the way to a target, and what was read on it.
+func (w *world) read(target archive.Target) (path archive.Path, reading archive.Reading, err error) {
+	if path, err = w.archive.Find(context.Background(), target); err == nil {
+		reading, err = w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
+	}
+	return path, reading, err
+}
 
 // write makes a segment with rows, the last one at this moment.
 func (w *world) write(rows int64) {

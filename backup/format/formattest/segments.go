@@ -47,18 +47,38 @@ func At(revision int64) time.Time { return Noon.Add(time.Duration(revision) * ti
 // Build makes a segment of rows and buckets, with a marker behind each revision.
 func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, buckets ...*format.Bucket) format.Object {
 	t.Helper()
-	builder, err := format.NewSegmentBuilder(keys, start)
-	require.NoError(t, err)
+	var records []format.Record
 	for i, row := range rows {
-		require.NoError(t, builder.Row(row))
-		if revision := builder.End(); i == len(rows)-1 || revisionOf(t, rows[i+1]) > revision {
-			require.NoError(t, builder.Marker(format.Marker{Revision: revision, Time: At(revision)}))
+		records = append(records, &row)
+		if revision := revisionOf(t, row); i == len(rows)-1 || revisionOf(t, rows[i+1]) > revision {
+			records = append(records, &format.Marker{Revision: revision, Time: At(revision)})
 		}
 	}
 	for _, bucket := range buckets {
-		require.NoError(t, builder.Bucket(bucket))
+		records = append(records, bucket)
 	}
-	object, err := builder.Finish(format.Source{Term: 2, Member: "8e9e05c52164694d"})
+	return Segment(t, keys, start, format.Source{Term: 2, Member: "8e9e05c52164694d"}, records...)
+}
+
+// Segment makes one of records.
+func Segment(t T, keys *format.Keys, start format.Start, source format.Source, records ...format.Record) format.Object {
+	t.Helper()
+	builder, err := format.NewSegmentBuilder(keys, start)
+	require.NoError(t, err)
+	for _, record := range records {
+		switch record := record.(type) {
+		case *format.Row:
+			err = builder.Row(*record)
+		case *format.Marker:
+			err = builder.Marker(*record)
+		case *format.CompactionHash:
+			err = builder.CompactionHash(*record)
+		case *format.Bucket:
+			err = builder.Bucket(record)
+		}
+		require.NoError(t, err)
+	}
+	object, err := builder.Finish(source)
 	require.NoError(t, err)
 	return object
 }

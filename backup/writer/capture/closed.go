@@ -18,19 +18,18 @@ import (
 // lockPatience bounds the wait for a database that somebody else has open.
 const lockPatience = time.Second
 
-// Identity is what a member knew of itself when it was closed.
+// Identity is what a member knows of itself, or knew when it was closed.
 type Identity struct {
 	MemberID, ClusterID string // etcd's, hexadecimal
-	Leader              bool   // it wrote the cluster's backups
+	Leader              bool   // it leads its cluster; of a closed one, it wrote the cluster's backups
 	Members             int    // of its cluster; 0 if that is not known
-	Term                uint64 // raft's; 0: that of the last entry of the log that the database has
+	Term                uint64 // raft's; 0 for a closed one: that of the last entry of the log that the database has
 }
 
 // Closed is an etcd that was closed, seen as a running one is, so that what it took on until its last moment can still be brought
 // into the store. It only reads. Its methods may be called from any goroutine until Close.
 type Closed struct {
-	Identity
-
+	identity Identity
 	database *closedDatabase
 	revision int64
 	applied  uint64
@@ -45,12 +44,12 @@ func OpenClosed(path string, identity Identity) (*Closed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read database %s: %w", path, err)
 	}
-	e := &Closed{Identity: identity, database: &closedDatabase{db: db}}
+	e := &Closed{identity: identity, database: &closedDatabase{db: db}}
 	tx := e.database.ConcurrentReadTx()
 	defer tx.RUnlock()
 	e.revision = lastRevision(tx.(*closedTx).Tx)
 	applied, term := schema.UnsafeReadConsistentIndex(tx)
-	e.applied, e.Identity.Term = applied, cmp.Or(e.Identity.Term, term)
+	e.applied, e.identity.Term = applied, cmp.Or(identity.Term, term)
 	return e, nil
 }
 
@@ -66,20 +65,8 @@ func (e *Closed) Revision() int64 { return e.revision }
 // AppliedIndex is that of the last entry of the log that the database has.
 func (e *Closed) AppliedIndex() uint64 { return e.applied }
 
-// IsLeader tells whether the member wrote backups.
-func (e *Closed) IsLeader() bool { return e.Leader }
-
-// Term is raft's.
-func (e *Closed) Term() uint64 { return e.Identity.Term }
-
-// MemberID is etcd's, hexadecimal.
-func (e *Closed) MemberID() string { return e.Identity.MemberID }
-
-// ClusterID is etcd's, hexadecimal.
-func (e *Closed) ClusterID() string { return e.Identity.ClusterID }
-
-// Members is how many the cluster had.
-func (e *Closed) Members() int { return e.Identity.Members }
+// Identity is what the member knew of itself.
+func (e *Closed) Identity() Identity { return e.identity }
 
 // Hashes are none: etcd has forgotten them.
 func (*Closed) Hashes() []format.CompactionHash { return nil }
@@ -112,6 +99,13 @@ func (noWrite) LockOutsideApply() {}
 
 // Unlock implements backend.BatchTx.
 func (noWrite) Unlock() {}
+
+// Size implements backend.Backend.
+func (d *closedDatabase) Size() int64 {
+	tx := d.ConcurrentReadTx().(*closedTx)
+	defer tx.RUnlock()
+	return tx.Size()
+}
 
 // Snapshot implements backend.Backend.
 func (d *closedDatabase) Snapshot() backend.Snapshot {

@@ -58,7 +58,7 @@ func TestAnEtcdThatWasClosedIsSeenAsItWasInItsLastMoment(t *testing.T) {
 	assert.Equal(t, before.Rows, after.Rows)
 	assert.Len(t, after.Rows, 301)
 	assert.Equal(t, digests(before.Buckets), digests(after.Buckets))
-	assert.Equal(t, []any{"1", "2", true, uint64(7)}, []any{closed.MemberID(), closed.ClusterID(), closed.IsLeader(), closed.Term()})
+	assert.Equal(t, capture.Identity{MemberID: "1", ClusterID: "2", Leader: true, Term: 7}, closed.Identity())
 	assert.GreaterOrEqual(t, closed.AppliedIndex(), uint64(300))
 }
 
@@ -72,6 +72,7 @@ func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
 			snapshot, err := capture.NewReader(closed.Backend).Snapshot()
 			require.NoError(t, err)
 			assert.Equal(t, closed.Revision(), snapshot.Revision)
+			assert.Equal(t, snapshot.Size, closed.Backend().Size())
 			var copied bytes.Buffer
 			require.NoError(t, snapshot.WriteTo(t.Context(), &copied))
 			require.NoError(t, snapshot.Close())
