@@ -27,33 +27,36 @@ func lost(t *testing.T) (w *world, clock *time.Time) {
 	w.still, w.now = 90*time.Second, func() time.Time { return now }
 	w.store.Now = func() time.Time { return now.Add(time.Hour) }
 	w.used()
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	return w, &now
 }
 
-func TestAGenerationThatNobodyAddedToForAWhileIsReplacedAtOnce(t *testing.T) {
-	w, clock := lost(t)
-	*clock = clock.Add(90 * time.Second)
-	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
-	require.NoError(t, w.run())
-	for object, err := range w.store.List(t.Context(), "probe/", "") {
-		require.NoError(t, err)
-		t.Error("looking at the store's clock leaves ", object.Name)
+func TestALostVolumeReplacesAGenerationAtOnce(t *testing.T) {
+	const locked = "nobody has added to it for a while, and nothing may be removed"
+	for name, happens := range map[string]func(w *world, clock *time.Time){
+		"nobody has added to it for a while": func(_ *world, clock *time.Time) { *clock = clock.Add(90 * time.Second) },
+		locked: func(w *world, clock *time.Time) {
+			*clock = clock.Add(90 * time.Second)
+			w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
+		},
+		"its writer has released it": func(w *world, _ *time.Time) { w.endsWith(format.Source{Released: true}) },
+		"a person says so":           func(w *world, _ *time.Time) { w.options.Adopt = ours },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, clock := lost(t)
+			happens(w, clock)
+			w.doesNotWait()
+			require.NoError(t, w.run())
+			assert.Equal(t, w.options.Adopt != "", w.generations()[1].Adopted != nil, "and the word is used up")
+			assert.Equal(t, name == locked, w.objects("probe/") != nil, "looking at the store's clock leaves nothing")
+		})
 	}
-}
-
-func TestAStoreFromWhichNothingMayBeRemovedShowsItsClockAllTheSame(t *testing.T) {
-	w, clock := lost(t)
-	*clock = clock.Add(90 * time.Second)
-	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
-	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
-	require.NoError(t, w.run())
 }
 
 func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 	w, clock := lost(t)
 	began := *clock
-	w.options.Pause = func(ctx context.Context, _ int) {
+	w.wait = func(ctx context.Context, _ int) {
 		until, bounded := ctx.Deadline()
 		assert.True(t, bounded && time.Until(until) <= w.still, "it waits no longer than it must")
 		*clock = clock.Add(20 * time.Second)
@@ -78,7 +81,7 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 		living.backUp(1)
 	}
 	writes("by now")
-	w.options.Pause = func(context.Context, int) {
+	w.wait = func(context.Context, int) {
 		if pauses++; pauses <= 3 {
 			writes(fmt.Sprint("in pause ", pauses))
 		}
@@ -97,8 +100,7 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 	}))
 	assert.Equal(t, 2, builds)
 	assert.Equal(t, 3+2+3, pauses, "it has been silent for long enough, twice")
-	keys, _ := w.keys()
-	assert.Contains(t, keys, "while it is built")
+	w.requireKeys("by now", "in pause 1", "in pause 2", "in pause 3", "key", "while it is built")
 }
 
 // A member that moves here from a sidecar names no cluster, and the others, who have moved before it, never stop to make backups.
@@ -106,16 +108,10 @@ func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
 	w, o := ofThree(t)
 	o.id, o.of = ours, 1
 	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
-	w.copyVolume()
-	w.put("while it was down")
-	w.backUp(1)
-	w.rollBack()
+	w.goesOn()
 	w.still = time.Hour
-	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Empty(t, start)
-	assert.Empty(t, w.asides())
+	w.doesNotWait()
+	w.requireStarts()
 }
 
 // All go back together, and one of the others was first: what it has restored lives, and takes this one in.
@@ -127,7 +123,7 @@ func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	w.putFull(ours, 2)
 	o.listing, o.cluster, w.still = peers.Unlisted, 0xbeef, time.Hour
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	w.options.Pause = func(context.Context, int) { require.FailNow(t, "there is nothing to wait for", w.log.String()) }
+	w.doesNotWait()
 	w.requireTakenIn()
 	assert.Len(t, w.asides(), 1)
 }
@@ -138,8 +134,8 @@ func (w *world) forAMinute() (ctx context.Context, began time.Time) {
 	began = w.ticks(2 * time.Second)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.t.Cleanup(cancel)
-	pause := w.options.Pause
-	w.options.Pause = func(ctx context.Context, times int) {
+	pause := w.wait
+	w.wait = func(ctx context.Context, times int) {
 		if pause(ctx, times); w.now().Sub(began) >= time.Minute {
 			cancel()
 		}
@@ -167,8 +163,8 @@ func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered
 			if c.still < time.Second {
 				away()
 			}
-			pause := w.options.Pause
-			w.options.Pause = func(ctx context.Context, times int) {
+			pause := w.wait
+			w.wait = func(ctx context.Context, times int) {
 				away()
 				pause(ctx, times)
 			}
@@ -177,7 +173,7 @@ func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered
 			assert.Empty(t, w.asides())
 
 			w.store.Heal()
-			w.options.Pause, w.still = func(context.Context, int) {}, time.Nanosecond
+			w.wait, w.still = func(context.Context, int) {}, time.Nanosecond
 			require.NoError(t, w.run())
 			w.requireKeys("a", "key")
 			assert.Len(t, w.asides(), 1)
@@ -191,9 +187,7 @@ func TestDataThatLackNothingWaitNoLongerForAStoreWhoseClockCannotBeRead(t *testi
 	w.still, w.options.Owner = time.Hour, func(string) string { return "of another name by now" }
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "probe/", Err: store.ErrDenied})
 	ctx, began := w.forAMinute()
-	start, err := w.startWithin(ctx, nil)
-	require.NoError(t, err)
-	assert.Empty(t, start)
+	w.requireStartsWithin(ctx)
 	assert.Equal(t, comparing, w.now().Sub(began))
 }
 
@@ -202,16 +196,9 @@ func TestAGenerationFromTheFutureIsSilentFromTheFirstLookOn(t *testing.T) {
 	w, clock := lost(t)
 	began := *clock
 	*clock = clock.Add(-24 * time.Hour)
-	w.options.Pause = func(context.Context, int) { *clock = clock.Add(30 * time.Second) }
+	w.wait = func(context.Context, int) { *clock = clock.Add(30 * time.Second) }
 	require.NoError(t, w.run())
 	assert.Equal(t, began.Add(-24*time.Hour+90*time.Second), *clock)
-}
-
-func TestAGenerationThatItsWriterReleasedIsReplacedAtOnce(t *testing.T) {
-	w, _ := lost(t)
-	w.endsWith(format.Source{Released: true})
-	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
-	require.NoError(t, w.run())
 }
 
 // What the volume itself has brought into the store is no sign that its cluster lives.
@@ -227,9 +214,13 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 			w := usedWorld(t)
 			w.put("only on the volume")
 			w.still = time.Hour
-			w.options.Flush = func(context.Context, string, datadir.Position) error { w.backUp(1); return nil }
+			w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
+				assert.Equal(t, w.member.DataDir, dataDir)
+				w.backUp(1)
+				return nil
+			}
 			w.options.Request = &Request{Target: of.target, ID: "drop"}
-			w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
+			w.doesNotWait()
 			builds := 0
 			require.NoError(t, w.runWith(func(action Action) error {
 				if action == BuildData {
@@ -238,8 +229,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 				return nil
 			}))
 			assert.Equal(t, 1, builds)
-			keys, _ := w.keys()
-			assert.Equal(t, of.keys, keys)
+			w.requireKeys(of.keys...)
 		})
 	}
 }
@@ -261,15 +251,6 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 	assert.Len(t, w.asides(), 1)
 }
 
-// awaitsSilence has a generation be replaced that was silent for 90 s, and counts the pauses until then, of 31 s each.
-func (w *world) awaitsSilence() (waited *int) {
-	clock := time.Now()
-	w.still, w.now, waited = 90*time.Second, func() time.Time { return clock }, new(int)
-	w.store.Now = w.now
-	w.options.Pause = func(context.Context, int) { *waited++; clock = clock.Add(31 * time.Second) }
-	return waited
-}
-
 // endsWith adds the end of a session to generation 1.
 func (w *world) endsWith(source format.Source) {
 	w.t.Helper()
@@ -282,55 +263,47 @@ func (w *world) endsWith(source format.Source) {
 	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
 }
 
-// Nobody else can be alive who wrote these backups: it was a process on this very volume.
-func TestABrokenVolumeOfTheWriterItselfIsReplacedAtOnce(t *testing.T) {
-	for session, pauses := range map[string]int{"this": 0, "another": 3} {
-		t.Run(session, func(t *testing.T) {
-			w := usedWorld(t)
+func TestOnlyWhoeverCannotBeAliveSomewhereElseIsNotWaitedFor(t *testing.T) {
+	this := archive.Identity{Cluster: ours, Generation: 1, Session: "this"}
+	wroteHere := func(session string) func(*world) {
+		return func(w *world) {
 			w.endsWith(format.Source{Session: session})
-			require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
+			require.NoError(t, this.Write(w.member.DataDir))
 			w.spoil()
-			waited := w.awaitsSilence()
+		}
+	}
+	for name, of := range map[string]struct {
+		happens             func(*world)
+		pauses, generations int
+		keys                []string
+	}{
+		"it was a process on this very volume, which is broken": {wroteHere("this"), 0, 2, []string{"key"}},
+		"it was another one": {wroteHere("another"), 3, 2, []string{"key"}},
+		// A copy, as from a snapshot of the volume, names the session of the process that still runs on the volume itself. What that session
+		// has stored etcd had on its disk before, so data that lack it are a copy of theirs, or older ones.
+		"this is a copy of its volume": {func(w *world) {
+			require.NoError(t, this.Write(w.member.DataDir))
+			w.goesOn()
+			w.endsWith(format.Source{Session: "this"})
+		}, 3, 2, []string{"a", "key"}},
+		// A copy that lacks nothing may run in another namespace: it waits while the store's owner writes. Once that is silent, it is the same
+		// cluster with a new name.
+		"these are data of another name": {func(w *world) {
+			w.options.Owner = func(token string) string { return "second/" + token }
+		}, 3, 1, []string{"key"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := usedWorld(t)
+			of.happens(w)
+			clock, waited := time.Now(), 0
+			w.still, w.now = 90*time.Second, func() time.Time { return clock }
+			w.store.Now = w.now
+			w.wait = func(context.Context, int) { waited++; clock = clock.Add(31 * time.Second) }
 			require.NoError(t, w.run())
-			assert.Equal(t, pauses, *waited)
-			assert.Len(t, w.generations(), 2)
+			assert.Equal(t, of.pauses, waited)
+			assert.Len(t, w.generations(), of.generations)
+			assert.Len(t, w.asides(), of.generations-1)
+			w.requireKeys(of.keys...)
 		})
 	}
-}
-
-// A copy of a volume, as from a snapshot of it, names the session of the process that still runs on the volume itself. What that session
-// has stored etcd had on its disk before, so data that lack it are a copy of theirs, or older ones.
-func TestACopyOfTheVolumeOfAWriterThatLivesWaitsForIt(t *testing.T) {
-	w := usedWorld(t)
-	require.NoError(t, archive.Identity{Cluster: ours, Generation: 1, Session: "this"}.Write(w.member.DataDir))
-	w.copyVolume()
-	w.put("after the copy")
-	w.backUp(1)
-	w.endsWith(format.Source{Session: "this"})
-	w.rollBack()
-	waited := w.awaitsSilence()
-	require.NoError(t, w.run())
-	assert.Equal(t, 3, *waited)
-	keys, _ := w.keys()
-	assert.Contains(t, keys, "after the copy")
-}
-
-// A copy that lacks nothing may run in another namespace: it waits while the store's owner writes. Once that is silent, it is the same
-// cluster with a new name.
-func TestDataOfAnotherNameWaitForTheOwnerOfTheStore(t *testing.T) {
-	w := usedWorld(t)
-	w.options.Owner = func(token string) string { return "second/" + token }
-	waited := w.awaitsSilence()
-	require.NoError(t, w.run())
-	assert.Equal(t, 3, *waited)
-	assert.Empty(t, w.asides())
-	assert.Len(t, w.generations(), 1)
-}
-
-func TestAPersonsWordReplacesAGenerationAtOnce(t *testing.T) {
-	w, _ := lost(t)
-	w.options.Adopt = ours
-	w.options.Pause = func(context.Context, int) { t.Error("there is nothing to wait for") }
-	require.NoError(t, w.run())
-	assert.NotEmpty(t, w.generations()[1].Adopted, "and it is used up")
 }

@@ -32,15 +32,12 @@ func TestNobodyRestoresBeforeAllHaveBroughtWhatOnlyTheirVolumesHave(t *testing.T
 			require.NoError(t, os.Rename(w.member.DataDir, other.member.DataDir))
 			other.put("acknowledged")
 			o.listing, o.late, w.options.Request = of.listing, true, of.request
-			pauses := 0
-			w.options.Pause = func(context.Context, int) {
-				if pauses++; pauses == 3 {
-					other.backUp(1)
-					o.late = false
-				}
-			}
+			pauses := w.inPause(3, func() {
+				other.backUp(1)
+				o.late = false
+			})
 			require.NoError(t, w.run())
-			assert.Equal(t, 3, pauses)
+			assert.Equal(t, 3, *pauses)
 			assert.True(t, o.brought, "this member has nothing to bring")
 			w.requireKeys("acknowledged", "key")
 		})

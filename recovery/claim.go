@@ -76,7 +76,13 @@ func (r *run) readRecord() (record, error) {
 	return kept, nil
 }
 
-func (r *run) writeRecord(kept record) error {
+// change reads the record, has it changed and writes it.
+func (r *run) change(how func(*record)) error {
+	kept, err := r.readRecord()
+	if err != nil {
+		return err
+	}
+	how(&kept)
 	content, err := json.MarshalIndent(kept, "", "  ")
 	if err == nil {
 		err = disk.Replace(r.recordPath(), append(content, '\n'))
@@ -85,16 +91,6 @@ func (r *run) writeRecord(kept record) error {
 		return fmt.Errorf("cannot keep the position of recovery in %s: %w", r.recordPath(), err)
 	}
 	return nil
-}
-
-// change reads the record, has it changed and writes it.
-func (r *run) change(how func(*record)) error {
-	kept, err := r.readRecord()
-	if err != nil {
-		return err
-	}
-	how(&kept)
-	return r.writeRecord(kept)
 }
 
 // readPosition finds out whether a run was cut off between its claim and its end.
@@ -111,16 +107,10 @@ func (r *run) readPosition() (Event, Facts) {
 	case err != nil:
 		return broke(err)
 	case found == "built":
-		if err := r.hold(); err != nil {
-			return broke(err)
+		if r.stands, err = datadir.ReadPosition(r.member.DataDir); !datadir.SaysNothing(err) {
+			err = cmp.Or(r.hold(), r.recall())
 		}
-		if r.stands, err = datadir.ReadPosition(r.member.DataDir); datadir.SaysNothing(err) {
-			return broke(err)
-		}
-		if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
-			return broke(err)
-		}
-		if r.asked, err = r.wanted(); err != nil {
+		if err != nil {
 			return broke(err)
 		}
 		return ClaimFound, Facts{}
@@ -136,12 +126,7 @@ func (r *run) notePosition() (Event, Facts) {
 }
 
 func (r *run) forgetClaim() (Event, Facts) {
-	kept, err := r.readRecord()
-	if err != nil || kept.Claim == nil {
-		return next(err)
-	}
-	kept.Claim = nil
-	return next(r.writeRecord(kept))
+	return next(r.change(func(kept *record) { kept.Claim = nil }))
 }
 
 // sayUsed tells people once why what they ask for is not done.
@@ -165,13 +150,7 @@ func (r *run) remember() (Event, Facts) {
 		kept.Claim, kept.Last = nil, &r.position
 		kept.use(r.position.Generation.Restore)
 	})
-	if err == nil {
-		r.asked, err = r.wanted()
-	}
-	if err == nil {
-		r.identity, err = archive.ReadIdentity(r.member.DataDir)
-	}
-	if err != nil {
+	if err = cmp.Or(err, r.recall()); err != nil {
 		return broke(err)
 	}
 	r.outcome.Ended = Restored

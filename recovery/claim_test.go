@@ -21,43 +21,22 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// noted is a world in which a restore to revision 2 was about to be claimed, when the store went away and the pod was stopped.
-func noted(t *testing.T) *world {
-	t.Helper()
-	w := usedWorld(t)
-	w.put("a mistake")
-	w.backUp(1)
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := w.startWithin(ctx, func(action Action) error {
-		if action == ClaimGeneration {
-			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-			cancel()
-		}
-		return nil
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	w.store.Heal()
-	require.Len(t, w.generations(), 1)
-	return w
-}
-
 func TestARestoreThatWasAboutToBeClaimedIsDoneOnlyIfNothingHasChanged(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*world)
 		keys    []string
 	}{
-		"nothing":                 {func(*world) {}, []string{"key"}},
-		"etcd has served since":   {func(w *world) { w.put("acknowledged since"); w.options.Request, w.options.Never = nil, true }, []string{"a mistake", "acknowledged since", "key"}},
-		"it is not asked for now": {func(w *world) { w.options.Request = nil }, []string{"a mistake", "key"}},
-		"another one is":          {func(w *world) { w.options.Request.Target = archive.Target{Revision: 3} }, []string{"a mistake", "key"}},
+		"nothing":                 {func(*world) {}, []string{"a", "key"}},
+		"etcd has served since":   {func(w *world) { w.put("acknowledged since"); w.options.Request, w.options.Never = nil, true }, []string{"a", "acknowledged since", "b", "key"}},
+		"it is not asked for now": {func(w *world) { w.options.Request = nil }, []string{"a", "b", "key"}},
+		"another one is":          {func(w *world) { w.options.Request.Target = archive.Target{Revision: 2} }, []string{"key"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := noted(t)
+			w := cutOff(t, ClaimGeneration)
+			require.Len(t, w.generations(), 1)
 			of.happens(w)
 			require.NoError(t, w.run())
-			keys, _ := w.keys()
-			assert.Equal(t, of.keys, keys)
+			w.requireKeys(of.keys...)
 			assert.Empty(t, w.leftovers())
 		})
 	}
@@ -71,10 +50,7 @@ func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
 	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
 	w.options.Archive, w.options.Request = nil, nil
 	o.listing = peers.Started
-	err := w.run()
-	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
-	require.ErrorContains(t, err, "start with --backup-store")
-	assert.Empty(t, w.asides())
+	w.requireRefused("start with --backup-store")
 	require.NoError(t, os.Remove(w.volume+"/"+positionFile), "the way out")
 	require.NoError(t, w.run())
 	w.requireKeys("key")
@@ -120,44 +96,40 @@ func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
 // be opened after that.
 func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := usedWorld(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(t, os.Mkdir(w.member.DataDir, 0o700))
-	if err := unix.Mount(t.TempDir(), w.member.DataDir, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("skipped: nothing can be mounted here: %v", err)
-	}
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(w.member.DataDir, unix.MNT_DETACH)) })
+	w.mount(t.TempDir(), w.member.DataDir)
 	require.ErrorContains(t, w.run(), "is a mount point")
 	assert.Empty(t, w.leftovers())
 	assert.Len(t, w.generations(), 1)
 }
 
-// There is time to change that as long as the data are in order.
+// There is time to change that as long as the data are in order. What is mounted again within them would be a part of other data by then.
 func TestAMountPointIsWarnedOfInTime(t *testing.T) {
-	w := usedWorld(t)
-	require.NoError(t, w.run())
-	const warning = `if the data were lost or broken, they could not come back by themselves`
-	assert.NotContains(t, w.log.String(), warning)
-	if err := unix.Mount(w.member.DataDir, w.member.DataDir, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("skipped: nothing can be mounted here: %v", err)
+	for within, warning := range map[string]string{
+		"":           "if the data were lost or broken, they could not come back by themselves",
+		"member/wal": "member/wal is a mount point: if the data were replaced, it would be in the way at the next start",
+	} {
+		t.Run(within, func(t *testing.T) {
+			w := usedWorld(t)
+			w.requireStarts()
+			assert.NotContains(t, w.log.String(), warning)
+			at := filepath.Join(w.member.DataDir, within)
+			w.mount(at, at)
+			w.requireStarts()
+			assert.Contains(t, w.log.String(), warning)
+			assert.Contains(t, w.log.String(), at+" is a mount point")
+		})
 	}
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(w.member.DataDir, unix.MNT_DETACH)) })
-	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), warning)
-	assert.Contains(t, w.log.String(), "is a mount point")
 }
 
-// What is mounted there again would be a part of other data by then.
-func TestAMountPointWithinTheDataIsWarnedOf(t *testing.T) {
-	w := usedWorld(t)
-	require.NoError(t, w.run())
-	assert.NotContains(t, w.log.String(), "is a mount point")
-	log := filepath.Join(w.member.DataDir, "member", "wal")
-	if err := unix.Mount(log, log, "", unix.MS_BIND, ""); err != nil {
-		t.Skipf("skipped: nothing can be mounted here: %v", err)
+// mount mounts a directory over another one until the test ends.
+func (w *world) mount(what, at string) {
+	w.t.Helper()
+	if err := unix.Mount(what, at, "", unix.MS_BIND, ""); err != nil {
+		w.t.Skipf("skipped: nothing can be mounted here: %v", err)
 	}
-	defer func() { require.NoError(t, unix.Unmount(log, 0)) }()
-	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), log+" is a mount point: if the data were replaced, it would be in the way at the next start")
+	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
 // cutOff is a world in which a restore was cut off in front of an action.
@@ -201,8 +173,7 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 		w.options.Request.Target.Revision++ // whatever it asks for
 		r := w.recovery()
 		for range 2 {
-			_, err := r.prepare(t.Context(), w.member, w.examine)
-			require.NoError(t, err)
+			require.NoError(t, w.prepare(r))
 		}
 		assert.Equal(t, 1, strings.Count(w.log.String(), said), remembered)
 		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
@@ -219,7 +190,7 @@ func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
 	require.NoError(t, w.run())
 	w.backUp(2)
 	for range 2 {
-		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		w.lose()
 		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
 		require.NoError(t, w.run())
 		all := w.generations()
@@ -235,9 +206,8 @@ func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
 // forget deletes what a retention lets go.
 func (w *world) forget(prefix string) {
 	w.t.Helper()
-	for object, err := range w.store.List(w.t.Context(), prefix, "") {
-		require.NoError(w.t, err)
-		require.NoError(w.t, w.store.Delete(w.t.Context(), object.Name))
+	for _, name := range w.objects(prefix) {
+		require.NoError(w.t, w.store.Delete(w.t.Context(), name))
 	}
 }
 
@@ -271,18 +241,14 @@ func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
 
 // Where neither a store nor others are asked, what seems to be an empty volume may be half of a restore.
 func TestARestoreThatWasCutOffIsNoVolumeToBeginOn(t *testing.T) {
-	for _, before := range []Action{ClaimGeneration, InstallData} {
+	for before, installed := range map[Action]bool{ClaimGeneration: false, InstallData: false, Remember: true} {
 		w := cutOff(t, before)
-		w.options.Archive, w.options.Request = nil, nil
-		err := w.run()
-		var refusal *Refusal
-		require.ErrorAs(t, err, &refusal, before)
-		assert.Equal(t, exitcode.EtcdFailed, refusal.Status())
-		require.ErrorContains(t, err, "start with --backup-store")
+		if w.options.Archive, w.options.Request = nil, nil; installed {
+			require.NoError(t, w.run())
+		} else {
+			w.requireRefused("start with --backup-store")
+		}
 	}
-	w := cutOff(t, Remember)
-	w.options.Archive, w.options.Request = nil, nil
-	require.NoError(t, w.run(), "it is installed")
 }
 
 // disasters are what can have happened to a volume, and how it ends.
@@ -291,9 +257,9 @@ var disasters = map[string]struct {
 	keys    []string
 	asides  int
 }{
-	"lost":        {func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, []string{"a", "key"}, 0},
-	"broken":      {(*world).spoil, []string{"a", "key"}, 1},
-	"rolled back": {(*world).rollBack, []string{"a", "key"}, 1},
+	"lost":        {(*world).lose, []string{"a", "b", "c", "key"}, 0},
+	"broken":      {(*world).spoil, []string{"a", "b", "c", "key"}, 1},
+	"rolled back": {(*world).rollBack, []string{"a", "b", "c", "key"}, 1},
 	"going back": {func(w *world) {
 		w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	}, []string{"key"}, 1},
@@ -314,13 +280,13 @@ func some(apart int) int {
 func stricken(t *testing.T, disaster string) *world {
 	w := usedWorld(t)
 	w.copyVolume()
-	w.put("a")
+	w.put("a", "b", "c")
 	w.backUp(1)
 	disasters[disaster].happens(w)
 	return w
 }
 
-// Wherever it is cut off, the next run comes to the same end.
+// Wherever it is cut off, and where it is not, it comes to the same end.
 func TestARunThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
@@ -334,13 +300,15 @@ func TestARunThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
 					}
 					return nil
 				})
+				if err != nil {
+					require.ErrorIs(t, err, errCut)
+					require.NoError(t, w.run())
+				}
+				w.requireEnd(disaster.keys, disaster.asides)
 				if err == nil {
 					require.Greater(t, at, 8, "there is something to cut off")
 					return
 				}
-				require.ErrorIs(t, err, errCut)
-				require.NoError(t, w.run())
-				w.requireEnd(disaster.keys, disaster.asides)
 			}
 		})
 	}

@@ -166,19 +166,24 @@ func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
 // Wherever a run is cut off, or fails, the next one comes to the end that the first one would have come to.
 func TestARunThatWasCutOffAnywhereComesToTheSameEnd(t *testing.T) {
 	e := explore(Table, Elsewhere)
-	ends := map[lot]place{}
+	type end struct {
+		state State
+		place string
+		aside bool
+	}
+	calm := func(p place) end {
+		p = e.calm(p)
+		return end{p.core.State, p.truth.place, p.truth.aside}
+	}
+	comesTo := map[lot]end{}
 	for _, given := range lots() {
-		ends[given] = e.calm(e.begin(given, origin(given)))
+		comesTo[given] = calm(e.begin(given, origin(given)))
 	}
 	for p := range e.seen {
 		if p.truth.outrun || p.truth.revived { // somebody else has changed what there is to come to
 			continue
 		}
-		end := e.calm(e.begin(p.lot, p.truth))
-		want := ends[p.lot]
-		require.Equal(t, want.core.State, end.core.State, "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
-		require.Equal(t, want.truth.place, end.truth.place, "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
-		require.Equal(t, want.truth.aside, end.truth.aside, "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
+		require.Equal(t, comesTo[p.lot], calm(e.begin(p.lot, p.truth)), "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
 	}
 	require.Empty(t, e.wrong)
 }
@@ -243,10 +248,18 @@ type outcome struct {
 	after   truth
 }
 
+// ends are outcomes that tell nothing more.
+func ends(after truth, events ...Event) (all []outcome) {
+	for _, event := range events {
+		all = append(all, outcome{event: event, after: after})
+	}
+	return all
+}
+
 // breaks is what can happen to every action: it may have been done or not.
 func breaks(now truth, done ...truth) (all []outcome) {
 	for _, after := range append(done, now) {
-		all = append(all, outcome{event: Broke, after: after})
+		all = append(all, ends(after, Broke)...)
 	}
 	return all
 }
@@ -254,12 +267,8 @@ func breaks(now truth, done ...truth) (all []outcome) {
 // outcomes are all the ways in which an action can end.
 func outcomes(action Action, given lot, now truth) []outcome {
 	then := now
-	next := func(events ...Event) (all []outcome) {
-		for _, event := range events {
-			all = append(all, outcome{event: event, after: then})
-		}
-		return append(all, breaks(now, then)...)
-	}
+	next := func(events ...Event) []outcome { return append(ends(then, events...), breaks(now, then)...) }
+	untrusted := outcome{Answered, Facts{Told: StoreLocked}, now}
 	switch action {
 	case ReadPosition:
 		switch {
@@ -308,17 +317,17 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		if then.taken = true; given.owner != StoreAdopted {
 			then.lost = "a store is taken that nobody has named"
 		}
-		return append(next(Taken), outcome{event: StoreSilent, after: now}, outcome{event: StoreSilent, after: then})
+		return append(next(Taken), append(ends(now, StoreSilent), ends(then, StoreSilent)...)...)
 	case TellLoss:
-		return append(next(""), outcome{event: Missing, after: now}, outcome{event: Answered, payload: Facts{Told: StoreLocked}, after: now})
+		return append(append(next(""), ends(now, Missing)...), untrusted)
 	case FlushSpool:
 		then.brought = true
-		return append(next(""), outcome{Answered, Facts{Told: StoreAway}, now}, outcome{event: Stuck, after: now})
+		return append(append(next(""), ends(now, Stuck)...), outcome{Answered, Facts{Told: StoreAway}, now})
 	case FlushVolume:
 		then.flushed = true
 		return next(Flushed)
 	case FindEnd:
-		return append(next(""), outcome{event: StoreSilent, after: now})
+		return append(next(""), ends(now, StoreSilent)...)
 	case MeasureRoom:
 		return next(RoomEnough, RoomLacking)
 	case BuildData:
@@ -326,14 +335,10 @@ func outcomes(action Action, given lot, now truth) []outcome {
 		if slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreAdopted}, given.owner) {
 			then.lost = "another cluster's data are restored"
 		}
-		all := append(next(Built), outcome{Answered, Facts{Told: StoreLocked}, now})
-		for _, event := range []Event{StoreSilent, Unbuildable, RoomLacking, Missing, Grown} {
-			all = append(all, outcome{event: event, after: now})
-		}
-		return all
+		return append(append(next(Built), ends(now, StoreSilent, Unbuildable, RoomLacking, Missing, Grown)...), untrusted)
 	case ProveData:
 		then.proved = true
-		return append(next(Proved), outcome{event: Unproved, after: now}, outcome{event: Diverged, after: now})
+		return append(next(Proved), ends(now, Unproved, Diverged)...)
 	case TellPeers:
 		then.told = true
 		return next("")
@@ -451,7 +456,7 @@ func changes(given lot, now truth, from, to Listing, done Event) []outcome {
 	case given.never:
 		then.lost = "members are changed in spite of --recover=never"
 	}
-	return append([]outcome{{done, Facts{}, then}, {PeersSilent, Facts{}, now}, {PeersSilent, Facts{}, then}}, breaks(now, then)...)
+	return slices.Concat(ends(then, done), ends(now, PeersSilent), ends(then, PeersSilent), breaks(now, then))
 }
 
 func claims(given lot, now truth) []outcome {
@@ -473,18 +478,18 @@ func claims(given lot, now truth) []outcome {
 		then.lost = "a generation is claimed for what is not proved, or not noted"
 	}
 	if !given.alone && !now.claimed && now.revived { // the last survey
-		return append([]outcome{{ClaimLost, Facts{}, now}, {PeersSilent, Facts{}, now}, {StoreSilent, Facts{}, now}}, breaks(now)...)
+		return append(ends(now, ClaimLost, PeersSilent, StoreSilent), breaks(now)...)
 	}
-	all := []outcome{{Claimed, Facts{}, then}, {StoreSilent, Facts{}, now}, {StoreSilent, Facts{}, then}}
+	all := slices.Concat(ends(then, Claimed, StoreSilent), ends(now, StoreSilent))
 	if !given.alone {
-		all = append(all, outcome{PeersSilent, Facts{}, now})
+		all = append(all, ends(now, PeersSilent)...)
 	}
 	if !now.outrun {
 		lost.outrun = true
 		if !given.alone { // another member was first, and runs alone
 			lost.listing = peers.Unlisted
 		}
-		all = append(all, outcome{ClaimLost, Facts{}, lost})
+		all = append(all, ends(lost, ClaimLost)...)
 	}
 	return append(all, breaks(now, then)...)
 }
@@ -505,7 +510,7 @@ func setsAside(given lot, now truth) []outcome {
 	case given.found == VolumeValid && !given.behind && !now.outrun && !given.requested:
 		then.lost = "good data are moved"
 	}
-	return append([]outcome{{Moved, Facts{}, then}}, breaks(now, then)...)
+	return append(ends(then, Moved), breaks(now, then)...)
 }
 
 func installs(given lot, now truth) []outcome {
@@ -523,5 +528,5 @@ func installs(given lot, now truth) []outcome {
 	case !now.claimed:
 		then.lost = "what is not claimed is installed, so revisions may be handed out twice"
 	}
-	return append([]outcome{{"", Facts{}, then}}, breaks(now, then)...)
+	return append(ends(then, ""), breaks(now, then)...)
 }

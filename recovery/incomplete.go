@@ -18,9 +18,6 @@ import (
 // for a moment that is waited for, as for any answer of it: the restore would take what it has, and what waits could not be added
 // to that any more.
 func (r *run) flushSpool() (Event, Facts) {
-	if r.options.FlushSpool == nil {
-		return "", Facts{}
-	}
 	data := r.identity
 	if r.result != nil {
 		data = archive.Identity{}
@@ -41,16 +38,11 @@ func (r *run) flushSpool() (Event, Facts) {
 		return Answered, Facts{Told: StoreDamaged, Err: err}
 	}
 	err = fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir)
-	if mayPass(err) {
+	var errno syscall.Errno
+	if errors.As(err, &errno) || is(err, store.ErrExists, store.ErrNotFound) { // the disk, or another member has stored, or merged, something
 		return broke(err)
 	}
 	return Stuck, Facts{Err: err}
-}
-
-// mayPass tells whether it was the disk, or another member that has stored, or merged, something at that moment.
-func mayPass(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) || is(err, store.ErrExists, store.ErrNotFound)
 }
 
 // mayAnswer tells whether the store may do later what it has not done.

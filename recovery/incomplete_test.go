@@ -58,54 +58,55 @@ func (w *world) ship() format.Object {
 // requireRefused holds that a run ends with a sentence for good, and has moved nothing.
 func (w *world) requireRefused(says ...string) {
 	w.t.Helper()
-	before, err := fs.Glob(os.DirFS(w.volume), "*/member/*/*")
-	require.NoError(w.t, err)
-	generations := len(w.generations())
-	err = w.run()
-	assert.Equal(w.t, exitcode.EtcdFailed, w.statusOf(err))
+	before, kept := w.files(), w.objects("")
+	err := w.run()
+	assert.Equal(w.t, exitcode.EtcdFailed, w.statusOf(err), err)
 	for _, said := range says {
 		assert.ErrorContains(w.t, err, said)
 	}
-	after, err := fs.Glob(os.DirFS(w.volume), "*/member/*/*")
-	require.NoError(w.t, err)
-	assert.Equal(w.t, before, after)
-	assert.Empty(w.t, w.asides())
-	assert.Empty(w.t, w.leftovers())
-	if w.options.Archive == w.archive {
-		assert.Len(w.t, w.generations(), generations)
+	assert.Equal(w.t, before, w.files())
+	assert.Equal(w.t, kept, w.objects(""), "nothing has come into the store")
+}
+
+// objects are the names of what the store has below a prefix.
+func (w *world) objects(prefix string) (names []string) {
+	w.t.Helper()
+	for object, err := range w.store.List(w.t.Context(), prefix, "") {
+		require.NoError(w.t, err)
+		names = append(names, object.Name)
 	}
+	return names
+}
+
+// files are those of all data directories.
+func (w *world) files() []string {
+	w.t.Helper()
+	found, err := fs.Glob(os.DirFS(w.volume), "*/member/*/*")
+	require.NoError(w.t, err)
+	return found
 }
 
 func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
 	w := usedWorld(t)
 	w.put("a")
 	w.backUp(1)
-	kept, err := w.archive.History(t.Context())
-	require.NoError(t, err)
-	newest := kept.Newest().Fulls[1].Name()
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, newest), Times: 3, Err: store.ErrNotFound})
+	w.lose()
+	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, w.newestFull().Name()), Times: 3, Err: store.ErrNotFound})
 	require.NoError(t, w.run())
 	w.requireKeys("a", "key")
 	assert.Equal(t, 3, strings.Count(w.log.String(), "it is looked for again"))
 }
 
-// late is a store that lists some objects late.
-type late struct {
+// hiding is a store that leaves out of its listings what it is told to.
+type hiding struct {
 	store.Store
-	hides    string
-	listings int // that it still lacks them
+	hides func(name string) bool
 }
 
-func (l *late) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+func (h hiding) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	return func(yield func(store.Object, error) bool) {
-		hidden := l.listings > 0
-		for object, err := range l.Store.List(ctx, prefix, after) {
-			if hidden && object.Name == l.hides {
-				l.listings--
-				continue
-			}
-			if !yield(object, err) {
+		for object, err := range h.Store.List(ctx, prefix, after) {
+			if !h.hides(object.Name) && !yield(object, err) {
 				return
 			}
 		}
@@ -116,8 +117,14 @@ func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
 	w := usedWorld(t)
 	w.put("a")
 	name := archive.SegmentName(1, w.ship().Position)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	w.options.Archive = archive.New(&late{w.store, name, 8}, &format.Keys{})
+	w.lose()
+	listings := 8 // that lack it
+	w.options.Archive = archive.New(hiding{w.store, func(listed string) bool {
+		if listed == name {
+			listings--
+		}
+		return listed == name && listings >= 0
+	}}, &format.Keys{})
 	require.NoError(t, w.run())
 	w.requireKeys("a", "key")
 	assert.Contains(t, w.log.String(), "lists what leads to 2")
@@ -141,7 +148,7 @@ func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
 		w.backUp(1)
 		w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}
 		require.NoError(t, w.run())
-		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		w.lose()
 		w.options.Request = nil
 		if asked {
 			w.options.Request = &Request{ID: "bring back"}
@@ -154,18 +161,16 @@ func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
 func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.T) {
 	w := usedWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
-	var r *Recovery
+	r := w.recovery()
 	var waits, asks []Progress
-	w.options.Pause = func(context.Context, int) { waits = append(waits, r.Progress()) }
-	r = w.recovery()
+	r.wait = func(context.Context, int) { waits = append(waits, r.Progress()) }
 	r.interrupt = func(action Action) error {
 		if action == AskTheStore {
 			asks = append(asks, r.Progress())
 		}
 		return nil
 	}
-	_, err := r.prepare(t.Context(), w.member, w.examine)
-	require.NoError(t, err)
+	require.NoError(t, w.prepare(r))
 	require.Len(t, waits, 3)
 	for _, is := range waits {
 		assert.Equal(t, AskStore, is.State)
@@ -220,6 +225,15 @@ func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T
 		"nobody trusts it, and it is reserved":  func(w *world) { w.reserves(50); w.distrusts() },
 		"nobody trusts it, and it has segments": func(w *world) { w.put("a"); w.ship(); w.distrusts() },
 		"nobody trusts it, and etcd went on":    func(w *world) { w.put("a"); w.distrusts() },
+		"nobody can open it": func(w *world) {
+			pair := formattest.NewKeys(w.t)
+			w.emptyStore()
+			w.sealedBy(pair.Load(w.t))
+			w.backUp(1)
+			w.put("a")
+			w.ship()
+			w.sealedBy(formattest.LoadKeys(w.t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(w.t).Identities}))
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := usedWorld(t)
@@ -227,16 +241,6 @@ func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T
 			w.opens()
 		})
 	}
-}
-
-func TestAValidVolumeIsStartedThoughNobodyCanOpenItsBackups(t *testing.T) {
-	w, pair := newWorld(t), formattest.NewKeys(t)
-	w.sealedBy(pair.Load(t))
-	w.used()
-	w.put("a")
-	w.ship()
-	w.sealedBy(formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(t).Identities}))
-	w.opens()
 }
 
 // reserves is what a cluster has reserved that has come to a revision.
@@ -263,11 +267,7 @@ func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) 
 			w := usedWorld(t)
 			w.goesOn()
 			of.happens(w)
-			err := w.run()
-			for _, said := range append(of.says, "the data end with revision 2, and names in the store tell of revision 3", "--recover=never starts it as it is") {
-				require.ErrorContains(t, err, said)
-			}
-			assert.Empty(t, w.asides())
+			w.requireRefused(append(of.says, "the data end with revision 2, and names in the store tell of revision 3", "--recover=never starts it as it is")...)
 			w.options.Never = true
 			w.opens()
 		})
@@ -284,18 +284,21 @@ func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *test
 	w.distrusts()
 	require.NoError(t, w.run(), "what was restored is started")
 	w.rollBack()
-	err := w.run()
-	require.ErrorContains(t, err, "so the volume was perhaps put back")
-	require.ErrorContains(t, err, "add the key")
+	w.requireRefused("so the volume was perhaps put back", "add the key")
 }
 
-func TestALostVolumeComesBackThoughTheCertificateHasDecayed(t *testing.T) {
+// The certificate is the oldest object, and the first that a rule of a bucket lets go of.
+func TestALostVolumeComesBackThoughTheCertificateIsGoneOrHasDecayed(t *testing.T) {
 	for what, lose := range losses {
-		w := usedWorld(t)
-		w.decays("cluster.json")
-		lose(w)
-		require.NoError(t, w.run(), what)
-		w.requireKeys("key")
+		for _, gone := range []bool{false, true} {
+			w := usedWorld(t)
+			if w.decays("cluster.json"); gone {
+				require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
+			}
+			lose(w)
+			require.NoError(t, w.run(), what)
+			w.requireKeys("key")
+		}
 	}
 }
 
@@ -316,10 +319,7 @@ func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
 				w := usedWorld(t)
 				of.happens(w)
 				lose(w)
-				err := w.run()
-				require.ErrorContains(t, err, of.says)
-				require.ErrorContains(t, err, "put that object back")
-				assert.Empty(t, w.asides())
+				w.requireRefused(of.says, "put that object back")
 			})
 		}
 	}
@@ -350,72 +350,53 @@ func (w *world) leavesWaiting(answers ...error) *int {
 	return asked
 }
 
-func TestWhatWaitsIsBroughtWhateverHasBecomeOfTheData(t *testing.T) {
-	for name, disaster := range map[string]func(*world){
-		"broken": (*world).spoil,
-		"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
+func TestWhatWaitsIsBroughtUnlessDataThatAreOfUseHaveIt(t *testing.T) {
+	for name, of := range map[string]struct {
+		happens func(*world)
+		has     archive.Identity // the volume, by what is told
+	}{
+		"valid":  {func(*world) {}, archive.Identity{Cluster: ours, Generation: 1}},
+		"broken": {losses["broken"], archive.Identity{}},
+		"empty":  {losses["empty"], archive.Identity{}},
 	} {
-		w := usedWorld(t)
-		disaster(w)
-		asked := w.leavesWaiting()
-		w.options.FlushSpool = func(_ context.Context, data archive.Identity, _ int64) error {
-			*asked++
-			assert.Zero(t, data, "%s: there are no data of use", name)
-			assert.Len(t, w.generations(), 1, name)
-			return nil
-		}
-		require.NoError(t, w.run(), name)
-		assert.Equal(t, 1, *asked, name)
+		t.Run(name, func(t *testing.T) {
+			w := usedWorld(t)
+			reach := stand(t, w.member.DataDir).HighestRevision
+			of.happens(w)
+			flushes := 0
+			w.options.FlushSpool = func(_ context.Context, data archive.Identity, told int64) error {
+				flushes++
+				assert.Equal(t, of.has, data)
+				assert.True(t, told == reach || !data.Known())
+				assert.Len(t, w.generations(), 1)
+				return nil
+			}
+			require.NoError(t, w.run())
+			assert.Equal(t, 1, flushes)
+		})
 	}
-}
-
-func TestWhatAValidVolumeHasNeedNotBeBrought(t *testing.T) {
-	w := usedWorld(t)
-	w.leavesWaiting()
-	var told archive.Identity
-	var reaches int64
-	w.options.FlushSpool = func(_ context.Context, data archive.Identity, reach int64) error {
-		told, reaches = data, reach
-		return nil
-	}
-	require.NoError(t, w.run())
-	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, told)
-	assert.Equal(t, stand(t, w.member.DataDir).HighestRevision, reaches)
 }
 
 func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 	for _, silence := range []error{&store.Unavailable{}, context.DeadlineExceeded, store.ErrDenied} {
-		w := usedWorld(t)
-		require.NoError(t, os.RemoveAll(w.member.DataDir))
-		pauses := 0
-		w.options.Pause = func(context.Context, int) { pauses++; assert.Len(t, w.generations(), 1) }
-		asked := w.leavesWaiting(silence, fmt.Errorf("segment: %w", silence))
-		require.NoError(t, w.run())
-		assert.Equal(t, 3, *asked)
-		assert.Equal(t, 2, pauses)
-		assert.Len(t, w.generations(), 2)
-	}
-}
-
-func TestABrokenVolumeIsNotReplacedWhileWhatWaitsIsNotInTheStore(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
-	w.options.Pause = func(context.Context, int) { assert.Len(t, w.generations(), 1) }
-	asked := w.leavesWaiting(&store.Unavailable{})
-	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "what waits for it on the volume")
-	assert.Equal(t, 2, *asked)
-	assert.Len(t, w.generations(), 2)
-}
-
-func TestSeveralWithoutDataOfUseBringWhatWaitsBeforeTheyAskTheStore(t *testing.T) {
-	for _, listing := range []peers.Listing{peers.Gone, peers.Founding} {
-		w, o := ofThree(t)
-		require.NoError(t, os.RemoveAll(w.member.DataDir))
-		o.listing = listing
-		asked := w.leavesWaiting(&store.Unavailable{})
-		require.NoError(t, w.run(), listing)
-		assert.Equal(t, 2, *asked, listing)
+		for name, lose := range losses {
+			for _, listing := range []peers.Listing{"", peers.Gone, peers.Founding} { // of a member of several
+				if name == "broken" && listing == peers.Founding {
+					continue // one has had data
+				}
+				w, o := ofThree(t)
+				if o.listing = listing; listing == "" {
+					w = usedWorld(t)
+				}
+				lose(w)
+				w.wait = func(context.Context, int) { assert.Len(t, w.generations(), 1) }
+				asked := w.leavesWaiting(silence, fmt.Errorf("segment: %w", silence))
+				require.NoError(t, w.run())
+				assert.Contains(t, w.log.String(), "what waits for it on the volume")
+				assert.Equal(t, 3, *asked)
+				assert.Len(t, w.generations(), 2)
+			}
+		}
 	}
 }
 
@@ -432,7 +413,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := usedWorld(t)
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			w.leavesWaiting(of.why)
 			err := w.run()
 			require.ErrorIs(t, err, of.why)
@@ -448,13 +429,9 @@ func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
 	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
 		w := usedWorld(t)
 		w.spoil()
-		w.leavesWaiting(fmt.Errorf("the last segment: %w", lacking))
-		err := w.run()
-		require.ErrorIs(t, err, lacking)
-		require.ErrorContains(t, err, "add the key")
-		require.NotContains(t, err.Error(), w.options.SpoolDir)
-		assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
-		assert.Len(t, w.generations(), 1)
+		w.leavesWaiting(lacking, lacking)
+		w.requireRefused(lacking.Error(), "add the key")
+		require.NotContains(t, w.run().Error(), w.options.SpoolDir)
 	}
 }
 
@@ -478,7 +455,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	}
 	first, second := at(w.options.SpoolDir, "2026-01-01"), at(w.options.SpoolDir, "2026-01-02")
 	data := at(w.member.DataDir, "2026-01-03")
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	r := w.recovery()
 	r.measure = func(seed.Seed, restore.Source) error {
 		if _, err := os.Stat(first); err == nil {
@@ -486,16 +463,14 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 		}
 		return nil
 	}
-	_, err := r.prepare(t.Context(), w.member, w.examine)
-	require.NoError(t, err)
+	require.NoError(t, w.prepare(r))
 	assert.NoDirExists(t, first)
 	assert.DirExists(t, second)
 	assert.DirExists(t, data)
 
 	r.measure = func(seed.Seed, restore.Source) error { return fmt.Errorf("%w on the volume", restore.ErrNoRoom) }
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	_, err = r.prepare(t.Context(), w.member, w.examine)
-	require.ErrorContains(t, err, "not enough room")
+	w.lose()
+	require.ErrorContains(t, w.prepare(r), "not enough room")
 	assert.DirExists(t, second, "the newest of each stays until a younger backup was verified")
 	assert.DirExists(t, data)
 }

@@ -42,6 +42,13 @@ func requireStatus(t *testing.T, r *Recovery, want bootstrap.InitializationStatu
 	require.Equal(t, want, status)
 }
 
+// initialize has an initialization run to its end.
+func initialize(t *testing.T, r *Recovery) {
+	t.Helper()
+	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
+	r.running.Wait()
+}
+
 func TestAResultIsReadOnce(t *testing.T) {
 	for want, result := range map[bootstrap.InitializationStatus]error{
 		bootstrap.Successful: nil,
@@ -50,8 +57,7 @@ func TestAResultIsReadOnce(t *testing.T) {
 		r := validated(t, says(result))
 		requireStatus(t, r, bootstrap.New)
 		requireStatus(t, r, bootstrap.New)
-		require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
-		r.running.Wait()
+		initialize(t, r)
 		requireStatus(t, r, want)
 		requireStatus(t, r, bootstrap.New)
 	}
@@ -59,8 +65,7 @@ func TestAResultIsReadOnce(t *testing.T) {
 
 func TestAResultIsKeptForAReaderWhoIsThere(t *testing.T) {
 	r := validated(t, says(nil))
-	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
-	r.running.Wait()
+	initialize(t, r)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	_, err := r.Status(gone)
@@ -133,8 +138,7 @@ func TestAFailedInitializationSaysWhyAndIsLoggedOnce(t *testing.T) {
 	r.options.Log = zerolog.New(&log).Level(zerolog.ErrorLevel)
 	require.NoError(t, r.WhyFailed())
 	for range 2 {
-		require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
-		r.running.Wait()
+		initialize(t, r)
 		requireStatus(t, r, bootstrap.Failed)
 		require.ErrorContains(t, r.WhyFailed(), "data directory "+r.options.Config.DataDir+" is corrupt or cannot be used: db: invalid page")
 	}
@@ -150,8 +154,7 @@ func TestTheConfigurationIsTheOneThatWasValidated(t *testing.T) {
 	first, second := "name: etcd-0\ndata-dir: "+r.options.Config.DataDir, "name: another"
 	r.options.Config.File = filepath.Join(t.TempDir(), "etcd.yaml")
 	require.NoError(t, os.WriteFile(r.options.Config.File, []byte(first), 0o600))
-	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
-	r.running.Wait()
+	initialize(t, r)
 	requireStatus(t, r, bootstrap.Successful)
 	require.NoError(t, os.WriteFile(r.options.Config.File, []byte(second), 0o600))
 	served, err := r.Config(t.Context())
@@ -164,8 +167,7 @@ func TestWithoutAConfigurationAnInitializationFails(t *testing.T) {
 		return nil, errors.New("nobody knows what to validate")
 	})
 	r.options.Config.File = filepath.Join(t.TempDir(), "etcd.yaml")
-	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
-	r.running.Wait()
+	initialize(t, r)
 	requireStatus(t, r, bootstrap.Failed)
 	require.ErrorIs(t, r.WhyFailed(), os.ErrNotExist)
 }

@@ -1,10 +1,8 @@
 package recovery
 
 import (
-	"os"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
@@ -35,17 +33,9 @@ func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
 		written func(w *world) string // the name of what nobody trusts
 		spoilt  func(w *world)
 	}{
-		"a full, empty volume": {func(w *world) string {
-			w.backUp(1)
-			return "/manifest.json"
-		}, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }},
-		"a full, broken volume": {func(w *world) string {
-			w.backUp(1)
-			return "/manifest.json"
-		}, (*world).spoil},
-		"the last segment": {func(w *world) string {
-			return archive.SegmentName(1, w.ship().Position)
-		}, (*world).spoil},
+		"a full, empty volume":  {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).lose},
+		"a full, broken volume": {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).spoil},
+		"the last segment":      {func(w *world) string { return archive.SegmentName(1, w.ship().Position) }, (*world).spoil},
 		"a segment in the middle": {func(w *world) string {
 			name := archive.SegmentName(1, w.ship().Position)
 			w.put("d")
@@ -93,11 +83,10 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 	for what, trusted := range map[string]func(w *world){
 		"the cluster manifest": func(*world) {},
 		"all fulls": func(w *world) {
-			all, err := w.archive.History(t.Context())
-			require.NoError(t, err)
+			founded := w.whose()
 			require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
 			require.NoError(t, w.store.Delete(t.Context(), archive.GenerationPrefix(1)+"generation.json"))
-			_, err = w.options.Archive.Found(t.Context(), *all.Cluster)
+			_, err := w.options.Archive.Found(t.Context(), founded)
 			require.NoError(t, err)
 		},
 	} {
@@ -106,68 +95,65 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 			w.used()
 			w.options.Archive = archive.New(w.store, pair.Load(t))
 			trusted(w)
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			w.requireRefused("it has no signature", "--backup-trusted-keys")
 		})
 	}
 }
 
-// Otherwise the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
-func TestSignedBackupsAreNotRestoredWhereNothingCanBeSigned(t *testing.T) {
-	w, made := newWorld(t), formattest.NewKeys(t)
-	w.sealedBy(formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}))
-	w.used()
-	w.put("a")
-	w.sealedBy(&format.Keys{})
-	require.NoError(t, w.run(), "a volume that has everything is served")
-	w.spoil()
-	w.requireRefused("signed", "--backup-signing-key", "give it")
-	all, err := w.archive.Generations(t.Context())
-	require.NoError(t, err)
-	assert.Len(t, all, 1)
+// Without a key to sign with, the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
+func TestNothingIsRestoredWithoutAKeyAndItsFlagIsNamed(t *testing.T) {
+	made := formattest.NewKeys(t)
+	signed := format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}
+	for name, of := range map[string]struct {
+		written, given *format.Keys
+		says           []string
+	}{
+		"what is signed":    {formattest.LoadKeys(t, signed), &format.Keys{}, []string{"signed", "--backup-signing-key", "give it"}},
+		"what is encrypted": {made.Load(t), formattest.LoadKeys(t, signed), []string{"there is no --backup-identities", "nothing was moved"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.sealedBy(of.written)
+			w.used()
+			w.put("a")
+			w.sealedBy(of.given)
+			w.requireStarts() // it has everything
+			w.spoil()
+			w.requireRefused(of.says...)
+		})
+	}
 }
 
-func TestWhatNobodyTrustsKeepsNoMemberFromStartingThatHasEverything(t *testing.T) {
-	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
-	w.sealedBy(pair.Load(t))
-	w.used()
-	w.put("a")
-	w.sealedBy(successor(t, pair, other))
-	w.backUp(1)
-	w.sealedBy(pair.Load(t))
-	require.NoError(t, w.run())
-}
-
-func TestATargetThatNobodyTrustsIsNoneThatIsNotKept(t *testing.T) {
-	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
-	w.sealedBy(pair.Load(t))
-	w.used()
-	w.put("a", "b")
-	w.sealedBy(successor(t, pair, other))
-	w.ship()
-	w.sealedBy(pair.Load(t))
-	w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "a"}
-	w.requireRefused("revision 3 is not kept", "gen/000001/segment/", "--backup-trusted-keys")
-}
-
-func TestAVolumeThatLacksWhatNobodyTrustsIsNotStarted(t *testing.T) {
-	w, pair, other := newWorld(t), formattest.NewKeys(t), formattest.NewKeys(t)
-	w.sealedBy(pair.Load(t))
-	w.used()
-	w.copyVolume()
-	w.put("a")
-	w.sealedBy(successor(t, pair, other))
-	w.backUp(1)
-	w.sealedBy(pair.Load(t))
-	w.rollBack()
-	w.requireRefused("end with revision 2, and names in the store tell of revision 3", "/manifest.json", "--recover=never", "--backup-trusted-keys")
-}
-
-func TestWithoutTheIdentitiesNothingIsDoneAndTheFlagIsNamed(t *testing.T) {
-	w, pair := newWorld(t), formattest.NewKeys(t)
-	w.sealedBy(pair.Load(t))
-	w.used()
-	w.spoil()
-	w.sealedBy(formattest.LoadKeys(t, format.KeyFiles{SigningKey: pair.SigningKey, TrustedKeys: pair.TrustedKeys}))
-	w.requireRefused("there is no --backup-identities", "nothing was moved")
+func TestWhatNobodyTrustsKeepsOnlyThatMemberFromStartingThatNeedsIt(t *testing.T) {
+	for what, of := range map[string]struct {
+		happens func(w *world)
+		says    []string // nothing if the member starts
+	}{
+		"it has everything": {func(w *world) { w.backUp(1) }, nil},
+		"it lacks that": {func(w *world) {
+			w.backUp(1)
+			w.rollBack()
+		}, []string{"end with revision 2, and names in the store tell of revision 4", "/manifest.json", "--recover=never", "--backup-trusted-keys"}},
+		"it is to go back to that": {func(w *world) {
+			w.ship()
+			w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "a"}
+		}, []string{"revision 3 is not kept", "gen/000001/segment/", "--backup-trusted-keys"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w, pair := newWorld(t), formattest.NewKeys(t)
+			w.sealedBy(pair.Load(t))
+			w.used()
+			w.copyVolume()
+			w.put("a", "b")
+			w.sealedBy(successor(t, pair, formattest.NewKeys(t)))
+			of.happens(w)
+			w.sealedBy(pair.Load(t))
+			if of.says == nil {
+				w.requireStarts()
+			} else {
+				w.requireRefused(of.says...)
+			}
+		})
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,7 +13,6 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
-	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -36,17 +34,8 @@ func (w *world) whose() archive.Cluster {
 // plain gives the volume the data of an etcd that no store knows.
 func (w *world) plain() {
 	w.t.Helper()
-	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
-}
-
-// refused says why a run ends with 70.
-func (w *world) refused() string {
-	w.t.Helper()
-	err := w.run()
-	require.Error(w.t, err)
-	require.Equal(w.t, exitcode.EtcdFailed, w.statusOf(err), err)
-	return err.Error()
 }
 
 func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
@@ -59,7 +48,7 @@ func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
 	assert.Empty(t, w.generations(), "they are begun with the first backup")
 
 	require.NoError(t, w.run(), "it was cut off before etcd had stored anything")
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(t, w.run(), "or before the volume knew")
 	assert.Equal(t, first, w.whose())
 	assert.Equal(t, first.Cluster, w.identified().Cluster)
@@ -87,12 +76,12 @@ func TestAnEmptyVolumeWaitsUntilTheStoreTellsWhatItsClusterIsCalled(t *testing.T
 func TestMembersThatFoundAStoreTogetherHaveOneID(t *testing.T) {
 	w, o := ofThree(t)
 	w.emptyStore()
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	o.listing = peers.Founding
 	require.NoError(t, w.run())
 	other, o := ofThree(t)
 	other.archive, other.options.Archive = w.archive, w.archive
-	require.NoError(t, os.RemoveAll(other.member.DataDir))
+	other.lose()
 	o.listing = peers.Founding
 	require.NoError(t, other.run())
 	assert.Equal(t, w.identified(), other.identified())
@@ -100,14 +89,11 @@ func TestMembersThatFoundAStoreTogetherHaveOneID(t *testing.T) {
 
 func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
 	w := usedWorld(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
-	said := w.refused()
-	assert.Contains(t, said, "is etcd-cluster's, of cluster "+ours+", and this member is second/etcd-cluster's")
-	assert.Contains(t, said, "--adopt")
-	assert.Len(t, w.generations(), 1)
+	w.requireRefused("is etcd-cluster's, of cluster "+ours+", and this member is second/etcd-cluster's", "--adopt")
 	w.options.Adopt = "beef"
-	assert.Contains(t, w.refused(), "is not the one that --adopt names")
+	w.requireRefused("is not the one that --adopt names")
 
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
@@ -117,24 +103,18 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 	assert.Equal(t, []string{"second/etcd-cluster"}, all[1].Adopted)
 	w.requireKeys("key")
 
-	w.options.Owner = nil
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.options.Owner = asItsToken
+	w.lose()
 	w.options.Adopt = ""
-	assert.Contains(t, w.refused(), "is second/etcd-cluster's", "the store is the other's by now")
+	w.requireRefused("is second/etcd-cluster's") // the store is the other's by now
 }
 
 // It may be a copy of the owner's volume.
 func TestAVolumeThatIsBehindDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
 	w := usedWorld(t)
-	w.copyVolume()
-	w.put("after the copy")
-	w.backUp(1)
-	w.rollBack()
+	w.goesOn()
 	w.options.Owner = func(token string) string { return "second/" + token }
-	said := w.refused()
-	assert.Contains(t, said, "is etcd-cluster's, of cluster "+ours+", and this member is second/etcd-cluster's")
-	assert.Empty(t, w.asides())
-	assert.Len(t, w.generations(), 1)
+	w.requireRefused("is etcd-cluster's, of cluster " + ours + ", and this member is second/etcd-cluster's")
 
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
@@ -151,23 +131,25 @@ func TestDataThatNoStoreKnowsFoundOneAndDoNotGoOnInAnotherOne(t *testing.T) {
 	assert.Equal(t, hex(stand(t, w.member.DataDir).ClusterID), first.Etcd)
 	assert.Equal(t, first.Cluster, w.identified().Cluster)
 
-	w.backUpOf(first.Cluster)
+	_, err := w.archive.Found(t.Context(), first)
+	require.NoError(t, err)
+	w.putFull(first.Cluster, 1)
 	w.plain()
-	said := w.refused()
-	assert.Contains(t, said, "the volume names no cluster")
-	assert.Contains(t, said, "is cluster "+first.Cluster+"'s")
-	assert.Contains(t, said, "--adopt")
-	assert.Empty(t, w.asides())
+	w.requireRefused("the volume names no cluster", "is cluster "+first.Cluster+"'s", "--adopt")
 }
 
-// backUpOf keeps what the volume has, as of that cluster.
-func (w *world) backUpOf(cluster string) {
+// requireAdopted holds that the data on the volume have begun a generation, once: the flag is left in its place.
+func (w *world) requireAdopted(generation int) {
 	w.t.Helper()
-	first := w.whose()
-	require.Equal(w.t, cluster, first.Cluster)
-	_, err := w.archive.Found(w.t.Context(), first)
+	w.requireStarts()
+	assert.Equal(w.t, archive.Identity{Cluster: ours, Generation: generation}, w.identified())
+	all := w.generations()
+	require.Len(w.t, all, generation)
+	assert.Equal(w.t, []string{"etcd-cluster"}, all[generation-1].Adopted)
+	head, err := w.archive.Head(w.t.Context(), generation-1)
 	require.NoError(w.t, err)
-	w.putFull(cluster, 1)
+	require.NotNil(w.t, head.Ending(), "whoever wrote before ends")
+	assert.Equal(w.t, generation, head.Ending().Successor)
 }
 
 func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
@@ -186,23 +168,13 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 			before := stand(t, w.member.DataDir)
 			require.NoError(t, w.run())
 			assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
-			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
-			all := w.generations()
-			require.Len(t, all, 2)
-			assert.Equal(t, []string{"etcd-cluster"}, all[1].Adopted)
-			head, err := w.archive.Head(t.Context(), 1)
-			require.NoError(t, err)
-			require.NotNil(t, head.Ending(), "whoever wrote before ends")
-			assert.Equal(t, 2, head.Ending().Successor)
-
-			require.NoError(t, w.run(), "the flag is left in its place")
-			assert.Len(t, w.generations(), 2)
+			w.requireAdopted(2)
 			w.putFull(ours, 2)
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			require.NoError(t, w.run())
 			assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted, "a restore remembers it")
 			w.plain()
-			assert.Contains(t, w.refused(), "--adopt="+ours+" was done before; --adopt="+ours+"/3 does so once more")
+			w.requireRefused("--adopt=" + ours + " was done before; --adopt=" + ours + "/3 does so once more")
 		})
 	}
 }
@@ -224,19 +196,11 @@ func TestAnotherCopyIsAdoptedByThePersonWhoNamesTheGenerationThatItEnds(t *testi
 	w.options.Adopt = ours + "/2"
 	require.NoError(t, w.run())
 	assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
-	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 3}, w.identified())
-	assert.Empty(t, w.asides())
-	head, err := w.archive.Head(t.Context(), 2)
-	require.NoError(t, err)
-	require.NotNil(t, head.Ending(), "whoever wrote before ends")
-
 	w.put("afterwards")
-	require.NoError(t, w.run(), "the flag is left in its place")
-	require.Len(t, w.generations(), 3)
-	assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted)
+	w.requireAdopted(3)
 	w.putFull(ours, 3)
 	w.plain()
-	assert.Contains(t, w.refused(), "--adopt="+ours+"/3", "the way in that works")
+	w.requireRefused("--adopt=" + ours + "/3") // the way in that works
 }
 
 func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
@@ -260,7 +224,7 @@ func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 				require.NoError(t, err)
 				of.cut(w)
 			}
-			w.options.Pause = func(context.Context, int) {}
+			w.wait = func(context.Context, int) {}
 			require.NoError(t, w.run())
 			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 			assert.Len(t, w.generations(), 2)
@@ -279,7 +243,7 @@ func TestAMemberWhoseDataNoStoreKnowsTakesTheIDThatTheOthersTell(t *testing.T) {
 			w.plain()
 			o.id, o.of = of.id, 1
 			if !of.starts {
-				assert.Contains(t, w.refused(), "the volume names no cluster")
+				w.requireRefused("the volume names no cluster")
 				return
 			}
 			require.NoError(t, w.run())
@@ -291,7 +255,7 @@ func TestAMemberWhoseDataNoStoreKnowsTakesTheIDThatTheOthersTell(t *testing.T) {
 // Two clusters of one configuration have one id of etcd's, and names lead to the other one's members for a moment.
 func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
 	for name, happens := range map[string]func(w *world){
-		"the volume is empty": func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
+		"the volume is empty": (*world).lose,
 		"it is broken":        (*world).spoil,
 		"the store is away": func(w *world) {
 			w.spoil()
@@ -302,17 +266,12 @@ func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
 			w, o := ofThree(t)
 			happens(w)
 			o.id, o.of = "beef", 1
-			pauses := 0
-			w.options.Pause = func(context.Context, int) {
+			pauses := w.inPause(3, func() {
 				assert.Empty(t, o.changes)
-				if pauses++; pauses == 3 {
-					o.id = ours
-				}
-			}
-			start, err := w.start(nil)
-			require.NoError(t, err)
-			assert.Equal(t, 3, pauses)
-			assert.Equal(t, takenIn, start)
+				o.id = ours
+			})
+			w.requireTakenIn()
+			assert.Equal(t, 3, *pauses)
 			assert.Contains(t, w.log.String(), "the others are cluster beef, and this member is one of cluster "+ours)
 			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identified())
 		})
@@ -322,21 +281,16 @@ func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
 // Nothing tells whether they are this member's: the volume is empty, and the store is away.
 func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
 	w, o := ofThree(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	o.id, o.of = ours, 1
-	now := w.ticks(brief)
-	_ = now
+	w.ticks(brief)
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-	pause, pauses := w.options.Pause, 0
-	w.options.Pause = func(ctx context.Context, times int) {
-		pause(ctx, times)
+	pauses := w.inPause(3, func() {
 		assert.Empty(t, o.changes)
-		if pauses++; pauses == 3 {
-			w.store.Heal()
-		}
-	}
+		w.store.Heal()
+	})
 	w.requireTakenIn()
-	assert.Equal(t, 3, pauses)
+	assert.Equal(t, 3, *pauses)
 	assert.Contains(t, w.log.String(), "neither the volume nor the store tells")
 }
 
@@ -353,7 +307,7 @@ func TestAnIdentityThatCannotBeReadIsForPeople(t *testing.T) {
 	w := usedWorld(t)
 	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, archive.IdentityFile), []byte("{"), 0o600))
 	err := w.run()
+	require.ErrorContains(t, err, archive.IdentityFile)
 	require.ErrorContains(t, err, "move that file away")
-	assert.True(t, strings.Contains(err.Error(), archive.IdentityFile))
 	assert.Len(t, w.generations(), 1)
 }

@@ -1,11 +1,7 @@
 package recovery
 
 import (
-	"fmt"
-	"strings"
 	"testing"
-
-	"github.com/stretchr/testify/assert"
 
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/statemachine"
@@ -63,67 +59,6 @@ func (p place) opens() bool { return p.core.State == Ready && p.chain == "" }
 func (p place) ended() bool { return p.opens() || p.core.State == Refused && p.chain == "" }
 func (p place) isNew() bool {
 	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == VolumeEmpty || p.truth.place == "")
-}
-
-// reasons are all that tells some steps apart for people.
-var reasons = []struct {
-	in      State
-	on      Event
-	given   Facts
-	payload Facts
-	because string
-}{
-	{AskStore, Answered, asVolume(VolumeValid), Facts{Told: StoreOthers, Behind: true}, "another cluster's backups"},
-	{AskStore, Answered, asVolume(VolumeCorrupt), Facts{Told: StoreOthers, Asked: true}, "another cluster's backups"},
-	{AskStore, Answered, asVolume(VolumeEmpty), Facts{Told: StoreNotOwned}, "another owner"},
-	{AskStore, Answered, asVolume(VolumeValid), Facts{Told: StoreUnclaimed}, "names no cluster"},
-	{AskStore, Answered, asVolume(VolumeValid), Facts{Told: StoreBare, Asked: true}, "the target is not kept"},
-	{AskStore, Answered, asNever(VolumeCorrupt), kept, "but --recover=never"},
-	{AskStore, Answered, asNever(VolumeEmpty), ahead, "but --recover=never"},
-	{AskStore, Answered, asVolume(VolumeCorrupt), nothing, "nothing is kept"},
-	{AskStore, Answered, asVolume(VolumeEmpty), certificate, "nothing is kept"},
-	{AskPeers, PeersTold, ofNever, told(peers.Started), "but --recover=never"},
-	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Gone), "nothing is kept"},
-	{AskPeers, PeersTold, together(VolumeCorrupt), told(peers.Asking), "comes into the store first"},
-	{AskPeers, PeersTold, has(VolumeEmpty), told(peers.Founding), "comes into the store first"},
-	{AskPeers, PeersTold, has(VolumeEmpty), Facts{Listing: peers.Founding, AllBrought: true}, "mounted late comes back within 10 s"},
-	{AskPeers, PeersTold, together(VolumeValid), told(peers.Unknown), "every member has to be stopped"},
-	{AskStore, Answered, gone(VolumeEmpty, peers.Gone), nothing, "nothing is kept"},
-	{AskStore, Answered, together(VolumeValid), Facts{Told: StoreBare, Asked: true}, "the target is not kept"},
-	{AskStore, Answered, gone(VolumeEmpty, peers.Founding), Facts{Told: StoreNotOwned}, "another owner"},
-	{AskPeers, PeersTold, ofPeers(VolumeEmpty), hindered(peers.Started), "as soon as nothing is in the way"},
-	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Claimed), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Unknown), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), lagging(peers.Claimed), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(VolumeEmpty), told(peers.Claimed), "a quorum of the other members is waited for"},
-	{AskPeers, PeersTold, ofPeers(VolumeEmpty), told(peers.Unknown), "one of the others may have data"},
-	{AskPeers, PeersTold, together(VolumeEmpty), told(peers.Unknown), "every member has to be stopped"},
-	{AskPeers, PeersTold, together(VolumeValid), lagging(peers.Unknown), "every member has to be stopped"},
-	{AskPeers, PeersTold, ofPeers(VolumeValid), lagging(peers.Unknown), "which has what this one lacks"},
-	{AskPeers, PeersTold, ofPeers(VolumeValid), lagging(peers.Claimed), "which has what this one lacks"},
-	{AskPeers, PeersTold, ofPeers(VolumeValid), Facts{Listing: peers.Started, Outdated: true}, "as soon as nothing is in the way"},
-	{AskPeers, PeersTold, ofPeers(VolumeCorrupt), told(peers.Expected), "never had any"},
-	{Examine, Examined, Facts{}, Facts{Volume: VolumeCorrupt}, "the others would not"},
-	{Examine, Examined, Facts{}, Facts{Alone: true, Volume: VolumeCorrupt}, "nothing is kept"},
-	{Examine, Examined, Facts{}, Facts{Alone: true, Volume: VolumeValid}, "nobody is known to have more"},
-	{Examine, Examined, never, Facts{Alone: true, Volume: VolumeValid}, "started as it is"},
-	{AskStore, Answered, unnamed, nothing, "a new cluster"},
-	{AskStore, Answered, unnamed, certificate, "was founded before"},
-}
-
-func reasonFailures(by suite) (failures []string) {
-	for _, r := range reasons {
-		decisions := by.steps(r.in, r.given, r.on, r.payload)
-		decision := decisions[len(decisions)-1]
-		if !strings.Contains(decision.Why, r.because) {
-			failures = append(failures, fmt.Sprintf("%+v of %+v leads to %s, because %s", r.payload, r.given, decision.To, decision.Why))
-		}
-	}
-	return failures
-}
-
-func TestStepsThatLookTheSameSayTheirOwnReasons(t *testing.T) {
-	assert.Empty(t, reasonFailures(program))
 }
 
 // lot is what a run is given: it does not change.

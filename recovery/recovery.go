@@ -31,7 +31,7 @@ import (
 type Options struct {
 	Config    etcdconf.Source           // etcd's configuration, which names the data directory
 	Archive   *archive.Archive          // nil without a store: then only peers can bring data back
-	Owner     func(token string) string // whose the store has to be, NAMESPACE/NAME, by initial-cluster-token
+	Owner     func(token string) string // whose the store has to be, NAMESPACE/NAME, by initial-cluster-token; nil without a store
 	Adopt     string                    // --adopt: the id of the cluster whose store is to be taken, once, and /N if that ends generation N; empty if none is
 	VolumeDir string                    // where the position is kept
 	Never     bool                      // --recover=never
@@ -43,7 +43,7 @@ type Options struct {
 	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
 	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What data of an identity have as well, up to a
-	// revision, need not be brought; without one there are no data. It is nil if nothing can wait.
+	// revision, need not be brought; without one there are no data. It is nil without a store.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
 	SpoolDir   string // where that waits; empty if nothing can
 	// Died is what etcd died of at the last start on the volume; empty if it did not. It may be nil.
@@ -51,8 +51,7 @@ type Options struct {
 	// Ended is told how a run has ended that had something to bring back. It may be nil.
 	Ended func(Outcome)
 
-	Log   zerolog.Logger
-	Pause func(ctx context.Context, times int) // between two questions to the store or the peers; nil backs off up to 30 s
+	Log zerolog.Logger
 }
 
 // Request is a restore that is asked for.
@@ -95,6 +94,7 @@ type Recovery struct {
 	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
 	measure    func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
 	now        func() time.Time                      // tests have clocks of their own
+	wait       func(ctx context.Context, times int)  // between two questions to the store or the peers
 	lateMounts time.Duration                         // how long nobody has to have data of use before a cluster of several is restored
 	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
 	stillness  time.Duration                         // how long nobody may have added to a generation before it is replaced
@@ -116,12 +116,6 @@ type Recovery struct {
 
 // New returns a Recovery in status New, which touches nothing yet. Whoever calls it calls Close.
 func New(options Options) *Recovery {
-	if options.Owner == nil {
-		options.Owner = func(token string) string { return token }
-	}
-	if options.Pause == nil {
-		options.Pause = backOff
-	}
 	stillness, err := time.ParseDuration(stillness)
 	if err != nil {
 		panic("recovery: the linker has set no duration: " + err.Error())
@@ -129,7 +123,7 @@ func New(options Options) *Recovery {
 	stopped, stop := context.WithCancel(context.Background())
 	return &Recovery{
 		stopped: stopped, stop: stop, status: bootstrap.New, options: options, volume: datadir.Validator{Run: options.Validate},
-		rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now,
+		rules: NewRules(Table, Elsewhere), measure: seed.Seed.CheckRoom, now: time.Now, wait: backOff,
 		stillness: stillness, serveAfter: comparing, lateMounts: settling,
 	}
 }
@@ -291,7 +285,7 @@ func (r *run) pause(action Action) {
 	if action == PaceStore && !r.life.until.IsZero() {
 		ctx, cancel = context.WithTimeout(r.ctx, r.life.until.Sub(r.now()))
 	}
-	r.options.Pause(ctx, times)
+	r.wait(ctx, times)
 	cancel()
 	r.silent++
 }

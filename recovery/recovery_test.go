@@ -13,7 +13,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/exitcode"
 )
@@ -30,51 +29,13 @@ func TestAValidVolumeIsLeftAlone(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(w.volume, positionFile))
 }
 
-func TestALostVolumeComesBackAsANewClusterAboveEveryRevision(t *testing.T) {
-	w := usedWorld(t)
-	before := stand(t, w.member.DataDir)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, w.run())
-
-	after := stand(t, w.member.DataDir)
-	assert.NotEqual(t, before.ClusterID, after.ClusterID)
-	keys, revision := w.keys()
-	assert.Equal(t, []string{"key"}, keys)
-	assert.Greater(t, revision, before.Revision+margin)
-	assert.Empty(t, w.asides())
-	assert.Empty(t, w.leftovers())
-	all := w.generations()
-	require.Len(t, all, 2)
-	assert.Equal(t, ours, all[1].Cluster)
-	assert.Equal(t, hex(after.ClusterID), all[1].Etcd)
-	assert.Equal(t, before.Revision, all[1].ParentRevision)
-	reserved, err := w.archive.Reserved(t.Context())
-	require.NoError(t, err)
-	assert.Greater(t, reserved.Revision, revision)
-
-	require.NoError(t, w.run(), "it is valid, and not behind")
-	assert.Len(t, w.generations(), 2)
-}
-
-func TestABrokenVolumeIsSetAsideAndComesBack(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
-	require.NoError(t, w.run())
-	w.requireKeys("key")
-	require.Len(t, w.asides(), 1)
-	assert.FileExists(t, filepath.Join(w.asides()[0], "member", "snap", "db"), "nothing is deleted")
-}
-
 func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
 	w := usedWorld(t)
 	before := stand(t, w.member.DataDir).Revision
 	w.put("a", "b", "c")
 	w.backUp(1)
-	kept, err := w.archive.History(t.Context())
-	require.NoError(t, err)
-	fulls := kept.Newest().Fulls
-	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, fulls[len(fulls)-1].Name())))
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, w.newestFull().Name())))
+	w.lose()
 	var ended []Outcome
 	w.options.Ended = func(o Outcome) { ended = append(ended, o) }
 	require.NoError(t, w.run())
@@ -87,21 +48,10 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost")
 }
 
-func TestAVolumeThatWasRolledBackIsSetAsideAndComesBack(t *testing.T) {
-	w := usedWorld(t)
-	w.copyVolume()
-	w.put("a", "b", "c")
-	w.backUp(1)
-	w.rollBack()
-	require.NoError(t, w.run())
-	w.requireKeys("a", "b", "c", "key")
-	assert.Len(t, w.asides(), 1)
-}
-
 func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
 	w := usedWorld(t)
 	w.copyVolume()
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(t, w.run())
 	w.put("of the restored cluster")
 	w.backUp(2)
@@ -120,9 +70,8 @@ func TestNewIsSaidOnce(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.archive.Found(t.Context(), first)
 	require.NoError(t, err)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	err = w.run()
-	require.ErrorContains(t, err, "nothing is kept that could be brought back")
+	w.lose()
+	w.requireRefused("nothing is kept that could be brought back")
 	assert.NoDirExists(t, w.member.DataDir)
 }
 
@@ -130,42 +79,10 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at})
 	require.NoError(t, err)
-	err = w.run()
-	require.ErrorContains(t, err, "elsewhere/etcd")
-	require.ErrorContains(t, err, "this member is etcd-cluster's")
-
+	w.requireRefused("elsewhere/etcd", "this member is etcd-cluster's")
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.is(1)
-	err = w.run()
-	require.ErrorContains(t, err, "abc123")
-	require.ErrorContains(t, err, ours)
-}
-
-func TestGoingBackHappensOnce(t *testing.T) {
-	w := usedWorld(t)
-	to := stand(t, w.member.DataDir).Revision
-	w.put("a mistake")
-	w.backUp(1)
-	var flushed []string
-	w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
-		flushed = append(flushed, dataDir)
-		return nil
-	}
-	w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}
-	require.NoError(t, w.run())
-	w.requireKeys("key")
-	assert.Len(t, w.asides(), 1)
-	assert.Equal(t, []string{w.member.DataDir}, flushed)
-
-	w.put("later")
-	require.NoError(t, w.run())
-	w.requireKeys("key", "later") // the id was used
-
-	w.backUp(2)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
-	require.NoError(t, w.run())
-	w.requireKeys("key", "later") // the store remembers it, too
+	w.requireRefused("abc123", ours)
 }
 
 func TestATargetThatIsNotKeptMovesNothing(t *testing.T) {
@@ -183,10 +100,7 @@ func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
 	w.options.Never = true
 	require.NoError(t, w.run())
 	w.spoil()
-	err := w.run()
-	require.ErrorContains(t, err, "--recover=never")
-	require.ErrorContains(t, err, "has revision 2")
-	assert.Empty(t, w.asides())
+	w.requireRefused("--recover=never", "has revision 2")
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	require.ErrorContains(t, w.run(), "store unavailable")
 }
@@ -214,9 +128,7 @@ func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
 			began := w.ticks(time.Second)
 			w.store.Inject(memory.Fault{Err: cause})
 			r := w.recovery()
-			r.now = w.now
-			_, err := r.prepare(t.Context(), w.member, w.examine)
-			require.NoError(t, err)
+			require.NoError(t, w.prepare(r))
 			assert.Equal(t, comparing, w.now().Sub(began))
 			is := r.Progress()
 			assert.True(t, is.Uncompared)
@@ -238,16 +150,8 @@ func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 	}
 	r := w.recovery()
 	r.serveAfter = time.Millisecond
-	_, err := r.prepare(t.Context(), w.member, w.examine)
-	require.NoError(t, err)
+	require.NoError(t, w.prepare(r))
 	assert.True(t, r.Progress().Uncompared)
-}
-
-func TestAVolumeThatTheStoreMayKnowBetterAboutWaits(t *testing.T) {
-	w := usedWorld(t)
-	w.store.Inject(memory.Fault{Op: memory.Get, Times: 5, Err: store.ErrUnavailable})
-	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "it is waited for")
 }
 
 func TestAMemberAloneWithoutAStore(t *testing.T) {
@@ -257,11 +161,7 @@ func TestAMemberAloneWithoutAStore(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Equal(t, before, stand(t, w.member.DataDir))
 	w.spoil()
-	err := w.run()
-	require.ErrorContains(t, err, "nothing is kept that could be brought back")
-	require.ErrorContains(t, err, w.database())
-	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err), "nobody can change that but people")
-	assert.Empty(t, w.asides())
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.requireRefused("nothing is kept that could be brought back", w.database())
+	w.lose()
 	require.NoError(t, w.run())
 }

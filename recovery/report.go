@@ -69,13 +69,12 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 	if decision.To != Refused && event != Elapsed && r.decision.WayOut != "" && decision.Why == r.decision.Why {
 		reason += "; " + r.decision.WayOut
 	}
-	now := time.Now()
 	if event != Elapsed { // what is waited for stays the reason while it is asked for again
 		r.reason = reason
 	}
 	r.tell(func(p *Progress) {
 		if p.State != decision.To {
-			p.State, p.Since = decision.To, now
+			p.State, p.Since = decision.To, time.Now()
 		}
 		p.Reason = r.reason
 		p.Uncompared = decision.Why == notCompared
@@ -301,11 +300,10 @@ var wayOut = map[Event]string{
 }
 
 func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
-	if could := r.could(row.On); could != "" {
-		reason += "; " + could
-	}
-	if out := r.wayOut(row, payload.Err); out != "" {
-		reason += "; " + out
+	for _, more := range []string{r.could(row.On), r.wayOut(row, payload.Err)} {
+		if more != "" {
+			reason += "; " + more
+		}
 	}
 	status := exitcode.EtcdFailed
 	switch row.On { //nolint:exhaustive // the others are for people
@@ -332,8 +330,7 @@ func (r *run) wayOut(row *Row, cause error) string {
 		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
 	case row.From == Decide && r.core.Facts.Told == StoreLocked && r.kept.first.Cluster == "": // so no revision can be named
 		return believe
-	}
-	if row.From == Decide {
+	case row.From == Decide:
 		return r.decision.WayOut
 	}
 	return wayOut[row.On]

@@ -3,7 +3,6 @@ package recovery
 import (
 	"context"
 	"errors"
-	"iter"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,7 +30,7 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; the backups end at most 0.8 s before etcd last wrote"},
 		"nothing":                  {-time.Minute, (*world).spoil, "the backups end at most 0.0 s before etcd"},
 		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "the backups end at most 3h0m1s before etcd"},
-		"not known":                {time.Second, func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) }, "; nothing is known to be lost\""},
+		"not known":                {time.Second, (*world).lose, "; nothing is known to be lost\""},
 		"log is gone": {time.Second, func(w *world) {
 			require.NoError(w.t, os.RemoveAll(filepath.Join(w.member.DataDir, "member", "wal")))
 			w.spoil()
@@ -103,22 +102,13 @@ func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *test
 	assert.Empty(t, w.asides())
 }
 
-// A rule of a bucket that lets go of what is old lets go of that first, as it is the oldest.
-func TestABirthCertificateThatIsGoneMakesNoVolumeThatWasLostANewOne(t *testing.T) {
-	w := usedWorld(t)
-	require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	require.NoError(t, w.run())
-	w.requireKeys("key")
-}
-
 func TestBackupsThatNothingNamesAreNoReasonToBeginAnew(t *testing.T) {
 	w := usedWorld(t)
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
 	require.NoError(t, w.run(), "valid data are started")
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	for _, w.member.Alone = range []bool{true, false} { // also if the others are found by discovery
 		require.ErrorContains(t, w.run(), "gen/000001/")
 		assert.NoDirExists(t, w.member.DataDir)
@@ -129,7 +119,7 @@ func TestBackupsThatNothingNamesAreNoReasonToBeginAnew(t *testing.T) {
 func allGone(t *testing.T) (*world, *others) {
 	t.Helper()
 	w, o := ofThree(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	o.listing = peers.Founding
 	return w, o
 }
@@ -149,36 +139,26 @@ func before(action Action, happens func() error) func(Action) error {
 // While the backup is built, or while this program is dead, the others may come back with what was taken for lost. They have written
 // nothing since, so the store cannot tell.
 func TestNothingIsClaimedOnceTheOthersAreBackWithTheirData(t *testing.T) {
-	back := func(o *others) { o.listing = peers.Started }
-	t.Run("while it is built", func(t *testing.T) {
+	for _, dead := range []bool{false, true} {
 		w, o := allGone(t)
-		start, err := w.start(before(ClaimGeneration, func() error { back(o); return nil }))
+		back := func() error { o.listing = peers.Started; return nil }
+		if dead {
+			require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
+			require.NoError(t, back())
+		}
+		start, err := w.start(before(ClaimGeneration, back))
 		require.NoError(t, err)
 		assert.Equal(t, takenIn, start)
 		assert.Len(t, w.generations(), 1)
 		assert.Empty(t, w.leftovers())
-	})
-	t.Run("while it is dead", func(t *testing.T) {
-		w, o := allGone(t)
-		require.ErrorIs(t, w.runWith(before(ClaimGeneration, func() error { return errCut })), errCut)
-		back(o)
-		w.requireTakenIn()
-		assert.Len(t, w.generations(), 1)
-		assert.Empty(t, w.leftovers())
-	})
+	}
 }
 
 func TestAClaimWaitsForWhoeverIsMissing(t *testing.T) {
 	w, o := allGone(t)
-	waits := 0
-	w.options.Pause = func(context.Context, int) {
-		if waits++; waits == 2 {
-			o.listing = peers.Founding
-		}
-	}
-	err := w.runWith(before(ClaimGeneration, func() error { o.listing = peers.Unknown; return nil }))
-	require.NoError(t, err)
-	assert.Equal(t, 2, waits)
+	waits := w.inPause(2, func() { o.listing = peers.Founding })
+	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { o.listing = peers.Unknown; return nil })))
+	assert.Equal(t, 2, *waits)
 	assert.Len(t, w.generations(), 2)
 	assert.Contains(t, w.log.String(), "not every other member has said by now that it has no data of use: m-0 does not answer")
 }
@@ -186,7 +166,7 @@ func TestAClaimWaitsForWhoeverIsMissing(t *testing.T) {
 // Once it is in the store, nobody else can have it: the others wait for this member.
 func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
 	w, o := allGone(t)
-	require.ErrorIs(t, w.runWith(before(SetVolumeAside, func() error { return errCut })), errCut)
+	require.ErrorIs(t, w.cutAt(SetVolumeAside), errCut)
 	require.Len(t, w.generations(), 2)
 	o.listing = peers.Unknown
 	require.NoError(t, w.run())
@@ -194,26 +174,13 @@ func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// forgetful is a store that lists nothing for a while.
-type forgetful struct {
-	store.Store
-	forgets bool
-}
-
-func (f *forgetful) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if f.forgets {
-		return func(func(store.Object, error) bool) {}
-	}
-	return f.Store.List(ctx, prefix, after)
-}
-
 func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
 	w := usedWorld(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	lists := &forgetful{Store: w.store}
-	w.options.Archive = archive.New(lists, w.archive.Keys())
-	w.options.Pause = func(context.Context, int) { lists.forgets = false }
-	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { lists.forgets = true; return nil })))
+	w.lose()
+	forgets := false
+	w.options.Archive = archive.New(hiding{w.store, func(string) bool { return forgets }}, w.archive.Keys())
+	w.wait = func(context.Context, int) { forgets = false }
+	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { forgets = true; return nil })))
 	assert.Len(t, w.generations(), 2)
 	assert.Contains(t, w.log.String(), "its listing lacks gen/000001/generation.json, which is there")
 }

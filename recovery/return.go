@@ -150,19 +150,20 @@ func (r *run) tellReturn() (Event, Facts) {
 
 // removeMember has the cluster forget the identity whose log was lost.
 func (r *run) removeMember() (Event, Facts) {
-	if err := r.member.Peers.Remove(r.ctx, &r.survey); err != nil {
-		return PeersSilent, Facts{Err: err}
-	}
-	r.options.Log.Info().Str("member", r.survey.Own.ID.String()).Msg("recovery: this member's old identity is out of the cluster")
-	return Left, Facts{}
+	return r.changed(r.member.Peers.Remove(r.ctx, &r.survey), Left, "the old identity of this member is out of the cluster")
 }
 
 func (r *run) addMember() (Event, Facts) {
-	if err := r.member.Peers.Add(r.ctx, &r.survey); err != nil {
+	return r.changed(r.member.Peers.Add(r.ctx, &r.survey), Entered, "the cluster has taken this member in anew")
+}
+
+// changed is the event of a change of the cluster's members.
+func (r *run) changed(err error, done Event, told string) (Event, Facts) {
+	if err != nil {
 		return PeersSilent, Facts{Err: err}
 	}
-	r.options.Log.Info().Msg("recovery: the cluster has taken this member in anew")
-	return Entered, Facts{}
+	r.options.Log.Info().Stringer("member", r.survey.Own.ID).Msg("recovery: " + told)
+	return done, Facts{}
 }
 
 // tellPeers comes before a generation is begun: whoever finds that in the store, and then asks the others, must not hear of this

@@ -24,7 +24,7 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 		asides  int
 		changes []string
 	}{
-		"lost":             {func(w *world, _ *others) { require.NoError(t, os.RemoveAll(w.member.DataDir)) }, 0, []string{"removed", "added"}},
+		"lost":             {func(w *world, _ *others) { w.lose() }, 0, []string{"removed", "added"}},
 		"broken":           {func(w *world, _ *others) { w.spoil() }, 1, []string{"removed", "added"}},
 		"put back":         {func(_ *world, o *others) { o.outdated = errors.New("older") }, 1, []string{"removed", "added"}},
 		"removed, broken":  {func(w *world, o *others) { w.spoil(); o.listing = peers.Unlisted }, 1, []string{"added"}},
@@ -43,7 +43,7 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 		"an etcd that had barely begun": {func(w *world, _ *others) { barely(w) }, 1, []string{"removed", "added"}},
 		"a join that had barely begun":  {func(w *world, o *others) { barely(w); o.listing = peers.Added }, 1, nil},
 		"a growth that nobody had begun": {func(w *world, o *others) {
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			o.listing = peers.Unlisted
 		}, 0, []string{"added"}},
 	} {
@@ -66,19 +66,44 @@ func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
 // barely leaves what an etcd does that was killed in the first moment of its first start.
 func barely(w *world) {
 	w.t.Helper()
-	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
 }
 
-func TestAValidMemberOfSeveralStartsAsItIs(t *testing.T) {
-	for _, listing := range []Listing{peers.Started, peers.Unlisted, peers.Unknown, peers.Claimed} {
-		w, o := ofThree(t)
-		o.listing = listing
-		start, err := w.start(nil)
-		require.NoError(t, err)
-		assert.Empty(t, start)
-		assert.Empty(t, w.asides())
-		assert.Empty(t, o.changes)
+func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
+	listed := func(listing Listing) func(*world, *others) {
+		return func(_ *world, o *others) { o.listing = listing }
+	}
+	first := func(listing Listing, founded bool) func(*world, *others) {
+		return func(w *world, o *others) {
+			w.lose()
+			if o.listing = listing; !founded {
+				w.options.Archive = newWorld(t).archive
+			}
+		}
+	}
+	for name, happens := range map[string]func(*world, *others){
+		"known":                        listed(peers.Started),
+		"removed":                      listed(peers.Unlisted),
+		"nobody answers":               listed(peers.Unknown),
+		"one knows it":                 listed(peers.Claimed),
+		"there is no quorum":           func(_ *world, o *others) { o.silent = 1 },
+		"there is neither nor a store": func(w *world, o *others) { o.silent, w.options.Archive = 1, nil },
+		"there is neither, and the store is away": func(w *world, o *others) {
+			w.joinedBy("aa")
+			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+			o.silent = 1
+		},
+		"empty, and nobody has data":                     first(peers.Founding, false),
+		"empty, and the others are there already":        first(peers.Expected, false),
+		"empty, and they were, and have founded a store": first(peers.Expected, true),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			happens(w, o)
+			w.requireStarts()
+			assert.Empty(t, o.changes)
+		})
 	}
 }
 
@@ -97,75 +122,25 @@ func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
 	for _, listing := range []Listing{peers.Started, peers.Unlisted} {
 		w, o := ofThree(t)
-		require.NoError(t, os.RemoveAll(w.member.DataDir))
+		w.lose()
 		mine := o.cluster
 		o.listing, o.cluster = listing, 0xbeef
-		pauses := 0
-		w.options.Pause = func(context.Context, int) {
+		pauses := w.inPause(3, func() {
 			assert.Empty(t, o.changes)
-			if pauses++; pauses == 3 {
-				o.cluster = mine
-			}
-		}
-		start, err := w.start(nil)
-		require.NoError(t, err)
-		assert.Equal(t, 3, pauses)
-		assert.Equal(t, takenIn, start)
+			o.cluster = mine
+		})
+		w.requireTakenIn()
+		assert.Equal(t, 3, *pauses)
 		assert.Regexp(t, "the others are cluster beef by etcd, and .* is that of cluster "+hex(mine)+": their members are not changed", w.log.String())
-	}
-}
-
-func TestAValidMemberOfSeveralStartsThoughNobodyAnswers(t *testing.T) {
-	for name, happens := range map[string]func(w *world){
-		"the store is away": func(w *world) {
-			w.joinedBy("aa")
-			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-		},
-		"its data are newest": func(*world) {},
-		"there is no store":   func(w *world) { w.options.Archive = nil },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, o := ofThree(t)
-			happens(w)
-			o.silent = 1
-			start, err := w.start(nil)
-			require.NoError(t, err)
-			assert.Empty(t, start)
-			assert.Empty(t, w.asides())
-		})
-	}
-}
-
-func TestAFirstStartOfSeveralIsOne(t *testing.T) {
-	for name, of := range map[string]struct {
-		listing Listing
-		founded bool // the store has a certificate
-	}{
-		"nobody has data":                     {peers.Founding, false},
-		"the others are there already":        {peers.Expected, false},
-		"they were, and have founded a store": {peers.Expected, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w, o := ofThree(t)
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
-			o.listing = of.listing
-			if !of.founded {
-				w.options.Archive = newWorld(t).archive
-			}
-			start, err := w.start(nil)
-			require.NoError(t, err)
-			assert.Empty(t, start)
-			assert.Empty(t, o.changes)
-		})
 	}
 }
 
 // While nobody answers, an empty member is neither begun anew nor given up.
 func TestALostMemberWaitsForItsPeers(t *testing.T) {
 	w, o := ofThree(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	o.listing = peers.Unknown
-	w.options.Pause = func(context.Context, int) { o.listing = peers.Started }
+	w.wait = func(context.Context, int) { o.listing = peers.Started }
 	w.requireTakenIn()
 	assert.Contains(t, w.log.String(), "one of the others may have data")
 }
@@ -182,7 +157,7 @@ func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
 func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Never = true
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	_, err := w.start(nil)
 	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
 	o.listing = peers.Founding
@@ -226,24 +201,11 @@ func TestAReturnThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
 	}
 }
 
-// Of those that are waited for one may never come.
-func TestMembersThatLackOneThatIsGoneForGoodSayTheWayOut(t *testing.T) {
-	const without = "take it out of initial-cluster, and start the others with --restore-to=latest"
-	w, o := ofThree(t)
-	o.listing = peers.Unknown
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	assert.Contains(t, w.waits(o), without)
-	w, o = ofThree(t)
-	o.listing, w.options.Archive = peers.Unknown, nil
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	assert.NotContains(t, w.waits(o), without, "there is no store")
-}
-
 // The flags may stay, and only the store knows whether what they ask for was done.
 func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{ID: "drop"}
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, take --restore-to away`)
 	w.options.Request = nil
@@ -280,19 +242,22 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Survey {
 	if o.holds = self.Holds; o.hears != nil {
 		o.listing = o.hears(self)
 	}
-	if o.listing == peers.Unknown || o.listing == peers.Gone {
-		return peers.Survey{Listing: o.listing, Silent: errors.New("m-0 does not answer"), Run: o.run, Reach: o.reach, Grows: o.grows, Older: o.older, Voters: o.voters, Brought: !o.late}
-	}
-	if o.silent > 0 {
+	c := peers.Survey{Listing: o.listing, Run: o.run, Reach: o.reach, Grows: o.grows, Older: o.older, Voters: o.voters, Brought: !o.late}
+	switch {
+	case o.listing == peers.Unknown, o.listing == peers.Gone:
+		c.Silent = errors.New("m-0 does not answer")
+		return c
+	case o.silent > 0:
 		o.silent--
-		return peers.Survey{Listing: peers.Claimed, Silent: errors.New("m-1 does not answer"), Run: o.run, Reach: o.reach, Voters: o.voters}
+		c.Listing, c.Silent = peers.Claimed, errors.New("m-1 does not answer")
+		return c
 	}
-	c := peers.Survey{Voters: o.voters, Listing: o.listing, Cluster: strconv.FormatUint(o.cluster, 16), Own: peers.Member{ID: 7}, ID: o.id, Generation: o.of}
+	c.Cluster, c.ID, c.Generation, c.Size = strconv.FormatUint(o.cluster, 16), o.id, o.of, o.size
+	c.Own = peers.Member{ID: 7}
 	c.Own.PeerURLs = []string{"http://m-2"}
 	other := peers.Member{ID: 1}
 	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
 	c.Members = []peers.Member{other, c.Own}
-	c.Brought, c.Size = !o.late, o.size
 	if self.MemberID != 0 {
 		c.Outdated = o.outdated
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,38 +23,47 @@ import (
 )
 
 // By its log it would be a quorum of one, while the others are one without it.
-func TestAVolumeOfAMemberAloneIsNotOpenedIfTheStoreKnowsBetter(t *testing.T) {
+func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
+	const another = "the data are of a time when the cluster had one voting member, and another one tells of 3"
 	for name, of := range map[string]struct {
-		happens func(w *world)
+		happens func(w *world, o *others)
 		says    string
 	}{
-		"there are later revisions": {(*world).goesOn, "the data end with revision 2, and the store has revision 3"},
-		"others have written since": {func(w *world) {
+		"there are later revisions": {func(w *world, _ *others) { w.goesOn() }, "the data end with revision 2, and the store has revision 3"},
+		"others have written since": {func(w *world, _ *others) {
 			w.emptyStore()
 			w.backUpAs("abc")
 		}, "member abc, which they do not know, has written to the store"},
-		"later revisions were reserved": {(*world).cameFurther, "the data end with revision 2, and by the store the cluster had come to revision 3"},
-		"the store cannot be asked": {func(w *world) {
+		"later revisions were reserved": {func(w *world, _ *others) { w.cameFurther() }, "the data end with revision 2, and by the store the cluster had come to revision 3"},
+		"the store cannot be asked": {func(w *world, _ *others) {
 			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 		}, "the store does not tell whether others went on since"},
+		"the others disagree about this one": {func(_ *world, o *others) { o.listing, o.voters = peers.Claimed, 3 }, another},
+		"the cluster has grown since, which takes no store": {func(w *world, o *others) {
+			w.options.Archive, o.voters, o.run = nil, 3, 1
+		}, another},
+		"the cluster has grown since, also if it is forced": {func(w *world, o *others) {
+			w.options.Archive, w.member.Forced, o.voters, o.run = nil, true, 3, 1
+		}, another},
+		"nobody does, and there is no store": {func(w *world, _ *others) { w.options.Archive = nil }, "initial-cluster names others: one of them has to answer first"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := once(t)
-			of.happens(w)
+			of.happens(w, o)
 			said := w.waits(o)
 			assert.Contains(t, said, of.says)
-			assert.Contains(t, said, "m-0 does not answer")
+			assert.Equal(t, o.listing == peers.Unknown, strings.Contains(said, "m-0 does not answer"))
 		})
 	}
 }
 
-func TestAVolumeOfAMemberAloneIsOpenedIfTheStoreKnowsNothingElse(t *testing.T) {
-	for name, happens := range map[string]func(w *world){
-		"its own last write": func(w *world) { w.backUpAs(hex(stand(w.t, w.member.DataDir).MemberID)) },
-		"another cluster's reservation": func(w *world) {
+func TestAVolumeOfAMemberAloneIsOpenedIfNobodyKnowsBetter(t *testing.T) {
+	for name, happens := range map[string]func(w *world, o *others){
+		"its own last write": func(w *world, _ *others) { w.backUpAs(hex(stand(w.t, w.member.DataDir).MemberID)) },
+		"another cluster's reservation": func(w *world, _ *others) {
 			require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: "beef", Generation: 2, Revision: 5 * margin, Created: at}))
 		},
-		"what a member wrote that it has let go": func(w *world) {
+		"what a member wrote that it has let go": func(w *world, _ *others) {
 			server, err := datadirtest.Start(w.member.DataDir)
 			require.NoError(w.t, err)
 			client := v3client.New(server.Server)
@@ -65,51 +75,16 @@ func TestAVolumeOfAMemberAloneIsOpenedIfTheStoreKnowsNothingElse(t *testing.T) {
 			w.emptyStore()
 			w.backUpAs(hex(added.Member.ID))
 		},
+		"without a store, one that runs tells so":                func(w *world, o *others) { w.options.Archive, o.voters, o.run = nil, 1, 1 },
+		"without a store, one waits that is to join it":          func(w *world, o *others) { w.options.Archive, o.grows = nil, true },
+		"force-new-cluster, after which it votes alone for good": func(w *world, _ *others) { w.options.Archive, w.member.Forced = nil, true },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := once(t)
-			happens(w)
+			w, o := once(t)
+			happens(w, o)
 			w.opens()
 		})
 	}
-}
-
-// What they say of this member is not the same, and that they are several is.
-func TestAVolumeOfAMemberAloneIsNotOpenedWhileTheOthersDisagree(t *testing.T) {
-	w, o := once(t)
-	o.listing, o.voters = peers.Claimed, 3
-	assert.Contains(t, w.waits(o), "another one tells of 3")
-}
-
-// Nobody needs a store to know that the cluster has grown since.
-func TestAVolumeOfAMemberAloneIsNotOpenedIfAnotherMemberKnowsBetter(t *testing.T) {
-	w, o := once(t)
-	w.options.Archive = nil
-	o.voters, o.run = 3, 1
-	assert.Contains(t, w.waits(o), "the data are of a time when the cluster had one voting member, and another one tells of 3")
-	o.voters = 1
-	w.opens()
-}
-
-// Rolled back to when it was alone, it would be a cluster by itself beside the two others.
-func TestAVolumeOfAMemberAloneWaitsWithoutAStoreUntilAnotherOneAnswers(t *testing.T) {
-	w, o := once(t)
-	w.options.Archive = nil
-	said := w.waits(o)
-	assert.Contains(t, said, "initial-cluster names others: one of them has to answer first")
-	assert.Contains(t, said, "m-0 does not answer")
-	o.grows = true // one of those that are to join it
-	w.opens()
-}
-
-// Started with force-new-cluster it votes alone from then on, and must not wait for the others at its next start.
-func TestAVolumeOfAMemberThatIsForcedToGoOnAloneIsOpened(t *testing.T) {
-	w, o := once(t)
-	w.options.Archive = nil
-	w.member.Forced = true
-	w.opens()
-	o.voters, o.run = 3, 1
-	assert.Contains(t, w.waits(o), "another one tells of 3")
 }
 
 func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *testing.T) {
@@ -171,25 +146,31 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 }
 
 // The reason has what is the matter, and the next step.
-func TestAMemberThatTooFewOthersAreLeftForSaysTheWayOut(t *testing.T) {
+func TestAMemberThatCannotComeBackNowSaysTheWayOut(t *testing.T) {
+	tooFew := slices.Repeat([]error{peers.ErrTooFew}, 4)
+	const restore, without = "what is lost for good comes back from the store: start all members with --restore-to=latest and the same --restore-id",
+		"take it out of initial-cluster, and start the others with --restore-to=latest"
 	for name, of := range map[string]struct {
 		happens func(w *world, o *others)
 		says    string
+		not     string
 	}{
-		"one of two, with a store": {func(_ *world, o *others) {
-			o.inTheWay = []error{peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew}
-		}, "what is lost for good comes back from the store: start all members with --restore-to=latest and the same --restore-id"},
+		"one of two, with a store": {func(_ *world, o *others) { o.inTheWay = tooFew }, restore, "force-new-cluster"},
 		"one of two, without a store": {func(w *world, o *others) {
-			w.options.Archive = nil
-			o.inTheWay = []error{peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew, peers.ErrTooFew}
-		}, "start one member that has them once with force-new-cluster: true"},
-		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; what is lost for good comes back from the store"},
+			w.options.Archive, o.inTheWay = nil, tooFew
+		}, "start one member that has them once with force-new-cluster: true", "from the store"},
+		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; what is lost for good comes back from the store", without},
+		// Of those that are waited for one may never come.
+		"all of three":                  {func(_ *world, o *others) { o.listing = peers.Unknown }, without, restore},
+		"all of three, without a store": {func(w *world, o *others) { o.listing, w.options.Archive = peers.Unknown, nil }, "m-0 does not answer", without},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := ofThree(t)
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			of.happens(w, o)
-			assert.Contains(t, w.waits(o), of.says)
+			said := w.waits(o)
+			assert.Contains(t, said, of.says)
+			assert.NotContains(t, said, of.not)
 		})
 	}
 }
@@ -218,7 +199,7 @@ func (w *world) patient() (string, error) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	defer cancel()
 	pauses := 0
-	w.options.Pause = func(context.Context, int) {
+	w.wait = func(context.Context, int) {
 		if pauses++; pauses == 3 {
 			cancel()
 		}
@@ -272,13 +253,8 @@ func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
 	w.backUp(1)
 	w.rollBack()
 	w.put("acknowledged elsewhere")
-	err := w.run()
-	require.ErrorContains(t, err, "took different ways")
-	require.ErrorContains(t, err, "move the data directory away")
-	keys, _ := w.keys()
-	assert.Contains(t, keys, "acknowledged elsewhere")
-	assert.Empty(t, w.asides())
-	assert.Len(t, w.generations(), 1)
+	w.requireRefused("took different ways", "move the data directory away")
+	w.requireKeys("acknowledged elsewhere", "key")
 }
 
 // The configuration names one member, and the cluster was made one of three by hand: two of them may be a quorum.
@@ -288,12 +264,8 @@ func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *tes
 	w.joinedBy("aa", "bb")
 	require.Equal(t, 3, stand(t, w.member.DataDir).Members)
 	w.backUp(1)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	err := w.run()
-	require.ErrorContains(t, err, "there were 3 voting members")
-	require.ErrorContains(t, err, "name all members in initial-cluster")
-	assert.Len(t, w.generations(), 1)
-	assert.NoDirExists(t, w.member.DataDir+restored)
+	w.lose()
+	w.requireRefused("there were 3 voting members", "name all members in initial-cluster")
 
 	w.options.Request = &Request{ID: "the others are gone"}
 	require.NoError(t, w.run())
@@ -323,10 +295,7 @@ func (w *world) joinedBy(ids ...string) {
 // Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
 func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
 	w := usedWorld(t)
-	w.copyVolume()
-	w.put("a")
-	w.backUp(1)
-	w.rollBack()
+	w.goesOn()
 	w.put("damaged")
 	broken := func(context.Context) error { return errors.New("a page is damaged") }
 	r := w.recovery()

@@ -1,7 +1,6 @@
 package recovery
 
 import (
-	"context"
 	"os"
 	"testing"
 	"time"
@@ -21,7 +20,7 @@ func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
 		asides  int
 	}{
 		"lost": {func(w *world, o *others) {
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			o.listing = peers.Founding
 		}, 0},
 		"broken": {func(w *world, o *others) { w.spoil(); o.listing = peers.Gone }, 1},
@@ -44,44 +43,31 @@ func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
 	}
 }
 
-// Three volumes that are mounted two seconds late win over the restored cluster.
-func TestAClusterWhoseVolumesAreLateIsNotRestored(t *testing.T) {
-	w, o := ofThree(t)
-	kept := w.member.DataDir + ".late"
-	require.NoError(t, os.Rename(w.member.DataDir, kept))
-	o.listing = peers.Founding
-	now, pause := at, 0
-	w.options.Pause = func(context.Context, int) {
-		now = now.Add(time.Second)
-		if pause++; pause == 2 { // the volumes of the others are there
-			o.listing = peers.Unknown
-		}
-		if pause == 4 {
-			o.listing, o.cluster = peers.Started, stand(t, kept).ClusterID
-		}
+// Three volumes that are mounted two seconds late win over the restored cluster. One that stays empty is restored after a while.
+func TestAClusterIsNotRestoredWhileItsVolumesMayBeLate(t *testing.T) {
+	for name, late := range map[string]bool{"they are": true, "they are not": false} {
+		t.Run(name, func(t *testing.T) {
+			w, o := ofThree(t)
+			kept := w.member.DataDir + ".late"
+			require.NoError(t, os.Rename(w.member.DataDir, kept))
+			o.listing = peers.Founding
+			began := w.ticks(time.Second)
+			if late {
+				w.inPause(2, func() { o.listing = peers.Unknown }) // the volumes of the others are there
+				w.inPause(4, func() { o.listing, o.cluster = peers.Started, stand(t, kept).ClusterID })
+			}
+			r := w.recovery()
+			r.lateMounts = settling
+			require.NoError(t, w.prepare(r))
+			if late {
+				assert.Contains(t, w.log.String(), "one that is mounted late comes back within 10 s")
+				assert.Len(t, w.generations(), 1, "nothing is restored")
+				return
+			}
+			assert.Equal(t, settling, w.now().Sub(began))
+			assert.Len(t, w.generations(), 2)
+		})
 	}
-	r := w.recovery()
-	r.lateMounts = settling
-	r.now = func() time.Time { return now }
-	_, err := r.prepare(t.Context(), w.member, w.examine)
-	require.NoError(t, err)
-	assert.Contains(t, w.log.String(), "one that is mounted late comes back within 10 s")
-	assert.Len(t, w.generations(), 1, "nothing is restored")
-}
-
-func TestAClusterThatStaysEmptyIsRestoredAfterAWhile(t *testing.T) {
-	w, o := ofThree(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	o.listing = peers.Founding
-	now := at
-	w.options.Pause = func(context.Context, int) { now = now.Add(time.Second) }
-	r := w.recovery()
-	r.lateMounts = settling
-	r.now = func() time.Time { return now }
-	_, err := r.prepare(t.Context(), w.member, w.examine)
-	require.NoError(t, err)
-	assert.Equal(t, settling, now.Sub(at))
-	assert.Len(t, w.generations(), 2)
 }
 
 func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
@@ -128,7 +114,7 @@ func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
 // What was claimed after a crash, while the cluster lives on, would be a second one.
 func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
 	w, o := ofThree(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	o.listing = peers.Founding
 	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
 	other := newWorld(t)
@@ -138,8 +124,6 @@ func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
 	require.Equal(t, w.generations()[0].Etcd, hex(stand(t, other.member.DataDir).ClusterID))
 	other.backUp(1)
 	o.listing = peers.Started
-	start, err := w.start(nil)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start, "the others have it")
+	w.requireTakenIn() // the others have it
 	assert.Len(t, w.generations(), 1)
 }

@@ -72,20 +72,11 @@ func (r *run) validateVolume() (Event, Facts) {
 		r.member.Peers.Tell(peers.Self{Holds: peers.Data}) // at once: to validate them takes time
 	}
 	r.result = r.examine(r.ctx)
-	if r.ctx.Err() != nil {
-		return broke(r.ctx.Err())
-	}
-	if datadir.SaysNothing(r.result) {
-		return broke(r.result)
+	if r.ctx.Err() != nil || datadir.SaysNothing(r.result) {
+		return broke(cmp.Or(r.ctx.Err(), r.result))
 	}
 	there, err := holdsMember(r.member.DataDir)
-	if err != nil {
-		return broke(err)
-	}
-	if err := r.stand(there); err != nil {
-		return broke(err)
-	}
-	if r.asked, err = r.wanted(); err != nil {
+	if err = cmp.Or(err, r.recall(), r.stand(there)); err != nil {
 		return broke(err)
 	}
 	if r.options.Request != nil && !r.asked {
@@ -116,12 +107,7 @@ func (r *run) examined(there bool) (Event, Facts) {
 // than it is: it is broken, or cannot be told of now, which the error says.
 func (r *run) stand(there bool) (err error) {
 	r.stands, r.older = datadir.Position{}, nil
-	if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
-		return fmt.Errorf("%w; move that file away, and start with --adopt and the id in the store's cluster.json", err)
-	}
-	if r.own == "" {
-		r.own = r.identity.Cluster
-	}
+	r.own = cmp.Or(r.own, r.identity.Cluster)
 	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
 		r.stands, err = datadir.ReadPosition(r.member.DataDir)
 	}
@@ -135,13 +121,14 @@ func (r *run) stand(there bool) (err error) {
 	return nil
 }
 
-// wanted tells whether a restore is asked for that this volume has not seen.
-func (r *run) wanted() (bool, error) {
-	if r.options.Request == nil {
-		return false, nil
+// recall reads whose the data on the volume are, and whether a restore is asked for that the volume has not seen.
+func (r *run) recall() (err error) {
+	if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
+		return fmt.Errorf("%w; move that file away, and start with --adopt and the id in the store's cluster.json", err)
 	}
 	kept, err := r.readRecord()
-	return !slices.Contains(kept.Done, r.options.Request.ID), err
+	r.asked = r.options.Request != nil && !slices.Contains(kept.Done, r.options.Request.ID)
+	return err
 }
 
 // proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
@@ -152,10 +139,8 @@ func (r *run) proveData() (Event, Facts) {
 		r.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case r.ctx.Err() != nil:
-		return broke(r.ctx.Err())
-	case datadir.SaysNothing(err): // as when there is no memory for it
-		return broke(err)
+	case r.ctx.Err() != nil, datadir.SaysNothing(err): // as when there is no memory for it
+		return broke(cmp.Or(r.ctx.Err(), err))
 	case err != nil:
 		return Unproved, Facts{Err: err}
 	case r.asked || r.core.Facts.Volume != VolumeValid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare
@@ -205,24 +190,15 @@ func setAside(dir, to string) error {
 	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is in the way, or cannot be looked at", to)
 	}
-	if err := os.Rename(dir, to); err != nil {
-		return err
-	}
-	return disk.SyncDirectory(filepath.Dir(dir))
+	return disk.Rename(dir, to)
 }
 
 // installData gives what was built the name of the data directory.
 func (r *run) installData() (Event, Facts) {
-	if _, err := os.Lstat(r.restoredDir()); errors.Is(err, fs.ErrNotExist) {
-		if there, _ := r.whatIsThere(); there == "installed" {
-			return "", Facts{}
-		}
+	if there, _ := r.whatIsThere(); there == "installed" {
+		return "", Facts{}
 	}
-	err := os.Rename(r.restoredDir(), r.member.DataDir)
-	if err == nil {
-		err = disk.SyncDirectory(filepath.Dir(r.member.DataDir))
-	}
-	if err != nil {
+	if err := disk.Rename(r.restoredDir(), r.member.DataDir); err != nil {
 		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
 	}
 	return "", Facts{}

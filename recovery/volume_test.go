@@ -19,7 +19,6 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery/peers"
 	"etcd-wrapper/recovery/seed"
 )
@@ -43,7 +42,7 @@ func TestAVolumeOfWhichNotAllCanBeReadIsBroken(t *testing.T) {
 	o.listing = peers.Unknown
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w.options.Pause = func(context.Context, int) { cancel() }
+	w.wait = func(context.Context, int) { cancel() }
 	_, err := w.recovery().prepare(ctx, w.member, func(context.Context) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, peers.Ruins, o.holds)
@@ -76,17 +75,13 @@ func (w *world) runOn(most int) error {
 		}
 		return nil
 	}
-	_, err := r.prepare(w.t.Context(), w.member, w.examine)
-	return err
+	return w.prepare(r)
 }
 
 // verify enters that the newest full was restored to test it.
 func (w *world) verify() {
 	w.t.Helper()
-	history, err := w.archive.History(w.t.Context())
-	require.NoError(w.t, err)
-	fulls := history.Newest().Fulls
-	full := fulls[len(fulls)-1]
+	full := w.newestFull()
 	require.NoError(w.t, w.archive.PutResult(w.t.Context(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: archive.Verified, At: time.Now(),
 	}))
@@ -99,52 +94,40 @@ const (
 	future = "29990101T000000.000Z"
 )
 
-func TestWhatWasSetAsideStaysAsLongAsThereIsRoom(t *testing.T) {
-	w := usedWorld(t)
-	w.verify()
-	w.setAside(oldest, older, newest)
-	require.NoError(t, w.runOn(3))
-	assert.Equal(t, []string{oldest, older, newest, "mine"}, w.left())
-}
-
-func TestWhatWasSetAsideGivesWayTheOldestFirst(t *testing.T) {
-	for _, happens := range []func(*world){(*world).spoil, func(*world) {}} {
-		w := usedWorld(t)
-		w.setAside(oldest, older, newest)
-		happens(w)
-		require.NoError(t, w.runOn(2))
-		assert.NotContains(t, w.left(), oldest)
-		assert.Subset(t, w.left(), []string{newest, "mine"})
-		assert.Contains(t, w.log.String(), "a preserved copy is deleted, as the volume has no room for it")
-		assert.Contains(t, w.log.String(), w.member.DataDir+".aside-"+oldest)
-	}
-}
-
-func TestTheNewestThatWasSetAsideStaysUntilAYoungerBackupWasVerified(t *testing.T) {
+func TestWhatWasSetAsideGivesWayTheOldestFirstWhereThereIsNoRoom(t *testing.T) {
 	for name, of := range map[string]struct {
-		aside    string
+		asides   []string
+		room     int // for so many of them
 		verified bool
-		goes     bool
+		happens  func(*world)
+		left     []string // and what has no name of ours
+		fails    bool
 	}{
-		"no backup is verified": {newest, false, false},
-		"the backup is older":   {future, true, false},
-		"a younger backup is":   {newest, true, true},
+		"there is room":                     {[]string{oldest, older, newest}, 3, true, func(*world) {}, []string{oldest, older, newest}, false},
+		"there is not, where etcd starts":   {[]string{oldest, older, newest}, 2, false, func(*world) {}, []string{older, newest}, false},
+		"nor where something is restored":   {[]string{oldest, older, newest}, 2, false, (*world).lose, []string{older, newest}, false},
+		"the newest: no backup is verified": {[]string{oldest, newest}, 0, false, (*world).lose, []string{newest}, true},
+		"the newest: the backup is older":   {[]string{oldest, future}, 0, true, (*world).lose, []string{future}, true},
+		"the newest: a younger backup is":   {[]string{oldest, newest}, 0, true, (*world).lose, nil, false},
 	} {
-		w := usedWorld(t)
-		if of.verified {
-			w.verify()
-		}
-		w.setAside(oldest, of.aside)
-		require.NoError(t, os.RemoveAll(w.member.DataDir))
-		err := w.runOn(0)
-		assert.NotContains(t, w.left(), oldest, name)
-		if of.goes {
-			require.NoError(t, err, name)
-			assert.NotContains(t, w.left(), of.aside, name)
-			continue
-		}
-		require.ErrorContains(t, err, "not enough room", name)
-		assert.Contains(t, w.left(), of.aside, name)
+		t.Run(name, func(t *testing.T) {
+			w := usedWorld(t)
+			if of.verified {
+				w.verify()
+			}
+			w.setAside(of.asides...)
+			of.happens(w)
+			if err := w.runOn(of.room); of.fails {
+				require.ErrorContains(t, err, "not enough room")
+			} else {
+				require.NoError(t, err)
+			}
+			assert.Equal(t, append(of.left, "mine"), w.left())
+			if len(of.left) < len(of.asides) {
+				assert.Contains(t, w.log.String(), "a preserved copy is deleted, as the volume has no room for it")
+				assert.Contains(t, w.log.String(), w.member.DataDir+".aside-"+oldest)
+			}
+		})
 	}
 }
 
@@ -210,33 +193,17 @@ func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
 	w.requireEnd([]string{"key"}, 1)
 }
 
-func TestDataThatHaveAppearedSinceAreNotSetAside(t *testing.T) {
-	w := usedWorld(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
-	theirs := filepath.Join(w.member.DataDir, "member")
-	err := w.runWith(func(action Action) error {
-		if action == SetVolumeAside {
-			require.NoError(t, os.MkdirAll(theirs, 0o700))
-		}
-		return nil
-	})
-	require.ErrorContains(t, err, "have appeared")
-	assert.DirExists(t, theirs)
-	assert.Empty(t, w.asides())
-}
-
-func TestDataThatSomebodyServesAreNotSetAside(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
-	err := w.runWith(func(action Action) error {
-		if action == SetVolumeAside {
-			locked(t, w.database())
-		}
-		return nil
-	})
-	require.ErrorIs(t, err, seed.ErrInUse)
-	assert.FileExists(t, w.database())
-	assert.Empty(t, w.asides())
+func TestDataThatSomebodyHasMadeOrServesByNowAreNotSetAside(t *testing.T) {
+	for says, of := range map[string]struct{ lose, happens func(*world) }{
+		"have appeared":          {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
+		"an etcd that runs has ": {(*world).spoil, func(w *world) { locked(t, w.database()) }},
+	} {
+		w := usedWorld(t)
+		of.lose(w)
+		require.ErrorContains(t, w.runWith(before(SetVolumeAside, func() error { of.happens(w); return nil })), says)
+		assert.DirExists(t, filepath.Dir(w.database()))
+		assert.Empty(t, w.asides())
+	}
 }
 
 func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
@@ -244,9 +211,7 @@ func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
 	w.member.Alone = false
 	require.NoError(t, w.run())
 	w.spoil()
-	err := w.run()
-	require.ErrorContains(t, err, "the others would not")
-	assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
+	w.requireRefused("the others would not")
 }
 
 // A discovery service knows who they are, and would have the cluster begun anew.
@@ -254,17 +219,13 @@ func TestAnEmptyMemberOfSeveralThatAreNotNamedBeginsNoClusterASecondTime(t *test
 	w := newWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run(), "nothing was ever kept")
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	w.emptyStore()
 	w.used()
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	for _, never := range []bool{false, true} {
 		w.options.Never = never
-		err := w.run()
-		require.ErrorContains(t, err, "is cluster "+ours+"'s")
-		require.ErrorContains(t, err, "was founded before")
-		require.ErrorContains(t, err, "name all members in initial-cluster")
-		assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
+		w.requireRefused("is cluster "+ours+"'s", "was founded before", "name all members in initial-cluster")
 		assert.NoDirExists(t, w.member.DataDir)
 	}
 
@@ -281,7 +242,7 @@ const secondGeneration = "gen/000002/generation.json"
 func restoredOnce(t *testing.T) *world {
 	t.Helper()
 	w := usedWorld(t)
-	require.NoError(t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(t, w.run())
 	w.put("acknowledged")
 	w.backUp(2)
@@ -290,24 +251,13 @@ func restoredOnce(t *testing.T) *world {
 }
 
 func TestNothingOlderComesBackWhereTheNewestGenerationHasLostItsName(t *testing.T) {
-	for name, happens := range map[string]func(*world){
-		"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
-		"broken": (*world).spoil,
-	} {
+	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			w := restoredOnce(t)
-			happens(w)
-			err := w.run()
-			for _, said := range []string{secondGeneration, "missing", "put that object back"} {
-				require.ErrorContains(t, err, said)
-			}
-			assert.Equal(t, exitcode.EtcdFailed, w.statusOf(err))
-			assert.Empty(t, w.asides())
-			assert.Empty(t, w.leftovers())
-			_, there := w.store.Content(secondGeneration)
-			assert.False(t, there, "no other cluster takes its place")
+			lose(w)
+			w.requireRefused(secondGeneration, "missing", "put that object back")
 			w.forget("gen/000002/")
-			require.NoError(t, os.RemoveAll(w.member.DataDir))
+			w.lose()
 			require.NoError(t, w.run(), "the way out")
 			keys, revision := w.keys()
 			assert.Equal(t, []string{"key"}, keys)
@@ -355,19 +305,15 @@ func TestTheDataOfTheOthersWaitForTheRoomForThem(t *testing.T) {
 		}
 		return nil
 	}
-	pauses := 0
-	r.options.Pause = func(context.Context, int) {
-		if pauses++; pauses == 3 {
-			assert.Len(t, w.left(), 2, "what was set aside last is for a person to delete, or for a backup that was verified since")
-			assert.NotContains(t, w.left(), oldest)
-			assert.Empty(t, o.changes, "nor has the member left the cluster")
-			assert.Contains(t, r.Progress().Reason, "the data of the others do not fit: not enough room on the volume: enlarge it, or delete "+w.asides()[0])
-			require.NoError(t, os.RemoveAll(w.asides()[0]))
-		}
-	}
-	start, err := r.prepare(t.Context(), w.member, w.examine)
-	require.NoError(t, err)
-	assert.Equal(t, takenIn, start)
-	assert.Equal(t, 3, pauses)
+	pauses := w.inPause(3, func() {
+		assert.Len(t, w.left(), 2, "what was set aside last is for a person to delete, or for a backup that was verified since")
+		assert.NotContains(t, w.left(), oldest)
+		assert.Empty(t, o.changes, "nor has the member left the cluster")
+		assert.Contains(t, r.Progress().Reason, "the data of the others do not fit: not enough room on the volume: enlarge it, or delete "+w.asides()[0])
+		require.NoError(t, os.RemoveAll(w.asides()[0]))
+	})
+	r.wait = w.wait
+	require.NoError(t, w.prepare(r))
+	assert.Equal(t, 3, *pauses)
 	assert.Equal(t, []string{"removed", "added"}, o.changes)
 }

@@ -46,8 +46,11 @@ type world struct {
 	options Options
 	log     bytes.Buffer
 	now     func() time.Time
+	wait    func(context.Context, int)
 	still   time.Duration // that replaces a generation; 0 has tests wait for none
 }
+
+func asItsToken(token string) string { return token }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -57,9 +60,10 @@ func newWorld(t *testing.T) *world {
 		DataDir: filepath.Join(w.volume, "new.etcd"), Name: "default", PeerURLs: types.MustNewURLs([]string{"http://127.0.0.1:1"}), Token: "etcd-cluster", Alone: true,
 	}
 	w.options = Options{
-		Archive: w.archive, VolumeDir: w.volume, Validate: datadir.Verify, Log: zerolog.New(&w.log),
-		Pause: func(context.Context, int) {},
+		Archive: w.archive, VolumeDir: w.volume, Validate: datadir.Verify, Log: zerolog.New(&w.log), Owner: asItsToken,
+		FlushSpool: func(context.Context, archive.Identity, int64) error { return nil },
 	}
+	w.wait = func(context.Context, int) {}
 	return w
 }
 
@@ -169,14 +173,14 @@ func (w *world) requireKeys(want ...string) {
 func (w *world) ticks(each time.Duration) time.Time {
 	now := at
 	w.now = func() time.Time { return now }
-	w.options.Pause = func(context.Context, int) { now = now.Add(each) }
+	w.wait = func(context.Context, int) { now = now.Add(each) }
 	return now
 }
 
 // recovery waits for nothing but what a test asks for.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
-	r.lateMounts, r.stillness = 0, w.still
+	r.lateMounts, r.stillness, r.wait = 0, w.still, w.wait
 	if w.now != nil {
 		r.now = w.now
 	}
@@ -208,6 +212,38 @@ func (w *world) requireTakenIn() {
 	require.Equal(w.t, takenIn, start)
 }
 
+// requireStarts holds that a run ends with etcd started on the volume as it is, with the members of its configuration.
+func (w *world) requireStarts() {
+	w.t.Helper()
+	w.requireStartsWithin(w.t.Context())
+}
+
+func (w *world) requireStartsWithin(ctx context.Context) {
+	w.t.Helper()
+	start, err := w.startWithin(ctx, nil)
+	require.NoError(w.t, err, w.log.String())
+	require.Empty(w.t, start)
+	require.Empty(w.t, w.asides())
+}
+
+// doesNotWait ends a test that waits.
+func (w *world) doesNotWait() {
+	w.wait = func(context.Context, int) { require.FailNow(w.t, "there is nothing to wait for", w.log.String()) }
+}
+
+// inPause has something happen in one of the pauses, and counts them.
+func (w *world) inPause(which int, happens func()) (pauses *int) {
+	pause := w.wait
+	pauses = new(int)
+	w.wait = func(ctx context.Context, times int) {
+		if pause(ctx, times); *pauses == which-1 {
+			happens()
+		}
+		*pauses++
+	}
+	return pauses
+}
+
 func (w *world) start(interrupt func(Action) error) (string, error) {
 	return w.startWithin(w.t.Context(), interrupt)
 }
@@ -216,6 +252,12 @@ func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (
 	r := w.recovery()
 	r.interrupt = interrupt
 	return r.prepare(ctx, w.member, w.examine)
+}
+
+// prepare is a run of a recovery that a test has changed.
+func (w *world) prepare(r *Recovery) error {
+	_, err := r.prepare(w.t.Context(), w.member, w.examine)
+	return err
 }
 
 // examine validates the data directory.
@@ -237,10 +279,16 @@ func (w *world) spoil() {
 	require.NoError(w.t, err)
 }
 
+// lose has nothing be left of the data.
+func (w *world) lose() {
+	w.t.Helper()
+	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+}
+
 // losses are the ways in which a volume has no data of use any more.
 var losses = map[string]func(*world){
 	"broken": (*world).spoil,
-	"empty":  func(w *world) { require.NoError(w.t, os.RemoveAll(w.member.DataDir)) },
+	"empty":  (*world).lose,
 }
 
 // copyVolume keeps the data directory as it is now, for rollBack.
@@ -253,26 +301,29 @@ func (w *world) copyVolume() {
 // rollBack puts the volume back to the copy.
 func (w *world) rollBack() {
 	w.t.Helper()
-	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
+	w.lose()
 	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
 }
 
-// requireEnd holds what a recovery has come to against what it should: the keys, all of what it replaced, and nothing
-// half-done; once more changes nothing.
+// requireEnd holds what a recovery of what was used has come to against what it should: a new cluster with the keys, above every
+// revision; all of what it replaced, and nothing half-done. Once more changes nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")
 	require.Len(w.t, w.asides(), asides)
+	for _, aside := range w.asides() {
+		require.FileExists(w.t, filepath.Join(aside, "member", "snap", "db"), "nothing is deleted")
+	}
 	require.Empty(w.t, w.leftovers())
 	found, revision := w.keys()
 	require.Equal(w.t, keys, found)
-	require.Greater(w.t, revision, int64(margin))
-	newest := w.generations()[len(w.generations())-1]
-	require.Equal(w.t, ours, newest.Cluster)
-	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), newest.Etcd)
-	is, err := archive.ReadIdentity(w.member.DataDir)
-	require.NoError(w.t, err)
-	require.Equal(w.t, archive.Identity{Cluster: ours, Generation: newest.Number}, is)
+	all := w.generations()
+	require.Len(w.t, all, 2)
+	require.Greater(w.t, revision, all[1].ParentRevision+margin)
+	require.Equal(w.t, ours, all[1].Cluster)
+	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), all[1].Etcd)
+	require.NotEqual(w.t, all[0].Etcd, all[1].Etcd)
+	require.Equal(w.t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 	reserved, err := w.archive.Reserved(w.t.Context())
 	require.NoError(w.t, err)
 	require.Greater(w.t, reserved.Revision, revision)
@@ -292,6 +343,14 @@ func (w *world) leftovers() []string {
 	found, err := filepath.Glob(w.member.DataDir + ".restor*")
 	require.NoError(w.t, err)
 	return found
+}
+
+func (w *world) newestFull() archive.KeptFull {
+	w.t.Helper()
+	history, err := w.archive.History(w.t.Context())
+	require.NoError(w.t, err)
+	fulls := history.Newest().Fulls
+	return fulls[len(fulls)-1]
 }
 
 func (w *world) generations() []archive.Generation {

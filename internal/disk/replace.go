@@ -28,6 +28,14 @@ func SyncDirectory(path string) error {
 	return errors.Join(err, directory.Close())
 }
 
+// Rename gives a path another name in a way that survives a crash.
+func Rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return SyncDirectory(filepath.Dir(to))
+}
+
 // Replace makes path hold exactly content with mode 0600: temporary file, fsync, rename, fsync of the directory. At every
 // instant the path holds the old content or the new one. Errors name the file and the cause. One goroutine at a time may
 // change a path.

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -31,10 +32,8 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 		p.desk.call.Store(p.call(self))
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
-	if more := p.notAsked(answers); len(more) > 0 {
-		further, _, _ := p.askAll(ctx, more) // a quorum of those that are configured may do without
-		answers = append(answers, further...)
-	}
+	further, _, _ := p.askAll(ctx, p.notAsked(answers)) // a quorum of those that are configured may do without
+	answers = append(answers, further...)
 	c, by := p.judge(answers)
 	if c.Listing == Unknown {
 		c.Listing = p.roll(self, answers, calls)
@@ -49,9 +48,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 	if c.Listing == Started || c.Listing == Unlisted {
 		c.InTheWay = p.inTheWay(ctx, &c, by)
 	}
-	if several := p.identify(ctx, &c); several != nil {
-		c.InTheWay = several
-	}
+	c.InTheWay = cmp.Or(p.identify(ctx, &c), c.InTheWay)
 	return c
 }
 
@@ -62,15 +59,11 @@ func (c *Survey) count(self Self, answers []*answer, calls []Call) {
 			c.Run, c.Voters = c.Run+1, max(c.Voters, len(voters(a.members)))
 		}
 	}
+	holding := map[Holds]int{}
 	for _, call := range calls {
-		if call.Holds == Older {
-			c.Older++
-		}
+		holding[call.Holds]++
 	}
-	holds := func(what Holds) bool {
-		return slices.ContainsFunc(calls, func(call Call) bool { return call.Holds == what })
-	}
-	c.Grows = holds(Nothing) && !holds(Data)
+	c.Older, c.Grows = holding[Older], holding[Nothing] > 0 && holding[Data] == 0
 }
 
 // notAsked are members that an answer names and the configuration does not.
@@ -94,7 +87,8 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 	for name, urls := range whom {
 		asking.Go(func() {
 			told, err := p.ask(ctx, name, urls)
-			call, waits := p.hear(ctx, name, urls, err)
+			var call Call
+			waits := err != nil && p.hear(ctx, name, urls, &call)
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -103,7 +97,7 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 			case waits:
 				calls = append(calls, call)
 			default:
-				failed = append(failed, fmt.Sprintf("%s does not answer (%v)", name, quoted(err)))
+				failed = append(failed, fmt.Sprintf("%s does not answer (%v)", name, said{err}))
 			}
 		})
 	}
@@ -123,28 +117,21 @@ func (p *Peers) ask(ctx context.Context, name string, urls []string) (*answer, e
 			continue
 		}
 		id, unclear := types.IDFromString(told.cluster)
-		if told.cluster = id.String(); unclear != nil {
-			err = fmt.Errorf("what answers at %s tells no cluster", at)
-		} else if err = odd(told.members); err == nil {
+		told.cluster = id.String()
+		if err = odd(told.members); err == nil && unclear == nil {
 			return told, nil
-		} else {
-			err = fmt.Errorf("what answers at %s tells of %w", at, err)
 		}
+		err = fmt.Errorf("what answers at %s tells of %w", at, cmp.Or(err, errors.New("no cluster")))
 	}
 	return nil, err
 }
 
 // hear asks a member that runs no etcd how it is.
-func (p *Peers) hear(ctx context.Context, name string, urls []string, failed error) (call Call, waits bool) {
-	if failed == nil {
-		return Call{}, false
-	}
-	for _, at := range urls {
-		if _, err := p.fetch(ctx, p.peer, at+callPath, &call); err == nil && call.Name == name {
-			return call, true
-		}
-	}
-	return Call{}, false
+func (p *Peers) hear(ctx context.Context, name string, urls []string, call *Call) bool {
+	return slices.ContainsFunc(urls, func(at string) bool {
+		_, err := p.fetch(ctx, p.peer, at+callPath, call)
+		return err == nil && call.Name == name
+	})
 }
 
 // fetch reads a document, and the id of the cluster that it came from.

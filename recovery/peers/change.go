@@ -94,13 +94,8 @@ func (p *Peers) Promote(ctx context.Context, c *Survey) error {
 	})
 }
 
-func votes(members []*etcdserverpb.Member) (count int) {
-	for _, m := range members {
-		if !m.IsLearner {
-			count++
-		}
-	}
-	return count
+func votes(members []*etcdserverpb.Member) int {
+	return len(slices.DeleteFunc(slices.Clone(members), func(m *etcdserverpb.Member) bool { return m.IsLearner }))
 }
 
 // change asks the others for a change of the members, who answer as their quorum does.
@@ -156,18 +151,16 @@ func (p *Peers) entrances(c *Survey) (urls []string, user, password string) {
 	var private []string
 	for _, m := range voters(c.Others()) {
 		urls = append(urls, m.ClientURLs...)
-		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), func(at string) bool { return p.isOpen(at) || !p.isTrusted(at) })...)
+		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), func(at string) bool {
+			// It is a member's if its host stands in the configuration, or it was told by peers all of which have shown a certificate that was verified.
+			isTrusted := p.hosts[hostOf(at)] || p.verified()
+			return p.isOpen(at) || !isTrusted
+		})...)
 	}
 	if p.User == "" || len(private) == 0 {
 		return urls, "", ""
 	}
 	return private, p.User, p.Password
-}
-
-// isTrusted says that a client URL is a member's: its host stands in the configuration, or it was told by peers all of which have
-// shown a certificate that was verified.
-func (p *Peers) isTrusted(at string) bool {
-	return p.hosts[hostOf(at)] || p.verified()
 }
 
 // verified says that every peer shows a certificate that is verified.
@@ -203,14 +196,14 @@ func (p *Peers) explained(err error, user string) error {
 		return nil
 	case errors.Is(err, rpctypes.ErrUnhealthy), errors.Is(err, rpctypes.ErrMemberNotEnoughStarted):
 		return fmt.Errorf("%w: enough voting members have to be connected for 5 s before etcd changes them: start those that do not run, "+
-			"or remove one that is gone for good with etcdctl member remove", quoted(err))
+			"or remove one that is gone for good with etcdctl member remove", said{err})
 	case !slices.ContainsFunc(forbidden, func(is error) bool { return errors.Is(err, is) }):
-		return quoted(err)
+		return said{err}
 	case p.User != "" && user == "":
 		return fmt.Errorf("authentication is on, and ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http or auto-tls, or have hosts that the configuration does not name: "+
-			"give them https with certificates, or this member a client certificate whose common name is root: %w", quoted(err))
+			"give them https with certificates, or this member a client certificate whose common name is root: %w", said{err})
 	default:
 		return fmt.Errorf("authentication is on, and only root changes the members: give ETCDCTL_USER=root and ETCDCTL_PASSWORD, "+
-			"or a client certificate whose common name is root: %w", quoted(err))
+			"or a client certificate whose common name is root: %w", said{err})
 	}
 }

@@ -74,7 +74,7 @@ func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*
 		}
 		reach, err := p.reach(ctx, a)
 		if err != nil {
-			told = append(told, fmt.Sprintf("%s does not tell how far it is (%v)", a.name, quoted(err)))
+			told = append(told, fmt.Sprintf("%s does not tell how far it is (%v)", a.name, said{err}))
 			continue
 		}
 		c.Reach = max(c.Reach, reach)

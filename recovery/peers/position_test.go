@@ -2,10 +2,12 @@ package peers
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -39,35 +41,30 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 	}
 }
 
-func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
-	Opens(77, archive.Identity{})
+// told is a metric that etcd serves with its own.
+func told(t *testing.T, name string) *dto.Metric {
+	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()
 	require.NoError(t, err)
-	for _, family := range families {
-		if family.GetName() == "etcd_wrapper_opened_revision" {
-			w := newTown(t)
-			w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", family.GetMetric()[0].GetGauge().GetValue())
-			w.fakes[1].away.Store(true)
-			assert.Equal(t, int64(77), w.peers.Ask(t.Context(), volume(0xabc, own, 3)).Reach)
-			return
-		}
-	}
-	assert.Fail(t, "it is not told")
+	at := slices.IndexFunc(families, func(family *dto.MetricFamily) bool { return family.GetName() == name })
+	require.GreaterOrEqual(t, at, 0, "it is not told")
+	require.Len(t, families[at].GetMetric(), 1)
+	return families[at].GetMetric()[0]
+}
+
+func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
+	Opens(77, archive.Identity{})
+	w := newTown(t)
+	w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", told(t, "etcd_wrapper_opened_revision").GetGauge().GetValue())
+	w.fakes[1].away.Store(true)
+	assert.Equal(t, int64(77), w.peers.Ask(t.Context(), volume(0xabc, own, 3)).Reach)
 }
 
 // Etcd's own cluster id is computed of the configuration, and two clusters may have one.
 func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
 	Opens(77, archive.Identity{Cluster: "0a1b", Generation: 3})
-	families, err := prometheus.DefaultGatherer.Gather()
-	require.NoError(t, err)
-	var page string
-	for _, family := range families {
-		if family.GetName() == "etcd_wrapper_opened_cluster" {
-			require.Len(t, family.GetMetric(), 1)
-			label := family.GetMetric()[0].GetLabel()
-			page = fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())
-		}
-	}
+	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
+	page := fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())
 	w := newTown(t)
 	assert.Empty(t, w.ask().ID, "nobody tells")
 	w.fakes[0].metrics = page

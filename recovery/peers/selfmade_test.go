@@ -85,18 +85,6 @@ func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
 	}
 }
 
-// Whoever stands in between could read it.
-func TestAPasswordIsNotSentBehindACertificateOfAnybodysMaking(t *testing.T) {
-	p := &Peers{Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"m-0": true}}
-	c := &Survey{Members: []Member{member(0xc0, "m-0", "https://m-0")}}
-	_, user, _ := p.entrances(c)
-	assert.Equal(t, "root", user)
-	p.anyServer = true
-	urls, user, password := p.entrances(c)
-	assert.Equal(t, []string{"https://m-0"}, urls)
-	assert.Empty(t, user+password)
-}
-
 // Secrets are renewed while a member waits: TLS reads its authorities once.
 func TestAuthoritiesThatWereReplacedCountFromTheNextSurveyOn(t *testing.T) {
 	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")

@@ -174,24 +174,18 @@ func (p *Peers) enough(members []Member) int {
 	return count/2 + 1
 }
 
-func voters(members []Member) (found []Member) {
-	for _, m := range members {
-		if !m.IsLearner {
-			found = append(found, m)
-		}
-	}
-	return found
+func voters(members []Member) []Member {
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.IsLearner })
 }
 
 // own is this member's entry in a list: the one that has its name or, as a member that never started has told none, one of its
 // peer URLs.
 func (p *Peers) own(members []Member) (own Member, listed bool) {
-	for _, m := range members {
-		if m.Name == p.name || m.Name == "" && slices.ContainsFunc(m.PeerURLs, p.isOwnURL) {
-			return m, true
-		}
+	there := func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isOwnURL) }
+	at := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.name || m.Name == "" && there(m) })
+	if at < 0 {
+		at = slices.IndexFunc(members, there)
 	}
-	at := slices.IndexFunc(members, func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isOwnURL) })
 	if at < 0 {
 		return Member{}, false
 	}
@@ -414,14 +408,6 @@ type said struct{ error }
 
 func (s said) Error() string { return plain(s.error.Error()) }
 func (s said) Unwrap() error { return s.error }
-
-// quoted bounds the text of an error; nil stays nil.
-func quoted(err error) error {
-	if err == nil {
-		return nil
-	}
-	return said{err}
-}
 
 // odd says why nobody can be told of members; nil if nothing speaks against it. Their names and URLs go into logs, into what is
 // published and into etcd's configuration.

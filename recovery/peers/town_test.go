@@ -128,6 +128,28 @@ func volume(cluster, member uint64, voters int) Self {
 	return Self{ClusterID: cluster, MemberID: member, Alone: voters == 1, Index: 100, Holds: Data}
 }
 
+// liar is where that is the status of every answer, and what follows it.
+func liar(t *testing.T, says string) string {
+	t.Helper()
+	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, _ := w.(http.Hijacker).Hijack()
+		_, _ = connection.Write([]byte("HTTP/1.1 " + says))
+		_ = connection.Close()
+	}))
+	t.Cleanup(lies.Close)
+	return lies.URL
+}
+
+// requireSays holds what an error says; without words there must be none.
+func requireSays(t *testing.T, err error, words string) {
+	t.Helper()
+	if words == "" {
+		require.NoError(t, err)
+		return
+	}
+	require.ErrorContains(t, err, words)
+}
+
 func confirmed(member, entry uint64) string {
 	return fmt.Sprintf(`{"raft.status": {"id":"c1","progress":{"%x":{"match":%d,"next":7,"state":"StateReplicate"}}}}`, member, entry)
 }

@@ -72,13 +72,7 @@ func TestWhatAMemberAnswersToAChangeIsQuotedAsFarAsItIsReadable(t *testing.T) {
 
 func TestWhatAConnectionAnswersIsQuotedAsFarAsItIsReadable(t *testing.T) {
 	w := newTown(t)
-	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		connection, _, _ := w.(http.Hijacker).Hijack()
-		_, _ = connection.Write([]byte("HTTP/1.1 " + strings.Repeat(hostile, 100)))
-		_ = connection.Close()
-	}))
-	defer lies.Close()
-	w.peers.others["m-1"] = []string{lies.URL}
+	w.peers.others["m-1"] = []string{liar(t, strings.Repeat(hostile, 100))}
 	assertShort(t, w.ask().Silent.Error())
 }
 
@@ -132,16 +126,28 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 	assert.Empty(t, user)
 }
 
-// Peers that have shown a certificate which was verified name whom they like.
-func TestAPasswordGoesWhereVerifiedPeersLead(t *testing.T) {
-	c := &Survey{Members: []Member{member(0xc0, "m-0", "https://elsewhere:2379")}}
-	for at, trusted := range map[string]bool{"https://m-0:2380": true, "http://m-0:2380": false} {
-		p := &Peers{Options: Options{User: "root", Password: "secret"}, others: map[string][]string{"m-0": {at}}}
-		_, user, _ := p.entrances(c)
-		assert.Equal(t, trusted, user != "", at)
-		p.anyPeer = true
-		_, user, _ = p.entrances(c)
-		assert.Empty(t, user, "with auto-tls anybody can have made it")
+// Peers that have shown a certificate which was verified name whom they like. With auto-tls anybody can have made it, and whoever stands in
+// between could read what is sent.
+func TestAPasswordGoesWhereCertificatesAreVerified(t *testing.T) {
+	for _, of := range []struct {
+		peer, client       string // where they are asked, and lead to
+		anyPeer, anyServer bool
+		goes               bool
+	}{
+		{"https://m-0:2380", "https://elsewhere:2379", false, false, true},
+		{"http://m-0:2380", "https://elsewhere:2379", false, false, false},
+		{"https://m-0:2380", "https://elsewhere:2379", true, false, false},
+		{"http://m-0:2380", "https://m-0", false, false, true},
+		{"http://m-0:2380", "https://m-0", false, true, false},
+	} {
+		p := &Peers{
+			Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"m-0": true},
+			others: map[string][]string{"m-0": {of.peer}}, anyPeer: of.anyPeer, anyServer: of.anyServer,
+		}
+		urls, user, password := p.entrances(&Survey{Members: []Member{member(0xc0, "m-0", of.client)}})
+		assert.Equal(t, []string{of.client}, urls)
+		assert.Equal(t, of.goes, user+password == "rootsecret", "%+v", of)
+		assert.Equal(t, of.goes, user+password != "", "%+v", of)
 	}
 }
 

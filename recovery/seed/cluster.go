@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/json"
@@ -80,10 +81,7 @@ func (c *cluster) settle(tx *bolt.Tx) error {
 			return err
 		}
 	}
-	if err := c.ageTokens(tx); err != nil {
-		return err
-	}
-	return c.settleMeta(tx.Bucket(schema.Meta.Name()))
+	return cmp.Or(c.ageTokens(tx), c.settleMeta(tx.Bucket(schema.Meta.Name())))
 }
 
 // revisionsApart is how far the revision of users and roles is raised, which nobody changes so often between two backups.
@@ -96,11 +94,16 @@ func (c *cluster) ageTokens(tx *bolt.Tx) error {
 	if err != nil {
 		return err
 	}
-	was := uint64(0)
-	if kept := users.Get(schema.AuthRevisionKeyName); len(kept) == 8 {
-		was = binary.BigEndian.Uint64(kept)
-	}
+	was := number(users.Get(schema.AuthRevisionKeyName))
 	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, c.above(was, revisionsApart)))
+}
+
+// number is what a database has as one; 0 if it has none.
+func number(kept []byte) uint64 {
+	if len(kept) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(kept)
 }
 
 // voters counts those of the database's members. What cannot be read is none.
@@ -118,10 +121,7 @@ func voters(tx *bolt.Tx) (count int) {
 }
 
 func (c *cluster) settleMeta(meta *bolt.Bucket) error {
-	if kept := meta.Get(schema.MetaConsistentIndexKeyName); len(kept) == 8 {
-		c.begins = binary.BigEndian.Uint64(kept)
-	}
-	c.begins = c.above(c.begins, apart)
+	c.begins = c.above(number(meta.Get(schema.MetaConsistentIndexKeyName)), apart)
 	state, err := json.Marshal(c.confState())
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
-	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
@@ -27,8 +26,7 @@ func TestMembersThatRestoreTheSameRevisionAreOneCluster(t *testing.T) {
 	started := make(chan error)
 	for i := range servers {
 		s := Seed{DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: fmt.Sprintf("etcd-%d", i), Token: token, Members: members}
-		_, err := s.Build(t.Context(), source, restore.Options{Above: 500})
-		require.NoError(t, err)
+		build(t, s, source, 500)
 		go func() {
 			var err error
 			servers[i], err = datadirtest.Start(s.DataDir, as(s))

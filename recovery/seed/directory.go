@@ -138,8 +138,5 @@ func (s Seed) publish(member string) error {
 	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if it holds something by now
 		return err
 	}
-	if err := os.Rename(s.DataDir+unfinished, s.DataDir); err != nil {
-		return err
-	}
-	return disk.SyncDirectory(filepath.Dir(s.DataDir))
+	return disk.Rename(s.DataDir+unfinished, s.DataDir)
 }

@@ -76,11 +76,17 @@ func alone(dir string) Seed {
 	return Seed{DataDir: dir, Name: "default", Token: NewToken(), Members: types.URLsMap{"default": types.MustNewURLs([]string{"http://127.0.0.1:1"})}}
 }
 
+func build(t *testing.T, s Seed, source restore.Source, above int64) Result {
+	t.Helper()
+	result, err := s.Build(t.Context(), source, restore.Options{Above: above})
+	require.NoError(t, err)
+	return result
+}
+
 func TestAMemberAloneServesWhatWasRestored(t *testing.T) {
 	source, before := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
-	result, err := s.Build(t.Context(), source, restore.Options{})
-	require.NoError(t, err)
+	result := build(t, s, source, 0)
 	require.EqualValues(t, keys+1, result.Revision)
 	require.NoDirExists(t, s.DataDir+unfinished)
 	requireAccepted(t, s)
@@ -127,15 +133,13 @@ func requireKeys(t *testing.T, client *clientv3.Client) {
 func TestARestoredMemberIsRestoredOnceMoreAfterItWasUsed(t *testing.T) {
 	source, _ := old(t)
 	first := alone(filepath.Join(t.TempDir(), "new.etcd"))
-	_, err := first.Build(t.Context(), source, restore.Options{Above: 1000})
-	require.NoError(t, err)
+	build(t, first, source, 1000)
 	server, err := datadirtest.Start(first.DataDir)
 	require.NoError(t, err)
 	again := snapshotOf(t, server)
 	server.Close()
 	second := alone(filepath.Join(t.TempDir(), "new.etcd"))
-	result, err := second.Build(t.Context(), again, restore.Options{Above: 1000})
-	require.NoError(t, err)
+	result := build(t, second, again, 1000)
 	require.EqualValues(t, 1002, result.Revision)
 	requireAccepted(t, second)
 	datadirtest.RequireStarts(t, second.DataDir, "key-000")
@@ -151,8 +155,7 @@ func TestAlarmsAreLeftBehindWithTheMembersThatRaisedThem(t *testing.T) {
 	_, err = client.Put(t.Context(), "key", "value")
 	require.ErrorContains(t, err, "space")
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
-	_, err = s.Build(t.Context(), snapshotOf(t, before), restore.Options{})
-	require.NoError(t, err)
+	build(t, s, snapshotOf(t, before), 0)
 	server, err := datadirtest.Start(s.DataDir)
 	require.NoError(t, err)
 	defer server.Close()
@@ -195,7 +198,6 @@ func TestAnInterruptedRestoreIsBegunAgain(t *testing.T) {
 	require.NoError(t, os.MkdirAll(s.DataDir+unfinished+"/member/wal", 0o700))
 	require.NoError(t, os.WriteFile(s.DataDir+unfinished+"/member/wal/"+strings.Repeat("0", 16)+".wal", []byte("half"), 0o600))
 	s.DataDir += "/"
-	_, err := s.Build(t.Context(), source, restore.Options{})
-	require.NoError(t, err)
+	build(t, s, source, 0)
 	requireAccepted(t, s)
 }

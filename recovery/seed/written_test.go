@@ -13,8 +13,6 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/raft/v3/raftpb"
 	"go.uber.org/zap"
-
-	"etcd-wrapper/backup/restore"
 )
 
 // Tools read these, and an etcd that is told to begin a new cluster of its own; one that starts as usual knows the members
@@ -23,8 +21,7 @@ func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	s.Members["other"] = types.MustNewURLs([]string{"http://127.0.0.1:2"})
-	_, err := s.Build(t.Context(), source, restore.Options{})
-	require.NoError(t, err)
+	build(t, s, source, 0)
 
 	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"))
 	require.NoError(t, err)
