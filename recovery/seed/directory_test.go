@@ -20,6 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/verify"
 	"go.uber.org/zap"
 
@@ -141,6 +142,9 @@ func TestARestoredMemberIsRestoredOnceMoreAfterItWasUsed(t *testing.T) {
 	second := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	result := build(t, second, again, 1000)
 	require.EqualValues(t, 1002, result.Revision)
+	begins, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(second.DataDir, "member", "wal"))
+	require.NoError(t, err)
+	require.EqualValues(t, 2*apart, begins[len(begins)-1].Index, "above all that the first one can have come to")
 	requireAccepted(t, second)
 	datadirtest.RequireStarts(t, second.DataDir, "key-000")
 }
