@@ -58,6 +58,7 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 // bring looks at the database that etcd has closed.
 func (b *Backups) bring(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
+	identity.Members = r.etcd.Members()
 	identity.Leader = true // it brings what it has, whoever leads
 	closed, err := capture.OpenClosed(database, identity)
 	if err != nil {
@@ -84,7 +85,7 @@ type former struct {
 func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data, was former) error {
 	options := b.settings(closed, of)
 	options.Former = was.writer
-	options.Release = was.wrote && closed.Identity().Members == 1
+	options.Release = was.wrote && closed.Members() == 1
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
 	if err != nil {

@@ -107,8 +107,11 @@ func (r *run) readPosition() (Event, Facts) {
 	case err != nil:
 		return broke(err)
 	case found == "built":
+		if err = r.hold(); err != nil {
+			return broke(err)
+		}
 		if r.stands, err = datadir.ReadPosition(r.member.DataDir); !datadir.SaysNothing(err) {
-			err = cmp.Or(r.hold(), r.recall())
+			err = r.recall()
 		}
 		if err != nil {
 			return broke(err)
@@ -126,6 +129,10 @@ func (r *run) notePosition() (Event, Facts) {
 }
 
 func (r *run) forgetClaim() (Event, Facts) {
+	kept, err := r.readRecord()
+	if err != nil || kept.Claim == nil {
+		return next(err) // a full volume keeps nobody from dropping what was built
+	}
 	return next(r.change(func(kept *record) { kept.Claim = nil }))
 }
 

@@ -43,6 +43,25 @@ func TestARestoreThatWasAboutToBeClaimedIsDoneOnlyIfNothingHasChanged(t *testing
 }
 
 // Only the store tells whether it was claimed.
+// It hears of the stop while it asks for the next generation.
+func TestARunThatIsStoppedWhileTheStoreIsAwayIsBroughtToItsEnd(t *testing.T) {
+	w := usedWorld(t)
+	w.put("a mistake")
+	w.backUp(1)
+	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := w.startWithin(ctx, before(ClaimGeneration, func() error {
+		w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+		cancel()
+		return nil
+	}))
+	require.ErrorIs(t, err, context.Canceled)
+	w.store.Heal()
+	require.Len(t, w.generations(), 1)
+	require.NoError(t, w.run())
+	w.requireKeys("key")
+}
+
 func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing = peers.Asking
@@ -188,18 +207,19 @@ func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
 	w.backUp(1)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
+	w.put("later")
 	w.backUp(2)
 	for range 2 {
 		w.lose()
 		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
 		require.NoError(t, w.run())
+		w.requireKeys("key", "later")
 		all := w.generations()
 		w.backUp(all[len(all)-1].Number)
 		for _, old := range all[:len(all)-1] {
 			w.forget(archive.GenerationPrefix(old.Number))
 		}
 	}
-	w.requireKeys("key")
 	assert.Equal(t, []string{"drop"}, w.generations()[0].Restored)
 }
 

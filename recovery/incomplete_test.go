@@ -79,10 +79,13 @@ func (w *world) objects(prefix string) (names []string) {
 }
 
 // files are those of all data directories.
-func (w *world) files() []string {
+func (w *world) files() (found []string) {
 	w.t.Helper()
-	found, err := fs.Glob(os.DirFS(w.volume), "*/member/*/*")
-	require.NoError(w.t, err)
+	for _, of := range []string{"*/member/*/*", positionFile} {
+		all, err := fs.Glob(os.DirFS(w.volume), of)
+		require.NoError(w.t, err)
+		found = append(found, all...)
+	}
 	return found
 }
 
@@ -429,7 +432,7 @@ func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
 	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
 		w := usedWorld(t)
 		w.spoil()
-		w.leavesWaiting(lacking, lacking)
+		w.leavesWaiting(fmt.Errorf("the last segment: %w", lacking), lacking)
 		w.requireRefused(lacking.Error(), "add the key")
 		require.NotContains(t, w.run().Error(), w.options.SpoolDir)
 	}

@@ -150,7 +150,7 @@ func (r *run) tellReturn() (Event, Facts) {
 
 // removeMember has the cluster forget the identity whose log was lost.
 func (r *run) removeMember() (Event, Facts) {
-	return r.changed(r.member.Peers.Remove(r.ctx, &r.survey), Left, "the old identity of this member is out of the cluster")
+	return r.changed(r.member.Peers.Remove(r.ctx, &r.survey), Left, fmt.Sprintf("this member's old identity is out of the cluster; it was %s", r.survey.Own.ID))
 }
 
 func (r *run) addMember() (Event, Facts) {
@@ -162,7 +162,7 @@ func (r *run) changed(err error, done Event, told string) (Event, Facts) {
 	if err != nil {
 		return PeersSilent, Facts{Err: err}
 	}
-	r.options.Log.Info().Stringer("member", r.survey.Own.ID).Msg("recovery: " + told)
+	r.options.Log.Info().Msg("recovery: " + told)
 	return done, Facts{}
 }
 

@@ -327,7 +327,7 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	if r.life.ahead == nil {
 		clock, err := store.Clock(ctx, r.options.Archive.Store())
 		if clock.IsZero() { // what it could not remove stays
-			return nil, err
+			return nil, cmp.Or(err, errors.New("the store does not say when an object was created"))
 		}
 		ahead := clock.Sub(r.now())
 		r.life.ahead = &ahead

@@ -188,25 +188,20 @@ func (r *Reader) passed(ctx context.Context, full Full, x *index) (bool, error) 
 	return manifest.Next().Compare(full.Next) > 0, err
 }
 
-// end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own. That is remembered.
+// end tells where an object of a cluster ends, and until when at most. What was merged is of the generation's own.
 func (r *Reader) end(ctx context.Context, object Object, cluster string) (format.Position, time.Time, error) {
 	if object.Level != Segment {
 		why, err := r.pretence(ctx, object)
 		return object.Next, object.Modified, cmp.Or(why, err)
 	}
-	known, is := r.seen.of(object)
-	if !is {
-		manifest, err := r.firstManifest(ctx, object)
-		if err == nil && manifest.Cluster != cluster {
-			err = r.anothers(object.Name(), manifest.Cluster, cluster)
-		}
-		if err != nil {
-			return format.Position{}, time.Time{}, err
-		}
-		known = seen{end: manifest.Next(), at: cmp.Or(manifest.To, object.Modified)}
-		r.seen.learn(object, known)
+	manifest, err := r.firstManifest(ctx, object)
+	if err == nil && manifest.Cluster != cluster {
+		err = r.anothers(object.Name(), manifest.Cluster, cluster)
 	}
-	return known.end, known.at, nil
+	if err != nil {
+		return format.Position{}, time.Time{}, err
+	}
+	return manifest.Next(), cmp.Or(manifest.To, object.Modified), nil
 }
 
 // Later is the later one of two times.

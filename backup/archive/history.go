@@ -341,16 +341,22 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 	if len(objects) < 2 || objects[0].Level != Segment {
 		return nil, nil
 	}
-	end, _, err := h.reader.end(ctx, objects[0], cluster)
+	known, is := h.reader.seen.of(objects[0])
+	var err error
+	if !is { // the last one of a chain is read anew each time
+		if known.end, _, err = h.reader.end(ctx, objects[0], cluster); err == nil {
+			h.reader.seen.learn(objects[0], known)
+		}
+	}
 	switch {
 	case errors.Is(err, ErrForeign): // it stands between those of the chain
 		return &Fault{Object: objects[0].Name(), Err: err}, nil
 	case NotVerified(err):
 		return &Fault{Object: objects[0].Name(), From: objects[0].Start, Err: err}, nil
-	case err != nil || objects[1].Start.Compare(end) <= 0:
+	case err != nil || objects[1].Start.Compare(known.end) <= 0:
 		return nil, err
 	}
-	return &Fault{From: end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, end, objects[1].Name())}, nil
+	return &Fault{From: known.end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, known.end, objects[1].Name())}, nil
 }
 
 // memory is what objects were seen to be. They never change, and what is put in the place of one has another size or time. It forgets
@@ -364,7 +370,6 @@ type memory struct {
 // seen is what a listing does not tell of an object.
 type seen struct {
 	end format.Position // of a segment
-	at  time.Time       // until when it tells at most, that of a segment
 	why error           // why a merged object is not what its name says; nil if it is
 }
 

@@ -275,7 +275,7 @@ func (k *written) get(object Object) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	name := object.Name()
-	for _, c := range k.objects {
+	for _, c := range slices.Backward(k.objects) { // what was put again counts
 		if c.name == name && int64(len(c.bytes)) == object.Size {
 			return c.bytes
 		}

@@ -6,6 +6,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -54,7 +56,7 @@ func Probe(ctx context.Context, s Store) (Abilities, error) {
 const clocks = "probe/clock-"
 
 // Clock is what the store's own clock shows: that of an object which it creates, lists, and removes. Older ones of its kind, which were
-// locked, are removed as soon as they may be. An error beside a time says that one could not be.
+// locked, are removed as soon as they may be, the oldest first. An error beside a time says that one could not be.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -71,15 +73,16 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	if !listed {
 		return now, fmt.Errorf("cannot read the clock of %s: %s: %w", s, name, ErrNotFound)
 	}
-	for other, modified := range all {
-		if other != name && now.Sub(modified) < time.Hour {
-			continue // somebody looks at it
-		}
-		if failed := s.Delete(ctx, other); failed != nil && !errors.Is(failed, ErrLocked) {
-			err = fmt.Errorf("cannot remove %s, which showed the clock of %s: %w", other, s, failed)
+	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // somebody looks at it
+	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].Compare(all[b]) }) {
+		if err = s.Delete(ctx, old); err != nil {
+			break // what is younger is locked as well, or denied
 		}
 	}
-	return now, err
+	if err != nil && !errors.Is(err, ErrLocked) {
+		return now, fmt.Errorf("cannot remove what showed the clock of %s: %w", s, err)
+	}
+	return now, nil
 }
 
 // Modified is when an object was created, by the store's clock. ErrNotFound says that there is none.

@@ -183,6 +183,17 @@ func TestTheClockOfAStoreIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
 	shows()
 	assert.Empty(t, left())
 
+	for range 3 {
+		s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
+		shows()
+	}
+	now = now.Add(time.Hour)
+	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked, Times: 1})
+	shows()
+	assert.Len(t, left(), 4, "where the oldest one is locked, the younger ones are, too")
+	shows()
+	assert.Len(t, left(), 1)
+
 	s.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied, Times: 1})
 	at, err := store.Clock(t.Context(), s)
 	require.ErrorIs(t, err, store.ErrDenied)

@@ -12,7 +12,8 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// Etcd is what backups need to know of the running etcd. Its methods answer at once, from any goroutine; Server makes one.
+// Etcd is what backups need to know of the running etcd. Its methods may be called from any goroutine, and answer at once, but for
+// Members and Hash. Server makes one.
 type Etcd interface {
 	// Backend is the database. It is asked each time, since etcd replaces it when it takes over a leader's snapshot.
 	Backend() backend.Backend
@@ -22,6 +23,9 @@ type Etcd interface {
 	AppliedIndex() uint64
 	// Identity is what this member knows of itself. It may believe for an election's time that it leads.
 	Identity() capture.Identity
+	// Members is how many the cluster has; 0 if that is not known. It waits while etcd writes a change of them down, which a
+	// defragmentation may delay.
+	Members() int
 	// Hashes are those that etcd found when it compacted, the last few of them.
 	Hashes() []format.CompactionHash
 	// Hash is etcd's own of the rows up to a revision. It reads the whole database under a lock of etcd's, so it is asked only
@@ -52,9 +56,11 @@ func (r running) Revision() int64 { return r.KV().Rev() }
 func (r running) Identity() capture.Identity {
 	return capture.Identity{
 		MemberID: r.MemberID().String(), ClusterID: r.Cluster().ID().String(), Leader: r.Leader() == r.MemberID(),
-		Members: len(r.Cluster().Members()), Term: r.Term(),
+		Term: r.Term(),
 	}
 }
+
+func (r running) Members() int { return len(r.Cluster().Members()) }
 
 func (r running) Hashes() (found []format.CompactionHash) {
 	for _, one := range r.KV().HashStorage().Hashes() {

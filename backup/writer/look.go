@@ -158,7 +158,7 @@ func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
 	if w.remote.ahead.IsZero() {
 		w.remote.ahead = time.Now()
 	}
-	if !w.core.Facts.leads || w.options.Etcd.Identity().Members > 1 && time.Since(w.remote.ahead) <= w.pace.ahead {
+	if !w.core.Facts.leads || time.Since(w.remote.ahead) <= w.pace.ahead && w.options.Etcd.Members() > 1 {
 		w.take(ctx, storeAhead, payload{head: head})
 		return true
 	}

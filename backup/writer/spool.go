@@ -49,7 +49,7 @@ const (
 )
 
 // OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
-// at most limit bytes of segments. What cannot be read is preserved; torn, which says why, is for people.
+// at most limit bytes of segments that wait. What cannot be read is preserved; torn, which says why, is for people.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
 	s = &Spool{dir: dir, limit: limit, keys: keys, free: freeBytes, sync: disk.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {

@@ -7,7 +7,6 @@
 package peers
 
 import (
-	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -137,10 +136,14 @@ func (p *Peers) dial() error {
 	}
 	p.peer = &http.Client{Transport: asPeer, Timeout: answerWithin, CheckRedirect: stay}
 	etcd := p.config.ClientTLSInfo
-	asClient, err := transport.NewTransport(transport.TLSInfo{
-		CertFile: cmp.Or(p.CertFile, etcd.ClientCertFile, etcd.CertFile), KeyFile: cmp.Or(p.KeyFile, etcd.ClientKeyFile, etcd.KeyFile),
-		TrustedCAFile: etcd.TrustedCAFile, InsecureSkipVerify: p.anyServer,
-	}, answerWithin)
+	pair := transport.TLSInfo{CertFile: etcd.CertFile, KeyFile: etcd.KeyFile, TrustedCAFile: etcd.TrustedCAFile, InsecureSkipVerify: p.anyServer}
+	if etcd.ClientCertFile != "" {
+		pair.CertFile, pair.KeyFile = etcd.ClientCertFile, etcd.ClientKeyFile
+	}
+	if p.CertFile != "" {
+		pair.CertFile, pair.KeyFile = p.CertFile, p.KeyFile
+	}
+	asClient, err := transport.NewTransport(pair, answerWithin)
 	if err != nil {
 		return fmt.Errorf("cannot use the certificates for clients: %w", err)
 	}

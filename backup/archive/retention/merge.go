@@ -121,6 +121,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 
 // clear deletes what objects of a step were made of, the oldest first.
 func (r *round) clear(ctx context.Context, step step) error {
+	r.refused = 0 // younger segments may be locked where the minutes of an hour are not
 	for _, merged := range r.levels[step.to] {
 		to := r.of(merged)
 		if to.since.IsZero() {

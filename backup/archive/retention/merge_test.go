@@ -413,6 +413,21 @@ func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
 }
 
 // A bucket may be locked as a whole, for weeks, or its user not be allowed to delete.
+func TestSegmentsThatAreLockedKeepNoMinutesFromBeingDeleted(t *testing.T) {
+	w := newMerging(t)
+	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.GenerationPrefix(1) + "segment/", Err: memory.ErrLocked})
+	for range 3 * 60 * 6 {
+		w.segments(1)
+		w.pass(10 * time.Second)
+	}
+	for len(w.objects(archive.Hour)) == 0 {
+		w.pass(2 * archive.Grace)
+		w.run()
+	}
+	w.pass(2 * archive.Grace)
+	assert.Positive(t, w.run().Deleted, "minutes that an hour holds")
+}
+
 func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T) {
 	for name, refusal := range map[string]error{"locked": memory.ErrLocked, "not allowed": memory.ErrDenied} {
 		t.Run(name, func(t *testing.T) {

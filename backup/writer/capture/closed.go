@@ -22,7 +22,7 @@ const lockPatience = time.Second
 type Identity struct {
 	MemberID, ClusterID string // etcd's, hexadecimal
 	Leader              bool   // it leads its cluster; of a closed one, it wrote the cluster's backups
-	Members             int    // of its cluster; 0 if that is not known
+	Members             int    // of the cluster of a closed one; 0 if that is not known
 	Term                uint64 // raft's; 0 for a closed one: that of the last entry of the log that the database has
 }
 
@@ -67,6 +67,9 @@ func (e *Closed) AppliedIndex() uint64 { return e.applied }
 
 // Identity is what the member knew of itself.
 func (e *Closed) Identity() Identity { return e.identity }
+
+// Members is how many its cluster had.
+func (e *Closed) Members() int { return e.identity.Members }
 
 // Hashes are none: etcd has forgotten them.
 func (*Closed) Hashes() []format.CompactionHash { return nil }
