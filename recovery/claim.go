@@ -226,9 +226,7 @@ func (r *run) begin(ctx context.Context, last archive.Generation) (lost, err err
 			return nil, err
 		}
 	}
-	err = a.Reserve(ctx, archive.Reservation{
-		Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created,
-	})
+	err = a.Reserve(ctx, archive.Reservation{Cluster: wanted.Cluster, Generation: wanted.Number, Revision: r.position.Reservation, Created: wanted.Created})
 	if err == nil || errors.Is(err, store.ErrExists) {
 		err = a.BeginGeneration(ctx, wanted)
 	}

@@ -45,10 +45,7 @@ func TestARestoreThatWasAboutToBeClaimedIsDoneOnlyIfNothingHasChanged(t *testing
 // Only the store tells whether it was claimed.
 // It hears of the stop while it asks for the next generation.
 func TestARunThatIsStoppedWhileTheStoreIsAwayIsBroughtToItsEnd(t *testing.T) {
-	w := usedWorld(t)
-	w.put("a mistake")
-	w.backUp(1)
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	w := stricken(t, "going back")
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := w.startWithin(ctx, before(ClaimGeneration, func() error {
 		w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
@@ -202,10 +199,7 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 
 // The flags may stay: they must not be in the way of a volume that is lost a year later.
 func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
-	w := usedWorld(t)
-	w.put("a mistake")
-	w.backUp(1)
-	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
+	w := stricken(t, "going back")
 	require.NoError(t, w.run())
 	w.put("later")
 	w.backUp(2)

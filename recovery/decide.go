@@ -203,9 +203,8 @@ var rules = []rule{
 	{nil, []PeerState{PeersNone, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back, and the store has what can be read of the volume")},
 
 	// Data that may be opened, and members that are new.
-	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil, so(
-		FoundCluster, "a new cluster: nobody is known to have data, and nothing was ever kept",
-	)},
+	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil,
+		so(FoundCluster, "a new cluster: nobody is known to have data, and nothing was ever kept")},
 	{usable, []PeerState{PeersNone, PeersUnasked}, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started as it is")},
 	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may have more, and takes what waits for it on the volume")},
 	{anonymous, known, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
@@ -226,10 +225,8 @@ var rules = []rule{
 
 	// Data that all members have lost.
 	{nil, []PeerState{PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, []StoreState{StoreUnasked}, nil, so(ConsultStore, "nobody is known to have data of use, and the store tells whether the cluster was ever founded")},
-	{empty, []PeerState{PeersUnnamed}, nil, nil, refuse(
-		"the cluster in the store was founded before, and the members that may have its data are not named",
-		"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store",
-	)},
+	{empty, []PeerState{PeersUnnamed}, nil, nil, refuse("the cluster in the store was founded before, and the members that may have its data are not named",
+		"name all members in initial-cluster, in the place of a discovery service; or begin a new cluster with another --backup-store")},
 	{without, []PeerState{PeersSomeNew}, []StoreState{StoreOurs, StoreBare}, isAuto, so(Wait, "the members that have not said that they lack the data are waited for")},
 	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, so(ConsultPeers, "another member may have the data by now")},
 	{nil, []PeerState{PeersUnstored}, nil, nil, so(Wait, "what only the volumes of the others have comes into the store first")},

@@ -208,8 +208,7 @@ func (r *run) identify() error {
 	if r.options.Archive == nil {
 		return nil
 	}
-	is := r.identity
-	valid := r.core.Facts.Volume == VolumeValid
+	is, valid := r.identity, r.core.Facts.Volume == VolumeValid
 	var err error
 	switch {
 	case r.decision.Result == FoundCluster, valid && !is.Known() && r.core.Facts.Told == StoreEmpty:

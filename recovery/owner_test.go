@@ -52,6 +52,10 @@ func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
 	require.NoError(t, w.run(), "or before the volume knew")
 	assert.Equal(t, first, w.whose())
 	assert.Equal(t, first.Cluster, w.identified().Cluster)
+
+	w.lose()
+	w.options.Owner = func(token string) string { return "second/" + token }
+	w.requireRefused("is etcd-cluster's, of cluster "+first.Cluster, "--adopt")
 }
 
 // A reply that is lost is no reason for another id.

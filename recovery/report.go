@@ -65,8 +65,7 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 	if decision.To == Refused {
 		r.ended = r.refusal(row, reason, payload)
 		reason = r.ended.Error()
-	}
-	if decision.To != Refused && event != Elapsed && r.decision.WayOut != "" && decision.Why == r.decision.Why {
+	} else if event != Elapsed && r.decision.WayOut != "" && decision.Why == r.decision.Why {
 		reason += "; " + r.decision.WayOut
 	}
 	if event != Elapsed { // what is waited for stays the reason while it is asked for again
@@ -245,10 +244,7 @@ func (r *run) sayKeptBack(why error) {
 
 // advance tells how far building is.
 func (r *run) advance(began time.Time, now restore.Progress) {
-	rate := 0.0
-	if took := time.Since(began).Seconds(); took > 0 {
-		rate = float64(now.Bytes) / took
-	}
+	rate := float64(now.Bytes) / max(time.Since(began), time.Millisecond).Seconds()
 	r.tell(func(p *Progress) { p.Bytes, p.Of, p.Rate = now.Bytes, now.Of, rate })
 }
 
@@ -305,12 +301,9 @@ func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
 			reason += "; " + more
 		}
 	}
-	status := exitcode.EtcdFailed
-	switch row.On { //nolint:exhaustive // the others are for people
-	case Broke:
-		status = exitcode.Clean
-	case Decline:
-		status = exitcode.BadConfig
+	status, other := map[Event]exitcode.Code{Broke: exitcode.Clean, Decline: exitcode.BadConfig}[row.On]
+	if !other {
+		status = exitcode.EtcdFailed // the others are for people
 	}
 	return &Refusal{sentence: reason, cause: payload.Err, status: status}
 }

@@ -139,8 +139,7 @@ func (r *run) tellReturn() (Event, Facts) {
 			from = append(from, m.Name)
 		}
 	}
-	told := fmt.Sprintf("%s; the member gets its data from %s of cluster %s",
-		volume, strings.Join(from, " and "), r.survey.Cluster)
+	told := fmt.Sprintf("%s; the member gets its data from %s of cluster %s", volume, strings.Join(from, " and "), r.survey.Cluster)
 	if r.Progress().Loss == "" {
 		r.tell(func(p *Progress) { p.Loss = told })
 		r.options.Log.Warn().Msg("recovery: " + told)

@@ -188,9 +188,7 @@ func (r *run) behind(now inStore) bool {
 	switch {
 	case now.newest.Number == 0: // its first start was cut off before anything was kept
 		return false
-	case r.stands.ClusterID == 0:
-		return true
-	case now.newest.Number > r.identity.Generation:
+	case r.stands.ClusterID == 0, now.newest.Number > r.identity.Generation:
 		return true
 	default:
 		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
@@ -252,11 +250,10 @@ func (r *run) above() int64 {
 func (r *run) plan(result seed.Result) position {
 	p := position{
 		Generation: archive.Generation{
-			Heading: format.Heading{}, Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
+			Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
-			Session:  archive.NewSession(),
-			Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
-			Adopted:  r.adoptions(r.kept),
+			Session: archive.NewSession(), Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
+			Adopted: r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
 		Head:        r.kept.head.Position, Aside: disk.PreservedName(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),

@@ -134,9 +134,8 @@ var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
 // What is done where the same is done from several places.
 var (
-	deciding   = []Action{DecideNow}
-	askPeers   = []Action{AskThePeers}
-	validating = []Action{ForgetClaim, DropUnfinished, ValidateVolume}
+	deciding = []Action{DecideNow}
+	askPeers = []Action{AskThePeers}
 )
 
 // written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
@@ -201,7 +200,7 @@ var written = []entry{
 	{Prove, Diverged, always, Refused, []Action{ForgetClaim, DropUnfinished}, "the volume and the backups are of one cluster, and took different ways"},
 
 	{Claim, Claimed, always, SetAside, []Action{SetVolumeAside}, "the store knows of the new cluster: now it may take the place of the old one"},
-	{Claim, ClaimLost, always, Examine, validating, "another member was first, or is back with its data, or the store is not believed any more: what was built is dropped"},
+	{Claim, ClaimLost, always, Examine, []Action{ForgetClaim, DropUnfinished, ValidateVolume}, "another member was first, or is back with its data, or the store is not believed any more: what was built is dropped"},
 	{Claim, StoreSilent, always, Claim, []Action{PaceStore}, "whether it is claimed is not known: it is asked again"},
 	{Claim, PeersSilent, always, Claim, []Action{PacePeers}, "every member is heard once more before a cluster takes the place of the one before"},
 	{Claim, Elapsed, always, Claim, []Action{ClaimGeneration}, "time to ask again"},

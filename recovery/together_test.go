@@ -80,13 +80,10 @@ func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 			} else {
 				o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: id}
 			}
-			err := w.runWith(func(action Action) error {
-				if action == ClaimGeneration { // another one was faster, and runs
-					o.listing, o.cluster = peers.Unlisted, 0xbeef
-					return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
-				}
-				return nil
-			})
+			err := w.runWith(before(ClaimGeneration, func() error { // another one was faster, and runs
+				o.listing, o.cluster = peers.Unlisted, 0xbeef
+				return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
+			}))
 			if err != nil { // the interruption is made once
 				require.ErrorIs(t, err, store.ErrExists)
 			}

@@ -280,12 +280,9 @@ func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 	w.used()
 	w.spoil()
 	strangers := archive.New(w.store, &format.Keys{})
-	err := w.runWith(func(action Action) error {
-		if action == ClaimGeneration {
-			require.NoError(t, strangers.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"}))
-		}
-		return nil
-	})
+	err := w.runWith(before(ClaimGeneration, func() error {
+		return strangers.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"})
+	}))
 	require.ErrorContains(t, err, "gen/000002/generation.json")
 	require.ErrorContains(t, err, "it has no signature")
 	require.ErrorContains(t, err, "if nobody of yours has signed it, delete it, and of a generation.json all that is in its folder")

@@ -196,12 +196,7 @@ func (w *world) runWith(interrupt func(Action) error) error {
 
 // cutAt is a run that is cut off in front of an action.
 func (w *world) cutAt(at Action) error {
-	return w.runWith(func(action Action) error {
-		if action == at {
-			return errCut
-		}
-		return nil
-	})
+	return w.runWith(before(at, func() error { return errCut }))
 }
 
 // requireTakenIn holds that a run ends with the member taken in by the others.

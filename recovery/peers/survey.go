@@ -135,9 +135,7 @@ func (a *answer) content() string {
 
 // voter tells whether the one that answered has a vote, by its own list.
 func (a *answer) voter() bool {
-	return slices.ContainsFunc(a.members, func(m Member) bool {
-		return !m.IsLearner && a.is(m)
-	})
+	return slices.ContainsFunc(a.members, func(m Member) bool { return !m.IsLearner && a.is(m) })
 }
 
 // is tells whether the member is the one that answered.
