@@ -203,13 +203,8 @@ var rules = []rule{
 	{nil, []PeerState{PeersNone, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back, and the store has what can be read of the volume")},
 
 	// Data that may be opened, and members that are new.
-	{
-		empty,
-		[]PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew},
-		[]StoreState{StoreNone, StoreEmpty, StoreFounded},
-		nil,
-		so(FoundCluster, "a new cluster: nobody is known to have data, and nothing was ever kept"),
-	},
+	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil, so(FoundCluster,
+		"a new cluster: nobody is known to have data, and nothing was ever kept")},
 	{usable, []PeerState{PeersNone, PeersUnasked}, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started as it is")},
 	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may have more, and takes what waits for it on the volume")},
 	{anonymous, known, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
