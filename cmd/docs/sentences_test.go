@@ -65,11 +65,17 @@ func TestEveryDoubtIsExplained(t *testing.T) {
 
 // quotes says whether a page's words are those of a sentence, but for what stands for an ellipsis.
 func quotes(row, sentence string) bool {
-	parts := strings.Split(places.Replace(row), "…")
-	return !slices.ContainsFunc(parts, func(part string) bool {
-		part = strings.Trim(part, " ,:;")
-		return len(part) > 4 && !strings.Contains(sentence, part)
-	})
+	return !slices.ContainsFunc(parts(row), func(part string) bool { return !strings.Contains(sentence, part) })
+}
+
+// parts are a page's words without what stands for an ellipsis, and without what is too short to tell anything.
+func parts(row string) (all []string) {
+	for part := range strings.SplitSeq(places.Replace(row), "…") {
+		if part = strings.Trim(part, " ,:;"); len(part) > 4 {
+			all = append(all, part)
+		}
+	}
+	return all
 }
 
 // places are where the program puts something into a sentence that the pages quote.
@@ -81,11 +87,9 @@ func TestTheTroublesOfThePagesAreSaid(t *testing.T) {
 	rows := slices.Concat(Table(t, "trouble", "what it means", "what to do"), Table(t, "doubt", "what it means", "what to do"))
 	for _, row := range rows {
 		for _, said := range Quoted(row[0]) {
-			for part := range strings.SplitSeq(places.Replace(said), "…") {
-				if part = strings.Trim(part, " ,:;"); len(part) > 4 {
-					checked++
-					assert.True(t, strings.Contains(program, part), "the pages quote %q, and nothing says %q", said, part)
-				}
+			for _, part := range parts(said) {
+				checked++
+				assert.True(t, strings.Contains(program, part), "the pages quote %q, and nothing says %q", said, part)
 			}
 		}
 	}
