@@ -83,7 +83,7 @@ const again = 30 * time.Second
 // New returns the backups of a run and asks nobody for anything.
 func New(options Options) *Backups {
 	return &Backups{
-		options: options, archive: archive.New(options.Store, options.Keys), session: archive.NewSession(), superseded: make(chan error, 1),
+		options: options, archive: archive.New(options.Store, options.Keys), session: archive.NewID(), superseded: make(chan error, 1),
 	}
 }
 

@@ -182,7 +182,7 @@ func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 	in := archive.New(s.store, &format.Keys{})
 	head, err := in.Head(t.Context(), 1)
 	require.NoError(t, err)
-	require.True(t, head.Released(), "nobody need wait to see whether this cluster lives")
+	require.True(t, head.Newest().Released, "nobody need wait to see whether this cluster lives")
 	path, err := in.Find(t.Context(), archive.Target{})
 	require.NoError(t, err)
 	reading, err := in.Read(t.Context(), path, func(format.Row) error { return nil })

@@ -134,7 +134,7 @@ func New(options Options) *Recovery {
 // volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	member.DataDir = seed.Place(member.DataDir)
-	now := &run{Recovery: r, session: archive.NewSession(), ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
+	now := &run{Recovery: r, session: archive.NewID(), ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
 	now.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
 	defer now.release()

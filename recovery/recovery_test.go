@@ -68,7 +68,7 @@ func TestNewIsSaidOnce(t *testing.T) {
 	require.NoError(t, w.run(), "nothing was ever kept")
 	first, err := w.archive.Cluster(t.Context())
 	require.NoError(t, err)
-	_, err = w.archive.Found(t.Context(), first)
+	_, err = w.archive.Found(t.Context(), first, 1)
 	require.NoError(t, err)
 	w.lose()
 	w.requireRefused("nothing is kept that could be brought back")
@@ -77,7 +77,7 @@ func TestNewIsSaidOnce(t *testing.T) {
 
 func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at})
+	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at}, 1)
 	require.NoError(t, err)
 	w.requireRefused("elsewhere/etcd", "this member is etcd-cluster's")
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))

@@ -353,7 +353,7 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 
 // olderThan compares the volume with what its cluster has in the store.
 func (r *run) olderThan(head archive.Head, reservation archive.Reservation) error {
-	stands, writer := r.stands, head.Writer()
+	stands, writer := r.stands, head.Newest().Member
 	switch reached := reservation.Revision - margin; {
 	case !head.Empty() && head.Revision() > stands.HighestRevision:
 		return fmt.Errorf("the data end with revision %d, and the store has revision %d", stands.HighestRevision, head.Revision())

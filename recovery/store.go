@@ -252,7 +252,7 @@ func (r *run) plan(result seed.Result) position {
 		Generation: archive.Generation{
 			Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
-			Session: archive.NewSession(), Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
+			Session: archive.NewID(), Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
 			Adopted: r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
@@ -313,7 +313,7 @@ func (r *run) mayTakeItsPlace() bool {
 func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	r.life.until = time.Time{}
 	head := now.head
-	ended := head.Released() || head.Ending() != nil
+	ended := head.Newest().Released || head.Ending() != nil
 	if r.stillness == 0 || ended || now.adopted || r.ranHere(now) {
 		return nil, nil
 	}
@@ -350,5 +350,5 @@ func (r *run) ranHere(now inStore) bool {
 	if r.core.Facts.Volume == VolumeValid {
 		return !r.behind(now) && now.owner() == r.owns()
 	}
-	return r.identity.Session != "" && r.identity.Session == now.head.Session()
+	return r.identity.Session != "" && r.identity.Session == now.head.Newest().Session
 }

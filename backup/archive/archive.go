@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
@@ -51,7 +53,8 @@ type Archive struct {
 
 // New returns the archive in a store. It looks at nothing yet.
 func New(s store.Store, keys *format.Keys) *Archive {
-	reader := &Reader{store: s, keys: keys, seen: memory{asked: map[string]seen{}}}
+	known, _ := lru.New[string, seen](mostSeen) // which fails for sizes below 1 only
+	reader := &Reader{store: s, keys: keys, seen: known}
 	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
 }
 
@@ -60,7 +63,7 @@ func New(s store.Store, keys *format.Keys) *Archive {
 type Reader struct {
 	store store.Store
 	keys  *format.Keys
-	seen  memory
+	seen  *lru.Cache[string, seen] // by all that a listing tells
 }
 
 // Store is where the archive lies.

@@ -53,7 +53,7 @@ func (h Head) Next(generation Generation) Link {
 // whoever comes next completes that.
 func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
-		return w.taken(generation, head.last())
+		return w.taken(generation, head.Newest())
 	}
 	there, err := w.place(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending})
 	switch {
@@ -135,10 +135,8 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewSession is what tells a process from all others.
-func NewSession() string { return NewID() }
-
-// NewID is 128 random bits, hexadecimal: nobody else has them.
+// NewID is 128 random bits, hexadecimal: nobody else has them. It tells a cluster, a restore or a session, which is a process, from all
+// others.
 func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // which never fails

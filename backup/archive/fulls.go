@@ -84,7 +84,7 @@ func (w *Writer) PutData(ctx context.Context, full Full, database io.Reader) (Fu
 	full = w.completed(full)
 	var err error
 	full.Data, err = w.putFilled(ctx, DataName(full.Generation, full.Name()), func(into io.Writer) (err error) {
-		full.Database, err = w.SealSnapshot(into, database)
+		full.Database, err = w.SealSnapshot(into, func(to io.Writer) (int64, error) { return io.Copy(to, database) })
 		return err
 	})
 	return full, err
@@ -118,15 +118,16 @@ func (w *Writer) Commit(ctx context.Context, full Full) error {
 	return w.state(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
-// SealSnapshot writes what a full's data object holds: a stock snapshot, compressed and encrypted. It reads the database alone,
-// and returns what goes into Full.Database. It is for those who cannot keep a copy of the database until it is uploaded.
-func (w *Writer) SealSnapshot(into io.Writer, database io.Reader) (format.Body, error) {
+// SealSnapshot writes what a full's data object holds: a stock snapshot, compressed and encrypted. database writes that alone, and
+// says how many bytes it has. What SealSnapshot returns goes into Full.Database. It is for those who cannot keep a copy of the database
+// until it is uploaded.
+func (w *Writer) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
 	sealed, err := w.reader.keys.Seal(into)
 	if err != nil {
 		return format.Body{}, err
 	}
 	hash := sha256.New()
-	size, err := io.Copy(io.MultiWriter(sealed, hash), database)
+	size, err := database(io.MultiWriter(sealed, hash))
 	if err != nil {
 		_ = sealed.Close() // which fails in the same way
 		return format.Body{}, err

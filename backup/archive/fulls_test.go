@@ -96,7 +96,7 @@ func TestASealedFullMayBePutAgain(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, NewKeys(t).Load(t))
 	var spooled bytes.Buffer
-	body, err := a.SealSnapshot(&spooled, strings.NewReader("database"))
+	body, err := a.SealSnapshot(&spooled, strings.NewReader("database").WriteTo)
 	require.NoError(t, err)
 	full := fullOf(10)
 	full.Database = body
@@ -168,7 +168,7 @@ func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
 func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	var spooled bytes.Buffer
-	body, err := w.SealSnapshot(&spooled, strings.NewReader("database"))
+	body, err := w.SealSnapshot(&spooled, strings.NewReader("database").WriteTo)
 	require.NoError(t, err)
 	for name, change := range map[string]func(*format.Body){
 		"another digest": func(b *format.Body) { b.SHA256[0]++ },

@@ -45,23 +45,26 @@ const (
 	generationKind = "generation"
 )
 
-// Found writes the cluster manifest and the first generation, unless they are there, and returns the cluster's newest generation.
-// ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by several members at
-// once.
-func (w *Writer) Found(ctx context.Context, cluster Cluster) (Generation, error) {
+// Found writes the cluster manifest and the generation of a number, unless the store has them or a later one, and returns the cluster's
+// newest generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by
+// several members at once.
+func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := w.FoundCluster(ctx, cluster)
 	if err != nil {
 		return Generation{}, err
 	}
-	generation, err := w.reader.GenerationOf(ctx, cluster.Cluster)
-	if there.Cluster != cluster.Cluster || !errors.Is(err, ErrForeign) && !errors.Is(err, errFirstNameless) {
-		return generation, err
+	all, err := w.reader.Generations(ctx)
+	begins := err == nil && len(all) == 0 || number == 1 && errors.Is(err, errFirstNameless)
+	if begins && there.Cluster == cluster.Cluster {
+		err = w.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
+		if err == nil || errors.Is(err, store.ErrExists) {
+			all, err = w.reader.Generations(ctx)
+		}
 	}
-	err = w.BeginGeneration(ctx, Generation{Number: 1, Cluster: cluster.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
-	if err != nil && !errors.Is(err, store.ErrExists) {
+	if err != nil {
 		return Generation{}, err
 	}
-	return w.reader.GenerationOf(ctx, cluster.Cluster)
+	return w.reader.newestOf(all, there.Cluster, cluster.Cluster)
 }
 
 // FoundCluster writes the cluster manifest, unless there is one, and returns what is there: of several that found a store at once, one
@@ -133,20 +136,6 @@ func (r *Reader) Still(ctx context.Context, generation Generation) error {
 	}
 	_, err = r.newestOf([]Generation{there}, "", generation.Cluster)
 	return err
-}
-
-// GenerationOf returns the newest generation of a cluster. ErrForeign says that there is none, though there is a
-// cluster manifest; store.ErrNotFound that there is neither.
-func (r *Reader) GenerationOf(ctx context.Context, cluster string) (Generation, error) {
-	founded, err := r.Cluster(ctx)
-	if err != nil {
-		return Generation{}, err
-	}
-	all, err := r.Generations(ctx)
-	if err != nil {
-		return Generation{}, err
-	}
-	return r.newestOf(all, founded.Cluster, cluster)
 }
 
 // newestOf is a cluster's newest generation. Where there is none at all, the store is the founder's.
@@ -273,27 +262,25 @@ func (g Generation) contradictsItself() bool {
 const mostRestored = 100
 
 // Restores are the ids of the restores that generations came out of, the last ones, the newest last.
-func Restores(generations []Generation) (ids []string) {
-	for _, g := range generations {
-		for _, id := range append(slices.Clone(g.Restored), g.Restore) {
-			if id != "" && !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
-		}
-	}
+func Restores(generations []Generation) []string {
+	ids := distinct(generations, func(g Generation) []string { return append(slices.Clone(g.Restored), g.Restore) })
 	return ids[max(0, len(ids)-mostRestored):]
 }
 
 // Adoptions are the owners that have taken the store by --adopt.
-func Adoptions(generations []Generation) (owners []string) {
+func Adoptions(generations []Generation) []string {
+	return distinct(generations, func(g Generation) []string { return g.Adopted })
+}
+
+func distinct(generations []Generation, of func(Generation) []string) (all []string) {
 	for _, g := range generations {
-		for _, owner := range g.Adopted {
-			if !slices.Contains(owners, owner) {
-				owners = append(owners, owner)
+		for _, one := range of(g) {
+			if one != "" && !slices.Contains(all, one) {
+				all = append(all, one)
 			}
 		}
 	}
-	return owners
+	return all
 }
 
 const reservationKind = "reservation"

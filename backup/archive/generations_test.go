@@ -21,7 +21,7 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 5 {
 		group.Go(func() {
-			generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(int64(i))})
+			generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(int64(i))}, 1)
 			assert.NoError(t, err)
 			assert.Equal(t, 1, generation.Number)
 		})
@@ -36,20 +36,20 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeavesItAlone(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})
-	_, err := a.GenerationOf(t.Context(), cluster)
+	_, err := a.Cluster(t.Context())
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
+	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	for generations := range 2 {
-		_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
+		_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
 		assert.ErrorIs(t, err, archive.ErrForeign)
 		assert.ErrorContains(t, err, cluster)
 		assert.ErrorContains(t, err, "7e27652122e8b2ae")
 		all, err := a.Generations(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, all, generations)
-		generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(100)})
+		generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(100)}, 1)
 		require.NoError(t, err, "it is finished")
 		assert.Equal(t, 1, generation.Number)
 	}
@@ -63,11 +63,11 @@ func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
 
 	for id, number := range map[string]int{cluster: 1, renewed: 2} {
-		generation, err := w.Found(w.ctx, archive.Cluster{Cluster: id, Created: At(60)})
+		generation, err := w.Found(w.ctx, archive.Cluster{Cluster: id, Created: At(60)}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, number, generation.Number)
 	}
-	_, err := w.Found(w.ctx, archive.Cluster{Cluster: "1", Created: At(60)})
+	_, err := w.Found(w.ctx, archive.Cluster{Cluster: "1", Created: At(60)}, 1)
 	assert.ErrorContains(t, err, "last written by cluster "+renewed)
 
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
@@ -118,9 +118,9 @@ func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
 func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
 	ours := NewKeys(t)
 	s := memory.New()
-	_, err := archive.New(s, NewKeys(t).Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
+	_, err := archive.New(s, NewKeys(t).Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(t, err)
-	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon})
+	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	assert.ErrorIs(t, err, format.ErrUntrusted)
 	assert.ErrorContains(t, err, "cluster.json in memory://test/")
 }
@@ -137,13 +137,13 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 	require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
 	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
 	before := w.names("")
-	_, err := w.Found(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon})
+	_, err := w.Found(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon}, 1)
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, renewed)
 	assert.ErrorContains(t, err, stranger)
 	assert.Equal(t, before, w.names(""), "nothing was written")
 
-	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: renewed, Created: Noon})
+	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: renewed, Created: Noon}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 2, generation.Number)
 	certificate, err := w.Cluster(w.ctx)
@@ -158,7 +158,7 @@ func (w *world) blind() *world {
 
 func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	generation, err := w.GenerationOf(w.ctx, cluster)
+	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster}, 1)
 	require.NoError(t, err)
 	require.NoError(t, w.blind().Still(w.ctx, generation))
 
@@ -169,7 +169,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 		w.store.SetContent(name, content)
 	}
 	others := memory.New()
-	_, err = archive.New(others, &format.Keys{}).Found(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon})
+	_, err = archive.New(others, &format.Keys{}).Found(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon}, 1)
 	require.NoError(t, err)
 	theirs, _ := others.Content("gen/000001/generation.json")
 	w.store.SetContent("gen/000001/generation.json", theirs)
@@ -242,15 +242,15 @@ func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
 func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	in, made := memory.New(), NewKeys(t)
 	signs, none := archive.New(in, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})), archive.New(in, &format.Keys{})
-	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)})
+	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)}, 1)
 	require.NoError(t, err)
-	signed, err := none.GenerationOf(t.Context(), "beef")
+	signed, err := none.Found(t.Context(), archive.Cluster{Cluster: "beef"}, 1)
 	require.NoError(t, err, "anybody may read it")
 	assert.NoError(t, signs.MayAdd(signed))
 	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
 
 	open := archive.New(memory.New(), &format.Keys{})
-	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)})
+	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)}, 1)
 	require.NoError(t, err)
 	assert.NoError(t, open.MayAdd(unsigned))
 }
@@ -284,9 +284,9 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 	_, err = w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNameless)
 
-	_, err = w.Found(w.ctx, archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon})
+	_, err = w.Found(w.ctx, archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
 	require.ErrorIs(t, err, archive.ErrNameless, "another cluster leaves it alone")
-	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon})
+	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(t, err, "the cluster that cluster.json names states it again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)

@@ -3,19 +3,13 @@ package archive
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"time"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
-const (
-	listings = 5 // in a row at most
-	// longest is more than a merged object covers, by the time of fulls.
-	longest = 2 * time.Hour
-)
+const listings = 5 // in a row at most
 
 // Head is where a generation stands: what the next segment goes on from.
 type Head struct {
@@ -34,8 +28,8 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision is the last one that is kept.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// last is what the end says of itself: its last segment, or as much as the full that nothing follows says; nothing if there is none.
-func (h Head) last() (last format.Manifest) {
+// Newest is what the end says of itself: its last segment, or as much as the full that nothing follows says; nothing if there is none.
+func (h Head) Newest() (last format.Manifest) {
 	switch {
 	case h.Segment != nil:
 		last = *h.Segment
@@ -45,25 +39,13 @@ func (h Head) last() (last format.Manifest) {
 	return last
 }
 
-// Term is that of raft's in which its end was written; 0 if there is none.
-func (h Head) Term() uint64 { return h.last().Term }
-
-// Writer is the member that wrote its end: etcd's id, hexadecimal; empty if there is none.
-func (h Head) Writer() string { return h.last().Member }
-
-// Session is that of the process that wrote its end; empty if that is not known.
-func (h Head) Session() string { return h.last().Session }
-
-// Released tells whether that process has ended in order.
-func (h Head) Released() bool { return h.last().Released }
-
 // Ending is who goes on where the generation has ended; nil if it goes on itself.
-func (h Head) Ending() *format.Ending { return h.last().Ends }
+func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
 // Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
 // place by their revisions, but leases or users as a leader knew them before the one that wrote the end, or a member that lagged.
 func (h Head) Outdates(next format.Manifest) bool {
-	return next.Rows == 0 && (next.Term < h.Term() || next.Applied != 0 && next.Applied < h.Applied)
+	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
 // Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
@@ -109,7 +91,7 @@ func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	if err := r.lastBelieved(ctx, &head, startOfMerged(fulls)); err != nil {
+	if err := r.lastBelieved(ctx, &head); err != nil {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
@@ -132,9 +114,9 @@ func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (
 
 // lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed. Where there is none, a segment
 // of the chain before a full that begins another one may go on across it.
-func (r *Reader) lastBelieved(ctx context.Context, head *Head, from format.Position) error {
+func (r *Reader) lastBelieved(ctx context.Context, head *Head) error {
 	full := *head.Full
-	x, err := r.list(ctx, full.Generation, full.Next, from)
+	x, err := r.list(ctx, full.Generation, full.Next)
 	if err != nil {
 		return err
 	}
@@ -161,7 +143,7 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, from format.Posit
 	if !full.BeginsChain() {
 		return nil
 	}
-	segments, err := r.Objects(ctx, full.Generation, Segment, from)
+	segments, err := r.Objects(ctx, full.Generation, Segment, format.Position{})
 	if err != nil {
 		return err
 	}
@@ -214,8 +196,7 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 			return Head{}, r.anothers(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
 		}
 		if next.Before != head.Before {
-			return Head{}, r.named(SegmentName(next.Generation, next.Position),
-				fmt.Errorf("%w: it doesn't go on from what is before it", ErrHole))
+			return Head{}, r.apart(Object{Level: Segment, Generation: next.Generation, Start: next.Position}, next)
 		}
 		head.arrive(next)
 	}
@@ -233,15 +214,4 @@ func (r *Reader) newestFull(ctx context.Context, fulls []KeptFull) (full Full, n
 		}
 	}
 	return Full{}, nil, newer
-}
-
-// startOfMerged is where merged objects that reach beyond the newest full can begin at the earliest.
-func startOfMerged(fulls []KeptFull) format.Position {
-	newest := fulls[len(fulls)-1].Time
-	for _, full := range slices.Backward(fulls) {
-		if newest.Sub(full.Time) >= longest {
-			return format.Position{Revision: full.Revision}
-		}
-	}
-	return format.Position{}
 }

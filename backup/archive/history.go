@@ -92,7 +92,6 @@ func (h *History) Generation(number int) *Generational {
 // names don't say where they end: that costs a request for each that this Reader has not read before.
 func (r *Reader) History(ctx context.Context) (*History, error) {
 	var known faults
-	r.seen.forget()
 	for {
 		var found faults
 		history, err := listed(func() (*History, error) {
@@ -120,7 +119,7 @@ func (h *History) tellEnds() {
 		objects := h.Generations[g].Objects
 		for i, object := range objects {
 			if object.Level == Segment {
-				known, _ := h.reader.seen.of(object)
+				known, _ := h.reader.seen.Get(object.listed())
 				objects[i].Next = known.end
 			}
 		}
@@ -341,11 +340,11 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 	if len(objects) < 2 || objects[0].Level != Segment {
 		return nil, nil
 	}
-	known, is := h.reader.seen.of(objects[0])
+	known, is := h.reader.seen.Get(objects[0].listed())
 	var err error
 	if !is { // the last one of a chain is read anew each time
 		if known.end, _, err = h.reader.end(ctx, objects[0], cluster); err == nil {
-			h.reader.seen.learn(objects[0], known)
+			h.reader.seen.Add(objects[0].listed(), known)
 		}
 	}
 	switch {
@@ -359,44 +358,14 @@ func (h *History) missing(ctx context.Context, objects []Object, cluster string)
 	return &Fault{From: known.end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, known.end, objects[1].Name())}, nil
 }
 
-// memory is what objects were seen to be. They never change, and what is put in the place of one has another size or time. It forgets
-// what was not asked for between two Histories.
-type memory struct {
-	mu    sync.Mutex
-	known map[string]seen
-	asked map[string]seen // since the last History
-}
-
-// seen is what a listing does not tell of an object.
+// seen is what a listing does not tell of an object. That never changes, and what is put in the place of one has another size or time.
 type seen struct {
 	end format.Position // of a segment
 	why error           // why a merged object is not what its name says; nil if it is
 }
 
-func (m *memory) forget() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.known, m.asked = m.asked, map[string]seen{}
-}
-
-func (m *memory) of(object Object) (known seen, is bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	name := object.listed()
-	if known, is = m.asked[name]; is {
-		return known, is
-	}
-	if known, is = m.known[name]; is {
-		m.asked[name] = known
-	}
-	return known, is
-}
-
-func (m *memory) learn(object Object, what seen) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.asked[object.listed()] = what
-}
+// mostSeen is of how many objects it is remembered. Of more it is read each time.
+const mostSeen = 1 << 16
 
 // listed is all that a listing tells of an object.
 func (o Object) listed() string {

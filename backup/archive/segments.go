@@ -50,7 +50,7 @@ func (w *Writer) late(ctx context.Context, generation int, position format.Posit
 
 // held tells whether a merged object that can be believed holds what begins at a position.
 func (r *Reader) held(ctx context.Context, generation int, position format.Position) (bool, error) {
-	x, err := r.list(ctx, generation, position, format.Position{})
+	x, err := r.list(ctx, generation, position)
 	if err != nil {
 		return false, err
 	}
@@ -104,9 +104,6 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 		return err
 	})
 	merged.Size = body.Bytes
-	if err == nil {
-		w.written.drop(sources...)
-	}
 	return merged, err
 }
 
@@ -241,7 +238,7 @@ func (r *Reader) apart(object Object, manifest format.Manifest) error {
 	return r.named(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
 }
 
-// written is what this process has put lately and not merged yet. Requests are what merging costs: a cluster that is written to all the
+// written is what this process has put lately. Requests are what merging costs: a cluster that is written to all the
 // time has a segment a second.
 type written struct {
 	mu      sync.Mutex
@@ -281,19 +278,4 @@ func (k *written) get(object Object) []byte {
 		}
 	}
 	return nil
-}
-
-// drop forgets what was merged.
-func (k *written) drop(objects ...Object) {
-	names := map[string]bool{}
-	for _, object := range objects {
-		names[object.Name()] = true
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.objects = slices.DeleteFunc(k.objects, func(c content) bool { return names[c.name] })
-	k.size = 0
-	for _, c := range k.objects {
-		k.size += len(c.bytes)
-	}
 }

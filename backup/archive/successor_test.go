@@ -93,7 +93,7 @@ func founds(id, owner string) step {
 			return step{}
 		}
 		return step{"begins as " + there.Cluster + owner, func(s *scene) step {
-			generation, err := s.Found(s.ctx, there)
+			generation, err := s.Found(s.ctx, there, 1)
 			if err != nil {
 				return step{}
 			}

@@ -41,7 +41,9 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied,
 	}
 	c := &copied{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
 	if c.sealed {
-		err = c.seal(ctx, w.options.Archive, snapshot, file)
+		c.database, err = w.options.Archive.SealSnapshot(file, func(to io.Writer) (int64, error) {
+			return snapshot.Size, snapshot.WriteTo(ctx, to)
+		})
 	} else {
 		err = snapshot.WriteTo(ctx, file)
 	}
@@ -58,24 +60,6 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied,
 		}
 	}
 	return c, nil
-}
-
-// seal compresses and encrypts the database on its way to the disk.
-func (c *copied) seal(ctx context.Context, into *archive.Archive, snapshot *capture.Snapshot, file io.Writer) error {
-	read, write := io.Pipe()
-	copying := make(chan error, 1)
-	go func() {
-		err := snapshot.WriteTo(ctx, write)
-		write.CloseWithError(err)
-		copying <- err
-	}()
-	body, err := into.SealSnapshot(file, read)
-	read.CloseWithError(err)
-	c.database = body
-	if failed := <-copying; err == nil { // otherwise one follows from the other
-		err = failed
-	}
-	return err
 }
 
 // waitsForManifest is how long data count without a manifest. They are remains a day after they were put.

@@ -155,7 +155,7 @@ func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
 func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 	s := begun(t)
 	_, head := s.newest()
-	require.False(t, head.Released())
+	require.False(t, head.Newest().Released)
 	s.end()
 	is := Server(s.etcd.Server)
 	s.options.Etcd, s.options.Release = s.frozen(is.Identity()), true
@@ -163,14 +163,14 @@ func TestTheLastObjectOfAnOrderlyStopSaysThatNothingFollows(t *testing.T) {
 	require.NoError(t, s.Flush(t.Context()))
 	require.NoError(t, s.Flush(t.Context()), "once is enough")
 	_, again := s.newest()
-	require.True(t, again.Released())
-	assert.NotEmpty(t, again.Session())
+	require.True(t, again.Newest().Released)
+	assert.NotEmpty(t, again.Newest().Session)
 	s.end()
 	s.options.Etcd, s.options.Release = is, false
 	s.run()
 	s.awaitStored(s.put("a", "2"))
 	_, on := s.newest()
-	require.False(t, on.Released(), "it lives again")
+	require.False(t, on.Newest().Released, "it lives again")
 	s.requireAllKept()
 }
 

@@ -102,7 +102,7 @@ func newStand(t *testing.T) *stand {
 // make makes the writer.
 func (s *stand) make() (*Writer, error) {
 	options := s.options
-	options.Session = cmp.Or(options.Session, archive.NewSession())
+	options.Session = cmp.Or(options.Session, archive.NewID())
 	if options.Archive == nil {
 		options.Archive = s.backups()
 	}

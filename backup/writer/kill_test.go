@@ -58,7 +58,7 @@ func child(dir, client, peer string, end bool) error {
 	}
 	writer, err := New(Options{
 		Archive: archive.New(places, keys), Etcd: Server(etcd.Server), Interval: 20 * time.Millisecond, SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 1 << 30,
-		DataDir: filepath.Join(dir, "data"), Session: archive.NewSession(),
+		DataDir: filepath.Join(dir, "data"), Session: archive.NewID(),
 		Schedule: func(_ string, after time.Time) time.Time { return after.Add(300 * time.Millisecond) }, Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {

@@ -145,7 +145,7 @@ func (w *Writer) compared(ctx context.Context, head archive.Head, damaged error)
 // what is beside the rows: that member's leases and users are newer.
 func (w *Writer) surpassed(head archive.Head) bool {
 	by := head.Revision() - w.options.Etcd.Revision()
-	return w.options.Reconciled && (by > 0 || by == 0 && head.Writer() != w.options.Etcd.Identity().MemberID) || w.options.SegmentsOnly && by >= 0
+	return w.options.Reconciled && (by > 0 || by == 0 && head.Newest().Member != w.options.Etcd.Identity().MemberID) || w.options.SegmentsOnly && by >= 0
 }
 
 // lags tells whether the chain has revisions that this member has not. A follower may be slow. A leader that stays so, or a member that
@@ -168,7 +168,7 @@ func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
 
 // heed notes who wrote the end of the chain.
 func (w *Writer) heed(head archive.Head) {
-	if term := head.Term(); term > w.remote.fence.term {
+	if term := head.Newest().Term; term > w.remote.fence.term {
 		w.remote.fence = fence{term: term, since: time.Now()}
 	}
 	w.remote.fence.revision = head.Revision()
@@ -440,7 +440,7 @@ func (f *found) begun(ctx context.Context) (is archive.Generation, err error) {
 		return is, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.Archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
 	}
 	if f.begins {
-		err = f.begin(ctx, there)
+		_, err = f.Archive.Found(ctx, f.manifest(there.Cluster, there.Owner), f.own.Generation)
 	}
 	var all []archive.Generation
 	if err == nil {
@@ -483,25 +483,6 @@ func (f *found) found(ctx context.Context) (archive.Cluster, error) {
 // manifest is that of a cluster, in whose place others may have founded it.
 func (f *found) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: f.Etcd.Identity().ClusterID, Created: f.Now()}
-}
-
-// begin begins the generation of etcd's data in a store that has none.
-func (f *found) begin(ctx context.Context, there archive.Cluster) error {
-	if f.own.Generation == 1 {
-		_, err := f.Archive.Found(ctx, f.manifest(there.Cluster, there.Owner))
-		return err
-	}
-	all, err := f.Archive.Generations(ctx)
-	if err != nil || len(all) > 0 {
-		return err
-	}
-	err = f.Archive.BeginGeneration(ctx, archive.Generation{
-		Number: f.own.Generation, Cluster: there.Cluster, Owner: there.Owner, Etcd: f.Etcd.Identity().ClusterID, Created: f.Now(),
-	})
-	if errors.Is(err, store.ErrExists) {
-		err = nil
-	}
-	return err
 }
 
 // ours makes sure that the generation is there, this cluster's, and the newest, and that this process may add to it.

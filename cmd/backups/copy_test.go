@@ -68,7 +68,7 @@ func TestAPlaceWithSomethingElseIsNotMixed(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	anothers := memory.New()
-	_, err := archive.New(anothers, settings.Keys).Found(t.Context(), archive.Cluster{Cluster: "another", Created: noon})
+	_, err := archive.New(anothers, settings.Keys).Found(t.Context(), archive.Cluster{Cluster: "another", Created: noon}, 1)
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
 	require.ErrorIs(t, err, ErrAnother)

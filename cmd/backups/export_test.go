@@ -158,7 +158,7 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
 	kept := settings.Archive()
-	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon.Add(time.Hour)})
+	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon.Add(time.Hour)}, 1)
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "out.db")
 	for _, target := range []archive.Target{{}, {Time: noon.Add(2 * time.Hour)}} {

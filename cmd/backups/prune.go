@@ -38,7 +38,11 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 		return Pruned{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	plan, err := retention.Look(ctx, kept, settings.Policy, time.Now(), 0)
+	history, err := kept.History(ctx) // by names alone a segment that is lost would not be missed
+	if err != nil {
+		return Pruned{}, fmt.Errorf("cannot list what is kept: %w", err)
+	}
+	plan, err := retention.Of(ctx, kept, history, settings.Policy, time.Now(), 0)
 	if err != nil {
 		return Pruned{}, err
 	}

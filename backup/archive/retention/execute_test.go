@@ -37,7 +37,9 @@ func (w *world) look(policy Policy) Plan {
 
 // lookAny is look for a plan that may be unsafe.
 func (w *world) lookAny(policy Policy) Plan {
-	plan, err := Look(context.Background(), w.archive, policy, w.now(), w.head.Position.Revision-1)
+	history, err := w.archive.History(context.Background())
+	require.NoError(w.t, err)
+	plan, err := Of(context.Background(), w.archive, history, policy, w.now(), w.head.Position.Revision-1)
 	require.NoError(w.t, err)
 	return plan
 }

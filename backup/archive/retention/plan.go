@@ -20,17 +20,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Look makes a plan of what lies in the archive now. known is a revision that the caller knows to be stored in the newest
-// generation, 0 if it knows none. The store's clock is asked only if something would go, since that creates an object.
-func Look(ctx context.Context, a *archive.Archive, policy Policy, now time.Time, known int64) (Plan, error) {
-	history, err := a.History(ctx) // by names alone a segment that is lost would not be missed
-	if err != nil {
-		return Plan{}, fmt.Errorf("cannot list what is kept: %w", err)
-	}
-	return Of(ctx, a, history, policy, now, known)
-}
-
-// Of is Look for who has just listed what lies in the archive. known was stored before that.
+// Of makes a plan of what a caller has just listed in the archive. known is a revision that was stored in the newest generation before that,
+// 0 if the caller knows none. The store's clock is asked only if something would go, since that creates an object.
 func Of(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {

@@ -2,6 +2,7 @@ package retention
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -89,17 +90,8 @@ func parseCount(text string) (int, error) {
 
 // String is the policy as ParsePolicy reads it.
 func (p Policy) String() string {
-	return fmt.Sprintf("points=%s,hourly=%d,daily=%d,weekly=%d", short(p.Points), p.Hourly, p.Daily, p.Weekly)
+	return fmt.Sprintf("points=%s,hourly=%d,daily=%d,weekly=%d", zeros.ReplaceAllString(p.Points.String(), "$1$2"), p.Hourly, p.Daily, p.Weekly)
 }
 
-// short is a duration without the zeros at its end.
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
-}
+// zeros are those at the end of a duration behind hours or minutes.
+var zeros = regexp.MustCompile(`(h)0m0s$|(m)0s$`)

@@ -16,7 +16,7 @@ import (
 // PutFull founds a cluster in an archive and keeps a full that Full makes at path, and returns where segments go on from it.
 func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) format.Start {
 	t.Helper()
-	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()})
+	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	source := Full(t, path, revision, size)
 	database, err := os.Open(path)
