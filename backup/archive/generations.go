@@ -152,7 +152,15 @@ func (r *Reader) newestOf(all []Generation, founder, cluster string) (Generation
 }
 
 // Generations returns all of them, in order. ErrNameless says that a later one has backups, or the first in a store that was founded.
-func (r *Reader) Generations(ctx context.Context) (all []Generation, err error) {
+func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
+	all, err := r.listGenerations(ctx)
+	if errors.Is(err, errUnlisted) { // or begun meanwhile
+		return r.listGenerations(ctx)
+	}
+	return all, err
+}
+
+func (r *Reader) listGenerations(ctx context.Context) (all []Generation, err error) {
 	for number, nameless := 0, 0; ; {
 		if number, err = r.generationAfter(ctx, number); err != nil || number == 0 {
 			return all, cmp.Or(err, r.checkNames(ctx, all, nameless), r.checkListing(ctx, all))
@@ -193,8 +201,11 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	return r.named(generationName(nameless), why)
 }
 
-// checkListing is a store.ErrUnavailable if the generation after the last one is there all the same: its listing lacks it, and nothing is
-// begun on the strength of that.
+// errUnlisted says that something is there which a listing lacks.
+var errUnlisted = errors.New("which is there")
+
+// checkListing is an errUnlisted, and a store.ErrUnavailable, if the generation after the last one is there all the same: nothing is begun
+// on the strength of such a listing.
 func (r *Reader) checkListing(ctx context.Context, all []Generation) error {
 	next := 1
 	if len(all) > 0 {
@@ -205,7 +216,7 @@ func (r *Reader) checkListing(ctx context.Context, all []Generation) error {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
 	case err == nil || NotVerified(err):
-		return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, which is there", generationName(next))}
+		return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(next), errUnlisted)}
 	default:
 		return err
 	}

@@ -55,6 +55,18 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 	}
 }
 
+func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
+	w := begin(t, &format.Keys{})
+	listings := 0
+	all, err := w.through(&stale{Store: w.store, after: func() {
+		if listings++; listings == 2 { // behind the first generation there was none
+			require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
+		}
+	}}).Generations(w.ctx)
+	require.NoError(t, err)
+	assert.Len(t, all, 2)
+}
+
 func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"
