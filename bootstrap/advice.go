@@ -10,7 +10,7 @@ import (
 	"strings"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"etcd-wrapper/internal/disk"
 )
 
 // Advised adds to an error of the operating system what a person needs to mend it: how full a disk is, as whom this
@@ -66,13 +66,11 @@ func is(err error, number syscall.Errno) bool {
 
 // room says how full a disk is, as the beginning of a list; empty if that cannot be found out.
 func room(dir string) string {
-	var disk unix.Statfs_t
-	if dir == "" || unix.Statfs(dir, &disk) != nil {
+	left, size, err := disk.Space(dir)
+	if err != nil {
 		return ""
 	}
-	const mebibyte = 1 << 20
-	size := uint64(disk.Bsize) //nolint:gosec // no file system has blocks of negative size
-	return fmt.Sprintf("%s has %d MiB free of %d MiB; ", dir, disk.Bavail*size/mebibyte, disk.Blocks*size/mebibyte)
+	return fmt.Sprintf("%s has %d MiB free of %d MiB; ", dir, left>>20, size>>20)
 }
 
 // pathOf is the file that an error is about, empty if it names none.

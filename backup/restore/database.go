@@ -19,7 +19,6 @@ import (
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/server/v3/storage/schema"
-	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
@@ -337,12 +336,11 @@ const (
 // CheckRoom is an ErrNoRoom with both numbers if the volume has less than is needed. A volume that does not say how much
 // it has is tried.
 func CheckRoom(dir string, source Source, options Options) error {
-	var disk unix.Statfs_t
-	if unix.Statfs(dir, &disk) != nil {
+	free, _, err := disk.Space(dir)
+	if err != nil {
 		return nil
 	}
 	needed := source.DatabaseBytes + source.RowBytes*rowOverhead + options.Beside + spare
-	free := int64(disk.Bavail) * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
 	if free < needed {
 		return fmt.Errorf("%w on the volume of %s: %d MiB are needed and %d MiB are free", ErrNoRoom, dir, (needed+1<<20-1)>>20, free>>20)
 	}

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/internal/disk"
 )
@@ -38,7 +36,7 @@ type Spool struct {
 	dir     string
 	limit   int64
 	keys    *format.Keys
-	free    func(dir string) (int64, error)
+	space   func(dir string) (left, size int64, err error)
 	sync    func(dir string) error
 	entries []Spooled // in order; at most the first is stored
 }
@@ -51,7 +49,7 @@ const (
 // OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
 // at most limit bytes of segments that wait. What cannot be read is preserved; torn, which says why, is for people.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
-	s = &Spool{dir: dir, limit: limit, keys: keys, free: freeBytes, sync: disk.SyncDirectory}
+	s = &Spool{dir: dir, limit: limit, keys: keys, space: disk.Space, sync: disk.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
 		return nil, nil, fmt.Errorf("cannot clear the spool: %w", err)
 	}
@@ -134,9 +132,9 @@ func (s *Spool) room(size int64) error {
 
 // Room says whether the volume has so many bytes beside what etcd needs.
 func (s *Spool) Room(size int64) error {
-	left, err := s.free(s.dir)
+	left, _, err := s.space(s.dir)
 	if err != nil {
-		return fmt.Errorf("cannot look at the volume of the spool: %w", err)
+		return err
 	}
 	if left-size < SpoolReserve {
 		return fmt.Errorf("%w: the volume has %d MiB left, and %d MiB are kept for etcd: enlarge it, or remove what etcd does not need from it", ErrSpoolFull, left>>20, int64(SpoolReserve)>>20)
@@ -282,14 +280,6 @@ func (s *Spool) open(name string) (file *os.File, is Spooled, err error) {
 		return nil, is, errors.Join(err, file.Close())
 	}
 	return file, is, nil
-}
-
-func freeBytes(dir string) (int64, error) {
-	var disk unix.Statfs_t
-	if err := unix.Statfs(dir, &disk); err != nil {
-		return 0, err
-	}
-	return int64(disk.Bavail) * int64(disk.Bsize), nil //nolint:gosec,unconvert // far from overflowing; the types differ by system
 }
 
 // Newest preserves all but the newest of the segments that follow one another. The error is for people: nil if all do.

@@ -222,9 +222,9 @@ func TestTheSpoolIsFullAtItsLimitAndWhereEtcdNeedsTheVolume(t *testing.T) {
 	assert.Equal(t, []int64{5}, positions(s))
 
 	s.limit = spoolLimit
-	s.free = func(string) (int64, error) { return SpoolReserve + objects[1].Size() - 1, nil }
+	s.space = func(string) (int64, int64, error) { return SpoolReserve + objects[1].Size() - 1, 0, nil }
 	require.ErrorIs(t, s.Put(objects[1], true), ErrSpoolFull)
-	s.free = func(string) (int64, error) { return SpoolReserve + objects[1].Size(), nil }
+	s.space = func(string) (int64, int64, error) { return SpoolReserve + objects[1].Size(), 0, nil }
 	require.NoError(t, s.Put(objects[1], true))
 	require.NoError(t, s.Sync())
 }

@@ -16,7 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/tracker"
-	"golang.org/x/sys/unix"
+
+	"etcd-wrapper/internal/disk"
 )
 
 // cluster is what a Maintainer needs of etcd.
@@ -83,11 +84,11 @@ func (e embedded) dir() string { return e.Cfg.SnapDir() }
 
 // space is how many bytes are free on the volume of a directory, and how many it has; negative if that cannot be told.
 func space(dir string) (free, size int64) {
-	var disk unix.Statfs_t
-	if unix.Statfs(dir, &disk) != nil {
+	free, size, err := disk.Space(dir)
+	if err != nil {
 		return -1, -1
 	}
-	return int64(disk.Bavail) * int64(disk.Bsize), int64(disk.Blocks) * int64(disk.Bsize) //nolint:gosec,unconvert // far from overflowing; the types differ by system
+	return free, size
 }
 
 // defragment calls the server's method and not the backend's: only that keeps a snapshot from a leader, which replaces the

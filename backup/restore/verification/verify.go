@@ -11,12 +11,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/internal/steady"
 )
 
@@ -124,11 +123,8 @@ const reserveMost = 4 << 30
 
 // reserve is how many bytes of the volume are etcd's, whatever is free: a tenth of it, on a large one less.
 func reserve(dir string) int64 {
-	var disk unix.Statfs_t
-	if unix.Statfs(dir, &disk) != nil {
-		return 0
-	}
-	return min(int64(disk.Blocks)/10*int64(disk.Bsize), reserveMost) //nolint:gosec,unconvert // far from overflowing; the types differ by system
+	_, size, _ := disk.Space(dir) // 0 if that cannot be told
+	return min(size/10, reserveMost)
 }
 
 // ofCompaction is etcd's hash of a compaction, in the words of a manifest.

@@ -1,0 +1,18 @@
+package disk
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Space is how many bytes of a directory's volume are left for this process, and how many it has. The error names the directory and
+// the cause.
+func Space(dir string) (left, size int64, err error) {
+	var volume unix.Statfs_t
+	if err := unix.Statfs(dir, &volume); err != nil {
+		return 0, 0, fmt.Errorf("cannot see how much room the volume of %s has: %w", dir, err)
+	}
+	block := int64(volume.Bsize)                                           //nolint:unconvert // the types differ by system
+	return int64(volume.Bavail) * block, int64(volume.Blocks) * block, nil //nolint:gosec // far from overflowing
+}
