@@ -39,7 +39,7 @@ type Options struct {
 	// was left by a process that was killed.
 	ScratchDir string
 
-	Gate writer.Gate // nil if there is nobody to keep apart from
+	Gate writer.Gate
 	Log  zerolog.Logger
 }
 
@@ -152,6 +152,7 @@ func (b *Backups) settings(etcd writer.Etcd, of Data) writer.Options {
 	return writer.Options{
 		Archive: b.archive, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
 		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: of.Dir, Owner: of.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
+		Now: time.Now,
 	}
 }
 

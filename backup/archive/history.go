@@ -80,10 +80,8 @@ func (h *History) Newest() *Generational {
 
 // Generation returns the one of a number; nil if there is none.
 func (h *History) Generation(number int) *Generational {
-	for i := range h.Generations {
-		if h.Generations[i].Number == number {
-			return &h.Generations[i]
-		}
+	if i := slices.IndexFunc(h.Generations, func(g Generational) bool { return g.Number == number }); i >= 0 {
+		return &h.Generations[i]
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (w *Writer) mark() {
 // capture makes a segment of what is new, if it is time for one, and notes whether there is more to capture at once.
 func (w *Writer) capture() {
 	c, beats := &w.chain, w.beats()
-	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || w.spool.holds() || !c.released.IsZero() || !w.timeToCapture() {
+	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || w.spool.holds() || !c.released.IsZero() || !c.hurry && time.Since(c.captured) < w.interval() {
 		return
 	}
 	again, err := w.captureUpTo(w.revision, true, beats)
@@ -59,10 +59,6 @@ func (w *Writer) beats() bool {
 func (w *Writer) unchanged() bool {
 	applied := w.options.Etcd.AppliedIndex()
 	return w.chain.tail != nil && w.chain.tail.Position.Revision > w.revision && (w.chain.applied == applied || w.outdated(applied))
-}
-
-func (w *Writer) timeToCapture() bool {
-	return w.chain.hurry || time.Since(w.chain.captured) >= w.interval()
 }
 
 // interval is what lies between two captures.

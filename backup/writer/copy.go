@@ -77,25 +77,17 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 	}
 	defer file.Close()
 	c.sent.Store(0)
-	counted := io.TeeReader(file, (*counter)(&c.sent))
+	sending := &sending{Reader: file, sent: &c.sent, throttled: !c.sealed}
 	if c.sealed {
 		full.Database = c.database
-		full, err = to.PutSealedData(ctx, full, counted)
+		full, err = to.PutSealedData(ctx, full, sending)
 	} else {
-		full, err = to.PutData(ctx, full, &throttled{Reader: counted})
+		full, err = to.PutData(ctx, full, sending)
 	}
 	if err == nil {
 		c.there, c.thereAt = &full, time.Now()
 	}
 	return full, err
-}
-
-// counter counts what is written to it.
-type counter atomic.Int64
-
-func (c *counter) Write(p []byte) (int, error) {
-	(*atomic.Int64)(c).Add(int64(len(p)))
-	return len(p), nil
 }
 
 // While a copy of the database is on the volume, there must always be room for segments beside what etcd needs: they are small, and
@@ -135,23 +127,26 @@ const (
 	longestRest    = 20 * time.Millisecond
 )
 
-// throttled is a reader that rests as long as whoever reads has worked on each piece. Compressing a full would otherwise keep a
-// core busy for as long as it takes, which clients of etcd notice where there are few.
-type throttled struct {
+// sending is a reader that counts. Throttled, it rests as long as whoever reads has worked on each piece: compressing a full would
+// otherwise keep a core busy for as long as it takes, which clients of etcd notice where there are few.
+type sending struct {
 	io.Reader
-	since int       // bytes since the last rest
-	begun time.Time // of the work on the present piece; zero before the first one
+	sent      *atomic.Int64
+	throttled bool
+	since     int       // bytes since the last rest
+	begun     time.Time // of the work on the present piece; zero before the first one
 }
 
-func (g *throttled) Read(p []byte) (int, error) {
-	if g.since >= throttledPiece {
-		time.Sleep(min(time.Since(g.begun), longestRest))
-		g.since, g.begun = 0, time.Now()
+func (s *sending) Read(p []byte) (int, error) {
+	if s.throttled && s.since >= throttledPiece {
+		time.Sleep(min(time.Since(s.begun), longestRest))
+		s.since, s.begun = 0, time.Now()
 	}
-	if g.begun.IsZero() {
-		g.begun = time.Now()
+	if s.begun.IsZero() {
+		s.begun = time.Now()
 	}
-	n, err := g.Reader.Read(p)
-	g.since += n
+	n, err := s.Reader.Read(p)
+	s.since += n
+	s.sent.Add(int64(n))
 	return n, err
 }

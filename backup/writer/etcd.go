@@ -41,11 +41,6 @@ type Gate interface {
 	Begin(ctx context.Context, what string) (end func(), err error)
 }
 
-// unlocked is a gate that nobody else uses.
-type unlocked struct{}
-
-func (unlocked) Begin(context.Context, string) (func(), error) { return func() {}, nil }
-
 // Server is etcd's server as backups see it.
 func Server(server *etcdserver.EtcdServer) Etcd { return running{server} }
 

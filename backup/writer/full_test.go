@@ -232,7 +232,7 @@ func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				reader := &throttled{Reader: strings.NewReader(strings.Repeat("x", 4*throttledPiece))}
+				reader := &sending{Reader: strings.NewReader(strings.Repeat("x", 4*throttledPiece)), sent: &atomic.Int64{}, throttled: true}
 				piece := make([]byte, throttledPiece)
 				for range 4 {
 					_, err := io.ReadFull(reader, piece)

@@ -25,6 +25,7 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/cmd/suites/etcdtest"
 	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member/maintenance"
 )
 
 const (
@@ -87,7 +88,7 @@ func newStand(t *testing.T) *stand {
 	dir := t.TempDir()
 	s := &stand{T: t, etcd: etcdtest.Start(t, dir), store: memory.New(), log: &logtest.Lines{}}
 	s.options = Options{
-		Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never,
+		Etcd: Server(s.etcd.Server), Interval: 100 * time.Millisecond, Schedule: never, Gate: &maintenance.Gate{}, Now: time.Now,
 		SpoolDir: filepath.Join(t.TempDir(), "spool"), SpoolLimit: 1 << 30, DataDir: dir, Log: zerolog.New(s.log),
 	}
 	s.is(clusterID, 1)

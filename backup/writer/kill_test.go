@@ -24,6 +24,7 @@ import (
 	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
+	"etcd-wrapper/member/maintenance"
 )
 
 var kills = flag.Int("kills", 3, "how often a process that makes backups is killed")
@@ -58,7 +59,7 @@ func child(dir, client, peer string, end bool) error {
 	}
 	writer, err := New(Options{
 		Archive: archive.New(places, keys), Etcd: Server(etcd.Server), Interval: 20 * time.Millisecond, SpoolDir: filepath.Join(dir, "spool"), SpoolLimit: 1 << 30,
-		DataDir: filepath.Join(dir, "data"), Session: archive.NewID(),
+		DataDir: filepath.Join(dir, "data"), Session: archive.NewID(), Gate: &maintenance.Gate{}, Now: time.Now,
 		Schedule: func(_ string, after time.Time) time.Time { return after.Add(300 * time.Millisecond) }, Log: zerolog.New(os.Stderr),
 	})
 	if err != nil {

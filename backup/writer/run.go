@@ -26,12 +26,6 @@ func New(options Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if options.Now == nil {
-		options.Now = time.Now
-	}
-	if options.Gate == nil {
-		options.Gate = unlocked{}
-	}
 	w := &Writer{
 		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend),
 		spool: spool, room: spool.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),

@@ -199,12 +199,9 @@ func (g gate) Begin(ctx context.Context, what string) (func(), error) { return g
 
 func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 	s := &Writer{options: Options{Interval: time.Second, Now: time.Now}}
-	s.chain.captured = time.Now().Add(-2 * time.Second)
-	assert.True(t, s.timeToCapture())
+	assert.Equal(t, time.Second, s.interval())
 	s.trouble(aboutSegment).began = time.Now().Add(-5 * time.Second)
-	assert.False(t, s.timeToCapture(), "every segment costs a request later")
-	s.chain.captured = time.Now().Add(-slower * time.Second)
-	assert.True(t, s.timeToCapture())
+	assert.Equal(t, slower*time.Second, s.interval(), "every segment costs a request later")
 }
 
 func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {

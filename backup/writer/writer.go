@@ -56,10 +56,10 @@ type Options struct {
 	Session string
 	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
 	Former *Writer
-	// Gate is passed around the read transaction of a full snapshot; nil means that there is nobody to keep apart from.
+	// Gate is passed around the read transaction of a full snapshot.
 	Gate Gate
 	Log  zerolog.Logger
-	// Now is the wall clock; nil means time.Now.
+	// Now is the wall clock.
 	Now func() time.Time
 }
 

@@ -333,7 +333,7 @@ func BenchmarkSecond(b *testing.B) {
 	etcd.Fill(b)
 	writer, err := New(Options{
 		Archive: archive.New(memory.New(), keys), Etcd: Server(etcd.Server), Schedule: never, SpoolDir: filepath.Join(b.TempDir(), "spool"), SpoolLimit: 1 << 40,
-		DataDir: b.TempDir(), Session: archive.NewID(), Log: zerolog.Nop(),
+		DataDir: b.TempDir(), Session: archive.NewID(), Log: zerolog.Nop(), Now: time.Now,
 	})
 	require.NoError(b, err)
 	writer.core.Facts.leads = true

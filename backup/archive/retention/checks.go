@@ -39,27 +39,13 @@ func checkClocks(facts Facts) string {
 		return fmt.Sprintf("this machine's clock and the store's are %v apart; set the clock", apart.Round(time.Second))
 	}
 	for _, g := range facts.History.Generations {
-		if what, ahead := future(g, facts.Now); what != "" {
-			return fmt.Sprintf("%s of generation %d is from the future, %v from now: a clock is, or was, wrong", what, g.Number,
-				ahead.Round(time.Second))
+		for _, at := range moments(g) {
+			if ahead := at.Sub(facts.Now); ahead > skew {
+				return fmt.Sprintf("%s of generation %d is from the future, %v from now: a clock is, or was, wrong", at.of, g.Number, ahead.Round(time.Second))
+			}
 		}
 	}
 	return ""
-}
-
-// future finds what claims to be made later than now.
-func future(g archive.Generational, now time.Time) (what string, ahead time.Duration) {
-	for _, full := range g.Fulls {
-		if ahead = full.Time.Sub(now); ahead > skew {
-			return "full " + full.Name(), ahead
-		}
-	}
-	for _, at := range times(g) {
-		if ahead = at.Sub(now); ahead > skew {
-			return "something", ahead
-		}
-	}
-	return "", 0
 }
 
 // checkOrder finds revisions that claim to be older than ones before them, as long as one of the two is within points.
@@ -91,11 +77,11 @@ func checkSilence(policy Policy, facts Facts, g archive.Generational) string {
 // what everything is kept behind: before that, silence is only what has gone.
 func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
-	all := slices.DeleteFunc(times(g), func(at time.Time) bool { return at.IsZero() || at.Before(from) })
-	slices.SortFunc(all, time.Time.Compare)
+	all := slices.DeleteFunc(moments(g), func(at moment) bool { return at.IsZero() || at.Before(from) })
+	slices.SortFunc(all, byTime)
 	long := max(policy.Points, quiet)
 	for i := 1; i < len(all); i++ {
-		begin, end := all[i-1], all[i]
+		begin, end := all[i-1].Time, all[i].Time
 		if end.Sub(begin) > long && end.After(facts.Now.Add(-long)) {
 			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", ago(end, begin), end.UTC().Format(time.RFC3339))
 		}

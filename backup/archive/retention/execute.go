@@ -43,7 +43,8 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 			gone(item)
 		}
 	}
-	return done, run.results(p)
+	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // which is told of last
+	return done, run.sweep(newest+"tested/", p.ofOldTest)
 }
 
 // prove reads the fulls that the rest goes for.
@@ -86,8 +87,12 @@ type execution struct {
 func (e *execution) item(item Item) error {
 	var err error
 	switch item.Kind {
-	case Full: // its manifest first: what has none counts for nothing
-		err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
+	case Full: // what was found out about it, as nobody would know it again; then its manifest: what has none counts for nothing
+		results := archive.GenerationPrefix(item.Generation) + "verified/" + item.Name + "_"
+		err = e.sweep(results, func(string) bool { return true })
+		if err == nil {
+			err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
+		}
 	case Segments, Remains:
 		err = e.delete(item.names...)
 	case Generation:
@@ -126,29 +131,7 @@ func (e *execution) generation(prefix string) error {
 	return e.delete(slices.Concat(manifests, others, []string{prefix + "generation.json"})...)
 }
 
-// results deletes what was found out about fulls that are gone, and about revisions that are no longer promised.
-func (e *execution) results(p Plan) error {
-	generation, stays := 0, map[string]bool{}
-	for _, item := range p.Items {
-		generation = item.Generation // the newest is the last one
-		if item.Kind == Full && !item.Goes {
-			stays[item.Name] = true
-		}
-	}
-	prefix := archive.GenerationPrefix(generation)
-	return errors.Join(
-		e.sweep(prefix+"verified/", func(name string) bool { return p.ofNoFull(name, stays) }),
-		e.sweep(prefix+"tested/", p.ofOldTest))
-}
-
-// ofNoFull tells whether a result is of a full that is gone; one that is younger than the plan may be of a full that it does not
-// know.
-func (p Plan) ofNoFull(name string, stays map[string]bool) bool {
-	full, _, _ := strings.Cut(name, "_")
-	_, at, err := archive.ParseFullName(full)
-	return err == nil && at.Before(p.From) && !stays[full]
-}
-
+// ofOldTest tells whether a result is of a restore test of what is no longer promised.
 func (p Plan) ofOldTest(name string) bool {
 	text, _, _ := strings.Cut(name, ".")
 	at, err := time.Parse("20060102T150405Z", text)

@@ -140,19 +140,27 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 
 // endOf is the latest time that is known of a generation.
 func endOf(g archive.Generational) time.Time {
-	return slices.MaxFunc(append(times(g), g.Created), time.Time.Compare)
+	return slices.MaxFunc(append(moments(g), moment{Time: g.Created}), byTime).Time
 }
 
-// times are all that a generation tells about when something was the present or was written.
-func times(g archive.Generational) (all []time.Time) {
+// moment is when something was the present or was written.
+type moment struct {
+	time.Time
+	of string // that, for people
+}
+
+func byTime(a, b moment) int { return a.Compare(b.Time) }
+
+// moments are all that a generation tells of.
+func moments(g archive.Generational) (all []moment) {
 	for _, full := range g.Fulls {
-		all = append(all, full.Time, full.Stored)
+		all = append(all, moment{full.Time, "full " + full.Name()}, moment{full.Stored, "full " + full.Name()})
 	}
 	for _, object := range g.Objects {
-		all = append(all, object.Modified)
+		all = append(all, moment{object.Modified, "object " + object.Name()})
 	}
 	for _, chain := range g.Chains {
-		all = append(all, chain.End)
+		all = append(all, moment{chain.End, "a segment"})
 	}
 	return all
 }

@@ -44,9 +44,11 @@ const (
 // first of them, and ErrClosed if etcd closed its database meanwhile.
 func (r *Reader) Since(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
+	var gap error
 	held, err := r.view(func(tx backend.UnsafeReader) {
 		rows.Compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
 		if rows.Compacted >= request.From && !request.Left {
+			gap = &GapError{From: request.From, Compacted: rows.Compacted}
 			return
 		}
 		rows.read(tx, request)
@@ -60,10 +62,7 @@ func (r *Reader) Since(request Request) (Rows, error) {
 		return Rows{}, err
 	}
 	rows.Held = held
-	if rows.Compacted >= request.From && !request.Left {
-		return rows, &GapError{From: request.From, Compacted: rows.Compacted}
-	}
-	return rows, nil
+	return rows, gap
 }
 
 // read takes stride by stride. A limit on the number of rows would leave rows out: etcd then prefers those that wait for
