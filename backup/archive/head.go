@@ -48,8 +48,8 @@ func (h Head) Outdates(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last
-// of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
+// Head finds where a generation ends. It lists what was merged and the segments behind the newest full, and reads a handful of manifests.
+// Where the last of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return listed(func() (Head, error) {
 		fulls, _, err := r.listFulls(ctx, generation)

@@ -1,6 +1,6 @@
 // Package disk reads and changes small files, such as records, keys and certificates, on disks that may hang or lose power.
 // A read waits for nothing for ever: not for the other end of a pipe, nor for a mount that hangs. When a change returns nil,
-// it is on the disk. What is moved out of the way keeps a name under which it is found again.
+// it is on the disk. What is moved out of the way keeps a name under which it is found again. Space says how much room there is.
 //
 // The exit record is read and written with it. A rename or removal that the next start relies on ends with SyncDirectory.
 package disk
