@@ -19,6 +19,8 @@ import (
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
+// The decisions and the data directory are real, the store lies in memory, and no process is started. Only here a run is cut off in front of
+// each of its actions.
 func TestAValidVolumeIsLeftAlone(t *testing.T) {
 	w := usedWorld(t)
 	w.put("another key")
