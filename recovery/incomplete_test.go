@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -100,34 +99,12 @@ func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
 	assert.Equal(t, 3, strings.Count(w.log.String(), "it is looked for again"))
 }
 
-// hiding is a store that leaves out of its listings what it is told to.
-type hiding struct {
-	store.Store
-	hides func(name string) bool
-}
-
-func (h hiding) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	return func(yield func(store.Object, error) bool) {
-		for object, err := range h.Store.List(ctx, prefix, after) {
-			if !h.hides(object.Name) && !yield(object, err) {
-				return
-			}
-		}
-	}
-}
-
 func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
 	w := usedWorld(t)
 	w.put("a")
 	name := archive.SegmentName(1, w.ship().Position)
 	w.lose()
-	listings := 8 // that lack it
-	w.options.Archive = archive.New(hiding{w.store, func(listed string) bool {
-		if listed == name {
-			listings--
-		}
-		return listed == name && listings >= 0
-	}}, &format.Keys{})
+	w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Times: 8, Hides: func(listed string) bool { return listed == name }})
 	require.NoError(t, w.run())
 	w.requireKeys("a", "key")
 	assert.Contains(t, w.log.String(), "lists what leads to 2")

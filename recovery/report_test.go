@@ -177,10 +177,9 @@ func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
 func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
 	w := usedWorld(t)
 	w.lose()
-	forgets := false
-	w.options.Archive = archive.New(hiding{w.store, func(string) bool { return forgets }}, w.archive.Keys())
-	w.wait = func(context.Context, int) { forgets = false }
-	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { forgets = true; return nil })))
+	forgets := memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
+	w.wait = func(context.Context, int) { w.store.Heal() }
+	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { w.store.Inject(forgets); return nil })))
 	assert.Len(t, w.generations(), 2)
 	assert.Contains(t, w.log.String(), "its listing lacks gen/000001/generation.json, which is there")
 }

@@ -10,6 +10,7 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
+	"etcd-wrapper/backup/store/memory"
 )
 
 // Two members have begun a chain each, and only the first one goes on with its own.
@@ -113,15 +114,15 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 // A segment's name can be computed: what a listing lacks for a while is read all the same.
 func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 	w, name := holed(t)
-	lagging := w.through(&stale{Store: w.store, hides: func(n string) bool { return n == name }})
+	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
 	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: At(25)}, {Time: At(30)}} {
-		path := lagging.find(target)
+		path := w.find(target)
 		assert.NoError(t, path.PastEnd)
-		result, err := lagging.follow(path)
+		result, err := w.follow(path)
 		require.NoError(t, err, target)
 		assert.Equal(t, path.Revision, result.Revision, target)
 	}
-	assert.EqualValues(t, 30, lagging.find(archive.Target{}).Revision)
+	assert.EqualValues(t, 30, w.find(archive.Target{}).Revision)
 }
 
 // A full that lies within a segment, as where two members have cut the rows in other places, leads nowhere: the chain goes on across it.

@@ -57,12 +57,10 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 
 func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	listings := 0
-	all, err := w.through(&stale{Store: w.store, after: func() {
-		if listings++; listings == 2 { // behind the first generation there was none
-			require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
-		}
-	}}).Generations(w.ctx)
+	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() { // when behind the first there was none
+		require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
+	}})
+	all, err := w.Generations(w.ctx)
 	require.NoError(t, err)
 	assert.Len(t, all, 2)
 }
@@ -163,16 +161,15 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
 }
 
-// blind is the archive in a store that answers every request, and lists nothing for now.
-func (w *world) blind() *world {
-	return w.through(&stale{Store: w.store, hides: func(string) bool { return true }})
-}
+// blind is a store that answers every request, and lists nothing.
+var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 
 func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster}, 1)
 	require.NoError(t, err)
-	require.NoError(t, w.blind().Still(w.ctx, generation))
+	w.store.Inject(blind)
+	require.NoError(t, w.Still(w.ctx, generation))
 
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		content, _ := w.store.Content(name)
@@ -218,7 +215,8 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 // A new cluster would be begun beside all that there is.
 func TestAGenerationThatIsThereAndNotListedIsWaitedFor(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	_, err := w.blind().Generations(t.Context())
+	w.store.Inject(blind)
+	_, err := w.Generations(t.Context())
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.ErrorContains(t, err, "its listing lacks gen/000001/generation.json")
 }

@@ -1,11 +1,6 @@
 package archive_test
 
 import (
-	"context"
-	"io"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +10,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -380,36 +374,25 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 // Where merging does not go on for a day there are as many of them as the day has seconds.
 func TestASegmentIsExaminedOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
-	var read atomic.Int32
-	counting := w.through(&reading{Store: w.store, first: func() { read.Add(1) }})
-	counting.history()
-	require.EqualValues(t, 10, read.Swap(0))
+	w.restart()
+	reads := func() int { return w.store.Asked(memory.Get, "gen/000001/segment/") }
+	before := reads()
+	w.history()
+	require.Equal(t, before+10, reads())
 	w.segment(32)
 	segments := w.objects(archive.Segment)
 	require.NoError(t, w.store.Delete(w.ctx, segments[4].Name()))
-	examined := counting.history()
-	assert.LessOrEqual(t, read.Load(), int32(4), "those whose neighbour has changed, and the last one of each chain")
+	before = reads()
+	examined := w.history()
+	assert.LessOrEqual(t, reads(), before+4, "those whose neighbour has changed, and the last one of each chain")
 	assert.Equal(t, []window{{10, 18, 1, 4}}, windows(examined))
-}
-
-// reading is a store in which something happens before the first segment is read.
-type reading struct {
-	store.Store
-	first func()
-}
-
-func (r *reading) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	if strings.Contains(name, "/segment/") {
-		r.first()
-	}
-	return r.Store.Get(ctx, name, offset, length)
 }
 
 func TestWhatIsMergedWhileItIsExaminedIsNoHole(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 18, 2)...)
 	segments := w.objects(archive.Segment)
-	merging := &reading{Store: w.store, first: sync.OnceFunc(func() { w.merge(archive.Minute, segments[:3]...) })}
-	chains := w.through(merging).history().Newest().Chains
+	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Times: 1, Then: func() { w.merge(archive.Minute, segments[:3]...) }})
+	chains := w.history().Newest().Chains
 	require.Len(t, chains, 1)
 	require.NoError(t, chains[0].PastEnd)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -109,16 +108,10 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 		w.next = object.Start()
 	}
-	before := len(w.store.Calls())
+	before := w.store.Asked(memory.Get, "gen/000001/segment/")
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.NoError(t, err)
-	fetched := map[string]bool{}
-	for _, call := range w.store.Calls()[before:] {
-		if call.Op == memory.Get && strings.HasPrefix(call.Name, "gen/000001/segment/") {
-			fetched[call.Name] = true
-		}
-	}
-	assert.Len(t, fetched, 1+24-20, "the large one and those beyond 8 MiB")
+	assert.Equal(t, 1+24-20, w.store.Asked(memory.Get, "gen/000001/segment/")-before, "the large one and those beyond 8 MiB")
 }
 
 // Two chains overlap, as where two members have begun one each: what is merged would hide what begins within it.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"runtime"
 	"strings"
 	"testing"
@@ -240,31 +239,6 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 
 // revisions are those from first to last.
 func revisions(first, last int64) []int64 { return steps(first, last, 1) }
-
-// stale is a store whose listings lag: they lack the objects that it hides.
-type stale struct {
-	store.Store
-	hides func(name string) bool
-	after func()           // is called when a listing ended; may be nil
-	sizes map[string]int64 // that it lists instead of the true ones
-}
-
-func (s *stale) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	return func(yield func(store.Object, error) bool) {
-		if s.after != nil {
-			defer s.after()
-		}
-		for object, err := range s.Store.List(ctx, prefix, after) {
-			if err == nil && s.hides != nil && s.hides(object.Name) {
-				continue
-			}
-			object.Size = cmp.Or(s.sizes[object.Name], object.Size)
-			if !yield(object, err) {
-				return
-			}
-		}
-	}
-}
 
 // damage flips a bit of an object until the returned function is called.
 func (w *world) damage(name string, bit int) (repair func()) {

@@ -145,23 +145,13 @@ func TestTheLeaderWritesAndTheOthersWatch(t *testing.T) {
 	require.ErrorIs(t, c.members[1].Flush(t.Context()), ErrNotWriter, "it has nothing to bring")
 }
 
-// asked is how often the store was, by all members.
-func (c *cluster) asked(op memory.Op) (times int) {
-	for _, call := range c.store.Calls() {
-		if call.Op == op {
-			times++
-		}
-	}
-	return times
-}
-
 // A listing costs a dozen times as much as a read, and there may be a thousand members that look every ten seconds.
 func TestAMemberThatWatchesListsNothingWhileTheChainHasAll(t *testing.T) {
 	c := newCluster(t, 2)
 	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored == 2 }, "it has seen that")
-	lists, reads := c.asked(memory.List), c.asked(memory.Get)
-	require.Eventually(t, func() bool { return c.asked(memory.Get) >= reads+2 }, patience, poll, "it looks")
-	assert.Equal(t, lists, c.asked(memory.List))
+	lists, reads := c.store.Asked(memory.List, ""), c.store.Asked(memory.Get, "")
+	require.Eventually(t, func() bool { return c.store.Asked(memory.Get, "") >= reads+2 }, patience, poll, "it looks")
+	assert.Equal(t, lists, c.store.Asked(memory.List, ""))
 	stored := c.put("a", "2")
 	c.members[1].eventually(func(f Facts) bool { return f.Stored == stored }, "what comes is seen all the same")
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -310,25 +308,6 @@ func TestAFullSpoolIsSaidAndEndsTheChainOnlyWithACompaction(t *testing.T) {
 	}
 }
 
-// hiding is a store whose listings lack some objects.
-type hiding struct {
-	store.Store
-	hides atomic.Pointer[regexp.Regexp] // the names of these; nil hides none
-}
-
-func (h *hiding) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	return func(yield func(store.Object, error) bool) {
-		for object, err := range h.Store.List(ctx, prefix, after) {
-			if hides := h.hides.Load(); err == nil && hides != nil && hides.MatchString(object.Name) {
-				continue
-			}
-			if !yield(object, err) {
-				return
-			}
-		}
-	}
-}
-
 // The spool keeps the last segment that was stored: a member that has just started goes by that.
 func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 	for name, is := range map[string]struct {
@@ -341,10 +320,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 		"all behind the full, which a former process has stored": {"/(segment|minute)/", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newStand(t)
-			h := &hiding{Store: s.store}
-			s.options.Archive = archive.New(h, keys)
-			s.run()
+			s := newStand(t).run()
 			for i := range 3 {
 				s.awaitStored(s.put("a", fmt.Sprint(i)))
 			}
@@ -353,7 +329,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 				s.end()
 			}
 			s.mergeAll()
-			h.hides.Store(regexp.MustCompile(is.hidden))
+			s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(is.hidden).MatchString})
 			fulls := int64(1)
 			if is.starts {
 				fulls = 0
@@ -366,7 +342,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 			last := s.put("a", "meanwhile")
 			s.BeforeCompaction(t.Context())
 			s.compact(last)
-			h.hides.Store(nil)
+			s.store.Heal()
 			s.awaitStored(last)
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireChains(1)
@@ -381,11 +357,11 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 	s.end()
 	generation, head := s.newest()
 	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {
+		s.store.Heal()
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
 		s.lay(object)
-		h := &hiding{Store: s.store}
-		h.hides.Store(regexp.MustCompile(object.Position.String()))
-		seen, err := found{Options: Options{Archive: archive.New(h, keys)}, generation: generation, last: object.Position}.find(t.Context())
+		s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(object.Position.String()).MatchString})
+		seen, err := found{Options: Options{Archive: s.backups()}, generation: generation, last: object.Position}.find(t.Context())
 		if gone {
 			require.NoError(t, err)
 			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")

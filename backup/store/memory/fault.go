@@ -42,6 +42,9 @@ type Fault struct {
 	Delay     time.Duration // the answer comes late
 	Cut       int64         // Get: after so many bytes, not 0, the connection is lost
 	Overwrite bool          // Put: create-if-absent is ignored
+
+	Hides func(name string) bool // List: which objects are left out
+	Then  func()                 // Get and List: is called once there is an answer; to this everything is as it was
 }
 
 // Inject adds faults.
@@ -68,6 +71,16 @@ func (s *Store) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Call(nil), s.calls...)
+}
+
+// Asked is how often it was asked so far: by an operation, for names, or prefixes of listings, that begin so.
+func (s *Store) Asked(op Op, prefix string) (times int) {
+	for _, call := range s.Calls() {
+		if (op == Any || op == call.Op) && strings.HasPrefix(call.Name, prefix) {
+			times++
+		}
+	}
+	return times
 }
 
 // begin notes a call and uses a fault up.
@@ -123,6 +136,16 @@ func (f *Fault) happen(ctx context.Context) error {
 		}
 	}
 	return f.Err
+}
+
+// hides tells whether a listing leaves an object out.
+func (f *Fault) hides(name string) bool { return f.Hides != nil && f.Hides(name) }
+
+// answered ends a call.
+func (f *Fault) answered() {
+	if f.Then != nil {
+		f.Then()
+	}
 }
 
 func (f *Fault) cut(content io.Reader) io.Reader {

@@ -77,6 +77,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return nil, err
 	}
 	fault := s.begin(Get, name)
+	defer fault.answered()
 	if err := fault.before(ctx); err != nil {
 		return nil, s.failed("cannot read "+name, err)
 	}
@@ -99,7 +100,9 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 		return store.Failed(err)
 	}
 	return func(yield func(store.Object, error) bool) {
-		if err := s.begin(List, prefix).before(ctx); err != nil {
+		fault := s.begin(List, prefix)
+		defer fault.answered()
+		if err := fault.before(ctx); err != nil {
 			yield(store.Object{}, s.failed("cannot list", err))
 			return
 		}
@@ -108,7 +111,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 				yield(store.Object{}, context.Cause(ctx))
 				return
 			}
-			if !yield(object, nil) {
+			if !fault.hides(object.Name) && !yield(object, nil) {
 				return
 			}
 		}
