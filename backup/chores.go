@@ -398,7 +398,8 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	} else {
 		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: a restore test has failed; a new full is made, and nothing is deleted")
 	}
-	err = c.list(ctx) // first of all: a full may take long
+	c.listing.at = time.Time{} // it lacks the result
+	err = c.list(ctx)          // first of all: a full may take long
 	if result.Outcome == archive.Verified {
 		return err
 	}

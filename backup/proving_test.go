@@ -104,6 +104,19 @@ func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testin
 	require.NoError(t, s.End(soon(t)))
 }
 
+// What was listed before does not have it, and would be good for a minute.
+func TestAResultThatIsNotListedAtOnceKeepsNothingInDoubt(t *testing.T) {
+	in := memory.New()
+	s := newSubjectIn(t, in, archive.Verified)
+	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/verified/", Times: 1, Then: func() {
+		in.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/verified/", Times: 1, Err: memory.ErrDenied})
+	}})
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it cannot be read")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Result != nil }, "it is over")
+	require.NoError(t, s.End(soon(t)))
+}
+
 func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.NewKeys(t).Recipients}))
