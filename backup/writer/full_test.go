@@ -17,7 +17,6 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/internal/disk"
 	shared "etcd-wrapper/member/maintenance"
@@ -153,31 +152,12 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	})
 }
 
-// guarded makes every request wait until no read transaction of etcd's is open, and fails the test if one waits for it.
-type guarded struct {
-	store.Store
-	t      *testing.T
-	writer func() *Writer
-	full   atomic.Int32 // requests of fulls
-	others atomic.Int32
-}
-
-func (g *guarded) Put(ctx context.Context, name string, content io.Reader) error {
-	if strings.Contains(name, "/full/") {
-		g.full.Add(1)
-	} else {
-		g.others.Add(1)
-	}
-	// A capture may be at work beside the request; none may wait for it.
-	assert.Eventually(g.t, func() bool { return g.writer().reader.Open() == 0 }, patience, poll, name)
-	return g.Store.Put(ctx, name, content)
-}
-
 func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 	s := newStand(t)
-	g := &guarded{Store: s.store, t: t, writer: func() *Writer { return s.Writer }}
-	s.options.Archive = archive.New(g, keys)
 	s.options.Interval = 0
+	s.store.Inject(memory.Fault{Op: memory.Put, Then: func() { // a capture may be at work beside the request; none waits for that
+		assert.Eventually(t, func() bool { return s.reader.Open() == 0 }, patience, poll)
+	}})
 	s.run()
 	for i := range 10 {
 		for range 20 {
@@ -186,8 +166,9 @@ func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 		s.awaitStored(s.etcd.Revision())
 		s.full()
 	}
-	assert.EqualValues(t, 22, g.full.Load())
-	assert.Greater(t, g.others.Load(), int32(10))
+	fulls := s.store.Asked(memory.Put, "gen/000001/full/")
+	assert.Equal(t, 22, fulls)
+	assert.Greater(t, s.store.Asked(memory.Put, "")-fulls, 10)
 }
 
 func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {

@@ -2,7 +2,6 @@ package writer
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"testing"
@@ -188,22 +187,13 @@ func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s.requireUsers(2)
 }
 
-// leaking is a store that loses what is read.
-type leaking struct{ store.Store }
-
-func (l leaking) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	content, err := l.Store.Get(ctx, name, offset, length)
-	if err == nil && name == "gen/000001/generation.json" {
-		err = l.Delete(ctx, name)
-	}
-	return content, err
-}
-
 func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
-	s, kept := newStand(t), memory.New()
-	s.founded(kept, "c1")
+	s := newStand(t)
+	s.founded(s.store, "c1")
+	const name = "gen/000001/generation.json"
+	s.store.Inject(memory.Fault{Op: memory.Get, Prefix: name, Then: func() { assert.NoError(t, s.store.Delete(t.Context(), name)) }})
 	for _, begins := range []bool{false, true} {
-		options := Options{Archive: archive.New(leaking{kept}, keys), Etcd: s.options.Etcd, Now: time.Now}
+		options := Options{Archive: s.backups(), Etcd: s.options.Etcd, Now: time.Now}
 		_, err := found{Options: options, own: archive.Identity{Cluster: "c1", Generation: 1}, begins: begins}.find(t.Context())
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}

@@ -44,7 +44,7 @@ type Fault struct {
 	Overwrite bool          // Put: create-if-absent is ignored
 
 	Hides func(name string) bool // List: which objects are left out
-	Then  func()                 // Get and List: is called once there is an answer; to this everything is as it was
+	Then  func()                 // of Put, Get and List: is called once there is an answer; to that everything is as it was
 }
 
 // Inject adds faults.

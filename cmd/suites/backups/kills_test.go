@@ -180,6 +180,9 @@ func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand
 	if err != nil {
 		return
 	}
+	if random.IntN(100) == 0 {
+		_, _ = etcd.Compact(ctx, reply.Header.Revision) // which another writer may have done beyond it
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.known[key] = value
