@@ -244,6 +244,7 @@ func (c *chores) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
 	c.backups.kept.Store(&kept)
+	c.note("list", nil, 0) // whoever has asked for it
 	return nil
 }
 

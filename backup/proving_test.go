@@ -117,6 +117,17 @@ func TestAResultThatIsNotListedAtOnceKeepsNothingInDoubt(t *testing.T) {
 	require.NoError(t, s.End(soon(t)))
 }
 
+// What comes behind it lists for itself, and the next listing is an hour off.
+func TestAListingThatFailedIsNoTroubleOnceAnotherOneDidNot(t *testing.T) {
+	in := memory.New()
+	s := newSubjectIn(t, in, archive.Verified)
+	in.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/tested/", Times: 1, Err: memory.ErrDenied})
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a full that was restored to test it")
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "nothing is wrong any more")
+	require.NoError(t, s.End(soon(t)))
+}
+
 func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.NewKeys(t).Recipients}))
