@@ -244,7 +244,7 @@ func (c *chores) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
 	c.backups.kept.Store(&kept)
-	c.note("list", nil, 0) // whoever has asked for it
+	c.note("list", nil, 0) // also where another chore needed it
 	return nil
 }
 
@@ -399,13 +399,15 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	} else {
 		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: a restore test has failed; a new full is made, and nothing is deleted")
 	}
-	c.listing.at = time.Time{} // it lacks the result
-	err = c.list(ctx)          // first of all: a full may take long
-	if result.Outcome == archive.Verified {
-		return err
+	c.listing.at, c.due["list"] = time.Time{}, time.Time{} // what was listed before lacks the result
+	if err := c.list(ctx); err != nil && ctx.Err() == nil {
+		c.note("list", err, glance) // what was tested need not be tested again for that
 	}
-	_, failed := c.replace(ctx, failedTest)
-	return errors.Join(err, failed)
+	if result.Outcome == archive.Verified {
+		return nil
+	}
+	_, err = c.replace(ctx, failedTest) // behind the listing: a full may take long
+	return err
 }
 
 // replace makes a full in the place of what could not be restored, but not one after the other.

@@ -235,22 +235,22 @@ func newIndex(segments, merged []Object, known faults) *index {
 
 func byStart(a, b Object) int { return a.Start.Compare(b.Start) }
 
-// list lists what holds segments in a generation: segments from a position on, and all that was merged.
-func (r *Reader) list(ctx context.Context, generation int, from format.Position) (*index, error) {
+// list lists what holds segments in a generation: segments from one position on, and what was merged from another one on.
+func (r *Reader) list(ctx context.Context, generation int, from, merged format.Position) (*index, error) {
 	var of [3][]Object
 	var err error
 	for i, level := range []Level{Segment, Minute, Hour} { // in the order in which they come and go: nothing is missed
 		if of[i], err = r.Objects(ctx, generation, level, from); err != nil {
 			return nil, err
 		}
-		from = format.Position{}
+		from = merged
 	}
 	return newIndex(of[0], slices.Concat(of[1], of[2]), nil), nil
 }
 
 // indexed lists everything that holds segments in a generation.
 func (r *Reader) indexed(ctx context.Context, generation int) (*index, error) {
-	x, err := r.list(ctx, generation, format.Position{})
+	x, err := r.list(ctx, generation, format.Position{}, format.Position{})
 	if err != nil {
 		return nil, err
 	}

@@ -276,11 +276,7 @@ func (f faults) of(object string) error {
 	return f.first(func(o *Fault) bool { return o.Object == object })
 }
 
-// at is what is wrong at a position; nil if nothing is known.
-func (f faults) at(position format.Position) error {
-	return f.first(func(o *Fault) bool { return o.From == position })
-}
-
+// first is what is wrong with the first of them that fits; nil if none does.
 func (f faults) first(fits func(*Fault) bool) error {
 	if i := slices.IndexFunc(f, fits); i >= 0 {
 		return f[i].Err

@@ -45,9 +45,9 @@ const (
 	generationKind = "generation"
 )
 
-// Found writes the cluster manifest and the generation of a number, unless the store has them or a later one, and returns the cluster's
-// newest generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called by
-// several members at once.
+// Found writes the cluster manifest, unless there is one, and the generation of a number, unless there is any, and returns the cluster's
+// newest generation. ErrForeign says that the store is another cluster's; then nothing was written. It may be repeated, and called
+// by several members at once.
 func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Generation, error) {
 	there, err := w.FoundCluster(ctx, cluster)
 	if err != nil {
@@ -58,7 +58,8 @@ func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Genera
 	if begins && there.Cluster == cluster.Cluster {
 		err = w.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
-			all, err = w.reader.Generations(ctx)
+			all = make([]Generation, 1)
+			all[0], err = w.reader.generation(ctx, number) // whether or not it is listed yet
 		}
 	}
 	if err != nil {

@@ -65,6 +65,14 @@ func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
 	assert.Len(t, all, 2)
 }
 
+func TestAGenerationThatIsBegunAndNotListedYetIsTheOneThatWasFounded(t *testing.T) {
+	s := memory.New()
+	s.Inject(blind)
+	generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 3)
+	require.NoError(t, err)
+	assert.Equal(t, 3, generation.Number)
+}
+
 func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
 const listings = 5 // in a row at most
+
+// longest is more than a segment or a merged object covers, by the time of fulls.
+const longest = 2 * time.Hour
 
 // Head is where a generation stands: what the next segment goes on from.
 type Head struct {
@@ -48,8 +52,8 @@ func (h Head) Outdates(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds where a generation ends. It lists what was merged and the segments behind the newest full, and reads a handful of manifests.
-// Where the last of them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
+// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last of
+// them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return listed(func() (Head, error) {
 		fulls, _, err := r.listFulls(ctx, generation)
@@ -91,7 +95,7 @@ func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	if err := r.lastBelieved(ctx, &head); err != nil {
+	if err := r.lastBelieved(ctx, &head, fulls); err != nil {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
@@ -114,9 +118,14 @@ func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (
 
 // lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed. Where there is none, a segment
 // of the chain before a full that begins another one may go on across it.
-func (r *Reader) lastBelieved(ctx context.Context, head *Head) error {
-	full := *head.Full
-	x, err := r.list(ctx, full.Generation, full.Next)
+func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull) error {
+	full, from := *head.Full, format.Position{} // where what reaches beyond the full begins at the earliest
+	for _, older := range fulls {
+		if older.Revision < full.Revision && full.Time.Sub(older.Time) >= longest {
+			from.Revision = older.Revision
+		}
+	}
+	x, err := r.list(ctx, full.Generation, full.Next, from)
 	if err != nil {
 		return err
 	}
@@ -143,7 +152,7 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head) error {
 	if !full.BeginsChain() {
 		return nil
 	}
-	segments, err := r.Objects(ctx, full.Generation, Segment, format.Position{})
+	segments, err := r.Objects(ctx, full.Generation, Segment, from)
 	if err != nil {
 		return err
 	}

@@ -7,8 +7,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
@@ -251,17 +252,12 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Kep
 
 // each does something for 0 to n-1, several at once, and returns the first of the errors.
 func each(n int, do func(int) error) error {
-	var group sync.WaitGroup
-	places, errs := make(chan struct{}, readers), make([]error, n)
+	var group errgroup.Group
+	group.SetLimit(readers)
 	for i := range n {
-		places <- struct{}{}
-		group.Go(func() {
-			errs[i] = do(i)
-			<-places
-		})
+		group.Go(func() error { return do(i) })
 	}
-	group.Wait()
-	return cmp.Or(errs...)
+	return group.Wait()
 }
 
 // reported is the last revision of the generation that names tell of.
@@ -283,7 +279,7 @@ func (g Generational) reported() (last int64) {
 func (g Generational) lookBehind() {
 	for i := range g.Chains {
 		chain := &g.Chains[i]
-		chain.PastEnd = cmp.Or(chain.Unverified, chain.index.faults.at(chain.end), chain.hole(chain.index.all()))
+		chain.PastEnd = cmp.Or(chain.Unverified, chain.index.faults.first(func(f *Fault) bool { return f.From == chain.end }), chain.hole(chain.index.all()))
 		if i == len(g.Chains)-1 {
 			chain.PastEnd = g.pastEnd(*chain)
 		}
@@ -363,7 +359,7 @@ type seen struct {
 }
 
 // mostSeen is of how many objects it is remembered. Of more it is read each time.
-const mostSeen = 1 << 16
+const mostSeen = 1 << 15
 
 // listed is all that a listing tells of an object.
 func (o Object) listed() string {

@@ -391,8 +391,13 @@ func TestASegmentIsExaminedOnce(t *testing.T) {
 func TestWhatIsMergedWhileItIsExaminedIsNoHole(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 18, 2)...)
 	segments := w.objects(archive.Segment)
-	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Times: 1, Then: func() { w.merge(archive.Minute, segments[:3]...) }})
+	merged := false
+	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Times: 1, Then: func() {
+		w.merge(archive.Minute, segments[:3]...)
+		merged = true
+	}})
 	chains := w.history().Newest().Chains
+	require.True(t, merged)
 	require.Len(t, chains, 1)
 	require.NoError(t, chains[0].PastEnd)
 }

@@ -50,7 +50,7 @@ func (w *Writer) late(ctx context.Context, generation int, position format.Posit
 
 // held tells whether a merged object that can be believed holds what begins at a position.
 func (r *Reader) held(ctx context.Context, generation int, position format.Position) (bool, error) {
-	x, err := r.list(ctx, generation, position)
+	x, err := r.list(ctx, generation, position, format.Position{})
 	if err != nil {
 		return false, err
 	}

@@ -155,7 +155,7 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 0
-	s.store.Inject(memory.Fault{Op: memory.Put, Then: func() { // a capture may be at work beside the request; none waits for that
+	s.store.Inject(memory.Fault{Op: memory.Put, First: func() { // a capture may be at work beside the request; none waits for that
 		assert.Eventually(t, func() bool { return s.reader.Open() == 0 }, patience, poll)
 	}})
 	s.run()

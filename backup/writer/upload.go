@@ -194,17 +194,11 @@ func (w *Writer) reserve(ctx context.Context) {
 	}
 	w.job(ctx, reservePatience, func(ctx context.Context) func() {
 		there, err := w.options.Archive.Reserved(ctx)
-		if errors.Is(err, store.ErrNotFound) {
-			err = nil
-		}
-		if err == nil && wanted.Revision-archive.Margin+archive.Renewal > there.Revision {
-			if err = w.options.Archive.Reserve(ctx, wanted); errors.Is(err, store.ErrExists) {
-				err = nil
-			}
-			there = wanted
+		if errors.Is(err, store.ErrNotFound) || err == nil && wanted.Revision-archive.Margin+archive.Renewal > there.Revision {
+			there, err = wanted, w.options.Archive.Reserve(ctx, wanted)
 		}
 		return func() {
-			if r.running = false; err != nil {
+			if r.running = false; err != nil && !errors.Is(err, store.ErrExists) {
 				r.after = time.Now().Add(w.failed(aboutReservation, "cannot reserve revisions for after a restore", err))
 				return
 			}

@@ -44,7 +44,8 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 		}
 	}
 	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // which is told of last
-	return done, run.sweep(newest+"tested/", p.ofOldTest)
+	ofNone := func(name string) bool { return run.ofNoFull(name, p) }
+	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
 }
 
 // prove reads the fulls that the rest goes for.
@@ -82,16 +83,16 @@ type execution struct {
 	ctx   context.Context
 	store store.Store
 	done  *Done
+	fulls []string // that are gone
 }
 
 func (e *execution) item(item Item) error {
 	var err error
 	switch item.Kind {
-	case Full: // what was found out about it, as nobody would know it again; then its manifest: what has none counts for nothing
-		results := archive.GenerationPrefix(item.Generation) + "verified/" + item.Name + "_"
-		err = e.sweep(results, func(string) bool { return true })
+	case Full: // its manifest first: what has none counts for nothing
+		err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
 		if err == nil {
-			err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
+			e.fulls = append(e.fulls, item.Name)
 		}
 	case Segments, Remains:
 		err = e.delete(item.names...)
@@ -129,6 +130,15 @@ func (e *execution) generation(prefix string) error {
 		}
 	}
 	return e.delete(slices.Concat(manifests, others, []string{prefix + "generation.json"})...)
+}
+
+// ofNoFull tells whether a result is of a full that is gone, and not of one that is locked or could not be deleted: without its result
+// that would seem to be of use. One that is younger than the plan may be of a full that it does not know.
+func (e *execution) ofNoFull(name string, p Plan) bool {
+	full, _, _ := strings.Cut(name, "_")
+	_, at, err := archive.ParseFullName(full)
+	known := func(i Item) bool { return i.Kind == Full && i.Name == full }
+	return slices.Contains(e.fulls, full) || err == nil && at.Before(p.From) && !slices.ContainsFunc(p.Items, known)
 }
 
 // ofOldTest tells whether a result is of a restore test of what is no longer promised.

@@ -100,16 +100,23 @@ func TestAManifestGoesBeforeItsDataAndWhatIsNotThereNoLonger(t *testing.T) {
 func TestWhatIsLockedGoesLater(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
-	first := plan.Goes()[0]
-	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.ManifestName(1, first.Name), Err: memory.ErrLocked})
+	fulls := slices.DeleteFunc(plan.Goes(), func(i Item) bool { return i.Kind != Full }) // the first of which was never verified
+	result, other := "gen/000001/verified/"+fulls[1].Name, "gen/000001/verified/"+fulls[2].Name
+	w.store.Inject(
+		memory.Fault{Op: memory.Delete, Prefix: archive.ManifestName(1, fulls[1].Name), Err: memory.ErrLocked},
+		memory.Fault{Op: memory.Delete, Prefix: other, Err: memory.ErrLocked})
 	done, err := plan.Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Equal(t, 1, done.Locked)
 	assert.Len(t, w.names("gen/000001/full/"), 8, "with its data")
+	assert.NotEmpty(t, w.names(result), "and with what is known of it")
+	assert.NotEmpty(t, w.names(other))
 	w.store.Heal()
 	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Len(t, w.names("gen/000001/full/"), 6)
+	assert.Empty(t, w.names(result))
+	assert.Empty(t, w.names(other), "its full had gone before")
 }
 
 func TestWithoutPermissionNothingGoesAndThatIsSaid(t *testing.T) {

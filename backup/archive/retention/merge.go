@@ -243,12 +243,10 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 
 // belongs tells whether an object is of the same group as those before it.
 func belongs(object archive.Object, group []archive.Object, span time.Duration) bool {
-	last := group[len(group)-1].Modified
-	return together(last, object.Modified, span) || len(group) < few && together(last, object.Modified, spell)
-}
-
-func together(a, b time.Time, span time.Duration) bool {
-	return a.Truncate(span).Equal(b.Truncate(span))
+	if len(group) < few {
+		span = max(span, spell)
+	}
+	return group[len(group)-1].Modified.Truncate(span).Equal(object.Modified.Truncate(span))
 }
 
 // isOver tells whether the span in which something was created ended before a time.

@@ -94,8 +94,8 @@ func (w *merging) requireWhole(revisions ...int64) {
 
 func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T) {
 	w := newMerging(t)
-	for range 3 {
-		w.each(time.Hour, 6)
+	for range 5 {
+		w.each(36*time.Minute, 6)
 		w.restart()
 	}
 	last := w.last()

@@ -157,10 +157,10 @@ func moments(g archive.Generational) (all []moment) {
 		all = append(all, moment{full.Time, "full " + full.Name()}, moment{full.Stored, "full " + full.Name()})
 	}
 	for _, object := range g.Objects {
-		all = append(all, moment{object.Modified, "object " + object.Name()})
+		all = append(all, moment{object.Modified, "something"})
 	}
 	for _, chain := range g.Chains {
-		all = append(all, moment{chain.End, "a segment"})
+		all = append(all, moment{chain.End, "something"})
 	}
 	return all
 }

@@ -36,7 +36,7 @@ type Fault struct {
 	After  int    // so many calls that it could happen to are spared
 	Times  int    // how often it happens; 0 means always
 
-	Err       error         // is the answer; it may be nil with Delay, Cut or Overwrite
+	Err       error         // is the answer; it may be nil with any of the following
 	ReplyLost bool          // what was asked for is done all the same
 	Hang      bool          // no answer comes until the context ends
 	Delay     time.Duration // the answer comes late
@@ -44,7 +44,8 @@ type Fault struct {
 	Overwrite bool          // Put: create-if-absent is ignored
 
 	Hides func(name string) bool // List: which objects are left out
-	Then  func()                 // of Put, Get and List: is called once there is an answer; to that everything is as it was
+	First func()                 // Put: is called before the content is read
+	Then  func()                 // Get and List: is called once the answer is settled, which it does not change
 }
 
 // Inject adds faults.
@@ -73,7 +74,7 @@ func (s *Store) Calls() []Call {
 	return append([]Call(nil), s.calls...)
 }
 
-// Asked is how often it was asked so far: by an operation, for names, or prefixes of listings, that begin so.
+// Asked counts the calls of an operation so far whose name, or prefix of a listing, begins so.
 func (s *Store) Asked(op Op, prefix string) (times int) {
 	for _, call := range s.Calls() {
 		if (op == Any || op == call.Op) && strings.HasPrefix(call.Name, prefix) {

@@ -44,7 +44,9 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 		return err
 	}
 	fault := s.begin(Put, name)
-	defer fault.answered()
+	if fault.First != nil {
+		fault.First()
+	}
 	if err := fault.before(ctx); err != nil {
 		return s.failed("cannot create "+name, err)
 	}

@@ -180,14 +180,19 @@ func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand
 	if err != nil {
 		return
 	}
-	if random.IntN(100) == 0 {
-		_, _ = etcd.Compact(ctx, reply.Header.Revision) // which another writer may have done beyond it
+	if v.acknowledge(reply.Header.Revision, key, value) && random.IntN(100) == 0 {
+		_, _ = etcd.Compact(ctx, reply.Header.Revision) // it fails where another writer has compacted further
 	}
+}
+
+// acknowledge notes what etcd has acknowledged, and tells whether this life lasts long enough for a chain to be there that goes on.
+func (v *victim) acknowledge(revision int64, key, value string) (goesOn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.known[key] = value
 	v.count++
-	v.acked = append(v.acked, ack{reply.Header.Revision, harness.StartWatch()})
+	v.acked = append(v.acked, ack{revision, harness.StartWatch()})
+	return v.acked[0].since.Took() > within
 }
 
 // pass lets a random time pass, or the process end.
