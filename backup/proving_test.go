@@ -108,7 +108,7 @@ func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testin
 func TestAResultThatCannotBeReadAtOnceKeepsNothingInDoubt(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
-	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/verified/", Times: 1, Then: func() {
+	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/verified/", Times: 1, First: func() {
 		in.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/verified/", Times: 1, Err: memory.ErrDenied})
 	}})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
