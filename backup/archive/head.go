@@ -33,14 +33,14 @@ func (h Head) Empty() bool { return h.Full == nil }
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
 // Newest is what the end says of itself: its last segment, or as much as the full that nothing follows says; nothing if there is none.
-func (h Head) Newest() (last format.Manifest) {
+func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:
-		last = *h.Segment
+		newest = *h.Segment
 	case h.Full != nil:
-		last.Term, last.Member, last.Session = h.Full.Term, h.Full.Member, h.Full.Session
+		newest.Term, newest.Member, newest.Session = h.Full.Term, h.Full.Member, h.Full.Session
 	}
-	return last
+	return newest
 }
 
 // Ending is who goes on where the generation has ended; nil if it goes on itself.

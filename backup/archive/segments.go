@@ -238,8 +238,8 @@ func (r *Reader) apart(object Object, manifest format.Manifest) error {
 	return r.named(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
 }
 
-// written is what this process has put lately. Requests are what merging costs: a cluster that is written to all the
-// time has a segment a second.
+// written is what this process has put lately. Requests are what merging costs: a cluster that is written to all the time has a segment a
+// second.
 type written struct {
 	mu      sync.Mutex
 	objects []content // oldest first; one that was put again is there again
