@@ -151,13 +151,13 @@ func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
 			}
 			t.Parallel()
 			c := storedThree(t)
-			before := revision(c.pods[0])
+			before := c.pods[0].Revision()
 			for i, run := range c.runs {
 				run.Kill()
 				happens(c.pods[i])
 			}
 			runs := c.restart()
-			assert.Greater(t, revision(c.pods[1]), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
+			assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			for _, run := range runs {
 				run.Kill()
 			}
@@ -178,20 +178,20 @@ func TestMembersWithAutoTLSComeBackAsOthersDo(t *testing.T) {
 	c.runs[2].AwaitLine(harness.Line{"message": fates["lost"].says, "level": "warn"})
 	c.requireWhole()
 
-	before := revision(c.pods[0])
+	before := c.pods[0].Revision()
 	for i, run := range c.runs {
 		run.Kill()
 		lose(c.pods[i])
 	}
 	c.restart()
-	assert.Greater(t, revision(c.pods[1]), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
+	assert.Greater(t, c.pods[1].Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 }
 
 func TestThreeMembersGoBackTogether(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
 	c := storedThree(t)
-	to := revision(c.pods[0])
+	to := c.pods[0].Revision()
 	c.pods[1].Put("key", "a mistake")
 	for _, run := range c.runs {
 		run.StopCleanly()

@@ -56,7 +56,7 @@ func TestALostMemberOfAQuietClusterComesBack(t *testing.T) {
 			}
 			c := begin(t, pods)
 			c.quietly(6_000 + snapshots) // an etcd that is 5,000 entries behind what is committed refuses requests
-			before := revision(c.pods[0])
+			before := c.pods[0].Revision()
 			run := c.runs[2]
 			for range times {
 				run.Kill()
@@ -65,7 +65,7 @@ func TestALostMemberOfAQuietClusterComesBack(t *testing.T) {
 				c.requireWhole()
 				assert.Less(t, run.Log.Length(), 2<<20, "bytes of log")
 			}
-			assert.Equal(t, before, revision(c.pods[0]), "nobody has written")
+			assert.Equal(t, before, c.pods[0].Revision(), "nobody has written")
 		})
 	}
 }

@@ -46,16 +46,6 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// revision is etcd's.
-func revision(p *harness.Pod) int64 {
-	p.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)
-	defer cancel()
-	reply, err := p.Etcd().Get(ctx, "key")
-	require.NoError(p.T, err)
-	return reply.Header.Revision
-}
-
 // Only here the built program restores one member: its log, metrics and status say so, and watches are told to list again.
 func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	t.Parallel()
@@ -78,7 +68,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 			p := newBackedUpPod(t)
 			first := p.StartReady()
 			p.Put("key", "value")
-			before := revision(p)
+			before := p.Revision()
 			stopBackedUp(first)
 			of.happens(p)
 
@@ -90,7 +80,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 			assert.Contains(t, counted, "\netcd_wrapper_recovery_lost_revisions 0\n")
 			assert.Contains(t, counted, `etcd_wrapper_recovery_state{state="Ready"} 1`)
 			assert.Equal(t, "value", p.Get("key"))
-			assert.Greater(t, revision(p), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
+			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			assert.Len(t, preserved(p), of.asides)
 			out, _, _ := p.Begin("status").Wait()
 			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are in their place")
@@ -120,7 +110,7 @@ func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 	p := newBackedUpPod(t)
 	first := p.StartReady()
 	p.Put("key", "good")
-	to := revision(p)
+	to := p.Revision()
 	stopBackedUp(first)
 	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full is kept as of the end of its second
 	harness.Eventually(t, "that moment has come", func() bool { return time.Now().After(moment) })

@@ -80,7 +80,7 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 	c := begin(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
 	harness.Eventually(t, "the key is in the store", func() bool {
 		backup := c.runs[0].Status().Backup
-		return backup != nil && backup.Revision >= revision(c.pods[0])
+		return backup != nil && backup.Revision >= c.pods[0].Revision()
 	})
 	return c
 }

@@ -86,7 +86,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 			if of.stored {
 				harness.Eventually(t, "the key is in the store", func() bool {
 					backup := c.runs[0].Status().Backup
-					return backup != nil && backup.Revision >= revision(c.pods[0])
+					return backup != nil && backup.Revision >= c.pods[0].Revision()
 				})
 			}
 			c.runs[1].Kill()
@@ -136,7 +136,7 @@ func TestThreeMembersThatWereAllPutBackComeBackFromTheStore(t *testing.T) {
 	}
 	runs := c.restart()
 	c.pods[1].Put("later", "value")
-	later := revision(c.pods[1])
+	later := c.pods[1].Revision()
 	harness.Eventually(t, "it is in the store", func() bool {
 		for _, run := range runs {
 			if backup := run.Status().Backup; backup != nil && backup.Revision >= later {

@@ -3,7 +3,6 @@ package faults_test
 import (
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -11,11 +10,8 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// unanswered is how long a write has to wait at least that raft has dropped on its way to a leader that leaves: etcd answers
-// it when its request times out, after 7 s.
-const unanswered = 5 * time.Second
-
-// Plain etcd, and the wrapper before it had all members hold their writes back, leaves some writers without an answer.
+// Plain etcd, and the wrapper before it had all members hold their writes back, leaves some writers without an answer: raft
+// drops a write on its way to a leader that leaves, and the request fails when it times out.
 func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.T) {
 	t.Parallel()
 	pods, runs := harness.Cluster(t, 3)
@@ -40,7 +36,6 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 	for _, w := range writers {
 		assert.Empty(t, w.Failed, "no write is refused")
 	}
-	assert.Less(t, longest.Gap, unanswered)
 	nothingIsLost(t, clientOfAll(t, pods), writers)
 }
 

@@ -39,6 +39,16 @@ func (p *Pod) TryPut(key, value string, within time.Duration) error {
 	return err
 }
 
+// Revision is the newest that etcd has.
+func (p *Pod) Revision() int64 {
+	p.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	reply, err := p.Etcd().Get(ctx, "any")
+	require.NoError(p.T, err)
+	return reply.Header.Revision
+}
+
 // Get returns the value of a key that is there.
 func (p *Pod) Get(key string) string {
 	p.T.Helper()

@@ -178,7 +178,7 @@ func (p *Pod) begin(cmd *exec.Cmd) *Command {
 	require.NoError(p.T, err)
 	defer out.Close() // the command has it, too
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
-	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
+	c.cmd.Env = p.environment(append(slices.Clone(p.Env), "ETCDCTL_COMMAND_TIMEOUT="+Patience.String(),
 		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
 	c.cmd.Stdout, c.cmd.Stderr = out, &c.log
 	require.NoError(p.T, c.cmd.Start())

@@ -16,7 +16,8 @@ func leaveWaiting(p *harness.Pod, d depot) {
 	p.T.Helper()
 	run := p.StartReady()
 	p.Put("key", "in the store")
-	stored := func() bool { b := run.Status().Backup; return b != nil && b.Revision > 1 && b.BehindRevisions == 0 }
+	newest := p.Revision()
+	stored := func() bool { b := run.Status().Backup; return b != nil && b.Revision >= newest && b.BehindRevisions == 0 }
 	harness.Eventually(p.T, "it is stored", stored)
 	d.away()
 	before := run.Status().Backup.SpoolBytes
