@@ -17,7 +17,10 @@ func leaveWaiting(p *harness.Pod, d depot) {
 	run := p.StartReady()
 	p.Put("key", "in the store")
 	newest := p.Revision()
-	stored := func() bool { b := run.Status().Backup; return b != nil && b.Revision >= newest && b.BehindRevisions == 0 }
+	stored := func() bool {
+		b := run.Status().Backup
+		return b != nil && b.Revision >= newest && b.BehindRevisions == 0
+	}
 	harness.Eventually(p.T, "it is stored", stored)
 	d.away()
 	before := run.Status().Backup.SpoolBytes
