@@ -16,7 +16,7 @@ func TestWhatEtcdCompactsByItselfLeavesNoGap(t *testing.T) {
 	m := &member{Pod: harness.NewStandalonePod(t, map[string]any{"auto-compaction-retention": "1s"}), depot: newDepot(t)}
 	m.Flags = append(m.Flags, m.flag(), "--recover=never", "--backup-interval=1s")
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "in the store"))
+	run.AwaitStored(m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
 	before, last := len(m.compactions(run)), int64(0)
 	harness.Eventually(t, "etcd compacts a few times", func() bool {
@@ -24,7 +24,7 @@ func TestWhatEtcdCompactsByItselfLeavesNoGap(t *testing.T) {
 		return len(m.compactions(run)) > before+3
 	})
 	rename(t, m.mount+".away", m.mount)
-	awaitStored(run, last)
+	run.AwaitStored(last)
 	run.StopCleanly()
 	assert.Empty(t, run.Log.Containing("cannot be added to the backups before"))
 	require.Len(t, m.requireSound(t), 1, "compaction has left no gap")

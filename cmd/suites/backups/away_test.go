@@ -28,7 +28,7 @@ func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *te
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "in the store"))
+	run.AwaitStored(m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
 	first := m.write("key", "waits")
 	awaitTold(run, "it waits on the volume, and that is told", func(b facts.Backups) bool { return b.SpoolBytes > 0 && inTrouble(b) })
@@ -56,7 +56,7 @@ func TestASpoolThatIsFullEndsTheChainAndAFullBeginsAnother(t *testing.T) {
 	onlyAsAWhole(t)
 	m := newMember(t, "--backup-spool-limit=32Mi")
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "in the store"))
+	run.AwaitStored(m.write("key", "in the store"))
 	rename(t, m.mount, m.mount+".away")
 	noise := make([]byte, 1<<20) // does not get smaller by compression
 	for range 48 {
@@ -71,7 +71,7 @@ func TestASpoolThatIsFullEndsTheChainAndAFullBeginsAnother(t *testing.T) {
 	m.compact()
 	last := m.write("key", "behind the gap")
 	rename(t, m.mount+".away", m.mount)
-	awaitStored(run, last)
+	run.AwaitStored(last)
 	awaitTold(run, "it goes on", wellAgain)
 	assert.NotEmpty(t, run.Log.Containing("a full is made"), "the log says that the chain has ended")
 	run.StopCleanly()

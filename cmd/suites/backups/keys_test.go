@@ -25,7 +25,7 @@ func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
 	plain := m.Flags
 	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "sealed by ours"))
+	run.AwaitStored(m.write("key", "sealed by ours"))
 	awaitTold(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	run.StopCleanly()
 	before := files(t, m.dir)
@@ -38,7 +38,7 @@ func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
 
 	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
 	again := m.StartReady()
-	awaitStored(again, m.write("key", "with the right ones again"))
+	again.AwaitStored(m.write("key", "with the right ones again"))
 	awaitTold(again, "it goes on", wellAgain)
 	again.StopCleanly()
 	_, log, code := m.Begin("backup", "export", m.flag(), "--backup-trusted-keys="+ours.TrustedKeys, m.Dir+"/out").Wait()

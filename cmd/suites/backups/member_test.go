@@ -48,12 +48,6 @@ func awaitTold(run *harness.Run, what string, is func(facts.Backups) bool) {
 	harness.Eventually(run.T, what, func() bool { return is(told(run)) })
 }
 
-// awaitStored waits until a revision is in the store, as the process tells.
-func awaitStored(run *harness.Run, revision int64) {
-	run.T.Helper()
-	awaitTold(run, "the store has what etcd has", func(b facts.Backups) bool { return b.Revision >= revision })
-}
-
 // write puts a key and returns the revision.
 func (m *member) write(key, value string) int64 {
 	m.T.Helper()

@@ -19,7 +19,7 @@ func TestMetricsTellHowBackupsAre(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "value"))
+	run.AwaitStored(m.write("key", "value"))
 	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.Window != nil && b.LastFull != nil })
 	well := awaitMetrics(run, "trouble 0", "behind_revisions 0", "behind_seconds 0", "writer 1", "last_verification_passed 1")
 	rename(t, m.mount, m.mount+".away")

@@ -95,7 +95,7 @@ func TestABackupIsListedAndMadeAndToldOf(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "value"))
+	run.AwaitStored(m.write("key", "value"))
 	_, log, code := m.Begin("backup", "now").Wait()
 	require.Zero(t, code, log)
 	seen := m.list()
@@ -114,7 +114,7 @@ func TestWhatIsQuietCostsTheStoreNothing(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "value"))
+	run.AwaitStored(m.write("key", "value"))
 	harness.Eventually(t, "nothing of the start is left to be stored", func() bool {
 		before := len(m.generation(t).Objects)
 		waitFor(run, 1)
@@ -148,7 +148,7 @@ func TestWhatWasDoneToUsersAndLeasesComesBack(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "value")) // the full is made: what follows is in segments
+	run.AwaitStored(m.write("key", "value")) // the full is made: what follows is in segments
 	etcd, ctx := m.Etcd(), t.Context()
 	lease, err := etcd.Grant(ctx, 7200)
 	require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestATestRestoreShowsWhatAFullIsWorth(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "value"))
+	run.AwaitStored(m.write("key", "value"))
 	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerified != nil })
 	assert.True(t, told(run).LastVerified.Passed, told(run).LastVerified.Reason)
 	run.StopCleanly()

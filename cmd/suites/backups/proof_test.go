@@ -17,7 +17,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // none comes between
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "value"))
+	run.AwaitStored(m.write("key", "value"))
 	awaitTold(run, "the full is verified", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	run.StopCleanly()
 	first := m.generation(t).Fulls[0]
@@ -45,7 +45,7 @@ func TestTheFirstWriteAfterAQuietTimeIsStoredAtOnce(t *testing.T) {
 	run := m.StartReady()
 	awaitTold(run, "there is a full", func(b facts.Backups) bool { return b.LastFull != nil })
 	watch := harness.StartWatch()
-	awaitStored(run, m.write("key", "value"))
+	run.AwaitStored(m.write("key", "value"))
 	assert.Less(t, watch.Took(), time.Minute)
 	run.StopCleanly()
 }

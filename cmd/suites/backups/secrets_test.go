@@ -115,7 +115,7 @@ func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
 	m.withoutUmask()
 	there := m.found()
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "in the store"))
+	run.AwaitStored(m.write("key", "in the store"))
 	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil })
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")

@@ -44,7 +44,7 @@ func (s *story) isBackedUp() *harness.Run {
 	s.live()
 	s.then = s.write("between", "1")
 	s.at = now(s.Pod)
-	awaitStored(run, s.then)
+	run.AwaitStored(s.then)
 	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
 	return run
 }
@@ -72,7 +72,7 @@ func (s *story) isStopped(run *harness.Run) {
 func (s *story) isKilled() {
 	s.T.Helper()
 	run := s.StartReady()
-	awaitStored(run, s.write("killed", "stored"))
+	run.AwaitStored(s.write("killed", "stored"))
 	s.write("killed", "perhaps not")
 	run.Kill()
 	again := s.StartReady()
@@ -104,7 +104,7 @@ func (s *story) losesItsVolume() {
 	assert.Equal(s.T, s.latest, now(s.Pod))
 	last := s.write("after the loss", "of the volume")
 	s.latest = now(s.Pod)
-	awaitStored(run, last)
+	run.AwaitStored(last)
 	run.StopCleanly()
 	head, err := s.archive(s.T).Head(s.T.Context(), 2)
 	require.NoError(s.T, err)

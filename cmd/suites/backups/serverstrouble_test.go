@@ -61,7 +61,7 @@ func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
 		})
 		service.make(t, "bucket")
 		run.AwaitReady()
-		awaitStored(run, m.write("key", "after the wait"))
+		run.AwaitStored(m.write("key", "after the wait"))
 		run.StopCleanly()
 	})
 }
@@ -71,7 +71,7 @@ func TestServersThatAnswerSlowlyHaveEverythingWithinAStopsBudget(t *testing.T) {
 	service.make(t, "bucket")
 	m := service.member(t, "bucket", "--recover=never")
 	run := m.StartReady()
-	awaitStored(run, m.write("key", "before"))
+	run.AwaitStored(m.write("key", "before"))
 	service.proxy.Delay(2 * time.Second)
 	last := m.write("key", "just before the end")
 	run.StopCleanly()

@@ -50,10 +50,9 @@ func fragment(t *testing.T, r *process) {
 		_, err := client.Put(t.Context(), fmt.Sprintf("garbage-%d", n), part)
 		require.NoError(t, err)
 	}
-	reply, err := client.Delete(t.Context(), "garbage-", clientv3.WithPrefix())
+	_, err := client.Delete(t.Context(), "garbage-", clientv3.WithPrefix())
 	require.NoError(t, err)
-	_, err = client.Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
-	require.NoError(t, err)
+	compact(t, client)
 }
 
 func defragmentAll(t *testing.T, s *side, members []*process) {

@@ -27,7 +27,7 @@ var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full bac
 
 const (
 	fullPairs = 5               // of puts during a full, and the same without
-	fullCalms = 40              // rounds of puts, 16 s, before a pair
+	fullCalms = 40              // rounds of puts, 16 s, after a compaction, which makes them slower
 	fullLimit = 5 * time.Minute // for a full, and for its test restore
 
 	fillValue = 8000 // bytes: two rows fill four pages
@@ -52,7 +52,10 @@ func fullBackup(t *testing.T) []row {
 	drive(t, clients, put) // connects
 	var with, proving, without series
 	for n := range fullPairs {
-		compact(t, clients)
+		compact(t, clients[0])
+		for range fullCalms {
+			drive(t, clients, put)
+		}
 		longest, rounds := longestPut(t, clients, r.askForFull(t), 0)
 		with = append(with, longest)
 		proven := func() bool { return len(r.held()) >= 3+n && r.proven() }
@@ -70,17 +73,13 @@ func fullBackup(t *testing.T) []row {
 	}
 }
 
-// compact has what was put before give its room to what is put next, so that the database keeps its size. It returns when puts are
-// no longer slower for it.
-func compact(t *testing.T, clients []*clientv3.Client) {
+// compact has what was put before give its room to what is put next, so that the database keeps its size.
+func compact(t *testing.T, client *clientv3.Client) {
 	t.Helper()
-	reply, err := clients[0].Get(t.Context(), "any")
+	reply, err := client.Get(t.Context(), "any")
 	require.NoError(t, err)
-	_, err = clients[0].Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
+	_, err = client.Compact(t.Context(), reply.Header.Revision, clientv3.WithCompactPhysical())
 	require.NoError(t, err)
-	for range fullCalms {
-		drive(t, clients, put)
-	}
 }
 
 // filled leaves a volume with a database of random content, and returns how much anonymous memory an idle process takes on it, in MiB.

@@ -78,10 +78,7 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 	store := filepath.Join(t.TempDir(), "store")
 	require.NoError(t, os.Mkdir(store, 0o700))
 	c := begin(t, pods, "--backup-store=file://"+store, "--backup-interval=200ms")
-	harness.Eventually(t, "the key is in the store", func() bool {
-		backup := c.runs[0].Status().Backup
-		return backup != nil && backup.Revision >= c.pods[0].Revision()
-	})
+	c.runs[0].AwaitStored(c.pods[0].Revision())
 	return c
 }
 

@@ -84,10 +84,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 			}
 			c := begin(t, harness.StandaloneMembers(t, 2), flags...)
 			if of.stored {
-				harness.Eventually(t, "the key is in the store", func() bool {
-					backup := c.runs[0].Status().Backup
-					return backup != nil && backup.Revision >= c.pods[0].Revision()
-				})
+				c.runs[0].AwaitStored(c.pods[0].Revision())
 			}
 			c.runs[1].Kill()
 			lose(c.pods[1])

@@ -198,6 +198,15 @@ func (r *Run) Status() (document status.Document) {
 	return document
 }
 
+// AwaitStored waits until a revision is in the store, as the process tells.
+func (r *Run) AwaitStored(revision int64) {
+	r.T.Helper()
+	Eventually(r.T, "the store has what etcd has", func() bool {
+		backup := r.Status().Backup
+		return backup != nil && backup.Revision >= revision
+	})
+}
+
 // AwaitReady waits until the member may be used.
 func (r *Run) AwaitReady() {
 	r.T.Helper()

@@ -16,12 +16,7 @@ func leaveWaiting(p *harness.Pod, d depot) {
 	p.T.Helper()
 	run := p.StartReady()
 	p.Put("key", "in the store")
-	newest := p.Revision()
-	stored := func() bool {
-		b := run.Status().Backup
-		return b != nil && b.Revision >= newest && b.BehindRevisions == 0
-	}
-	harness.Eventually(p.T, "it is stored", stored)
+	run.AwaitStored(p.Revision())
 	d.away()
 	before := run.Status().Backup.SpoolBytes
 	p.Put("key", "acknowledged while the store is away")
