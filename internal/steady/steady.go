@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"time"
 )
 
 // piece is how many bytes are flushed or given back at a time.
@@ -33,7 +34,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Remove removes a file that nobody needs any more, piece by piece from its end, and at once when ctx ends.
+// Remove removes a file that nobody needs any more, piece by piece from its end, and at once when ctx ends. It rests as long as each piece
+// has taken: a disk that is told what it need not keep any more is as busy as one that is written to.
 func Remove(ctx context.Context, path string) error {
 	_ = shrink(ctx, path) // where that does not go, all goes at once
 	return os.Remove(path)
@@ -52,8 +54,13 @@ func shrink(ctx context.Context, path string) error {
 	}
 	for size := info.Size(); size > 0 && ctx.Err() == nil; {
 		size = max(size-piece, 0)
+		began := time.Now()
 		if err := errors.Join(file.Truncate(size), file.Sync()); err != nil {
 			return err
+		}
+		select {
+		case <-time.After(time.Since(began)):
+		case <-ctx.Done():
 		}
 	}
 	return nil
