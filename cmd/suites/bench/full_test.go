@@ -67,7 +67,7 @@ func fullBackup(t *testing.T) []row {
 	size := fmt.Sprintf("%.1f GB", float64(*backupMB)/1024)
 	return []row{
 		row{what: "full of " + size + ": read transaction held, ms", wrapper: r.held()}.neverMoreThan(2000, "ms"),
-		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: without, wrapper: with}.timesAtMost(2, "without"),
+		row{what: "longest put: without a full, and during one of " + size + ", ms", plain: without, wrapper: with}.timesAtMost(1.5, "without"),
 		row{what: "longest put: without, and during its test restore, ms", plain: without, wrapper: proving}.timesAtMost(2, "without"),
 		row{what: "anonymous memory, database of " + size + ": idle without backups, and most with a full, MiB", plain: idle, wrapper: peak}.costsAtMost(32, "MiB"),
 	}
