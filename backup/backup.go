@@ -63,7 +63,7 @@ type running struct {
 	data   Data
 	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
 	stop   context.CancelFunc
-	over   chan struct{}
+	over   chan struct{} // the writer has ended
 }
 
 // Unable is why no backups can be made at all for now, or why what is done beside making them is not.
@@ -127,7 +127,9 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		case <-ctx.Done():
 		}
 	})
-	all.Go(func() { newChores(b, made, r.etcd.Identity().MemberID).run(ctx) })
+	// Nobody waits for the chores, which read nothing of etcd: a test restore that was killed is gone only when its process gets a
+	// processor, and others may keep those busy for seconds.
+	go newChores(b, made, r.etcd.Identity().MemberID).run(ctx)
 	all.Wait()
 }
 
@@ -163,8 +165,8 @@ func (b *Backups) due(cluster string, after time.Time) time.Time {
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
-// End ends what goes on beside etcd, which may be closed then. The error says that something did not end within ctx; it
-// reads nothing of etcd any more.
+// End ends what goes on beside etcd, which may be closed then. The error says that the writer did not end within ctx; it
+// reads nothing of etcd any more. A chore may end later than that.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {

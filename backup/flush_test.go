@@ -130,6 +130,20 @@ func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
+// A process that was killed ends when it gets a processor, which others may keep busy.
+func TestAStopDoesNotWaitForTheProcessOfATestRestore(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	begun, release := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	s.proof.before = func() {
+		close(begun)
+		<-release
+	}
+	s.closedBehind(t, func() { <-begun })
+	require.NoError(t, s.Flush(soon(t), s.database()))
+	require.Equal(t, int64(11), s.stored(t))
+}
+
 // In a rolling restart the others go on while a member is being closed, be it the one that wrote.
 func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *testing.T) {
 	s := newSubject(t, archive.Verified)

@@ -16,15 +16,16 @@ func bindToParent(child *exec.Cmd) {
 }
 
 const (
+	lowest        = 19      // of nice
 	threads       = 1       // IOPRIO_WHO_PROCESS, which means a thread
 	onlyWhenIdle  = 3 << 13 // IOPRIO_CLASS_IDLE
 	ownThreadsDir = "/proc/self/task"
 )
 
-// Yield leaves processor and disk to everybody else, for good: this process has what they leave. The lowest niceness would not do, since
-// Linux takes a processor on which a nice process runs for a busy one, and may have two threads of etcd share the other for a tenth of a
-// second. Linux knows priorities of threads, and new ones have that of the thread that starts them, so it is for the beginning. Where it is
-// not permitted nothing changes: that shows in the machine's load.
+// Yield gives this process the lowest niceness and an idle disk, for good. SCHED_IDLE would not do: where others keep the processors busy, such a
+// process does not even end for seconds after it was killed, and what etcd has to write waits for the locks that it holds in the kernel.
+// Linux knows priorities of threads, and new ones have that of the thread that starts them, so it is for the beginning. Where it is not
+// permitted nothing changes: that shows in the machine's load.
 func Yield() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {
@@ -32,7 +33,7 @@ func Yield() {
 		if err != nil {
 			continue
 		}
-		_ = unix.SchedSetAttr(thread, &unix.SchedAttr{Policy: unix.SCHED_IDLE}, 0)
+		_ = unix.Setpriority(unix.PRIO_PROCESS, thread, lowest)
 		_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, threads, uintptr(thread), onlyWhenIdle)
 	}
 }
