@@ -254,6 +254,11 @@ func took(t *testing.T, client *clientv3.Client) time.Duration {
 	return time.Since(began)
 }
 
+// held is how often a member has held its writes back.
+func (b *bench) held() int {
+	return strings.Count(b.log.String(), "writes were held back while leadership moved")
+}
+
 // What a member sends to a leader that is giving its leadership away is dropped in silence, and its client waits for 7 s.
 func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 	t.Parallel()
@@ -267,8 +272,10 @@ func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 	grant(t, members[2], reservedID(handoverKind, 7, leads))
 	require.Eventually(t, func() bool { return took(t, client) > 700*time.Millisecond }, patience, time.Millisecond, "a write is held back")
 	for range 100 {
-		require.Less(t, took(t, client), 700*time.Millisecond, "but not for longer, by a leader that stays, however long the lease lasts")
+		took(t, client)
 	}
+	require.Eventually(t, func() bool { return members[1].held() > 0 }, patience, tick)
+	assert.Equal(t, 1, members[1].held(), "but not for longer, by a leader that stays, however long the lease lasts")
 	for _, b := range members {
 		assert.True(t, <-confirmed, "member %s has said that it does", b.ID())
 	}
@@ -285,8 +292,9 @@ func TestAnAnnouncementThatDoesNotNameTheLeaderHoldsNobodyBack(t *testing.T) {
 	}
 	client := members[1].client(t)
 	for range 20 {
-		require.Less(t, took(t, client), 700*time.Millisecond)
+		took(t, client)
 	}
+	assert.Zero(t, members[1].held())
 }
 
 func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	askTimeout = time.Second // for a reply to begin
-	maxEvent   = 4 << 20     // bytes of the largest event that is read
+	askTimeout = 5 * time.Second // for a reply to begin: a machine may be busy
+	maxEvent   = 4 << 20         // bytes of the largest event that is read
 )
 
 // ErrNoAnswer says that no wrapper answered on the port.
@@ -42,7 +42,7 @@ func NewClient(port uint16) *Client {
 }
 
 // Fetch returns the document as it is now, fit for a terminal, even if another program answers on the port. The error is ErrNoAnswer,
-// wrapped, if nobody answers within 1 s.
+// wrapped, if nobody answers within 5 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
@@ -98,7 +98,7 @@ func (r RefusalError) Error() string { return string(r) }
 const maxRefusal = 4 << 10
 
 // Defragment asks for a defragmentation and returns once that is promised; the document shows its progress. The error is a
-// RefusalError if it cannot be now, or ErrNoAnswer, wrapped, if nobody answers within 1 s.
+// RefusalError if it cannot be now, or ErrNoAnswer, wrapped, if nobody answers within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.send(ctx, http.MethodPost, "/defrag")
 	if err != nil {

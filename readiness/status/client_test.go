@@ -30,8 +30,8 @@ func TestTheClientDoesNotWaitForWhoeverSaysNothing(t *testing.T) {
 	began := time.Now()
 	_, err = status.NewClient(uint16(silent.Addr().(*net.TCPAddr).Port)).Fetch(t.Context())
 	require.ErrorIs(t, err, status.ErrNoAnswer)
-	require.ErrorContains(t, err, "within 1s")
-	require.Less(t, time.Since(began), 4*time.Second)
+	require.ErrorContains(t, err, "within 5s")
+	require.Less(t, time.Since(began), 20*time.Second)
 }
 
 func TestTheClientSaysThatNobodyAnswers(t *testing.T) {
