@@ -169,6 +169,9 @@ type Command struct {
 // Begin runs a command that is told where the pod's wrapper is.
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
+	if args[0] == "etcdctl" { // most of its commands read this flag before their environment
+		args = slices.Insert(slices.Clone(args), 1, "--command-timeout="+Patience.String())
+	}
 	return p.begin(exec.Command(Program, args...))
 }
 
@@ -178,7 +181,7 @@ func (p *Pod) begin(cmd *exec.Cmd) *Command {
 	require.NoError(p.T, err)
 	defer out.Close() // the command has it, too
 	c := &Command{t: p.T, cmd: cmd, out: out.Name(), ended: make(chan struct{})}
-	c.cmd.Env = p.environment(append(slices.Clone(p.Env), "ETCDCTL_COMMAND_TIMEOUT="+Patience.String(),
+	c.cmd.Env = p.environment(append(slices.Clone(p.Env),
 		"ETCD_WRAPPER_ETCD_WRAPPER_PORT="+fmt.Sprint(p.Port), "ETCD_WRAPPER_STORED_CONFIG_PATH="+p.StoredConfig())...)
 	c.cmd.Stdout, c.cmd.Stderr = out, &c.log
 	require.NoError(p.T, c.cmd.Start())
