@@ -37,6 +37,7 @@ type parts struct {
 	driver  *lifecycle.Driver // nil if there is nothing to run
 	runtime *runtime.Runtime
 	report  *report.Report
+	systemd notifier
 	outcome lifecycle.Outcome // why there is nothing to run
 	end     []func()          // in the order of the beginning
 }
@@ -79,11 +80,13 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 		Runtime: rt.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
 	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, version, podName())}
+	p.systemd = newNotifier(log, p.ready)
 	stopServer, status, err := c.serve(log, p, c.routes(p.report, counts, kept))
 	if err != nil {
+		p.systemd.end()
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer, endEvents, c.watch(log, p.report, happened)}
+	p.end = []func(){end, stopServer, endEvents, c.watch(log, p.report, happened), p.systemd.end}
 	return p
 }
 
@@ -151,7 +154,7 @@ const cutOff = "requests may be cut off before their end"
 // serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
-		Address: c.Address(), Phase: p.report.Phase, Stop: p.driver.Stop, StopFromAnywhere: c.StopFromAnywhere,
+		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop, StopFromAnywhere: c.StopFromAnywhere,
 		Defragment: p.runtime.Defragment,
 		Routes:     routes, Log: log,
 	}, p.runtime.Monitor())
@@ -177,6 +180,12 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		}
 		<-ended
 	}, exitcode.Clean, nil
+}
+
+// stop starts an orderly stop, as a signal does.
+func (p *parts) stop() {
+	p.systemd.stop()
+	p.driver.Stop()
 }
 
 // choose says how the server speaks until etcd's configuration is known.

@@ -81,9 +81,10 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	defer close(ended)
 	hurry, urge := context.WithCancel(context.Background())
 	defer urge()
-	go forward(signals, p.driver, driven, urge, ended)
+	go p.forward(signals, driven, urge, ended)
 	outcome := p.driver.Run()
 	close(driven)
+	p.systemd.stop()
 	if outcome.Status == exitcode.Clean { // the exit record is settled: what etcd took on at last may go into the store
 		p.runtime.Flush(hurry)
 	}
@@ -177,7 +178,7 @@ const echo = 20 * time.Millisecond
 
 // forward hands signals to the machine. One that comes when that has been driven to its end urges what is still done to
 // end, too.
-func forward(signals <-chan os.Signal, driver *lifecycle.Driver, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
+func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
 	var last os.Signal
 	var at time.Time
 	for {
@@ -185,7 +186,8 @@ func forward(signals <-chan os.Signal, driver *lifecycle.Driver, driven <-chan s
 		case received := <-signals:
 			number, ok := received.(syscall.Signal)
 			if ok && (received != last || time.Since(at) > echo) {
-				driver.Signal(number)
+				p.systemd.stop()
+				p.driver.Signal(number)
 				urgeAfter(driven, urge)
 			}
 			last, at = received, time.Now()

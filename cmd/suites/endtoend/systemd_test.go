@@ -1,0 +1,90 @@
+package endtoend_test
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// serviceManager is the socket on which systemd receives the messages of a service.
+type serviceManager struct {
+	t      *testing.T
+	socket *net.UnixConn
+	path   string
+}
+
+func newServiceManager(t *testing.T) *serviceManager {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // the path of a socket has at most 108 bytes
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	path := filepath.Join(dir, "socket")
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = socket.Close() })
+	return &serviceManager{t, socket, path}
+}
+
+// receive returns the next message, or an empty string if there is none within the time.
+func (m *serviceManager) receive(within time.Duration) string {
+	m.t.Helper()
+	require.NoError(m.t, m.socket.SetReadDeadline(time.Now().Add(within)))
+	message := make([]byte, 256)
+	n, err := m.socket.Read(message)
+	if err != nil {
+		require.ErrorIs(m.t, err, os.ErrDeadlineExceeded)
+	}
+	return string(message[:n])
+}
+
+func TestSystemdHearsWhenEtcdServesAndWhenItStops(t *testing.T) {
+	t.Parallel()
+	for way, ask := range stops {
+		t.Run(way, func(t *testing.T) {
+			t.Parallel()
+			manager := newServiceManager(t)
+			p := harness.NewStandalonePod(t, nil)
+			p.Env = append(p.Env, "NOTIFY_SOCKET="+manager.path)
+			run := p.Start()
+			require.Equal(t, "READY=1", manager.receive(harness.Patience))
+			assert.Equal(t, "Serving", run.Status().State)
+			release := p.HoldClose()
+			require.NoError(t, ask(run))
+			assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience))
+			harness.Eventually(t, "etcd is still being closed", func() bool { return run.Status().State == "Terminating" })
+			release()
+			assert.Zero(t, run.Exit(harness.Patience))
+			assert.Empty(t, manager.receive(time.Millisecond), "each message is sent once")
+		})
+	}
+}
+
+func TestSystemdHearsOfAStopBeforeEtcdServes(t *testing.T) {
+	t.Parallel()
+	manager := newServiceManager(t)
+	p := harness.NewPod(t)
+	p.Env = append(p.Env, "NOTIFY_SOCKET="+manager.path)
+	p.Sidecar.Takes = harness.Forever
+	run := p.Start()
+	run.AwaitState("Wait")
+	run.Signal(syscall.SIGTERM)
+	assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience), "and never READY=1")
+	assert.Zero(t, run.Exit(harness.Patience))
+}
+
+func TestAMissingServiceManagerDelaysNothing(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.Env = append(p.Env, "NOTIFY_SOCKET="+filepath.Join(p.Dir, "missing"))
+	run := p.StartReady()
+	run.AwaitLine(harness.Line{"message": "notifying systemd failed", "state": "READY=1"})
+	run.StopCleanly()
+}
