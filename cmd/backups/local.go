@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness"
+	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
@@ -72,10 +73,10 @@ type Client struct {
 
 // NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet.
 func NewClient(port uint16) *Client {
-	dialer := &net.Dialer{Timeout: askTimeout}
+	dial := status.DialLoopback(askTimeout)
 	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dialer.DialContext(ctx, network, address)
+			conn, err := dial(ctx, network, address)
 			if err != nil {
 				return nil, err
 			}

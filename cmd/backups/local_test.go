@@ -143,3 +143,18 @@ func TestOnlyThisHostMayAsk(t *testing.T) {
 func clientOf(server *httptest.Server) *Client {
 	return NewClient(uint16(server.Listener.Addr().(*net.TCPAddr).Port))
 }
+
+func TestClient_hostWithoutIPv4(t *testing.T) {
+	listener, err := net.Listen("tcp6", "[::1]:0")
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	for pattern, handler := range Routes(Flags{Store: "file:///b"}, making(nil)) {
+		mux.Handle(pattern, handler)
+	}
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: mux}}
+	server.Start()
+	t.Cleanup(server.Close)
+	flags, err := clientOf(server).Flags(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "file:///b", flags.Store)
+}

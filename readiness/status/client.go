@@ -32,10 +32,27 @@ type Client struct {
 	http *http.Client
 }
 
+// DialLoopback returns a function for http.Transport that connects to a port of 127.0.0.1 or, on a host without IPv4, of ::1.
+func DialLoopback(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: timeout}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err == nil {
+			return conn, nil
+		}
+		if _, port, split := net.SplitHostPort(address); split == nil {
+			if conn, failed := dialer.DialContext(ctx, network, net.JoinHostPort("::1", port)); failed == nil {
+				return conn, nil
+			}
+		}
+		return nil, err
+	}
+}
+
 // NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet.
 func NewClient(port uint16) *Client {
 	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: askTimeout}).DialContext,
+		DialContext:           DialLoopback(askTimeout),
 		ResponseHeaderTimeout: askTimeout,
 		DisableKeepAlives:     true,
 	}}}

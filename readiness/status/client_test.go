@@ -46,3 +46,16 @@ func TestTheClientSaysThatNobodyAnswers(t *testing.T) {
 func portOf(server *httptest.Server) uint16 {
 	return uint16(server.Listener.Addr().(*net.TCPAddr).Port)
 }
+
+func TestClient_hostWithoutIPv4(t *testing.T) {
+	listener, err := net.Listen("tcp6", "[::1]:0")
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle("GET /lifecycle", status.Handler(newTeller().source()))
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: mux}}
+	server.Start()
+	defer server.Close()
+	document, err := status.NewClient(portOf(server)).Fetch(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, "Query", document.State)
+}

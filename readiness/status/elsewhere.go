@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -45,7 +46,7 @@ func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Con
 			continue
 		}
 		asked.Go(func() {
-			document, err := fetchFrom(ctx, client, scheme, peer, port)
+			document, err := fetchFrom(ctx, client, scheme, known, peer, port)
 			if err != nil {
 				answers[i].Error = err.Error()
 				return
@@ -57,7 +58,7 @@ func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Con
 	return answers
 }
 
-func fetchFrom(ctx context.Context, client *http.Client, scheme string, peer Peer, port uint16) (Document, error) {
+func fetchFrom(ctx context.Context, client *http.Client, scheme string, known Document, peer Peer, port uint16) (Document, error) {
 	if len(peer.URLs) == 0 {
 		return Document{}, errors.New("it has no peer URL")
 	}
@@ -82,5 +83,19 @@ func fetchFrom(ctx context.Context, client *http.Client, scheme string, peer Pee
 	if err != nil {
 		return Document{}, fmt.Errorf("cannot read what %s answers: %w", address, err)
 	}
-	return document, nil
+	return document, checkMember(document, known, peer, address)
+}
+
+// checkMember rejects the status of any process but the member's own: an address may lead to another member, to another cluster or to
+// a program that is no wrapper at all. A member that is still starting does not know its ID, and is not ready.
+func checkMember(answer, known Document, peer Peer, address string) error {
+	switch {
+	case answer.MemberID == "" && (answer.Ready || answer.State == ""):
+		return fmt.Errorf("%s answers without a member ID: another program listens there; see that the member's wrapper runs on that port", address)
+	case answer.MemberID != "" && answer.MemberID != peer.ID, answer.ClusterID != "" && known.ClusterID != "" && answer.ClusterID != known.ClusterID:
+		return fmt.Errorf("%s answers for member %s of cluster %s (%s), not for this member: it does not run there, or its wrapper has another port",
+			address, cmp.Or(answer.MemberID, "?"), cmp.Or(answer.ClusterID, "?"), answer.Pod)
+	default:
+		return nil
+	}
 }

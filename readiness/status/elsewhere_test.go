@@ -17,7 +17,7 @@ import (
 func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "/lifecycle", r.URL.Path)
-		_ = json.NewEncoder(w).Encode(Document{Pod: "etcd-main-1\x1b[2J", Ready: true})
+		_ = json.NewEncoder(w).Encode(Document{Pod: "etcd-main-1\x1b[2J", Ready: true, MemberID: "b"})
 	}))
 	defer server.Close()
 	at, err := url.Parse(server.URL)
@@ -43,4 +43,39 @@ func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
 
 	answers = FetchAll(t.Context(), known, uint16(port), &tls.Config{MinVersion: tls.VersionTLS12})
 	assert.Contains(t, answers[1].Error, "certificate", "the authority is not trusted")
+}
+
+// Members on one host, an address that was given to another pod, a service that listens on the port: what answers is not always the member.
+func TestAnAnswerCountsOnlyForTheMemberThatGaveIt(t *testing.T) {
+	var answer Document
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(answer) }))
+	defer server.Close()
+	at, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	port, err := strconv.Atoi(at.Port())
+	require.NoError(t, err)
+	known := Document{MemberID: "a", Member: Member{ClusterID: "c1", Peers: []Peer{
+		{ID: "a"}, {ID: "b", URLs: []string{"http://127.0.0.1:2380"}},
+	}}}
+	for name, c := range map[string]struct {
+		answer Document
+		err    string // empty: it counts
+	}{
+		"the member":                       {Document{MemberID: "b", Ready: true, Member: Member{ClusterID: "c1"}}, ""},
+		"the member, whose cluster starts": {Document{MemberID: "b", State: "StartEtcd"}, ""},
+		"a member that is starting":        {Document{State: "Query"}, ""},
+		"this member":                      {Document{MemberID: "a", Pod: "etcd-0", Ready: true, Member: Member{ClusterID: "c1"}}, "answers for member a of cluster c1 (etcd-0), not for this member"},
+		"another cluster's":                {Document{MemberID: "b", Ready: true, Member: Member{ClusterID: "c2"}}, "of cluster c2"},
+		"another program":                  {Document{}, "answers without a member ID"},
+		"ready without an ID":              {Document{State: "Serving", Ready: true}, "answers without a member ID"},
+	} {
+		answer = c.answer
+		got := FetchAll(t.Context(), known, uint16(port), nil)[1]
+		if c.err == "" {
+			assert.NotNil(t, got.Document, name)
+			continue
+		}
+		assert.Nil(t, got.Document, name)
+		assert.Contains(t, got.Error, c.err, name)
+	}
 }
