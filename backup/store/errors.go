@@ -1,38 +1,77 @@
 package store
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 )
 
-// What can be wrong with a request, for errors.Is. Everything else is a fault of the request that trying again won't mend.
+// Errors about one object, for errors.Is.
 var (
-	// ErrExists is the answer to creating an object that is there. It stays as it is.
+	// ErrExists answers the creation of an object that exists. The existing object stays as it is.
 	ErrExists = errors.New("object exists")
-	// ErrNotFound is the answer to reading an object that is absent from a store that is there.
+	// ErrNotFound answers the read of an object that does not exist. The bucket does exist.
 	ErrNotFound = errors.New("object not found")
-	// ErrLocked says that an object lock, a retention period or a legal hold keeps the object from being deleted: later.
+	// ErrLocked answers the deletion of an object under an object lock, a retention period or a legal hold: retry later.
 	ErrLocked = errors.New("object is locked")
-	// ErrDenied says that there are no credentials, that they are wrong or expired, or that they don't permit this. They are
-	// looked for again at the next request, since they may have been renewed.
-	ErrDenied = errors.New("permission denied")
-	// ErrNoBucket says that the bucket, container or folder is not there.
-	ErrNoBucket = errors.New("bucket not found")
-	// ErrUnavailable says that the store cannot be reached, is overloaded, full or broken: the same request may succeed later.
-	// RetryAfter has what the store said about when.
-	ErrUnavailable = errors.New("store unavailable")
-	// ErrSkewed says that the store refused a request because this machine's clock and its own differ too much.
-	ErrSkewed = errors.New("clock differs from the store's")
 )
+
+// A Failure is a reason why the store as a whole does not serve a request. Each may end without a change on our side, so
+// callers retry. Any other error, apart from those about one object, is a mistake in the request that a retry cannot mend.
+type Failure string
+
+// The failures. They are errors, so errors.Is finds them; FailureOf returns the one in an error.
+const (
+	// ErrDenied: credentials are missing, wrong or expired, or grant too little. They are read again for the next request,
+	// since they may have been renewed.
+	ErrDenied Failure = "permission denied"
+	// ErrNoBucket: the bucket, container or folder does not exist.
+	ErrNoBucket Failure = "bucket not found"
+	// ErrUnavailable: the store is unreachable, overloaded, full or broken. RetryAfter returns how long it asks to be left alone.
+	ErrUnavailable Failure = "store unavailable"
+	// ErrSkewed: the store refuses requests because this machine's clock differs too much from its own.
+	ErrSkewed Failure = "clock differs from the store's"
+)
+
+// FailureOf returns the failure in err, or "" if err is nil or means something else. A deadline that passed while the store
+// was asked counts as ErrUnavailable.
+func FailureOf(err error) Failure {
+	if failure, ok := errors.AsType[Failure](err); ok {
+		return failure
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ErrUnavailable
+	}
+	return ""
+}
+
+// Error implements error.
+func (f Failure) Error() string { return string(f) }
+
+// NextStep tells an operator what to do about the failure. Errors of the HTTP stores other than ErrUnavailable end with it.
+func (f Failure) NextStep() string {
+	switch f {
+	case ErrDenied:
+		return "check that the credentials are valid and grant access"
+	case ErrNoBucket:
+		return "create it, or correct --backup-store"
+	case ErrSkewed:
+		return "set this machine's clock"
+	case ErrUnavailable:
+		return "check that the store is running and can be reached from here"
+	default:
+		return ""
+	}
+}
 
 // Unavailable is an ErrUnavailable with its cause.
 type Unavailable struct {
-	Cause error         // nil if there is nothing more to say
-	After time.Duration // how long the store asks to be left alone; 0 unless it said so
+	Cause error         // nil if unknown
+	After time.Duration // how long the store asks to be left alone; 0 if it did not say
 }
 
-// Error is for people.
+// Error implements error.
 func (u *Unavailable) Error() string {
 	if u.Cause == nil {
 		return ErrUnavailable.Error()
@@ -40,7 +79,7 @@ func (u *Unavailable) Error() string {
 	return fmt.Sprintf("%v: %v", ErrUnavailable, u.Cause)
 }
 
-// Unwrap makes it an ErrUnavailable, and its cause.
+// Unwrap returns ErrUnavailable and the cause.
 func (u *Unavailable) Unwrap() []error {
 	if u.Cause == nil {
 		return []error{ErrUnavailable}
@@ -48,10 +87,9 @@ func (u *Unavailable) Unwrap() []error {
 	return []error{ErrUnavailable, u.Cause}
 }
 
-// RetryAfter is how long the store asked to be left alone; 0 unless it said so.
+// RetryAfter returns how long the store asked to be left alone; 0 if it did not say.
 func RetryAfter(err error) time.Duration {
-	var unavailable *Unavailable
-	if errors.As(err, &unavailable) {
+	if unavailable, ok := errors.AsType[*Unavailable](err); ok {
 		return unavailable.After
 	}
 	return 0

@@ -226,12 +226,12 @@ var codes = map[string]error{
 	"AuthorizationResourceTypeMismatch": store.ErrDenied,
 }
 
-// refusal reads why a request was refused: Azure says it in a header.
+// refusal returns why a request was refused. Azure names the reason in a header: a 404 without it is another server's.
 func refusal(response *http.Response) error {
 	answer := wire.AnswerOf(response)
 	answer.Code = response.Header.Get("X-Ms-Error-Code")
 	if answer.Code == "" && answer.Status == http.StatusNotFound {
-		answer.Code = "BlobNotFound"
+		return wire.ErrNoBucket
 	}
 	return answer.Error(codes)
 }

@@ -53,9 +53,9 @@ func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: make the directory, or mount the volume that it lies on", store.ErrNoBucket)
+		return nil, fmt.Errorf("%w: create the directory, or mount the volume that contains it", store.ErrNoBucket)
 	case err != nil && s.noDirectory():
-		return nil, fmt.Errorf("%w: what is there is not a directory", store.ErrNoBucket)
+		return nil, fmt.Errorf("%w: the path is not a directory", store.ErrNoBucket)
 	default:
 		return root, err
 	}

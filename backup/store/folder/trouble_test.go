@@ -230,7 +230,7 @@ func TestADirectoryThatIsMissingIsNoEmptyStore(t *testing.T) {
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrNoBucket)
 	for _, err := range s.List(t.Context(), "", "") {
 		assert.ErrorIs(t, err, store.ErrNoBucket)
-		assert.ErrorContains(t, err, "make the directory, or mount the volume that it lies on")
+		assert.ErrorContains(t, err, "create the directory, or mount the volume that contains it")
 	}
 	assert.NoDirExists(t, s.directory)
 	require.NoError(t, os.Mkdir(s.directory, 0o700))
@@ -245,9 +245,9 @@ func TestADirectoryThatIsMissingOrNoneIsNamedOnce(t *testing.T) {
 	s, err := New(directory)
 	require.NoError(t, err)
 	_, err = s.Get(t.Context(), "a", 0, -1)
-	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: make the directory, or mount the volume that it lies on", err.Error())
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: create the directory, or mount the volume that contains it", err.Error())
 	require.NoError(t, os.WriteFile(directory, nil, 0o600))
 	_, err = s.Get(t.Context(), "a", 0, -1)
 	assert.ErrorIs(t, err, store.ErrNoBucket)
-	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: what is there is not a directory", err.Error())
+	assert.Equal(t, "cannot read a in file://"+directory+": bucket not found: the path is not a directory", err.Error())
 }

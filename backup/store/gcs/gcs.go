@@ -101,22 +101,11 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		}
 		return request, err
 	}, http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
-	if errors.Is(err, store.ErrNotFound) {
-		err = s.absent(ctx, err)
-	}
 	if err != nil {
-		return nil, s.failed("cannot read "+name, err)
+		return nil, wire.ConfirmAbsent(ctx, s, name, s.failed("cannot read "+name, err))
 	}
 	body, err := wire.Body(response, offset, length)
 	return body, s.failed("cannot read "+name, err)
-}
-
-// absent finds out whether it is the object that is not there or the bucket: the status is the same.
-func (s *Store) absent(ctx context.Context, err error) error {
-	if _, listing := s.page(ctx, url.Values{"maxResults": {"1"}}); listing != nil {
-		return listing
-	}
-	return err
 }
 
 // Delete is store.Store's.
@@ -170,7 +159,7 @@ type page struct {
 func (s *Store) page(ctx context.Context, query url.Values) (found page, err error) {
 	response, err := s.client.Do(ctx, s.request(http.MethodGet, s.bucketPath(), query), http.StatusOK)
 	if errors.Is(err, store.ErrNotFound) {
-		return found, fmt.Errorf("%w (HTTP status 404): make it, or correct --backup-store", store.ErrNoBucket)
+		return found, wire.ErrNoBucket
 	}
 	if err != nil {
 		return found, err

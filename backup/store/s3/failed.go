@@ -40,6 +40,8 @@ type call struct {
 	store *Store
 	ctx   context.Context
 	note  *wire.Answer // what the last answer's headers said
+	// creates means that a 404 is about the bucket.
+	creates bool
 }
 
 func (s *Store) begin(ctx context.Context) *call {
@@ -53,6 +55,9 @@ func (c *call) failed(doing string, err error) error {
 		return nil
 	}
 	translated := c.translate(err)
+	if c.creates && errors.Is(translated, store.ErrNotFound) {
+		translated = wire.ErrNoBucket
+	}
 	if errors.Is(translated, store.ErrDenied) {
 		c.store.credentials.Expire() // to look for new ones the next time
 	}

@@ -27,6 +27,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 		return err
 	}
 	upload := &upload{call: s.begin(ctx), doing: "cannot create " + name, key: s.prefix + name}
+	upload.creates = true
 	return wire.Upload(content, upload.whole, upload.begin)
 }
 

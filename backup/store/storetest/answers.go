@@ -74,6 +74,9 @@ func (d Dialect) told(t *testing.T) {
 				if assert.Error(t, err, "%s: %s", name, asked) && want != nil {
 					assert.ErrorIs(t, err, want, "%s: %s", name, asked)
 				}
+				if want, is := want.(store.Failure); is {
+					assert.Equal(t, want, store.FailureOf(err), "%s: %s", name, asked)
+				}
 				assert.NotErrorIs(t, err, store.ErrNotFound, "what is not told is not absent: %s: %s", name, asked)
 			})
 		}
@@ -81,12 +84,22 @@ func (d Dialect) told(t *testing.T) {
 }
 
 func (d Dialect) absent(t *testing.T) {
-	s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) { d.NoBucket(w) })
-	for asked, ask := range requests(t, s) {
-		if asked != "delete" { // what is not there is deleted
-			assert.ErrorIs(t, ask(), store.ErrNoBucket, asked)
-		}
-	}
+	assertFailure(t, d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) { d.NoBucket(w) }), store.ErrNoBucket)
+}
+
+// elsewhere is what a web server answers that is not the store's: every path is absent, in its own words.
+func (d Dialect) elsewhere(t *testing.T) {
+	assertFailure(t, d.against(t, patience, http.NotFound), store.ErrNoBucket)
+}
+
+func (d Dialect) unreachable(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	s := d.Open(t, endpoint, patience)
+	server.Close()
+	assertFailure(t, s, store.ErrUnavailable)
+	assert.Equal(t, store.ErrUnavailable, store.FailureOf(s.Delete(within(t), "a")))
 }
 
 func (d Dialect) lastPage(t *testing.T) {

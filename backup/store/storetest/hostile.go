@@ -49,6 +49,8 @@ func Hostile(t *testing.T, dialect Dialect) {
 	t.Run("a server that takes nothing is given up", dialect.takesNothing)
 	t.Run("every refusal is told apart, whatever was asked", dialect.told)
 	t.Run("a bucket that is not there is no empty one", dialect.absent)
+	t.Run("a 404 of another server is no absent object", dialect.elsewhere)
+	t.Run("a server that is down is unavailable", dialect.unreachable)
 	t.Run("a listing that does not get to its last page does not seem complete", dialect.lastPage)
 }
 

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -84,10 +85,26 @@ func Unconfirmed(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("something else than the store has answered (without %s); does endpoint= lead to the store?", lacks)}
 }
 
+// ErrNoBucket answers a 404 to a request that names no object, or that creates one: what is missing then is the bucket.
+var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
+
+// ConfirmAbsent checks err, with which reading an object ended, where it is ErrNotFound: an absent bucket looks the same, and
+// so does a server that is not the store's and answers 404 to every request. An object is absent only from a bucket that can
+// be listed; otherwise the error of the listing is returned.
+func ConfirmAbsent(ctx context.Context, s store.Store, name string, err error) error {
+	if !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	for _, listing := range s.List(ctx, name, "") {
+		return cmp.Or(listing, err)
+	}
+	return err
+}
+
 // Created is how a request to create something in a bucket ended: what can be missing then is the bucket.
 func Created(response *http.Response, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w (HTTP status 404): make it, or correct --backup-store", store.ErrNoBucket)
+		return ErrNoBucket
 	}
 	if err == nil {
 		Discard(response)
@@ -151,6 +168,7 @@ type Answer struct {
 	Code   string        // the store's name for the error, or empty
 	After  time.Duration // how long to wait, or 0
 	Skew   time.Duration // how far the server's clock is ahead of ours
+	Type   string        // of the body
 
 	stalled error // of a note: a request did not get on, so what the library repeats is not sent
 }
@@ -161,11 +179,11 @@ func (a Answer) Error(codes map[string]error) error {
 	kind, known := codes[a.Code]
 	switch {
 	case a.refused() && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
-		return fmt.Errorf("%s: %w by about %s: set this machine's clock", a, store.ErrSkewed, a.Skew.Abs().Round(time.Minute)) // it is said again when it changes
+		return fmt.Errorf("%s: %w by about %s: %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // it is said again when it changes
 	case errors.Is(kind, store.ErrDenied) || !known && a.refused():
-		return fmt.Errorf("%s: %w: see that the credentials are right and permit this", a, store.ErrDenied)
+		return fmt.Errorf("%s: %w: %s", a, store.ErrDenied, store.ErrDenied.NextStep())
 	case errors.Is(kind, store.ErrNoBucket):
-		return fmt.Errorf("%s: %w: make it, or correct --backup-store", a, store.ErrNoBucket)
+		return fmt.Errorf("%s: %w: %s", a, store.ErrNoBucket, store.ErrNoBucket.NextStep())
 	case known && !errors.Is(kind, store.ErrUnavailable):
 		return fmt.Errorf("%s: %w", a, kind)
 	case known || a.passing():
@@ -201,7 +219,7 @@ func (a Answer) String() string {
 
 // AnswerOf reads what the headers say.
 func AnswerOf(response *http.Response) Answer {
-	answer := Answer{Status: response.StatusCode, After: retryAfter(response.Header.Get("Retry-After"))}
+	answer := Answer{Status: response.StatusCode, After: retryAfter(response.Header.Get("Retry-After")), Type: response.Header.Get("Content-Type")}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
 		answer.Skew = time.Until(date)
 	}

@@ -101,12 +101,12 @@ func TestAnswersBecomeErrors(t *testing.T) {
 		kind   error
 		text   string
 	}{
-		{Answer{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied: see that the credentials are right and permit this"},
-		{Answer{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: see that the credentials are right and permit this"},
+		{Answer{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check that the credentials are valid and grant access"},
+		{Answer{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check that the credentials are valid and grant access"},
 		{Answer{Status: 403, Skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
 		{Answer{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
 		{Answer{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
-		{Answer{Status: 404, Code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: make it, or correct --backup-store"},
+		{Answer{Status: 404, Code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create it, or correct --backup-store"},
 		{Answer{Status: 404, Code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
 		{Answer{Status: 409, Code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
 		{Answer{Status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},

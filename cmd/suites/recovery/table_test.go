@@ -146,7 +146,7 @@ func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
 	require.NoError(t, os.Remove(d.dir))
 	p.Flags = append(p.Flags, d.flag())
 	run := p.Start()
-	run.AwaitLine(harness.Line{"message": "make the directory, or mount the volume that it lies on", "level": "warn"})
+	run.AwaitLine(harness.Line{"message": "create the directory, or mount the volume that contains it", "level": "warn"})
 	assert.NotEqual(t, 200, run.Readyz())
 	p.NeverOpened()
 	require.NoError(t, os.Mkdir(d.dir, 0o700))
