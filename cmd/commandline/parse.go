@@ -165,10 +165,8 @@ func unknownVariable(parser *kong.Kong) error {
 		if !ours || known[name] {
 			continue
 		}
-		if service := ofService.FindStringSubmatch(name); service != nil {
-			if _, has := os.LookupEnv(service[1] + "_SERVICE_HOST"); has {
-				continue
-			}
+		if isOfService(name) {
+			continue
 		}
 		tried, err := kong.Trace(parser, []string{startEtcd, "--" + strings.ToLower(strings.ReplaceAll(flag, "_", "-")) + "="})
 		if err == nil {
@@ -177,6 +175,29 @@ func unknownVariable(parser *kong.Kong) error {
 		return fmt.Errorf("environment variable %s: %w", name, err)
 	}
 	return nil
+}
+
+// isOfService reports whether Kubernetes made a variable of a Service's name.
+func isOfService(name string) bool {
+	service := ofService.FindStringSubmatch(name)
+	if service == nil {
+		return false
+	}
+	_, has := os.LookupEnv(service[1] + "_SERVICE_HOST")
+	return has
+}
+
+// EtcdVariables returns the names of the environment variables that begin with ETCD_, as etcd's own settings do, in order. Variables of
+// this program, those of a Service and empty ones are not among them.
+func EtcdVariables() (names []string) {
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "ETCD_") && !strings.HasPrefix(name, prefix+"_") && value != "" && !isOfService(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // serviceURL is what Kubernetes gives a variable whose name ends in _PORT, for each Service in the namespace.

@@ -45,6 +45,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	log := c.newLog(s)
 	logstream.CaptureLibraries(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
+	warnOfEtcdVariables(log)
 	limitMemory(log)
 	c.message = exitcode.NewMessage(c.TerminationPath)
 	outcome := c.live(log, signals)

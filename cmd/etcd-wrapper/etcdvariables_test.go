@@ -1,0 +1,82 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"etcd-wrapper/bootstrap/etcdconf"
+)
+
+func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
+	for _, entry := range os.Environ() {
+		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "ETCD_") {
+			t.Setenv(name, value) // restored at the end
+			require.NoError(t, os.Unsetenv(name))
+		}
+	}
+	var log bytes.Buffer
+	warnOfEtcdVariables(zerolog.New(&log))
+	assert.Empty(t, log.String())
+	for name, value := range map[string]string{
+		"ETCD_NAME": "etcd-0", "ETCD_LISTEN_CLIENT_URLS": "http://0.0.0.0:2379", "ETCD_CERT_FILE": "/tls.crt", "ETCD_PEER_TRUSTED_CA_FILE": "/ca.crt",
+		"ETCD_PEER_CERT_ALLOWED_CN": "etcd", "ETCD_CONFIG_FILE": "/etcd.yaml", "ETCD_ROOT_PASSWORD": "secret", "ETCD_DATA_DIR": "",
+		"ETCD_SERVICE_HOST": "10.0.0.1", "ETCD_PORT": "tcp://10.0.0.1:2379", "ETCD_PORT_2379_TCP_PROTO": "tcp", "ETCD_WRAPPER_LOG_LEVEL": "info",
+		"ETCDCTL_API": "3", "ETCD_INITIAL_CLUSTER_STATE": "new",
+	} {
+		t.Setenv(name, value)
+	}
+	warnOfEtcdVariables(zerolog.New(&log))
+	var messages []string
+	for line := range strings.Lines(log.String()) {
+		_, message, _ := strings.Cut(strings.TrimSuffix(line, "\"}\n"), `"message":"`)
+		messages = append(messages, message)
+	}
+	assert.Equal(t, []string{
+		"environment variable ETCD_CERT_FILE is ignored: set client-transport-security.cert-file in etcd's configuration instead",
+		"environment variable ETCD_CONFIG_FILE is ignored: set --etcd-config-file instead",
+		"environment variable ETCD_INITIAL_CLUSTER_STATE is ignored: set initial-cluster-state in etcd's configuration instead",
+		"environment variable ETCD_LISTEN_CLIENT_URLS is ignored: set listen-client-urls in etcd's configuration instead",
+		"environment variable ETCD_NAME is ignored: set name in etcd's configuration instead",
+		"environment variable ETCD_PEER_CERT_ALLOWED_CN is ignored: set peer-transport-security.allowed-cn in etcd's configuration instead",
+		"environment variable ETCD_PEER_TRUSTED_CA_FILE is ignored: set peer-transport-security.trusted-ca-file in etcd's configuration instead",
+		"environment variables are ignored: neither etcd's configuration nor etcd-wrapper has settings of these names",
+	}, messages)
+	assert.NotContains(t, log.String(), "secret", "values stay private")
+}
+
+// A key without a value is the default for etcd: whether the key is known can be asked without its type.
+func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
+	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
+	embed.NewConfig().AddFlags(flags)
+	keys := 0
+	flags.VisitAll(func(f *flag.Flag) {
+		instead, is := strings.CutSuffix(replacement("ETCD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))), " in etcd's configuration")
+		if !is {
+			assert.Contains(t, flagOnly, f.Name)
+			return
+		}
+		keys++
+		yaml := instead + ":\n"
+		if section, key, in := strings.Cut(instead, "."); in {
+			yaml = section + ": {" + key + ": }\n"
+		}
+		if base := "name: default\ndata-dir: /v/new.etcd\n"; !strings.Contains(base, yaml[:len(yaml)-1]) {
+			yaml = base + yaml
+		} else {
+			yaml = base
+		}
+		checked, err := etcdconf.Parse([]byte(yaml))
+		if assert.NoError(t, err, f.Name) {
+			assert.Empty(t, checked.Unknown, f.Name)
+		}
+	})
+	assert.Greater(t, keys, 100)
+}
