@@ -47,6 +47,9 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	}
 	if key != nil {
 		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
+		if err := k.trust(line); err != nil { // nobody could use it, and it would keep its name from what can be used
+			return nil, fmt.Errorf("--backup-signing-key: its public key is not in --backup-trusted-keys; add it there: %.200s", err.Error())
+		}
 	}
 	written, err := json.Marshal(line)
 	if err != nil {

@@ -23,7 +23,8 @@ func TestWhoeverWritesMustBelieveItself(t *testing.T) {
 	require.ErrorContains(t, unsigned, "--backup-trusted-keys: ")
 	strange := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).CheckOwn()
 	require.ErrorContains(t, strange, "--backup-signing-key: ")
-	require.ErrorIs(t, strange, format.ErrUntrusted)
+	_, err := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).Sign(format.Heading{})
+	require.Equal(t, strange, err, "nothing is signed that nobody could use")
 }
 
 func TestKeysThatProtectLessThanTheirOwnerMayThinkAreNamed(t *testing.T) {

@@ -72,14 +72,8 @@ func (k *Keys) CheckOwn() error {
 	if !k.Signs() {
 		return errors.New("--backup-trusted-keys: what this process writes would not be believed, as it is not signed; give --backup-signing-key, too")
 	}
-	line, err := k.Sign(Heading{Format, "own"})
-	if err != nil {
-		return err
-	}
-	if err := k.Check(line, "own", &Heading{}); err != nil {
-		return fmt.Errorf("--backup-signing-key: what this process writes would not be believed; add the public key to those of --backup-trusted-keys: %w", err)
-	}
-	return nil
+	_, err := k.Sign(Heading{Format, "own"})
+	return err
 }
 
 // Weaknesses are sentences about keys that protect less than their owner may think, each with the flag and the way out.

@@ -25,7 +25,7 @@ const (
 // mark notes when a revision was first seen.
 func (w *Writer) mark() {
 	if c := &w.chain; c.tail != nil && w.writes() && len(c.markers) < mostMarkers {
-		c.markers = append(c.markers, marker{format.Marker{Revision: w.revision, Time: w.time()}, time.Now()})
+		c.markers = append(c.markers, format.Marker{Revision: w.revision, Time: w.time()})
 	}
 }
 
@@ -101,7 +101,7 @@ func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, er
 type drawn struct {
 	*format.SegmentBuilder
 	upTo      int64
-	markers   []marker // that are not added yet
+	markers   []format.Marker // that are not added yet
 	compacted int64
 	small     []*format.Bucket // all of them; nil if they were not looked at
 	applied   uint64           // raft's index once they were; 0 if they were not
@@ -158,7 +158,7 @@ func (d *drawn) add(rows capture.Rows) error {
 // mark adds the markers up to a revision.
 func (d *drawn) mark(revision int64) error {
 	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
-		if err := d.Marker(d.markers[0].Marker); err != nil {
+		if err := d.Marker(d.markers[0]); err != nil {
 			return err
 		}
 		d.markers = d.markers[1:]
@@ -211,10 +211,7 @@ func (w *Writer) wait(builder *format.SegmentBuilder, source format.Source) erro
 		w.spool.hold(object)
 	}
 	waits := w.spool.Entries()
-	since := &waits[len(waits)-1].since
-	if *since = time.Now(); len(w.chain.markers) > 0 {
-		*since = w.chain.markers[0].seen // the first change that was not captured
-	}
+	waits[len(waits)-1].since = time.Now()
 	tail := object.Start()
 	w.chain.tail = &tail
 	return nil
@@ -344,6 +341,7 @@ func (w *Writer) queue(waits []Spooled) {
 			if !is.From.IsZero() {
 				is.since = is.since.Add(-max(0, w.options.Now().Sub(is.From)))
 			}
+			w.unstored.add(is.End, is.since)
 		}
 	}
 	last := waits[len(waits)-1]

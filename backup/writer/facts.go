@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"slices"
 	"time"
 
 	"etcd-wrapper/backup/facts"
@@ -69,8 +70,8 @@ func (w *Writer) publish() {
 	is.Cluster, is.Owner, is.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
 	is.CreateIfAbsent, is.SpoolLimit = w.remote.abilities.CreateIfAbsent, w.options.SpoolLimit
 	is.SpoolBytes, is.Stored = w.spool.Bytes(), max(0, w.remote.stored.Revision-1)
-	if is.Role != Watching { // what an earlier process has seen there is there
-		is.Behind, is.BehindFor = max(0, w.revision-max(is.Stored, w.identity.Position.Revision-1)), w.behindFor()
+	if is.Role != Watching {
+		is.Behind, is.BehindFor = max(0, w.revision-w.storedRevision()), w.behindFor()
 	}
 	if w.fulls.making != nil {
 		is.FullRunning = w.fulls.making.running()
@@ -100,17 +101,58 @@ func (w *Writer) role() Role {
 	}
 }
 
-// behindFor is how long the oldest change that is not in the store has been waiting.
-func (w *Writer) behindFor() time.Duration {
-	waits := w.spool.Entries()
-	switch {
-	case len(waits) > 0:
-		return time.Since(waits[0].since)
-	case w.statistic.Broken != nil:
-		return max(0, w.options.Now().Sub(w.statistic.Broken.Since))
-	case len(w.chain.markers) > 0:
-		return time.Since(w.chain.markers[0].seen)
-	default:
-		return 0
+// storedRevision returns the last revision that is known to be stored. Until this process has read the store, that is what an earlier
+// one has seen there.
+func (w *Writer) storedRevision() int64 {
+	if w.remote.stored.IsZero() && w.remote.storedAt.IsZero() {
+		return w.identity.Position.Revision - 1
 	}
+	return w.remote.stored.Revision - 1
+}
+
+// behindFor returns how long the oldest change that is not stored has been waiting, whatever happened to it in between.
+func (w *Writer) behindFor() (age time.Duration) {
+	stored := w.storedRevision()
+	w.unstored.drop(stored)
+	if w.revision > stored {
+		w.unstored.add(w.revision, time.Now()) // if the store has lost what it had
+		age = time.Since(w.unstored[0].at)
+	}
+	if waits := w.spool.Entries(); len(waits) > 0 { // changes of leases and users have no revision
+		age = max(age, time.Since(waits[0].since))
+	}
+	if w.statistic.Broken != nil {
+		age = max(age, w.options.Now().Sub(w.statistic.Broken.Since))
+	}
+	return age
+}
+
+// lag records when each revision that is not stored was first seen, oldest first. It depends on nothing that is done with the revisions:
+// they may be captured again and again.
+type lag []sighting
+
+type sighting struct {
+	revision int64     // all revisions up to this one, from the sighting before on
+	at       time.Time // by the monotonic clock
+}
+
+// maxSightings bounds a lag.
+const maxSightings = 1024
+
+func (l *lag) add(revision int64, at time.Time) {
+	if len(*l) > 0 && revision <= (*l)[len(*l)-1].revision {
+		return
+	}
+	if len(*l) == maxSightings { // halve it: the earlier time then counts for two
+		for i := range maxSightings / 2 {
+			(*l)[i] = sighting{(*l)[2*i+1].revision, (*l)[2*i].at}
+		}
+		*l = (*l)[:maxSightings/2]
+	}
+	*l = append(*l, sighting{revision, at})
+}
+
+// drop forgets what is stored.
+func (l *lag) drop(stored int64) {
+	*l = slices.DeleteFunc(*l, func(s sighting) bool { return s.revision <= stored })
 }

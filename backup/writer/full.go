@@ -395,7 +395,9 @@ func (w *Writer) dropFull(ctx context.Context, err error) {
 	}
 	if f.opens || w.core.State == opening {
 		w.take(ctx, fullLost, payload{err: errors.New(f.asked[0].reason)})
+		return
 	}
+	w.fulls.due = append(w.fulls.due, due{reason: f.asked[0].reason})
 }
 
 // endFull answers those who wait for the full in the making, once the facts have it.

@@ -137,6 +137,11 @@ func (w *Writer) troubleNow() *facts.Trouble {
 		text := fmt.Sprintf("the store has not answered for %s", waited)
 		all = append(all, facts.Trouble{Message: text, Since: w.options.Now().Add(-waited), Times: 1})
 	}
+	if len(all) == 0 && w.overdue() {
+		waited := time.Since(w.unstored[0].at).Truncate(time.Second)
+		text := fmt.Sprintf("revision %d is not stored after %s, although no request failed (the writer is %s)", w.storedRevision()+1, waited, w.core.State)
+		all = append(all, facts.Trouble{Message: text, Since: w.options.Now().Add(-waited), Times: 1})
+	}
 	if len(all) == 0 {
 		return nil
 	}
@@ -151,6 +156,12 @@ func (w *Writer) troubleNow() *facts.Trouble {
 		}
 	}
 	return &is
+}
+
+// overdue reports whether a revision should have been stored long ago: the writer may be busy without getting anywhere. A full snapshot
+// that begins a chain takes as long as it takes.
+func (w *Writer) overdue() bool {
+	return w.role() == Writing && len(w.unstored) > 0 && w.fulls.making == nil && time.Since(w.unstored[0].at) > w.pace.overdue+2*w.interval()
 }
 
 // pace is how long is waited for what.
@@ -170,10 +181,11 @@ type pace struct {
 	beat      time.Duration // an idle writer shows that it lives
 	bear      time.Duration // whoever waits for a full waits no longer while there is trouble
 	retry     time.Duration // about so long after a failure it is tried again first, then later and later
+	overdue   time.Duration // beyond two intervals, until a revision that is not stored is a trouble of its own
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
 	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, rare: 30 * time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
-	successor: 10 * time.Second, beat: 40 * time.Second, vet: 30 * time.Minute,
+	successor: 10 * time.Second, beat: 40 * time.Second, vet: 30 * time.Minute, overdue: 10 * time.Second,
 }

@@ -17,6 +17,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -89,6 +90,77 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireChains(1)
+}
+
+// It stopped all backups, and everything looked well: each segment was captured, not believed, and captured again.
+func TestWriter_reportsSigningKeyThatNobodyTrusts(t *testing.T) {
+	s := newStand(t)
+	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
+	s.options.Archive = archive.New(s.store, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
+	s.run(func(w *Writer) { w.pace.bear = 100 * time.Millisecond })
+	s.awaitStored(s.put("a", "1"))
+	own, err := os.ReadFile(ours.SigningKey)
+	require.NoError(t, err)
+	other, err := os.ReadFile(theirs.SigningKey)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(ours.SigningKey, other, 0o600))
+	began := time.Now()
+	last := s.put("a", "2")
+
+	s.requireTrouble("--backup-signing-key: its public key is not in --backup-trusted-keys")
+	s.eventually(func(f Facts) bool { return f.BehindFor > 300*time.Millisecond && f.Behind == 1 }, "the lag grows")
+	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
+	_, err = s.FullNow(t.Context(), "asked for")
+	require.ErrorContains(t, err, "--backup-signing-key")
+
+	require.NoError(t, os.WriteFile(ours.SigningKey, own, 0o600))
+	s.awaitStored(last)
+	s.eventually(func(f Facts) bool { return f.Trouble == nil && f.BehindFor == 0 }, "it is over")
+}
+
+// A disk may return something else than was written, each time.
+func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
+	s := begun(t)
+	s.end()
+	theirs := formattest.NewKeys(t)
+	s.run(func(w *Writer) {
+		w.spool.keys, w.pace.bear = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: theirs.TrustedKeys}), 100*time.Millisecond
+	})
+	began := time.Now()
+	s.put("a", "1")
+	s.requireTrouble("it cannot be read back from the volume, and is captured from the database again")
+	times := s.Facts().Trouble.Times
+	s.eventually(func(f Facts) bool {
+		return f.Trouble != nil && f.Trouble.Times > times+1 && f.BehindFor > 300*time.Millisecond
+	}, "the lag grows")
+	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
+	_, err := s.FullNow(t.Context(), "asked for")
+	require.ErrorContains(t, err, "cannot be read back")
+	s.do(func() { s.spool.keys = keys })
+	s.requireWhole()
+	s.eventually(func(f Facts) bool { return f.Trouble == nil && f.BehindFor == 0 }, "it is over")
+}
+
+func TestWriter_reportsThatNothingAdvancesThoughNothingFails(t *testing.T) {
+	s := begun(t)
+	s.do(func() { s.pace.overdue, s.remote.after = 50*time.Millisecond, time.Now().Add(time.Hour) })
+	last := s.put("a", "1")
+	s.requireTrouble(fmt.Sprintf("revision %d is not stored after ", last))
+	s.do(func() { s.remote.after = time.Time{} })
+	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
+}
+
+func TestLag_keepsTheOldestTimeHoweverManyFollow(t *testing.T) {
+	var l lag
+	began := time.Now()
+	for i := range int64(5 * maxSightings) {
+		l.add(i, began.Add(time.Duration(i)))
+	}
+	assert.LessOrEqual(t, len(l), maxSightings)
+	assert.Equal(t, began, l[0].at)
+	l.drop(2 * maxSightings)
+	assert.LessOrEqual(t, l[0].at.Sub(began), time.Duration(2*maxSightings)+1, "never later than the revision was seen")
+	assert.Greater(t, l[0].revision, int64(2*maxSightings))
 }
 
 // Where the store is away from the start, what an earlier process has seen there is there.

@@ -42,8 +42,8 @@ func (w *Writer) storeSegment(ctx context.Context) {
 	})
 }
 
-// errGone says that what waited is not in the spool any more, or not as it was.
-var errGone = errors.New("a segment is gone from the spool, or damaged")
+// errGone says that a segment can no longer be read from the spool, or is not what was written.
+var errGone = errors.New("it cannot be read back from the volume, and is captured from the database again")
 
 func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
 	content, err := w.spool.Open(next)
@@ -57,12 +57,11 @@ func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
 // storedSegment notes how an upload went.
 func (w *Writer) storedSegment(ctx context.Context, which Spooled, err error) {
 	w.remote.asked = time.Time{}
-	if errors.Is(err, errGone) {
-		w.take(ctx, spoolLost, payload{err: err})
-		return
-	}
 	if err != nil {
 		w.failed(aboutSegment, "cannot store segment "+which.Position.String(), err)
+		if errors.Is(err, errGone) {
+			w.take(ctx, spoolLost, payload{err: err})
+		}
 		return
 	}
 	w.succeeded(aboutSegment)
@@ -73,7 +72,7 @@ func (w *Writer) storedSegment(ctx context.Context, which Spooled, err error) {
 
 // dropSpool takes everything that is not stored from the database again.
 func (w *Writer) dropSpool(err error) {
-	w.options.Log.Warn().Err(err).Msg("backups: what waited for the store is gone, and is taken from the database again")
+	w.options.Log.Debug().Err(err).Msg("backups: the spool is dropped")
 	w.chain.tail = nil
 	w.discard()
 }

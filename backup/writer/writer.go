@@ -108,6 +108,7 @@ type Writer struct {
 	reserving reserving
 
 	revision  int64 // etcd's, as last seen
+	unstored  lag
 	flushes   []flush
 	result    error            // how bringing ended, in drained
 	stopping  bool             // Run's context has ended
@@ -160,7 +161,7 @@ type fence struct {
 type chain struct {
 	tail     *format.Start            // what the next segment goes on from; nil if that is unknown
 	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
-	markers  []marker                 // since the last capture
+	markers  []format.Marker          // since the last capture
 	lastTime time.Time                // of any marker in this generation
 	buckets  map[string]format.Digest // of the small ones, as the chain has them, as far as that is known
 	hashes   map[format.CompactionHash]bool
@@ -173,12 +174,6 @@ type chain struct {
 	gap          time.Time       // since when compaction has passed the tail; zero if it has not
 	released     format.Position // behind the last object of an orderly stop; zero if there is none
 	lags         time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
-}
-
-// marker tells when a revision was the present one.
-type marker struct {
-	format.Marker
-	seen time.Time // when that was, by the monotonic clock: the Time of a generation never goes back, though a clock was ahead
 }
 
 // fulls are the full snapshots that are due, and the one in the making.
@@ -303,6 +298,7 @@ func (w *Writer) observe(ctx context.Context) {
 	}
 	before := w.revision
 	if w.revision = w.options.Etcd.Revision(); w.revision > before {
+		w.unstored.add(w.revision, time.Now())
 		w.mark()
 	}
 }
