@@ -136,7 +136,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 func (b *Backups) unable(err error) {
 	before := b.broken.Load()
 	if before == nil || before.Text != err.Error() {
-		b.options.Log.Error().Err(err).Dur("next_try_ms", again).Msg("backups: none can be made")
+		b.options.Log.Error().Err(err).Dur("next_retry_ms", again).Msg("backups: none can be made")
 	}
 	b.broken.Store(before.again(err, again))
 }

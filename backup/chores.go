@@ -149,7 +149,7 @@ func (c *chores) note(name string, err error, pause time.Duration) {
 	delete(c.failing, name)
 	if err != nil {
 		if before == nil || before.Text != err.Error() {
-			c.backups.options.Log.Warn().Str("chore", name).Dur("next_try_ms", pause).Msgf("backups: %v; it is tried again", err)
+			c.backups.options.Log.Warn().Str("task", name).Dur("next_retry_ms", pause).Msgf("backups: %v; it is tried again", err)
 		}
 		c.failing[name] = before.again(err, pause)
 	}
@@ -193,7 +193,7 @@ func (c *chores) reportUnsafe(text string) {
 	}
 	c.unsafe = before.again(errors.New(inDoubt+": "+text), pruneEvery)
 	if before == nil || before.Text != c.unsafe.Text {
-		c.backups.options.Log.Warn().Str("doubt", text).Msg("backups: " + inDoubt)
+		c.backups.options.Log.Warn().Str("reason", text).Msg("backups: " + inDoubt)
 	}
 }
 
@@ -208,15 +208,15 @@ func (c *chores) sweep(ctx context.Context) error {
 
 // Kept is what lies in the store, as of the last listing.
 type Kept struct {
-	At       time.Time         // of the listing; zero if there was none
-	Bytes    int64             // of all objects of this cluster
-	From, To int64             // the revisions that can be gone back to without a hole; 0 if there are none
-	Begin    time.Time         // when From was the present
-	End      time.Time         // when To was
-	Spans    []facts.Span      // of all generations, oldest first; at most maxSpans
-	Cut      error             // why what the store has behind To cannot be gone back to; nil if what is stored next can
-	LastFull *archive.KeptFull // the newest that is believed
-	Result   *archive.Result   // of the newest restore test
+	At       time.Time                // of the listing; zero if there was none
+	Bytes    int64                    // of all objects of this cluster
+	From, To int64                    // the revisions that can be gone back to without a hole; 0 if there are none
+	Begin    time.Time                // when From was the present
+	End      time.Time                // when To was
+	Spans    []facts.GenerationWindow // of all generations, oldest first; at most maxSpans
+	Cut      error                    // why what the store has behind To cannot be gone back to; nil if what is stored next can
+	LastFull *archive.KeptFull        // the newest that is believed
+	Result   *archive.Result          // of the newest restore test
 }
 
 // list looks at what is kept, and when the last restore test was.
@@ -295,18 +295,18 @@ const (
 )
 
 // spans are what can be gone back to, in all generations.
-func spans(history *archive.History) (all []facts.Span) {
+func spans(history *archive.History) (all []facts.GenerationWindow) {
 	for _, generation := range history.Generations {
 		for _, chain := range generation.Chains {
-			span := facts.Span{Generation: generation.Number, Window: facts.Window{
+			span := facts.GenerationWindow{Generation: generation.Number, Window: facts.Window{
 				FromRevision: chain.From, ToRevision: chain.To, From: chain.Begin, To: chain.End,
 			}}
 			for _, full := range generation.Fulls {
 				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
-					span.Fulls = append(span.Fulls, facts.Mark{Revision: full.Revision, At: full.Time, Test: tested(full.Result)})
+					span.FullSnapshots = append(span.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: tested(full.Result)})
 				}
 			}
-			span.Fulls = span.Fulls[max(0, len(span.Fulls)-maxMarks):]
+			span.FullSnapshots = span.FullSnapshots[max(0, len(span.FullSnapshots)-maxMarks):]
 			all = append(all, span)
 		}
 	}

@@ -323,7 +323,7 @@ func (s *spooled) leave(ctx context.Context, from writer.Spooled, why error) err
 	}
 	where, err := s.waiting.Preserve(func(writer.Spooled) bool { return true })
 	if err == nil {
-		s.options.Log.Warn().Err(why).Str("aside", where).Int64("from_revision", from.Position.Revision).
+		s.options.Log.Warn().Err(why).Str("moved_to", where).Int64("from_revision", from.Position.Revision).
 			Msg("backups: what waited for the store can no longer go there, and is preserved")
 	}
 	return err

@@ -11,7 +11,7 @@ import (
 )
 
 // roles are what a member is said to do.
-var roles = map[writer.Role]facts.Role{writer.Unknown: facts.Waits, writer.Writing: facts.Writes, writer.Watching: facts.Watches}
+var roles = map[writer.Role]facts.Role{writer.Unknown: facts.Waiting, writer.Writing: facts.Writer, writer.Watching: facts.Standby}
 
 // Published is what is known now, as the status document has it.
 func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
@@ -19,15 +19,15 @@ func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
 func published(known Facts) *facts.Backups {
 	is, kept := known.Shipped, known.Kept
 	about := &facts.Backups{
-		Store: known.Store, Cluster: is.Cluster, Owner: is.Owner, Generation: is.Generation, Role: roles[is.Role], Revision: is.Stored, BehindRevisions: is.Behind, BehindSeconds: is.BehindFor.Seconds(),
-		NextFull: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
-		FullRunning: is.FullRunning, Trouble: trouble(known),
+		Store: known.Store, Cluster: is.Cluster, Owner: is.Owner, Generation: is.Generation, Role: roles[is.Role], Revision: is.Stored, LagRevisions: is.Behind, LagSeconds: is.BehindFor.Seconds(),
+		NextFullSnapshot: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
+		RunningFullSnapshot: is.FullRunning, Problem: trouble(known),
 	}
 	if kept.To > 0 {
 		about.Window = window(known)
-		about.Spans = spansUpTo(*about.Window, known)
+		about.Windows = spansUpTo(*about.Window, known)
 	}
-	about.LastFull, about.LastVerified = lastFull(known), lastVerified(known)
+	about.LastFullSnapshot, about.LastVerification = lastFull(known), lastVerified(known)
 	return about
 }
 
@@ -42,38 +42,38 @@ func window(known Facts) *facts.Window {
 }
 
 // spansUpTo are those of the listing, the last of them up to the end of the window and with the full that was made since.
-func spansUpTo(end facts.Window, known Facts) []facts.Span {
+func spansUpTo(end facts.Window, known Facts) []facts.GenerationWindow {
 	spans := slices.Clone(known.Kept.Spans) // the listing is shared
 	if len(spans) == 0 {
 		return nil
 	}
 	last := &spans[len(spans)-1]
 	last.ToRevision, last.To = end.ToRevision, end.To
-	if made := known.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision && (len(last.Fulls) == 0 || made.Revision > last.Fulls[len(last.Fulls)-1].Revision) {
-		last.Fulls = append(slices.Clone(last.Fulls), facts.Mark{Revision: made.Revision, At: made.Time})
+	if made := known.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision && (len(last.FullSnapshots) == 0 || made.Revision > last.FullSnapshots[len(last.FullSnapshots)-1].Revision) {
+		last.FullSnapshots = append(slices.Clone(last.FullSnapshots), facts.SnapshotMark{Revision: made.Revision, At: made.Time})
 	}
 	return spans
 }
 
 // lastFull is the newer one of the listing's and of the one that this process has made.
-func lastFull(known Facts) *facts.Full {
+func lastFull(known Facts) *facts.FullSnapshot {
 	listed, made := known.Kept.LastFull, known.Shipped.LastFull
 	switch {
 	case made != nil && (listed == nil || made.Time.After(listed.Time)):
-		return &facts.Full{Revision: made.Revision, At: made.Time, Bytes: made.Bytes, Reason: made.Reason}
+		return &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Bytes, Reason: made.Reason}
 	case listed != nil:
-		return &facts.Full{Revision: listed.Revision, At: listed.Time, Bytes: listed.Size, Reason: listed.Reason}
+		return &facts.FullSnapshot{Revision: listed.Revision, At: listed.Time, Bytes: listed.Size, Reason: listed.Reason}
 	default:
 		return nil
 	}
 }
 
-func lastVerified(known Facts) *facts.Proof {
+func lastVerified(known Facts) *facts.Verification {
 	result := known.Kept.Result
 	if result == nil {
 		return nil
 	}
-	proof := &facts.Proof{Revision: result.Revision, At: result.At, Passed: result.Outcome == archive.Verified, Reason: result.Why}
+	proof := &facts.Verification{Revision: result.Revision, At: result.At, Passed: result.Outcome == archive.Verified, Reason: result.Why}
 	if proof.Passed {
 		proof.Reason = "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
 		if result.Hash != nil {
@@ -84,7 +84,7 @@ func lastVerified(known Facts) *facts.Proof {
 }
 
 // trouble is what keeps backups from being made, or from being tested or deleted.
-func trouble(known Facts) *facts.Trouble {
+func trouble(known Facts) *facts.Problem {
 	unable := known.Unable
 	if unable == nil {
 		if known.Shipped.Trouble != nil {
@@ -95,5 +95,5 @@ func trouble(known Facts) *facts.Trouble {
 	if unable == nil {
 		return nil
 	}
-	return &facts.Trouble{Since: unable.Since, Times: unable.Times, Message: unable.Text, NextTry: unable.NextTry}
+	return &facts.Problem{Since: unable.Since, Count: unable.Times, Message: unable.Text, NextRetry: unable.NextTry}
 }

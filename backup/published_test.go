@@ -46,12 +46,12 @@ func TestWhatCanBeGoneBackToIsToldOfAllGenerations(t *testing.T) {
 	first.Number, second.Number = 1, 2
 	known := Facts{Kept: summary(&archive.History{Generations: []archive.Generational{first, second}})}
 	known.Shipped = writer.Facts{Stored: 1009, LastFull: &writer.FullDone{Revision: 1005}}
-	is := published(known).Spans
+	is := published(known).Windows
 	assert.Len(t, is, 3)
-	assert.Equal(t, []facts.Mark{{Revision: 3, Test: "passed"}}, is[0].Fulls, "one that cannot be read is no place to go back to")
-	assert.Equal(t, []facts.Mark{{Revision: 9, Test: "failed"}}, is[1].Fulls)
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 3, RestoreTest: "passed"}}, is[0].FullSnapshots, "one that cannot be read is no place to go back to")
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 9, RestoreTest: "failed"}}, is[1].FullSnapshots)
 	assert.EqualValues(t, 2, is[2].Generation)
 	assert.EqualValues(t, 1009, is[2].ToRevision, "as far as the window goes")
-	assert.Equal(t, []facts.Mark{{Revision: 1000}, {Revision: 1005}}, is[2].Fulls, "with the one that was made since the listing")
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 1000}, {Revision: 1005}}, is[2].FullSnapshots, "with the one that was made since the listing")
 	assert.EqualValues(t, 1002, known.Kept.Spans[2].ToRevision, "the listing is shared, and stays")
 }

@@ -100,7 +100,7 @@ const (
 	Restored   = "restored"   // from the store
 	Rejoined   = "rejoined"   // with the data of the other members
 	Denied     = "refused"    // a person has to do something
-	Wanted     = "asked for"  // by --restore-to
+	Wanted     = "requested"  // by --restore-to
 	Unfinished = "unfinished" // a run that was cut off was brought to its end
 )
 

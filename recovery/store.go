@@ -236,7 +236,7 @@ func (r *run) buildData() (Event, Facts) {
 	if err := cmp.Or(begun.Write(r.restoredDir()), r.hold()); err != nil {
 		return broke(err)
 	}
-	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("goes_on_above", r.above()).Int64("bytes", result.Bytes).
+	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("continues_above", r.above()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
 	return Built, Facts{}
 }

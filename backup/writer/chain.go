@@ -368,7 +368,7 @@ func (w *Writer) resume() error {
 	w.chain.tail = nil
 	where, failed := w.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
-		w.options.Log.Warn().Err(err).Str("preserved", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
+		w.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
 	}
 	return failed
 }

@@ -29,14 +29,14 @@ type Facts struct {
 	Behind    int64         // revisions that are not in the store yet
 	BehindFor time.Duration // how long the oldest of them has been waiting; 0 if there is none
 
-	FullRunning *facts.Run // nil if none is being made
-	LastFull    *FullDone  // that this process made; nil if it made none
-	NextFull    time.Time  // by schedule; zero if there is none
+	FullRunning *facts.SnapshotProgress // nil if none is being made
+	LastFull    *FullDone               // that this process made; nil if it made none
+	NextFull    time.Time               // by schedule; zero if there is none
 
 	SpoolBytes int64 // of segments that wait for the store
 	SpoolLimit int64 // bytes
 
-	Trouble *facts.Trouble // nil while all is well
+	Trouble *facts.Problem // nil while all is well
 	Broken  *Broken        // nil while there is a chain to go on with
 
 	CreateIfAbsent bool  // the store refuses to overwrite; valid once Generation is known
@@ -79,13 +79,13 @@ func (w *Writer) publish() {
 	w.facts.Store(&is)
 }
 
-func (f *full) running() *facts.Run {
-	is := &facts.Run{Reason: f.asked[0].reason, Since: f.since, Doing: f.doing}
+func (f *full) running() *facts.SnapshotProgress {
+	is := &facts.SnapshotProgress{Reason: f.asked[0].reason, Since: f.since, Step: f.doing}
 	if f.copied != nil {
-		is.Sent, is.Of = f.copied.sent.Load(), f.copied.size
+		is.SentBytes, is.TotalBytes = f.copied.sent.Load(), f.copied.size
 	}
-	if f.storing && is.Sent > 0 {
-		is.LeftSeconds = time.Since(f.tried).Seconds() * float64(is.Of-is.Sent) / float64(is.Sent)
+	if f.storing && is.SentBytes > 0 {
+		is.RemainingSeconds = time.Since(f.tried).Seconds() * float64(is.TotalBytes-is.SentBytes) / float64(is.SentBytes)
 	}
 	return is
 }

@@ -170,7 +170,7 @@ func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
 				return
 			}
 			f.copied, f.Hash = made, made.hash
-			w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("held_ms", made.held).Msg("backups: the database was copied")
+			w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("paused_ms", made.held).Msg("backups: the database was copied")
 		}
 	})
 }
@@ -336,8 +336,8 @@ func (w *Writer) tellProgress(f *full) {
 	}
 	f.told = time.Now()
 	is := f.running()
-	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent", is.Sent).Int64("of", is.Of).
-		Float64("left_seconds", is.LeftSeconds).Msg("backups: a full is being stored")
+	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent_bytes", is.SentBytes).Int64("total_bytes", is.TotalBytes).
+		Float64("remaining_seconds", is.RemainingSeconds).Msg("backups: a full is being stored")
 }
 
 func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
@@ -379,7 +379,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	}
 	w.endFull(fullResult{FullDone: done})
 	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", f.Data.Bytes).Int64("database", f.database).
-		Dur("held_ms", f.copied.held).Dur("took_ms", took).Msg("backups: a full is in the store")
+		Dur("paused_ms", f.copied.held).Dur("took_ms", took).Msg("backups: a full is in the store")
 }
 
 // dropFull gives a full up that could not be copied, or whose copy cannot stay until it is stored.
@@ -469,6 +469,6 @@ func (w *Writer) rest(f *full, wait time.Duration) time.Duration {
 		return wait
 	}
 	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
-	w.troubles[aboutFull].NextTry = w.options.Now().Add(wait)
+	w.troubles[aboutFull].NextRetry = w.options.Now().Add(wait)
 	return wait
 }

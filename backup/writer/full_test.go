@@ -143,7 +143,7 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 		assert.Equal(t, time.Second, s.rest(f, time.Second), "only a manifest failed")
 		f.tried = time.Now().Add(-10 * time.Second)
 		assert.Equal(t, 100*time.Second, s.rest(f, time.Second))
-		assert.Equal(t, time.Now().Add(100*time.Second), s.troubles[aboutFull].NextTry)
+		assert.Equal(t, time.Now().Add(100*time.Second), s.troubles[aboutFull].NextRetry)
 		f.tried = time.Now().Add(-time.Hour)
 		assert.Equal(t, latestRetry, s.rest(f, time.Second))
 		assert.Equal(t, time.Hour, s.rest(f, time.Hour), "as the store asks")
@@ -394,7 +394,7 @@ var (
 
 // does tells whether that is what is done about a full.
 func does(what string) func(Facts) bool {
-	return func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Doing == what }
+	return func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Step == what }
 }
 
 // The first full of all takes longer than the others wait for it, so another member makes one, too.

@@ -279,7 +279,7 @@ func (w *Writer) forgetStore() {
 
 // refuse says why nothing may be written to the store. That is looked at again once in a while.
 func (w *Writer) refuse(why error) {
-	w.tellRefused(why).NextTry = w.options.Now().Add(w.pace.foreign)
+	w.tellRefused(why).NextRetry = w.options.Now().Add(w.pace.foreign)
 	w.remote.generation = archive.Generation{}
 	w.askAgainIn(w.pace.foreign)
 }

@@ -50,7 +50,7 @@ func (w *Writer) missing() string {
 		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.Revision-facts.Behind+1, facts.Revision)
 	}
 	if full := facts.FullRunning; full != nil {
-		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Doing)
+		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
 	}
 	if facts.Trouble != nil {
 		text += ": " + facts.Trouble.Message
@@ -176,8 +176,8 @@ func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
 		case <-ticker.C:
 		}
 		facts := w.Facts()
-		if full := facts.FullRunning; full != nil && full.Sent != sent {
-			since, sent = time.Now(), full.Sent
+		if full := facts.FullRunning; full != nil && full.SentBytes != sent {
+			since, sent = time.Now(), full.SentBytes
 		}
 		if facts.Trouble == nil {
 			since = time.Now()

@@ -26,7 +26,7 @@ const (
 
 // trouble is why something does not go on.
 type trouble struct {
-	facts.Trouble
+	facts.Problem
 	began time.Time // by the monotonic clock
 	waits *backoff.ExponentialBackOff
 }
@@ -59,7 +59,7 @@ func (w *Writer) failed(about about, doing string, err error) time.Duration {
 	if t.Message != text {
 		w.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
 	}
-	t.Message, t.NextTry = text, w.options.Now().Add(wait)
+	t.Message, t.NextRetry = text, w.options.Now().Add(wait)
 	if about == aboutLook || about == aboutSegment {
 		w.askAgainIn(wait)
 	}
@@ -71,9 +71,9 @@ func (w *Writer) trouble(about about) *trouble {
 	if w.troubles[about] == nil {
 		waits := backoff.NewExponentialBackOff(
 			backoff.WithInitialInterval(w.pace.retry), backoff.WithMaxInterval(longestWait), backoff.WithMaxElapsedTime(0))
-		w.troubles[about] = &trouble{Trouble: facts.Trouble{Since: w.options.Now()}, began: time.Now(), waits: waits}
+		w.troubles[about] = &trouble{Problem: facts.Problem{Since: w.options.Now()}, began: time.Now(), waits: waits}
 	}
-	w.troubles[about].Times++
+	w.troubles[about].Count++
 	return w.troubles[about]
 }
 
@@ -125,34 +125,34 @@ func (w *Writer) stuck(err error) {
 }
 
 // troubleNow puts together all that is wrong.
-func (w *Writer) troubleNow() *facts.Trouble {
-	var all []facts.Trouble
+func (w *Writer) troubleNow() *facts.Problem {
+	var all []facts.Problem
 	for _, t := range w.troubles {
 		if t != nil {
-			all = append(all, t.Trouble)
+			all = append(all, t.Problem)
 		}
 	}
 	if w.silent() {
 		waited := time.Since(w.remote.asked).Truncate(time.Second)
 		text := fmt.Sprintf("the store has not answered for %s", waited)
-		all = append(all, facts.Trouble{Message: text, Since: w.options.Now().Add(-waited), Times: 1})
+		all = append(all, facts.Problem{Message: text, Since: w.options.Now().Add(-waited), Count: 1})
 	}
 	if len(all) == 0 && w.overdue() {
 		waited := time.Since(w.unstored[0].at).Truncate(time.Second)
 		text := fmt.Sprintf("revision %d is not stored after %s, although no request failed (the writer is %s)", w.storedRevision()+1, waited, w.core.State)
-		all = append(all, facts.Trouble{Message: text, Since: w.options.Now().Add(-waited), Times: 1})
+		all = append(all, facts.Problem{Message: text, Since: w.options.Now().Add(-waited), Count: 1})
 	}
 	if len(all) == 0 {
 		return nil
 	}
 	is := all[0]
 	for _, t := range all[1:] {
-		is.Message, is.Times = is.Message+"; "+t.Message, max(is.Times, t.Times)
+		is.Message, is.Count = is.Message+"; "+t.Message, max(is.Count, t.Count)
 		if t.Since.Before(is.Since) {
 			is.Since = t.Since
 		}
-		if is.NextTry.IsZero() || t.NextTry.Before(is.NextTry) && !t.NextTry.IsZero() {
-			is.NextTry = t.NextTry
+		if is.NextRetry.IsZero() || t.NextRetry.Before(is.NextRetry) && !t.NextRetry.IsZero() {
+			is.NextRetry = t.NextRetry
 		}
 	}
 	return &is

@@ -49,7 +49,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			trouble := s.Facts().Trouble
 			assert.Contains(t, trouble.Message, "cannot ")
 			assert.NotEqual(t, Unknown, s.Facts().Role)
-			assert.False(t, trouble.NextTry.IsZero())
+			assert.False(t, trouble.NextRetry.IsZero())
 
 			s.store.Heal()
 			require.NoError(t, s.Flush(t.Context()))
@@ -129,9 +129,9 @@ func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 	began := time.Now()
 	s.put("a", "1")
 	s.requireTrouble("it cannot be read back from the volume, and is captured from the database again")
-	times := s.Facts().Trouble.Times
+	times := s.Facts().Trouble.Count
 	s.eventually(func(f Facts) bool {
-		return f.Trouble != nil && f.Trouble.Times > times+1 && f.BehindFor > 300*time.Millisecond
+		return f.Trouble != nil && f.Trouble.Count > times+1 && f.BehindFor > 300*time.Millisecond
 	}, "the lag grows")
 	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
 	_, err := s.FullNow(t.Context(), "asked for")
@@ -287,21 +287,21 @@ func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 	s := begun(t)
 	s.do(func() {
 		s.failed(aboutReservation, "cannot", memory.ErrUnreachable)
-		assert.Equal(t, 1, s.troubleNow().Times)
+		assert.Equal(t, 1, s.troubleNow().Count)
 		for range 3 {
 			s.failed(aboutFull, "cannot", memory.ErrUnreachable)
 		}
-		assert.Equal(t, 3, s.troubleNow().Times, "of two the one that fails more often")
+		assert.Equal(t, 3, s.troubleNow().Count, "of two the one that fails more often")
 		s.stuck(memory.ErrUnreachable)
 		s.succeeded(aboutReservation)
 		s.succeeded(aboutFull)
-		assert.Equal(t, 1, s.troubleNow().Times)
+		assert.Equal(t, 1, s.troubleNow().Count)
 		s.stuck(memory.ErrUnreachable)
-		assert.Equal(t, 2, s.troubleNow().Times)
+		assert.Equal(t, 2, s.troubleNow().Count)
 		s.troubles[aboutCapture] = nil
 		assert.Nil(t, s.troubleNow())
 		s.failed(aboutFull, "cannot", memory.ErrUnreachable)
-		assert.Equal(t, 1, s.troubleNow().Times, "it begins anew")
+		assert.Equal(t, 1, s.troubleNow().Count, "it begins anew")
 	})
 }
 

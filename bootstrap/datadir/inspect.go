@@ -174,7 +174,7 @@ func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) er
 	if _, known := cluster[owner.Name]; err == nil && known {
 		return otherMember.because(f.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
 	}
-	log.Warn().Str("was", owner.Name).Strs("was_at", owner.PeerURLs).Str("is", configured.Name).Strs("is_at", here).
+	log.Warn().Str("recorded_name", owner.Name).Strs("recorded_urls", owner.PeerURLs).Str("name", configured.Name).Strs("urls", here).
 		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")
 	return nil
 }

@@ -105,7 +105,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 }
 
 // watch has the log and the termination message kept up to date until what it returns is called.
-func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened func(status.Happening)) (end func()) {
+func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -257,8 +257,8 @@ func (a asked) Make(ctx context.Context) (backups.Made, error) {
 
 // Uploaded is backups.Maker's.
 func (a asked) Uploaded() (done, total int64) {
-	if full := a.Published().FullRunning; full != nil {
-		return full.Sent, full.Of
+	if full := a.Published().RunningFullSnapshot; full != nil {
+		return full.SentBytes, full.TotalBytes
 	}
 	return 0, 0
 }
@@ -352,16 +352,16 @@ func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, 
 }
 
 // events returns what is told of everything that the timeline notes, and what ends the telling; without --events nobody is told.
-func (c *startCommand) events(log zerolog.Logger) (tell func(status.Happening), end func(), err error) {
+func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEvent), end func(), err error) {
 	if !c.Events {
-		return func(status.Happening) {}, func() {}, nil
+		return func(status.TimelineEvent) {}, func() {}, nil
 	}
 	account, err := kubernetes.FromEnvironment()
 	if err != nil {
 		return nil, nil, fmt.Errorf("--events: %w", err)
 	}
 	poster := kubernetes.NewPoster(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
-	return func(h status.Happening) {
+	return func(h status.TimelineEvent) {
 		if event, worth := eventOf(h); worth {
 			poster.Tell(event)
 		}
@@ -374,22 +374,22 @@ var reasons = map[string]struct{ well, not string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
 	"defragmentation": {"Defragmented", "NotDefragmented"},
-	"alarm":           {"AlarmLifted", "AlarmRaised"},
-	"trouble":         {"TroubleOver", "Trouble"},
+	"alarm":           {"AlarmDisarmed", "AlarmRaised"},
+	"problem":         {"ProblemResolved", "Problem"},
 	"recovery":        {"", "DataRefused"},
 	"restore":         {"Restored", ""},
 }
 
 // eventOf is what Kubernetes is told of something that happened; false if it is told nothing.
-func eventOf(h status.Happening) (event kubernetes.Event, worth bool) {
+func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not
 	if well {
 		reason = reasons[h.Kind].well
 	}
-	event = kubernetes.Event{Reason: reason, Warning: !well, Note: h.What, At: h.At}
-	if h.Kind == "trouble" || h.Kind == "alarm" {
-		event.Subject, _, _ = strings.Cut(h.What, ":")
+	event = kubernetes.Event{Reason: reason, Warning: !well, Note: h.Message, At: h.At}
+	if h.Kind == "problem" || h.Kind == "alarm" {
+		event.Subject, _, _ = strings.Cut(h.Message, ":")
 	}
 	return event, reason != ""
 }

@@ -20,21 +20,21 @@ func TestOnlyWhatNobodyElseSaysBecomesAnEvent(t *testing.T) {
 		{"restore", "ok", "the cluster comes back", kubernetes.Event{Reason: "Restored"}},
 		{"recovery", "failed", "refused: not ours", kubernetes.Event{Reason: "DataRefused", Warning: true}},
 		{"alarm", "degraded", "alarm NOSPACE: writes are refused", kubernetes.Event{Reason: "AlarmRaised", Warning: true, Subject: "alarm NOSPACE"}},
-		{"alarm", "ok", "alarm NOSPACE: over", kubernetes.Event{Reason: "AlarmLifted", Subject: "alarm NOSPACE"}},
-		{"trouble", "degraded", "backups: the store is away", kubernetes.Event{Reason: "Trouble", Warning: true, Subject: "backups"}},
-		{"trouble", "ok", "backups: over", kubernetes.Event{Reason: "TroubleOver", Subject: "backups"}},
+		{"alarm", "ok", "alarm NOSPACE: resolved", kubernetes.Event{Reason: "AlarmDisarmed", Subject: "alarm NOSPACE"}},
+		{"problem", "degraded", "backups: the store is away", kubernetes.Event{Reason: "Problem", Warning: true, Subject: "backups"}},
+		{"problem", "ok", "backups: resolved", kubernetes.Event{Reason: "ProblemResolved", Subject: "backups"}},
 		{"defragmentation", "ok", "defragmented by threshold in 2.4 s", kubernetes.Event{Reason: "Defragmented"}},
 		{"defragmentation", "degraded", "no room", kubernetes.Event{Reason: "NotDefragmented", Warning: true}},
 		{"restore_test", "degraded", "its hash differs", kubernetes.Event{Reason: "RestoreTestFailed", Warning: true}},
 		{"start", "degraded", "the process started; the last run: killed", kubernetes.Event{Reason: "LastRunFailed", Warning: true}},
 	} {
 		is.want.Note, is.want.At = is.what, at
-		event, worth := eventOf(status.Happening{At: at, Kind: is.kind, Health: is.health, What: is.what})
+		event, worth := eventOf(status.TimelineEvent{At: at, Kind: is.kind, Health: is.health, Message: is.what})
 		assert.True(t, worth, is.kind)
 		assert.Equal(t, is.want, event)
 	}
 	for _, kind := range []string{"start", "readiness", "leader", "full_snapshot", "restore_test", "recovery"} {
-		_, worth := eventOf(status.Happening{Kind: kind, Health: "ok"})
+		_, worth := eventOf(status.TimelineEvent{Kind: kind, Health: "ok"})
 		assert.False(t, worth, kind)
 	}
 }
@@ -44,7 +44,7 @@ func TestEventsAreForPodsOnly(t *testing.T) {
 	c := &startCommand{}
 	tell, end, err := c.events(zerolog.Nop())
 	assert.NoError(t, err)
-	tell(status.Happening{Kind: "restore", Health: "ok"})
+	tell(status.TimelineEvent{Kind: "restore", Health: "ok"})
 	end()
 	c.Events = true
 	_, _, err = c.events(zerolog.Nop())

@@ -189,7 +189,7 @@ func ended(now, before status.Document) *status.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
 			return nil
 		}
-		return d.Maintenance.Last
+		return d.Maintenance.LastDefragmentation
 	}
 	is, was := last(now), last(before)
 	if is == nil || is.Origin != "command" || was != nil && !is.At.After(was.At) {
@@ -205,7 +205,7 @@ func (c *statusCommand) tellCluster(s streams) (exitcode.Code, error) {
 		return 0, err
 	}
 	if len(known.Peers) == 0 {
-		return exitcode.MemberNotReady, fmt.Errorf("this member does not know its cluster yet: %s", known.Headline.Line)
+		return exitcode.MemberNotReady, fmt.Errorf("this member does not know its cluster yet: %s", known.Headline.Summary)
 	}
 	secured, err := trusting(known.Certificates)
 	if err != nil {

@@ -86,7 +86,7 @@ func (r *Report) LostWords(crashNote string) string {
 	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.
 where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and, if it could leave one, the trace of a crash in %s on the volume
 last seen: %s; since %s: %s
-`, crashNote, firstLine(r.Document().Headline.Line), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
+`, crashNote, firstLine(r.Document().Headline.Summary), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
 }
 
 func rounded(d time.Duration) string { return terminal.Rounded(d).String() }

@@ -105,12 +105,12 @@ func (r *Report) Document() status.Document {
 	document := status.Document{
 		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
-		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarWord: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
+		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarStatus: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
-		Versions: status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
-		Oddities: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Maintenance: r.runtime.Maintenance(),
+		Versions:       status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
+		ConfigWarnings: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Maintenance: r.runtime.Maintenance(),
 		Leases: r.runtime.Leases(),
-		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), Edges: edges(run.Tallies),
+		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), TransitionCounts: edges(run.Tallies),
 		Trends: r.history.Trends(), Timeline: r.history.Happened(),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
@@ -152,7 +152,7 @@ func lastError(t lifecycle.Trouble) *status.Error {
 	if t == (lifecycle.Trouble{}) {
 		return nil
 	}
-	return &status.Error{At: t.At, Since: t.Since, Times: t.Times, Ended: t.Ended, Class: string(t.Class), Message: t.Text}
+	return &status.Error{At: t.At, Since: t.Since, Count: t.Times, Ended: t.Ended, Class: string(t.Class), Message: t.Text}
 }
 
 func validation(v lifecycle.Validation) *status.Validation {
@@ -175,18 +175,18 @@ func transitions(all []lifecycle.Transition) []status.Transition {
 	for i, t := range all {
 		shown[i] = status.Transition{
 			At: t.At, From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
-			Reason: t.Reason, Times: t.Times, After: t.After.Seconds(),
+			Reason: t.Reason, Count: t.Times, AfterSeconds: t.After.Seconds(),
 		}
 	}
 	return shown
 }
 
-func edges(all []lifecycle.Tally) []status.Edge {
-	shown := make([]status.Edge, len(all))
+func edges(all []lifecycle.Tally) []status.TransitionCount {
+	shown := make([]status.TransitionCount, len(all))
 	for i, t := range all {
-		shown[i] = status.Edge{
+		shown[i] = status.TransitionCount{
 			From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
-			Times: t.Times, Last: t.Last, Spent: t.Spent.Seconds(),
+			Count: t.Times, Last: t.Last, Seconds: t.Spent.Seconds(),
 		}
 	}
 	return shown
@@ -229,7 +229,7 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	}
 	event := map[bool]string{true: "ready", false: "not ready"}[ready]
 	h.changes = append(h.changes, status.Transition{
-		At: since, From: string(state), To: string(state), Event: event, Reason: reason, Times: 1, After: since.Sub(h.since).Seconds(),
+		At: since, From: string(state), To: string(state), Event: event, Reason: reason, Count: 1, AfterSeconds: since.Sub(h.since).Seconds(),
 	})
 	h.changes = h.changes[max(0, len(h.changes)-maxChanges):]
 	h.ready, h.since = ready, since

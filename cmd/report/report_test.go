@@ -92,7 +92,7 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 func TestWithoutASidecarTheDocumentSaysSoAndQuotesNone(t *testing.T) {
 	document := New(standing(full()), &place{standalone: true}, "v1", "etcd-main-0").Document()
 	assert.True(t, document.Standalone)
-	assert.Empty(t, document.SidecarWord)
+	assert.Empty(t, document.SidecarStatus)
 }
 
 func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
@@ -122,7 +122,7 @@ func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.Serving, Since: time.Now(), Reason: "etcd has joined its cluster"}
 	headline := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Headline
-	assert.Regexp(t, "^Serving, not ready: quorum: ", headline.Line)
+	assert.Regexp(t, "^Serving, not ready: quorum: ", headline.Summary)
 }
 
 func TestTheLastWordsSayNothingTwice(t *testing.T) {
@@ -211,7 +211,7 @@ func (*place) MemberID() string { return "8e9e05c52164694d" }
 
 func (*place) Member() status.Member {
 	return status.Member{
-		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, Free: 7, Volume: 8, New: true,
+		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, VolumeFree: 7, VolumeSize: 8, NewCluster: true,
 		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
 	}
 }
@@ -235,15 +235,15 @@ func (p *place) Recovery() *status.Recovery {
 	if p.recovery != nil {
 		return p.recovery
 	}
-	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", Bytes: 1, Of: 2, Rate: 1, Seconds: 1}
+	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", RestoredBytes: 1, TotalBytes: 2, BytesPerSecond: 1, RemainingSeconds: 1}
 }
 
 func (*place) Maintenance() *status.Maintenance {
 	at := time.Unix(1.7e9, 0)
 	return &status.Maintenance{
-		Phase: "running", Since: at, Reason: "etcd copies", Expected: 1, Progress: 0.5, Done: 1, Failed: 1, Freed: 1, Lifted: 1,
-		Readers: []status.DatabaseReader{{What: "the snapshot", Since: at}},
-		Last:    &status.Defragmentation{At: at, Took: 1, Origin: "client", Before: 2, After: 1, Error: "the disk is full"},
+		Phase: "running", Since: at, Reason: "etcd copies", ExpectedSeconds: 1, Progress: 0.5, Completed: 1, Failed: 1, FreedBytes: 1, NoSpaceDisarmed: 1,
+		Readers:             []status.DatabaseReader{{Name: "the snapshot", Since: at}},
+		LastDefragmentation: &status.Defragmentation{At: at, Seconds: 1, Origin: "client", BytesBefore: 2, BytesAfter: 1, Error: "the disk is full"},
 	}
 }
 
@@ -251,7 +251,7 @@ func (*place) Leases() []status.Lease {
 	at := time.Unix(1.7e9, 0)
 	return []status.Lease{{
 		Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
-		Trouble: &status.LeaseTrouble{Since: at, Times: 1, Message: "the API server cannot be asked", NextTry: at},
+		Problem: &status.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be asked", NextRetry: at},
 	}}
 }
 
@@ -259,14 +259,14 @@ func (*place) Backup() *facts.Backups {
 	at := time.Unix(1.7e9, 0)
 	return &facts.Backups{
 		Cluster: "c1", Owner: "shop/etcd", Generation: 1,
-		Store: "file:///backups", Role: "writes", Revision: 9, BehindRevisions: 1, BehindSeconds: 0.5, NextFull: at,
+		Store: "file:///backups", Role: "writer", Revision: 9, LagRevisions: 1, LagSeconds: 0.5, NextFullSnapshot: at,
 		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
-		Window:       &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
-		Spans:        []facts.Span{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, Fulls: []facts.Mark{{Revision: 1, At: at, Test: "passed"}}}},
-		LastFull:     &facts.Full{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
-		FullRunning:  &facts.Run{Reason: "schedule", Since: at, Doing: "stores the copy", Sent: 1, Of: 2, LeftSeconds: 1},
-		LastVerified: &facts.Proof{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
-		Trouble:      &facts.Trouble{Since: at, Times: 1, Message: "the store is away", NextTry: at},
+		Window:              &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
+		Windows:             []facts.GenerationWindow{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, FullSnapshots: []facts.SnapshotMark{{Revision: 1, At: at, RestoreTest: "passed"}}}},
+		LastFullSnapshot:    &facts.FullSnapshot{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
+		RunningFullSnapshot: &facts.SnapshotProgress{Reason: "schedule", Since: at, Step: "stores the copy", SentBytes: 1, TotalBytes: 2, RemainingSeconds: 1},
+		LastVerification:    &facts.Verification{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
+		Problem:             &facts.Problem{Since: at, Count: 1, Message: "the store is away", NextRetry: at},
 	}
 }
 
@@ -279,7 +279,7 @@ func (*place) ConfigOddities() []string {
 }
 
 func (*place) Certificates() []status.Certificate {
-	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", Begins: time.Unix(1, 0), Expires: time.Unix(4e9, 0)}}
+	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", NotBefore: time.Unix(1, 0), NotAfter: time.Unix(4e9, 0)}}
 }
 
 func (*place) Durations() (start, stop, drain time.Duration) {

@@ -23,7 +23,7 @@ const (
 // Watch writes down what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, keeps the
 // history, calls lost whenever something else would be true if the process were killed now, and happened for all that the timeline notes.
 // Neither may wait. It returns when ctx ends.
-func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.Happening)) {
+func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
 	clock := time.NewTicker(beat)
 	defer clock.Stop()
@@ -41,7 +41,7 @@ type watcher struct {
 	*Report
 	log      zerolog.Logger
 	lost     func()
-	happened func(status.Happening)
+	happened func(status.TimelineEvent)
 
 	latest   string // what was true when lost was called last
 	health   string // in which the log knows the member
@@ -100,9 +100,9 @@ func (w *watcher) noteHealth(is status.Headline, now time.Time) {
 	switch {
 	case is.Health == status.HealthDegraded:
 		w.degraded = now
-		w.log.Warn().Msg(is.Line)
+		w.log.Warn().Msg(is.Summary)
 	case is.Health == status.HealthOK && was == status.HealthDegraded:
-		w.log.Info().Msg(is.Line)
+		w.log.Info().Msg(is.Summary)
 	}
 }
 
@@ -160,7 +160,7 @@ func urgency(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 
 func (w *watcher) subjectOf(run *lifecycle.Snapshot, is status.Headline, now time.Time) string {
 	if is.Health == status.HealthDegraded {
-		return is.Line
+		return is.Summary
 	}
 	if run.State == lifecycle.Serving {
 		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)

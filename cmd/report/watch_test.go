@@ -34,7 +34,7 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 			mu.Lock()
 			defer mu.Unlock()
 			told++
-		}, func(status.Happening) {})
+		}, func(status.TimelineEvent) {})
 	}()
 	synctest.Wait()
 	do(run)
@@ -140,7 +140,7 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 	w := &watcher{Report: New(standing(run), &place{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
 	said := func(line string, after time.Duration) string {
 		log.Reset()
-		is, now := status.Document{Headline: status.Headline{Health: status.HealthOK, Line: line}}, time.Unix(1.7e9, 0).Add(after)
+		is, now := status.Document{Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
 		if strings.Contains(line, "but") {
 			is.Headline.Health = status.HealthDegraded
 		}
@@ -206,7 +206,7 @@ func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
 	}
 	assert.Equal(t, []string{"a", "ready", "b", "not ready"}, events)
 	assert.Equal(t, "quorum: no leader", steps[3].Reason)
-	assert.InDelta(t, 20, steps[3].After, 0)
+	assert.InDelta(t, 20, steps[3].AfterSeconds, 0)
 
 	for i := range int64(1000) {
 		h.note(i%2 == 0, "", lifecycle.Serving, at(100+i))
@@ -219,8 +219,8 @@ func TestTheHistoryIsKeptWhileTheRunIsWatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		about := New(standing(full()), &place{began: time.Now()}, "v1", "etcd-main-0")
 		ctx, cancel := context.WithCancel(t.Context())
-		var told []status.Happening
-		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.Happening) { told = append(told, h) })
+		var told []status.TimelineEvent
+		go about.Watch(ctx, zerolog.Nop(), func() {}, func(h status.TimelineEvent) { told = append(told, h) })
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		is := about.Document()

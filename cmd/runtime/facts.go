@@ -58,10 +58,10 @@ func (r *Runtime) Member() (seen status.Member) {
 	}
 	seen = status.Member{
 		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term, Revision: view.Revision,
-		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota, New: view.New,
+		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota, NewCluster: view.New,
 	}
 	volume := etcd.Volume()
-	seen.Free, seen.Volume = volume.Free, volume.Size
+	seen.VolumeFree, seen.VolumeSize = volume.Free, volume.Size
 	for _, peer := range view.Peers {
 		seen.Peers = append(seen.Peers, status.Peer(peer))
 	}
@@ -101,15 +101,15 @@ func (r *Runtime) Maintenance() *status.Maintenance {
 	}
 	is := etcd.Maintenance()
 	shown := &status.Maintenance{
-		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, Expected: is.Expected.Seconds(), Progress: is.Progress,
-		Done: is.Done, Failed: is.Failed, Freed: is.Freed, Lifted: is.Lifted,
+		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, ExpectedSeconds: is.Expected.Seconds(), Progress: is.Progress,
+		Completed: is.Done, Failed: is.Failed, FreedBytes: is.Freed, NoSpaceDisarmed: is.Lifted,
 	}
 	for _, reader := range is.Readers {
 		shown.Readers = append(shown.Readers, status.DatabaseReader(reader))
 	}
 	if last := is.Last; last != nil {
-		shown.Last = &status.Defragmentation{
-			At: last.At, Took: last.Took.Seconds(), Origin: last.Origin, Before: last.Before, After: last.After, Error: last.Error,
+		shown.LastDefragmentation = &status.Defragmentation{
+			At: last.At, Seconds: last.Took.Seconds(), Origin: last.Origin, BytesBefore: last.Before, BytesAfter: last.After, Error: last.Error,
 		}
 	}
 	return shown
@@ -188,12 +188,12 @@ func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 // LeaseOfBackups is what the leases of snapshots say; false while another member makes the backups, or nobody can.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
 	is := r.backups.Published()
-	if is.Role != facts.Writes {
+	if is.Role != facts.Writer {
 		return lease, false
 	}
-	behind := time.Duration(is.BehindSeconds * float64(time.Second))
+	behind := time.Duration(is.LagSeconds * float64(time.Second))
 	lease = kubernetes.LeasedBackups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
-	if full := is.LastFull; full != nil {
+	if full := is.LastFullSnapshot; full != nil {
 		lease.Full, lease.FullTime = full.Revision, full.At
 	}
 	return lease, true
@@ -207,8 +207,8 @@ func (r *Runtime) Leases() (all []status.Lease) {
 	for _, fact := range r.leases.Facts() {
 		lease := status.Lease{Kind: string(fact.Kind), Name: fact.Name, Holder: fact.Holder, Renewed: fact.Renewed}
 		if fact.Trouble != nil {
-			trouble := status.LeaseTrouble(*fact.Trouble)
-			lease.Trouble = &trouble
+			trouble := status.LeaseProblem(*fact.Trouble)
+			lease.Problem = &trouble
 		}
 		all = append(all, lease)
 	}

@@ -21,7 +21,7 @@ func (r *Runtime) Recovery() *status.Recovery {
 	}
 	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
 	if is.State == recovery.Build {
-		told.Bytes, told.Of, told.Rate, told.Seconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
+		told.RestoredBytes, told.TotalBytes, told.BytesPerSecond, told.RemainingSeconds = is.Bytes, is.Of, is.Rate, is.Left().Seconds()
 	}
 	return told
 }

@@ -220,7 +220,7 @@ func (c *countedSidecar) count(call string, took time.Duration, err error) {
 }
 
 func (c *countedSidecar) ended(result metrics.Result) {
-	c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unasked), result)
+	c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unrequested), result)
 	c.asked = ""
 }
 

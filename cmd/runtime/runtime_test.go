@@ -204,7 +204,7 @@ func TestInitializationsAreCountedByModeAndResult(t *testing.T) {
 		`initializations_total{mode="full",verdict="failed"} 1`,
 		`initializations_total{mode="full",verdict="lost"} 2`,
 		`initializations_total{mode="full",verdict="successful"} 1`,
-		`initializations_total{mode="unasked",verdict="successful"} 1`,
+		`initializations_total{mode="unrequested",verdict="successful"} 1`,
 		`sidecar_request_duration_seconds_count{call="status",outcome="ok"} 10`,
 		`sidecar_request_duration_seconds_count{call="status",outcome="error"} 1`,
 		`sidecar_request_duration_seconds_count{call="trigger",outcome="ok"} 4`,

@@ -74,20 +74,20 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 			synctest.Wait()
 		}
 		for _, note := range []string{"1", "2", "3"} {
-			tell("Trouble", "backups", note)
+			tell("Problem", "backups", note)
 		}
-		tell("Trouble", "sidecar", "a")
+		tell("Problem", "sidecar", "a")
 		tell("AlarmRaised", "", "b")
-		assert.Equal(t, []string{"Trouble 1", "Trouble a", "AlarmRaised b"}, posted())
+		assert.Equal(t, []string{"Problem 1", "Problem a", "AlarmRaised b"}, posted())
 
 		time.Sleep(repeatPause + repeatPause/10)
 		synctest.Wait()
-		assert.Equal(t, []string{"Trouble 3 (2 times within 5m0s)"}, posted())
+		assert.Equal(t, []string{"Problem 3 (2 times within 5m0s)"}, posted())
 
-		tell("Trouble", "sidecar", "again, long after")
-		tell("Trouble", "backups", "soon after")
+		tell("Problem", "sidecar", "again, long after")
+		tell("Problem", "backups", "soon after")
 		p.End()
-		assert.Equal(t, []string{"Trouble again, long after", "Trouble soon after"}, posted(), "what was held back is posted at the end")
+		assert.Equal(t, []string{"Problem again, long after", "Problem soon after"}, posted(), "what was held back is posted at the end")
 	})
 }
 
@@ -121,7 +121,7 @@ func TestNobodyWaitsForAnAPIServerThatIsSilent(t *testing.T) {
 		}, zerolog.New(log))
 		began := time.Now()
 		for range 3 * queueRoom {
-			p.Tell(Event{Reason: "Trouble"})
+			p.Tell(Event{Reason: "Problem"})
 		}
 		assert.Zero(t, time.Since(began))
 		time.Sleep(Patience)

@@ -43,15 +43,15 @@ type LeaseFact struct {
 	Name    string        // empty until it is known
 	Holder  string        // what it says, as this process wrote or found it last
 	Renewed time.Time     // when this process wrote it last, or found it to be right; zero if it never did
-	Trouble *LeaseTrouble // nil while all is well
+	Trouble *LeaseProblem // nil while all is well
 }
 
 // LeaseTrouble is why a lease is not renewed.
-type LeaseTrouble struct {
-	Since   time.Time
-	Times   int
-	Message string // a clause
-	NextTry time.Time
+type LeaseProblem struct {
+	Since     time.Time
+	Count     int
+	Message   string // a clause
+	NextRetry time.Time
 }
 
 // NewLeases returns leases that are not renewed before Begin.
@@ -165,9 +165,9 @@ func (l *Leases) troubled(kind LeaseKind, now written, err error, pause time.Dur
 	l.mu.Lock()
 	fact := l.facts[kind]
 	before := fact.Trouble
-	trouble := &LeaseTrouble{Since: time.Now(), Times: 1, Message: err.Error(), NextTry: time.Now().Add(pause)}
+	trouble := &LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
 	if before != nil {
-		trouble.Since, trouble.Times = before.Since, before.Times+1
+		trouble.Since, trouble.Count = before.Since, before.Count+1
 	}
 	fact.Kind, fact.Name, fact.Trouble = kind, now.name, trouble
 	l.facts[kind] = fact
@@ -185,7 +185,7 @@ func (l *Leases) renewed(kind LeaseKind, now written) {
 	l.mu.Unlock()
 	switch {
 	case before.Trouble != nil:
-		l.options.Log.Info().Str("lease", now.name).Int("times", before.Trouble.Times).Msg("a lease is renewed again")
+		l.options.Log.Info().Str("lease", now.name).Int("times", before.Trouble.Count).Msg("a lease is renewed again")
 	case before.Renewed.IsZero():
 		l.options.Log.Info().Str("lease", now.name).Str("holder", now.holder).Msg("a lease is renewed")
 	}

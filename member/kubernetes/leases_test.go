@@ -87,8 +87,8 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 		assert.Greater(t, gaps[len(gaps)-1], 13.0)
 		assert.Equal(t, 1, strings.Count(log.String(), "not renewed"))
 		trouble := l.fact(t, OfMember).Trouble
-		assert.Equal(t, len(there.asked), trouble.Times)
-		assert.WithinRange(t, trouble.NextTry, time.Now(), time.Now().Add(longestPause))
+		assert.Equal(t, len(there.asked), trouble.Count)
+		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(longestPause))
 
 		there.becomes(nil)
 		<-time.After(longestPause)
@@ -99,8 +99,8 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 		for trouble = nil; trouble == nil; trouble = l.fact(t, OfMember).Trouble {
 			<-time.After(tick)
 		}
-		assert.Equal(t, 1, trouble.Times)
-		assert.Less(t, trouble.NextTry.Sub(trouble.Since), 1400*time.Millisecond, "it begins anew")
+		assert.Equal(t, 1, trouble.Count)
+		assert.Less(t, trouble.NextRetry.Sub(trouble.Since), 1400*time.Millisecond, "it begins anew")
 		l.End()
 	})
 }

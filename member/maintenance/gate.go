@@ -24,7 +24,7 @@ type Gate struct {
 
 // Reader is somebody who reads the whole database.
 type Reader struct {
-	What  string // a noun, such as "the snapshot for 10.0.0.7:40312"
+	Name  string // a noun, such as "the snapshot for 10.0.0.7:40312"
 	Since time.Time
 }
 
@@ -47,7 +47,7 @@ func (e *BusyError) Error() string {
 	}
 	names := make([]string, len(e.Readers))
 	for i, reader := range e.Readers {
-		names[i] = fmt.Sprintf("%s (since %s)", reader.What, reader.Since.UTC().Format("15:04:05Z"))
+		names[i] = fmt.Sprintf("%s (since %s)", reader.Name, reader.Since.UTC().Format("15:04:05Z"))
 	}
 	return "the database is being read: wait for the end of " + strings.Join(names, " and ")
 }
@@ -75,7 +75,7 @@ func (g *Gate) enter(what string) (*Reader, *closing) {
 	if g.closed != nil {
 		return nil, g.closed
 	}
-	reader := &Reader{What: what, Since: time.Now()}
+	reader := &Reader{Name: what, Since: time.Now()}
 	g.readers = append(g.readers, reader)
 	return reader, nil
 }

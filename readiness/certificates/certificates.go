@@ -165,21 +165,21 @@ func (f file) advice() string {
 
 // warn logs each certificate once when it ends soon, and again when it has ended.
 func (f *Files) warn(c file, now time.Time) {
-	ended := !c.Expires.After(now)
+	ended := !c.NotAfter.After(now)
 	key := c.Name
 	if ended {
 		key += " expired"
 	}
-	if !c.ExpiresSoon(now) || f.warned[key].Equal(c.Expires) {
+	if !c.ExpiresSoon(now) || f.warned[key].Equal(c.NotAfter) {
 		return
 	}
-	f.warned[key] = c.Expires
+	f.warned[key] = c.NotAfter
 	word := "expires"
 	if ended {
 		word = "has expired"
 	}
-	f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.Expires.UTC()).
-		Msgf("certificate %s %s %s on %s; %s", c.Name, c.Path, word, date(c.Expires), c.advice())
+	f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.NotAfter.UTC()).
+		Msgf("certificate %s %s %s on %s; %s", c.Name, c.Path, word, date(c.NotAfter), c.advice())
 }
 
 // dates are when the certificates in a PEM file begin and end.
@@ -196,9 +196,9 @@ func dates(path string) (is file, err error) {
 		}
 		of := validity{certificate.NotBefore, certificate.NotAfter}
 		if err != nil {
-			is.Begins, is.Expires, is.leaf, is.any, err = of.begins, of.ends, of, of, nil
+			is.NotBefore, is.NotAfter, is.leaf, is.any, err = of.begins, of.ends, of, of, nil
 		}
-		is.Begins, is.Expires = later(is.Begins, of.begins), earlier(is.Expires, of.ends)
+		is.NotBefore, is.NotAfter = later(is.NotBefore, of.begins), earlier(is.NotAfter, of.ends)
 		is.any = validity{earlier(is.any.begins, of.begins), later(is.any.ends, of.ends)}
 	}
 	return is, err

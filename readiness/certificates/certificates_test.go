@@ -48,8 +48,8 @@ func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
 	require.Len(t, found, 3)
 	assert.Equal(t, certificates.EtcdPeer, found[0].Name)
 	assert.Equal(t, certificates.EtcdServer, found[1].Name)
-	assert.Equal(t, past.Unix(), found[1].Expires.Unix())
-	assert.Equal(t, soon.Unix(), found[2].Expires.Unix(), "the first of a bundle")
+	assert.Equal(t, past.Unix(), found[1].NotAfter.Unix())
+	assert.Equal(t, soon.Unix(), found[2].NotAfter.Unix(), "the first of a bundle")
 	assert.Equal(t, 1, strings.Count(log.String(), "has expired"), log.String())
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
@@ -67,12 +67,12 @@ func TestARenewedCertificateIsSeenByItself(t *testing.T) {
 		path := bundle(t, soon)
 		files := running(map[string]string{certificates.EtcdServer: path})
 		require.Len(t, files.Now(), 1)
-		assert.Equal(t, soon.Unix(), files.Now()[0].Expires.Unix())
+		assert.Equal(t, soon.Unix(), files.Now()[0].NotAfter.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
 		time.Sleep(11 * time.Second)
 		files.Now() // asks
 		synctest.Wait()
-		assert.Equal(t, late.Unix(), files.Now()[0].Expires.Unix())
+		assert.Equal(t, late.Unix(), files.Now()[0].NotAfter.Unix())
 	})
 }
 

@@ -49,12 +49,12 @@ func (f file) judge(read file, now time.Time) (why string, clients bool) {
 		return fmt.Sprintf("etcd's server certificate %s has expired on %s, so that no client can connect; %s", f.Path, date(f.leaf.ends), renew), true
 	case f.Name == EtcdServer && now.Before(f.leaf.begins):
 		return fmt.Sprintf("etcd's server certificate %s is not valid before %s, so that no client can connect; %s", f.Path, date(f.leaf.begins), early), true
-	case !now.Before(f.Expires):
-		return fmt.Sprintf("%s %s has expired on %s; %s", f.Name, f.Path, date(f.Expires), f.advice()), false
-	case now.Before(f.Begins):
-		return fmt.Sprintf("%s %s is not valid before %s; %s", f.Name, f.Path, date(f.Begins), early), false
+	case !now.Before(f.NotAfter):
+		return fmt.Sprintf("%s %s has expired on %s; %s", f.Name, f.Path, date(f.NotAfter), f.advice()), false
+	case now.Before(f.NotBefore):
+		return fmt.Sprintf("%s %s is not valid before %s; %s", f.Name, f.Path, date(f.NotBefore), early), false
 	case f.ExpiresSoon(now):
-		return fmt.Sprintf("%s %s expires on %s; %s", f.Name, f.Path, date(f.Expires), f.advice()), false
+		return fmt.Sprintf("%s %s expires on %s; %s", f.Name, f.Path, date(f.NotAfter), f.advice()), false
 	}
 	return "", false
 }

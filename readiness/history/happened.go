@@ -14,14 +14,14 @@ import (
 const ofAKind = 10
 
 // note compares a document with the one before it, and returns what has changed.
-func (h *History) note(is status.Document, now time.Time) []status.Happening {
+func (h *History) note(is status.Document, now time.Time) []status.TimelineEvent {
 	found := slices.Concat(begun(h.before, is), readiness(h.before, is, now), founded(h.before, is, now), leader(h.before, is, now), backups(h.before, is), defragmented(h.before, is),
 		checks(h.before, is, now), troubles(h.before, is, now), recovered(h.before, is))
 	if len(found) == 0 {
 		return nil
 	}
 	all := append(slices.Clone(h.Happened()), found...) // those who read it keep what they have
-	slices.SortStableFunc(all, func(a, b status.Happening) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(all, func(a, b status.TimelineEvent) int { return a.At.Compare(b.At) })
 	kept := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {
 		if kept[all[i].Kind]++; kept[all[i].Kind] > ofAKind {
@@ -34,10 +34,10 @@ func (h *History) note(is status.Document, now time.Time) []status.Happening {
 	return found
 }
 
-type happenings = []status.Happening
+type happenings = []status.TimelineEvent
 
 func one(at time.Time, kind, health, what string) happenings {
-	return happenings{{At: at, Kind: kind, Health: health, What: what}}
+	return happenings{{At: at, Kind: kind, Health: health, Message: what}}
 }
 
 // begun is the start of the process, with how the last one ended.
@@ -58,7 +58,7 @@ func begun(was, is status.Document) happenings {
 
 // founded is what a lost volume looks like where nothing brings its data back.
 func founded(was, is status.Document, now time.Time) happenings {
-	if was.New || !is.New {
+	if was.NewCluster || !is.NewCluster {
 		return nil
 	}
 	return one(now, "start", status.HealthOK, "a new cluster begins: the data directory was empty")
@@ -71,7 +71,7 @@ func readiness(was, is status.Document, now time.Time) happenings {
 	case is.Ready:
 		return one(at, "readiness", status.HealthOK, "ready")
 	default:
-		return one(at, "readiness", status.HealthFailed, is.Headline.Line)
+		return one(at, "readiness", status.HealthFailed, is.Headline.Summary)
 	}
 }
 
@@ -101,11 +101,11 @@ func backups(was, is status.Document) (found happenings) {
 		return nil
 	}
 	before := was.Backup
-	if full := is.Backup.LastFull; full != nil && inThisRun(is, full.At) && (before == nil || before.LastFull == nil || !same(*before.LastFull, *full)) {
+	if full := is.Backup.LastFullSnapshot; full != nil && inThisRun(is, full.At) && (before == nil || before.LastFullSnapshot == nil || !same(*before.LastFullSnapshot, *full)) {
 		found = append(found, one(later(is.Started, full.At), "full_snapshot", status.HealthOK, fmt.Sprintf("full snapshot of revision %d: %s", full.Revision, full.Reason))...)
 	}
-	test := is.Backup.LastVerified
-	if test == nil || !inThisRun(is, test.At) || before != nil && before.LastVerified != nil && *before.LastVerified == *test {
+	test := is.Backup.LastVerification
+	if test == nil || !inThisRun(is, test.At) || before != nil && before.LastVerification != nil && *before.LastVerification == *test {
 		return found
 	}
 	at := later(is.Started, test.At)
@@ -116,7 +116,7 @@ func backups(was, is status.Document) (found happenings) {
 }
 
 // same tells whether a full snapshot is another one. The store keeps the second only.
-func same(a, b facts.Full) bool {
+func same(a, b facts.FullSnapshot) bool {
 	return a.Revision == b.Revision && a.At.Truncate(time.Second).Equal(b.At.Truncate(time.Second))
 }
 
@@ -133,14 +133,14 @@ func later(a, b time.Time) time.Time {
 }
 
 func defragmented(was, is status.Document) happenings {
-	if is.Maintenance == nil || is.Maintenance.Last == nil || was.Maintenance != nil && was.Maintenance.Last != nil && *was.Maintenance.Last == *is.Maintenance.Last {
+	if is.Maintenance == nil || is.Maintenance.LastDefragmentation == nil || was.Maintenance != nil && was.Maintenance.LastDefragmentation != nil && *was.Maintenance.LastDefragmentation == *is.Maintenance.LastDefragmentation {
 		return nil
 	}
-	last := is.Maintenance.Last
+	last := is.Maintenance.LastDefragmentation
 	if last.Error != "" {
 		return one(last.At, "defragmentation", status.HealthDegraded, "not defragmented, by "+last.Origin+": "+last.Error)
 	}
-	return one(last.At, "defragmentation", status.HealthOK, fmt.Sprintf("defragmented by %s in %.1f s", last.Origin, last.Took))
+	return one(last.At, "defragmentation", status.HealthOK, fmt.Sprintf("defragmented by %s in %.1f s", last.Origin, last.Seconds))
 }
 
 // checks are etcd's alarms, and what else is found wrong with a member that serves.
@@ -156,7 +156,7 @@ func checks(was, is status.Document, now time.Time) (found happenings) {
 	}
 	for _, check := range is.Checks {
 		worse := badness(check.Status) - badness(before[check.Name])
-		kind, name := "trouble", check.Name
+		kind, name := "problem", check.Name
 		if alarm := map[string]string{"no_corrupt_alarm": "alarm CORRUPT", "space": "alarm NOSPACE"}[check.Name]; alarm != "" {
 			kind, name = "alarm", alarm
 		}
@@ -164,7 +164,7 @@ func checks(was, is status.Document, now time.Time) (found happenings) {
 		case worse > 0:
 			found = append(found, one(now, kind, check.Status, name+": "+check.Reason)...)
 		case worse < 0 && check.Status == status.HealthOK:
-			found = append(found, one(now, kind, status.HealthOK, name+": over")...)
+			found = append(found, one(now, kind, status.HealthOK, name+": resolved")...)
 		}
 	}
 	return found
@@ -194,15 +194,15 @@ func troubles(was, is status.Document, now time.Time) (found happenings) {
 	before, after := lasting(was), lasting(is)
 	for name, begun := range after {
 		if _, lasts := before[name]; !lasts {
-			found = append(found, one(begun.since, "trouble", begun.health, name+": "+begun.message)...)
+			found = append(found, one(begun.since, "problem", begun.health, name+": "+begun.message)...)
 		}
 	}
 	for name := range before {
 		if _, lasts := after[name]; !lasts {
-			found = append(found, one(now, "trouble", status.HealthOK, name+": over")...)
+			found = append(found, one(now, "problem", status.HealthOK, name+": resolved")...)
 		}
 	}
-	slices.SortFunc(found, func(a, b status.Happening) int { return cmp.Compare(a.What, b.What) })
+	slices.SortFunc(found, func(a, b status.TimelineEvent) int { return cmp.Compare(a.Message, b.Message) })
 	return found
 }
 
@@ -211,12 +211,12 @@ func lasting(d status.Document) map[string]trouble {
 	if e := d.LastError; e != nil && e.Ended.IsZero() {
 		all[e.Class] = trouble{status.HealthFailed, e.Message, e.Since}
 	}
-	if d.Backup != nil && d.Backup.Trouble != nil {
-		all["backups"] = trouble{status.HealthDegraded, d.Backup.Trouble.Message, d.Backup.Trouble.Since}
+	if d.Backup != nil && d.Backup.Problem != nil {
+		all["backups"] = trouble{status.HealthDegraded, d.Backup.Problem.Message, d.Backup.Problem.Since}
 	}
 	for _, lease := range d.Leases {
-		if lease.Trouble != nil {
-			all["lease "+lease.Name] = trouble{status.HealthDegraded, lease.Trouble.Message, lease.Trouble.Since}
+		if lease.Problem != nil {
+			all["lease "+lease.Name] = trouble{status.HealthDegraded, lease.Problem.Message, lease.Problem.Since}
 		}
 	}
 	return all

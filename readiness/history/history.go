@@ -31,7 +31,7 @@ type History struct {
 
 	mu       sync.Mutex
 	trends   *status.Trends
-	happened []status.Happening
+	happened []status.TimelineEvent
 }
 
 // New returns a history in which nothing has happened. etcd is the registry of etcd's own metrics.
@@ -39,7 +39,7 @@ func New(etcd prometheus.Gatherer) *History { return &History{etcd: etcd} }
 
 // Look takes in what is true at now, and returns what has happened since the last look. requests are called when a point is taken, and
 // say what clients have asked for.
-func (h *History) Look(is status.Document, now time.Time, requests func() (writes, reads Requests)) []status.Happening {
+func (h *History) Look(is status.Document, now time.Time, requests func() (writes, reads Requests)) []status.TimelineEvent {
 	found := h.note(is, now)
 	h.measure(is, now, requests)
 	h.before = is
@@ -54,7 +54,7 @@ func (h *History) Trends() *status.Trends {
 }
 
 // Happened are the latest of each kind, the oldest first. They never change.
-func (h *History) Happened() []status.Happening {
+func (h *History) Happened() []status.TimelineEvent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.happened

@@ -51,14 +51,14 @@ func (e *etcd) after(d time.Duration) {
 // told is the text of the timeline.
 func (e *etcd) told() (told []string) {
 	for _, is := range e.Happened() {
-		told = append(told, is.What)
+		told = append(told, is.Message)
 	}
 	return told
 }
 
 func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
 	e := newEtcd(t)
-	e.writes, e.is.Backup = Requests{Count: 1000, Took: time.Hour}, &facts.Backups{BehindSeconds: 1.5}
+	e.writes, e.is.Backup = Requests{Count: 1000, Took: time.Hour}, &facts.Backups{LagSeconds: 1.5}
 	e.revision.Set(100)
 	e.after(0)
 	e.after(shortest - 1)
@@ -78,7 +78,7 @@ func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
 	assert.InDelta(t, .002, is.Write[0], 1e-6)
 	assert.InDelta(t, .003, is.Fsync[0], 1e-6, "half of the way through the bucket of two")
 	assert.InDelta(t, 10, is.Revisions[0], 1e-6)
-	assert.InDelta(t, 1.5, is.Behind[0], 1e-6)
+	assert.InDelta(t, 1.5, is.BackupLag[0], 1e-6)
 	assert.Equal(t, status.Points{1 << 20}, is.DBSize)
 	assert.Equal(t, status.Points{1 << 19}, is.DBInUse)
 	text, err := json.Marshal(is)
@@ -145,7 +145,7 @@ func happens(t *testing.T, change func(*status.Document)) []string {
 	assert.Equal(t, "start", e.Happened()[0].Kind, "nothing is told of the time before")
 	var told []string
 	for _, is := range e.Happened()[known:] {
-		told = append(told, is.Kind+" "+is.Health+" "+is.What)
+		told = append(told, is.Kind+" "+is.Health+" "+is.Message)
 	}
 	e.after(time.Second)
 	assert.Len(t, e.Happened(), known+len(told), "once is enough")
@@ -159,35 +159,35 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 		"leader ok main-1 leads, term 7": func(d *status.Document) {
 			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []status.Peer{{ID: "b", Name: "main-1"}}
 		},
-		"start ok a new cluster begins: the data directory was empty": func(d *status.Document) { d.New = true },
+		"start ok a new cluster begins: the data directory was empty": func(d *status.Document) { d.NewCluster = true },
 		"full_snapshot ok full snapshot of revision 80: schedule": func(d *status.Document) {
-			d.Backup = &facts.Backups{LastFull: &facts.Full{Revision: 80, At: at, Reason: "schedule"}}
+			d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: at, Reason: "schedule"}}
 		},
 		"restore_test ok restore test of revision 80 passed": func(d *status.Document) {
-			d.Backup = &facts.Backups{LastVerified: &facts.Proof{Revision: 80, At: at, Passed: true}}
+			d.Backup = &facts.Backups{LastVerification: &facts.Verification{Revision: 80, At: at, Passed: true}}
 		},
 		"restore_test degraded restore test of revision 80 FAILED: its hash differs": func(d *status.Document) {
-			d.Backup = &facts.Backups{LastVerified: &facts.Proof{Revision: 80, At: at, Reason: "its hash differs"}}
+			d.Backup = &facts.Backups{LastVerification: &facts.Verification{Revision: 80, At: at, Reason: "its hash differs"}}
 		},
-		"trouble degraded backups: the store is away": func(d *status.Document) {
-			d.Backup = &facts.Backups{Trouble: &facts.Trouble{Since: at, Message: "the store is away"}}
+		"problem degraded backups: the store is away": func(d *status.Document) {
+			d.Backup = &facts.Backups{Problem: &facts.Problem{Since: at, Message: "the store is away"}}
 		},
-		"trouble degraded lease x: 500": func(d *status.Document) {
-			d.Leases = []status.Lease{{Name: "x", Trouble: &status.LeaseTrouble{Since: at, Message: "500"}}}
+		"problem degraded lease x: 500": func(d *status.Document) {
+			d.Leases = []status.Lease{{Name: "x", Problem: &status.LeaseProblem{Since: at, Message: "500"}}}
 		},
-		"trouble failed sidecar: no answer": func(d *status.Document) {
+		"problem failed sidecar: no answer": func(d *status.Document) {
 			d.LastError = &status.Error{Since: at, Class: "sidecar", Message: "no answer"}
 		},
 		"defragmentation ok defragmented by threshold in 2.4 s": func(d *status.Document) {
-			d.Maintenance = &status.Maintenance{Last: &status.Defragmentation{At: at, Took: 2.4, Origin: "threshold"}}
+			d.Maintenance = &status.Maintenance{LastDefragmentation: &status.Defragmentation{At: at, Seconds: 2.4, Origin: "threshold"}}
 		},
 		"defragmentation degraded not defragmented, by client: no room": func(d *status.Document) {
-			d.Maintenance = &status.Maintenance{Last: &status.Defragmentation{At: at, Origin: "client", Error: "no room"}}
+			d.Maintenance = &status.Maintenance{LastDefragmentation: &status.Defragmentation{At: at, Origin: "client", Error: "no room"}}
 		},
 		"alarm degraded alarm NOSPACE: writes are refused": func(d *status.Document) {
 			d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
 		},
-		"trouble failed quorum: no leader": func(d *status.Document) {
+		"problem failed quorum: no leader": func(d *status.Document) {
 			d.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}}
 		},
 		"recovery ok the data are in place": func(d *status.Document) {
@@ -204,10 +204,10 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 	}
 	assert.Len(t, happens(t, func(d *status.Document) {
 		second := d.Started.Truncate(time.Second)
-		d.Backup = &facts.Backups{LastFull: &facts.Full{At: second}, LastVerified: &facts.Proof{At: second}}
+		d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: second}, LastVerification: &facts.Verification{At: second}}
 	}), 2, "the store keeps no more than the second")
 	assert.Empty(t, happens(t, func(d *status.Document) {
-		d.Backup = &facts.Backups{LastFull: &facts.Full{At: began.Add(-time.Hour)}, LastVerified: &facts.Proof{At: began.Add(-time.Hour)}}
+		d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(-time.Hour)}, LastVerification: &facts.Verification{At: began.Add(-time.Hour)}}
 	}), "that was before the process started")
 	assert.Empty(t, happens(t, func(d *status.Document) {
 		d.State, d.Checks = "Terminating", []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}}
@@ -226,7 +226,7 @@ func TestTroubleThatBecomesWorseIsToldAgain(t *testing.T) {
 	quorum("failed", "no leader; no connection to b")
 	quorum("degraded", "no connection to b")
 	quorum("ok", "")
-	assert.Equal(t, []string{"quorum: no connection to b", "quorum: no leader", "quorum: over"}, e.told()[1:])
+	assert.Equal(t, []string{"quorum: no connection to b", "quorum: no leader", "quorum: resolved"}, e.told()[1:])
 }
 
 func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
@@ -239,7 +239,7 @@ func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
 	e.is.Leader = ""
 	e.after(time.Second)
 	require.Len(t, e.Happened(), 3)
-	assert.Equal(t, "no leader is known", e.Happened()[2].What)
+	assert.Equal(t, "no leader is known", e.Happened()[2].Message)
 }
 
 func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
@@ -250,13 +250,13 @@ func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
 	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}}
 	e.after(time.Second)
 	require.Len(t, e.Happened(), 2, "the start, and")
-	assert.Equal(t, "quorum: no leader", e.Happened()[1].What)
+	assert.Equal(t, "quorum: no leader", e.Happened()[1].Message)
 }
 
 func TestAFullSnapshotIsToldOnceWhetherItIsListedOrMade(t *testing.T) {
 	e := newEtcd(t)
 	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} { // the last one is another one, of a cluster at rest
-		e.is.Backup = &facts.Backups{LastFull: &facts.Full{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
+		e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
 		e.after(time.Second)
 	}
 	assert.Len(t, e.Happened(), 1+2, "and the start")
@@ -266,15 +266,15 @@ func TestTroubleBeginsAndIsOver(t *testing.T) {
 	e := newEtcd(t)
 	e.is.LastExit, e.is.LastExitReason = status.ExitCrash, "a panic"
 	e.after(0)
-	e.is.Backup = &facts.Backups{Trouble: &facts.Trouble{Since: e.now, Message: "1 s"}}
+	e.is.Backup = &facts.Backups{Problem: &facts.Problem{Since: e.now, Message: "1 s"}}
 	e.is.Checks = []status.Check{{Name: "no_corrupt_alarm", Status: "failed", Reason: "members differ"}}
 	e.after(time.Second)
-	e.is.Backup = &facts.Backups{Trouble: &facts.Trouble{Since: began, Message: "2 s"}}
+	e.is.Backup = &facts.Backups{Problem: &facts.Problem{Since: began, Message: "2 s"}}
 	e.after(time.Second)
 	e.is.Backup, e.is.Checks = &facts.Backups{}, []status.Check{{Name: "no_corrupt_alarm", Status: "ok"}}
 	e.after(time.Second)
 	assert.Equal(t, []string{
-		"the process started; the last run: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: over", "backups: over",
+		"the process started; the last run: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: resolved", "backups: resolved",
 	}, e.told())
 }
 
@@ -288,10 +288,10 @@ func TestWhatComesAndGoesLeavesRoomForTheRest(t *testing.T) {
 	all := e.Happened()
 	assert.Len(t, all, 1+ofAKind)
 	assert.Equal(t, "start", all[0].Kind)
-	assert.Equal(t, "99 leads, term 99", all[len(all)-1].What)
+	assert.Equal(t, "99 leads, term 99", all[len(all)-1].Message)
 
 	handed := slices.Clone(all)
-	e.is.Backup = &facts.Backups{LastFull: &facts.Full{At: began.Add(time.Millisecond)}}
+	e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(time.Millisecond)}}
 	e.after(time.Second)
 	assert.Equal(t, "full_snapshot", e.Happened()[1].Kind, "it is told where it happened")
 	assert.Equal(t, handed, all, "what was handed out does not change")

@@ -74,7 +74,7 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []n
 		revisions = max(0, now.revision-h.taken.revision) / now.at.Sub(h.taken.at).Seconds()
 	}
 	if is.Backup != nil {
-		behind = is.Backup.BehindSeconds
+		behind = is.Backup.LagSeconds
 	}
 	return []next{
 		{&of.Write, mean(h.taken.writes, now.writes)},
@@ -82,7 +82,7 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []n
 		{&of.Fsync, p99(h.taken.fsyncs, now.fsyncs)},
 		{&of.DBSize, size},
 		{&of.DBInUse, inUse},
-		{&of.Behind, behind},
+		{&of.BackupLag, behind},
 		{&of.Revisions, revisions},
 	}
 }

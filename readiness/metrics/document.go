@@ -78,11 +78,11 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 		gauge(d.check, check.Status != "failed", check.Name)
 	}
 	for _, file := range is.Certificates {
-		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.Expires.Unix()), file.Name)
+		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.NotAfter.Unix()), file.Name)
 	}
-	if is.Volume > 0 {
-		to <- prometheus.MustNewConstMetric(d.free, prometheus.GaugeValue, float64(is.Free))
-		to <- prometheus.MustNewConstMetric(d.volume, prometheus.GaugeValue, float64(is.Volume))
+	if is.VolumeSize > 0 {
+		to <- prometheus.MustNewConstMetric(d.free, prometheus.GaugeValue, float64(is.VolumeFree))
+		to <- prometheus.MustNewConstMetric(d.volume, prometheus.GaugeValue, float64(is.VolumeSize))
 	}
 	if v := is.DataVersion; v != nil {
 		gauge(d.readable, v.Readable, v.Wanted)
@@ -134,8 +134,8 @@ func owner(is status.Document) string {
 // steps counts the steps by from, to and event, whatever guard held.
 func steps(is status.Document) map[[3]string]float64 {
 	times := map[[3]string]float64{}
-	for _, edge := range is.Edges {
-		times[[3]string{edge.From, edge.To, edge.Event}] += float64(edge.Times)
+	for _, edge := range is.TransitionCounts {
+		times[[3]string{edge.From, edge.To, edge.Event}] += float64(edge.Count)
 	}
 	return times
 }
@@ -143,8 +143,8 @@ func steps(is status.Document) map[[3]string]float64 {
 // spent adds up the seconds in each state, the present visit included.
 func spent(is status.Document, now time.Time) map[string]float64 {
 	seconds := map[string]float64{is.State: now.Sub(is.Since).Seconds()}
-	for _, edge := range is.Edges {
-		seconds[edge.From] += edge.Spent
+	for _, edge := range is.TransitionCounts {
+		seconds[edge.From] += edge.Seconds
 	}
 	return seconds
 }
@@ -187,57 +187,57 @@ func backupGauge(name, help string, is func(*facts.Backups) (float64, bool)) bac
 // backupsGoOn are how far the store is behind, and what is wrong.
 func backupsGoOn() backup {
 	return backup{
-		backupGauge("behind_revisions", "Revisions that etcd has and the store has not.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.BehindRevisions), knowsHowFar(b)
+		backupGauge("lag_revisions", "Revisions that etcd has and the store has not.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.LagRevisions), knowsHowFar(b)
 		}),
-		backupGauge("behind_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
-			return b.BehindSeconds, knowsHowFar(b)
+		backupGauge("lag_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
+			return b.LagSeconds, knowsHowFar(b)
 		}),
 		backupGauge("revision", "The newest revision in the store.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.Revision), b.Revision > 0
 		}),
 		backupGauge("writer", "1 for the member that makes the backups.", func(b *facts.Backups) (float64, bool) {
-			return number(b.Role == facts.Writes), true
+			return number(b.Role == facts.Writer), true
 		}),
-		backupGauge("trouble", "1 while something keeps backups from being made, or makes them worth less.", func(b *facts.Backups) (float64, bool) {
-			return number(b.Trouble != nil), true
+		backupGauge("problem", "1 while something keeps backups from being made, or makes them worth less.", func(b *facts.Backups) (float64, bool) {
+			return number(b.Problem != nil), true
 		}),
-		backupGauge("next_try_timestamp_seconds", "When what went wrong is tried again, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.Trouble == nil {
+		backupGauge("next_retry_timestamp_seconds", "When what went wrong is tried again, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			if b.Problem == nil {
 				return 0, false
 			}
-			return at(b.Trouble.NextTry)
+			return at(b.Problem.NextRetry)
 		}),
 	}
 }
 
 // knowsHowFar is true of the member that writes. One that watches has a 0, which an alert would take for an up-to-date store
 // that nobody reaches.
-func knowsHowFar(b *facts.Backups) bool { return b.Role == facts.Writes && b.Revision > 0 }
+func knowsHowFar(b *facts.Backups) bool { return b.Role == facts.Writer && b.Revision > 0 }
 
 // backupsAreKept are what lies in the store.
 func backupsAreKept() backup {
 	return backup{
-		backupGauge("last_full_timestamp_seconds", "When the newest full was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.LastFull == nil {
+		backupGauge("last_full_snapshot_timestamp_seconds", "When the newest full was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			if b.LastFullSnapshot == nil {
 				return 0, false
 			}
-			return at(b.LastFull.At)
+			return at(b.LastFullSnapshot.At)
 		}),
-		backupGauge("last_full_bytes", "Size of the newest full in the store.", func(b *facts.Backups) (float64, bool) {
-			if b.LastFull == nil {
+		backupGauge("last_full_snapshot_bytes", "Size of the newest full in the store.", func(b *facts.Backups) (float64, bool) {
+			if b.LastFullSnapshot == nil {
 				return 0, false
 			}
-			return float64(b.LastFull.Bytes), true
+			return float64(b.LastFullSnapshot.Bytes), true
 		}),
 		backupGauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.LastVerified == nil {
+			if b.LastVerification == nil {
 				return 0, false
 			}
-			return at(b.LastVerified.At)
+			return at(b.LastVerification.At)
 		}),
 		backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *facts.Backups) (float64, bool) {
-			return number(b.LastVerified != nil && b.LastVerified.Passed), b.LastVerified != nil
+			return number(b.LastVerification != nil && b.LastVerification.Passed), b.LastVerification != nil
 		}),
 		backupGauge("window_start_timestamp_seconds", "The earliest time that can be gone back to, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
 			if b.Window == nil {
@@ -280,7 +280,7 @@ func newMaintenance() maintenance {
 		ended:   desc("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", "outcome"),
 		seconds: desc("defragmentation_last_duration_seconds", "How long the database stood still for the last defragmentation."),
 		freed:   desc("defragmentation_freed_bytes_total", "What defragmentations have given back to the volume."),
-		lifted:  desc("nospace_lifted_total", "How often this member's alarm NOSPACE was lifted."),
+		lifted:  desc("nospace_disarmed_total", "How often this member's alarm NOSPACE was lifted."),
 		readers: desc("database_readers", "Snapshots and backups that read the whole database now."),
 	}
 }
@@ -300,13 +300,13 @@ func (u maintenance) collect(is *status.Maintenance, to chan<- prometheus.Metric
 	}
 	metric(u.busy, prometheus.GaugeValue, number(is.Busy()))
 	metric(u.waiting, prometheus.GaugeValue, number(is.Phase == "waiting"))
-	metric(u.ended, prometheus.CounterValue, float64(is.Done), "done")
+	metric(u.ended, prometheus.CounterValue, float64(is.Completed), "done")
 	metric(u.ended, prometheus.CounterValue, float64(is.Failed), "failed")
-	metric(u.freed, prometheus.CounterValue, float64(is.Freed))
-	metric(u.lifted, prometheus.CounterValue, float64(is.Lifted))
+	metric(u.freed, prometheus.CounterValue, float64(is.FreedBytes))
+	metric(u.lifted, prometheus.CounterValue, float64(is.NoSpaceDisarmed))
 	metric(u.readers, prometheus.GaugeValue, float64(len(is.Readers)))
-	if last := is.Last; last != nil && last.Error == "" {
-		metric(u.seconds, prometheus.GaugeValue, last.Took)
+	if last := is.LastDefragmentation; last != nil && last.Error == "" {
+		metric(u.seconds, prometheus.GaugeValue, last.Seconds)
 	}
 }
 
@@ -316,7 +316,7 @@ type leases struct{ renewed, trouble *prometheus.Desc }
 func newLeases() leases {
 	return leases{
 		renewed: desc("lease_renewed_timestamp_seconds", "When a Kubernetes lease was renewed last, in seconds since 1970.", "kind"),
-		trouble: desc("lease_trouble", "1 while a Kubernetes lease cannot be renewed.", "kind"),
+		trouble: desc("lease_problem", "1 while a Kubernetes lease cannot be renewed.", "kind"),
 	}
 }
 
@@ -327,7 +327,7 @@ func (l leases) describe(to chan<- *prometheus.Desc) {
 
 func (l leases) collect(all []status.Lease, to chan<- prometheus.Metric) {
 	for _, lease := range all {
-		to <- prometheus.MustNewConstMetric(l.trouble, prometheus.GaugeValue, number(lease.Trouble != nil), lease.Kind)
+		to <- prometheus.MustNewConstMetric(l.trouble, prometheus.GaugeValue, number(lease.Problem != nil), lease.Kind)
 		if !lease.Renewed.IsZero() {
 			to <- prometheus.MustNewConstMetric(l.renewed, prometheus.GaugeValue, float64(lease.Renewed.Unix()), lease.Kind)
 		}

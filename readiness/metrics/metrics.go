@@ -30,8 +30,8 @@ const (
 	Lost       Result = "lost" // the sidecar has forgotten it
 )
 
-// Unasked is the mode of an initialization that this run did not ask for.
-const Unasked = "unasked"
+// Unrequested is the mode of an initialization that this run did not ask for.
+const Unrequested = "unrequested"
 
 // Metrics counts what passes by and serves everything. Its methods may be called from any goroutine.
 type Metrics struct {
@@ -54,11 +54,11 @@ func New() *Metrics {
 		}, []string{"call", "outcome"}),
 		initializations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "initializations_total",
-			Help: "Initializations that ended, by mode (sanity, full, unasked) and verdict (successful, failed, lost).",
+			Help: "Initializations that ended, by mode (sanity, full, unrequested) and verdict (successful, failed, lost).",
 		}, []string{"mode", "verdict"}),
 		recoveries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "recoveries_total",
-			Help: "Recoveries that ended, by cause (the state of the volume, asked for, unfinished) and outcome (restored, rejoined, refused).",
+			Help: "Recoveries that ended, by cause (the state of the volume, requested, unfinished) and outcome (restored, rejoined, refused).",
 		}, []string{"cause", "outcome"}),
 		lost:  gauge("recovery_lost_revisions", "How many revisions are known to be lost by the last restore since the process started."),
 		start: gauge("etcd_start_duration_seconds", "How long etcd took from its start until it had joined its cluster."),

@@ -26,25 +26,25 @@ func document() status.Document {
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
 		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
 		Recovery:     &status.Recovery{State: "Build"},
-		Certificates: []status.Certificate{{Name: "etcd_server", Expires: time.Unix(4e9, 0)}},
+		Certificates: []status.Certificate{{Name: "etcd_server", NotAfter: time.Unix(4e9, 0)}},
 		Maintenance: &status.Maintenance{
-			Phase: "running", Done: 3, Failed: 2, Freed: 12, Lifted: 1, Readers: make([]status.DatabaseReader, 1),
-			Last: &status.Defragmentation{Took: 2.5},
+			Phase: "running", Completed: 3, Failed: 2, FreedBytes: 12, NoSpaceDisarmed: 1, Readers: make([]status.DatabaseReader, 1),
+			LastDefragmentation: &status.Defragmentation{Seconds: 2.5},
 		},
 		Leases: []status.Lease{
-			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Trouble: &status.LeaseTrouble{Message: "forbidden"}},
+			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Problem: &status.LeaseProblem{Message: "forbidden"}},
 		},
 		Backup: &facts.Backups{
-			Owner: "play/main", Role: "writes", Revision: 90, BehindRevisions: 5, BehindSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
-			Window:       &facts.Window{From: time.Unix(1e9, 0)},
-			LastFull:     &facts.Full{At: time.Unix(2e9, 0), Bytes: 11},
-			LastVerified: &facts.Proof{At: time.Unix(3e9, 0), Passed: true},
-			Trouble:      &facts.Trouble{NextTry: time.Unix(4e9, 0)},
+			Owner: "play/main", Role: "writer", Revision: 90, LagRevisions: 5, LagSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
+			Window:           &facts.Window{From: time.Unix(1e9, 0)},
+			LastFullSnapshot: &facts.FullSnapshot{At: time.Unix(2e9, 0), Bytes: 11},
+			LastVerification: &facts.Verification{At: time.Unix(3e9, 0), Passed: true},
+			Problem:          &facts.Problem{NextRetry: time.Unix(4e9, 0)},
 		},
-		Edges: []status.Edge{
-			{From: "Query", Event: "replied", To: "Wait", Times: 4, Spent: 1},
-			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 3, Spent: 0.5},
-			{From: "Wait", Event: "elapsed", To: "Query", Times: 6, Spent: 40},
+		TransitionCounts: []status.TransitionCount{
+			{From: "Query", Event: "replied", To: "Wait", Count: 4, Seconds: 1},
+			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Count: 3, Seconds: 0.5},
+			{From: "Wait", Event: "elapsed", To: "Query", Count: 6, Seconds: 40},
 		},
 	}
 }
@@ -101,13 +101,13 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`certificate_expiry_timestamp_seconds{certificate="etcd_server"} 4e+09`,
 		`defragmentation_running 1`, `defragmentation_waiting 0`, `defragmentations_total{outcome="done"} 3`,
 		`defragmentations_total{outcome="failed"} 2`, `defragmentation_last_duration_seconds 2.5`,
-		`defragmentation_freed_bytes_total 12`, `nospace_lifted_total 1`, `database_readers 1`,
-		`backup_configured 1`, `backup_writer 1`, `backup_revision 90`, `backup_behind_revisions 5`, `backup_behind_seconds 2.5`,
+		`defragmentation_freed_bytes_total 12`, `nospace_disarmed_total 1`, `database_readers 1`,
+		`backup_configured 1`, `backup_writer 1`, `backup_revision 90`, `backup_lag_revisions 5`, `backup_lag_seconds 2.5`,
 		`backup_spool_bytes 7`, `backup_spool_limit_bytes 8`, `backup_uploaded_bytes_total 9`, `backup_stored_bytes 10`,
-		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_timestamp_seconds 2e+09`, `backup_last_full_bytes 11`,
+		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_snapshot_timestamp_seconds 2e+09`, `backup_last_full_snapshot_bytes 11`,
 		`backup_last_verification_timestamp_seconds 3e+09`, `backup_last_verification_passed 1`,
-		`lease_renewed_timestamp_seconds{kind="member"} 5e+09`, `lease_trouble{kind="member"} 0`, `lease_trouble{kind="full_snapshot"} 1`,
-		`backup_trouble 1`, `backup_next_try_timestamp_seconds 4e+09`,
+		`lease_renewed_timestamp_seconds{kind="member"} 5e+09`, `lease_problem{kind="member"} 0`, `lease_problem{kind="full_snapshot"} 1`,
+		`backup_problem 1`, `backup_next_retry_timestamp_seconds 4e+09`,
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)
 	}
@@ -128,12 +128,12 @@ func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
 	sidecars := httptest.NewRecorder()
 	newMetrics().Handler(func() status.Document { return status.Document{} }, nil).ServeHTTP(sidecars, httptest.NewRequest("GET", "/metrics", nil))
 	require.NotContains(t, sidecars.Body.String(), "backup_configured", "the sidecar makes them")
-	text := scraped(&facts.Backups{Role: "waits"})
-	require.Contains(t, text, "etcd_wrapper_backup_trouble 0")
-	for _, unknown := range []string{"behind", "revision", "last_full", "last_verification", "window", "next_try", "stored"} {
+	text := scraped(&facts.Backups{Role: "waiting"})
+	require.Contains(t, text, "etcd_wrapper_backup_problem 0")
+	for _, unknown := range []string{"lag", "revision", "last_full_snapshot", "last_verification", "window", "next_retry", "stored"} {
 		require.NotContains(t, text, "etcd_wrapper_backup_"+unknown)
 	}
-	text = scraped(&facts.Backups{Role: "watches", Revision: 90})
+	text = scraped(&facts.Backups{Role: "standby", Revision: 90})
 	require.Contains(t, text, "etcd_wrapper_backup_revision 90")
-	require.NotContains(t, text, "etcd_wrapper_backup_behind", "only who writes knows how far the store is behind")
+	require.NotContains(t, text, "etcd_wrapper_backup_lag", "only who writes knows how far the store is behind")
 }

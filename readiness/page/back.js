@@ -13,7 +13,7 @@ const across = (time) => 1000 * (new Date(time) - past.from) / Math.max(1, past.
 const hue = (span) => "hue" + span.generation % 4;
 
 function showBack(now) {
-  const spans = now.backup?.spans ?? [];
+  const spans = now.backup?.windows ?? [];
   $("back").hidden = !spans.length;
   if (!spans.length) return;
   Object.assign(past, { spans, from: Math.min(...spans.map((span) => new Date(span.from))), to: present() });
@@ -29,14 +29,14 @@ function drawnSpan(span) {
   const x = across(span.from);
   return [
     drawn("rect", { x, y: 14, width: Math.max(2, across(span.to) - x), height: 22 }, hue(span)),
-    ...(span.fulls ?? []).map((full) => drawn("rect", { x: across(full.at) - 1, y: 8, width: 2, height: 34 }, "tick")),
-    ...(span.fulls ?? []).filter((full) => full.test).map((full) => drawn("rect", { x: across(full.at) - 3, y: full.test === "passed" ? 0 : 36, width: 6, height: 8 }, "test " + full.test)),
+    ...(span.full_snapshots ?? []).map((full) => drawn("rect", { x: across(full.at) - 1, y: 8, width: 2, height: 34 }, "tick")),
+    ...(span.full_snapshots ?? []).filter((full) => full.restore_test).map((full) => drawn("rect", { x: across(full.at) - 3, y: full.restore_test === "passed" ? 0 : 36, width: 6, height: 8 }, "test " + full.restore_test)),
   ];
 }
 
 function tests(spans, generation) {
-  const fulls = spans.filter((span) => span.generation === generation).flatMap((span) => span.fulls ?? []);
-  const count = (test) => fulls.filter((full) => full.test === test).length;
+  const fulls = spans.filter((span) => span.generation === generation).flatMap((span) => span.full_snapshots ?? []);
+  const count = (test) => fulls.filter((full) => full.restore_test === test).length;
   return ": " + fulls.length + (fulls.length === 1 ? " full snapshot" : " full snapshots") + (count("passed") ? ", " + count("passed") + " restored to test" : "") +
     (count("failed") ? ", " + count("failed") + " failed the restore test" : "");
 }

@@ -7,11 +7,11 @@ let opener;
 
 // gone tells how often and when last something happened: the edges that hold.
 function gone(now, holds) {
-  const edges = now.edges.filter(holds);
+  const edges = now.transition_counts.filter(holds);
   return {
-    times: edges.reduce((sum, edge) => sum + edge.times, 0),
+    times: edges.reduce((sum, edge) => sum + edge.count, 0),
     last: edges.map((edge) => edge.last).sort((a, b) => new Date(a) - new Date(b)).at(-1),
-    spent: edges.reduce((sum, edge) => sum + edge.spent, 0),
+    spent: edges.reduce((sum, edge) => sum + edge.seconds, 0),
   };
 }
 

@@ -27,9 +27,9 @@ function showRecovery(now) {
   document.querySelector(".machine").hidden = Boolean(works);
   if (!works) return passed.clear();
   passed.add(r.state);
-  $("progress").hidden = !r.of;
-  $("progress").value = r.of ? r.bytes / r.of : 0;
-  $("left").textContent = r.of ? bytes(r.bytes) + " of " + bytes(r.of) + (r.seconds_left ? ", " + bytes(r.rate) + "/s, " + lasting(r.seconds_left) + " left" : "") : "";
+  $("progress").hidden = !r.total_bytes;
+  $("progress").value = r.total_bytes ? r.restored_bytes / r.total_bytes : 0;
+  $("left").textContent = r.total_bytes ? bytes(r.restored_bytes) + " of " + bytes(r.total_bytes) + (r.remaining_seconds ? ", " + bytes(r.bytes_per_second) + "/s, " + lasting(r.remaining_seconds) + " left" : "") : "";
   if (fresh("recovery", r.state)) $("recovery-steps").replaceChildren(...steps.map(({ state, doing }) => {
     const item = make("li", state === r.state ? "current" : passed.has(state) ? "visited" : "", doing);
     if (state === r.state) item.setAttribute("aria-current", "step");

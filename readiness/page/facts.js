@@ -9,7 +9,7 @@ function showFacts(now) {
     now.next_retry && ["next step", [ticking(() => nextStep(now.next_retry))]],
     now.last_error && trouble(now),
     now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
-    now.sidecar_word && ["sidecar said", [now.sidecar_word]],
+    now.sidecar_status && ["sidecar said", [now.sidecar_status]],
     ...identity(now),
     ...recovery(now),
     ...maintenance(now.maintenance),
@@ -58,7 +58,7 @@ function recovery(now) {
   const r = now.recovery;
   if (!r) return [];
   const is = phase(now).startsWith("Recovery: ") ? phase(now).slice("Recovery: ".length) : r.state;
-  const left = r.seconds_left ? "; " + bytes(r.bytes) + " of " + bytes(r.of) + ", " + bytes(r.rate) + "/s, " + lasting(r.seconds_left) + " left" : "";
+  const left = r.remaining_seconds ? "; " + bytes(r.restored_bytes) + " of " + bytes(r.total_bytes) + ", " + bytes(r.bytes_per_second) + "/s, " + lasting(r.remaining_seconds) + " left" : "";
   return [
     ["recovery", [is + ", since ", moment(r.since), ...(now.reason.includes(r.reason) ? [] : [": ", ...sentence(r.reason)]), left], r.state === "Refused" && "trouble"],
     r.loss && ["came back", [r.loss]],
@@ -68,13 +68,13 @@ function recovery(now) {
 // maintenance is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
 function maintenance(u) {
   if (!u) return [];
-  const last = u.last, kept = u.phase === "running" ? " (" + (100 * u.progress).toFixed(0) + "%)" : "";
+  const last = u.last_defragmentation, kept = u.phase === "running" ? " (" + (100 * u.progress).toFixed(0) + "%)" : "";
   return [
     u.phase !== "idle" && ["defragmentation", [u.phase + kept + ": " + u.reason]],
     last && ["last defragmented", [(last.error ? "not, by " + last.origin + ": " + last.error
-      : "by " + last.origin + ", in " + last.took.toFixed(1) + " s: " + bytes(last.before) + " are " + bytes(last.after) + " now") + ", ",
+      : "by " + last.origin + ", in " + last.seconds.toFixed(1) + " s: " + bytes(last.bytes_before) + " are " + bytes(last.bytes_after) + " now") + ", ",
     moment(last.at), ", ", ticking(() => ago(last.at))]],
-    ...(u.readers ?? []).map((reader) => ["being read by", [reader.what + ", since ", moment(reader.since)]]),
+    ...(u.readers ?? []).map((reader) => ["being read by", [reader.name + ", since ", moment(reader.since)]]),
   ].filter(Boolean);
 }
 
@@ -82,19 +82,19 @@ function maintenance(u) {
 function backups(now) {
   const b = now.backup;
   if (!b) return now.standalone ? [["backups", ["none (no --backup-store)"]]] : []; // else they are the sidecar's
-  const full = b.last_full, run = b.full_running, proof = b.last_verified, range = b.window;
+  const full = b.last_full_snapshot, run = b.running_full_snapshot, proof = b.last_verification, range = b.window;
   return [
-    ["backups", [b.store + ", this member " + b.role]],
+    ["backups", [b.store + ", this member is " + ({ writer: "the writer", standby: "on standby" }[b.role] ?? b.role)]],
     b.cluster && ["backups of", [b.cluster + (b.owner ? " of " + b.owner : "") + (b.generation ? ", generation " + b.generation : "")]],
-    b.trouble && ["backup trouble", [...sentence(b.trouble.message), "; since ", moment(b.trouble.since), ", " + (b.trouble.times === 1 ? "once" : b.trouble.times + " times") + "; next try ",
-      ticking(() => b.trouble.next_try ? nextStep(b.trouble.next_try) : "with the next change")], "trouble"],
-    b.revision && ["in the store", [(b.behind_revisions ? "up to revision " + b.revision + "; " + b.behind_revisions + " behind, for " + lasting(b.behind_seconds)
+    b.problem && ["backup trouble", [...sentence(b.problem.message), "; since ", moment(b.problem.since), ", " + (b.problem.count === 1 ? "once" : b.problem.count + " times") + "; next try ",
+      ticking(() => b.problem.next_retry ? nextStep(b.problem.next_retry) : "with the next change")], "trouble"],
+    b.revision && ["in the store", [(b.lag_revisions ? "up to revision " + b.revision + "; " + b.lag_revisions + " behind, for " + lasting(b.lag_seconds)
       : "everything up to revision " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in all" : "")]],
-    ...(b.spans ?? (range ? [range] : [])).map((span) => ["can go back to", ["revisions " + span.from_revision + " to " + span.to_revision + ", ", moment(span.from), " to ", moment(span.to)]]),
+    ...(b.windows ?? (range ? [range] : [])).map((span) => ["can go back to", ["revisions " + span.from_revision + " to " + span.to_revision + ", ", moment(span.from), " to ", moment(span.to)]]),
     full && ["last full", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
-    run && ["full in the making", [run.doing + (run.of ? ", " + bytes(run.sent) + " of " + bytes(run.of) : "")
-      + (run.left_seconds ? ", " + lasting(run.left_seconds) + " left" : "") + ": " + run.reason]],
-    !run && b.next_full && ["next full", [moment(b.next_full)]],
+    run && ["full in the making", [run.step + (run.total_bytes ? ", " + bytes(run.sent_bytes) + " of " + bytes(run.total_bytes) : "")
+      + (run.remaining_seconds ? ", " + lasting(run.remaining_seconds) + " left" : "") + ": " + run.reason]],
+    !run && b.next_full_snapshot && ["next full", [moment(b.next_full_snapshot)]],
     ["last verified", proof ? [(proof.passed ? "revision " : "FAILED at revision ") + proof.revision + ", ", moment(proof.at), ", ", ticking(() => ago(proof.at)), ": " + proof.reason]
       : ["never"], proof && !proof.passed ? "trouble" : ""],
     b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " wait on the volume"]],
@@ -105,15 +105,15 @@ function backups(now) {
 function renewed(leases) {
   return leases.map((lease) => {
     const says = lease.renewed ? [lease.name + " says " + lease.holder + ", renewed ", ticking(() => ago(lease.renewed))] : [lease.name + ", not renewed yet"];
-    return ["lease", [...says, lease.trouble ? ": " + lease.trouble.message : ""], lease.trouble && "trouble"];
+    return ["lease", [...says, lease.problem ? ": " + lease.problem.message : ""], lease.problem && "trouble"];
   });
 }
 
 // ending is the certificates that are worth a look.
 function ending(certificates) {
-  return certificates.filter((file) => -since(file.expires) < 72 * 3600).map((file) => {
-    const words = () => since(file.expires) < 0 ? " expires in " + lasting(-since(file.expires)) + ", " : " has expired, ";
-    return ["certificate", [file.name, ticking(words), moment(file.expires), ": " + file.path], "trouble"];
+  return certificates.filter((file) => -since(file.not_after) < 72 * 3600).map((file) => {
+    const words = () => since(file.not_after) < 0 ? " expires in " + lasting(-since(file.not_after)) + ", " : " has expired, ";
+    return ["certificate", [file.name, ticking(words), moment(file.not_after), ": " + file.path], "trouble"];
   });
 }
 
@@ -142,6 +142,6 @@ function peerItem(peer) {
 
 function stepRow(step) {
   const way = step.from === step.to ? step.from + ": " + step.event : step.from + " → " + step.to;
-  return make("tr", "", make("td", "", moment(step.at)), make("td", "", way), make("td", "", step.times > 1 ? "×" + step.times : ""),
-    make("td", "", step.after ? lasting(step.after) : ""), make("td", "", step.reason));
+  return make("tr", "", make("td", "", moment(step.at)), make("td", "", way), make("td", "", step.count > 1 ? "×" + step.count : ""),
+    make("td", "", step.after_seconds ? lasting(step.after_seconds) : ""), make("td", "", step.reason));
 }

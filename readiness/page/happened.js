@@ -7,7 +7,7 @@ function showHappened(now) {
 }
 
 function happening(is) {
-  return make("li", is.health, moment(is.at), make("span", "mark", marks[is.health] ?? ""), make("span", "unseen", is.health + ": "), make("span", "", ...sentence(is.what)));
+  return make("li", is.health, moment(is.at), make("span", "mark", marks[is.health] ?? ""), make("span", "unseen", is.health + ": "), make("span", "", ...sentence(is.message)));
 }
 
 // ways are the commands and the flags in a sentence that somebody is to give.

@@ -132,7 +132,7 @@ func (b browser) show(fields string) {
 func showHiddenCharacters(b browser) {
 	b.open(serving())
 	b.Do("window.evil = `<img src=x onerror='window.ran = true'>` + '\\x1b[31m\\r\\n\\u202edaer\\u200b'", nil)
-	b.show(`reason: evil, last_exit: evil, sidecar_word: evil, member_id: evil, pod: evil, cluster_id: evil, leader: evil,
+	b.show(`reason: evil, last_exit: evil, sidecar_status: evil, member_id: evil, pod: evil, cluster_id: evil, leader: evil,
 		ready: false, versions: { ...latest.versions, wrapper: evil }, last_error: { ...latest.last_error, message: evil },
 		validation: { mode: evil, reason: evil }, checks: [{ name: evil, status: "failed", reason: evil }],
 		transitions: [{ ...latest.transitions[0], reason: evil }], peers: [{ name: evil, id: evil, urls: [evil] }]`)
@@ -180,7 +180,7 @@ func tellOfMaintenance(b browser) {
 	p.tell(func(d *status.Document) {
 		ended := *d.Maintenance
 		ended.Phase, ended.Readers = "idle", nil
-		ended.Last = &status.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
+		ended.LastDefragmentation = &status.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
 		d.Maintenance = &ended
 	})
 	b.Shows("#facts", "not, by client: no space left on device")
@@ -191,7 +191,7 @@ func tellOfBackups(b browser) {
 	p := b.open(behind())
 	b.Has("dd.trouble")
 	for _, told := range []string{
-		"s3://backups/main, this member writes", "up to revision 41200; 312 behind, for 42 s", "connection refused; since",
+		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "connection refused; since",
 		"4 times; next try within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
 		"for 42 s; 900 MiB in all", "next full",
 	} {
@@ -199,7 +199,7 @@ func tellOfBackups(b browser) {
 	}
 	p.tell(func(d *status.Document) {
 		well := *d.Backup
-		well.Trouble, well.BehindRevisions, well.SpoolBytes, well.Spans = nil, 0, 0, nil
+		well.Problem, well.LagRevisions, well.SpoolBytes, well.Windows = nil, 0, 0, nil
 		d.Backup = &well
 	})
 	b.Shows("#facts", "everything up to revision 41200")
@@ -232,7 +232,7 @@ func showTiles(b browser) {
 	}
 	p.tell(func(d *status.Document) {
 		failed := *d.Backup
-		failed.LastVerified = &facts.Proof{At: before(time.Hour), Reason: "the hash differs"}
+		failed.LastVerification = &facts.Verification{At: before(time.Hour), Reason: "the hash differs"}
 		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []status.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
 		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is away"}
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
@@ -248,7 +248,7 @@ func showTiles(b browser) {
 	p.tell(func(d *status.Document) { d.DBSize = 79 })
 	b.Has("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
 	p.tell(func(d *status.Document) {
-		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20, Since: before(0)}
+		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20, Since: before(0)}
 	})
 	b.Shows("#state", "Recovery: restoring, 39 of 669 MiB")
 }
@@ -269,7 +269,7 @@ func drawTheLastHours(b browser) {
 	require.False(b.t, b.Is(`document.getElementById("series").innerHTML.includes("NaN")`))
 	p.tell(func(d *status.Document) {
 		nothing := status.Points{float32(math.NaN())}
-		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, Behind: nothing, Revisions: nothing}
+		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, BackupLag: nothing, Revisions: nothing}
 	})
 	b.Holds(`document.getElementById("series").textContent === "Database0 Bat most 0 B"`)
 }
@@ -336,7 +336,7 @@ func showRecovery(b browser) {
 	b.Shows("#recovery-steps .current", "restoring")
 	p.tell(func(d *status.Document) {
 		next := *d.Recovery
-		next.State, next.Bytes, next.Of = "Install", 0, 0
+		next.State, next.RestoredBytes, next.TotalBytes = "Install", 0, 0
 		d.Recovery = &next
 	})
 	b.Shows("#recovery-steps .current", "putting the data in place")
@@ -373,11 +373,11 @@ func showTheMachine(b browser) {
 func goBack(b browser) {
 	d := behind()
 	start := time.Date(2001, 2, 3, 4, 0, 0, 0, time.UTC)
-	d.Backup.Spans = []facts.Span{
-		{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: start, To: start.Add(time.Hour)}, Fulls: []facts.Mark{
-			{Revision: 1, At: start, Test: "passed"}, {Revision: 5, At: start.Add(time.Minute), Test: "failed"},
+	d.Backup.Windows = []facts.GenerationWindow{
+		{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: start, To: start.Add(time.Hour)}, FullSnapshots: []facts.SnapshotMark{
+			{Revision: 1, At: start, RestoreTest: "passed"}, {Revision: 5, At: start.Add(time.Minute), RestoreTest: "failed"},
 		}},
-		{Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009, From: before(time.Hour), To: before(0)}, Fulls: []facts.Mark{{Revision: 1000, At: before(time.Hour)}}},
+		{Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009, From: before(time.Hour), To: before(0)}, FullSnapshots: []facts.SnapshotMark{{Revision: 1000, At: before(time.Hour)}}},
 	}
 	b.open(d)
 	b.Has("#bar .hue1", "#bar .hue2", "#bar .test.passed", "#bar .test.failed")

@@ -30,20 +30,20 @@ func waiting() status.Document {
 		State: "Wait", Since: before(4 * time.Second), PhaseSince: before(26 * time.Hour), Attempt: 17, NextRetry: before(-9 * time.Second),
 		Reason:    "the sidecar does not answer: " + refused,
 		LastError: &status.Error{At: before(4 * time.Second), Class: "sidecar", Message: refused},
-		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarWord: "Failed",
+		Started:   before(26 * time.Hour), LastExit: "crash", Versions: versions, SidecarStatus: "Failed",
 		Validation: &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
 		Checks:     checksOf("failed", "etcd does not run"),
 		Transitions: []status.Transition{
-			{At: before(26 * time.Hour), From: "Query", Event: "begun", To: "Query", Times: 1, Reason: "ask where initialization stands, with the volume's lock held"},
-			{At: before(26 * time.Hour), From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 1, After: .012, Reason: "the initialization failed; the log of whoever ran it says why"},
-			{At: before(19 * time.Second), From: "Wait", Event: "elapsed", To: "Query", Times: 17, After: 14.8, Reason: "time to ask again"},
-			{At: before(4 * time.Second), From: "Query", Event: "no answer", To: "Wait", Times: 16, After: .004, Reason: "the sidecar does not answer: " + refused},
+			{At: before(26 * time.Hour), From: "Query", Event: "begun", To: "Query", Count: 1, Reason: "ask where initialization stands, with the volume's lock held"},
+			{At: before(26 * time.Hour), From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Count: 1, AfterSeconds: .012, Reason: "the initialization failed; the log of whoever ran it says why"},
+			{At: before(19 * time.Second), From: "Wait", Event: "elapsed", To: "Query", Count: 17, AfterSeconds: 14.8, Reason: "time to ask again"},
+			{At: before(4 * time.Second), From: "Query", Event: "no answer", To: "Wait", Count: 16, AfterSeconds: .004, Reason: "the sidecar does not answer: " + refused},
 		},
-		Edges: []status.Edge{
-			{From: "Query", Event: "begun", To: "Query", Times: 1, Last: before(26 * time.Hour)},
-			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Times: 1, Last: before(26 * time.Hour), Spent: .012},
-			{From: "Query", Event: "no answer", To: "Wait", Times: 16, Last: before(4 * time.Second), Spent: .2},
-			{From: "Wait", Event: "elapsed", To: "Query", Times: 17, Last: before(4 * time.Second), Spent: 240},
+		TransitionCounts: []status.TransitionCount{
+			{From: "Query", Event: "begun", To: "Query", Count: 1, Last: before(26 * time.Hour)},
+			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Count: 1, Last: before(26 * time.Hour), Seconds: .012},
+			{From: "Query", Event: "no answer", To: "Wait", Count: 16, Last: before(4 * time.Second), Seconds: .2},
+			{From: "Wait", Event: "elapsed", To: "Query", Count: 17, Last: before(4 * time.Second), Seconds: 240},
 		},
 	}
 }
@@ -51,15 +51,15 @@ func waiting() status.Document {
 // serving is a run that has come through an unreachable sidecar and a full validation.
 func serving() status.Document {
 	step := func(ago time.Duration, from, event, guard, to, reason string, times int, after float64) status.Transition {
-		return status.Transition{At: before(ago), From: from, Event: event, Guard: guard, To: to, Reason: reason, Times: times, After: after}
+		return status.Transition{At: before(ago), From: from, Event: event, Guard: guard, To: to, Reason: reason, Count: times, AfterSeconds: after}
 	}
 	d := status.Document{
 		State: "Serving", Since: before(194 * time.Second), PhaseSince: before(194 * time.Second), ReadySince: before(194 * time.Second), Ready: true, Attempt: 1, Reason: "etcd has joined its cluster",
-		LastError:   &status.Error{At: before(252 * time.Second), Class: "sidecar", Message: "cannot ask the sidecar for the status of the initialization: connection refused"},
-		Validation:  &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
-		SidecarWord: "Successful", MemberID: "8e9e05c52164694d", Started: before(255 * time.Second), LastExit: "crash",
+		LastError:     &status.Error{At: before(252 * time.Second), Class: "sidecar", Message: "cannot ask the sidecar for the status of the initialization: connection refused"},
+		Validation:    &status.Validation{Mode: "full", Reason: "the last run left no exit record"},
+		SidecarStatus: "Successful", MemberID: "8e9e05c52164694d", Started: before(255 * time.Second), LastExit: "crash",
 		Versions: versions, Checks: checksOf("ok", ""),
-		Certificates: []status.Certificate{{Name: "etcd_server", Path: "/tls/server.crt", Expires: before(-61 * time.Hour)}},
+		Certificates: []status.Certificate{{Name: "etcd_server", Path: "/tls/server.crt", NotAfter: before(-61 * time.Hour)}},
 		Transitions: []status.Transition{
 			step(255*time.Second, "Query", "begun", "", "Query", "ask where initialization stands, with the volume's lock held", 1, 0),
 			step(252*time.Second, "Query", "no answer", "", "Wait", "the sidecar does not answer: connection refused", 3, .004),
@@ -74,23 +74,23 @@ func serving() status.Document {
 		},
 	}
 	for _, t := range d.Transitions {
-		at := slices.IndexFunc(d.Edges, func(e status.Edge) bool {
+		at := slices.IndexFunc(d.TransitionCounts, func(e status.TransitionCount) bool {
 			return e.From == t.From && e.To == t.To && e.Event == t.Event && e.Guard == t.Guard
 		})
 		if at < 0 {
-			at = len(d.Edges)
-			d.Edges = append(d.Edges, status.Edge{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
+			at = len(d.TransitionCounts)
+			d.TransitionCounts = append(d.TransitionCounts, status.TransitionCount{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
 		}
-		d.Edges[at].Times += t.Times
-		d.Edges[at].Last = t.At
-		d.Edges[at].Spent += t.After * float64(t.Times)
+		d.TransitionCounts[at].Count += t.Count
+		d.TransitionCounts[at].Last = t.At
+		d.TransitionCounts[at].Seconds += t.AfterSeconds * float64(t.Count)
 	}
-	d.Timeline = []status.Happening{
-		{At: before(255 * time.Second), Kind: "start", Health: "degraded", What: "the process started; the last run: crash"},
-		{At: before(252 * time.Second), Kind: "trouble", Health: "failed", What: "sidecar: cannot ask the sidecar for the status of the initialization: connection refused"},
-		{At: before(250 * time.Second), Kind: "trouble", Health: "ok", What: "sidecar: over"},
-		{At: before(194 * time.Second), Kind: "leader", Health: "ok", What: "etcd-main-1 leads, term 7"},
-		{At: before(194 * time.Second), Kind: "readiness", Health: "ok", What: "ready"},
+	d.Timeline = []status.TimelineEvent{
+		{At: before(255 * time.Second), Kind: "start", Health: "degraded", Message: "the process started; the last run: crash"},
+		{At: before(252 * time.Second), Kind: "problem", Health: "failed", Message: "sidecar: cannot ask the sidecar for the status of the initialization: connection refused"},
+		{At: before(250 * time.Second), Kind: "problem", Health: "ok", Message: "sidecar: resolved"},
+		{At: before(194 * time.Second), Kind: "leader", Health: "ok", Message: "etcd-main-1 leads, term 7"},
+		{At: before(194 * time.Second), Kind: "readiness", Health: "ok", Message: "ready"},
 	}
 	d.Trends = lastHours()
 	return d
@@ -102,7 +102,7 @@ func lastHours() *status.Trends {
 	for i := range 100 {
 		wave := float32(1 + math.Sin(float64(i)/5))
 		t.Write, t.Read = append(t.Write, .002+.001*wave), append(t.Read, .0004*wave)
-		t.Fsync, t.Behind = append(t.Fsync, .004+.001*wave), append(t.Behind, .2*wave)
+		t.Fsync, t.BackupLag = append(t.Fsync, .004+.001*wave), append(t.BackupLag, .2*wave)
 		t.DBSize, t.DBInUse = append(t.DBSize, float32(1<<30+i<<22)), append(t.DBInUse, float32(1<<29+i<<22))
 		t.Revisions = append(t.Revisions, 200*wave)
 	}
@@ -117,9 +117,9 @@ func lastHours() *status.Trends {
 // recovering is a run whose data come back from the store.
 func recovering() status.Document {
 	d := waiting()
-	d.Reason, d.SidecarWord, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
+	d.Reason, d.SidecarStatus, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true
 	d.Recovery = &status.Recovery{
-		State: "Build", Since: before(20 * time.Second), Reason: "there is room", Bytes: 39 << 20, Of: 669 << 20, Rate: 20 << 20, Seconds: 31.5,
+		State: "Build", Since: before(20 * time.Second), Reason: "there is room", RestoredBytes: 39 << 20, TotalBytes: 669 << 20, BytesPerSecond: 20 << 20, RemainingSeconds: 31.5,
 	}
 	return d
 }
@@ -128,9 +128,9 @@ func recovering() status.Document {
 func defragmenting() status.Document {
 	d := serving()
 	d.Maintenance = &status.Maintenance{
-		Phase: "running", Since: before(2 * time.Second), Reason: "etcd copies what is in use of its database", Progress: 0.42, Expected: 4,
-		Readers: []status.DatabaseReader{{What: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
-		Last:    &status.Defragmentation{At: before(24 * time.Hour), Took: 2.4, Origin: "threshold", Before: 1 << 30, After: 5 << 20},
+		Phase: "running", Since: before(2 * time.Second), Reason: "etcd copies what is in use of its database", Progress: 0.42, ExpectedSeconds: 4,
+		Readers:             []status.DatabaseReader{{Name: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
+		LastDefragmentation: &status.Defragmentation{At: before(24 * time.Hour), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
 	}
 	return d
 }
@@ -139,25 +139,25 @@ func defragmenting() status.Document {
 func behind() status.Document {
 	d := serving()
 	d.Timeline = append(d.Timeline,
-		status.Happening{At: before(100 * time.Second), Kind: "full_snapshot", Health: "ok", What: "full snapshot of revision 40100: schedule"},
-		status.Happening{At: before(90 * time.Second), Kind: "restore_test", Health: "ok", What: "restore test of revision 40100 passed"},
-		status.Happening{At: before(42 * time.Second), Kind: "trouble", Health: "degraded", What: "backups: s3://backups/main: store unavailable: connection refused"})
+		status.TimelineEvent{At: before(100 * time.Second), Kind: "full_snapshot", Health: "ok", Message: "full snapshot of revision 40100: schedule"},
+		status.TimelineEvent{At: before(90 * time.Second), Kind: "restore_test", Health: "ok", Message: "restore test of revision 40100 passed"},
+		status.TimelineEvent{At: before(42 * time.Second), Kind: "problem", Health: "degraded", Message: "backups: s3://backups/main: store unavailable: connection refused"})
 	d.Backup = &facts.Backups{
-		Store: "s3://backups/main", Role: "writes", Revision: 41200, BehindRevisions: 312, BehindSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
-		StoredBytes: 900 << 20, NextFull: before(-40 * time.Minute),
-		Spans: []facts.Span{
-			{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 31000, From: before(26 * time.Hour), To: before(9 * time.Hour)}, Fulls: []facts.Mark{
-				{Revision: 1, At: before(26 * time.Hour), Test: "passed"}, {Revision: 12000, At: before(20 * time.Hour), Test: "passed"}, {Revision: 30000, At: before(10 * time.Hour), Test: "failed"},
+		Store: "s3://backups/main", Role: "writer", Revision: 41200, LagRevisions: 312, LagSeconds: 42, SpoolBytes: 5 << 20, SpoolLimit: 1 << 30,
+		StoredBytes: 900 << 20, NextFullSnapshot: before(-40 * time.Minute),
+		Windows: []facts.GenerationWindow{
+			{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 31000, From: before(26 * time.Hour), To: before(9 * time.Hour)}, FullSnapshots: []facts.SnapshotMark{
+				{Revision: 1, At: before(26 * time.Hour), RestoreTest: "passed"}, {Revision: 12000, At: before(20 * time.Hour), RestoreTest: "passed"}, {Revision: 30000, At: before(10 * time.Hour), RestoreTest: "failed"},
 			}},
-			{Generation: 2, Window: facts.Window{FromRevision: 32000, ToRevision: 41200, From: before(8 * time.Hour), To: before(42 * time.Second)}, Fulls: []facts.Mark{
-				{Revision: 32000, At: before(8 * time.Hour), Test: "passed"}, {Revision: 40100, At: before(100 * time.Second), Test: "passed"},
+			{Generation: 2, Window: facts.Window{FromRevision: 32000, ToRevision: 41200, From: before(8 * time.Hour), To: before(42 * time.Second)}, FullSnapshots: []facts.SnapshotMark{
+				{Revision: 32000, At: before(8 * time.Hour), RestoreTest: "passed"}, {Revision: 40100, At: before(100 * time.Second), RestoreTest: "passed"},
 			}},
 		},
-		Window:       &facts.Window{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
-		LastFull:     &facts.Full{Revision: 40100, At: before(100 * time.Second), Bytes: 37 << 20, Reason: "schedule"},
-		LastVerified: &facts.Proof{Revision: 40100, At: before(90 * time.Second), Passed: true, Reason: "the hash is etcd's own"},
-		Trouble: &facts.Trouble{
-			Since: before(42 * time.Second), Times: 4, NextTry: before(-8 * time.Second),
+		Window:           &facts.Window{FromRevision: 1, ToRevision: 41200, From: before(26 * time.Hour), To: before(42 * time.Second)},
+		LastFullSnapshot: &facts.FullSnapshot{Revision: 40100, At: before(100 * time.Second), Bytes: 37 << 20, Reason: "schedule"},
+		LastVerification: &facts.Verification{Revision: 40100, At: before(90 * time.Second), Passed: true, Reason: "the hash is etcd's own"},
+		Problem: &facts.Problem{
+			Since: before(42 * time.Second), Count: 4, NextRetry: before(-8 * time.Second),
 			Message: "s3://backups/main: store unavailable: connection refused",
 		},
 	}
@@ -168,7 +168,7 @@ func behind() status.Document {
 func well() status.Document {
 	d := behind()
 	kept := *d.Backup
-	kept.Trouble, kept.BehindRevisions, kept.BehindSeconds, kept.SpoolBytes = nil, 0, 0, 0
+	kept.Problem, kept.LagRevisions, kept.LagSeconds, kept.SpoolBytes = nil, 0, 0, 0
 	d.Backup, d.Timeline = &kept, d.Timeline[:len(d.Timeline)-1]
 	return d
 }

@@ -8,15 +8,15 @@ const phase = (now) => now.headline?.phase ?? now.state;
 // tiles are what people look for first: each with how well it is, one thing to read and one line of cause. None alarms without a concern
 // of the headline, so what is green says that there is none.
 const tiles = (now) => [backupTile(now), databaseTile(now), memberTile(now)];
-const concern = (now, about) => now.headline?.concerns?.find((each) => each.startsWith(about + ": "))?.slice(about.length + 2);
+const concern = (now, about) => now.headline?.conditions?.find((each) => each.startsWith(about + ": "))?.slice(about.length + 2);
 const wellUnless = (wrong) => wrong ? "degraded" : "ok";
 
 function backupTile(now) {
   const b = now.backup;
   if (!b) return now.standalone ? ["Backups", "", "none", "no --backup-store"] : ["Backups", "", "the sidecar's", "not made here"];
-  const proof = b.last_verified, wrong = concern(now, "backups");
-  const value = b.behind_seconds >= 1 ? lasting(b.behind_seconds) + " behind" : b.revision ? "up to date" : "none yet";
-  const cause = b.trouble?.message ?? wrong ?? (proof ? "restore test " + (proof.passed ? "passed " : "failed ") + ago(proof.at) : "not tested yet");
+  const proof = b.last_verification, wrong = concern(now, "backups");
+  const value = b.lag_seconds >= 1 ? lasting(b.lag_seconds) + " behind" : b.revision ? "up to date" : "none yet";
+  const cause = b.problem?.message ?? wrong ?? (proof ? "restore test " + (proof.passed ? "passed " : "failed ") + ago(proof.at) : "not tested yet");
   return ["Backups", wrong && proof && !proof.passed ? "failed" : wrong || b.revision ? wellUnless(wrong) : "", value, cause];
 }
 

@@ -4,7 +4,7 @@ const milliseconds = (s) => s < 1 ? Number((1000 * s).toPrecision(2)) + " ms" : 
 const perSecond = (n) => (n < 100 ? Number(n.toPrecision(2)) : n.toFixed(0)) + "/s";
 const series = [
   ["Writes", "write_seconds", milliseconds], ["Reads", "read_seconds", milliseconds], ["Log fsync, p99", "fsync_seconds", milliseconds],
-  ["Database", "db_size", bytes, "db_in_use"], ["Backup lag", "backup_behind_seconds", milliseconds], ["Revisions", "revisions_per_second", perSecond],
+  ["Database", "db_size", bytes, "db_in_use"], ["Backup lag", "backup_lag_seconds", milliseconds], ["Revisions", "revisions_per_second", perSecond],
 ];
 const measured = (points) => points.filter((point) => point !== null);
 

@@ -14,7 +14,7 @@ function draw(before, now) {
   document.body.classList.toggle("serving", now.state === "Serving");
   $("name").textContent = plain(called(now));
   $("state").textContent = plain(phase(now));
-  if (fresh("concerns", now.headline?.concerns)) $("concerns").replaceChildren(...(now.headline?.concerns ?? []).map((each) => make("li", "", ...sentence(each))));
+  if (fresh("concerns", now.headline?.conditions)) $("concerns").replaceChildren(...(now.headline?.conditions ?? []).map((each) => make("li", "", ...sentence(each))));
   if (fresh("reason", now.reason)) $("reason").replaceChildren(...sentence(now.reason));
   $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
   $("checks").replaceChildren(...checkItems(now));
@@ -35,7 +35,7 @@ function draw(before, now) {
 // tell lets a screen reader say what has changed, but not the back and forth of polling.
 function tell(before, now, regained) {
   const ready = readyWord(now);
-  const why = health(now) === "degraded" ? now.headline.concerns.join("; ") : now.reason;
+  const why = health(now) === "degraded" ? now.headline.conditions.join("; ") : now.reason;
   const other = before && before.started !== now.started ? watched + " " : "";
   if (regained || health(before) !== health(now)) news(other + "Now " + ready + ", in " + now.state + ": " + why);
   else if (before.state !== now.state && now.attempt < 2) news("Entered " + now.state + ", " + ready + ": " + now.reason);

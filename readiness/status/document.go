@@ -16,37 +16,37 @@ import (
 // Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
 // added, but not renamed. It holds no secrets; texts are those of the log.
 type Document struct {
-	Headline     Headline       `json:"headline"` // what to read first
-	State        string         `json:"state"`
-	Since        time.Time      `json:"since"`                // when the state was entered
-	Reason       string         `json:"reason"`               // a sentence: why this state
-	Ready        bool           `json:"ready"`                // what /readyz says
-	ReadySince   time.Time      `json:"ready_since"`          // since when Ready is what it is
-	Attempt      int            `json:"attempt"`              // how often the state was entered the same way in a row
-	NextRetry    time.Time      `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError    *Error         `json:"last_error,omitempty"` // the latest; it may be over: see Ended
-	Validation   *Validation    `json:"validation,omitempty"` // once it was asked for
-	SidecarWord  string         `json:"sidecar_word,omitempty"`
-	Standalone   bool           `json:"standalone,omitempty"` // there is no sidecar
-	Pod          string         `json:"pod"`                  // or whatever the host is called
-	MemberID     string         `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
-	Member                      // once etcd is opened
-	Started      time.Time      `json:"started"`   // when the process started
-	LastExit     string         `json:"last_exit"` // how the run before this one ended, one of LastExits
-	Versions     Versions       `json:"versions"`
-	Checks       []Check        `json:"checks"`                    // of /readyz, without the lifecycle's own
-	DataVersion  *DataVersion   `json:"data_version,omitempty"`    // once etcd is ready
-	Maintenance  *Maintenance   `json:"maintenance,omitempty"`     // once etcd is opened
-	Backup       *facts.Backups `json:"backup,omitempty"`          // with a store for backups
-	Recovery     *Recovery      `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
-	Leases       []Lease        `json:"leases,omitempty"`          // with --leases, once there is something to write into them
-	Oddities     []string       `json:"config_oddities,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
-	Certificates []Certificate  `json:"certificates,omitempty"`    // those in use, once they are known
-	Transitions  []Transition   `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
-	Edges        []Edge         `json:"edges"`                     // every way that was gone since the process started
+	Headline         Headline          `json:"headline"` // what to read first
+	State            string            `json:"state"`
+	Since            time.Time         `json:"since"`                // when the state was entered
+	Reason           string            `json:"reason"`               // a sentence: why this state
+	Ready            bool              `json:"ready"`                // what /readyz says
+	ReadySince       time.Time         `json:"ready_since"`          // since when Ready is what it is
+	Attempt          int               `json:"attempt"`              // how often the state was entered the same way in a row
+	NextRetry        time.Time         `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
+	LastError        *Error            `json:"last_error,omitempty"` // the latest; it may be over: see Ended
+	Validation       *Validation       `json:"validation,omitempty"` // once it was asked for
+	SidecarStatus    string            `json:"sidecar_status,omitempty"`
+	Standalone       bool              `json:"standalone,omitempty"` // there is no sidecar
+	Pod              string            `json:"pod"`                  // or whatever the host is called
+	MemberID         string            `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
+	Member                             // once etcd is opened
+	Started          time.Time         `json:"started"`   // when the process started
+	LastExit         string            `json:"last_exit"` // how the run before this one ended, one of LastExits
+	Versions         Versions          `json:"versions"`
+	Checks           []Check           `json:"checks"`                    // of /readyz, without the lifecycle's own
+	DataVersion      *DataVersion      `json:"data_version,omitempty"`    // once etcd is ready
+	Maintenance      *Maintenance      `json:"maintenance,omitempty"`     // once etcd is opened
+	Backup           *facts.Backups    `json:"backup,omitempty"`          // with a store for backups
+	Recovery         *Recovery         `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
+	Leases           []Lease           `json:"leases,omitempty"`          // with --leases, once there is something to write into them
+	ConfigWarnings   []string          `json:"config_warnings,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
+	Certificates     []Certificate     `json:"certificates,omitempty"`    // those in use, once they are known
+	Transitions      []Transition      `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
+	TransitionCounts []TransitionCount `json:"transition_counts"`         // every way that was gone since the process started
 
-	Trends   *Trends     `json:"trends,omitempty"`   // once etcd has run for seconds
-	Timeline []Happening `json:"timeline,omitempty"` // oldest first, at most 10 of a kind
+	Trends   *Trends         `json:"trends,omitempty"`   // once etcd has run for seconds
+	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of a kind
 
 	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
@@ -54,18 +54,18 @@ type Document struct {
 
 // Member is a member's cluster as the member sees it, and its own database. IDs are hexadecimal.
 type Member struct {
-	Name      string `json:"member_name,omitempty"`
-	ClusterID string `json:"cluster_id,omitempty"`
-	Leader    string `json:"leader,omitempty"` // its ID; empty if none is known
-	Term      uint64 `json:"term,omitempty"`
-	Revision  int64  `json:"revision,omitempty"`  // the newest of its database
-	DBSize    int64  `json:"db_size,omitempty"`   // bytes of the file
-	DBInUse   int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
-	Quota     int64  `json:"quota,omitempty"`     // bytes that the database may have; 0 if there is no limit
-	Free      int64  `json:"volume_free,omitempty"`
-	Volume    int64  `json:"volume_size,omitempty"` // bytes of the volume that the database lies on; Free are left of it
-	New       bool   `json:"new_cluster,omitempty"` // the cluster began in this run, on an empty data directory
-	Peers     []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
+	Name       string `json:"member_name,omitempty"`
+	ClusterID  string `json:"cluster_id,omitempty"`
+	Leader     string `json:"leader,omitempty"` // its ID; empty if none is known
+	Term       uint64 `json:"term,omitempty"`
+	Revision   int64  `json:"revision,omitempty"`  // the newest of its database
+	DBSize     int64  `json:"db_size,omitempty"`   // bytes of the file
+	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
+	Quota      int64  `json:"quota,omitempty"`     // bytes that the database may have; 0 if there is no limit
+	VolumeFree int64  `json:"volume_free,omitempty"`
+	VolumeSize int64  `json:"volume_size,omitempty"` // bytes of the volume that the database lies on; Free are left of it
+	NewCluster bool   `json:"new_cluster,omitempty"` // the cluster began in this run, on an empty data directory
+	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
 }
 
 // Peer is a member of the cluster.
@@ -96,7 +96,7 @@ func LastExits() []string {
 type Error struct {
 	At    time.Time `json:"at"`             // the latest time
 	Since time.Time `json:"since"`          // the first time in a row
-	Times int       `json:"times"`          // how often in a row
+	Count int       `json:"count"`          // how often in a row
 	Ended time.Time `json:"ended,omitzero"` // when the run got further; absent while it lasts
 	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
 	Class   string `json:"class"`
@@ -135,82 +135,82 @@ type DataVersion struct {
 
 // Certificate is a certificate file in use.
 type Certificate struct {
-	Name    string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca, wrapper_server
-	Path    string    `json:"path"`
-	Begins  time.Time `json:"begins"`  // the latest in the file
-	Expires time.Time `json:"expires"` // the earliest in the file
+	Name      string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca, wrapper_server
+	Path      string    `json:"path"`
+	NotBefore time.Time `json:"not_before"` // the latest in the file
+	NotAfter  time.Time `json:"not_after"`  // the earliest in the file
 }
 
 // expiryWarning is how long before its end a certificate is worth a warning.
 const expiryWarning = 72 * time.Hour
 
 // ExpiresSoon reports whether a certificate is worth a warning: it ends within 72 hours of now, or has ended.
-func (c Certificate) ExpiresSoon(now time.Time) bool { return c.Expires.Sub(now) <= expiryWarning }
+func (c Certificate) ExpiresSoon(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
 // Transition is one step of the state machine.
 type Transition struct {
-	At     time.Time `json:"at"`
-	From   string    `json:"from"`
-	Event  string    `json:"event"`
-	Guard  string    `json:"guard,omitempty"`
-	To     string    `json:"to"`
-	Reason string    `json:"reason"`
-	Times  int       `json:"times"` // how often it was taken in the current back and forth
-	After  float64   `json:"after"` // seconds that From had lasted
+	At           time.Time `json:"at"`
+	From         string    `json:"from"`
+	Event        string    `json:"event"`
+	Guard        string    `json:"guard,omitempty"`
+	To           string    `json:"to"`
+	Reason       string    `json:"reason"`
+	Count        int       `json:"count"`         // how often it was taken in the current back and forth
+	AfterSeconds float64   `json:"after_seconds"` // seconds that From had lasted
 }
 
 // Edge adds up how often an event led from one state to another, for each guard that held.
-type Edge struct {
-	From  string    `json:"from"`
-	Event string    `json:"event"`
-	Guard string    `json:"guard,omitempty"`
-	To    string    `json:"to"`
-	Times int       `json:"times"`
-	Last  time.Time `json:"last"`
-	Spent float64   `json:"spent"` // seconds in From, by visits that ended this way
+type TransitionCount struct {
+	From    string    `json:"from"`
+	Event   string    `json:"event"`
+	Guard   string    `json:"guard,omitempty"`
+	To      string    `json:"to"`
+	Count   int       `json:"count"`
+	Last    time.Time `json:"last"`
+	Seconds float64   `json:"seconds"` // seconds in From, by visits that ended this way
 }
 
 // Recovery is how far data are that come back from the store, or why they do not.
 type Recovery struct {
-	State   string    `json:"state"` // of the machine of --dump-fsm --machine=recovery
-	Since   time.Time `json:"since"`
-	Reason  string    `json:"reason"`                 // why it is in that state: a sentence
-	Loss    string    `json:"loss,omitempty"`         // what comes back and what does not, in numbers; empty if nothing is restored
-	Bytes   int64     `json:"bytes,omitempty"`        // rebuilt so far
-	Of      int64     `json:"of,omitempty"`           // about how many that will be
-	Rate    float64   `json:"rate,omitempty"`         // bytes a second
-	Seconds float64   `json:"seconds_left,omitempty"` // that building will still take
+	State            string    `json:"state"` // of the machine of --dump-fsm --machine=recovery
+	Since            time.Time `json:"since"`
+	Reason           string    `json:"reason"`                      // why it is in that state: a sentence
+	Loss             string    `json:"loss,omitempty"`              // what comes back and what does not, in numbers; empty if nothing is restored
+	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // rebuilt so far
+	TotalBytes       int64     `json:"total_bytes,omitempty"`       // about how many that will be
+	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes a second
+	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // that building will still take
 }
 
 // Maintenance is how the member's database is kept small.
 type Maintenance struct {
-	Phase    string           `json:"phase"`            // idle, waiting, handing off, running or catching up
-	Since    time.Time        `json:"since"`            // when the phase began
-	Reason   string           `json:"reason,omitempty"` // of the phase: a clause, for people
-	Expected float64          `json:"expected"`         // seconds that a defragmentation would take now, or is expected to take
-	Progress float64          `json:"progress"`         // of one that runs, from 0 to 1
-	Readers  []DatabaseReader `json:"readers,omitempty"`
-	Last     *Defragmentation `json:"last,omitempty"` // since the process started
-	Done     int              `json:"done"`           // defragmentations since the process started
-	Failed   int              `json:"failed"`         // those that were asked for or begun, and came to nothing
-	Freed    int64            `json:"freed"`          // bytes that were given back to the volume
-	Lifted   int              `json:"lifted"`         // how often the alarm NOSPACE was lifted
+	Phase               string           `json:"phase"`            // idle, waiting, handing off, running or catching up
+	Since               time.Time        `json:"since"`            // when the phase began
+	Reason              string           `json:"reason,omitempty"` // of the phase: a clause, for people
+	ExpectedSeconds     float64          `json:"expected_seconds"` // seconds that a defragmentation would take now, or is expected to take
+	Progress            float64          `json:"progress"`         // of one that runs, from 0 to 1
+	Readers             []DatabaseReader `json:"readers,omitempty"`
+	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // since the process started
+	Completed           int              `json:"completed"`                      // defragmentations since the process started
+	Failed              int              `json:"failed"`                         // those that were asked for or begun, and came to nothing
+	FreedBytes          int64            `json:"freed_bytes"`                    // bytes that were given back to the volume
+	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // how often the alarm NOSPACE was lifted
 }
 
 // DatabaseReader is somebody who reads the whole database, beside whom it is not defragmented.
 type DatabaseReader struct {
-	What  string    `json:"what"`
+	Name  string    `json:"name"`
 	Since time.Time `json:"since"`
 }
 
 // Defragmentation is how one ended.
 type Defragmentation struct {
-	At     time.Time `json:"at"`
-	Took   float64   `json:"took"`   // seconds in which the database stood still
-	Origin string    `json:"origin"` // who wanted it: threshold, command or client
-	Before int64     `json:"before"` // bytes of the file
-	After  int64     `json:"after"`
-	Error  string    `json:"error,omitempty"` // why it came to nothing
+	At          time.Time `json:"at"`
+	Seconds     float64   `json:"seconds"`      // seconds in which the database stood still
+	Origin      string    `json:"origin"`       // who wanted it: threshold, command or client
+	BytesBefore int64     `json:"bytes_before"` // bytes of the file
+	BytesAfter  int64     `json:"bytes_after"`
+	Error       string    `json:"error,omitempty"` // why it came to nothing
 }
 
 // Busy reports whether a defragmentation is under way.
@@ -222,15 +222,15 @@ type Lease struct {
 	Name    string        `json:"name"`              // of the lease, in the pod's namespace
 	Holder  string        `json:"holder"`            // what it says; empty until it was renewed
 	Renewed time.Time     `json:"renewed,omitzero"`  // when it was renewed last, or found to be right
-	Trouble *LeaseTrouble `json:"trouble,omitempty"` // while it lasts
+	Problem *LeaseProblem `json:"problem,omitempty"` // while it lasts
 }
 
 // LeaseTrouble is why a lease is not renewed.
-type LeaseTrouble struct {
-	Since   time.Time `json:"since"`
-	Times   int       `json:"times"` // in a row
-	Message string    `json:"message"`
-	NextTry time.Time `json:"next_try"`
+type LeaseProblem struct {
+	Since     time.Time `json:"since"`
+	Count     int       `json:"count"` // in a row
+	Message   string    `json:"message"`
+	NextRetry time.Time `json:"next_retry"`
 }
 
 // printable returns the document with every text made fit for a terminal, since it may quote texts of unknown origin. What is shared with

@@ -12,10 +12,10 @@ import (
 
 // Headline is what everybody reads first: the status command, the page, the log and the termination message begin with it.
 type Headline struct {
-	Phase    string   `json:"phase"`              // the state, or how far recovery is while data come back
-	Health   string   `json:"health"`             // ok, degraded or failed
-	Concerns []string `json:"concerns,omitempty"` // what is wrong, in clauses; the first is the worst
-	Line     string   `json:"line"`               // all of it as one line
+	Phase      string   `json:"phase"`                // the state, or how far recovery is while data come back
+	Health     string   `json:"health"`               // ok, degraded or failed
+	Conditions []string `json:"conditions,omitempty"` // what is wrong, in clauses; the first is the worst
+	Summary    string   `json:"summary"`              // all of it as one line
 }
 
 // What Health is. A member that is not ready has failed, whatever it waits for.
@@ -27,17 +27,17 @@ const (
 
 // HeadlineOf makes a document's headline. Only what has no concern at all is ok.
 func HeadlineOf(d Document) Headline {
-	h := Headline{Phase: phase(d), Concerns: concerns(d)}
+	h := Headline{Phase: phase(d), Conditions: concerns(d)}
 	switch {
 	case !d.Ready:
-		h.Health, h.Line = HealthFailed, h.Phase+", not ready"
-		if why := cmp.Or(strings.Join(h.Concerns, "; "), standstill(d), trouble(d.LastError)); why != "" {
-			h.Line += ": " + why
+		h.Health, h.Summary = HealthFailed, h.Phase+", not ready"
+		if why := cmp.Or(strings.Join(h.Conditions, "; "), standstill(d), trouble(d.LastError)); why != "" {
+			h.Summary += ": " + why
 		}
-	case len(h.Concerns) > 0:
-		h.Health, h.Line = HealthDegraded, h.Phase+", ready, but: "+strings.Join(h.Concerns, "; ")
+	case len(h.Conditions) > 0:
+		h.Health, h.Summary = HealthDegraded, h.Phase+", ready, but: "+strings.Join(h.Conditions, "; ")
 	default:
-		h.Health, h.Line = HealthOK, h.Phase+", ready"
+		h.Health, h.Summary = HealthOK, h.Phase+", ready"
 	}
 	return h
 }
@@ -124,8 +124,8 @@ func phase(d Document) string {
 		return "Recovery: refused"
 	case doing == "":
 		return d.State
-	case r.State == "Build" && r.Of > 0:
-		return fmt.Sprintf("Recovery: %s, %s", doing, share(r.Bytes, r.Of))
+	case r.State == "Build" && r.TotalBytes > 0:
+		return fmt.Sprintf("Recovery: %s, %s", doing, share(r.RestoredBytes, r.TotalBytes))
 	default:
 		return "Recovery: " + doing
 	}
@@ -151,13 +151,13 @@ func concerns(d Document) (all []string) {
 	if d.State == "Serving" && nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
 		all = append(all, fmt.Sprintf("database: %d%% of its quota is used; at 100%% writes are refused (compact, delete or raise quota-backend-bytes)", 100*d.DBSize/d.Quota))
 	}
-	for _, oddity := range d.Oddities {
+	for _, oddity := range d.ConfigWarnings {
 		if strings.Contains(oddity, "did you mean") { // others are meant for somebody else than etcd, as a rule
 			all = append(all, "configuration: "+oddity)
 		}
 	}
-	if d.State == "Terminating" && d.Backup != nil && d.Backup.FullRunning != nil {
-		all = append(all, "waits for a full snapshot"+sent(d.Backup.FullRunning))
+	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
+		all = append(all, "waits for a full snapshot"+sent(d.Backup.RunningFullSnapshot))
 	}
 	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // how much that is nobody knows before it is there
 		all = append(all, "the stop waits until the store has everything that etcd took on")
@@ -166,8 +166,8 @@ func concerns(d Document) (all []string) {
 		all = append(all, "backups: "+about)
 	}
 	for _, lease := range d.Leases {
-		if lease.Trouble != nil {
-			all = append(all, fmt.Sprintf("lease %s: %s", lease.Name, lease.Trouble.Message))
+		if lease.Problem != nil {
+			all = append(all, fmt.Sprintf("lease %s: %s", lease.Name, lease.Problem.Message))
 			break // the others fail for the same reason, as a rule
 		}
 	}
@@ -178,9 +178,9 @@ func concerns(d Document) (all []string) {
 func invalid(files []Certificate, now time.Time) (all []string) {
 	for _, file := range files {
 		switch {
-		case !file.Expires.After(now):
+		case !file.NotAfter.After(now):
 			all = append(all, fmt.Sprintf("certificate %s %s has expired: renew it in its Secret, and restart this member", file.Name, file.Path))
-		case file.Begins.After(now):
+		case file.NotBefore.After(now):
 			all = append(all, fmt.Sprintf("certificate %s %s is not valid yet: set this machine's clock, or have it issued again", file.Name, file.Path))
 		}
 	}
@@ -220,14 +220,14 @@ func backups(b *facts.Backups) string {
 	if b == nil {
 		return ""
 	}
-	behind := time.Duration(b.BehindSeconds * float64(time.Second))
+	behind := time.Duration(b.LagSeconds * float64(time.Second))
 	switch {
-	case b.LastVerified != nil && !b.LastVerified.Passed:
-		return "the last restore test failed: " + b.LastVerified.Reason
-	case b.Trouble != nil && behind < time.Second:
-		return b.Trouble.Message
-	case b.Trouble != nil:
-		return lag(behind) + " behind: " + b.Trouble.Message
+	case b.LastVerification != nil && !b.LastVerification.Passed:
+		return "the last restore test failed: " + b.LastVerification.Reason
+	case b.Problem != nil && behind < time.Second:
+		return b.Problem.Message
+	case b.Problem != nil:
+		return lag(behind) + " behind: " + b.Problem.Message
 	case behind > behindTooLong:
 		return lag(behind) + " behind"
 	default:
@@ -247,9 +247,9 @@ func lag(d time.Duration) string {
 	}
 }
 
-func sent(run *facts.Run) string {
-	if run.Of == 0 {
+func sent(run *facts.SnapshotProgress) string {
+	if run.TotalBytes == 0 {
 		return ""
 	}
-	return ", " + share(run.Sent, run.Of)
+	return ", " + share(run.SentBytes, run.TotalBytes)
 }

@@ -14,7 +14,7 @@ import (
 func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 	noSpace := status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
 	noLeader := status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader"}
-	behind := &facts.Backups{BehindSeconds: 730, Trouble: &facts.Trouble{Message: "connection refused"}}
+	behind := &facts.Backups{LagSeconds: 730, Problem: &facts.Problem{Message: "connection refused"}}
 	for _, told := range []struct {
 		of           status.Document
 		health, line string
@@ -43,7 +43,7 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 		},
 		{
 			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
-				{Name: "etcd_peer_ca", Path: "/ca.crt", Expires: time.Now().Add(-time.Hour)}, {Name: "etcd_peer", Expires: time.Now().Add(time.Hour)},
+				{Name: "etcd_peer_ca", Path: "/ca.crt", NotAfter: time.Now().Add(-time.Hour)}, {Name: "etcd_peer", NotAfter: time.Now().Add(time.Hour)},
 			}},
 			"failed",
 			"StartEtcd, not ready: certificate etcd_peer_ca /ca.crt has expired: renew it in its Secret, and restart this member",
@@ -56,28 +56,28 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 		{status.Document{State: "StartEtcd", Reason: "etcd is started"}, "failed", "StartEtcd, not ready"},
 		{
 			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
-				{Name: "etcd_peer", Path: "/tls.crt", Begins: time.Now().Add(time.Minute), Expires: time.Now().Add(time.Hour)},
+				{Name: "etcd_peer", Path: "/tls.crt", NotBefore: time.Now().Add(time.Minute), NotAfter: time.Now().Add(time.Hour)},
 			}},
 			"failed",
 			"StartEtcd, not ready: certificate etcd_peer /tls.crt is not valid yet: set this machine's clock, or have it issued again",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Oddities: []string{
+			status.Document{State: "Serving", Ready: true, ConfigWarnings: []string{
 				"member-name-prefix is no key that etcd knows; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
 			}},
 			"degraded",
 			"Serving, ready, but: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
 		},
 		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable answer", Ended: time.Now()}}, "failed", "FetchConfig, not ready"},
-		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 200}}, "ok", "Serving, ready"},
-		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{BehindSeconds: 301}}, "degraded", "Serving, ready, but: backups: 5 min behind"},
+		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 200}}, "ok", "Serving, ready"},
+		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 301}}, "degraded", "Serving, ready, but: backups: 5 min behind"},
 		{
-			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Trouble: &facts.Trouble{Message: "nothing is deleted"}}},
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Problem: &facts.Problem{Message: "nothing is deleted"}}},
 			"degraded",
 			"Serving, ready, but: backups: nothing is deleted",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerified: &facts.Proof{Reason: "the hash differs"}}},
+			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerification: &facts.Verification{Reason: "the hash differs"}}},
 			"degraded",
 			"Serving, ready, but: backups: the last restore test failed: the hash differs",
 		},
@@ -93,22 +93,22 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Trouble: &status.LeaseTrouble{Message: "forbidden"}}}},
+			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Problem: &status.LeaseProblem{Message: "forbidden"}}}},
 			"degraded",
 			"Serving, ready, but: lease etcd-main-0: forbidden",
 		},
 		{
-			status.Document{State: "Terminating", Backup: &facts.Backups{FullRunning: &facts.Run{Sent: 30 << 20, Of: 60 << 20}}},
+			status.Document{State: "Terminating", Backup: &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 30 << 20, TotalBytes: 60 << 20}}},
 			"failed",
 			"Terminating, not ready: waits for a full snapshot, 30 of 60 MiB",
 		},
 		{
-			status.Document{State: "Terminated", Backup: &facts.Backups{Revision: 3, BehindSeconds: 2, Trouble: &facts.Trouble{Message: "connection refused"}}},
+			status.Document{State: "Terminated", Backup: &facts.Backups{Revision: 3, LagSeconds: 2, Problem: &facts.Problem{Message: "connection refused"}}},
 			"failed",
 			"Terminated, not ready: the stop waits until the store has everything that etcd took on; backups: 2 s behind: connection refused",
 		},
 		{
-			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", Bytes: 39 << 20, Of: 669 << 20}},
+			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20}},
 			"failed",
 			"Recovery: restoring, 39 of 669 MiB, not ready",
 		},
@@ -126,7 +126,7 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 		{status.Document{State: "Serving", Ready: true, Recovery: &status.Recovery{State: "Ready"}}, "ok", "Serving, ready"},
 	} {
 		is := status.HeadlineOf(told.of)
-		assert.Equal(t, told.line, is.Line)
+		assert.Equal(t, told.line, is.Summary)
 		assert.Equal(t, told.health, is.Health, told.line)
 	}
 }

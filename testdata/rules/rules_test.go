@@ -100,28 +100,28 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 		quiet: `etcd_wrapper_recovery_lost_revisions` + pod + `} 0`,
 	},
 	"EtcdBackupBehind": {
-		fires: `etcd_wrapper_backup_behind_seconds` + pod + `} 400
-			etcd_wrapper_backup_trouble{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 0`,
-		firesToo: `etcd_wrapper_backup_trouble` + pod + `} 1
-			etcd_wrapper_backup_trouble{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 0`,
-		quiet: `etcd_wrapper_backup_behind_seconds` + pod + `} 400
-			etcd_wrapper_backup_behind_seconds{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1
-			etcd_wrapper_backup_trouble` + pod + `} 1`,
+		fires: `etcd_wrapper_backup_lag_seconds` + pod + `} 400
+			etcd_wrapper_backup_problem{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 0`,
+		firesToo: `etcd_wrapper_backup_problem` + pod + `} 1
+			etcd_wrapper_backup_problem{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 0`,
+		quiet: `etcd_wrapper_backup_lag_seconds` + pod + `} 400
+			etcd_wrapper_backup_lag_seconds{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1
+			etcd_wrapper_backup_problem` + pod + `} 1`,
 	},
 	"EtcdBackupTrouble": {
-		fires: `etcd_wrapper_backup_trouble` + pod + `} 0
-			etcd_wrapper_backup_trouble{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1`,
-		quiet: `etcd_wrapper_backup_trouble` + pod + `} 0`,
+		fires: `etcd_wrapper_backup_problem` + pod + `} 0
+			etcd_wrapper_backup_problem{namespace="a", etcd="etcd-main", pod="etcd-main-1"} 1`,
+		quiet: `etcd_wrapper_backup_problem` + pod + `} 0`,
 	},
 	"EtcdBackupTooOld": {
-		fires: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 700000`,
-		quiet: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000`,
+		fires: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 700000`,
+		quiet: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000`,
 	},
 	"EtcdBackupNotVerified": {
-		fires: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000`,
-		firesToo: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000
+		fires: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000`,
+		firesToo: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000
 			etcd_wrapper_backup_last_verification_timestamp_seconds` + pod + `} 600000`,
-		quiet: `etcd_wrapper_backup_last_full_timestamp_seconds` + pod + `} 860000
+		quiet: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000
 			etcd_wrapper_backup_last_verification_timestamp_seconds` + pod + `} 800000`,
 	},
 	"EtcdBackupBroken": {

@@ -35,7 +35,7 @@ func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *te
 	m.compact()
 	m.write("key", "waits, too")
 	m.compact()
-	awaitTold(run, "more waits", func(b facts.Backups) bool { return b.BehindRevisions >= 4 && b.BehindSeconds > 0 })
+	awaitTold(run, "more waits", func(b facts.Backups) bool { return b.LagRevisions >= 4 && b.LagSeconds > 0 })
 	run.Kill()
 
 	again := m.StartReady()

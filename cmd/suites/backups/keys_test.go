@@ -26,7 +26,7 @@ func TestAStoreOfOtherKeysIsLeftAlone(t *testing.T) {
 	m.Flags = append(plain[:len(plain):len(plain)], sealedBy(ours)...)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "sealed by ours"))
-	awaitTold(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	awaitTold(run, "what is sealed is restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	run.StopCleanly()
 	before := files(t, m.dir)
 

@@ -20,12 +20,14 @@ func TestMetricsTellHowBackupsAre(t *testing.T) {
 	m := newMember(t)
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "value"))
-	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.Window != nil && b.LastFull != nil })
-	well := awaitMetrics(run, "trouble 0", "behind_revisions 0", "behind_seconds 0", "writer 1", "last_verification_passed 1")
+	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool {
+		return b.LastVerification != nil && b.Window != nil && b.LastFullSnapshot != nil
+	})
+	well := awaitMetrics(run, "problem 0", "lag_revisions 0", "lag_seconds 0", "writer 1", "last_verification_passed 1")
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
-	awaitTold(run, "the store is away", func(b facts.Backups) bool { return inTrouble(b) && b.BehindRevisions > 0 && b.SpoolBytes > 0 })
-	away := awaitMetrics(run, "trouble 1")
+	awaitTold(run, "the store is away", func(b facts.Backups) bool { return inTrouble(b) && b.LagRevisions > 0 && b.SpoolBytes > 0 })
+	away := awaitMetrics(run, "problem 1")
 	rename(t, m.mount+".away", m.mount)
 	run.StopCleanly()
 
@@ -39,15 +41,15 @@ func TestMetricsTellHowBackupsAre(t *testing.T) {
 			assert.False(t, strings.HasPrefix(line, "etcd_wrapper_backup_") && strings.Contains(line, "{"), "no label: %s", line)
 		}
 		for _, name := range []string{
-			"behind_revisions", "behind_seconds", "revision", "last_full_timestamp_seconds", "last_full_bytes", "last_verification_timestamp_seconds",
+			"lag_revisions", "lag_seconds", "revision", "last_full_snapshot_timestamp_seconds", "last_full_snapshot_bytes", "last_verification_timestamp_seconds",
 			"stored_bytes", "uploaded_bytes_total", "spool_limit_bytes", "window_start_timestamp_seconds",
 		} {
 			assert.Contains(t, page, "\netcd_wrapper_backup_"+name+" ")
 		}
 	}
-	assert.NotContains(t, well, "backup_next_try")
-	assert.Contains(t, away, "\netcd_wrapper_backup_next_try_timestamp_seconds ")
-	assert.NotContains(t, away, "\netcd_wrapper_backup_behind_revisions 0\n")
+	assert.NotContains(t, well, "backup_next_retry")
+	assert.Contains(t, away, "\netcd_wrapper_backup_next_retry_timestamp_seconds ")
+	assert.NotContains(t, away, "\netcd_wrapper_backup_lag_revisions 0\n")
 	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 

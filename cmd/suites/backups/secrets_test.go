@@ -116,7 +116,7 @@ func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
 	there := m.found()
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "in the store"))
-	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil })
+	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil })
 	rename(t, m.mount, m.mount+".away")
 	m.write("key", "waits")
 	awaitTold(run, "it waits on the volume", func(b facts.Backups) bool { return b.SpoolBytes > 0 && inTrouble(b) })

@@ -45,7 +45,7 @@ func (s *story) isBackedUp() *harness.Run {
 	s.then = s.write("between", "1")
 	s.at = now(s.Pod)
 	run.AwaitStored(s.then)
-	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerified != nil && b.LastVerified.Passed })
+	awaitTold(run, "a full was restored to test it", func(b facts.Backups) bool { return b.LastVerification != nil && b.LastVerification.Passed })
 	return run
 }
 

@@ -14,22 +14,22 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func inTrouble(b facts.Backups) bool { return b.Trouble != nil }
+func inTrouble(b facts.Backups) bool { return b.Problem != nil }
 
 func wellAgain(b facts.Backups) bool {
-	return b.Trouble == nil && b.Revision > 0 && b.BehindRevisions == 0
+	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
 // requireServing says that etcd serves, and that the trouble stands everywhere.
 func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 	m.T.Helper()
 	// What was wrong before may be told once more, by who has just been answered.
-	awaitTold(run, "the trouble is told", func(b facts.Backups) bool { return inTrouble(b) && strings.Contains(b.Trouble.Message, words) })
+	awaitTold(run, "the trouble is told", func(b facts.Backups) bool { return inTrouble(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
-	assert.False(m.T, told(run).Trouble.NextTry.IsZero(), "it is said when it is tried again")
+	assert.False(m.T, told(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
 	assert.Equal(m.T, 200, run.Readyz())
 	_, page := run.Request("GET", "/metrics")
-	assert.Contains(m.T, page, "etcd_wrapper_backup_trouble 1")
+	assert.Contains(m.T, page, "etcd_wrapper_backup_problem 1")
 	out, log, code := m.Begin("status").Wait()
 	require.Zero(m.T, code, log)
 	assert.Contains(m.T, harness.OneLine(out), words)
@@ -85,7 +85,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingInTrouble(other, "another cluster's")
-	assert.Regexp(t, "it is cluster [0-9a-f]{32}'s, and etcd's data are cluster [0-9a-f]{32}'s", told(other).Trouble.Message)
+	assert.Regexp(t, "it is cluster [0-9a-f]{32}'s, and etcd's data are cluster [0-9a-f]{32}'s", told(other).Problem.Message)
 	other.StopCleanly()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }

@@ -93,7 +93,7 @@ func (p payer) start(t *testing.T, store string) {
 	for _, run := range runs {
 		run.await(http.StatusOK)
 	}
-	restored := func(run *process) bool { return run.backup().LastVerified != nil }
+	restored := func(run *process) bool { return run.backup().LastVerification != nil }
 	require.Eventually(t, func() bool { return slices.ContainsFunc(runs, restored) }, 3*harness.Patience, 100*time.Millisecond)
 	if p.busy {
 		go p.write(t.Context(), pods[0])

@@ -87,9 +87,9 @@ func (r *process) defragment() {
 		if told == nil {
 			continue
 		}
-		if told.Last != nil && told.Last.Error == "" && !told.Busy() {
+		if told.LastDefragmentation != nil && told.LastDefragmentation.Error == "" && !told.Busy() {
 			return
 		}
-		asked = asked && (told.Last == nil || told.Last.Error == "") // it may have had to wait for something, and gave up
+		asked = asked && (told.LastDefragmentation == nil || told.LastDefragmentation.Error == "") // it may have had to wait for something, and gave up
 	}
 }

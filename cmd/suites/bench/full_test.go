@@ -153,7 +153,7 @@ func (r *process) awaitProof(t *testing.T, fulls int) {
 
 func (r *process) proven() bool {
 	told := r.backup()
-	full, proof := told.LastFull, told.LastVerified
+	full, proof := told.LastFullSnapshot, told.LastVerification
 	return full != nil && proof != nil && proof.Revision == full.Revision && proof.At.After(full.At)
 }
 
@@ -214,7 +214,7 @@ func (r *process) held() (all series) {
 	for raw := range strings.Lines(string(text)) {
 		var line struct {
 			Message string
-			Held    float64 `json:"held_ms"`
+			Held    float64 `json:"paused_ms"`
 		}
 		if json.Unmarshal([]byte(raw), &line) == nil && strings.Contains(line.Message, "a full is in the store") {
 			all = append(all, line.Held)

@@ -41,7 +41,7 @@ func TestPeopleHaveADatabaseDefragmented(t *testing.T) {
 	assert.Regexp(t, `(?m)^defragmented by command, in .+: .+ MiB are .+ MiB now$`, out)
 	told := run.Status()
 	assert.Less(t, told.DBSize, before)
-	assert.Equal(t, 1, told.Maintenance.Done)
+	assert.Equal(t, 1, told.Maintenance.Completed)
 	run.AwaitLine(harness.Line{"origin": "command"})
 	out, _, _ = p.Begin("status").Wait()
 	assert.Regexp(t, `last defragmented by command, in .+ MiB now, .+ ago `, harness.OneLine(out))
@@ -82,7 +82,7 @@ func TestNothingFreezesWhenSomebodyDefragmentsWhileASnapshotIsRead(t *testing.T)
 	out, log, code := p.Begin("etcdctl", "defrag").Wait()
 	require.Zero(t, code, log)
 	assert.Contains(t, out, "Finished defragmenting etcd member")
-	assert.Equal(t, "client", run.Status().Maintenance.Last.Origin)
+	assert.Equal(t, "client", run.Status().Maintenance.LastDefragmentation.Origin)
 	run.StopCleanly()
 }
 

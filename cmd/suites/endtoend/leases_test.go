@@ -20,10 +20,10 @@ func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.
 	run.AwaitLine(harness.Line{"level": "warn", "lease": "etcd-main-0"})
 	harness.Eventually(t, "it is tried again", func() bool {
 		told := run.Status()
-		return len(told.Leases) == 1 && told.Leases[0].Trouble != nil && told.Leases[0].Trouble.Times > 1
+		return len(told.Leases) == 1 && told.Leases[0].Problem != nil && told.Leases[0].Problem.Count > 1
 	})
 	_, metrics := run.Request(http.MethodGet, "/metrics")
-	assert.Contains(t, metrics, `etcd_wrapper_lease_trouble{kind="member"} 1`)
+	assert.Contains(t, metrics, `etcd_wrapper_lease_problem{kind="member"} 1`)
 	out, _, _ := p.Begin("status").Wait()
 	assert.Regexp(t, `(?m)^lease trouble +.+`, out)
 	assert.Equal(t, http.StatusOK, run.Readyz())

@@ -117,12 +117,12 @@ func TestAnAuthorityThatWasRenewedAsksForARestart(t *testing.T) {
 	require.NoError(t, os.WriteFile(ca.Bundle(), append(content, another...), 0o600))
 	harness.Eventually(t, "it is said", func() bool {
 		is := run.Status().Headline
-		return is.Health == status.HealthDegraded && strings.Contains(is.Line, changedAuthority)
+		return is.Health == status.HealthDegraded && strings.Contains(is.Summary, changedAuthority)
 	})
 	assert.Equal(t, 200, run.Readyz())
 	run.StopCleanly()
 	run = p.StartReady()
-	assert.NotContains(t, run.Status().Headline.Line, changedAuthority)
+	assert.NotContains(t, run.Status().Headline.Summary, changedAuthority)
 }
 
 const changedAuthority = "has changed since etcd read it at its start: restart this member"

@@ -36,17 +36,17 @@ func TestMaintenanceOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
 	grow(t, c, "/kept/", *inUse)
 	grow(t, c, "/garbage/", *inUse)
 	for _, run := range runs {
-		require.Zero(t, run.Status().Maintenance.Done)
+		require.Zero(t, run.Status().Maintenance.Completed)
 	}
 	end := harness.StartWriters(t, endpointsOf(pods), 16)
 	thin(t, c, "/garbage/")
 	for _, run := range runs {
-		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Done == 1 })
+		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
 	}
 	writers := end()
 	for i, run := range runs {
-		last := run.Status().Maintenance.Last
-		t.Logf("member %d stood still for %.2f s: %d MiB are %d MiB now", i, last.Took, last.Before>>20, last.After>>20)
+		last := run.Status().Maintenance.LastDefragmentation
+		t.Logf("member %d stood still for %.2f s: %d MiB are %d MiB now", i, last.Seconds, last.BytesBefore>>20, last.BytesAfter>>20)
 		assert.Equal(t, "threshold", last.Origin)
 	}
 	nobodyWaitedLong(t, writers)
@@ -110,7 +110,7 @@ func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
 func done(runs []*harness.Run) (count int) {
 	for _, run := range runs {
 		if told := run.Status().Maintenance; told != nil {
-			count += told.Done
+			count += told.Completed
 		}
 	}
 	return count
@@ -205,7 +205,7 @@ func TestMaintenanceMovesNoRevision(t *testing.T) {
 		thin(t, c, prefix)
 		before := pods[0].Revision()
 		for _, run := range runs {
-			harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Done == 1 })
+			harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
 		}
 		everybodyAsks(t, pods)
 		for i, p := range pods {

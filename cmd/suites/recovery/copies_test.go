@@ -75,7 +75,7 @@ func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.
 	assert.Equal(t, "of the copy", other.Get("key"))
 	harness.Eventually(t, "it makes backups of its own", func() bool {
 		b := run.Status().Backup
-		return b.Generation == 2 && b.LastFull != nil && b.Trouble == nil
+		return b.Generation == 2 && b.LastFullSnapshot != nil && b.Problem == nil
 	})
 	run.StopCleanly()
 	require.NoError(t, os.RemoveAll(filepath.Join(other.Volume)))
@@ -113,7 +113,7 @@ func TestCopiesAreAdoptedOneAfterTheOther(t *testing.T) {
 		assert.Equal(t, value, other.Get("key"))
 		harness.Eventually(t, "it makes backups of its own", func() bool {
 			b := run.Status().Backup
-			return b != nil && b.Generation == generation && b.LastFull != nil && b.Trouble == nil
+			return b != nil && b.Generation == generation && b.LastFullSnapshot != nil && b.Problem == nil
 		})
 		run.StopCleanly()
 		l.Pod = other

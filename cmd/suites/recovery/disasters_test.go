@@ -168,7 +168,7 @@ func (c *cluster) goesBack(stop func()) ended {
 	stop()
 	harness.Eventually(c.T, "the window is known", func() bool {
 		backup := c.run.Status().Backup
-		return backup != nil && backup.Window != nil && backup.Revision >= backup.Window.FromRevision && backup.BehindRevisions == 0
+		return backup != nil && backup.Window != nil && backup.Revision >= backup.Window.FromRevision && backup.LagRevisions == 0
 	})
 	window := c.run.Status().Backup.Window
 	to := window.FromRevision + c.dice.Int64N(window.ToRevision-window.FromRevision+1)

@@ -89,7 +89,7 @@ var ends = map[string]func(l *lived){
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		harness.Eventually(l.T, "the trouble is told", func() bool {
-			return run.Status().Backup.Trouble != nil && strings.Contains(run.Status().Backup.Trouble.Message, "cluster.json")
+			return run.Status().Backup.Problem != nil && strings.Contains(run.Status().Backup.Problem.Message, "cluster.json")
 		})
 		assert.Equal(l.T, 200, run.Readyz())
 	},

@@ -32,7 +32,7 @@ func Cluster(answers []status.Answer, now time.Time) string {
 			state = "not ready"
 		}
 		if d.Headline.Health != status.HealthOK {
-			below.WriteString(Wrapped(a.Member+": ", d.Headline.Line) + "\n")
+			below.WriteString(Wrapped(a.Member+": ", d.Headline.Summary) + "\n")
 		}
 		rows = append(rows, []string{name, role(d), state, d.Versions.Wrapper, number(d.Revision), databaseSize(d), backups(d), firstEnd(d, now)})
 	}
@@ -75,10 +75,10 @@ func backups(d status.Document) string {
 		return "none"
 	case b == nil:
 		return "sidecar"
-	case b.Trouble != nil:
+	case b.Problem != nil:
 		return "trouble"
-	case b.Role == facts.Writes && b.BehindRevisions > 0:
-		return Rounded(time.Duration(b.BehindSeconds*float64(time.Second))).String() + " late"
+	case b.Role == facts.Writer && b.LagRevisions > 0:
+		return Rounded(time.Duration(b.LagSeconds*float64(time.Second))).String() + " late"
 	default:
 		return string(b.Role)
 	}
@@ -89,10 +89,10 @@ func firstEnd(d status.Document, now time.Time) string {
 	if len(d.Certificates) == 0 {
 		return "none"
 	}
-	first := d.Certificates[0].Expires
+	first := d.Certificates[0].NotAfter
 	for _, file := range d.Certificates {
-		if file.Expires.Before(first) {
-			first = file.Expires
+		if file.NotAfter.Before(first) {
+			first = file.NotAfter
 		}
 	}
 	left := first.Sub(now)

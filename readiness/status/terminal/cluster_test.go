@@ -18,21 +18,21 @@ func TestAClusterIsATableOf80Columns(t *testing.T) {
 		return &status.Document{
 			Ready: true, MemberID: id, Headline: status.Headline{Health: status.HealthOK}, Standalone: true, Versions: status.Versions{Wrapper: "v1.10.0"}, Backup: b,
 			Member:       status.Member{Peers: peers, DBSize: 8 << 30, Revision: 123456789},
-			Certificates: []status.Certificate{{Expires: now.Add(900 * 24 * time.Hour)}, {Expires: now.Add(89*24*time.Hour + time.Minute)}},
+			Certificates: []status.Certificate{{NotAfter: now.Add(900 * 24 * time.Hour)}, {NotAfter: now.Add(89*24*time.Hour + time.Minute)}},
 		}
 	}
 	behind := of("c", nil)
-	behind.Ready, behind.Headline, behind.Certificates = false, status.Headline{Health: status.HealthFailed, Line: "it catches up"}, nil
+	behind.Ready, behind.Headline, behind.Certificates = false, status.Headline{Health: status.HealthFailed, Summary: "it catches up"}, nil
 	shown := Cluster([]status.Answer{
-		{Member: "etcd-main-0", Document: of("a", &facts.Backups{Role: facts.Writes, BehindRevisions: 3, BehindSeconds: 12.4})},
-		{Member: "a-long-name-of-a-release-1", Document: of("b", &facts.Backups{Role: facts.Watches})},
+		{Member: "etcd-main-0", Document: of("a", &facts.Backups{Role: facts.Writer, LagRevisions: 3, LagSeconds: 12.4})},
+		{Member: "a-long-name-of-a-release-1", Document: of("b", &facts.Backups{Role: facts.Standby})},
 		{Member: "etcd-main-2", Document: behind},
 		{Member: "etcd-main-3", Error: "no answer: connection refused"},
 	}, now)
 	assert.Equal(t, strings.TrimPrefix(`
 MEMBER          ROLE     STATE      VERSION  REVISION   DATABASE  BACKUPS   CERT
 etcd-main-0     leader   ready      v1.10.0  123456789  8.0 GiB   12s late  89d
-…f-a-release-1  voter    ready      v1.10.0  123456789  8.0 GiB   watches   89d
+…f-a-release-1  voter    ready      v1.10.0  123456789  8.0 GiB   standby   89d
 etcd-main-2     learner  not ready  v1.10.0  123456789  8.0 GiB   none      none
 etcd-main-3     ?        no answer
 etcd-main-2: it catches up
@@ -46,6 +46,6 @@ etcd-main-3: no answer: connection refused
 func TestACertificateIsSaidToHaveEnded(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for want, left := range map[string]time.Duration{"ended": 0, "0h": time.Minute, "47h": 48*time.Hour - 1, "2d": 48 * time.Hour} {
-		assert.Equal(t, want, firstEnd(status.Document{Certificates: []status.Certificate{{Expires: now.Add(left)}}}, now))
+		assert.Equal(t, want, firstEnd(status.Document{Certificates: []status.Certificate{{NotAfter: now.Add(left)}}}, now))
 	}
 }

@@ -18,7 +18,7 @@ type fact struct{ name, is string }
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
 		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d), maintenance(d.Maintenance, now),
-		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.Oddities), process(d, now),
+		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.ConfigWarnings), process(d, now),
 	)
 }
 
@@ -46,8 +46,8 @@ func validated(d status.Document) (all []fact) {
 	if v := d.Validation; v != nil {
 		all = append(all, fact{"validation", v.Mode + ": " + v.Reason})
 	}
-	if d.SidecarWord != "" {
-		all = append(all, fact{"sidecar said", d.SidecarWord})
+	if d.SidecarStatus != "" {
+		all = append(all, fact{"sidecar said", d.SidecarStatus})
 	}
 	return all
 }
@@ -55,7 +55,7 @@ func validated(d status.Document) (all []fact) {
 func expiring(files []status.Certificate, now time.Time) (all []fact) {
 	for _, file := range files {
 		if file.ExpiresSoon(now) {
-			all = append(all, fact{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.Expires, now), file.Path)})
+			all = append(all, fact{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.NotAfter, now), file.Path)})
 		}
 	}
 	return all
@@ -97,8 +97,8 @@ func trouble(d status.Document, now time.Time) []fact {
 		is += ": " + e.Message
 	}
 	met := ago(e.At, now)
-	if e.Times > 1 {
-		met = fmt.Sprintf("%d times since %s", e.Times, ago(e.Since, now))
+	if e.Count > 1 {
+		met = fmt.Sprintf("%d times since %s", e.Count, ago(e.Since, now))
 	}
 	if !e.Ended.IsZero() {
 		met += ", over since " + ago(e.Ended, now)
@@ -121,13 +121,13 @@ func identity(d status.Document) (all []fact) {
 		}
 	}
 	add("member", both(d.Name, d.MemberID))
-	add("cluster", d.ClusterID+map[bool]string{true: ", new: it began in this run, on an empty data directory"}[d.New])
+	add("cluster", d.ClusterID+map[bool]string{true: ", new: it began in this run, on an empty data directory"}[d.NewCluster])
 	add("leader", leader(d))
 	if d.DBSize > 0 {
 		add("database", database(d.Member))
 	}
-	if d.Volume > 0 {
-		add("volume", fmt.Sprintf("%s of %s are free", Size(d.Free), Size(d.Volume)))
+	if d.VolumeSize > 0 {
+		add("volume", fmt.Sprintf("%s of %s are free", Size(d.VolumeFree), Size(d.VolumeSize)))
 	}
 	if v := d.DataVersion; v != nil {
 		add("data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason))
@@ -207,13 +207,13 @@ func backup(d status.Document, now time.Time) (all []fact) {
 		return nil
 	}
 	add := func(name, is string) { all = append(all, fact{name, is}) }
-	add("backups", fmt.Sprintf("%s, this member %s", b.Store, b.Role))
+	add("backups", fmt.Sprintf("%s, this member is %s", b.Store, cmp.Or(map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role], string(b.Role))))
 	if b.Cluster != "" {
 		add("backups of", clusterOf(b))
 	}
-	if trouble := b.Trouble; trouble != nil {
+	if trouble := b.Problem; trouble != nil {
 		add("backup trouble", trouble.Message)
-		add("", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now)))
+		add("", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Count), nextTry(trouble.NextRetry, now)))
 	}
 	if b.Revision > 0 {
 		add("in the store", inTheStore(b))
@@ -221,15 +221,15 @@ func backup(d status.Document, now time.Time) (all []fact) {
 	for _, span := range ranges(b) {
 		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, Moment(span.From), Moment(span.To)))
 	}
-	if full := b.LastFull; full != nil {
+	if full := b.LastFullSnapshot; full != nil {
 		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), ago(full.At, now), full.Reason))
 	}
-	if run := b.FullRunning; run != nil {
+	if run := b.RunningFullSnapshot; run != nil {
 		add("full in the making", making(run))
-	} else if !b.NextFull.IsZero() {
-		add("next full", Moment(b.NextFull))
+	} else if !b.NextFullSnapshot.IsZero() {
+		add("next full", Moment(b.NextFullSnapshot))
 	}
-	add("last verified", verified(b.LastVerified, now))
+	add("last verified", verified(b.LastVerification, now))
 	if b.SpoolBytes > 0 {
 		add("spool", fmt.Sprintf("%s of %s wait on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit)))
 	}
@@ -250,7 +250,7 @@ func clusterOf(b *facts.Backups) string {
 
 // ranges are what can be gone back to: in all generations, as far as that is told.
 func ranges(b *facts.Backups) (all []facts.Window) {
-	for _, span := range b.Spans {
+	for _, span := range b.Windows {
 		all = append(all, span.Window)
 	}
 	if len(all) == 0 && b.Window != nil {
@@ -259,13 +259,13 @@ func ranges(b *facts.Backups) (all []facts.Window) {
 	return all
 }
 
-func making(run *facts.Run) string {
-	text := run.Doing
-	if run.Of > 0 {
-		text += fmt.Sprintf(", %s of %s", Size(run.Sent), Size(run.Of))
+func making(run *facts.SnapshotProgress) string {
+	text := run.Step
+	if run.TotalBytes > 0 {
+		text += fmt.Sprintf(", %s of %s", Size(run.SentBytes), Size(run.TotalBytes))
 	}
-	if run.LeftSeconds > 0 {
-		text += fmt.Sprintf(", %v left", Rounded(time.Duration(run.LeftSeconds*float64(time.Second))))
+	if run.RemainingSeconds > 0 {
+		text += fmt.Sprintf(", %v left", Rounded(time.Duration(run.RemainingSeconds*float64(time.Second))))
 	}
 	return text + ": " + run.Reason
 }
@@ -275,14 +275,14 @@ func inTheStore(b *facts.Backups) string {
 	if b.StoredBytes > 0 {
 		stored = "; " + Size(b.StoredBytes) + " in all"
 	}
-	if b.BehindRevisions == 0 {
+	if b.LagRevisions == 0 {
 		return fmt.Sprintf("everything up to revision %d%s", b.Revision, stored)
 	}
-	behind := time.Duration(b.BehindSeconds * float64(time.Second))
-	return fmt.Sprintf("up to revision %d; %d behind, for %v%s", b.Revision, b.BehindRevisions, Rounded(behind), stored)
+	behind := time.Duration(b.LagSeconds * float64(time.Second))
+	return fmt.Sprintf("up to revision %d; %d behind, for %v%s", b.Revision, b.LagRevisions, Rounded(behind), stored)
 }
 
-func verified(proof *facts.Proof, now time.Time) string {
+func verified(proof *facts.Verification, now time.Time) string {
 	switch {
 	case proof == nil:
 		return "never"
@@ -323,9 +323,9 @@ func recovered(d status.Document) (all []fact) {
 	if r.Loss != "" {
 		all = append(all, fact{"", r.Loss})
 	}
-	if r.Seconds > 0 {
-		left := Rounded(time.Duration(r.Seconds * float64(time.Second)))
-		all = append(all, fact{"", fmt.Sprintf("%.1f of %.1f MiB, %.1f MiB/s, %s left", mib(r.Bytes), mib(r.Of), r.Rate/(1<<20), left)})
+	if r.RemainingSeconds > 0 {
+		left := Rounded(time.Duration(r.RemainingSeconds * float64(time.Second)))
+		all = append(all, fact{"", fmt.Sprintf("%.1f of %.1f MiB, %.1f MiB/s, %s left", mib(r.RestoredBytes), mib(r.TotalBytes), r.BytesPerSecond/(1<<20), left)})
 	}
 	return all
 }
@@ -341,11 +341,11 @@ func maintenance(u *status.Maintenance, now time.Time) (all []fact) {
 	if u.Phase != "idle" {
 		add("defragmentation", u.Phase+progress(u)+": "+u.Reason)
 	}
-	if last := u.Last; last != nil {
+	if last := u.LastDefragmentation; last != nil {
 		add("last defragmented", Defragmented(last)+", "+ago(last.At, now))
 	}
 	for _, reader := range u.Readers {
-		add("being read by", reader.What+" since "+ago(reader.Since, now))
+		add("being read by", reader.Name+" since "+ago(reader.Since, now))
 	}
 	return all
 }
@@ -362,8 +362,8 @@ func Defragmented(d *status.Defragmentation) string {
 	if d.Error != "" {
 		return "not, by " + d.Origin + ": " + d.Error
 	}
-	took := Rounded(time.Duration(d.Took * float64(time.Second)))
-	return fmt.Sprintf("by %s, in %v: %s are %s now", d.Origin, took, Size(d.Before), Size(d.After))
+	took := Rounded(time.Duration(d.Seconds * float64(time.Second)))
+	return fmt.Sprintf("by %s, in %v: %s are %s now", d.Origin, took, Size(d.BytesBefore), Size(d.BytesAfter))
 }
 
 // renewed are the leases that the member renews, and what keeps it from that.
@@ -374,9 +374,9 @@ func renewed(all []status.Lease, now time.Time) (facts []fact) {
 			name = ""
 		}
 		facts = append(facts, fact{name, leaseLine(lease, now)})
-		if trouble := lease.Trouble; trouble != nil {
+		if trouble := lease.Problem; trouble != nil {
 			facts = append(facts, fact{"lease trouble", trouble.Message},
-				fact{"", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Times), nextTry(trouble.NextTry, now))})
+				fact{"", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Count), nextTry(trouble.NextRetry, now))})
 		}
 	}
 	return facts

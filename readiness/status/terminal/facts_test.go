@@ -22,13 +22,13 @@ func printed(t *testing.T, b *facts.Backups) string {
 
 func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 	out := printed(t, &facts.Backups{
-		Store: "s3://b/main", Role: "writes", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFull: now.Add(time.Hour),
-		Window:       &facts.Window{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
-		LastFull:     &facts.Full{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
-		LastVerified: &facts.Proof{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
+		Store: "s3://b/main", Role: "writer", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFullSnapshot: now.Add(time.Hour),
+		Window:           &facts.Window{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
+		LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(-time.Minute), Bytes: 3 << 20, Reason: "schedule"},
+		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
 	})
 	for _, line := range []string{
-		`^backups +s3://b/main, this member writes$`, `^in the store +everything up to revision 90; 5.0 GiB in all$`, `^next full +` + at + `$`,
+		`^backups +s3://b/main, this member is the writer$`, `^in the store +everything up to revision 90; 5.0 GiB in all$`, `^next full +` + at + `$`,
 		`^can go back to +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
 		`^last verified +revision 80, ` + at + `, 1m0s ago: the hash is etcd's own$`,
 	} {
@@ -46,26 +46,26 @@ func TestWithoutAStoreAMemberWithoutASidecarSaysThatItHasNoBackups(t *testing.T)
 }
 
 func TestWhatCanBeGoneBackToIsSaidOfAllGenerations(t *testing.T) {
-	out := printed(t, &facts.Backups{Window: &facts.Window{FromRevision: 1000, ToRevision: 1009}, Spans: []facts.Span{
+	out := printed(t, &facts.Backups{Window: &facts.Window{FromRevision: 1000, ToRevision: 1009}, Windows: []facts.GenerationWindow{
 		{Generation: 1, Window: facts.Window{FromRevision: 3, ToRevision: 9}}, {Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009}},
 	}})
 	assert.Regexp(t, `(?m)^can go back to +revisions 3 to 9, .*\ncan go back to +revisions 1000 to 1009, `, out)
 }
 
 func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
-	assert.Contains(t, printed(t, &facts.Backups{Trouble: &facts.Trouble{Since: now, Times: 1, Message: "away"}}), "0s ago, once\n")
+	assert.Contains(t, printed(t, &facts.Backups{Problem: &facts.Problem{Since: now, Count: 1, Message: "away"}}), "0s ago, once\n")
 }
 
 func TestAMomentOfAClockThatIsAheadSaysSo(t *testing.T) {
-	out := printed(t, &facts.Backups{LastFull: &facts.Full{Revision: 80, At: now.Add(time.Hour)}})
+	out := printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(time.Hour)}})
 	assert.Regexp(t, `(?m)^last full +revision 80, .*, 1h0m0s ahead of this machine's clock`, out)
 }
 
 func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 	out := printed(t, &facts.Backups{
-		Store: "s3://b/main", Role: "waits", Revision: 90, BehindRevisions: 5, BehindSeconds: 61, SpoolBytes: 2 << 20, SpoolLimit: 1 << 30,
-		LastVerified: &facts.Proof{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
-		Trouble:      &facts.Trouble{Since: now.Add(-time.Minute), Times: 4, Message: "the store is away", NextTry: now.Add(30 * time.Second)},
+		Store: "s3://b/main", Role: "waiting", Revision: 90, LagRevisions: 5, LagSeconds: 61, SpoolBytes: 2 << 20, SpoolLimit: 1 << 30,
+		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
+		Problem:          &facts.Problem{Since: now.Add(-time.Minute), Count: 4, Message: "the store is away", NextRetry: now.Add(30 * time.Second)},
 	})
 	for _, line := range []string{
 		`^backup trouble +the store is away since ` + at + `, 1m0s ago, 4 times, next try within 30s$`,
@@ -77,24 +77,24 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 }
 
 func TestASmallSizeIsNotNothing(t *testing.T) {
-	assert.Regexp(t, `(?m)^last full +revision 80, 622 bytes, `, printed(t, &facts.Backups{LastFull: &facts.Full{Revision: 80, At: now, Bytes: 622}}))
+	assert.Regexp(t, `(?m)^last full +revision 80, 622 bytes, `, printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now, Bytes: 622}}))
 }
 
 func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
-	run := &facts.Run{Reason: "schedule", Since: now, Doing: "copies the database"}
-	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
-	run.Doing, run.Sent, run.Of, run.LeftSeconds = "stores the copy", 1<<30, 3<<30, 61
-	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{FullRunning: run}))
+	run := &facts.SnapshotProgress{Reason: "schedule", Since: now, Step: "copies the database"}
+	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
+	run.Step, run.SentBytes, run.TotalBytes, run.RemainingSeconds = "stores the copy", 1<<30, 3<<30, 61
+	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
 }
 
 func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
-	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "watches"}))
+	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "standby"}))
 	assert.NotContains(t, printed(t, nil), "backup")
 }
 
 func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
 	is := status.Document{Recovery: &status.Recovery{
-		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", Bytes: 1 << 20, Of: 3 << 20, Rate: 1 << 20, Seconds: 2,
+		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", RestoredBytes: 1 << 20, TotalBytes: 3 << 20, BytesPerSecond: 1 << 20, RemainingSeconds: 2,
 	}}
 	assert.Equal(t, []fact{
 		{"recovery", "restoring: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 of 3.0 MiB, 1.0 MiB/s, 2s left"},
@@ -123,10 +123,10 @@ func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 	assert.NotContains(t, out, "last defragmented")
 
 	out = tended(t, &status.Maintenance{
-		Phase:   "waiting",
-		Reason:  "512 MiB of its 1.0 GiB are free, but somebody reads it",
-		Last:    &status.Defragmentation{At: now.Add(-time.Minute), Took: 2.4, Origin: "threshold", Before: 1 << 30, After: 5 << 20},
-		Readers: []status.DatabaseReader{{What: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
+		Phase:               "waiting",
+		Reason:              "512 MiB of its 1.0 GiB are free, but somebody reads it",
+		LastDefragmentation: &status.Defragmentation{At: now.Add(-time.Minute), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
+		Readers:             []status.DatabaseReader{{Name: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
 	})
 	for _, line := range []string{
 		`^defragmentation +waiting: 512 MiB of its 1.0 GiB are free, but somebody reads it$`,
@@ -136,7 +136,7 @@ func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 
-	out = tended(t, &status.Maintenance{Phase: "idle", Last: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
+	out = tended(t, &status.Maintenance{Phase: "idle", LastDefragmentation: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
 	assert.Regexp(t, `(?m)^last defragmented +not, by client: no space left on device, `, out)
 	assert.NotContains(t, out, "\ndefragmentation", "nothing goes on")
 	assert.NotContains(t, tended(t, nil), "defragment")
@@ -146,8 +146,8 @@ func TestLeasesAreToldWithWhatTheySayAndWhatIsWrong(t *testing.T) {
 	told := document()
 	told.Leases = []status.Lease{
 		{Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: now.Add(-3 * time.Second)},
-		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Trouble: &status.LeaseTrouble{
-			Since: now.Add(-time.Minute), Times: 4, Message: "the API server answers 500 Internal Server Error", NextTry: now.Add(10 * time.Second),
+		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Problem: &status.LeaseProblem{
+			Since: now.Add(-time.Minute), Count: 4, Message: "the API server answers 500 Internal Server Error", NextRetry: now.Add(10 * time.Second),
 		}},
 	}
 	var out bytes.Buffer

@@ -105,7 +105,7 @@ func (p *Printer) Print(d status.Document) error {
 // headline is the first line, with the state strong and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
 	is := status.HeadlineOf(d) // a wrapper of another version may not say
-	return p.strong(is.Phase) + p.paint(map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health], strings.TrimPrefix(is.Line, is.Phase))
+	return p.strong(is.Phase) + p.paint(map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health], strings.TrimPrefix(is.Summary, is.Phase))
 }
 
 func whose(d status.Document) string {
@@ -148,7 +148,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		if is.Kind == ofReadiness && is.Health == status.HealthOK {
 			continue // the document itself tells it; why it is lost only this does
 		}
-		if key := (happened{is.At.UnixNano(), is.Kind, is.What}); !p.known[key] {
+		if key := (happened{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
 			p.known[key] = true
 			changes = append(changes, change{is.At, p.happening("", is)})
 		}
@@ -189,8 +189,8 @@ func (p *Printer) keepBelow(changes *strings.Builder, below string) {
 }
 
 // happening is a line about what happened, in the colour of its health.
-func (p *Printer) happening(indent string, is status.Happening) string {
-	what := is.What
+func (p *Printer) happening(indent string, is status.TimelineEvent) string {
+	what := is.Message
 	if colour := map[string]int{status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health]; colour != 0 {
 		what = p.paint(colour, what)
 	}
@@ -207,10 +207,10 @@ func stepLine(indent string, step status.Transition) string {
 	if isOfReadiness(step) {
 		line = step.From + ": " + step.Event
 	}
-	if step.Times > 1 {
-		line += fmt.Sprintf(" ×%d", step.Times)
+	if step.Count > 1 {
+		line += fmt.Sprintf(" ×%d", step.Count)
 	}
-	line += " after " + Rounded(time.Duration(step.After*float64(time.Second))).String()
+	line += " after " + Rounded(time.Duration(step.AfterSeconds*float64(time.Second))).String()
 	if step.Reason != "" {
 		line += ": " + step.Reason
 	}

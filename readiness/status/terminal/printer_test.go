@@ -37,19 +37,19 @@ func document() status.Document {
 		},
 		State: "Wait", Since: now.Add(-90 * time.Second), Reason: "the sidecar validates", Attempt: 2, NextRetry: now.Add(time.Minute),
 		LastError:  &status.Error{At: now.Add(-3 * time.Second), Class: "sidecar", Message: "no answer"},
-		Validation: &status.Validation{Mode: "full", Reason: "no record"}, SidecarWord: "Progress", MemberID: "abc", LastExit: "crash",
+		Validation: &status.Validation{Mode: "full", Reason: "no record"}, SidecarStatus: "Progress", MemberID: "abc", LastExit: "crash",
 		Versions:    status.Versions{Wrapper: "v1", Etcd: "3.6", Go: "go1"},
 		Checks:      []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}},
 		DataVersion: &status.DataVersion{Wanted: "3.5", Phase: "kept", Reason: "the cluster runs at 3.5"},
 		Certificates: []status.Certificate{
-			{Name: "etcd_server", Path: "/a", Expires: now.Add(-time.Hour)},
-			{Name: "etcd_peer", Path: "/b", Expires: now.Add(time.Hour)},
-			{Name: "sidecar_ca", Path: "/c", Expires: now.Add(1000 * time.Hour)},
+			{Name: "etcd_server", Path: "/a", NotAfter: now.Add(-time.Hour)},
+			{Name: "etcd_peer", Path: "/b", NotAfter: now.Add(time.Hour)},
+			{Name: "sidecar_ca", Path: "/c", NotAfter: now.Add(1000 * time.Hour)},
 		},
-		Oddities: []string{"quota is no key that etcd knows; it is ignored"},
+		ConfigWarnings: []string{"quota is no key that etcd knows; it is ignored"},
 		Transitions: []status.Transition{
-			{At: now.Add(-time.Second), From: "Query", To: "Wait", Reason: "it validates", Times: 1, After: 0.0042},
-			{At: now, From: "Query", To: "Query", Reason: "again", Times: 7, After: 61},
+			{At: now.Add(-time.Second), From: "Query", To: "Wait", Reason: "it validates", Count: 1, AfterSeconds: 0.0042},
+			{At: now, From: "Query", To: "Query", Reason: "again", Count: 7, AfterSeconds: 61},
 		},
 	}
 }
@@ -94,7 +94,7 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 func TestTroubleIsOverWhenItIsOver(t *testing.T) {
 	var out bytes.Buffer
 	told := document()
-	told.LastError.Times, told.LastError.Since, told.LastError.Ended = 7, told.LastError.At.Add(-time.Hour), told.LastError.At
+	told.LastError.Count, told.LastError.Since, told.LastError.Ended = 7, told.LastError.At.Add(-time.Hour), told.LastError.At
 	told.LastExit, told.LastExitReason = "failed", "status 70, port taken"
 	for i := range told.Checks {
 		told.Checks[i] = status.Check{Name: told.Checks[i].Name, Status: "failed", Reason: "etcd does not run"}
@@ -107,9 +107,9 @@ func TestTroubleIsOverWhenItIsOver(t *testing.T) {
 }
 
 func TestAChangeOfReadinessIsNoStepOfTheStateMachine(t *testing.T) {
-	line := stepLine("", status.Transition{From: "Serving", To: "Serving", Event: "ready", Times: 1, After: 2})
+	line := stepLine("", status.Transition{From: "Serving", To: "Serving", Event: "ready", Count: 1, AfterSeconds: 2})
 	assert.Regexp(t, `^`+at+`  Serving: ready after 2s\n$`, line)
-	line = stepLine("", status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Times: 1, After: 60})
+	line = stepLine("", status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Count: 1, AfterSeconds: 60})
 	assert.Regexp(t, `^`+at+`  Serving: not ready after 1m0s: quorum: no leader\n$`, line)
 }
 
@@ -119,7 +119,7 @@ func TestChangesArePrintedOnce(t *testing.T) {
 	require.NoError(t, printer.PrintChanges(told))
 	require.NoError(t, printer.PrintChanges(told))
 	told.Ready = true
-	told.Timeline = append(told.Timeline, status.Happening{At: now, Kind: ofReadiness, Health: status.HealthOK, What: "ready"})
+	told.Timeline = append(told.Timeline, status.TimelineEvent{At: now, Kind: ofReadiness, Health: status.HealthOK, Message: "ready"})
 	told.Transitions = append(told.Transitions, status.Transition{At: now.Add(time.Second), From: "Wait", To: "Query"})
 	require.NoError(t, printer.PrintChanges(told))
 	require.NoError(t, printer.PrintChanges(told))

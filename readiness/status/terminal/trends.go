@@ -24,7 +24,7 @@ func trends(t *status.Trends) string {
 		{"log fsync p99", t.Fsync, ofSeconds},
 		{"database", t.DBSize, ofBytes},
 		{"in use", t.DBInUse, ofBytes},
-		{"backup lag", t.Behind, ofSeconds},
+		{"backup lag", t.BackupLag, ofSeconds},
 		{"revisions", t.Revisions, perSecond},
 	} {
 		measured := slices.DeleteFunc(slices.Clone(series.points), isMissing)

@@ -30,7 +30,7 @@ func TestTheLastHoursAreALineEach(t *testing.T) {
 	none := status.Points{missing, missing}
 	d.Trends = &status.Trends{
 		Interval: 5, Write: status.Points{.0012, .0345}, Read: none, Fsync: none, DBSize: status.Points{1 << 20, 3 << 29}, DBInUse: none,
-		Behind: status.Points{70, missing}, Revisions: status.Points{1000, 12.34},
+		BackupLag: status.Points{70, missing}, Revisions: status.Points{1000, 12.34},
 	}
 	var out bytes.Buffer
 	require.NoError(t, printerTo(&out).Print(d))
@@ -45,7 +45,7 @@ func TestTheLastHoursAreALineEach(t *testing.T) {
 
 func TestWhatHappenedIsTold(t *testing.T) {
 	d := document()
-	d.Timeline = []status.Happening{{At: d.Started, Kind: "leader", Health: "ok", What: "main-1 leads"}, {At: d.Since, Kind: "trouble", Health: "failed", What: "sidecar: no answer"}}
+	d.Timeline = []status.TimelineEvent{{At: d.Started, Kind: "leader", Health: "ok", Message: "main-1 leads"}, {At: d.Since, Kind: "problem", Health: "failed", Message: "sidecar: no answer"}}
 	var out bytes.Buffer
 	require.NoError(t, printerTo(&out).Print(d))
 	assert.Regexp(t, `(?m)^what happened\n  `+at+`  main-1 leads\n  `+at+`  sidecar: no answer$`, out.String())
@@ -68,7 +68,7 @@ func TestAtATerminalTheHeadlineAndTheLastHoursStayBelowTheChanges(t *testing.T) 
 	require.NoError(t, printer.PrintChanges(d))
 	assert.True(t, strings.HasSuffix(out.String(), "again\n\netcd-main-0: Wait, not ready: no answer\n"), out.String())
 	none := status.Points{missing}
-	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, Behind: none, Revisions: none}
+	d.Trends = &status.Trends{Interval: 5, Write: status.Points{.001}, Read: none, Fsync: none, DBSize: none, DBInUse: none, BackupLag: none, Revisions: none}
 	out.Reset()
 	require.NoError(t, printer.PrintChanges(d))
 	hours := "\nthe last 5s\n  writes  █  1ms, max 1ms\n"
