@@ -69,6 +69,105 @@ func TestTheDocumentedStatesAreTheTables(t *testing.T) {
 	assert.Contains(t, readme(t), promise, "what README.md promises of a stop")
 }
 
+// overviewDOT returns the graph that Graphviz lays out for the overview. Its labels leave room for counts.
+func overviewDOT() string {
+	var b strings.Builder
+	b.WriteString(`digraph overview {
+  graph [nodesep=0.1, ranksep=0.1, margin=0.08];
+  node [shape=box, fontname=Helvetica, fontsize=15, margin="0.1,0.05", height=0.5, width=0.8];
+  edge [fontname=Helvetica, fontsize=11, arrowsize=0.7];
+  begin [label="", shape=circle, width=0.14, height=0.14];
+  begin -> Query;
+`)
+	for _, id := range edges() {
+		from, to, _ := strings.Cut(id, "_")
+		fmt.Fprintf(&b, "  %s -> %s [label=\"×9.9k\"];\n", from, to)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// edges returns FROM_TO for every way from one state to another.
+func edges() (ids []string) {
+	for _, row := range Table {
+		if id := string(row.From + "_" + row.To); row.From != row.To && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// laidOut is what Graphviz returns.
+type laidOut struct {
+	ViewBox string `xml:"viewBox,attr"`
+	Graph   struct {
+		Transform string `xml:"transform,attr"`
+		Parts     []struct {
+			Class string `xml:"class,attr"`
+			Title string `xml:"title"`
+			Path  struct {
+				D string `xml:"d,attr"`
+			} `xml:"path"`
+			Polygon struct {
+				Points string `xml:"points,attr"`
+			} `xml:"polygon"`
+			Ellipse struct {
+				X float64 `xml:"cx,attr"`
+				Y float64 `xml:"cy,attr"`
+			} `xml:"ellipse"`
+			Text struct {
+				X float64 `xml:"x,attr"`
+				Y float64 `xml:"y,attr"`
+			} `xml:"text"`
+		} `xml:"g"`
+	} `xml:"g"`
+}
+
+// overviewOf gives a layout the ids, classes and badges of the overview and leaves its colours out. An arrow has a wide line
+// under it, for fingers.
+func overviewOf(t *testing.T, svg string) string {
+	var layout laidOut
+	require.NoError(t, xml.Unmarshal([]byte(svg), &layout))
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg viewBox="%s" xmlns="http://www.w3.org/2000/svg">`+"\n"+`<g transform="%s">`+"\n", layout.ViewBox, layout.Graph.Transform)
+	for _, part := range layout.Graph.Parts {
+		arrow := fmt.Sprintf(`<path class="line" d="%s"/><path class="tip" d="M%sz"/>`, part.Path.D, part.Polygon.Points)
+		from, to, _ := strings.Cut(part.Title, "->")
+		switch {
+		case part.Title == "begin":
+			fmt.Fprintf(&b, `<g class="begin"><circle cx="%g" cy="%g" r="5"/></g>`+"\n", part.Ellipse.X, part.Ellipse.Y)
+		case from == "begin":
+			fmt.Fprintf(&b, `<g class="begin">%s</g>`+"\n", arrow)
+		case part.Class == "edge":
+			fmt.Fprintf(&b, `<g id="edge_%s_%s" class="edge"><path class="grip" d="%s"/>%s<g class="badge" transform="translate(%g %g)">`+
+				`<rect x="-15" y="-8" width="30" height="16" rx="8"/><text y="4" text-anchor="middle"></text></g></g>`+"\n",
+				from, to, part.Path.D, arrow, part.Text.X, part.Text.Y-4)
+		default:
+			outline := rectangle(t, part.Polygon.Points, 0)
+			if part.Title == string(Terminated) {
+				outline += rectangle(t, part.Polygon.Points, 4)
+			}
+			fmt.Fprintf(&b, `<g id="state_%s" class="node">%s<text x="%g" y="%g" text-anchor="middle">%s</text></g>`+"\n",
+				part.Title, outline, part.Text.X, part.Text.Y, part.Title)
+		}
+	}
+	b.WriteString("</g>\n</svg>\n")
+	return b.String()
+}
+
+// rectangle draws a polygon of Graphviz's with round corners, inset by some units.
+func rectangle(t *testing.T, points string, inset float64) string {
+	var right, top, left, bottom float64
+	_, err := fmt.Sscanf(points, "%g,%g %g,%g %g,%g", &right, &top, &left, &top, &left, &bottom)
+	require.NoError(t, err)
+	return fmt.Sprintf(`<rect x="%g" y="%g" width="%g" height="%g" rx="%g"/>`,
+		left+inset, top+inset, right-left-2*inset, bottom-top-2*inset, 10-inset)
+}
+
+func TestTheCommittedOverviewIsTheTables(t *testing.T) {
+	tested.AssertPicture(t, "overview.svg", overviewDOT(), func(svg string) string { return overviewOf(t, svg) })
+}
+
 // drawing is what the tests read of the overview.
 type drawing struct {
 	Groups []struct {
@@ -78,14 +177,14 @@ type drawing struct {
 		Badge struct {
 			Transform string `xml:"transform,attr"`
 		} `xml:"g"`
-	} `xml:"g"`
+	} `xml:"g>g"`
 }
 
 type box struct {
-	X      int `xml:"x,attr"`
-	Y      int `xml:"y,attr"`
-	Width  int `xml:"width,attr"`
-	Height int `xml:"height,attr"`
+	X      float64 `xml:"x,attr"`
+	Y      float64 `xml:"y,attr"`
+	Width  float64 `xml:"width,attr"`
+	Height float64 `xml:"height,attr"`
 }
 
 func (b box) meets(other box) bool {
@@ -103,10 +202,8 @@ func TestTheOverviewHasTheTablesStatesAndWaysAndNoOthers(t *testing.T) {
 	for _, state := range States {
 		want = append(want, "state_"+string(state.Name))
 	}
-	for _, row := range Table {
-		if id := fmt.Sprintf("edge_%s_%s", row.From, row.To); row.From != row.To && !slices.Contains(want, id) {
-			want = append(want, id)
-		}
+	for _, id := range edges() {
+		want = append(want, "edge_"+id)
 	}
 	for _, group := range drawn(t).Groups {
 		if group.ID != "" {
@@ -128,8 +225,8 @@ func TestNoCountOfTheOverviewCoversAStateOrAnotherCount(t *testing.T) {
 		if group.Class != "edge" {
 			continue
 		}
-		var x, y int
-		_, err := fmt.Sscanf(group.Badge.Transform, "translate(%d %d)", &x, &y)
+		var x, y float64
+		_, err := fmt.Sscanf(group.Badge.Transform, "translate(%g %g)", &x, &y)
 		require.NoError(t, err)
 		badge := box{x - 15, y - 8, 30, 16}
 		for _, other := range taken {

@@ -52,31 +52,32 @@ func pictureOf(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
 }
 
-// AssertCommitted holds that what is committed of a table is what it is now: the diagram, the matrix of its answers, and the picture.
+// AssertCommitted checks that the files generated from a table are up to date: the diagram, the matrix and the picture.
 func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Drawing, matrix, diagramPath, matrixPath, picturePath string) {
 	t.Helper()
 	AssertGenerated(t, diagramPath, drawing.DOT())
 	AssertGenerated(t, matrixPath, matrix)
-	m.AssertPicture(t, picturePath, drawing.DOT())
+	m.AssertPicture(t, picturePath, drawing.DOT(), func(svg string) string { return svg })
 	var document struct{ Transitions []statemachine.Row }
 	require.NoError(t, json.Unmarshal([]byte(drawing.JSON()), &document))
 	assert.Equal(t, m.Table, document.Transitions)
 	assert.True(t, strings.HasPrefix(drawing.Mermaid(), "stateDiagram-v2\n"))
 }
 
-// AssertPicture holds that a committed picture, as machine.Picture takes it, was made of the diagram and shows all states;
-// with -update Graphviz makes it. The picture names the diagram that it was made of, so that comparing needs no Graphviz.
-func (m Machine) AssertPicture(t *testing.T, path, dot string) {
+// AssertPicture checks that a committed picture was made of a diagram and shows all states. Its first line identifies the
+// diagram, so that the check needs no Graphviz. With -update, Graphviz lays the diagram out and restyle turns the result
+// into the picture.
+func (m Machine) AssertPicture(t *testing.T, path, dot string, restyle func(svg string) string) {
 	t.Helper()
 	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(pictureOf(dot)+"\n"+graphviz(t, dot)), 0o644))
+		require.NoError(t, os.WriteFile(path, []byte(pictureOf(dot)+"\n"+restyle(graphviz(t, dot))), 0o644))
 	}
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	of, svg, _ := strings.Cut(string(content), "\n")
-	assert.Equal(t, pictureOf(dot), of, "%s has drifted from the table; make dot", path)
+	source, svg, _ := strings.Cut(string(content), "\n")
+	assert.Equal(t, pictureOf(dot), source, "%s is outdated; run make dot", path)
 	for _, state := range m.StateNames() {
-		assert.True(t, strings.Contains(svg, `id="state_`+string(state)+`"`), "%s is in the picture", state)
+		assert.True(t, strings.Contains(svg, `id="state_`+string(state)+`"`), "%s is missing in %s", state, path)
 	}
 }
 
