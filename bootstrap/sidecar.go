@@ -231,11 +231,11 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, withoutURL(err)
+		return nil, advisedTLS(withoutURL(err))
 	}
 	defer response.Body.Close() // read to its end, or given up
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("HTTP status %d", response.StatusCode)
+		return nil, refusal(response)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if err != nil {
@@ -245,6 +245,24 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 		return nil, fmt.Errorf("reply is larger than %d bytes", limit)
 	}
 	return body, nil
+}
+
+// advisedTLS adds the way out to an error about a server that does not speak TLS.
+func advisedTLS(err error) error {
+	var plain tls.RecordHeaderError
+	if errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch) {
+		return fmt.Errorf("it speaks plain HTTP, and --backup-restore-tls-enabled asks for HTTPS: give the sidecar a certificate, or leave out the flag (%w)", err)
+	}
+	return err
+}
+
+// refusal describes a reply that is not 200. A TLS server of Go answers plain HTTP with 400 and a sentence.
+func refusal(response *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBody))
+	if err == nil && response.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
+		return errors.New("it speaks HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
+	}
+	return fmt.Errorf("HTTP status %d", response.StatusCode)
 }
 
 // refuseRedirect makes a redirect an answer like any other that is not 200: only the sidecar itself is trusted.

@@ -211,6 +211,17 @@ func TestTLSTrustsTheBundleThatIsOnDiskAtThatMoment(t *testing.T) {
 	assert.Equal(t, bootstrap.New, status)
 }
 
+func TestClient_schemeOfTheOtherSide(t *testing.T) {
+	plain, secured := httptest.NewServer(saying("New")), httptest.NewTLSServer(saying("New"))
+	t.Cleanup(plain.Close)
+	t.Cleanup(secured.Close)
+	bundle := certificates.NewAuthority(t, "sidecar").Bundle()
+	_, err := clientFor(t, bootstrap.ClientOptions{HostPort: plain.Listener.Addr().String(), TLS: true, CAPath: bundle}).Status(t.Context())
+	require.ErrorContains(t, err, ": it speaks plain HTTP, and --backup-restore-tls-enabled asks for HTTPS: give the sidecar a certificate, or leave out the flag")
+	_, err = clientFor(t, bootstrap.ClientOptions{HostPort: secured.Listener.Addr().String()}).Status(t.Context())
+	require.ErrorContains(t, err, ": it speaks HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
+}
+
 func TestBundlesThatAreNone(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, []byte("no PEM here"), 0o600))

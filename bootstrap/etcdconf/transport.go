@@ -99,6 +99,21 @@ func (s *settings) checkListeners() error {
 	return nil
 }
 
+// CheckPort refuses a listener on the port of the wrapper's own server, which is taken when etcd starts.
+func (c *Checked) CheckPort(own uint16) error {
+	for key, urls := range map[string][]url.URL{
+		"listen-client-urls": c.Etcd.ListenClientUrls, "listen-peer-urls": c.Etcd.ListenPeerUrls,
+		"listen-client-http-urls": c.Etcd.ListenClientHttpUrls, "listen-metrics-urls": c.Etcd.ListenMetricsUrls,
+	} {
+		for _, u := range urls {
+			if u.Port() == strconv.Itoa(int(own)) {
+				return problem(key, "%s has the port of the wrapper's own server; give another --etcd-wrapper-port, whose default is 9095, or another URL", quote(u.String()))
+			}
+		}
+	}
+	return nil
+}
+
 // checkOrigins covers a panic: etcd's reader holds a malformed list of origins to be impossible.
 func (s *settings) checkOrigins() error {
 	if s.Origins == "" || s.Origins == "*" {

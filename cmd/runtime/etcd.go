@@ -31,6 +31,9 @@ func (r *Runtime) Configure(yaml []byte) error {
 		r.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
 	}
 	checked, err := etcdconf.Parse(yaml)
+	if err == nil {
+		err = checked.CheckPort(uint16(r.flags.WrapperPort))
+	}
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (s *server) UseTLS(cert, key string) error {
 
 func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	dir := t.TempDir()
-	flags := &commandline.StartEtcd{VolumeDir: dir, StoredConfigPath: filepath.Join(dir, "etcd.conf.yaml")}
+	flags := &commandline.StartEtcd{WrapperPort: 9095, VolumeDir: dir, StoredConfigPath: filepath.Join(dir, "etcd.conf.yaml")}
 	w, s := New(flags, metrics.New(), zerolog.New(zerolog.SyncWriter(log))), &server{}
 	w.Connect(s, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
 	t.Cleanup(w.lastRun.busy.Wait)
@@ -110,6 +110,14 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 		assert.Contains(t, log.String(), said)
 	}
 	assert.Equal(t, []string{"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger"}, w.ConfigOddities())
+}
+
+func TestConfigure_portOfTheWrapper(t *testing.T) {
+	w, _ := newRuntime(t, &bytes.Buffer{})
+	err := w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9095\n"))
+	assert.EqualError(t, err, "etcd configuration: listen-metrics-urls: \"http://127.0.0.1:9095\" has the port of the wrapper's own server; "+
+		"give another --etcd-wrapper-port, whose default is 9095, or another URL")
+	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 
 func TestHowTheLastRunEnded(t *testing.T) {
