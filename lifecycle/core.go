@@ -67,7 +67,7 @@ func NewRules(table []Row, elsewhere []Default) *Rules {
 // Payload is what comes with an event. The zero value is nothing.
 type Payload struct {
 	Word          bootstrap.InitializationStatus // with Replied: what the sidecar said
-	Early         Early                          // with Replied and ConfigPrefetched: the newest early configuration
+	Early         EarlyConfig                    // with Replied and ConfigPrefetched: the newest early configuration
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
 	Asked         time.Time                      // with ConfigPrefetched: when it was asked for
 	Logs          []string                       // with Replied and Accepted: the logs on the volume at that moment
@@ -83,17 +83,17 @@ type Payload struct {
 // Facts is what the guards may ask about, and the exit status that has built up. The zero value is a process that has
 // just started.
 type Facts struct {
-	Word          bootstrap.InitializationStatus // the sidecar's last word
-	Failed        bool                           // the last result was Failed
-	ForGood       bool                           // no further try can change that result
-	InVain        bool                           // an initialization was accepted and no result came since
-	ConfigKept    bool                           // an early configuration is here that may be used after this result
-	NeverOpened   bool                           // as Payload.NeverOpened
-	ClosedInOrder bool                           // as Payload.ClosedInOrder
-	Signals       int                            // signals so far, this event included
-	LastSignal    syscall.Signal                 // the latest of them
-	Ending        Event                          // what led into Terminating; empty before
-	Status        exitcode.Code                  // what the process will exit with; the first trouble decides
+	Word           bootstrap.InitializationStatus // the sidecar's last word
+	Failed         bool                           // the last result was Failed
+	Permanent      bool                           // no further try can change that result
+	RequestPending bool                           // an initialization was accepted and no result came since
+	ConfigKept     bool                           // an early configuration is here that may be used after this result
+	NeverOpened    bool                           // as Payload.NeverOpened
+	ClosedInOrder  bool                           // as Payload.ClosedInOrder
+	Signals        int                            // signals so far, this event included
+	LastSignal     syscall.Signal                 // the latest of them
+	Ending         Event                          // what led into Terminating; empty before
+	Status         exitcode.Code                  // what the process will exit with; the first trouble decides
 }
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
@@ -101,22 +101,22 @@ func (f Facts) Holds(g Guard) bool {
 	switch g {
 	case Always:
 		return true
-	case SaysNew:
+	case StatusNew:
 		return f.Word == bootstrap.New && !f.Failed
 	case NewAfterFailed:
 		return f.Word == bootstrap.New && f.Failed
-	case SaysProgress:
+	case StatusProgress:
 		return f.Word.Running()
-	case SaysSuccessful:
+	case StatusSuccessful:
 		return f.Word == bootstrap.Successful
 	case ConfigKept:
 		return f.Word == bootstrap.Successful && f.ConfigKept
-	case SaysFailed:
-		return f.Word == bootstrap.Failed && !f.ForGood
-	case FailedForGood:
-		return f.Word == bootstrap.Failed && f.ForGood
-	case AskedInVain:
-		return f.InVain
+	case StatusFailed:
+		return f.Word == bootstrap.Failed && !f.Permanent
+	case FailedPermanently:
+		return f.Word == bootstrap.Failed && f.Permanent
+	case RequestRepeated:
+		return f.RequestPending
 	case NeverOpened:
 		return f.NeverOpened
 	case CleanStop:
@@ -131,34 +131,34 @@ func (f Facts) Holds(g Guard) bool {
 func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
-		f = f.hear(payload.Word)
-		f.ConfigKept = payload.Early.usable()
-		f.ForGood = payload.Status != exitcode.Clean
+		f = f.withWord(payload.Word)
+		f.ConfigKept = payload.Early.isUsable()
+		f.Permanent = payload.Status != exitcode.Clean
 	case ConfigPrefetched:
-		f.ConfigKept = payload.Early.usable()
+		f.ConfigKept = payload.Early.isUsable()
 	case Signal:
 		f.Signals++
 		f.LastSignal = payload.Signal
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
-	case Begun, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
+	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
 		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // no facts come with them
 	}
 	return f
 }
 
 // hear keeps the sidecar's word, and what follows from a result.
-func (f Facts) hear(word bootstrap.InitializationStatus) Facts {
+func (f Facts) withWord(word bootstrap.InitializationStatus) Facts {
 	f.Word = word
 	if word.Result() {
-		f.Failed, f.InVain = word == bootstrap.Failed, false
+		f.Failed, f.RequestPending = word == bootstrap.Failed, false
 	}
 	return f
 }
 
 // Conclude adds to the facts what follows from the answer: what was asked for, why the run ends, and with which status.
 func (f Facts) Conclude(from State, event Event, to State, payload Payload) Facts {
-	f.InVain = f.InVain || event == Accepted
+	f.RequestPending = f.RequestPending || event == Accepted
 	if to == Terminating && from != Terminating {
 		f.Ending = event
 	}

@@ -27,7 +27,7 @@ type Driver struct {
 	rules    *Rules
 	legal    *statemachine.Legality
 	core     Core
-	paces    paces
+	pauses   pauses
 	limits   map[Action]time.Duration // what an action sets the timer to; 0 sets none
 	timeline timeline
 	log      zerolog.Logger
@@ -36,14 +36,14 @@ type Driver struct {
 	mailbox chan message // completions
 	over    chan struct{}
 
-	timer   *time.Timer // of the current visit; nil if it has none
-	visit   int         // counts arrivals in a state; a timer belongs to one
-	tasks   int         // counts pieces of work; a completion belongs to one
-	work    task        // what the current row asked for
-	early   task        // the prefetch, which runs beside everything else
-	working sync.WaitGroup
-	fetched prefetched
-	config  []byte // the newest configuration
+	timer    *time.Timer // of the current visit; nil if it has none
+	visit    int         // counts arrivals in a state; a timer belongs to one
+	tasks    int         // counts pieces of work; a completion belongs to one
+	work     task        // what the current row asked for
+	early    task        // the prefetch, which runs beside everything else
+	working  sync.WaitGroup
+	prefetch prefetchState
+	config   []byte // the newest configuration
 
 	snapshot atomic.Pointer[Snapshot]
 }
@@ -70,7 +70,7 @@ func NewDriver(options Options) *Driver {
 		rules:   NewRules(Table, Elsewhere),
 		legal:   statemachine.NewLegality(Table, Query),
 		core:    NewCore(),
-		paces:   newPaces(),
+		pauses:  newPauses(),
 		limits:  map[Action]time.Duration{LimitStart: options.ReadyTimeout, LimitAbort: abortLimit, LimitStop: stopLimit},
 		log:     options.Log,
 		urgent:  make(chan message, 4),
@@ -80,7 +80,7 @@ func NewDriver(options Options) *Driver {
 		work:    noTask(),
 		early:   noTask(),
 	}
-	d.timeline.arrive(Query, time.Now())
+	d.timeline.enter(Query, time.Now())
 	d.timeline.reason = "not begun"
 	d.publish(Transition{}, time.Now(), 0)
 	return d
@@ -111,20 +111,20 @@ func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
 
 // Run drives the machine from its start to Terminated and says how it ended. It is called once.
 func (d *Driver) Run() Outcome {
-	d.handle(message{event: Begun})
+	d.handle(message{event: Started})
 	for d.core.State != Terminated {
-		d.handle(d.next())
+		d.handle(d.nextMessage())
 	}
 	close(d.over)
 	d.leave()
 	d.endPrefetch()
 	d.linger()
-	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.ending()}
+	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
 // next waits for a message. A stop or a crash takes precedence over other work, which one select of both would
 // leave to chance.
-func (d *Driver) next() message {
+func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
 		return m
@@ -140,11 +140,11 @@ func (d *Driver) next() message {
 
 // handle has the rules answer one message, and the answer carried out.
 func (d *Driver) handle(m message) {
-	if d.late(m) {
+	if d.isLate(m) {
 		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
 		return
 	}
-	d.inform(&m)
+	d.annotate(&m)
 	core, decision := d.rules.Step(d.core, m.event, m.payload)
 	if decision.Row < 0 {
 		d.logWithoutRow(m, decision)
@@ -162,7 +162,7 @@ func (d *Driver) handle(m message) {
 func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
-	d.paces.settle(m.event, core.Facts)
+	d.pauses.reset(m.event, core.Facts)
 	if answer == Move {
 		d.leave()
 	}
@@ -172,7 +172,7 @@ func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 	pause, slow := d.prepare(row)
 	d.record(row, m.payload, pause)
 	if endChanged {
-		d.timeline.explainEnd(wordsFor(row).message(m.payload))
+		d.timeline.addEndReason(hintFor(row).message(m.payload))
 	}
 	if len(slow) > 0 {
 		d.start(slow, m.payload)
@@ -180,7 +180,7 @@ func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 }
 
 // late is the rule that drops what belongs to a visit or a piece of work that is over.
-func (d *Driver) late(m message) bool {
+func (d *Driver) isLate(m message) bool {
 	ofNoTask := m.task != d.work.number && m.task != d.early.number
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
@@ -200,8 +200,8 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 		case ok:
 			pause = limit
 			d.arm(limit)
-		case beside[action] != nil:
-			beside[action](d)
+		case prefetchActions[action] != nil:
+			prefetchActions[action](d)
 		default:
 			slow = append(slow, action)
 		}
@@ -214,7 +214,7 @@ func (d *Driver) limit(action Action) (time.Duration, bool) {
 	if limit, known := d.limits[action]; known {
 		return limit, true
 	}
-	return d.paces.after(action)
+	return d.pauses.after(action)
 }
 
 // arm sets the visit's one timer.

@@ -345,13 +345,13 @@ func TestTroubleThatComesBackIsNews(t *testing.T) {
 		}
 		wait := s.run(t)
 		pass(time.Minute)
-		assert.Greater(t, s.driver.Snapshot().Trouble.Times, 5)
+		assert.Greater(t, s.driver.Snapshot().Condition.Times, 5)
 		fails.Store(false)
 		pass(5 * time.Minute)
-		assert.False(t, s.driver.Snapshot().Trouble.Ended.IsZero(), "it is over")
+		assert.False(t, s.driver.Snapshot().Condition.Ended.IsZero(), "it is over")
 		fails.Store(true)
 		pass(16 * time.Second)
-		again := s.driver.Snapshot().Trouble
+		again := s.driver.Snapshot().Condition
 		assert.True(t, again.Ended.IsZero())
 		assert.Less(t, again.Times, 10, "it is counted anew")
 		assert.WithinDuration(t, time.Now(), again.Since, 16*time.Second)
@@ -427,7 +427,7 @@ func BenchmarkTurn(b *testing.B) {
 // A step is taken thousands of times while a restore runs for hours.
 func TestAStepAllocatesLittleAndKeepsABoundedHistory(t *testing.T) {
 	rules, core := NewRules(Table, Elsewhere), NewCore()
-	for _, event := range []Event{Begun, Replied, Elapsed, Signal} {
+	for _, event := range []Event{Started, Replied, Elapsed, Signal} {
 		assert.Zero(t, testing.AllocsPerRun(100, func() { rules.Step(core, event, Payload{}) }), event)
 	}
 	driver, handleNext := polling()

@@ -21,20 +21,20 @@ const (
 )
 
 // Early is what a configuration that was asked for before the result is worth. The zero value is none.
-type Early struct {
-	Here  bool
-	Age   time.Duration // from the question to the result
-	Alone bool          // it is that of the only member of a new cluster
-	Log   bool          // etcd's log was where it says before the validation, and is there after the result
+type EarlyConfig struct {
+	Present bool
+	Age     time.Duration // from the question to the result
+	Alone   bool          // it is that of the only member of a new cluster
+	Log     bool          // etcd's log was where it says before the validation, and is there after the result
 }
 
 // usable reports whether etcd may run with the configuration: nobody's view of the cluster can have changed it since.
-func (e Early) usable() bool {
-	return e.Here && (e.Log && e.Age <= youngWithLog || e.Alone && e.Age <= youngAlone)
+func (e EarlyConfig) isUsable() bool {
+	return e.Present && (e.Log && e.Age <= youngWithLog || e.Alone && e.Age <= youngAlone)
 }
 
 // prefetched is the newest early answer and what there is to judge it by.
-type prefetched struct {
+type prefetchState struct {
 	asked  time.Time // zero without an answer
 	ended  time.Time // when the last early fetch was over, answered or not
 	about  bootstrap.ConfigPreview
@@ -44,44 +44,44 @@ type prefetched struct {
 }
 
 // worth judges the newest answer by the result.
-func (p *prefetched) worth() Early {
+func (p *prefetchState) evaluate() EarlyConfig {
 	if p.asked.IsZero() || p.result.IsZero() {
-		return Early{}
+		return EarlyConfig{}
 	}
-	return Early{
-		Here: true, Age: p.result.Sub(p.asked), Alone: p.about.NewAlone,
+	return EarlyConfig{
+		Present: true, Age: p.result.Sub(p.asked), Alone: p.about.NewAlone,
 		Log: slices.Contains(p.before, p.about.LogDir) && slices.Contains(p.after, p.about.LogDir),
 	}
 }
 
 // inform adds to a message what is known of the early configuration: time is an input of the rules.
-func (d *Driver) inform(m *message) {
+func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
 	case Accepted:
-		d.fetched = prefetched{before: m.payload.Logs}
+		d.prefetch = prefetchState{before: m.payload.Logs}
 	case Replied:
 		if m.payload.Word == bootstrap.Successful {
-			d.fetched.result, d.fetched.after = now, m.payload.Logs
+			d.prefetch.result, d.prefetch.after = now, m.payload.Logs
 		}
-		m.payload.Early = d.fetched.worth()
+		m.payload.Early = d.prefetch.evaluate()
 	case ConfigPrefetched:
-		d.fetched.ended = now
+		d.prefetch.ended = now
 		d.early = noTask()
 		if m.payload.Config != nil {
-			d.fetched.asked, d.fetched.about = m.payload.Asked, bootstrap.Preview(m.payload.Config)
+			d.prefetch.asked, d.prefetch.about = m.payload.Asked, bootstrap.Preview(m.payload.Config)
 			d.config = m.payload.Config
 		}
-		m.payload.Early = d.fetched.worth()
+		m.payload.Early = d.prefetch.evaluate()
 	case ConfigFetched:
 		d.config = m.payload.Config
-	case Begun, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
+	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
 		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they say nothing about it
 	}
 }
 
 // beside binds the actions that begin and end the early fetch, which runs beside everything else.
-var beside = map[Action]func(*Driver){
+var prefetchActions = map[Action]func(*Driver){
 	PrefetchConfig: func(d *Driver) { d.startEarly(PrefetchConfig) },
 	RefreshConfig:  (*Driver).refresh,
 	EndPrefetch:    (*Driver).endPrefetch,
@@ -90,7 +90,7 @@ var beside = map[Action]func(*Driver){
 // refresh asks for the configuration again, unless that is under way or was a moment ago: the newest answer
 // should be young when the result comes.
 func (d *Driver) refresh() {
-	if d.early.number == 0 && time.Since(d.fetched.ended) >= refreshPause {
+	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)
 	}
 }

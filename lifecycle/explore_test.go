@@ -57,7 +57,7 @@ func outcomes(action Action, now truth) []outcome {
 	case LockVolume:
 		return []outcome{next(func(t *truth) { t.locked = true }), ends(VolumeBusy, Payload{})}
 	case AskStatus:
-		return append(words(), ends(NoAnswer, Payload{}))
+		return append(hints(), ends(NoAnswer, Payload{}))
 	case ProbeData:
 		return []outcome{intrusion, next(func(*truth) {}), ends(NotAccepted, Payload{})}
 	case AskInit, AskFullInit:
@@ -97,7 +97,7 @@ func outcomes(action Action, now truth) []outcome {
 // unknownWord is one that no release of the sidecar says so far.
 const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
 
-func words() []outcome {
+func hints() []outcome {
 	var all []outcome
 	all = append(all, outcome{happening{Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}}, func(t truth) truth {
 		t.word, t.triggered, t.usable, t.failed = bootstrap.Failed, false, false, true
@@ -120,16 +120,16 @@ func words() []outcome {
 
 // earlies are early configurations on both sides of every border, and whether etcd may run with them.
 var earlies = []struct {
-	early  Early
+	early  EarlyConfig
 	usable bool
 }{
-	{Early{}, false},
-	{Early{Here: true, Alone: true, Age: 10 * time.Second}, true},
-	{Early{Here: true, Alone: true, Age: 10*time.Second + 1}, false},
-	{Early{Here: true, Log: true, Age: time.Minute}, true},
-	{Early{Here: true, Log: true, Age: time.Minute + 1}, false},
-	{Early{Here: true}, false},
-	{Early{Alone: true, Log: true}, false},
+	{EarlyConfig{}, false},
+	{EarlyConfig{Present: true, Alone: true, Age: 10 * time.Second}, true},
+	{EarlyConfig{Present: true, Alone: true, Age: 10*time.Second + 1}, false},
+	{EarlyConfig{Present: true, Log: true, Age: time.Minute}, true},
+	{EarlyConfig{Present: true, Log: true, Age: time.Minute + 1}, false},
+	{EarlyConfig{Present: true}, false},
+	{EarlyConfig{Alone: true, Log: true}, false},
 }
 
 func prefetches() []outcome {
@@ -297,7 +297,7 @@ type arrival struct {
 func explore(table []Row, elsewhere []Default) *explorer {
 	root := place{core: NewCore(), truth: truth{recorded: true}}
 	e := &explorer{rules: NewRules(table, elsewhere), from: map[place]arrival{root: {before: root}}}
-	e.take(root, root, happening{Begun, Payload{}})
+	e.take(root, root, happening{Started, Payload{}})
 	for len(e.queue) > 0 && len(e.wrong) == 0 {
 		here := e.queue[0]
 		e.queue = e.queue[1:]
@@ -399,8 +399,8 @@ func (e *explorer) blame(what string, p place) {
 func (p place) bounded() place {
 	facts := &p.core.Facts
 	facts.Signals = min(facts.Signals, 2)
-	if facts.Ending != "" && !facts.ForGood {
-		facts.Failed, facts.InVain, facts.ConfigKept, facts.Word = false, false, false, ""
+	if facts.Ending != "" && !facts.Permanent {
+		facts.Failed, facts.RequestPending, facts.ConfigKept, facts.Word = false, false, false, ""
 		p.truth.failed, p.truth.usable, p.truth.word, p.truth.triggered = false, false, "", false
 	}
 	return p
@@ -463,5 +463,5 @@ func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
 }
 
 func TestNoMutantOfTheTableSurvives(t *testing.T) {
-	tested.AssertNoMutantSurvives(t, suite.Failures, func(table []Row, elsewhere []Default) []string { return explore(table, elsewhere).wrong })
+	tested.AssertMutantsFail(t, suite.Check, func(table []Row, elsewhere []Default) []string { return explore(table, elsewhere).wrong })
 }

@@ -23,7 +23,7 @@ func TakeInOrder(table []Row, rows ...int) error {
 func UrgentFirst(d *Driver) bool {
 	d.mailbox <- message{event: Replied}
 	d.urgent <- message{event: Signal}
-	first, second := d.next(), d.next()
+	first, second := d.nextMessage(), d.nextMessage()
 	return first.event == Signal && second.event == Replied
 }
 
@@ -43,18 +43,18 @@ func IsBound(action Action) bool {
 }
 
 // IsBeside reports whether an action begins or ends the early fetch.
-func IsBeside(action Action) bool { return beside[action] != nil }
+func IsBeside(action Action) bool { return prefetchActions[action] != nil }
 
 // PollingDriver brings a driver, whose sidecar always says Progress, to the polling of a validation. Each call of the
 // returned function has it handle the next of the two events that alternate.
 func PollingDriver(d *Driver) (handleNext func()) {
-	d.handle(message{event: Begun})
+	d.handle(message{event: Started})
 	return func() {
 		if d.core.State == Wait {
 			d.handle(message{event: Elapsed, visit: d.visit})
 			return
 		}
-		d.handle(d.next())
+		d.handle(d.nextMessage())
 	}
 }
 
@@ -85,14 +85,14 @@ func KeptOf(transitions int) int {
 
 // HasWords reports whether words.go has an entry for a row.
 func HasWords(row *Row) bool {
-	_, has := wordsByRow[spoken{row.From, row.On, row.When}]
+	_, has := hintsByRow[rowKey{row.From, row.On, row.When}]
 	return has
 }
 
 // WordsWithoutRow are the entries of words.go that say nothing about any row.
 func WordsWithoutRow(table []Row) (idle []string) {
-	for by, w := range wordsByRow {
-		if !slices.ContainsFunc(table, func(row Row) bool { return by == spoken{row.From, row.On, row.When} }) {
+	for by, w := range hintsByRow {
+		if !slices.ContainsFunc(table, func(row Row) bool { return by == rowKey{row.From, row.On, row.When} }) {
 			idle = append(idle, w.Say)
 		}
 	}
@@ -101,7 +101,7 @@ func WordsWithoutRow(table []Row) (idle []string) {
 
 // Messages are all that rows say, each once.
 func Messages() (all []string) {
-	for _, w := range words {
+	for _, w := range hints {
 		for _, said := range []string{w.Say, w.Fail} {
 			if said != "" && !slices.Contains(all, said) {
 				all = append(all, said)

@@ -67,10 +67,10 @@ const (
 
 // paces are the intervals between questions, by the action that asks for a pause. Each starts small and grows until its
 // kind of trouble is over.
-type paces map[Action]backoff.BackOff
+type pauses map[Action]backoff.BackOff
 
-func newPaces() paces {
-	return paces{
+func newPauses() pauses {
+	return pauses{
 		PaceProgress: interval(firstPoll, pollGrowth, 0),
 		PaceFailure:  interval(firstRetry, retryGrowth, retryJitter),
 		PaceSilence:  interval(firstRetry, retryGrowth, retryJitter),
@@ -89,25 +89,25 @@ func interval(first time.Duration, growth, jitter float64) backoff.BackOff {
 }
 
 // settle resets what an event shows to be over.
-func (p paces) settle(event Event, facts Facts) {
+func (p pauses) reset(event Event, facts Facts) {
 	switch event {
 	case Replied:
 		if slices.Contains(bootstrap.InitializationStatuses, facts.Word) {
 			p[PaceSilence].Reset() // what is not understood is no answer
 		}
-		if facts.Holds(SaysSuccessful) {
+		if facts.Holds(StatusSuccessful) {
 			p[PaceFailure].Reset()
 		}
 	case Accepted, ConfigValid:
 		p[PaceSilence].Reset()
 		p[PaceProgress].Reset()
-	case Begun, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
+	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
 		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no trouble
 	}
 }
 
 // after returns the pause that an action asks for, or false if the action is not about pausing.
-func (p paces) after(action Action) (time.Duration, bool) {
+func (p pauses) after(action Action) (time.Duration, bool) {
 	source, known := p[action]
 	if !known {
 		return 0, false

@@ -141,7 +141,7 @@ func TestAVolumeThatIsBusyIsWaitedForAndNothingIsAsked(t *testing.T) {
 		pass(time.Minute)
 		synctest.Wait()
 		assert.Empty(t, s.did())
-		assert.Equal(t, "the volume cannot be had: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Trouble.Text)
+		assert.Equal(t, "the volume cannot be had: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
 		free.Store(true)
 		pass(time.Second)
 		assert.Contains(t, s.did(), "open etcd")
@@ -156,7 +156,7 @@ func TestTheHistoryOfALongWaitStaysShortAndTellsTheBeginning(t *testing.T) {
 		runFor(t, s, time.Hour)
 		snapshot := s.driver.Snapshot()
 		assert.LessOrEqual(t, len(snapshot.History), 64)
-		assert.Equal(t, Begun, snapshot.History[0].Event)
+		assert.Equal(t, Started, snapshot.History[0].Event)
 		assert.Equal(t, Trigger, snapshot.History[1].To)
 	})
 }

@@ -160,7 +160,7 @@ func stepsTaking(row int) []string {
 	var stories []string
 	rules := NewRules(Table, Elsewhere)
 	for _, s := range sentences {
-		for _, from := range s.In.Each() {
+		for _, from := range s.In.States() {
 			if _, decision := rules.Step(Core{State: from, Facts: s.Given}, s.On, s.Told); decision.Row == row {
 				stories = append(stories, s.Story)
 			}

@@ -245,7 +245,7 @@ func TestTheScenariosTakeEveryRowOfTheTable(t *testing.T) {
 
 // phrases are the words in which scenarios are told, one for everything that can happen.
 var phrases = map[string]happening{
-	"the process begins":                         {Begun, Payload{}},
+	"the process begins":                         {Started, Payload{}},
 	"another process holds the volume":           {VolumeBusy, Payload{}},
 	"the sidecar says New":                       {Replied, Payload{Word: bootstrap.New}},
 	"the sidecar says Progress":                  {Replied, Payload{Word: bootstrap.Progress}},

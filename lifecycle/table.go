@@ -21,19 +21,19 @@ type entry statemachine.Entry
 // written is the table as people read and change it. Rows that share From and On are neighbours, all but the last of them
 // guarded; the first that holds wins. What has no row is answered by Elsewhere.
 var written = []entry{
-	{Query, Begun, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialization stands, with the volume's lock held"},
+	{Query, Started, Always, Query, []Action{LockVolume, AskStatus}, "ask where initialization stands, with the volume's lock held"},
 	{Query, VolumeBusy, Always, Wait, []Action{PaceLock}, "without the volume's lock nothing may be asked for"},
-	{Query, Replied, SaysNew, Trigger, []Action{ProbeData, AskInit}, "the data directory is not validated yet"},
+	{Query, Replied, StatusNew, Trigger, []Action{ProbeData, AskInit}, "the data directory is not validated yet"},
 	{Query, Replied, NewAfterFailed, Trigger, []Action{ProbeData, AskFullInit}, "the last validation failed: the next one reads everything"},
 	{Query, Replied, ConfigKept, FetchConfig, []Action{EndPrefetch, CheckEtcdConfig, ServeReadyz, LockData}, "the data directory may be opened, and a young configuration is here already"},
-	{Query, Replied, SaysSuccessful, FetchConfig, []Action{FetchEtcdConfig}, "the data directory may be opened"},
-	{Query, Replied, FailedForGood, Terminating, []Action{LimitAbort, CloseEtcd}, "no wait and no further try can change the result: somebody has to do something"},
-	{Query, Replied, SaysFailed, Wait, []Action{PaceFailure}, "the initialization failed; the log of whoever ran it says why"},
-	{Query, Replied, SaysProgress, Wait, []Action{PaceProgress, RefreshConfig}, "the initialization is running"},
+	{Query, Replied, StatusSuccessful, FetchConfig, []Action{FetchEtcdConfig}, "the data directory may be opened"},
+	{Query, Replied, FailedPermanently, Terminating, []Action{LimitAbort, CloseEtcd}, "no wait and no further try can change the result: somebody has to do something"},
+	{Query, Replied, StatusFailed, Wait, []Action{PaceFailure}, "the initialization failed; the log of whoever ran it says why"},
+	{Query, Replied, StatusProgress, Wait, []Action{PaceProgress, RefreshConfig}, "the initialization is running"},
 	{Query, Replied, Always, Wait, []Action{PaceSilence}, "the sidecar said a word that this program does not know"},
 	{Query, NoAnswer, Always, Wait, []Action{PaceSilence}, "the sidecar does not answer"},
 
-	{Trigger, Accepted, AskedInVain, Wait, []Action{PaceFailure, PrefetchConfig}, "the initialization was asked for once more: of the last one no result came"},
+	{Trigger, Accepted, RequestRepeated, Wait, []Action{PaceFailure, PrefetchConfig}, "the initialization was asked for once more: of the last one no result came"},
 	{Trigger, Accepted, Always, Wait, []Action{PaceProgress, PrefetchConfig}, "the initialization was asked for; the configuration takes time, too"},
 	{Trigger, NotAccepted, Always, Wait, []Action{PaceFailure}, "nothing was asked for, or the sidecar may not have heard; its status will tell"},
 	{Trigger, DataInUse, Always, Wait, []Action{PaceFailure}, "nothing is asked for while somebody else has the data open for writing; the exit record is gone for good"},
@@ -81,7 +81,7 @@ var written = []entry{
 
 // Elsewhere answers where Table has no row, one line an event. In Terminated every event is ignored.
 var Elsewhere = []Default{
-	{On: Begun, Answer: Reject, Why: "the process begins once"},
+	{On: Started, Answer: Reject, Why: "the process begins once"},
 	{On: VolumeBusy, Answer: Reject, Why: "only Query takes the volume's lock"},
 	{On: Replied, Answer: Reject, Why: "only Query asks for the status; a late reply is dropped before it comes here"},
 	{On: NoAnswer, Answer: Reject, Why: "only Query asks for the status"},

@@ -19,9 +19,9 @@ import (
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTheTableIsWhole(t *testing.T) {
-	tested.AssertOnlyLastUnguarded(t)
+	tested.AssertGuards(t)
 	tested.AssertLegality(t)
-	statemachinetest.AssertTogether(t, Written)
+	statemachinetest.AssertGrouped(t, Written)
 }
 
 func TestEveryStateIsReachedFromQuery(t *testing.T) {
@@ -57,7 +57,7 @@ func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
 func TestEtcdIsOpenedOnlyAfterSuccessful(t *testing.T) {
 	for _, row := range Table {
 		if row.To == FetchConfig && row.From != FetchConfig {
-			assert.Contains(t, []Guard{SaysSuccessful, ConfigKept}, row.When)
+			assert.Contains(t, []Guard{StatusSuccessful, ConfigKept}, row.When)
 		}
 		if slices.Contains(row.Do, OpenEtcd) {
 			assert.Equal(t, FetchConfig, row.From)
@@ -115,8 +115,8 @@ func asStrings(states []State) []string {
 }
 
 func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
-	begun := slices.IndexFunc(Table, func(r Row) bool { return r.On == Begun })
-	asked := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == SaysNew })
+	begun := slices.IndexFunc(Table, func(r Row) bool { return r.On == Started })
+	asked := slices.IndexFunc(Table, func(r Row) bool { return r.From == Query && r.When == StatusNew })
 	elapsed := slices.IndexFunc(Table, func(r Row) bool { return r.From == Wait && r.On == Elapsed })
 	require.NoError(t, TakeInOrder(Table, begun, begun, asked))
 	assert.ErrorContains(t, TakeInOrder(Table, elapsed), "illegal transition from Query to Query")
@@ -138,8 +138,8 @@ var (
 	sigint  = Payload{Signal: syscall.SIGINT}
 
 	some  = []byte("name: etcd-0")
-	young = Early{Here: true, Alone: true, Age: 10 * time.Second}
-	old   = Early{Here: true, Alone: true, Age: 11 * time.Second}
+	young = EarlyConfig{Present: true, Alone: true, Age: 10 * time.Second}
+	old   = EarlyConfig{Present: true, Alone: true, Age: 11 * time.Second}
 
 	ask         = []Action{LockVolume, AskStatus}
 	fetch       = []Action{FetchEtcdConfig}
@@ -151,20 +151,20 @@ var (
 
 var sentences = []sentence{
 	// Query
-	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Begun, Payload{}, Query, ask},
+	{"a process that begins asks the sidecar, with the volume's lock held", Query, Facts{}, Started, Payload{}, Query, ask},
 	{"without the volume's lock it waits and asks for nothing", Query, Facts{}, VolumeBusy, Payload{}, Wait, []Action{PaceLock}},
 	{"New asks for an initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskInit}},
 	{"Successful leads to the configuration", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
 	{"Successful soon after the only member of a new cluster asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: young}, FetchConfig, check},
 	{"Successful late after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: old}, FetchConfig, fetch},
-	{"Successful within a minute after a member with a log asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute}}, FetchConfig, check},
-	{"Successful later after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true, Log: true, Age: time.Minute + 1}}, FetchConfig, fetch},
-	{"what the initialization may have changed is fetched again, however young", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: Early{Here: true}}, FetchConfig, fetch},
+	{"Successful within a minute after a member with a log asked for its configuration only checks that", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: EarlyConfig{Present: true, Log: true, Age: time.Minute}}, FetchConfig, check},
+	{"Successful later after that fetches it again", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: EarlyConfig{Present: true, Log: true, Age: time.Minute + 1}}, FetchConfig, fetch},
+	{"what the initialization may have changed is fetched again, however young", Query, Facts{}, Replied, Payload{Word: bootstrap.Successful, Early: EarlyConfig{Present: true}}, FetchConfig, fetch},
 	{"an early configuration that was young for an earlier result says nothing about this one", Query, Facts{ConfigKept: true}, Replied, Payload{Word: bootstrap.Successful}, FetchConfig, fetch},
 	{"a configuration that is here already opens nothing without Successful", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Early: young}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"Failed waits, longer each time, before the next initialization", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"Failed for good ends the run", Query, Facts{}, Replied, Payload{Word: bootstrap.Failed, Status: exitcode.EtcdFailed}, Terminating, abort},
-	{"that an earlier result was for good says nothing about this one", Query, Facts{ForGood: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
+	{"that an earlier result was for good says nothing about this one", Query, Facts{Permanent: true}, Replied, Payload{Word: bootstrap.Failed}, Wait, []Action{PaceFailure}},
 	{"only Failed can be for good", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress, Status: exitcode.EtcdFailed}, Wait, []Action{PaceProgress, RefreshConfig}},
 	{"New after Failed asks for a full initialization", Query, Facts{Failed: true}, Replied, Payload{Word: bootstrap.New}, Trigger, []Action{ProbeData, AskFullInit}},
 	{"Progress waits, without a deadline, and keeps the early configuration young", Query, Facts{}, Replied, Payload{Word: bootstrap.Progress}, Wait, []Action{PaceProgress, RefreshConfig}},
@@ -176,7 +176,7 @@ var sentences = []sentence{
 
 	// Trigger
 	{"an accepted initialization is waited for, and the configuration fetched meanwhile", Trigger, Facts{}, Accepted, Payload{}, Wait, []Action{PaceProgress, PrefetchConfig}},
-	{"one that is accepted again and again without a result is asked for less and less often", Trigger, Facts{InVain: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
+	{"one that is accepted again and again without a result is asked for less and less often", Trigger, Facts{RequestPending: true}, Accepted, Payload{}, Wait, []Action{PaceFailure, PrefetchConfig}},
 	{"data that somebody else has open for writing is not validated", Trigger, Facts{}, DataInUse, Payload{}, Wait, []Action{PaceFailure}},
 	{"one that was not accepted is asked about, not asked for twice", Trigger, Facts{}, NotAccepted, Payload{}, Wait, []Action{PaceFailure}},
 

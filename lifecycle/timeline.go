@@ -28,7 +28,7 @@ type Transition struct {
 }
 
 // Tally adds up how often an event led from one state to another since the process started, for each guard that held.
-type Tally struct {
+type EdgeCount struct {
 	From  State
 	Event Event
 	Guard Guard
@@ -52,17 +52,17 @@ type Snapshot struct {
 	Reason     string                         // what the state is about
 	Attempt    int                            // how often this state was entered the same way in a row
 	NextRetry  time.Time                      // when the state's timer runs out; zero if it has none
-	Trouble    Trouble                        // the latest, which may be over: see Ended
+	Condition  Condition                      // the latest, which may be over: see Ended
 	Word       bootstrap.InitializationStatus // the sidecar's last
 	Validation Validation                     // the last that was asked for
 	History    []Transition                   // oldest first, at most 64
-	Tallies    []Tally                        // in the order in which each happened first
+	EdgeCounts []EdgeCount                    // in the order in which each happened first
 
-	superseded chan struct{}
+	changed chan struct{}
 }
 
 // Superseded returns a channel that is closed when there is a newer snapshot. Nobody has to listen.
-func (s *Snapshot) Superseded() <-chan struct{} { return s.superseded }
+func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
 // timeline keeps the latest transitions. Rows that are taken again within a phase, as in polling or while initializations
 // fail, are kept once, with a count: however long a loop is, it leaves room for what came before it.
@@ -73,13 +73,13 @@ type timeline struct {
 	reason     string // what the state is about
 	last       []Transition
 	moves      int // from one state to another
-	tallies    []Tally
-	trouble    Trouble
+	counts     []EdgeCount
+	condition  Condition
 	validation Validation
 	endReasons []string // the reasons for the end and for the exit status
 }
 
-func (l *timeline) arrive(state State, now time.Time) {
+func (l *timeline) enter(state State, now time.Time) {
 	if l.phaseSince.IsZero() || phaseOf(l.state) != phaseOf(state) {
 		l.phaseSince = now
 	}
@@ -99,13 +99,13 @@ func phaseOf(state State) State {
 // add keeps a transition and returns it with what follows from the ones before.
 func (l *timeline) add(t Transition) Transition {
 	t.After = t.At.Sub(l.since)
-	l.tally(t)
+	l.count(t)
 	if t.From != t.To {
 		l.moves++
 	}
 	t.move = l.moves
 	t.Times = 1
-	if i := l.repeated(t); i >= 0 {
+	if i := l.indexOfRepeat(t); i >= 0 {
 		t.Times = l.last[i].Times + 1
 		l.last = slices.Delete(l.last, i, i+1)
 	}
@@ -113,29 +113,29 @@ func (l *timeline) add(t Transition) Transition {
 		l.last = slices.Delete(l.last, 0, 1)
 	}
 	l.last = append(l.last, t)
-	l.arrive(t.To, t.At)
+	l.enter(t.To, t.At)
 	return t
 }
 
 // tally counts a transition for good. There are only as many tallies as the table has ways to go.
-func (l *timeline) tally(t Transition) {
-	i := slices.IndexFunc(l.tallies, func(e Tally) bool {
+func (l *timeline) count(t Transition) {
+	i := slices.IndexFunc(l.counts, func(e EdgeCount) bool {
 		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
 	})
 	if i < 0 {
-		i = len(l.tallies)
-		l.tallies = append(l.tallies, Tally{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
+		i = len(l.counts)
+		l.counts = append(l.counts, EdgeCount{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
 	}
-	l.tallies[i].Times++
-	l.tallies[i].Last = t.At
+	l.counts[i].Times++
+	l.counts[i].Last = t.At
 	if t.From != t.To {
-		l.tallies[i].Spent += t.After
+		l.counts[i].Spent += t.After
 	}
 }
 
 // repeated returns the index of the same row in the current phase, or -1.
-func (l *timeline) repeated(t Transition) int {
-	for i := len(l.last) - 1; i >= 0 && within(l.last[i], phaseOf(t.From)); i-- {
+func (l *timeline) indexOfRepeat(t Transition) int {
+	for i := len(l.last) - 1; i >= 0 && isWithin(l.last[i], phaseOf(t.From)); i-- {
 		if e := l.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
 			return i
 		}
@@ -144,38 +144,38 @@ func (l *timeline) repeated(t Transition) int {
 }
 
 // within reports whether a transition began and ended in a phase.
-func within(t Transition, phase State) bool {
+func isWithin(t Transition, phase State) bool {
 	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
 // explainEnd keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.
-func (l *timeline) explainEnd(reason string) {
+func (l *timeline) addEndReason(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
 	l.endReasons = append(l.endReasons, sentence)
 }
 
 // ending says why the run came to its end, and what decided how it ended.
-func (l *timeline) ending() string { return strings.Join(l.endReasons, "; ") }
+func (l *timeline) endReason() string { return strings.Join(l.endReasons, "; ") }
 
 // record remembers, publishes and logs that a row was taken.
 func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
-	now, words := time.Now(), wordsFor(row)
+	now, words := time.Now(), hintFor(row)
 	message := words.message(payload)
 	taken := d.timeline.add(Transition{
 		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: message,
 	})
-	if !words.Goes {
+	if !words.Quiet {
 		d.timeline.reason = message
 	}
-	was := d.timeline.trouble
-	d.timeline.trouble = was.after(row, payload, now)
+	was := d.timeline.condition
+	d.timeline.condition = was.update(row, payload, now)
 	if payload.Validation != (Validation{}) {
 		d.timeline.validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
-	d.logTaken(taken, pause)
-	if was.lasts() && d.timeline.trouble.Ended.Equal(now) {
-		d.logOver(was, now)
+	d.logTransition(taken, pause)
+	if was.isActive() && d.timeline.condition.Ended.Equal(now) {
+		d.logResolved(was, now)
 	}
 }
 
@@ -183,21 +183,21 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
 		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Times,
-		Trouble: d.timeline.trouble, Word: d.core.Facts.Word, Validation: d.timeline.validation,
-		History: slices.Clone(d.timeline.last), Tallies: slices.Clone(d.timeline.tallies),
-		superseded: make(chan struct{}),
+		Condition: d.timeline.condition, Word: d.core.Facts.Word, Validation: d.timeline.validation,
+		History: slices.Clone(d.timeline.last), EdgeCounts: slices.Clone(d.timeline.counts),
+		changed: make(chan struct{}),
 	}
 	if pause > 0 {
 		next.NextRetry = now.Add(pause)
 	}
 	if last := d.snapshot.Swap(next); last != nil {
-		close(last.superseded)
+		close(last.changed)
 	}
 }
 
 // logTaken writes one line for a row: the first time in a phase, and when what is wrong changes. A watcher of the
 // snapshots reminds people of what lasts.
-func (d *Driver) logTaken(taken Transition, pause time.Duration) {
+func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
 		Int("times", taken.Times).Dur("after_ms", taken.After)
@@ -209,7 +209,7 @@ func (d *Driver) logTaken(taken Transition, pause time.Duration) {
 
 // level is that of an alert for trouble: error where it ends the run, warn elsewhere.
 func (d *Driver) level(taken Transition) zerolog.Level {
-	trouble := d.timeline.trouble
+	trouble := d.timeline.condition
 	bad := trouble.At.Equal(taken.At)
 	switch {
 	case taken.Times > 1 && (!bad || trouble.Times > 1):
@@ -224,7 +224,7 @@ func (d *Driver) level(taken Transition) zerolog.Level {
 }
 
 // logOver says that trouble is over which has lasted.
-func (d *Driver) logOver(trouble Trouble, now time.Time) {
+func (d *Driver) logResolved(trouble Condition, now time.Time) {
 	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since.UTC()).
 		Dur("lasted_ms", now.Sub(trouble.Since)).Msg("over: " + trouble.Text)
 }

@@ -25,7 +25,7 @@ func TestEverySnapshotTellsOfTheNext(t *testing.T) {
 		go func() {
 			defer close(watched)
 			for now.State != Terminated {
-				<-now.Superseded()
+				<-now.Changed()
 				now = s.driver.Snapshot()
 				seen = append(seen, now.State)
 			}
@@ -43,7 +43,7 @@ func TestEverySnapshotTellsOfTheNext(t *testing.T) {
 func TestAReaderThatNeverReadsHoldsNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.Progress)
-		first := s.driver.Snapshot().Superseded()
+		first := s.driver.Snapshot().Changed()
 		wait := s.run(t)
 		pass(time.Hour)
 		s.sigterm()
@@ -61,7 +61,7 @@ func TestTheTalliesAddUpToTheRun(t *testing.T) {
 		s.sigterm()
 		wait()
 		spent, polls := time.Duration(0), 0
-		for _, tally := range s.driver.Snapshot().Tallies {
+		for _, tally := range s.driver.Snapshot().EdgeCounts {
 			spent += tally.Spent
 			if tally.From == Wait && tally.To == Query {
 				polls = tally.Times
@@ -80,12 +80,12 @@ func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
 		s.sigterm()
 		wait()
 		times := map[Guard]int{}
-		for _, tally := range s.driver.Snapshot().Tallies {
+		for _, tally := range s.driver.Snapshot().EdgeCounts {
 			if tally.From == Query && tally.To == Wait {
 				times[tally.Guard] += tally.Times
 			}
 		}
-		assert.Equal(t, map[Guard]int{SaysFailed: 1, SaysProgress: 2}, times)
+		assert.Equal(t, map[Guard]int{StatusFailed: 1, StatusProgress: 2}, times)
 	})
 }
 
@@ -110,23 +110,23 @@ var troubles = map[string]struct {
 	spoil func(*stage)
 	class Class
 }{
-	"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, OfSidecar},
-	"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, OfTime},
-	"expired":         {func(s *stage) { s.status = func(context.Context) error { return errExpired } }, OfCertificate},
-	"says Failed":     {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, OfValidation},
-	"an etcd":         {func(s *stage) { s.probe = func() error { return bootstrap.ErrDataInUse } }, OfVolume},
-	"shared data":     {func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, OfVolume},
-	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, OfServer},
-	"half a pair":     {func(s *stage) { s.configure = func() error { return bootstrap.CertificateError{Cause: errStage} } }, OfCertificate},
-	"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, OfVolume},
-	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, OfConfiguration},
-	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, OfRecord},
-	"no etcd":         {func(s *stage) { s.open = func(context.Context) error { return errStage } }, OfEtcd},
-	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, OfCrash},
-	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, OfServer},
-	"unknown word":    {func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, OfSidecar},
+	"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, ClassSidecar},
+	"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, ClassTimeout},
+	"expired":         {func(s *stage) { s.status = func(context.Context) error { return errExpired } }, ClassCertificate},
+	"says Failed":     {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, ClassValidation},
+	"an etcd":         {func(s *stage) { s.probe = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
+	"shared data":     {func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
+	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer},
+	"half a pair":     {func(s *stage) { s.configure = func() error { return bootstrap.CertificateError{Cause: errStage} } }, ClassCertificate},
+	"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, ClassVolume},
+	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration},
+	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord},
+	"no etcd":         {func(s *stage) { s.open = func(context.Context) error { return errStage } }, ClassEtcd},
+	"panic":           {func(s *stage) { s.configure = func() error { panic("by the test") } }, ClassCrash},
+	"taken port":      {func(s *stage) { s.expose = func() error { return errStage } }, ClassServer},
+	"unknown word":    {func(s *stage) { s.words = []bootstrap.InitializationStatus{unknownWord} }, ClassSidecar},
 	"nothing at all":  {func(*stage) {}, ""},
-	"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, OfTime},
+	"no close at all": {func(s *stage) { s.shut = func() error { pass(time.Hour); return errors.New("late") } }, ClassTimeout},
 }
 
 func TestTroubleHasAClass(t *testing.T) {
@@ -140,7 +140,7 @@ func TestTroubleHasAClass(t *testing.T) {
 				pass(time.Minute)
 				s.sigterm()
 				wait()
-				assert.Equal(t, want.class, s.driver.Snapshot().Trouble.Class, s.driver.Snapshot().Trouble.Text)
+				assert.Equal(t, want.class, s.driver.Snapshot().Condition.Class, s.driver.Snapshot().Condition.Text)
 			})
 		})
 	}

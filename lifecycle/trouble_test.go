@@ -29,7 +29,7 @@ func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
 				wait := s.run(t)
 				pass(time.Minute)
 				synctest.Wait() // until this moment's lines are in the log, too
-				trouble := s.driver.Snapshot().Trouble
+				trouble := s.driver.Snapshot().Condition
 				assert.Equal(t, 3, trouble.Times)
 				assert.True(t, trouble.Since.Before(trouble.At))
 				assert.False(t, trouble.Ended.Before(trouble.At), "it is over: %+v", trouble)
@@ -53,8 +53,8 @@ func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
 				spoil(s)
 				wait := s.run(t)
 				pass(time.Hour)
-				assert.NotEmpty(t, s.driver.Snapshot().Trouble.Class)
-				assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+				assert.NotEmpty(t, s.driver.Snapshot().Condition.Class)
+				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
 				s.sigterm()
 				wait()
 			})
@@ -83,7 +83,7 @@ func TestWhyEtcdFailedIsNotHiddenByItsClose(t *testing.T) {
 		s.open = func(context.Context) error { return errors.New("port taken") }
 		s.shut = func() error { return errors.New("never opened") }
 		s.run(t)()
-		assert.Contains(t, s.driver.Snapshot().Trouble.Text, "port taken")
+		assert.Contains(t, s.driver.Snapshot().Condition.Text, "port taken")
 	})
 }
 
@@ -93,11 +93,11 @@ func TestAnotherAttemptDoesNotEndAFailure(t *testing.T) {
 		wait := s.run(t)
 		pass(time.Minute)
 		now := s.driver.Snapshot()
-		assert.Equal(t, OfValidation, now.Trouble.Class)
-		assert.Zero(t, now.Trouble.Ended)
+		assert.Equal(t, ClassValidation, now.Condition.Class)
+		assert.Zero(t, now.Condition.Ended)
 		s.succeed()
 		pass(time.Minute)
-		assert.NotZero(t, s.driver.Snapshot().Trouble.Ended)
+		assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
 		s.sigterm()
 		wait()
 	})

@@ -33,7 +33,7 @@ var States = []StateInfo{
 
 // The events. A completion ends the one piece of blocking work that its state started.
 const (
-	Begun             Event = "begun"              // the process has started; fired once
+	Started           Event = "begun"              // the process has started; fired once
 	VolumeBusy        Event = "volume busy"        // completion: the volume's lock cannot be had
 	Replied           Event = "replied"            // completion: the sidecar said a status word
 	NoAnswer          Event = "no answer"          // completion: the sidecar could not be asked
@@ -58,17 +58,17 @@ const (
 
 // The guards, beside Always. Holds says what they mean.
 const (
-	SaysNew        Guard = "says New"
-	NewAfterFailed Guard = "says New, after Failed"
-	SaysProgress   Guard = "says Progress"
-	SaysSuccessful Guard = "says Successful"
-	ConfigKept     Guard = "says Successful, config kept"
-	SaysFailed     Guard = "says Failed"
-	FailedForGood  Guard = "says Failed, for good"
-	AskedInVain    Guard = "an earlier one came to no result"
-	NeverOpened    Guard = "etcd never opened"
-	CleanStop      Guard = "stop asked, closed in order"
-	SecondSignal   Guard = "second signal"
+	StatusNew         Guard = "says New"
+	NewAfterFailed    Guard = "says New, after Failed"
+	StatusProgress    Guard = "says Progress"
+	StatusSuccessful  Guard = "says Successful"
+	ConfigKept        Guard = "says Successful, config kept"
+	StatusFailed      Guard = "says Failed"
+	FailedPermanently Guard = "says Failed, for good"
+	RequestRepeated   Guard = "an earlier one came to no result"
+	NeverOpened       Guard = "etcd never opened"
+	CleanStop         Guard = "stop asked, closed in order"
+	SecondSignal      Guard = "second signal"
 )
 
 // The actions. Quick ones set the state's timer or begin and end the early fetch; all others may block.

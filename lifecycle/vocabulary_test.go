@@ -111,7 +111,7 @@ func TestNoEventIsForgotten(t *testing.T) {
 		told = append(told, h.event)
 	}
 	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
-	seen := []Event{Begun}
+	seen := []Event{Started}
 	for _, by := range explored(t).from {
 		if by.by != "" {
 			seen = append(seen, by.by)

@@ -130,7 +130,7 @@ func TestTheReasonOfAFailureIsSaidWhereItIsKnown(t *testing.T) {
 		pass(time.Minute)
 		now := s.driver.Snapshot()
 		assert.Contains(t, now.Reason, "the initialization failed: db is corrupt; ")
-		assert.Equal(t, "the initialization failed: db is corrupt", now.Trouble.Text)
+		assert.Equal(t, "the initialization failed: db is corrupt", now.Condition.Text)
 		s.sigterm()
 		wait()
 	})

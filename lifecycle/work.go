@@ -22,7 +22,7 @@ type Sidecar interface {
 }
 
 // Explainer is a Sidecar that knows why its last initialization failed.
-type Explainer interface {
+type FailureReporter interface {
 	// WhyFailed is the reason, one sentence that names the file; nil if there is none or it is not known.
 	WhyFailed() error
 }
@@ -110,10 +110,10 @@ type work struct {
 var blocking = map[Action]func(*work, context.Context) completion{
 	PrefetchConfig:  (*work).prefetchConfig,
 	LockVolume:      (*work).lockVolume,
-	AskStatus:       (*work).askStatus,
+	AskStatus:       (*work).queryStatus,
 	ProbeData:       (*work).probeData,
-	AskInit:         (*work).askInit,
-	AskFullInit:     (*work).askFullInit,
+	AskInit:         (*work).requestInit,
+	AskFullInit:     (*work).requestFullInit,
 	FetchEtcdConfig: (*work).fetchConfig,
 	CheckEtcdConfig: (*work).checkConfig,
 	ServeReadyz:     (*work).serveReadyz,
@@ -154,7 +154,7 @@ func (w *work) lockVolume(context.Context) completion {
 	return completion{}
 }
 
-func (w *work) askStatus(ctx context.Context) completion {
+func (w *work) queryStatus(ctx context.Context) completion {
 	word, err := w.runtime.Sidecar.Status(ctx)
 	if err != nil {
 		return completion{NoAnswer, Payload{Err: err}}
@@ -163,7 +163,7 @@ func (w *work) askStatus(ctx context.Context) completion {
 	if word == bootstrap.Successful {
 		payload.Logs = w.runtime.Volume.Logs()
 	}
-	if explainer, is := w.runtime.Sidecar.(Explainer); is && word == bootstrap.Failed {
+	if explainer, is := w.runtime.Sidecar.(FailureReporter); is && word == bootstrap.Failed {
 		payload.Err = explainer.WhyFailed()
 		var final Final
 		if errors.As(payload.Err, &final) {
@@ -191,12 +191,12 @@ func (w *work) dataInUse(err error) completion {
 	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Forfeit())}}
 }
 
-func (w *work) askInit(ctx context.Context) completion {
+func (w *work) requestInit(ctx context.Context) completion {
 	mode, why := w.runtime.Mode()
 	return w.trigger(ctx, mode, why)
 }
 
-func (w *work) askFullInit(ctx context.Context) completion {
+func (w *work) requestFullInit(ctx context.Context) completion {
 	return w.trigger(ctx, bootstrap.Full, "the last validation failed")
 }
 
@@ -290,16 +290,16 @@ func (w *work) closeEtcd(context.Context) completion {
 }
 
 func (w *work) restoreRecord(context.Context) completion {
-	return settled(w.runtime.Record.Restore(), "")
+	return recordResult(w.runtime.Record.Restore(), "")
 }
 
 func (w *work) writeRecord(context.Context) completion {
 	word := w.facts.RecordWord()
 	err := w.runtime.Record.Write(word)
 	if w.runtime.Record.Forfeited() {
-		return settled(err, "no exit record: somebody else had the data open for writing")
+		return recordResult(err, "no exit record: somebody else had the data open for writing")
 	}
-	return settled(err, "exit record written: "+string(word))
+	return recordResult(err, "exit record written: "+string(word))
 }
 
 func (w *work) leaveReason(context.Context) completion {
@@ -307,10 +307,10 @@ func (w *work) leaveReason(context.Context) completion {
 	if w.payload.Err != nil {
 		reason = w.payload.Err.Error()
 	}
-	return settled(w.runtime.LeaveReason(reason), "")
+	return recordResult(w.runtime.LeaveReason(reason), "")
 }
 
-func settled(err error, detail string) completion {
+func recordResult(err error, detail string) completion {
 	if err != nil {
 		return completion{RecordSettled, Payload{Err: err, Status: exitcode.BadRecord}}
 	}

@@ -214,7 +214,7 @@ var written = []entry{
 }
 
 // Elsewhere answers where Table has no row: each event ends the work of the states that await it. In Ready every event is ignored.
-var Elsewhere = statemachine.RejectElsewhere(Table)
+var Elsewhere = statemachine.RejectByDefault(Table)
 
 // NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
 func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules[Facts, Facts] {

@@ -84,7 +84,7 @@ func (s sentence) failures(by suite) (failures []string) {
 // steps are those that the sentence is about, by the state in which they begin.
 func (s sentence) steps(by suite) iter.Seq2[State, []statemachine.Decision] {
 	return func(yield func(State, []statemachine.Decision) bool) {
-		for _, from := range s.in.Each() {
+		for _, from := range s.in.States() {
 			for _, given := range s.given.each() {
 				for _, with := range s.with.each() {
 					if !yield(from, by.steps(from, given, s.on, with)) {
@@ -159,7 +159,7 @@ func TestEveryRowIsTakenAndEveryGuardIsRefused(t *testing.T) {
 
 // Where there is no row: at the end nothing matters any more, all else cannot come.
 func TestWhatHasNoRowIsIgnoredOrRejected(t *testing.T) {
-	assert.Empty(t, resting.Failures(Table, Elsewhere))
+	assert.Empty(t, resting.Check(Table, Elsewhere))
 }
 
 var resting = statemachinetest.Suite[Facts, Facts]{Machine: tested, Final: Ready, Rest: func(state State, _ Event) statemachine.Answer {
@@ -171,7 +171,7 @@ var resting = statemachinetest.Suite[Facts, Facts]{Machine: tested, Final: Ready
 
 // stepFailures is everything that the tests above have against a table.
 func stepFailures(table []Row, elsewhere []statemachine.Default) []string {
-	return append(suite{NewRules(table, elsewhere), rules}.failures(), resting.Failures(table, elsewhere)...)
+	return append(suite{NewRules(table, elsewhere), rules}.failures(), resting.Check(table, elsewhere)...)
 }
 
 // failures are what the sentences have against a suite.
@@ -186,9 +186,9 @@ func (s suite) failures() (failures []string) {
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTheTableIsWhole(t *testing.T) {
-	tested.AssertOnlyLastUnguarded(t)
+	tested.AssertGuards(t)
 	tested.AssertLegality(t)
-	statemachinetest.AssertTogether(t, written)
+	statemachinetest.AssertGrouped(t, written)
 }
 
 func TestEveryStateIsReachedAndLeadsToAnEnd(t *testing.T) {
@@ -240,7 +240,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 
 // The vocabulary is what the table uses and no more.
 func TestNoWordIsForgotten(t *testing.T) {
-	tested.AssertVocabulary(t, append(slices.Collect(maps.Keys(work)), PaceStore, PacePeers)...)
+	tested.AssertNames(t, append(slices.Collect(maps.Keys(work)), PaceStore, PacePeers)...)
 }
 
 // What a member of several finds on its volume, and what the others answer.

@@ -45,10 +45,10 @@ const (
 // Elapsed is the event of every machine whose states have timers: the state's timer ran out.
 const Elapsed Event = "elapsed"
 
-// arrow is everything that leads from one state to another, drawn as one.
-type arrow struct {
+// edge is everything that leads from one state to another, drawn as one.
+type edge struct {
 	from, to State
-	reasons  []reasonGroup
+	groups   []reasonGroup
 }
 
 // reasonGroup is the rows of an arrow that share actions and reason.
@@ -59,29 +59,29 @@ type reasonGroup struct {
 	why      string
 }
 
-// arrows folds the table into arrows, in the table's order.
-func (d *Drawing) arrows() []*arrow {
-	var folded []*arrow
+// edges folds the table into arrows, in the table's order.
+func (d *Drawing) edges() []*edge {
+	var folded []*edge
 	for i := range d.Table {
 		row := &d.Table[i]
-		at := slices.IndexFunc(folded, func(a *arrow) bool { return a.from == row.From && a.to == row.To })
+		at := slices.IndexFunc(folded, func(a *edge) bool { return a.from == row.From && a.to == row.To })
 		if at < 0 {
 			at = len(folded)
-			folded = append(folded, &arrow{from: row.From, to: row.To})
+			folded = append(folded, &edge{from: row.From, to: row.To})
 		}
 		folded[at].add(row, d.deadline(row))
 	}
 	return folded
 }
 
-func (a *arrow) add(row *Row, deadline string) {
-	for i := range a.reasons {
-		if group := &a.reasons[i]; group.why == row.Why && slices.Equal(group.actions, row.Do) {
+func (a *edge) add(row *Row, deadline string) {
+	for i := range a.groups {
+		if group := &a.groups[i]; group.why == row.Why && slices.Equal(group.actions, row.Do) {
 			group.events = append(group.events, row.Edge())
 			return
 		}
 	}
-	a.reasons = append(a.reasons, reasonGroup{
+	a.groups = append(a.groups, reasonGroup{
 		events: []string{row.Edge()}, actions: row.Do, deadline: deadline, why: row.Why,
 	})
 }
@@ -100,14 +100,14 @@ func (d *Drawing) deadline(row *Row) string {
 func (d *Drawing) DOT() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
-	folded := d.arrows()
+	folded := d.edges()
 	for _, state := range d.States {
 		fmt.Fprintf(&b, "  %s [id=\"state_%s\", %slabel=<%s>];\n", state.Name, state.Name, d.Shapes[state.Name], dotState(state, folded))
 	}
 	fmt.Fprintf(&b, "\n  begin -> %s;\n", d.Initial)
 	for _, a := range folded {
 		if a.from != a.to {
-			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, d.dotStyle(a), dotReasons(a.reasons))
+			fmt.Fprintf(&b, "  %s -> %s [id=\"edge_%s_%s\", %slabel=<%s>];\n", a.from, a.to, a.from, a.to, d.dotAttributes(a), dotLabel(a.groups))
 		}
 	}
 	b.WriteString("}\n")
@@ -127,26 +127,26 @@ digraph %s {
 const wrapAt = 34
 
 // dotState names a state, says what it is for and lists what makes the machine stay in it.
-func dotState(state StateInfo, folded []*arrow) string {
+func dotState(state StateInfo, folded []*edge) string {
 	label := fmt.Sprintf("<font point-size=\"16\"><b>%s</b></font><br/>%s<br/>within: %s", state.Name,
 		escape(wrap(state.Meaning)), escape(wrap(state.Deadline)))
 	for _, a := range folded {
 		if a.from == state.Name && a.to == state.Name {
-			label += "<br/><br/>" + dotReasons(a.reasons)
+			label += "<br/><br/>" + dotLabel(a.groups)
 		}
 	}
 	return label
 }
 
 // dotStyle draws arrows that lead away from the goal paler.
-func (d *Drawing) dotStyle(a *arrow) string {
+func (d *Drawing) dotAttributes(a *edge) string {
 	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `
 	}
 	return ""
 }
 
-func dotReasons(reasons []reasonGroup) string {
+func dotLabel(reasons []reasonGroup) string {
 	labels := make([]string, len(reasons))
 	for i, group := range reasons {
 		labels[i] = group.dot()
@@ -162,12 +162,12 @@ func (g reasonGroup) dot() string {
 	}
 	label += "<br/><i>" + escape(wrap(g.why)) + "</i>"
 	if len(g.actions) > 0 {
-		label += "<br/>" + escape(wrap("/ "+does(g.actions)))
+		label += "<br/>" + escape(wrap("/ "+actionNames(g.actions)))
 	}
 	return label
 }
 
-func does(actions []Action) string {
+func actionNames(actions []Action) string {
 	names := make([]string, len(actions))
 	for i, action := range actions {
 		names[i] = string(action)
@@ -205,7 +205,7 @@ func (d *Drawing) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
 	fmt.Fprintf(&b, "    [*] --> %s\n", d.Initial)
-	for _, a := range d.arrows() {
+	for _, a := range d.edges() {
 		if a.from != a.to {
 			fmt.Fprintf(&b, "    %s --> %s: %s\n", a.from, a.to, a.mermaid())
 		}
@@ -214,9 +214,9 @@ func (d *Drawing) Mermaid() string {
 	return b.String()
 }
 
-func (a *arrow) mermaid() string {
+func (a *edge) mermaid() string {
 	var events []string
-	for _, group := range a.reasons {
+	for _, group := range a.groups {
 		events = append(events, group.events...)
 	}
 	return strings.Join(events, "<br/>")
@@ -262,7 +262,7 @@ A guarded answer counts only if no earlier one of the same event does.
 func (r *Rules[F, P]) linesOf(at cell) string {
 	indices := r.byCell[at]
 	if len(indices) == 0 {
-		answer, why := r.elsewhere(at.state, at.event)
+		answer, why := r.defaultFor(at.state, at.event)
 		return fmt.Sprintf("  %-20s %s (%s)\n", at.event, answer, why)
 	}
 	var b strings.Builder
@@ -281,7 +281,7 @@ func (row *Row) line() string {
 		where += fmt.Sprintf(" if %s", row.When)
 	}
 	if len(row.Do) > 0 {
-		where += ": " + does(row.Do)
+		where += ": " + actionNames(row.Do)
 	}
 	return fmt.Sprintf("  %-20s %s (%s)\n", row.On, where, row.Why)
 }

@@ -14,7 +14,7 @@ import (
 type State string
 
 // Each returns the state alone.
-func (s State) Each() []State { return []State{s} }
+func (s State) States() []State { return []State{s} }
 
 // Event is something that happened outside a machine and that it must answer.
 type Event string
@@ -74,14 +74,14 @@ type Default struct {
 }
 
 // Late are events that may come where no row awaits them any longer, and why they change nothing there.
-type Late struct {
+type LateEvents struct {
 	Why string
 	On  []Event
 }
 
 // RejectElsewhere are the answers of a machine whose events come only where a row awaits them, as they end the work of a state, but for
 // those that may come late.
-func RejectElsewhere(table []Row, late ...Late) (answers []Default) {
+func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
 		if len(awaits[row.On]) == 0 {
@@ -103,13 +103,13 @@ func RejectElsewhere(table []Row, late ...Late) (answers []Default) {
 }
 
 // Source is where a row of a table may start: a State, or a Group of them.
-type Source interface{ Each() []State }
+type Source interface{ States() []State }
 
 // Group is states for which the same row is right.
 type Group []State
 
 // Each returns the states of the group, in the order of a run.
-func (g Group) Each() []State { return g }
+func (g Group) States() []State { return g }
 
 // Stays in the place of To is the state that the row starts from, whichever of a group it is. It is no state itself.
 const Stays = State("")
@@ -141,7 +141,7 @@ type Written interface {
 func Expand[E Written](entries []E) []Row {
 	var table []Row
 	for _, e := range entries {
-		for _, from := range Entry(e).From.Each() {
+		for _, from := range Entry(e).From.States() {
 			table = append(table, Entry(e).row(from))
 		}
 	}
@@ -216,24 +216,24 @@ func (r *Rules[F, P]) Row(index int) *Row { return &r.rows[index] }
 // Step returns the machine after the event, and what to do about it.
 func (r *Rules[F, P]) Step(c Core[F], event Event, payload P) (Core[F], Decision) {
 	facts := c.Facts.Learn(event, payload)
-	decision := r.decide(c.State, event, facts)
+	decision := r.match(c.State, event, facts)
 	if decision.Row < 0 {
 		return c, decision
 	}
 	return Core[F]{State: decision.To, Facts: facts.Conclude(c.State, event, decision.To, payload)}, decision
 }
 
-func (r *Rules[F, P]) decide(state State, event Event, facts F) Decision {
+func (r *Rules[F, P]) match(state State, event Event, facts F) Decision {
 	for _, i := range r.byCell[cell{state, event}] {
 		if row := &r.rows[i]; facts.Holds(row.When) {
 			return Decision{Answer: row.answer(), Row: i, To: row.To, Do: row.Do, Why: row.Why}
 		}
 	}
-	answer, why := r.elsewhere(state, event)
+	answer, why := r.defaultFor(state, event)
 	return Decision{Answer: answer, Row: -1, To: state, Why: why}
 }
 
-func (r *Rules[F, P]) elsewhere(state State, event Event) (Answer, string) {
+func (r *Rules[F, P]) defaultFor(state State, event Event) (Answer, string) {
 	if state == r.final {
 		return Ignore, "the end is reached"
 	}

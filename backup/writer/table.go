@@ -243,14 +243,14 @@ var written = []entry{
 }
 
 // Elsewhere is the answer to an event where the table has no row.
-var Elsewhere = statemachine.RejectElsewhere(Table,
-	statemachine.Late{Why: "the look began before the chain did", On: []Event{nothingBegun, chainFound, noChain, endDamaged, storeAhead, emptied, surpassed}},
-	statemachine.Late{Why: "the generation has ended", On: []Event{refused}},
-	statemachine.Late{Why: "it is known", On: []Event{succeeded}},
-	statemachine.Late{Why: "the store is looked at already", On: []Event{expired, storeLost, collided}},
-	statemachine.Late{Why: "the database is read again in any case", On: []Event{spoolLost}},
-	statemachine.Late{Why: "the full snapshot was given up", On: []Event{chainBegun, overtaken}},
-	statemachine.Late{Why: "there is a chain without it", On: []Event{fullLost}},
+var Elsewhere = statemachine.RejectByDefault(Table,
+	statemachine.LateEvents{Why: "the look began before the chain did", On: []Event{nothingBegun, chainFound, noChain, endDamaged, storeAhead, emptied, surpassed}},
+	statemachine.LateEvents{Why: "the generation has ended", On: []Event{refused}},
+	statemachine.LateEvents{Why: "it is known", On: []Event{succeeded}},
+	statemachine.LateEvents{Why: "the store is looked at already", On: []Event{expired, storeLost, collided}},
+	statemachine.LateEvents{Why: "the database is read again in any case", On: []Event{spoolLost}},
+	statemachine.LateEvents{Why: "the full snapshot was given up", On: []Event{chainBegun, overtaken}},
+	statemachine.LateEvents{Why: "there is a chain without it", On: []Event{fullLost}},
 )
 
 // Drawing is how the writer is drawn.

@@ -18,9 +18,9 @@ import (
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTheTableIsWhole(t *testing.T) {
-	tested.AssertOnlyLastUnguarded(t)
+	tested.AssertGuards(t)
 	tested.AssertLegality(t)
-	statemachinetest.AssertTogether(t, written)
+	statemachinetest.AssertGrouped(t, written)
 	for _, state := range tested.StateNames() {
 		assert.Equal(t, state != drained, tested.Has(state, tick), "%s has work", state)
 	}
@@ -39,7 +39,7 @@ func TestEveryStateIsReachedAndLeadsToWriting(t *testing.T) {
 
 // The vocabulary is what the table uses and no more.
 func TestNoWordIsForgotten(t *testing.T) {
-	tested.AssertVocabulary(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
+	tested.AssertNames(t, slices.Collect(maps.Keys((&Writer{}).actions()))...)
 }
 
 func TestTheCommittedFilesAreTheTables(t *testing.T) {
@@ -269,7 +269,7 @@ func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
 }
 
 func TestNoMutantOfTheTableSurvives(t *testing.T) {
-	tested.AssertNoMutantSurvives(t, suite.Failures, func(table []Row, elsewhere []statemachine.Default) []string {
+	tested.AssertMutantsFail(t, suite.Check, func(table []Row, elsewhere []statemachine.Default) []string {
 		_, wrong := explore(table, elsewhere)
 		return wrong
 	})

@@ -25,7 +25,7 @@ func (r *Report) LastWords(outcome lifecycle.Outcome) string {
 	if missing := r.runtime.Unstored(); missing != nil {
 		fmt.Fprintf(&b, "backups: %s; the next start goes on from there\n", firstLine(missing.Error()))
 	}
-	if trouble := run.Trouble; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
+	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
 		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, rounded(time.Since(trouble.At)), over(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
@@ -73,7 +73,7 @@ func (r *Report) durations() string {
 }
 
 // over says that trouble was over long before the end.
-func over(trouble lifecycle.Trouble) string {
+func over(trouble lifecycle.Condition) string {
 	if trouble.Ended.IsZero() {
 		return ""
 	}

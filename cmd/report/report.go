@@ -68,7 +68,7 @@ func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 func (r *Report) Source() status.Source {
 	return status.Source{
 		Document: r.Document,
-		Changed:  func() <-chan struct{} { return r.run.Snapshot().Superseded() },
+		Changed:  func() <-chan struct{} { return r.run.Snapshot().Changed() },
 	}
 }
 
@@ -105,12 +105,12 @@ func (r *Report) Document() status.Document {
 	document := status.Document{
 		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
 		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
-		LastError: lastError(run.Trouble), Validation: validation(run.Validation), SidecarStatus: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
+		LastError: lastError(run.Condition), Validation: validation(run.Validation), SidecarStatus: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
 		Versions:       status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
 		ConfigWarnings: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Maintenance: r.runtime.Maintenance(),
 		Leases: r.runtime.Leases(),
-		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), TransitionCounts: edges(run.Tallies),
+		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), TransitionCounts: edges(run.EdgeCounts),
 		Trends: r.history.Trends(), Timeline: r.history.Happened(),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
@@ -148,8 +148,8 @@ func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, no
 	return notServing
 }
 
-func lastError(t lifecycle.Trouble) *status.Error {
-	if t == (lifecycle.Trouble{}) {
+func lastError(t lifecycle.Condition) *status.Error {
+	if t == (lifecycle.Condition{}) {
 		return nil
 	}
 	return &status.Error{At: t.At, Since: t.Since, Count: t.Times, Ended: t.Ended, Class: string(t.Class), Message: t.Text}
@@ -181,7 +181,7 @@ func transitions(all []lifecycle.Transition) []status.Transition {
 	return shown
 }
 
-func edges(all []lifecycle.Tally) []status.TransitionCount {
+func edges(all []lifecycle.EdgeCount) []status.TransitionCount {
 	shown := make([]status.TransitionCount, len(all))
 	for i, t := range all {
 		shown[i] = status.TransitionCount{

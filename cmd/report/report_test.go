@@ -34,10 +34,10 @@ func TestTheDocumentTellsOfEveryFieldOfTheLifecycle(t *testing.T) {
 	complete := document(t, full())
 	for _, part := range []func(*lifecycle.Snapshot) any{
 		func(s *lifecycle.Snapshot) any { return s },
-		func(s *lifecycle.Snapshot) any { return &s.Trouble },
+		func(s *lifecycle.Snapshot) any { return &s.Condition },
 		func(s *lifecycle.Snapshot) any { return &s.Validation },
 		func(s *lifecycle.Snapshot) any { return &s.History[0] },
-		func(s *lifecycle.Snapshot) any { return &s.Tallies[0] },
+		func(s *lifecycle.Snapshot) any { return &s.EdgeCounts[0] },
 	} {
 		kind := reflect.TypeOf(part(full())).Elem()
 		for i := range kind.NumField() {
@@ -127,15 +127,15 @@ func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
 
 func TestTheLastWordsSayNothingTwice(t *testing.T) {
 	run := full()
-	run.Trouble.Text = "etcd did not start: port taken"
-	words := New(standing(run), &place{}, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Reason: run.Trouble.Text + "; look there"})
+	run.Condition.Text = "etcd did not start: port taken"
+	words := New(standing(run), &place{}, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
 	assert.Equal(t, 1, strings.Count(words, "port taken"), words)
 }
 
 func TestTheLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := full()
-		run.Trouble.At = time.Now().Add(-3 * time.Second)
+		run.Condition.At = time.Now().Add(-3 * time.Second)
 		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
 		about := New(standing(run), there, "v1", "etcd-main-0")
 		assert.Equal(t, `clean stop: stop asked for (terminated)
@@ -297,8 +297,8 @@ func full() *lifecycle.Snapshot {
 	at := time.Unix(1.8e9, 0)
 	return &lifecycle.Snapshot{
 		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop asked for", Attempt: 3, NextRetry: at,
-		Trouble: lifecycle.Trouble{
-			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.OfEtcd, Text: "etcd stopped\nand left a trace", Said: "etcd stopped\nand left a trace; look there",
+		Condition: lifecycle.Condition{
+			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.ClassEtcd, Text: "etcd stopped\nand left a trace", Message: "etcd stopped\nand left a trace; look there",
 		},
 		Word:       bootstrap.Successful,
 		Validation: lifecycle.Validation{Mode: bootstrap.Full, Why: "no record"},
@@ -306,8 +306,8 @@ func full() *lifecycle.Snapshot {
 			At: at, From: lifecycle.Serving, Event: lifecycle.Signal, Guard: lifecycle.SecondSignal, To: lifecycle.Terminating,
 			Reason: "stop", Times: 2, After: time.Minute,
 		}},
-		Tallies: []lifecycle.Tally{{
-			From: lifecycle.Query, Event: lifecycle.Replied, Guard: lifecycle.SaysFailed, To: lifecycle.Wait, Times: 2, Last: at, Spent: time.Second,
+		EdgeCounts: []lifecycle.EdgeCount{{
+			From: lifecycle.Query, Event: lifecycle.Replied, Guard: lifecycle.StatusFailed, To: lifecycle.Wait, Times: 2, Last: at, Spent: time.Second,
 		}},
 	}
 }

@@ -152,7 +152,7 @@ func (w *watcher) lasting(run *lifecycle.Snapshot, is status.Headline) (since ti
 // long gets no answer; a validation may take its time.
 func urgency(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
-	if lasts(run.Trouble) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
+	if lasts(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
 		return zerolog.WarnLevel
 	}
 	return zerolog.InfoLevel
@@ -165,10 +165,10 @@ func (w *watcher) subjectOf(run *lifecycle.Snapshot, is status.Headline, now tim
 	if run.State == lifecycle.Serving {
 		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)
 	}
-	if lasts(run.Trouble) && w.runtime.Awaits() == "" {
-		return string(run.State) + ": " + run.Trouble.Said // an attempt that is under way is not what lasts
+	if lasts(run.Condition) && w.runtime.Awaits() == "" {
+		return string(run.State) + ": " + run.Condition.Message // an attempt that is under way is not what lasts
 	}
 	return string(run.State) + ": " + w.reason(run)
 }
 
-func lasts(trouble lifecycle.Trouble) bool { return trouble.Class != "" && trouble.Ended.IsZero() }
+func lasts(trouble lifecycle.Condition) bool { return trouble.Class != "" && trouble.Ended.IsZero() }

@@ -58,7 +58,7 @@ func TestWhatLastsIsSaidAgainLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.Reason = "the initialization is running" // which is tried again and again
-		now.Trouble = lifecycle.Trouble{Class: lifecycle.OfSidecar, At: time.Now(), Since: time.Now(), Said: "the sidecar is silent; look at its log"}
+		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, At: time.Now(), Since: time.Now(), Message: "the sidecar is silent; look at its log"}
 		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(time.Hour) })
 		// After 0.5, 1.5, 3.5, 7.5 and 12.5 min, and from there every 5 min.
 		require.Len(t, lines, 14)
@@ -75,7 +75,7 @@ func TestWhatLastsIsSaidAgainLessAndLessOften(t *testing.T) {
 func TestAReminderIsNoAlertAsLongAsNothingIsWrong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
-		now.Trouble = lifecycle.Trouble{Class: lifecycle.OfSidecar, Ended: time.Now()}
+		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, Ended: time.Now()}
 		lines, _ := watched(t, now, &place{}, func(*machine) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
 		assert.Equal(t, "info", lines[0]["level"])

@@ -224,9 +224,9 @@ func (c *countedSidecar) ended(result metrics.Result) {
 	c.asked = ""
 }
 
-// WhyFailed implements lifecycle.Explainer for a sidecar that does; another one says nothing.
+// WhyFailed implements lifecycle.FailureReporter for a sidecar that does; another one says nothing.
 func (c *countedSidecar) WhyFailed() error {
-	if explainer, is := c.Sidecar.(lifecycle.Explainer); is {
+	if explainer, is := c.Sidecar.(lifecycle.FailureReporter); is {
 		return explainer.WhyFailed()
 	}
 	return nil

@@ -21,7 +21,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the files that are generated")
 
 // Updating reports whether generated files are to be written again.
-func Updating() bool { return *update }
+func IsUpdate() bool { return *update }
 
 // AssertGenerated holds that a committed file is what is generated now; with -update it is written.
 func AssertGenerated(t *testing.T, path, want string) {
@@ -48,7 +48,7 @@ func firstDifference(is, want string) string {
 }
 
 // pictureOf is the first line of a picture.
-func pictureOf(dot string) string {
+func headerFor(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
 }
 
@@ -70,12 +70,12 @@ func (m Machine) AssertCommitted(t *testing.T, drawing statemachine.Drawing, mat
 func (m Machine) AssertPicture(t *testing.T, path, dot string, restyle func(svg string) string) {
 	t.Helper()
 	if *update {
-		require.NoError(t, os.WriteFile(path, []byte(pictureOf(dot)+"\n"+restyle(graphviz(t, dot))), 0o644))
+		require.NoError(t, os.WriteFile(path, []byte(headerFor(dot)+"\n"+restyle(graphviz(t, dot))), 0o644))
 	}
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	source, svg, _ := strings.Cut(string(content), "\n")
-	assert.Equal(t, pictureOf(dot), source, "%s is outdated; run make dot", path)
+	assert.Equal(t, headerFor(dot), source, "%s is outdated; run make dot", path)
 	for _, state := range m.StateNames() {
 		assert.True(t, strings.Contains(svg, `id="state_`+string(state)+`"`), "%s is missing in %s", state, path)
 	}

@@ -67,7 +67,7 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 
 // AssertOnlyLastUnguarded holds that the last row of a state and an event answers whatever the others leave, and that none
 // comes after it.
-func (m Machine) AssertOnlyLastUnguarded(t *testing.T) {
+func (m Machine) AssertGuards(t *testing.T) {
 	t.Helper()
 	for _, state := range m.StateNames() {
 		for _, event := range m.Events() {
@@ -81,7 +81,7 @@ func (m Machine) AssertOnlyLastUnguarded(t *testing.T) {
 
 // AssertVocabulary holds that the table uses the guards that mean something, the actions that do something, and no others, that each of
 // its events is answered elsewhere, and that each row says why.
-func (m Machine) AssertVocabulary(t *testing.T, actions ...statemachine.Action) {
+func (m Machine) AssertNames(t *testing.T, actions ...statemachine.Action) {
 	t.Helper()
 	var guards []statemachine.Guard
 	var does []statemachine.Action
@@ -93,15 +93,17 @@ func (m Machine) AssertVocabulary(t *testing.T, actions ...statemachine.Action) 
 		assert.Contains(t, m.Events(), row.On)
 		assert.NotEmpty(t, row.Why)
 	}
-	assert.ElementsMatch(t, m.Guards, each(guards))
-	assert.ElementsMatch(t, actions, each(does))
+	assert.ElementsMatch(t, m.Guards, distinct(guards))
+	assert.ElementsMatch(t, actions, distinct(does))
 }
 
-func each[T cmp.Ordered](names []T) []T { return slices.Compact(slices.Sorted(slices.Values(names))) }
+func distinct[T cmp.Ordered](names []T) []T {
+	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
 
 // AssertTogether holds that rows of one state and one event stand one behind the other where the table is written: in two
 // places they would be read as if they did not depend on each other.
-func AssertTogether[E statemachine.Written](t *testing.T, written []E) {
+func AssertGrouped[E statemachine.Written](t *testing.T, written []E) {
 	t.Helper()
 	type cell struct {
 		from statemachine.State
@@ -110,7 +112,7 @@ func AssertTogether[E statemachine.Written](t *testing.T, written []E) {
 	last := map[cell]int{}
 	for i, e := range written {
 		entry := statemachine.Entry(e)
-		for _, from := range entry.From.Each() {
+		for _, from := range entry.From.States() {
 			key := cell{from, entry.On}
 			if before, seen := last[key]; seen {
 				assert.Equal(t, i-1, before, "%v stands in two places", key)

@@ -14,7 +14,7 @@ import (
 )
 
 // Failures are what a suite of tests has against a table.
-type Failures func(table []statemachine.Row, elsewhere []statemachine.Default) []string
+type Check func(table []statemachine.Row, elsewhere []statemachine.Default) []string
 
 // mutant is a machine's table with one thing changed.
 type mutant struct {
@@ -27,7 +27,7 @@ type mutant struct {
 // AssertNoMutantSurvives changes the table in every way, one at a time: a mutant that nothing notices would be a change of
 // behaviour that a reviewer never sees. sentences are what is expected of single steps; promises are what has to hold in every
 // place that can be reached, and are asked only where the sentences notice nothing, as that takes a while.
-func (m Machine) AssertNoMutantSurvives(t *testing.T, sentences, promises Failures) {
+func (m Machine) AssertMutantsFail(t *testing.T, sentences, promises Check) {
 	t.Helper()
 	require.Empty(t, sentences(m.Table, m.Elsewhere), "the table itself must pass before its mutants can fail")
 	require.Empty(t, promises(m.Table, m.Elsewhere), "the table itself must keep the promises before its mutants can break them")
@@ -41,7 +41,7 @@ func (m Machine) AssertNoMutantSurvives(t *testing.T, sentences, promises Failur
 			survivors = append(survivors, changed)
 		}
 	}
-	for _, cause := range causes(survivors) {
+	for _, cause := range groupByCause(survivors) {
 		assert.Fail(t, cause, "write a sentence that tells them apart from the table, beside those of the table's test")
 	}
 	t.Logf("%d mutants; noticed by the sentences: %d, by the promises alone: %d", len(all), said, len(all)-said-len(survivors))
@@ -59,21 +59,21 @@ func (m Machine) mutants() (all []mutant) {
 		add("dropped", slices.Delete(slices.Clone(m.Table), i, i+1))
 		for _, to := range m.StateNames() {
 			if to != row.To {
-				add("redirected to "+string(to), m.with(i, func(r *statemachine.Row) { r.To = to }))
+				add("redirected to "+string(to), m.withRow(i, func(r *statemachine.Row) { r.To = to }))
 			}
 		}
-		m.reguard(i, add)
-		m.actElse(i, add)
+		m.changeGuard(i, add)
+		m.changeActions(i, add)
 		// Guards of one state and event exclude each other, so only the row without a guard has a place of its own.
 		if row.When == statemachine.Always && i > 0 && m.Table[i-1].From == row.From && m.Table[i-1].On == row.On {
-			add("moved up", swapped(m.Table, i-1, i))
+			add("moved up", swap(m.Table, i-1, i))
 		}
 	}
-	return append(all, m.answeredElse()...)
+	return append(all, m.changeDefaults()...)
 }
 
 // with is the table with one row changed.
-func (m Machine) with(i int, change func(*statemachine.Row)) []statemachine.Row {
+func (m Machine) withRow(i int, change func(*statemachine.Row)) []statemachine.Row {
 	table := slices.Clone(m.Table)
 	table[i].Do = slices.Clone(table[i].Do)
 	change(&table[i])
@@ -81,26 +81,26 @@ func (m Machine) with(i int, change func(*statemachine.Row)) []statemachine.Row 
 }
 
 // reguard gives a row every other guard, none, and one that never holds.
-func (m Machine) reguard(i int, add func(change string, table []statemachine.Row)) {
+func (m Machine) changeGuard(i int, add func(change string, table []statemachine.Row)) {
 	for _, guard := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(m.Guards), statemachine.Always, "never")))) {
 		if guard != m.Table[i].When {
-			add(fmt.Sprintf("guarded by [%s]", guard), m.with(i, func(r *statemachine.Row) { r.When = guard }))
+			add(fmt.Sprintf("guarded by [%s]", guard), m.withRow(i, func(r *statemachine.Row) { r.When = guard }))
 		}
 	}
 }
 
 // actElse leaves each of a row's actions out, and has it done earlier.
-func (m Machine) actElse(i int, add func(change string, table []statemachine.Row)) {
+func (m Machine) changeActions(i int, add func(change string, table []statemachine.Row)) {
 	for k, action := range m.Table[i].Do {
-		add("without "+string(action), m.with(i, func(r *statemachine.Row) { r.Do = slices.Delete(r.Do, k, k+1) }))
+		add("without "+string(action), m.withRow(i, func(r *statemachine.Row) { r.Do = slices.Delete(r.Do, k, k+1) }))
 		if k > 0 {
-			add("with "+string(action)+" earlier", m.with(i, func(r *statemachine.Row) { r.Do = swapped(r.Do, k-1, k) }))
+			add("with "+string(action)+" earlier", m.withRow(i, func(r *statemachine.Row) { r.Do = swap(r.Do, k-1, k) }))
 		}
 	}
 }
 
 // answeredElse leaves out the events that have a row in every state but at the end: Elsewhere only describes them.
-func (m Machine) answeredElse() (all []mutant) {
+func (m Machine) changeDefaults() (all []mutant) {
 	for i, answer := range m.Elsewhere {
 		used := slices.ContainsFunc(m.States, func(s statemachine.StateInfo) bool { return s.Bound != statemachine.AtEnd && !m.Has(s.Name, answer.On) })
 		for _, other := range []statemachine.Answer{statemachine.Ignore, statemachine.Reject} { // those that need no row
@@ -114,14 +114,14 @@ func (m Machine) answeredElse() (all []mutant) {
 	return all
 }
 
-func swapped[T any](of []T, i, k int) []T {
+func swap[T any](of []T, i, k int) []T {
 	copied := slices.Clone(of)
 	copied[i], copied[k] = copied[k], copied[i]
 	return copied
 }
 
 // causes puts survivors together that share a row or a change, the largest group first, and describes each group.
-func causes(survivors []mutant) []string {
+func groupByCause(survivors []mutant) []string {
 	var texts []string
 	for len(survivors) > 0 {
 		shared := mostShared(survivors)

@@ -12,7 +12,7 @@ func TestSurvivorsOfOneCauseAreReportedOnce(t *testing.T) {
 	assert.Equal(t, []string{
 		`4 mutants survived, "row 1": row 1 dropped; row 1 moved up; row 1 without y`,
 		`2 mutants survived, "guarded by [x]": row 2 guarded by [x]; row 3 guarded by [x]`,
-	}, causes([]mutant{
+	}, groupByCause([]mutant{
 		{where: "row 1", change: "dropped"},
 		{where: "row 1", change: "moved up"},
 		{where: "row 2", change: "guarded by [x]"},

@@ -45,14 +45,14 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 	t.Helper()
 	rules := s.rules(s.Table, s.Elsewhere)
 	for _, sentence := range s.Sentences {
-		for _, from := range sentence.In.Each() {
-			t.Run(fmt.Sprintf("%s/%s/%s", from, sentence.On, sentence.Story), func(t *testing.T) { assert.Empty(t, s.failure(rules, sentence, from)) })
+		for _, from := range sentence.In.States() {
+			t.Run(fmt.Sprintf("%s/%s/%s", from, sentence.On, sentence.Story), func(t *testing.T) { assert.Empty(t, s.check(rules, sentence, from)) })
 		}
 	}
 	for i, row := range s.Table {
 		taken, refused := false, row.When == statemachine.Always
 		for _, sentence := range s.Sentences {
-			if slices.Contains(sentence.In.Each(), row.From) && sentence.On == row.On {
+			if slices.Contains(sentence.In.States(), row.From) && sentence.On == row.On {
 				_, decision := rules.Step(statemachine.Core[F]{State: row.From, Facts: sentence.Given}, row.On, sentence.Told)
 				taken, refused = taken || decision.Row == i, refused || decision.Row > i
 			}
@@ -62,13 +62,13 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 			assert.True(t, refused, "no sentence is refused by this row's guard: write one that is")
 		})
 	}
-	s.resting(func(state statemachine.State, event statemachine.Event) {
-		t.Run(fmt.Sprintf("%s, %s: %s", state, event, s.Rest(state, event)), func(t *testing.T) { assert.Empty(t, s.restFailure(rules, state, event)) })
+	s.eachDefault(func(state statemachine.State, event statemachine.Event) {
+		t.Run(fmt.Sprintf("%s, %s: %s", state, event, s.Rest(state, event)), func(t *testing.T) { assert.Empty(t, s.checkDefault(rules, state, event)) })
 	})
 }
 
 // Failures is everything that single steps have against a table.
-func (s Suite[F, P]) Failures(table []statemachine.Row, elsewhere []statemachine.Default) (failures []string) {
+func (s Suite[F, P]) Check(table []statemachine.Row, elsewhere []statemachine.Default) (failures []string) {
 	rules := s.rules(table, elsewhere)
 	say := func(what, failure string) {
 		if failure != "" {
@@ -76,12 +76,12 @@ func (s Suite[F, P]) Failures(table []statemachine.Row, elsewhere []statemachine
 		}
 	}
 	for _, sentence := range s.Sentences {
-		for _, from := range sentence.In.Each() {
-			say(sentence.Story, s.failure(rules, sentence, from))
+		for _, from := range sentence.In.States() {
+			say(sentence.Story, s.check(rules, sentence, from))
 		}
 	}
-	s.resting(func(state statemachine.State, event statemachine.Event) {
-		say(fmt.Sprintf("%s, %s", state, event), s.restFailure(rules, state, event))
+	s.eachDefault(func(state statemachine.State, event statemachine.Event) {
+		say(fmt.Sprintf("%s, %s", state, event), s.checkDefault(rules, state, event))
 	})
 	return failures
 }
@@ -91,7 +91,7 @@ func (s Suite[F, P]) rules(table []statemachine.Row, elsewhere []statemachine.De
 }
 
 // failure says how rules differ from a sentence in one of its states; empty if they do not.
-func (s Suite[F, P]) failure(rules *statemachine.Rules[F, P], sentence Sentence[F, P], from statemachine.State) string {
+func (s Suite[F, P]) check(rules *statemachine.Rules[F, P], sentence Sentence[F, P], from statemachine.State) string {
 	givens := []F{sentence.Given}
 	if len(s.Known) > 0 && len(s.Rows(from, sentence.On)) == 1 {
 		givens = s.Known
@@ -114,7 +114,7 @@ func (s Suite[F, P]) failure(rules *statemachine.Rules[F, P], sentence Sentence[
 }
 
 // resting visits each state and each event for which that has no row.
-func (s Suite[F, P]) resting(visit func(statemachine.State, statemachine.Event)) {
+func (s Suite[F, P]) eachDefault(visit func(statemachine.State, statemachine.Event)) {
 	for _, state := range s.StateNames() {
 		for _, event := range s.Events() {
 			if !s.Has(state, event) {
@@ -124,7 +124,7 @@ func (s Suite[F, P]) resting(visit func(statemachine.State, statemachine.Event))
 	}
 }
 
-func (s Suite[F, P]) restFailure(rules *statemachine.Rules[F, P], state statemachine.State, event statemachine.Event) string {
+func (s Suite[F, P]) checkDefault(rules *statemachine.Rules[F, P], state statemachine.State, event statemachine.Event) string {
 	before := statemachine.Core[F]{State: state, Facts: s.Given}
 	after, decision := rules.Step(before, event, s.Told)
 	switch {

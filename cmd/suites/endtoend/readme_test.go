@@ -123,7 +123,7 @@ func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
 	recorded := recording(printed)
 	committed, err := os.ReadFile(recordingFile)
 	require.NoError(t, err)
-	if statemachinetest.Updating() || masked(recorded) != masked(string(committed)) {
+	if statemachinetest.IsUpdate() || masked(recorded) != masked(string(committed)) {
 		statemachinetest.AssertGenerated(t, recordingFile, recorded)
 	}
 }
