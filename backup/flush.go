@@ -288,7 +288,7 @@ func (s *spooled) mayAdd(ctx context.Context, generation int) error {
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
 func (s *spooled) beyond(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
-	case entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
+	case from.Ending() != nil || entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
 		return nil, end, s.apart(entry.Manifest)
 	case entry.Position != from.Position:
 		rest, err := s.rest(entry)

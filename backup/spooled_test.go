@@ -139,11 +139,11 @@ func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
 func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, []format.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
-	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
 	assert.Contains(t, w.log.String(), "what waited for the store can no longer go there, and is preserved")
-	assert.Contains(t, w.log.String(), `"from_revision":11`)
+	assert.Contains(t, w.log.String(), `"from_revision":14`, "revisions 11 to 13 are in the store, and another member's")
 }
 
 // The spool is that of a leader that was deposed, and whose successor has changed a lease since.

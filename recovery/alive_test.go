@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
@@ -117,7 +118,7 @@ func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
 // All go back together, and one of the others was first: what it has restored lives, and takes this one in.
 func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
 	w, o := ofThree(t)
-	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
 	}))
 	w.putFull(ours, 2)

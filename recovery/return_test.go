@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/recovery/peers"
@@ -110,7 +111,7 @@ func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
 // The one that has restored is not there yet, or was killed: the others must not found the old cluster again without it.
 func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 	w, o := ofThree(t)
-	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
 	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
 	w.requireTakenIn()
 	assert.Zero(t, o.silent)

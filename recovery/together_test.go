@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/recovery/peers"
 )
@@ -82,7 +83,7 @@ func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 			}
 			err := w.runWith(before(ClaimGeneration, func() error { // another one was faster, and runs
 				o.listing, o.cluster = peers.Unlisted, 0xbeef
-				return w.archive.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
+				return archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: id, Created: at})
 			}))
 			if err != nil { // the interruption is made once
 				require.ErrorIs(t, err, store.ErrExists)

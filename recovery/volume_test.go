@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/restore"
@@ -281,7 +282,7 @@ func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 	w.spoil()
 	strangers := archive.New(w.store, &format.Keys{})
 	err := w.runWith(before(ClaimGeneration, func() error {
-		return strangers.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"})
+		return archivetest.BeginGeneration(t.Context(), strangers, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"})
 	}))
 	require.ErrorContains(t, err, "gen/000002/generation.json")
 	require.ErrorContains(t, err, "it has no signature")

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
@@ -64,6 +65,8 @@ type Reader struct {
 	store store.Store
 	keys  *format.Keys
 	seen  *lru.Cache[string, seen] // by all that a listing tells
+
+	successors sync.Map // from the number of a generation that has ended to an endOf
 }
 
 // Store is where the archive lies.

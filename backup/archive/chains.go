@@ -345,16 +345,21 @@ func (x *index) lastBefore(position format.Position) (Object, bool) {
 	return x.segments[i-1], true
 }
 
-// newest is the object that reaches farthest, of those that reach beyond a position. A segment does not tell where it ends.
-func (x *index) newest(position format.Position) (newest Object, found bool) {
-	if i := len(x.segments); i > 0 && x.segments[i-1].Start.Compare(position) >= 0 {
-		newest, found = x.segments[i-1], true
-		position = newest.Start
+// reaching returns the objects that reach beyond a position, those that reach farthest last. A segment does not tell where it ends.
+func (x *index) reaching(position format.Position) (all []Object) {
+	end := func(o Object) format.Position {
+		if o.Level == Segment {
+			return o.Start
+		}
+		return o.Next
 	}
-	if i := len(x.merged); i > 0 && x.merged[x.reach[i-1]].Next.Compare(position) > 0 {
-		return x.merged[x.reach[i-1]], true
+	for _, object := range slices.Concat(x.merged, x.segments) {
+		if o := object; o.Level == Segment && o.Start.Compare(position) >= 0 || o.Next.Compare(position) > 0 {
+			all = append(all, object)
+		}
 	}
-	return newest, found
+	slices.SortStableFunc(all, func(a, b Object) int { return end(a).Compare(end(b)) })
+	return all
 }
 
 // before is the index without what begins at a position or behind it; all of it if that is zero.

@@ -143,11 +143,6 @@ func NewID() string {
 	return hex.EncodeToString(id[:])
 }
 
-// Successor returns the generation behind one, by one request; store.ErrNotFound says that there is none.
-func (r *Reader) Successor(ctx context.Context, of int) (Generation, error) {
-	return r.generation(ctx, of+1)
-}
-
 // linked finds out whether a full that begins a chain counts. Where something else lies in its place, the chain before went on, or
 // nobody can.
 func (r *Reader) linked(ctx context.Context, full Full, head *Head) (counts bool, err error) {

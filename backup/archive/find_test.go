@@ -340,6 +340,7 @@ func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
 	w.segment(20)
+	w.store.Now = func() time.Time { return At(25).Add(-1) }
 	w.restoredTo(2, 20) // at second 25
 	for at, revision := range map[time.Time]int64{At(20): 20, At(22): 20, At(25).Add(-1): 20, At(15): 15} {
 		assert.Equal(t, revision, w.find(archive.Target{Time: at}).Revision, "%s", at)

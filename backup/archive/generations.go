@@ -59,7 +59,7 @@ func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Genera
 		err = w.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
 		if err == nil || errors.Is(err, store.ErrExists) {
 			all = make([]Generation, 1)
-			all[0], err = w.reader.generation(ctx, number) // whether or not it is listed yet
+			all[0], err = w.reader.Generation(ctx, number) // whether or not it is listed yet
 		}
 	}
 	if err != nil {
@@ -100,7 +100,7 @@ func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) err
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // it tells those of one cluster id in two stores apart
 	err := w.state(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
-		if there, failed := w.reader.generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
+		if there, failed := w.reader.Generation(ctx, generation.Number); failed == nil && there.Session == generation.Session {
 			return nil
 		}
 	}
@@ -131,7 +131,7 @@ func (r *Reader) Still(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
 	}
-	there, err := r.generation(ctx, generation.Number)
+	there, err := r.Generation(ctx, generation.Number)
 	if err != nil {
 		return err
 	}
@@ -152,37 +152,126 @@ func (r *Reader) newestOf(all []Generation, founder, cluster string) (Generation
 	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", r.store, ErrForeign, founder, cluster)
 }
 
-// Generations returns all of them, in order. ErrNameless says that a later one has backups, or the first in a store that was founded.
-func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
-	all, err := r.listGenerations(ctx)
-	if errors.Is(err, errUnlisted) { // or begun meanwhile
-		return r.listGenerations(ctx)
-	}
-	return all, err
+// Lineage is what a store says of its generations.
+type Lineage struct {
+	Generations []Generation // the history, oldest first
+	Next        int          // the number for a generation that follows the newest: the first that nothing in the store has
+	Strays      []error      // one for each generation that nothing leads to, which names it
 }
 
-func (r *Reader) listGenerations(ctx context.Context) (all []Generation, err error) {
-	for number, nameless := 0, 0; ; {
-		if number, err = r.generationAfter(ctx, number); err != nil || number == 0 {
-			return all, cmp.Or(err, r.checkNames(ctx, all, nameless), r.checkListing(ctx, all))
-		}
-		generation, err := r.generation(ctx, number)
-		if errors.Is(err, store.ErrNotFound) {
-			nameless = number // something of it is left
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, generation)
+// Newest returns the newest generation of the history; the zero value if there is none.
+func (l Lineage) Newest() (newest Generation) {
+	if len(l.Generations) > 0 {
+		newest = l.Generations[len(l.Generations)-1]
 	}
+	return newest
 }
+
+// Generations returns the history of the store, as Lineage does.
+func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
+	lineage, err := r.Lineage(ctx)
+	return lineage.Generations, err
+}
+
+// Lineage reads the generations of the store. One belongs to the history if it is the oldest there is, or if the sequence of the one before
+// has ended: whoever may write to a store can create a generation.json, but the end of a sequence is its next object, which its writer creates
+// itself as long as it runs. A generation that nothing leads to is a stray. It changes nothing, unless there are backups in it that can be
+// verified: then the object that ends the generation before is missing, and the error is a format.ErrDamaged. ErrNameless reports that the
+// newest generation has backups and no generation.json.
+func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
+	lineage, err := r.readLineage(ctx)
+	if errors.Is(err, errUnlisted) { // or it was created meanwhile
+		return r.readLineage(ctx)
+	}
+	return lineage, err
+}
+
+func (r *Reader) readLineage(ctx context.Context) (l Lineage, err error) {
+	taken, nameless := map[int]bool{}, 0
+	for number := 0; ; {
+		if number, err = r.generationAfter(ctx, number); err != nil {
+			return Lineage{}, err
+		}
+		if number == 0 {
+			break
+		}
+		taken[number] = true
+		generation, err := r.Generation(ctx, number)
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !NotVerified(err) {
+			return Lineage{}, err
+		}
+		stray, failed := r.stray(ctx, l.Newest(), number)
+		switch {
+		case failed != nil:
+			return Lineage{}, failed
+		case stray != nil:
+			l.Strays = append(l.Strays, stray)
+		case errors.Is(err, store.ErrNotFound):
+			nameless = number // something of it is left
+		case err != nil:
+			return Lineage{}, err
+		default:
+			l.Generations = append(l.Generations, generation)
+		}
+	}
+	for l.Next = l.Newest().Number + 1; taken[l.Next]; {
+		l.Next++
+	}
+	return l, cmp.Or(r.checkNames(ctx, l.Generations, nameless), r.checkListing(ctx, l.Newest().Number+1, taken))
+}
+
+// stray returns an error that names a generation to which the newest of the history does not lead; nil if it may follow. Where the end of the
+// newest one cannot be verified, any may.
+func (r *Reader) stray(ctx context.Context, newest Generation, number int) (stray, err error) {
+	if newest.Number == 0 {
+		return nil, nil
+	}
+	ended, err := r.ended(ctx, newest)
+	if err != nil || ended != 0 && number >= ended {
+		return nil, err
+	}
+	stray = fmt.Errorf("%s in %s is ignored: generation %d has not ended", GenerationPrefix(number), r.store, newest.Number)
+	head, err := r.Head(ctx, number)
+	switch {
+	case err == nil && !head.Empty():
+		return nil, r.named(GenerationPrefix(number), fmt.Errorf("%w: it has backups, although nothing in the store ends generation %d: restore the object "+
+			"that does from an earlier version of the bucket, or delete this generation if none of your clusters has created it", format.ErrDamaged, newest.Number))
+	case err == nil || NotVerified(err):
+		return stray, nil
+	}
+	return nil, err
+}
+
+// ended returns the number from which on a generation may follow another one; 0 if none may yet.
+func (r *Reader) ended(ctx context.Context, generation Generation) (successor int, err error) {
+	if known, is := r.successors.Load(generation.Number); is && known.(endOf).generation == generation.id() {
+		return known.(endOf).successor, nil
+	}
+	head, err := r.Head(ctx, generation.Number)
+	switch {
+	case err == nil && head.Ending() != nil:
+		r.successors.Store(generation.Number, endOf{generation.id(), head.Ending().Successor})
+		return head.Ending().Successor, nil
+	case NotVerified(err), err == nil && (head.Empty() || head.Damaged != nil):
+		return generation.Number + 1, nil // it may have
+	}
+	return 0, err
+}
+
+// endOf remembers the end of a generation, which is final.
+type endOf struct {
+	generation string
+	successor  int
+}
+
+// id tells a generation from another one of its number in a store that was emptied meanwhile.
+func (g Generation) id() string { return g.Cluster + " " + g.Session + " " + g.Created.String() }
 
 // errFirstNameless is the ErrNameless of a store that has a cluster.json, which says whose the first generation is.
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
 
-// checkNames is an ErrNameless if the last generation of which there is something is that one, and has backups. Of an older one something
-// may be left when it was let go.
+// checkNames returns an ErrNameless if the newest generation of which there is something is that one, and has backups. Of an older one
+// something may be left after it was deleted.
 func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
 	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
@@ -205,14 +294,13 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 // errUnlisted says that something is there which a listing lacks.
 var errUnlisted = errors.New("which is there")
 
-// checkListing is an errUnlisted, and a store.ErrUnavailable, if the generation after the last one is there all the same: nothing is begun
-// on the strength of such a listing.
-func (r *Reader) checkListing(ctx context.Context, all []Generation) error {
-	next := 1
-	if len(all) > 0 {
-		next = all[len(all)-1].Number + 1
+// checkListing returns an errUnlisted, and a store.ErrUnavailable, if the next generation is there although no listing has it: nothing is
+// created on the strength of such a listing.
+func (r *Reader) checkListing(ctx context.Context, next int, listed map[int]bool) error {
+	if listed[next] {
+		return nil
 	}
-	_, err := r.generation(ctx, next)
+	_, err := r.Generation(ctx, next)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil
@@ -254,7 +342,8 @@ func (r *Reader) Remains(ctx context.Context) (string, error) {
 	return GenerationPrefix(number), nil
 }
 
-func (r *Reader) generation(ctx context.Context, number int) (Generation, error) {
+// Generation reads the statement of a generation; store.ErrNotFound reports that there is none.
+func (r *Reader) Generation(ctx context.Context, number int) (Generation, error) {
 	var generation Generation
 	name := generationName(number)
 	line, err := r.statement(ctx, name, generationKind, &generation)

@@ -2,6 +2,7 @@ package archive_test
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -58,7 +60,7 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() { // when behind the first there was none
-		require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
+		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
 	}})
 	all, err := w.Generations(w.ctx)
 	require.NoError(t, err)
@@ -77,7 +79,7 @@ func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"
 	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: At(50)}
-	require.NoError(t, w.BeginGeneration(w.ctx, second))
+	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, second))
 	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
 
 	for id, number := range map[string]int{cluster: 1, renewed: 2} {
@@ -122,6 +124,7 @@ func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
 	assert.ErrorContains(t, err, "reservation/0000000000000002000 in memory://test/")
 
 	generation, _ := w.store.Content("gen/000001/generation.json")
+	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster}))
 	w.store.SetContent("gen/000002/generation.json", generation)
 	_, err = w.Generations(w.ctx)
 	assert.ErrorIs(t, err, format.ErrDamaged)
@@ -152,7 +155,7 @@ func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
 func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed, stranger = "7e27652122e8b2ae", "beef"
-	require.NoError(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
+	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
 	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
 	before := w.names("")
 	_, err := w.Found(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon}, 1)
@@ -200,7 +203,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "another"}
-	require.NoError(t, w.BeginGeneration(t.Context(), second))
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, second))
 	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/generation.json"))
 	generations, err := w.Generations(t.Context())
 	require.NoError(t, err, "the first one was let go")
@@ -218,6 +221,53 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	generations, err = w.Generations(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, generations, 2)
+}
+
+// Anybody who may write to a store can create a generation.json. The end of the generation before decides.
+func TestAGenerationCountsOnceTheOneBeforeHasEnded(t *testing.T) {
+	w := begin(t, &format.Keys{}, 12)
+	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
+	for name, lay := range map[string]func(number int){
+		"a statement":      func(n int) { g := statement; g.Number = n; require.NoError(t, w.BeginGeneration(t.Context(), g)) },
+		"one byte":         func(n int) { w.store.SetContent(fmt.Sprintf("gen/%06d/generation.json", n), []byte("x")) },
+		"names of backups": func(n int) { w.store.SetContent(fmt.Sprintf("gen/%06d/full/x", n), []byte("x")) },
+	} {
+		for _, number := range []int{2, 777} {
+			lay(number)
+			w.restart()
+			lineage, err := w.Lineage(t.Context())
+			require.NoError(t, err, name)
+			require.Len(t, lineage.Generations, 1, name)
+			require.Len(t, lineage.Strays, 1, name)
+			assert.ErrorContains(t, lineage.Strays[0], fmt.Sprintf("gen/%06d/ in memory://test/ is ignored: generation 1 has not ended", number))
+			assert.Equal(t, map[int]int{2: 3, 777: 2}[number], lineage.Next, "a number that is free")
+			assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
+			for _, object := range w.names(fmt.Sprintf("gen/%06d/", number)) {
+				require.NoError(t, w.store.Delete(t.Context(), object))
+			}
+		}
+	}
+	require.NoError(t, w.BeginGeneration(t.Context(), statement))
+	ending := format.Ending{Successor: 2, Nonce: "a", At: Noon}
+	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending))
+	all, err := w.Generations(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, all, 2)
+	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/segment/0000000000000000013.000000"))
+	all, err = w.Generations(t.Context())
+	require.NoError(t, err, "a process that has seen the end remembers it")
+	assert.Len(t, all, 2)
+}
+
+// The end of generation 1 is missing, and generation 2 has backups: to take either for the newest could lose what the other has.
+func TestAGenerationWithBackupsThatNothingLeadsToIsDamage(t *testing.T) {
+	w := begin(t, &format.Keys{}, 12)
+	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))
+	w.put(archive.Full{Generation: 2, Revision: 20, Chain: format.Seed(cluster, 2, 20)})
+	_, err := w.Generations(t.Context())
+	require.ErrorIs(t, err, format.ErrDamaged)
+	assert.ErrorContains(t, err, "gen/000002/ in memory://test/")
+	assert.ErrorContains(t, err, "nothing in the store ends generation 1")
 }
 
 // A new cluster would be begun beside all that there is.
@@ -240,7 +290,7 @@ func TestAGenerationThatContradictsItselfIsDamaged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t, &format.Keys{})
 			g.Number, g.Cluster = 2, cluster
-			require.NoError(t, w.BeginGeneration(t.Context(), g))
+			require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, g))
 			_, err := w.Generations(t.Context())
 			require.ErrorIs(t, err, format.ErrDamaged)
 			require.ErrorContains(t, err, "gen/000002/generation.json")
@@ -289,7 +339,7 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 	assert.EqualValues(t, 20, told())
 	require.NoError(t, w.Reserve(t.Context(), archive.Reservation{Cluster: "next", Generation: 2, Revision: 7 * archive.Margin, Created: Noon}))
 	assert.EqualValues(t, 20, told(), "a restore that was not granted has reserved something, too")
-	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "next", Parent: 1, ParentRevision: 20, Created: Noon}))
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, archive.Generation{Number: 2, Cluster: "next", Parent: 1, ParentRevision: 20, Created: Noon}))
 	assert.EqualValues(t, 6*archive.Margin, told())
 }
 

@@ -21,9 +21,9 @@ type Head struct {
 	Full     *Full            // the newest one; nil if there is none
 	Segment  *format.Manifest // the newest one behind that full; nil if there is none
 	Newer    error            // why a full that is newer than Full does not count; nil if there is none
-	Damaged  error            // why what lies behind it does not count: nobody goes on from here then; nil if nothing does
+	Damaged  error            // why the object at Position does not count: no chain continues there then; nil if there is none
 	Unlinked *Link            // where the object goes that makes the full count; nil if it counts, as it does where something is behind it
-	PastEnd  format.Position  // past all that does not count: where a new chain leaves it alone; zero if everything counts
+	PastEnd  format.Position  // behind the object that is damaged, where a new chain leaves it alone; zero if none is
 }
 
 // Empty tells whether there is nothing to go on from: a full must come first.
@@ -52,8 +52,8 @@ func (h Head) Outdates(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds where a generation ends. It lists what is newer than the newest full, and reads a handful of manifests. Where the last of
-// them cannot be believed, Damaged says why; where no full can, that is the error, and only PastEnd is set.
+// Head finds where a generation ends. It lists what is newer than the newest full snapshot, and reads a handful of manifests. If what lies at the
+// end cannot be verified, Damaged says why; if no full snapshot can, that is the error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return listed(func() (Head, error) {
 		fulls, _, err := r.listFulls(ctx, generation)
@@ -80,22 +80,12 @@ func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (
 		return r.unopened(ctx, generation)
 	}
 	full, newer, err := r.newestFull(ctx, fulls)
-	if NotVerified(err) {
-		all := Head{PastEnd: format.After(fulls[len(fulls)-1].Revision)}
-		x, failed := r.indexed(ctx, generation)
-		if failed != nil {
-			return Head{}, errors.Join(err, failed)
-		}
-		for _, object := range x.all() {
-			all.overlook(object, nil)
-		}
-		return Head{PastEnd: all.PastEnd}, err
-	}
 	if err != nil {
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	if err := r.lastBelieved(ctx, &head, fulls); err != nil {
+	x, err := r.lastBelieved(ctx, &head, fulls)
+	if err != nil {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
@@ -108,17 +98,12 @@ func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (
 			return head, nil
 		}
 	}
-	further, err := r.Advance(ctx, head)
-	if NotVerified(err) {
-		head.overlook(Object{Level: Segment, Start: head.Position}, err)
-		return head, nil
-	}
-	return further, err
+	return r.climb(ctx, head, x)
 }
 
-// lastBelieved moves a head that is a full to the end of the newest object behind it that can be believed. Where there is none, a segment
-// of the chain before a full that begins another one may go on across it.
-func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull) error {
+// lastBelieved moves a head that is a full snapshot to the end of a late object that can be verified, and returns the objects behind the full
+// snapshot. Where there is none, a segment of the chain before may continue across a full snapshot that begins another chain.
+func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull) (*index, error) {
 	full, from := *head.Full, format.Position{} // where what reaches beyond the full begins at the earliest
 	for _, older := range fulls {
 		if older.Revision < full.Revision && full.Time.Sub(older.Time) >= longest {
@@ -127,68 +112,117 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull)
 	}
 	x, err := r.list(ctx, full.Generation, full.Next, from)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for {
-		newest, found := x.newest(full.Next)
-		if !found {
-			break
-		}
-		last, err := r.lastManifest(ctx, newest)
-		if err == nil && last.Cluster != full.Cluster {
-			err = r.anothers(newest.Name(), last.Cluster, full.Cluster)
-		}
+	candidates := x.reaching(full.Next)
+	for i, step := len(candidates)-1, 1; i >= 0; i, step = i-step, 2*step {
+		last, err := r.verified(ctx, candidates[i], full.Cluster)
 		if err == nil {
 			head.arrive(last)
+			return x, nil
 		}
 		if !NotVerified(err) {
-			return err
-		}
-		x = x.without(func(o Object) bool { return o.Name() == newest.Name() })
-		if _, first := r.firstManifest(ctx, newest); newest.Level == Segment || !NotVerified(first) {
-			head.overlook(newest, err) // else it has nothing of a merged object but the name
+			return nil, err
 		}
 	}
 	if !full.BeginsChain() {
-		return nil
+		return x, nil
 	}
 	segments, err := r.Objects(ctx, full.Generation, Segment, from)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	before := newIndex(segments, nil, nil).before(full.Next)
 	if passed, err := r.passed(ctx, full, before); err != nil || !passed {
-		return err
+		return x, err
 	}
 	crossing, _ := before.lastBefore(full.Next)
 	last, err := r.firstManifest(ctx, crossing)
 	if err == nil {
 		head.arrive(last)
 	}
-	return err
+	return x, err
 }
 
-// overlook notes an object that does not count. Where its last segment ends is unknown, unless its name tells.
-func (h *Head) overlook(object Object, why error) {
-	reach := object.Next
-	if object.Level == Segment {
-		reach = format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
+// verified returns the manifest of an object's last segment if it is a cluster's.
+func (r *Reader) verified(ctx context.Context, object Object, cluster string) (format.Manifest, error) {
+	last, err := r.lastManifest(ctx, object)
+	if err == nil && last.Cluster != cluster {
+		err = r.anothers(object.Name(), last.Cluster, cluster)
 	}
-	if h.Damaged == nil {
-		h.Damaged = why
-	}
-	if reach.Compare(h.PastEnd) > 0 {
-		h.PastEnd = reach
+	return last, err
+}
+
+// climb moves a head from object to object to the end of the sequence. Only what begins there can follow: what lies farther on is not of this
+// history, whatever it is called. Of a merged object that cannot be verified at all there is nothing but the name.
+func (r *Reader) climb(ctx context.Context, head Head, x *index) (Head, error) {
+	for {
+		object, listed := x.at(head.Position)
+		if !listed {
+			object = Object{Level: Segment, Generation: head.Generation, Start: head.Position}
+		}
+		last, err := r.following(ctx, head, object)
+		switch {
+		case err == nil:
+			head.arrive(last)
+		case !listed && errors.Is(err, store.ErrNotFound):
+			return head, nil
+		case !NotVerified(err):
+			return Head{}, err
+		case object.Level != Segment && r.onlyNamed(ctx, object):
+			x = x.without(func(o Object) bool { return o.Name() == object.Name() })
+		default:
+			// Where the object ends is unknown, as its name proves nothing.
+			head.Damaged, head.PastEnd = err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
+			return head, nil
+		}
 	}
 }
 
-// arrive moves the head to the end of a segment. What does not count is no matter if that reaches as far.
-func (h *Head) arrive(last format.Manifest) {
-	h.Start, h.Segment = last.Start(), &last
-	if h.PastEnd.Compare(h.Position) <= 0 {
-		h.Damaged, h.PastEnd = nil, format.Position{}
+// following returns the last manifest of an object that begins where a head ends.
+func (r *Reader) following(ctx context.Context, head Head, object Object) (format.Manifest, error) {
+	last, err := r.verified(ctx, object, head.Cluster)
+	if err == nil && object.Level == Segment && last.Before != head.Before {
+		err = r.apart(object, last)
 	}
+	return last, err
 }
+
+// onlyNamed reports whether nothing in a merged object can be verified.
+func (r *Reader) onlyNamed(ctx context.Context, object Object) bool {
+	_, err := r.firstManifest(ctx, object)
+	return NotVerified(err)
+}
+
+// PastAll returns the first position behind everything in a generation that can be of a history that ends with a revision, by its name. It is for
+// a writer of that history, where Head finds no full snapshot that can be verified.
+func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
+	fulls, _, err := r.listFulls(ctx, generation)
+	if err != nil {
+		return past, err
+	}
+	x, err := r.indexed(ctx, generation)
+	if err != nil {
+		return past, err
+	}
+	past = Origin
+	within := func(end format.Position) {
+		if end.Revision <= revision+1 && end.Compare(past) > 0 {
+			past = end
+		}
+	}
+	for _, full := range fulls {
+		within(format.After(full.Revision))
+	}
+	for _, object := range x.all() {
+		within(format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1})
+		within(object.Next)
+	}
+	return past, nil
+}
+
+// arrive moves the head to the end of a segment.
+func (h *Head) arrive(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
 
 // Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
 // none, and is right as long as nothing was merged that it doesn't know: ask for Head once in a [Grace].

@@ -212,10 +212,13 @@ func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
 	assert.NoError(t, head.Damaged, "segments go on all the same")
 
 	defer w.damage(archive.ManifestName(1, head.Full.Name()), 1000)()
-	head, err := w.Head(w.ctx, 1)
+	_, err := w.Head(w.ctx, 1)
 	assert.ErrorIs(t, err, format.ErrDamaged, "it is not taken for a store that has nothing")
 	assert.ErrorContains(t, err, archive.ManifestName(1, newest.Name()))
-	assert.Equal(t, format.Position{Revision: 13, Part: 1}, head.PastEnd, "behind the last segment, wherever that ends")
+	w.store.SetContent("gen/000001/segment/0000009000000000000.000000", []byte("x"))
+	past, err := w.PastAll(w.ctx, 1, 14)
+	require.NoError(t, err)
+	assert.Equal(t, format.Position{Revision: 13, Part: 1}, past, "after the last segment that can be of this history, wherever that ends")
 }
 
 func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
@@ -253,14 +256,45 @@ func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *te
 
 func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
-	for _, position := range []format.Position{w.next.Position, format.After(500)} {
+	lay := func(position format.Position) func() {
 		stranger := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
 		object := Build(t, w.Keys(), stranger, Rows(position.Revision, position.Revision+1))
 		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
-		head := w.head()
-		assert.Equal(t, w.next, head.Start)
-		assert.ErrorIs(t, head.Damaged, archive.ErrForeign)
-		assert.ErrorContains(t, head.Damaged, "of cluster beef instead of "+cluster)
-		require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, position)))
+		return func() { require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, position))) }
 	}
+	remove := lay(w.next.Position)
+	head := w.head()
+	assert.Equal(t, w.next, head.Start)
+	assert.ErrorIs(t, head.Damaged, archive.ErrForeign)
+	assert.ErrorContains(t, head.Damaged, "of cluster beef instead of "+cluster)
+	assert.Equal(t, format.Position{Revision: 13, Part: 1}, head.PastEnd)
+	remove()
+
+	lay(format.After(500))
+	head = w.head()
+	assert.Equal(t, w.next, head.Start)
+	assert.NoError(t, head.Damaged, "what lies farther on than the next position is not of this history")
+}
+
+// Anybody who may put objects chooses their names.
+func TestNamesFarAheadDoNotMoveTheHead(t *testing.T) {
+	w := begin(t, &format.Keys{}, 12, 14, 16)
+	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
+	require.NoError(t, err)
+	for position := format.After(16); position.Revision < 500; position.Revision++ {
+		if position != w.next.Position {
+			w.store.SetContent(archive.SegmentName(1, position), []byte("x"))
+		}
+	}
+	w.store.SetContent("gen/000001/segment/0000009000000000000.000000", []byte("x"))
+	w.store.SetContent("gen/000001/minute/0000000000000000011.000000_0000009000000000000.000000", []byte("x"))
+	before := len(w.store.Calls())
+	head := w.head()
+	assert.Equal(t, w.next, head.Start)
+	assert.NoError(t, head.Damaged)
+	assert.Less(t, len(w.store.Calls())-before, 40, "whatever their number")
+
+	w.segment(18)
+	assert.Equal(t, w.next, w.head().Start)
+	assert.Equal(t, revisions(11, 18), w.restore(archive.Target{}).revisions)
 }

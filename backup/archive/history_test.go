@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	. "etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
@@ -293,7 +294,7 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 // restoredTo begins a generation that goes on from a revision of the first one.
 func (w *world) restoredTo(number int, revision int64) {
 	w.t.Helper()
-	require.NoError(w.t, w.BeginGeneration(w.ctx, archive.Generation{
+	require.NoError(w.t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{
 		Number: number, Cluster: "restored" + string(rune('0'+number)), Parent: 1, ParentRevision: revision, Created: At(25),
 	}))
 }

@@ -142,7 +142,7 @@ func (w *Writer) oneChain(ctx context.Context, merged Object, sources []Object) 
 // concatenate writes the segments of sources, which must be those of merged, and of the generation's cluster: what another one has left
 // there would seem to hold what comes in its place later.
 func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
-	generation, err := w.reader.generation(ctx, merged.Generation)
+	generation, err := w.reader.Generation(ctx, merged.Generation)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func unmergeable(err error) error {
 // its name says that it begins to where it says that it ends, and their bodies are what they state. What is not so is an error for
 // which NotVerified holds, or ErrHole.
 func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
-	generation, err := r.generation(ctx, object.Generation)
+	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
 		return nil, err
 	}

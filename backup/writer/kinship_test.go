@@ -298,7 +298,7 @@ func (s *stand) founded(store *memory.Store, cluster string) archive.Generation 
 func (s *stand) restored() {
 	s.Helper()
 	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
-	require.NoError(s, s.backups().BeginGeneration(s.Context(), next))
+	require.NoError(s, archivetest.BeginGeneration(s.Context(), s.backups(), next))
 }
 
 func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {

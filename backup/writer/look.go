@@ -296,22 +296,23 @@ func (w *Writer) abandonEnd(is payload) {
 	w.openChain("damaged: " + is.err.Error())
 }
 
-// findSuccessor asks once in a while whether the next generation was begun: a member that does not write learns it by nothing else.
+// findSuccessor checks once in a while whether the generation has ended at its next position: a member that writes nothing meets the end nowhere
+// else. A generation.json that follows proves nothing.
 func (w *Writer) findSuccessor(ctx context.Context) {
-	if w.remote.generation.Number == 0 || time.Since(w.remote.heard) < w.pace.successor {
+	number, next := w.remote.generation.Number, w.remote.stored
+	if link := w.remote.link; link != nil {
+		next = link.Position
+	}
+	if number == 0 || next.IsZero() || time.Since(w.remote.heard) < w.pace.successor {
 		return
 	}
 	w.remote.heard = time.Now()
-	number := w.remote.generation.Number
 	w.job(ctx, successorPatience, func(patient context.Context) func() {
-		next, err := w.options.Archive.Successor(patient, number)
-		switch {
-		case archive.NotVerified(err):
-			return func() { w.remote.vetted = time.Time{} } // the next upload is the first to need it
-		case err != nil:
-			return func() {} // there is none, or the store is away, which is told by those who need it
+		there, err := w.options.Archive.Manifest(patient, number, next)
+		if err != nil || there.Ends == nil || there.Cluster != w.identity.Cluster {
+			return func() {} // nothing is there, or what the next upload meets
 		}
-		return func() { w.take(ctx, succeeded, payload{err: w.successor(next.Number)}) }
+		return func() { w.take(ctx, succeeded, payload{err: w.successor(there.Ends.Successor)}) }
 	})
 }
 
@@ -378,16 +379,18 @@ func (f found) find(ctx context.Context) (_ found, err error) {
 		return f, err
 	}
 	f.head, err = f.findHead(ctx)
+	if archive.NotVerified(err) { // no full snapshot can be verified
+		past, failed := f.Archive.PastAll(ctx, f.generation.Number, f.Etcd.Revision())
+		if failed != nil {
+			return f, failed
+		}
+		f.head.PastEnd = past
+	}
 	if !f.head.Empty() && f.head.Cluster != f.generation.Cluster {
 		err, f.head = fmt.Errorf("%s is %w: it has backups of cluster %s, and this is %s", f.Archive, archive.ErrForeign, f.head.Cluster, f.generation.Cluster), archive.Head{}
 	}
 	if err == nil {
 		err = f.head.Damaged
-	}
-	if archive.NotVerified(err) { // what ends the generation may be signed by others: the next one tells, which comes after the end
-		if failed := f.ours(ctx); failed != nil {
-			err, f.head = failed, archive.Head{}
-		}
 	}
 	if err == nil {
 		err = f.believe(ctx)
@@ -439,27 +442,25 @@ func (f *found) begun(ctx context.Context) (is archive.Generation, err error) {
 	case f.own.Cluster != there.Cluster:
 		return is, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.Archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
 	}
-	if f.begins {
-		_, err = f.Archive.Found(ctx, f.manifest(there.Cluster, there.Owner), f.own.Generation)
+	is, err = f.Archive.Generation(ctx, f.own.Generation)
+	if errors.Is(err, store.ErrNotFound) && f.begins {
+		if _, err = f.Archive.Found(ctx, f.manifest(there.Cluster, there.Owner), f.own.Generation); err == nil {
+			is, err = f.Archive.Generation(ctx, f.own.Generation)
+		}
 	}
-	var all []archive.Generation
-	if err == nil {
-		all, err = f.Archive.Generations(ctx)
+	if !errors.Is(err, store.ErrNotFound) {
+		return is, err
 	}
-	at := slices.IndexFunc(all, func(g archive.Generation) bool { return g.Number == f.own.Generation })
-	switch {
+	switch lineage, err := f.Archive.Lineage(ctx); {
 	case err != nil:
 		return is, err
-	case len(all) == 0:
+	case len(lineage.Generations) == 0:
 		return is, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, there.Cluster)
-	case at >= 0:
-		return all[at], nil
-	case all[len(all)-1].Number > f.own.Generation:
-		f.newest = all[len(all)-1].Number
+	case lineage.Newest().Number > f.own.Generation:
+		f.newest = lineage.Newest().Number
 		return is, ErrSucceeded
-	default:
-		return is, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.Archive, f.own.Generation)
 	}
+	return is, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.Archive, f.own.Generation)
 }
 
 // found founds the store. The volume is told first: whatever happens in between, the next start founds it with the same id.
@@ -485,21 +486,12 @@ func (f *found) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: f.Etcd.Identity().ClusterID, Created: f.Now()}
 }
 
-// ours makes sure that the generation is there, this cluster's, and the newest, and that this process may add to it.
+// ours makes sure that the generation is there and this cluster's, and that this process may add to it.
 func (f *found) ours(ctx context.Context) error {
 	if err := f.Archive.Still(ctx, f.generation); err != nil {
 		return err
 	}
-	generations, err := f.Archive.Generations(ctx)
-	if err != nil || len(generations) == 0 {
-		return err
-	}
-	newest := generations[len(generations)-1]
-	if newest.Number > f.generation.Number {
-		f.newest = newest.Number
-		return ErrSucceeded
-	}
-	return f.Archive.MayAdd(newest)
+	return f.Archive.MayAdd(f.generation)
 }
 
 // believe makes sure that nothing is missing that is known to be there: stores may list late, or lose a page. No chain begins anew, or

@@ -133,15 +133,53 @@ func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 	}
 }
 
-// The data of a member may be older than what is damaged: then there is nothing to begin with.
-func TestAMemberThatIsBehindWhatIsDamagedBeginsNothing(t *testing.T) {
+// Anybody who may write to the store can create an object of any name. None of these is of this history.
+func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
+	forged := map[string]string{
+		"gen/000001/segment/0000009000000000000.000000":                            "x",
+		"gen/000001/minute/0000000000000000002.000000_0000009000000000000.000000": "x",
+		"gen/000002/generation.json":                                               "x",
+		"gen/000777/generation.json":                                               "x",
+		"gen/000777/full/0000000000000000009-20301122T120010Z/manifest.json":       "x",
+	}
+	s := begun(t)
+	for i := range int64(300) {
+		forged[archive.SegmentName(1, format.After(s.etcd.Revision()+10+i))] = "x"
+	}
+	for name, content := range forged {
+		s.store.SetContent(name, []byte(content))
+	}
+	for _, restarted := range []bool{false, true} {
+		if restarted {
+			s.end()
+			s.run(func(w *Writer) { w.pace.successor = 10 * time.Millisecond })
+		}
+		for i := range 3 {
+			s.putAndFlush("a", fmt.Sprint(i))
+		}
+		assert.Nil(t, s.Facts().Trouble)
+		assert.Nil(t, s.Facts().Broken)
+	}
+	s.requireThere(s.contents())
+}
+
+// A restore creates the next generation only after it has ended the one before.
+func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *testing.T) {
 	s := begun(t)
 	s.end()
-	s.store.SetContent(archive.SegmentName(1, format.After(s.etcd.Revision()+100)), []byte("damaged"))
-	before := s.names()
+	s.run(func(w *Writer) { w.pace.successor, w.pace.vet = 10*time.Millisecond, 10*time.Millisecond })
+	require.NoError(t, s.backups().BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 2, Created: time.Now()}))
+	for i := range 5 {
+		s.putAndFlush("a", fmt.Sprint(i))
+	}
+	assert.Equal(t, Writing, s.Facts().Role)
+	s.requireNotSuperseded()
+	s.end()
 	s.run()
-	s.requireTrouble("cannot go on from what the store has")
-	assert.Equal(t, before, s.names())
+	s.putAndFlush("a", "after a restart")
+	s.requireNotSuperseded()
+	s.succeed()
+	s.awaitSuperseded(ErrSucceeded, "generation 2")
 }
 
 // empty deletes all that the store has.

@@ -91,8 +91,9 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 	}
 	head, err := kept.Head(ctx, newest)
 	switch {
-	case errors.Is(err, format.ErrDamaged) && !head.PastEnd.IsZero():
-		head.Position = head.PastEnd
+	case errors.Is(err, format.ErrDamaged):
+		reported, err := kept.Reported(ctx)
+		return archive.Above(reserved.Revision, max(reported, path.Revision)), err
 	case err != nil && !errors.Is(err, format.ErrUntrusted): // nobody's words, not even in names
 		return 0, err
 	}

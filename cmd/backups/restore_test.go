@@ -144,7 +144,7 @@ func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
 	} {
 		settings, plan := l.keepWith(t, trusted.Load(t)), planned(t)
 		kept := settings.Archive()
-		require.NoError(t, kept.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.last, Created: noon.Add(time.Hour)}))
+		require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.last, Created: noon.Add(time.Hour)}))
 		full := l.secondGeneration(t, kept, noon.Add(time.Hour))
 		spoil(settings, archive.ManifestName(2, full.Name()))
 		restored, err := Restore(t.Context(), settings, archive.Target{Revision: l.last}, plan, NewMeter(nil))

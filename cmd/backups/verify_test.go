@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store/memory"
@@ -43,7 +44,7 @@ func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
-	require.NoError(t, settings.Archive().BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), settings.Archive(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
 	_, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept, "the newest generation has none")
 	of := func(generation int) Choice { return Choice{Full: true, Target: archive.Target{Generation: generation}} }

@@ -126,7 +126,7 @@ func (w *world) restore() {
 	w.generation = archive.Generation{
 		Number: number, Cluster: "c" + string(rune('0'+number)), Parent: w.generation.Number, ParentRevision: w.head.Position.Revision - 1, Created: w.now(),
 	}
-	require.NoError(w.t, w.archive.BeginGeneration(context.Background(), w.generation))
+	require.NoError(w.t, archivetest.BeginGeneration(context.Background(), w.archive, w.generation))
 	w.fulls = nil
 	w.full(true)
 }
