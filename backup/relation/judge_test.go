@@ -1,0 +1,213 @@
+package relation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+)
+
+var update = flag.Bool("update", false, "write testdata/judge.golden")
+
+const golden = "testdata/judge.golden"
+
+// allCases yields every case that data and a store can be in.
+func allCases(yield func(Case) bool) {
+	for i := range len(states) * len(names) * len(places) * len(rows) * 16 {
+		pick := func(n int) int { at := i % n; i /= n; return at }
+		c := Case{
+			Adopts: pick(2) == 1, Resumes: pick(2) == 1, Lacks: pick(2) == 1, Owned: pick(2) == 0,
+			Rows: rows[pick(len(rows))], Place: places[pick(len(places))], Names: names[pick(len(names))], State: states[pick(len(states))],
+		}
+		if c.possible() && !yield(c) {
+			return
+		}
+	}
+}
+
+// possible reports whether caseOf can return the case.
+func (c Case) possible() bool {
+	unnamedStore := c.Place == Void || c.Place == Objects
+	switch {
+	case unnamedStore && (c.Names == This || c.Lacks || c.Adopts):
+		return false
+	case c.Names != This && (c.Place == Ended || c.Place == NotListed):
+		return false
+	case c.Lacks && (c.Place == Manifest || c.Place == Reserved), c.Place == Ended && !c.Lacks:
+		return false
+	case c.Resumes && (!c.Owned || c.Lacks && c.Place != Ended):
+		return false
+	case c.Rows != NotCompared && (c.State != Valid || c.Names != This || c.Place != Newest || c.Resumes):
+		return false
+	}
+	return true
+}
+
+func (c Case) String() string {
+	parts := []string{string(c.State), "names " + string(c.Names), "store has " + string(c.Place)}
+	for name, holds := range map[string]bool{"another owner's": !c.Owned, "lacks revisions": c.Lacks, "resumes": c.Resumes, "adopts": c.Adopts} {
+		if holds {
+			parts = append(parts, name)
+		}
+	}
+	if c.Rows != NotCompared {
+		parts = append(parts, "rows "+string(c.Rows))
+	}
+	slices.Sort(parts[3:])
+	return strings.Join(parts, ", ")
+}
+
+func table(rules []rule) string {
+	var out strings.Builder
+	for c := range allCases {
+		fmt.Fprintf(&out, "%-14s %s\n", decideBy(rules, c), c)
+	}
+	return out.String()
+}
+
+func TestEveryCaseHasTheRelationOfTheGoldenFile(t *testing.T) {
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(table(Rules)), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	assert.Equal(t, string(want), table(Rules))
+	for _, r := range Relations {
+		assert.Contains(t, string(want), string(r)+" ", "no case is in this relation")
+	}
+}
+
+// A rule that can be removed or swapped without a trace says nothing.
+func TestEveryRuleMatters(t *testing.T) {
+	want := table(Rules)
+	for i := range Rules {
+		assert.False(t, want == table(slices.Delete(slices.Clone(Rules), i, i+1)), "rule %d changes nothing", i)
+		for _, other := range Relations {
+			if other != Rules[i].relation {
+				changed := slices.Clone(Rules)
+				changed[i].relation = other
+				assert.False(t, want == table(changed), "rule %d with %s", i, other)
+			}
+		}
+		kind := reflect.TypeFor[rule]()
+		for field := range kind.NumField() - 1 {
+			changed := slices.Clone(Rules)
+			unset(&changed[i], field)
+			if !reflect.DeepEqual(changed[i], Rules[i]) {
+				assert.NotEqual(t, want, table(changed), "rule %d without %s", i, kind.Field(field).Name)
+			}
+		}
+	}
+}
+
+var (
+	clusterA = archive.Cluster{Cluster: "a", Owner: "ns/etcd", Etcd: "1"}
+	data     = Data{State: Valid, Identity: archive.Identity{Cluster: "a", Generation: 2}, Etcd: "1", Owner: "ns/etcd", Revision: 20}
+)
+
+func generations(numbers ...int) (all []archive.Generation) {
+	for _, n := range numbers {
+		all = append(all, archive.Generation{Number: n, Cluster: "a", Owner: "ns/etcd", Etcd: "1", Parent: n - 1})
+	}
+	return all
+}
+
+// head ends with a revision.
+func head(revision int64) archive.Head {
+	return archive.Head{Start: format.Start{Position: format.After(revision)}, Full: &archive.Full{}}
+}
+
+func TestWhatDataAndStoreSayMakesTheCase(t *testing.T) {
+	kept := Store{Cluster: clusterA, Generations: generations(1, 2), Head: head(20)}
+	for name, c := range map[string]struct {
+		change   func(*Data, *Store)
+		relation Relation
+		identity archive.Identity
+	}{
+		"the same":              {func(*Data, *Store) {}, Same, data.Identity},
+		"fewer revisions":       {func(d *Data, _ *Store) { d.Revision = 19 }, Behind, data.Identity},
+		"other rows":            {func(d *Data, _ *Store) { d.Rows = Different }, Copied, data.Identity},
+		"a later generation":    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, Succeeded, data.Identity},
+		"only an earlier one":   {func(_ *Data, s *Store) { s.Generations = generations(1) }, Unnumbered, data.Identity},
+		"another store":         {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, OtherCluster, data.Identity},
+		"no name":               {func(d *Data, _ *Store) { d.Identity = archive.Identity{} }, Unclaimed, archive.Identity{}},
+		"no name, the peers do": {func(d *Data, _ *Store) { d.Identity, d.Peers = archive.Identity{}, data.Identity }, Same, data.Identity},
+		"no name, but created it": {func(d *Data, s *Store) { d.Identity, s.Head = archive.Identity{}, archive.Head{} }, Same,
+			archive.Identity{Cluster: "a", Generation: 2}},
+		"created it, and it has ended": {func(d *Data, s *Store) {
+			d.Identity, s.Head = archive.Identity{}, archive.Head{Segment: &format.Manifest{Ends: &format.Ending{Successor: 3}}}
+		}, Unclaimed, archive.Identity{}},
+		"an adoption that was cut off": {func(_ *Data, s *Store) {
+			s.Generations, s.Head = generations(2, 3), archive.Head{}
+			s.Generations[1].Parent = 0
+		}, Same, archive.Identity{Cluster: "a", Generation: 3}},
+		"an empty volume":                  {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: data.Owner} }, Ours, archive.Identity{}},
+		"an empty volume of another owner": {func(d *Data, _ *Store) { *d = Data{State: NoData, Owner: "ns/other"} }, OtherOwner, archive.Identity{}},
+		"an empty volume, nothing stored":  {func(d *Data, s *Store) { *d, s.Generations = Data{State: NoData, Owner: data.Owner}, nil }, Founded, archive.Identity{}},
+		"an empty volume, all of it deleted": {func(d *Data, s *Store) {
+			*d, s.Generations, s.Reserved.Revision = Data{State: NoData, Owner: data.Owner}, nil, 5
+		}, Emptied, archive.Identity{}},
+		"an empty volume, objects only": {func(d *Data, s *Store) { *d, *s = Data{State: NoData}, Store{Remains: "gen/000001/"} }, Nameless, archive.Identity{}},
+		"nothing at all":                {func(_ *Data, s *Store) { *s = Store{} }, Empty, data.Identity},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s := data, kept
+			c.change(&d, &s)
+			j := Judge(d, s, false)
+			assert.Equal(t, c.relation, j.Relation)
+			assert.Equal(t, c.identity, j.Identity)
+		})
+	}
+	assert.Equal(t, Adopted, Judge(data, Store{Cluster: archive.Cluster{Cluster: "b"}}, true).Relation)
+}
+
+func TestAnAdoptionIsDoneOnce(t *testing.T) {
+	s := Store{Cluster: clusterA, Generations: generations(1, 2)}
+	assert.False(t, s.Adopts("", "me"))
+	assert.False(t, s.Adopts("b", "me"))
+	assert.True(t, s.Adopts("a", "me"))
+	assert.True(t, s.Adopts("a/2", "me"))
+	assert.False(t, s.Adopts("a/1", "me"), "generation 1 has ended before")
+	s.Generations[1].Adopted = []string{"me"}
+	assert.False(t, s.Adopts("a", "me"))
+	assert.True(t, s.Adopts("a/2", "me"))
+}
+
+func TestEveryRelationThatRefusesHasASentenceAndAWayOut(t *testing.T) {
+	s := Store{Cluster: clusterA, Generations: generations(1, 2), Remains: "gen/000001/", Reserved: archive.Reservation{Revision: 7}}
+	for _, r := range []Relation{Nameless, Emptied, Succeeded, Unnumbered, Unclaimed, OtherCluster, OtherOwner} {
+		assert.NotEmpty(t, Judgment{Relation: r}.Sentence(data, s, "s3://bucket"), r)
+		assert.NotEmpty(t, r.WayOut(), r)
+	}
+}
+
+// unset makes a rule take any value of one part of a case.
+func unset(r *rule, part int) {
+	switch part {
+	case 0:
+		r.states = nil
+	case 1:
+		r.names = nil
+	case 2:
+		r.places = nil
+	case 3:
+		r.owned = nil
+	case 4:
+		r.lacks = nil
+	case 5:
+		r.rows = nil
+	case 6:
+		r.resumes = nil
+	case 7:
+		r.adopts = nil
+	}
+}

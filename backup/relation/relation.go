@@ -1,0 +1,179 @@
+package relation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"etcd-wrapper/backup/archive"
+)
+
+// Relation is how the data of a member relate to the contents of a store.
+type Relation string
+
+// The relations.
+const (
+	Empty        Relation = "empty"         // the store names no cluster and holds nothing
+	Nameless     Relation = "nameless"      // the store holds objects, and nothing in it names their cluster
+	Founded      Relation = "founded"       // the store names a cluster of this owner, and nothing was ever stored
+	Emptied      Relation = "emptied"       // the store names a cluster that has stored backups, and none are left
+	Ours         Relation = "ours"          // there are no data, and the store is the owner's
+	Same         Relation = "same"          // the data are of the newest generation, and have all of it
+	Behind       Relation = "behind"        // the data are of the newest generation, and lack revisions that the store has
+	Succeeded    Relation = "succeeded"     // the generation of the data has ended, and another one follows
+	Copied       Relation = "copied"        // the data and the store are of one generation, and have different rows
+	Unnumbered   Relation = "unnumbered"    // the store has no generation of the data's number, and none after it
+	Unclaimed    Relation = "unclaimed"     // the data name no cluster, and the store has one
+	OtherCluster Relation = "other cluster" // the data are of one cluster, and the store is another one's
+	OtherOwner   Relation = "other owner"   // there are no data, or they lack revisions, and the store is another owner's
+	Adopted      Relation = "adopted"       // the user has named the store's cluster for the data to continue in it
+)
+
+// Relations has all of them, in the order of their definition.
+var Relations = []Relation{
+	Empty, Nameless, Founded, Emptied, Ours, Same, Behind, Succeeded, Copied, Unnumbered, Unclaimed, OtherCluster, OtherOwner, Adopted,
+}
+
+// State is what a member has on its volume.
+type State string
+
+// The states.
+const (
+	NoData  State = "no data"
+	Damaged State = "damaged data" // etcd cannot open them
+	Valid   State = "valid data"
+)
+
+// Rows is how the newest rows of the store compare with those of the data.
+type Rows string
+
+// The results of a comparison. Only a running etcd can be compared.
+const (
+	NotCompared Rows = "not compared"
+	Equal       Rows = "equal"
+	Different   Rows = "different"
+)
+
+// Data is what is known of the data of one member.
+type Data struct {
+	State    State
+	Identity archive.Identity // the zero value if the data name no cluster
+	Peers    archive.Identity // what the other members say that run with this etcd cluster ID; the zero value if none does
+	Etcd     string           // etcd's ID of the cluster, hexadecimal; empty while etcd has stored nothing
+	Owner    string           // of this member's cluster, NAMESPACE/NAME
+	Revision int64            // the highest one that the data can reach
+	Rows     Rows             // how they compare with the end of the store; empty means NotCompared
+}
+
+// Store is what was observed of a store. Everything in it was verified.
+type Store struct {
+	Cluster     archive.Cluster      // the zero value if nothing names one
+	Generations []archive.Generation // oldest first
+	Head        archive.Head         // of the newest generation, if there is one
+	Reserved    archive.Reservation  // the zero value if there is none
+	Remains     string               // how the names of objects begin whose cluster nothing names; empty if there are none
+}
+
+// Newest returns the newest generation; the zero value if there is none.
+func (s Store) Newest() (newest archive.Generation) {
+	if len(s.Generations) > 0 {
+		newest = s.Generations[len(s.Generations)-1]
+	}
+	return newest
+}
+
+// Owner returns the owner of the store, NAMESPACE/NAME.
+func (s Store) Owner() string { return cmp.Or(s.Newest().Owner, s.Cluster.Owner) }
+
+// Etcd returns the ID that etcd has for the store's cluster, hexadecimal; empty if it is not known.
+func (s Store) Etcd() string { return cmp.Or(s.Newest().Etcd, s.Cluster.Etcd) }
+
+// Identity returns that of data which continue in the store's newest generation.
+func (s Store) Identity() archive.Identity {
+	return archive.Identity{Cluster: s.Cluster.Cluster, Generation: max(1, s.Newest().Number)}
+}
+
+// nothingStored reports whether the newest generation, if there is one, holds nothing and has not ended.
+func (s Store) nothingStored() bool {
+	return s.Newest().Number == 0 || s.Head.Empty() && s.Head.PastEnd.IsZero() && s.Head.Ending() == nil
+}
+
+// Adopts reports whether --adopt names the store's cluster in a way that was not carried out before: an owner adopts a cluster once, and
+// once more for each generation that /N names as the one to end. So the flag may stay.
+func (s Store) Adopts(flag, owner string) bool {
+	id, number, named := strings.Cut(flag, "/")
+	switch {
+	case id == "" || id != s.Cluster.Cluster:
+		return false
+	case named:
+		return s.Newest().Number > 0 && number == strconv.Itoa(s.Newest().Number)
+	default:
+		return !slices.Contains(archive.Adoptions(s.Generations), owner)
+	}
+}
+
+// Judgment is the answer to how data relate to a store.
+type Judgment struct {
+	Relation
+	Identity archive.Identity // the data's, or what they continue as although they do not name it yet
+}
+
+// Judge returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
+func Judge(data Data, store Store, adopt bool) Judgment {
+	c := caseOf(data, store, adopt)
+	j := Judgment{Relation: decide(c), Identity: data.Identity}
+	switch {
+	case data.named(store) && !data.Identity.Known():
+		j.Identity = data.Peers
+	case j.Relation == Same && c.Resumes:
+		j.Identity = store.Identity()
+	}
+	return j
+}
+
+// named reports whether the data, or else the members that run with them, name the store's cluster.
+func (d Data) named(s Store) bool {
+	if d.Identity.Known() {
+		return d.Identity.Cluster == s.Cluster.Cluster
+	}
+	return d.Peers.Known() && d.Peers.Cluster == s.Cluster.Cluster
+}
+
+// Sentence says what a relation is about, for people. store is the store's URL.
+func (j Judgment) Sentence(data Data, s Store, store string) string {
+	cluster := s.Cluster.Cluster
+	switch j.Relation { //nolint:exhaustive // the rest have a sentence of their own where they are met
+	case Nameless:
+		return fmt.Sprintf("%s has objects below %s, and neither cluster.json nor a generation.json, which name their cluster", store, s.Remains)
+	case Emptied:
+		return fmt.Sprintf("%s names cluster %s and has a reservation of revision %d, and none of its backups", store, cluster, s.Reserved.Revision)
+	case Succeeded:
+		return fmt.Sprintf("the data are of generation %d of cluster %s, which has ended, and generation %d follows in %s",
+			data.Identity.Generation, cluster, s.Newest().Number, store)
+	case Unnumbered:
+		return fmt.Sprintf("%s has no generation %d of cluster %s, which the data belong to", store, data.Identity.Generation, cluster)
+	case Unclaimed:
+		return fmt.Sprintf("%s belongs to cluster %s, and the data name no cluster", store, cluster)
+	case OtherCluster:
+		return fmt.Sprintf("%s belongs to cluster %s, and the data to cluster %s", store, cluster, data.Identity.Cluster)
+	case OtherOwner:
+		return fmt.Sprintf("%s belongs to cluster %s of %s, and this member to %s", store, cluster, s.Owner(), data.Owner)
+	}
+	return ""
+}
+
+// WayOut returns what the user can do about a relation; empty where there is nothing to do.
+func (r Relation) WayOut() string { return wayOut[r] }
+
+var wayOut = map[Relation]string{
+	Nameless:     "restore one of these from an earlier version of the bucket, or point --backup-store at another place",
+	Emptied:      "restore them from an earlier version of the bucket; or, to start a new cluster there, delete cluster.json and everything below reservation/",
+	Succeeded:    "to continue with these data, point --backup-store at another place",
+	Copied:       "to continue with these data, start once with --adopt and the store's cluster and generation, or point --backup-store at another place; to continue with the backups, move the data directory away",
+	Unnumbered:   "restore its generation.json from an earlier version of the bucket",
+	Unclaimed:    "if these data are to continue in that store, start once with --adopt and the ID of its cluster; or point --backup-store at a place of their own; or move the data directory away to restore from the store",
+	OtherCluster: "point --backup-store at this cluster's store, or at an empty place; or mount the volume that the store belongs to; or, if the data are to continue in that store, start once with --adopt and the ID of its cluster",
+	OtherOwner:   "point --backup-store at this cluster's own place; or give --cluster-name, if the cluster was renamed; or, to restore here, start once with --adopt and the ID of its cluster",
+}
