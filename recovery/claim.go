@@ -213,10 +213,11 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 // begin begins the generation behind the last one, unless somebody else was faster.
 func (r *run) begin(ctx context.Context, last archive.Generation) (lost, err error) {
 	a, wanted := r.options.Archive, r.position.Generation
-	for _, ask := range []func(context.Context) (lost, err error){r.wentOn, r.surveyAgain} {
-		if lost, err := ask(ctx); lost != nil || err != nil {
-			return lost, err
-		}
+	if lost, err := r.wentOn(ctx, last); lost != nil || err != nil {
+		return lost, err
+	}
+	if lost, err := r.surveyAgain(ctx); lost != nil || err != nil {
+		return lost, err
 	}
 	if last.Number > 0 {
 		switch err := r.end(ctx, last, wanted, r.position.Head); {
@@ -281,17 +282,16 @@ func (r *run) surveyAgain(ctx context.Context) (lost, err error) {
 }
 
 // wentOn tells whether what is to be replaced was served since, here, or somewhere else.
-func (r *run) wentOn(ctx context.Context) (lost, err error) {
+func (r *run) wentOn(ctx context.Context, last archive.Generation) (lost, err error) {
 	if now := r.premises(); now != r.position.Premises {
 		return fmt.Errorf("when it was built %s; now %s", r.position.Premises, now), nil
 	}
-	if r.position.Head.IsZero() {
+	if r.position.Head.IsZero() || last.Number == 0 {
 		return nil, nil
 	}
-	number := r.position.Generation.Number - 1
-	head, err := r.options.Archive.Head(ctx, number)
+	head, err := r.options.Archive.Head(ctx, last.Number)
 	if err == nil && goneOn(head, r.position.Head) {
-		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", number, head.Revision())
+		lost = fmt.Errorf("generation %d has gone on meanwhile, up to revision %d", last.Number, head.Revision())
 	}
 	return lost, err
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -175,12 +176,9 @@ const keysLacking = "what is signed, or encrypted, with keys that are not given 
 // testdata/decisions.golden are made of it.
 var rules = []rule{
 	// What rules out everything else.
-	{nil, nil, []StoreState{StoreOthers}, nil, refuse("another cluster's backups are never restored here",
-		"point --backup-store at this cluster's store, or, if it has none yet, at a place of its own; or mount the volume that the store belongs to; or, if the data are to go on in that store, say so once with --adopt and the id of its cluster")},
-	{nil, nil, []StoreState{StoreNotOwned}, nil, refuse("a volume that is empty, or behind the store, does not take the store of another owner",
-		"point --backup-store at this cluster's own place; or give --cluster-name, if it has another name by now; or, if what the store has is to come back here, say so once with --adopt and the id of its cluster")},
-	{nil, nil, []StoreState{StoreUnclaimed}, nil, refuse("the volume names no cluster, as one of a plain etcd or of etcdutl snapshot restore, and the store has one",
-		"if these data are to go on in that store, say so once with --adopt and the id of its cluster; or point --backup-store at a place of their own; or move the data directory away, and what the store has comes back")},
+	{nil, nil, []StoreState{StoreOthers}, nil, refuse("another cluster's backups are never restored here", relation.OtherCluster.WayOut())},
+	{nil, nil, []StoreState{StoreNotOwned}, nil, refuse("a volume that is empty, or lacks revisions, is not given the backups of another owner", relation.OtherOwner.WayOut())},
+	{nil, nil, []StoreState{StoreUnclaimed}, nil, refuse("the volume names no cluster, as that of a plain etcd or of etcdutl snapshot restore, and the store has one", relation.Unclaimed.WayOut())},
 	{nil, nil, []StoreState{StoreAdopted}, nil, so(AdoptStore, "a person has named the cluster of the store for the data on the volume")},
 	{nil, nil, []StoreState{StoreDamaged}, nil, refuse("what the store says of itself is damaged, so what it keeps cannot be brought back, and nothing was moved",
 		"put that object back, as from an earlier version of the bucket; or make a data directory of a full by hand, with age -d, zstd -d and etcd-wrapper restore --snapshot; or begin a new cluster with an empty volume and another --backup-store")},

@@ -128,7 +128,7 @@ func (r *run) untrusted(now inStore) error {
 	case needed && errors.Is(now.notKept, format.ErrUntrusted):
 		return now.notKept
 	case needed && now.path.Revision > 0: // it would be restored, and that is written there
-		return r.options.Archive.MayAdd(now.newest)
+		return r.options.Archive.MayAdd(now.Newest())
 	case !needed && errors.Is(now.path.PastEnd, format.ErrUntrusted):
 		return r.perhapsPutBack(now.path.Reported, now.path.PastEnd)
 	}
@@ -137,9 +137,9 @@ func (r *run) untrusted(now inStore) error {
 
 // pastEnd is why what lies behind the latest revision does not come back; nil if nothing does, or if another one is asked for.
 func (r *run) pastEnd() error {
-	path, head := r.kept.path, r.kept.head
+	path, head := r.kept.path, r.kept.Head
 	latest := !r.asked || r.options.Request.Target.Latest()
-	if path.PastEnd == nil && latest && path.Generation.Number == r.kept.newest.Number && head.Revision() > path.Revision {
+	if path.PastEnd == nil && latest && path.Generation.Number == r.kept.Newest().Number && head.Revision() > path.Revision {
 		return fmt.Errorf("%w: %s has revision %d, and lists what leads to %d", archive.ErrHole, r.options.Archive, head.Revision(), path.Revision)
 	}
 	return path.PastEnd

@@ -1,170 +1,121 @@
 package recovery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/store"
 )
 
 // inStore is what the store has.
 type inStore struct {
-	first       archive.Cluster      // whose it is; the zero value if nobody is known to have founded it
-	generations []archive.Generation // in order
-	newest      archive.Generation   // the last of them; the zero value if there is none
-	head        archive.Head         // of the newest one
-	reserved    archive.Reservation  // no revision above it was ever handed out, as far as the store knows; the zero value if it does not
-	path        archive.Path
-	notKept     error // why there is no path
-	adopted     bool  // a person has named the store's cluster, and that was not done before
+	relation.Store
+	next     int // the number of the generation that a restore creates
+	judgment relation.Judgment
+	path     archive.Path
+	notKept  error // why there is no path
+	adopted  bool  // the user has named the store's cluster, and that was not carried out before
 }
 
-// owner is whose the store is by its own word.
-func (s inStore) owner() string { return cmp.Or(s.newest.Owner, s.first.Owner) }
-
-// etcd is what etcd calls its cluster.
-func (s inStore) etcd() string { return cmp.Or(s.newest.Etcd, s.first.Etcd) }
-
-// born is what a store has to tell whose it is. The manifest is the oldest object, and the first that a bucket lets go of which keeps
-// nothing for ever, and it may decay: the first generation names the cluster as well.
-func (r *run) born(ctx context.Context) (s inStore, err error) {
-	first, why := r.options.Archive.Cluster(ctx)
+// identified reads whose the store is. The manifest is the oldest object, and the first that a bucket lets go of which keeps nothing for
+// ever, and it may decay: the first generation names the cluster as well.
+func (r *run) identified(ctx context.Context) (s inStore, err error) {
+	manifest, why := r.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
 		return s, why
 	}
-	generations, err := r.options.Archive.Generations(ctx)
-	switch {
+	lineage, err := r.options.Archive.Lineage(ctx)
+	switch generations := lineage.Generations; {
 	case err != nil:
 		return s, err
 	case why == nil:
 	case len(generations) > 0:
-		first = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
+		manifest = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
 	case notVerified(why):
 		return s, why
 	}
-	s = inStore{first: first, generations: generations, newest: lastOf(generations)}
-	s.adopted = r.adopts(s)
+	for _, stray := range lineage.Strays {
+		r.options.Log.Warn().Err(stray).Msg("recovery: a generation that is not of the store's history is ignored")
+	}
+	s = inStore{Store: relation.Store{Cluster: manifest, Generations: lineage.Generations}, next: lineage.Next}
+	s.adopted = s.Adopts(r.options.Adopt, r.owns())
 	return s, nil
 }
 
-// lastOf is the last of a store's generations; the zero value if there is none.
+// observe reads what the store has, but for the backups themselves.
+func (r *run) observe(ctx context.Context) (s inStore, err error) {
+	if s, err = r.identified(ctx); err != nil {
+		return inStore{}, err
+	}
+	if s.Cluster.Cluster == "" {
+		s.Remains, err = r.options.Archive.Remains(ctx)
+		return s, err
+	}
+	if s.Reserved, err = r.options.Archive.Reserved(ctx); errors.Is(err, store.ErrNotFound) {
+		err = nil
+	}
+	if number := s.Newest().Number; number != 0 && err == nil {
+		s.Head, err = r.options.Archive.Head(ctx, number)
+	}
+	return s, err
+}
+
+// lastOf returns the last of a store's generations; the zero value if there is none.
 func lastOf(generations []archive.Generation) (last archive.Generation) {
-	if len(generations) > 0 {
-		last = generations[len(generations)-1]
-	}
-	return last
+	return relation.Store{Generations: generations}.Newest()
 }
 
-// unnamed is what a store has that does not tell whose it is. What there is of backups is no reason to begin anew.
-func (r *run) unnamed(ctx context.Context) (inStore, StoreState, error) {
-	remains, err := r.options.Archive.Remains(ctx)
-	if err != nil || remains == "" || r.core.Facts.Volume == VolumeValid {
-		return inStore{}, StoreEmpty, err
-	}
-	return inStore{notKept: fmt.Errorf("%s has objects below %s, and neither cluster.json nor a generation.json, which say whose they are: "+
-		"put these back, as from an earlier version of the bucket, or name another place", r.options.Archive, remains)}, StoreOurs, nil
-}
-
-// owner tells whose a store is that somebody has founded. Data have the id of their cluster with them. What has none, and no data of use,
-// goes by the owner's name.
-func (r *run) owner(ctx context.Context, now inStore) (owner StoreState, err error) {
-	holdsData := r.core.Facts.Volume == VolumeValid && r.stands.ClusterID != 0
-	switch is := r.identity; {
-	case holdsData && is.Cluster == now.first.Cluster:
-		owner = StoreOurs
-		if now.newest.Number > is.Generation && now.newest.Parent == 0 { // by an adoption, perhaps of these data
-			_, err = r.named(ctx, now)
+// data is what the volume, and the members that run, say.
+func (r *run) data() relation.Data {
+	d := relation.Data{State: relation.Damaged, Identity: r.identity, Owner: r.owns(), Revision: r.stands.HighestRevision}
+	switch volume := r.core.Facts.Volume; {
+	case volume == VolumeEmpty:
+		d.State = relation.NoData
+	case volume == VolumeValid && r.stands.ClusterID != 0:
+		d.State, d.Etcd = relation.Valid, hex(r.stands.ClusterID)
+		if r.survey.Cluster == d.Etcd {
+			d.Peers = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
 		}
-	case holdsData && !is.Known():
-		owner, err = r.unidentified(ctx, now)
-	case is.Known() && is.Cluster != now.first.Cluster && r.core.Facts.Volume != VolumeEmpty:
-		owner = StoreOthers
-	case now.owner() != r.owns():
-		owner = StoreNotOwned
-	case now.newest.Number == 0:
-		owner = StoreFounded
-	default:
-		owner = StoreOurs
 	}
-	switch {
-	case err != nil || r.asked && holdsData || !now.adopted:
-		return owner, err
-	case holdsData && (owner != StoreOurs || r.member.Alone):
-		return StoreAdopted, nil
-	case !holdsData:
-		return StoreOurs, nil
+	return d
+}
+
+// judge answers how the volume relates to the store. A valid member of several stays with the others instead of adopting what is its own.
+func (r *run) judge(s inStore) relation.Judgment {
+	data := r.data()
+	valid := data.State == relation.Valid
+	j := relation.Judge(data, s.Store, s.adopted && !(r.asked && valid))
+	if j.Relation == relation.Adopted && !r.member.Alone {
+		if own := relation.Judge(data, s.Store, false); storeStates[own.Relation] == StoreOurs {
+			return own
+		}
 	}
-	return owner, nil
+	return j
+}
+
+// storeStates is what the relations mean to the table of decisions.
+var storeStates = map[relation.Relation]StoreState{
+	relation.Empty: StoreEmpty, relation.Founded: StoreFounded, relation.Unclaimed: StoreUnclaimed, relation.OtherCluster: StoreOthers,
+	relation.OtherOwner: StoreNotOwned, relation.Adopted: StoreAdopted, relation.Nameless: StoreOurs, relation.Emptied: StoreOurs,
+	relation.Ours: StoreOurs, relation.Same: StoreOurs, relation.Behind: StoreOurs, relation.Succeeded: StoreOurs, relation.Copied: StoreOurs,
+	relation.Unnumbered: StoreOurs,
 }
 
 // owns is what this member's cluster is called.
 func (r *run) owns() string { return r.options.Owner(r.member.Token) }
 
-// adopts tells whether a person has named the store's cluster, and that was not done before. The flag stays in its place: an owner takes a
-// cluster once, and once more for each generation that is named as the one to end.
-func (r *run) adopts(s inStore) bool {
-	id, number, named := strings.Cut(r.options.Adopt, "/")
-	switch {
-	case id == "" || id != s.first.Cluster:
-		return false
-	case named:
-		return s.newest.Number > 0 && number == strconv.Itoa(s.newest.Number)
-	default:
-		return !slices.Contains(archive.Adoptions(s.generations), r.owns())
-	}
-}
-
 // adoptions are the owners that have adopted the store once this one has, if that is asked for.
 func (r *run) adoptions(s inStore) []string {
-	before := archive.Adoptions(s.generations)
+	before := archive.Adoptions(s.Generations)
 	if !s.adopted || slices.Contains(before, r.owns()) {
 		return before
 	}
 	return append(before, r.owns())
-}
-
-// unidentified is whose a store is for a valid volume that names no cluster. It is its own if the members that run have told so, or if
-// this cluster has founded it, or adopted it, and has kept nothing in it yet.
-func (r *run) unidentified(ctx context.Context, now inStore) (StoreState, error) {
-	if r.survey.Cluster == hex(r.stands.ClusterID) && r.survey.ID == now.first.Cluster {
-		r.identity = archive.Identity{Cluster: now.first.Cluster, Generation: r.survey.Generation}
-		return StoreOurs, nil
-	}
-	if named, err := r.named(ctx, now); !named {
-		return StoreUnclaimed, err
-	}
-	return StoreOurs, nil
-}
-
-// named has a volume go along with the newest generation, or the cluster, that its own cluster has begun and could not note: it is that one's
-// by etcd's label, and nothing is kept there yet.
-func (r *run) named(ctx context.Context, now inStore) (bool, error) {
-	if now.etcd() != hex(r.stands.ClusterID) || now.owner() != r.owns() {
-		return false, nil
-	}
-	if now.newest.Number > 0 {
-		head, err := r.options.Archive.Head(ctx, now.newest.Number)
-		if archive.NotVerified(err) {
-			return false, nil
-		}
-		if err != nil || !head.Empty() || !head.PastEnd.IsZero() || head.Ending() != nil {
-			return false, err
-		}
-	}
-	r.identity = now.identity()
-	return true, nil
-}
-
-// identity is that of data which go on in the store's newest generation.
-func (s inStore) identity() archive.Identity {
-	return archive.Identity{Cluster: s.first.Cluster, Generation: max(1, s.newest.Number)}
 }
 
 // adoptStore ends the newest generation and begins one for the data of the volume. Whatever is in the way, the store is asked again.
@@ -181,16 +132,17 @@ func (r *run) adoptStore() (Event, Facts) {
 
 func (r *run) adopt(ctx context.Context) (err error) {
 	s := r.kept
-	if s.generations, err = r.options.Archive.Generations(ctx); err != nil {
+	lineage, err := r.options.Archive.Lineage(ctx)
+	if err != nil {
 		return err
 	}
-	s.newest = lastOf(s.generations)
+	s.Generations, s.next = lineage.Generations, lineage.Next
 	wanted := archive.Generation{
-		Number: s.newest.Number + 1, Cluster: s.first.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
-		Restored: archive.Restores(s.generations), Adopted: r.adoptions(s),
+		Number: s.next, Cluster: s.Cluster.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
+		Restored: archive.Restores(s.Generations), Adopted: r.adoptions(s),
 	}
-	if s.newest.Number > 0 {
-		if err := r.end(ctx, s.newest, wanted, format.Position{}); err != nil {
+	if s.Newest().Number > 0 {
+		if err := r.end(ctx, s.Newest(), wanted, format.Position{}); err != nil {
 			return err
 		}
 	}
@@ -220,8 +172,8 @@ func (r *run) identify() error {
 		defer cancel()
 		var there inStore
 		is = archive.Identity{}
-		if there, err = r.born(ctx); err == nil && there.first.Cluster != "" {
-			is = there.identity()
+		if there, err = r.identified(ctx); err == nil && there.Cluster.Cluster != "" {
+			is = there.Identity()
 		}
 	}
 	if err != nil && r.decision.Result == FoundCluster && !errors.Is(err, store.ErrDenied) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -55,7 +56,7 @@ func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
 
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
-	w.requireRefused("is etcd-cluster's, of cluster "+first.Cluster, "--adopt")
+	w.requireRefused("belongs to cluster "+first.Cluster+" of etcd-cluster", "--adopt")
 }
 
 // A reply that is lost is no reason for another id.
@@ -95,7 +96,7 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 	w := usedWorld(t)
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
-	w.requireRefused("is etcd-cluster's, of cluster "+ours+", and this member is second/etcd-cluster's", "--adopt")
+	w.requireRefused("belongs to cluster "+ours+" of etcd-cluster, and this member to second/etcd-cluster", "--adopt")
 	w.options.Adopt = "beef"
 	w.requireRefused("is not the one that --adopt names")
 
@@ -110,7 +111,7 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 	w.options.Owner = asItsToken
 	w.lose()
 	w.options.Adopt = ""
-	w.requireRefused("is second/etcd-cluster's") // the store is the other's by now
+	w.requireRefused("of second/etcd-cluster") // the store is the other's by now
 }
 
 // It may be a copy of the owner's volume.
@@ -118,7 +119,7 @@ func TestAVolumeThatIsBehindDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo
 	w := usedWorld(t)
 	w.goesOn()
 	w.options.Owner = func(token string) string { return "second/" + token }
-	w.requireRefused("is etcd-cluster's, of cluster " + ours + ", and this member is second/etcd-cluster's")
+	w.requireRefused("belongs to cluster " + ours + " of etcd-cluster, and this member to second/etcd-cluster")
 
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
@@ -139,7 +140,7 @@ func TestDataThatNoStoreKnowsFoundOneAndDoNotGoOnInAnotherOne(t *testing.T) {
 	require.NoError(t, err)
 	w.putFull(first.Cluster, 1)
 	w.plain()
-	w.requireRefused("the volume names no cluster", "is cluster "+first.Cluster+"'s", "--adopt")
+	w.requireRefused("the volume names no cluster", "belongs to cluster "+first.Cluster, "--adopt")
 }
 
 // requireAdopted holds that the data on the volume have begun a generation, once: the flag is left in its place.
@@ -314,4 +315,56 @@ func TestAnIdentityThatCannotBeReadIsForPeople(t *testing.T) {
 	require.ErrorContains(t, err, archive.IdentityFile)
 	require.ErrorContains(t, err, "move that file away")
 	assert.Len(t, w.generations(), 1)
+}
+
+// A store that was emptied is no new one: a cluster would start at revision 1, and nobody would hear of it.
+func TestAStoreWhoseBackupsAreGoneIsNotTakenForANewOne(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	w.lose()
+	require.NoError(t, w.archive.Reserve(t.Context(), archive.Reservation{Cluster: ours, Generation: 1, Revision: archive.Margin, Created: at}))
+	for _, name := range w.objects("gen/") {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	for range 2 {
+		w.requireRefused("names cluster "+ours+" and has a reservation of revision 1000000000, and none of its backups", "restore them from an earlier version of the bucket")
+		assert.NoDirExists(t, w.member.DataDir)
+	}
+}
+
+// Its end marker and a reservation name the generation that followed.
+func TestAGenerationThatWasDeletedIsReportedAsLost(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
+		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at,
+	}))
+	require.NoError(t, w.archive.Reserve(t.Context(), archive.Reservation{Cluster: ours, Generation: 2, Revision: archive.Margin, Created: at}))
+	for _, name := range w.objects("gen/000002/") {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	w.lose()
+	require.NoError(t, w.run())
+	loss := w.log.String()
+	assert.Contains(t, loss, "generation 2 followed, and is not in the store any more: what it had is lost")
+	assert.NotContains(t, loss, "nothing is known to be lost")
+}
+
+// One PUT must not roll a cluster back, and not keep the next restore from its name.
+func TestAGenerationThatNothingLeadsToIsIgnored(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{
+		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 1, Created: at,
+	}))
+	w.store.SetContent("gen/000777/generation.json", []byte("x"))
+	w.goesOn()
+	w.requireStarts()
+	w.lose()
+	require.NoError(t, w.run())
+	all, err := w.archive.Generations(t.Context())
+	require.NoError(t, err)
+	require.Len(t, all, 2)
+	assert.Equal(t, 3, all[1].Number, "the name is taken")
+	assert.Equal(t, 1, all[1].Parent)
 }

@@ -81,7 +81,7 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at}, 1)
 	require.NoError(t, err)
-	w.requireRefused("elsewhere/etcd", "this member is etcd-cluster's")
+	w.requireRefused("elsewhere/etcd", "this member to etcd-cluster")
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.is(1)
 	w.requireRefused("abc123", ours)

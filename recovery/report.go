@@ -166,7 +166,7 @@ func (r *run) sayLoss() {
 		what = "goes back to"
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", volume, what, r.target(),
-		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.newest.Number, r.leftBehind()+r.undone())
+		r.kept.path.Generation.Number, r.options.Archive, r.endOfBackups(), r.kept.Newest().Number, r.leftBehind()+r.undone())
 	if why := r.kept.path.PastEnd; why != nil {
 		loss += "; what follows in the store cannot be read: " + why.Error()
 	}
@@ -175,14 +175,14 @@ func (r *run) sayLoss() {
 	}
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.HighestRevision).Int64("store_revision", r.endOfBackups()).
-		Int64("reserved_revision", r.kept.reserved.Revision).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
+		Int64("reserved_revision", r.kept.Reserved.Revision).Int64("restored_revision", r.kept.path.Revision).Msg("recovery: " + loss)
 }
 
 func (r *run) endOfBackups() int64 {
-	if r.kept.head.Empty() {
+	if r.kept.Head.Empty() {
 		return r.kept.path.Revision
 	}
-	return r.kept.head.Revision()
+	return r.kept.Head.Revision()
 }
 
 // gone is how many revisions of the newest generation, as far as is known, do not come back.
@@ -197,7 +197,7 @@ func (r *run) gone() int64 {
 // undone is how much is lost, or undone.
 func (r *run) undone() string {
 	switch gone := r.gone(); {
-	case r.asked && r.kept.path.Generation.Number != r.kept.newest.Number:
+	case r.asked && r.kept.path.Generation.Number != r.kept.Newest().Number:
 		return "; everything that came after it is undone" // revisions were skipped in between
 	case gone > 0 && r.asked:
 		return fmt.Sprintf("; %d revisions are undone", gone)
@@ -207,9 +207,20 @@ func (r *run) undone() string {
 		return ""
 	case r.leftBehind() != "":
 		return r.beforeTheEnd()
+	case r.missing() != 0:
+		return fmt.Sprintf("; generation %d followed, and is not in the store any more: what it had is lost", r.missing())
 	default:
 		return "; nothing is known to be lost" + r.beforeTheEnd()
 	}
+}
+
+// missing returns the number of the generation that followed the newest one, and is not in the store; 0 if none did. A reservation is
+// made for a generation before it is created.
+func (r *run) missing() int {
+	if end := r.kept.Head.Ending(); end != nil && r.kept.Reserved.Generation >= end.Successor {
+		return end.Successor
+	}
+	return 0
 }
 
 // flushVolume brings what only the volume has into the store. That it fails is no reason to stop: the volume is preserved.
@@ -234,7 +245,7 @@ func (r *run) flushVolume() (Event, Facts) {
 func (r *run) sayKeptBack(why error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
-	head, err := r.options.Archive.Head(ctx, r.kept.newest.Number)
+	head, err := r.options.Archive.Head(ctx, r.kept.Newest().Number)
 	if err == nil && head.Revision() >= r.stands.Revision {
 		r.options.Log.Info().Err(why).Msg("recovery: the store has every revision of the volume; leases and users that have changed since stay in the preserved copy")
 		return
@@ -321,7 +332,7 @@ func (r *run) wayOut(row *Row, cause error) string {
 		return putNameBack
 	case errors.Is(cause, archive.ErrUnsigned):
 		return "give it, or make the data directory with etcd-wrapper restore, and give the cluster that begins with it a place of its own"
-	case row.From == Decide && r.core.Facts.Told == StoreLocked && r.kept.first.Cluster == "": // so no revision can be named
+	case row.From == Decide && r.core.Facts.Told == StoreLocked && r.kept.Cluster.Cluster == "": // so no revision can be named
 		return believe
 	case row.From == Decide:
 		return r.decision.WayOut
@@ -353,9 +364,9 @@ func (r *run) beforeTheEnd() string {
 
 // everythingUntil is a time from before which nothing is missing in what comes back; zero if that is not known.
 func (r *run) everythingUntil() time.Time {
-	head, path := r.kept.head, r.kept.path
+	head, path := r.kept.Head, r.kept.path
 	switch {
-	case head.Empty(), head.Damaged != nil, path.Generation.Number != r.kept.newest.Number, path.Revision != head.Revision():
+	case head.Empty(), head.Damaged != nil, path.Generation.Number != r.kept.Newest().Number, path.Revision != head.Revision():
 		return time.Time{}
 	case head.Segment != nil:
 		return head.Segment.To

@@ -262,9 +262,9 @@ func (r *run) askWhose() {
 	r.whoseAsked = r.now()
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
-	there, err := r.born(ctx)
-	if r.storeAway = err != nil; !r.storeAway && there.first.Cluster != "" {
-		r.etcd, r.own = there.etcd(), there.first.Cluster
+	there, err := r.identified(ctx)
+	if r.storeAway = err != nil; !r.storeAway && there.Cluster.Cluster != "" {
+		r.etcd, r.own = there.Etcd(), there.Cluster.Cluster
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/internal/disk"
@@ -76,21 +77,23 @@ func (r *run) silence(why error) (Event, Facts) {
 }
 
 func (r *run) ask(ctx context.Context) (now inStore, owner StoreState, err error) {
-	if now, err = r.born(ctx); err != nil {
-		return now, "", err
+	if now, err = r.observe(ctx); err != nil {
+		return inStore{Store: relation.Store{Cluster: now.Cluster}}, "", err
 	}
-	if now.first.Cluster == "" {
-		return r.unnamed(ctx)
+	now.judgment = r.judge(now)
+	r.identity, owner = now.judgment.Identity, storeStates[now.judgment.Relation]
+	switch now.judgment.Relation { //nolint:exhaustive // the others say what they are
+	case relation.Nameless, relation.Emptied:
+		now.notKept = r.sentence(now)
+		return now, owner, nil
+	case relation.Empty, relation.Founded:
+		return now, owner, nil
 	}
-	owner, err = r.owner(ctx, now)
-	if err != nil || now.newest.Number == 0 {
-		return now, owner, err
+	if now.Newest().Number == 0 {
+		return now, owner, nil
 	}
-	if now.head, now.reserved, err = r.extent(ctx, now.newest.Number); err != nil {
-		return inStore{}, "", err
-	}
-	if owner == StoreOurs && !now.adopted && now.owner() != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
-		owner = StoreNotOwned // a copy of the owner's volume, it may be
+	if owner == StoreOurs && !now.adopted && now.Owner() != r.owns() && r.mayTakeItsPlace() && r.behind(now) {
+		owner, now.judgment.Relation = StoreNotOwned, relation.OtherOwner // it may be a copy of the owner's volume
 	}
 	target := archive.Target{}
 	if r.asked && !r.usedBefore(now) {
@@ -103,9 +106,18 @@ func (r *run) ask(ctx context.Context) (now inStore, owner StoreState, err error
 	return now, owner, err
 }
 
+// sentence says how the volume relates to the store, and what to do about it.
+func (r *run) sentence(now inStore) error {
+	text := now.judgment.Sentence(r.data(), now.Store, r.options.Archive.String())
+	if wayOut := now.judgment.WayOut(); wayOut != "" {
+		text += "; " + wayOut
+	}
+	return errors.New(text)
+}
+
 // usedBefore tells whether the restore that is asked for was done, on whatever volume.
 func (r *run) usedBefore(now inStore) bool {
-	return slices.Contains(archive.Restores(now.generations), r.options.Request.ID)
+	return slices.Contains(archive.Restores(now.Generations), r.options.Request.ID)
 }
 
 // extent is how far a generation goes in the store, and what was reserved last; the zero value if nothing ever was.
@@ -132,7 +144,7 @@ func (r *run) findEnd() (Event, Facts) {
 	case err != nil:
 		return StoreSilent, Facts{Err: err}
 	}
-	if now.newest.Number == r.kept.newest.Number && now.path.Revision > 0 {
+	if now.Newest().Number == r.kept.Newest().Number && now.path.Revision > 0 {
 		r.kept = now
 	}
 	return "", Facts{}
@@ -143,15 +155,11 @@ func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 // about is what people are told of the store beside the reason of the rule: whose it is, or what it lacks.
 func (r *run) about(owner StoreState) error {
 	switch {
-	case owner == StoreOthers:
-		return fmt.Errorf("the volume is cluster %s's, and %s is cluster %s's", r.identity.Cluster, r.options.Archive, r.kept.first.Cluster)
-	case owner == StoreNotOwned:
-		return fmt.Errorf("%s is %s's, of cluster %s, and this member is %s's%s", r.options.Archive, r.kept.owner(), r.kept.first.Cluster, r.owns(), r.notAdopted())
-	case owner == StoreUnclaimed:
-		return fmt.Errorf("%s is cluster %s's%s", r.options.Archive, r.kept.first.Cluster, r.notAdopted())
-	case owner != StoreEmpty && r.core.Facts.peerState() == PeersUnnamed && r.kept.first.Cluster != "":
-		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.first.Cluster)
-	case (r.asked || r.kept.newest.Number == 0) && r.kept.notKept != nil:
+	case slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed}, owner):
+		return errors.New(r.kept.judgment.Sentence(r.data(), r.kept.Store, r.options.Archive.String()) + r.notAdopted())
+	case owner != StoreEmpty && r.core.Facts.peerState() == PeersUnnamed && r.kept.Cluster.Cluster != "":
+		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.Cluster.Cluster)
+	case (r.asked || r.kept.Newest().Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
 	case r.survey.Listing == peers.Partial && r.survey.Silent != nil:
 		return r.survey.Silent
@@ -167,10 +175,10 @@ func (r *run) notAdopted() string {
 	switch {
 	case id == "":
 		return ""
-	case id != r.kept.first.Cluster:
+	case id != r.kept.Cluster.Cluster:
 		return ", which is not the one that --adopt names"
 	default:
-		return fmt.Sprintf(", and --adopt=%s was done before; --adopt=%s/%d does so once more", r.options.Adopt, id, r.kept.newest.Number)
+		return fmt.Sprintf(", and --adopt=%s was done before; --adopt=%s/%d does so once more", r.options.Adopt, id, r.kept.Newest().Number)
 	}
 }
 
@@ -178,7 +186,7 @@ func (r *run) notAdopted() string {
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
-		Members: types.URLsMap{r.member.Name: r.member.PeerURLs}, Generation: r.kept.newest.Number + 1,
+		Members: types.URLsMap{r.member.Name: r.member.PeerURLs}, Generation: r.kept.next,
 	}
 }
 
@@ -186,12 +194,12 @@ func (r *run) seed() seed.Seed {
 // come to.
 func (r *run) behind(now inStore) bool {
 	switch {
-	case now.newest.Number == 0: // its first start was cut off before anything was kept
+	case now.Newest().Number == 0: // its first start was cut off before anything was kept
 		return false
-	case r.stands.ClusterID == 0, now.newest.Number > r.identity.Generation:
+	case r.stands.ClusterID == 0, now.Newest().Number > r.identity.Generation:
 		return true
 	default:
-		return !now.head.Empty() && now.head.Revision() > r.stands.HighestRevision
+		return !now.Head.Empty() && now.Head.Revision() > r.stands.HighestRevision
 	}
 }
 
@@ -243,20 +251,20 @@ func (r *run) buildData() (Event, Facts) {
 
 // above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
 func (r *run) above() int64 {
-	return archive.Above(r.kept.reserved.Revision, max(r.kept.path.Revision, r.stands.HighestRevision, r.endOfBackups()))
+	return archive.Above(r.kept.Reserved.Revision, max(r.kept.path.Revision, r.stands.HighestRevision, r.endOfBackups()))
 }
 
 // plan is the position of what was built.
 func (r *run) plan(result seed.Result) position {
 	p := position{
 		Generation: archive.Generation{
-			Number: r.kept.newest.Number + 1, Cluster: r.kept.first.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
+			Number: r.kept.next, Cluster: r.kept.Cluster.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
-			Session: archive.NewID(), Restored: archive.Restores(r.kept.generations), // retention may let the generations go that tell
+			Session: archive.NewID(), Restored: archive.Restores(r.kept.Generations), // retention may let the generations go that tell
 			Adopted: r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
-		Head:        r.kept.head.Position, Aside: disk.PreservedName(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
+		Head:        r.kept.Head.Position, Aside: disk.PreservedName(r.member.DataDir, time.Now()), DataDir: r.member.DataDir, At: time.Now().UTC(), Premises: r.premises(),
 	}
 	if r.asked {
 		p.Generation.Restore = r.options.Request.ID
@@ -278,7 +286,7 @@ type life struct {
 
 // successor is the generation that was restored from the volume's; the zero value if none was.
 func (r *run) successor() (next archive.Generation) {
-	all := r.kept.generations
+	all := r.kept.Generations
 	if at := placeOf(all, hex(r.stands.ClusterID)); at >= 0 && at+1 < len(all) && all[at+1].Parent == all[at].Number {
 		next = all[at+1]
 	}
@@ -312,12 +320,12 @@ func (r *run) mayTakeItsPlace() bool {
 // this keeps people from two clusters.
 func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	r.life.until = time.Time{}
-	head := now.head
+	head := now.Head
 	ended := head.Newest().Released || head.Ending() != nil
 	if r.stillness == 0 || ended || now.adopted || r.ranHere(now) {
 		return nil, nil
 	}
-	added, err := r.options.Archive.LastAdded(ctx, now.newest, head)
+	added, err := r.options.Archive.LastAdded(ctx, now.Newest(), head)
 	if err != nil {
 		return nil, err
 	}
@@ -341,14 +349,14 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	}
 	r.life.until = until
 	return fmt.Errorf("generation %d of %s was added to at %s by the store's clock, by cluster %s: nothing takes its place before %s",
-		now.newest.Number, r.options.Archive, added.UTC().Format(time.TimeOnly), now.newest.Cluster, until.UTC().Format(time.TimeOnly)), nil
+		now.Newest().Number, r.options.Archive, added.UTC().Format(time.TimeOnly), now.Newest().Cluster, until.UTC().Format(time.TimeOnly)), nil
 }
 
 // ranHere tells whether the process that writes the newest generation ran on this volume. Valid data that lack what its session has
 // stored are a copy, or older: etcd had that on its disk before it was stored.
 func (r *run) ranHere(now inStore) bool {
 	if r.core.Facts.Volume == VolumeValid {
-		return !r.behind(now) && now.owner() == r.owns()
+		return !r.behind(now) && now.Owner() == r.owns()
 	}
-	return r.identity.Session != "" && r.identity.Session == now.head.Newest().Session
+	return r.identity.Session != "" && r.identity.Session == now.Head.Newest().Session
 }

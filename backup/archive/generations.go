@@ -418,39 +418,42 @@ func (w *Writer) Reserve(ctx context.Context, reservation Reservation) error {
 	return w.state(ctx, reservationName(reservation.Revision), reservation)
 }
 
-// Reserved returns the reservation of the highest revision. store.ErrNotFound says that there is none.
+// Reserved returns the reservation of the highest revision, of those that can be verified: anybody may choose a name. store.ErrNotFound reports
+// that there is none.
 func (r *Reader) Reserved(ctx context.Context) (Reservation, error) {
-	highest, err := r.highestReservation(ctx)
+	all, err := r.reservations(ctx)
 	if err != nil {
 		return Reservation{}, err
 	}
-	if highest == 0 {
-		return Reservation{}, r.named(reservationPrefix, store.ErrNotFound)
+	for _, revision := range slices.Backward(all) {
+		var reservation Reservation
+		_, err := r.statement(ctx, reservationName(revision), reservationKind, &reservation)
+		if err == nil && reservation.Revision == revision {
+			return reservation, nil
+		}
+		if err != nil && !NotVerified(err) {
+			return Reservation{}, err
+		}
 	}
-	var reservation Reservation
-	_, err = r.statement(ctx, reservationName(highest), reservationKind, &reservation)
-	if err == nil && reservation.Revision != highest {
-		err = r.damaged(reservationName(highest))
-	}
-	return reservation, err
+	return Reservation{}, r.named(reservationPrefix, store.ErrNotFound)
 }
 
 // beyondReason is a revision that no cluster reaches, at a million a second for ten thousand years. A reservation of more leaves nothing to
 // hand out.
 const beyondReason = 1 << 58
 
-// highestReservation is the highest revision of one; 0 if there is none. Names that are none of ours do not count.
-func (r *Reader) highestReservation(ctx context.Context) (highest int64, err error) {
+// reservations returns the revisions that names of reservations have, in order.
+func (r *Reader) reservations(ctx context.Context) (all []int64, err error) {
 	for object, err := range r.store.List(ctx, reservationPrefix, "") {
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
 		var revision int64
 		if _, err := fmt.Sscanf(object.Name, reservationPrefix+"%d", &revision); err == nil && reservationName(revision) == object.Name && revision < beyondReason {
-			highest = revision
+			all = append(all, revision)
 		}
 	}
-	return highest, nil
+	return all, nil
 }
 
 func reservationName(revision int64) string {
@@ -474,8 +477,11 @@ func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.highestReservation(ctx) // by the newest restore, which reserved what comes above what it went on at
-	return max(0, reserved-Margin), err
+	reserved, err := r.reservations(ctx) // by the newest restore, which reserved what comes above what it went on at
+	if err != nil || len(reserved) == 0 {
+		return 0, err
+	}
+	return max(0, slices.Max(reserved)-Margin), nil
 }
 
 // reportedBy is the last revision that names of a generation tell of; 0 if none does.

@@ -7,6 +7,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/writer/capture"
 )
 
@@ -49,20 +50,44 @@ func (w *Writer) related(ctx context.Context, head archive.Head) bool {
 	if head.Empty() && head.PastEnd.IsZero() {
 		return true
 	}
-	compared, same, err := w.compare(head.Start)
-	if err == nil && same && head.Segment != nil {
-		same, err = w.alike(*head.Segment)
-	}
+	rows, err := w.compareRows(head)
 	switch {
 	case err != nil:
 		w.failed(aboutLook, "cannot compare etcd's data with its backups", err)
 		return false
-	case compared && !same:
+	case w.relation(head, rows) == relation.Copied:
 		w.take(ctx, succeeded, payload{err: w.otherCopy(head, fmt.Sprintf("revision %d there is not the one in etcd's data", head.Revision()))})
 		return false
 	}
 	w.note()
 	return true
+}
+
+// relation returns how the running etcd's data relate to the generation that they name, as far as a head of it tells.
+func (w *Writer) relation(head archive.Head, rows relation.Rows) relation.Relation {
+	of := w.remote.generation
+	data := relation.Data{
+		State: relation.Valid, Identity: archive.Identity{Cluster: of.Cluster, Generation: of.Number}, Etcd: w.options.Etcd.Identity().ClusterID,
+		Owner: of.Owner, Revision: w.revision, Rows: rows,
+	}
+	kept := relation.Store{Cluster: archive.Cluster{Cluster: of.Cluster}, Generations: []archive.Generation{of}, Head: head}
+	return relation.Judge(data, kept, false).Relation
+}
+
+// compareRows compares the rows of the newest segment, or the last row before a full snapshot, with etcd's.
+func (w *Writer) compareRows(head archive.Head) (relation.Rows, error) {
+	compared, same, err := w.compare(head.Start)
+	if err == nil && same && head.Segment != nil {
+		same, err = w.alike(*head.Segment)
+	}
+	switch {
+	case err != nil || !compared:
+		return relation.NotCompared, err
+	case same:
+		return relation.Equal, nil
+	default:
+		return relation.Different, nil
+	}
 }
 
 // otherCopy says that another copy of the data goes on with the backups.

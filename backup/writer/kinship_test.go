@@ -139,7 +139,7 @@ func (s *stand) write(count int, value string) (last int64) {
 
 // Both have one configuration, and so one cluster id of etcd's.
 func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
-	for cluster, says := range map[string]string{"beef": "it is cluster " + clusterID + "'s", "": "name no cluster; start the member again while the store answers, or with --adopt=" + clusterID} {
+	for cluster, says := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "name no cluster; start the member again"} {
 		t.Run(cluster, func(t *testing.T) {
 			s := begun(t)
 			other := s.twin("c0ffee")
@@ -308,7 +308,7 @@ func TestAGenerationThatTheStoreHasLostIsNotBegunAnew(t *testing.T) {
 	s.is(clusterID, 2)
 	require.NoError(t, s.store.Delete(t.Context(), "gen/000002/generation.json"))
 	s.run()
-	s.requireTrouble("put its generation.json back")
+	s.requireTrouble("restore its generation.json")
 }
 
 func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/store"
 )
 
@@ -72,7 +73,11 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 	damaged := archive.NotVerified(err) && !seen.head.PastEnd.IsZero() // the end is, and not the store
 	switch {
 	case errors.Is(err, archive.ErrForeign) && !damaged:
-		w.take(ctx, refused, payload{err: fmt.Errorf("%w; point --backup-store at another place, or restore from this one", err)})
+		wayOut := relation.OtherCluster.WayOut()
+		if !seen.own.Known() {
+			wayOut = "start the member again now that the store answers; or, " + relation.Unclaimed.WayOut()
+		}
+		w.take(ctx, refused, payload{err: fmt.Errorf("%w; %s", err, wayOut)})
 	case errors.Is(err, archive.ErrUnsigned):
 		w.take(ctx, refused, payload{err: fmt.Errorf("%w; give it, or point --backup-store at another place", err)})
 	case errors.Is(err, ErrSucceeded):
@@ -151,7 +156,7 @@ func (w *Writer) surpassed(head archive.Head) bool {
 // lags tells whether the chain has revisions that this member has not. A follower may be slow. A leader that stays so, or a member that
 // is alone, runs on data that are older than its backups: another copy of them has written these.
 func (w *Writer) lags(ctx context.Context, head archive.Head) bool {
-	if head.Empty() || head.Revision() <= w.revision {
+	if w.relation(head, relation.NotCompared) != relation.Behind {
 		w.remote.ahead = time.Time{}
 		return false
 	}
@@ -437,10 +442,8 @@ func (f *found) begun(ctx context.Context) (is archive.Generation, err error) {
 	switch {
 	case err != nil:
 		return is, err
-	case !f.own.Known():
-		return is, fmt.Errorf("%s is %w, and etcd's data name no cluster; start the member again while the store answers, or with --adopt=%s", f.Archive, archive.ErrForeign, there.Cluster)
-	case f.own.Cluster != there.Cluster:
-		return is, fmt.Errorf("%s is %w: it is cluster %s's, and etcd's data are cluster %s's", f.Archive, archive.ErrForeign, there.Cluster, f.own.Cluster)
+	case !f.own.Known(), f.own.Cluster != there.Cluster:
+		return is, fmt.Errorf("%w: %s", archive.ErrForeign, f.sentence(relation.Store{Cluster: there}))
 	}
 	is, err = f.Archive.Generation(ctx, f.own.Generation)
 	if errors.Is(err, store.ErrNotFound) && f.begins {
@@ -451,16 +454,31 @@ func (f *found) begun(ctx context.Context) (is archive.Generation, err error) {
 	if !errors.Is(err, store.ErrNotFound) {
 		return is, err
 	}
-	switch lineage, err := f.Archive.Lineage(ctx); {
+	lineage, err := f.Archive.Lineage(ctx)
+	kept := relation.Store{Cluster: there, Generations: lineage.Generations}
+	switch {
 	case err != nil:
 		return is, err
-	case len(lineage.Generations) == 0:
+	case len(kept.Generations) == 0:
 		return is, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, there.Cluster)
-	case lineage.Newest().Number > f.own.Generation:
-		f.newest = lineage.Newest().Number
+	case f.judge(kept).Relation == relation.Succeeded:
+		f.newest = kept.Newest().Number
 		return is, ErrSucceeded
 	}
-	return is, fmt.Errorf("%s has no generation %d, which etcd's data are of: put its generation.json back, as from an earlier version of the bucket", f.Archive, f.own.Generation)
+	return is, errors.New(f.sentence(kept) + "; " + relation.Unnumbered.WayOut())
+}
+
+// judge answers how the data relate to a store of which the backups themselves were not read.
+func (f *found) judge(kept relation.Store) relation.Judgment {
+	return relation.Judge(f.data(), kept, false)
+}
+
+func (f *found) data() relation.Data {
+	return relation.Data{State: relation.Valid, Identity: f.own, Owner: f.Owner, Revision: f.Etcd.Revision()}
+}
+
+func (f *found) sentence(kept relation.Store) string {
+	return f.judge(kept).Sentence(f.data(), kept, f.Archive.String())
 }
 
 // found founds the store. The volume is told first: whatever happens in between, the next start founds it with the same id.

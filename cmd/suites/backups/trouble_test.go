@@ -85,7 +85,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 	second.keepIn(first.depot)
 	other := second.StartReady()
 	second.requireServingInTrouble(other, "another cluster's")
-	assert.Regexp(t, "it is cluster [0-9a-f]{32}'s, and etcd's data are cluster [0-9a-f]{32}'s", told(other).Problem.Message)
+	assert.Regexp(t, "belongs to cluster [0-9a-f]{32}, and the data to cluster [0-9a-f]{32}", told(other).Problem.Message)
 	other.StopCleanly()
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }

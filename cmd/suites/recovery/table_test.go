@@ -57,7 +57,7 @@ var cells = []struct{ volume, store, end string }{
 	{"empty", "empty", founds},
 	{"empty", "none", founds},
 	{"empty", "unreachable", waits},
-	{"empty", "another's", "a volume that is empty, or behind the store, does not take the store of another owner"},
+	{"empty", "another's", "a volume that is empty, or lacks revisions, is not given the backups of another owner"},
 }
 
 func TestEveryCellOfTheTableEndsAsItSays(t *testing.T) {
