@@ -358,7 +358,6 @@ func TestAGenerationThatNothingLeadsToIsIgnored(t *testing.T) {
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 1, Created: at,
 	}))
 	w.store.SetContent("gen/000777/generation.json", []byte("x"))
-	w.goesOn()
 	w.requireStarts()
 	w.lose()
 	require.NoError(t, w.run())

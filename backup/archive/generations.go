@@ -200,7 +200,7 @@ func (r *Reader) readLineage(ctx context.Context) (l Lineage, err error) {
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !NotVerified(err) {
 			return Lineage{}, err
 		}
-		stray, failed := r.stray(ctx, l.Newest(), number)
+		stray, failed := r.stray(ctx, l.Newest(), number, err == nil)
 		switch {
 		case failed != nil:
 			return Lineage{}, failed
@@ -220,15 +220,17 @@ func (r *Reader) readLineage(ctx context.Context) (l Lineage, err error) {
 	return l, cmp.Or(r.checkNames(ctx, l.Generations, nameless), r.checkListing(ctx, l.Newest().Number+1, taken))
 }
 
-// stray returns an error that names a generation to which the newest of the history does not lead; nil if it may follow. Where the end of the
-// newest one cannot be verified, any may.
-func (r *Reader) stray(ctx context.Context, newest Generation, number int) (stray, err error) {
+// stray returns an error that names a generation to which the newest of the history does not lead; nil if it may follow. Where nothing is stored
+// in the newest one, as while it is deleted, one may that was stated; where its end cannot be verified, any may.
+func (r *Reader) stray(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
 	}
-	ended, err := r.ended(ctx, newest)
-	if err != nil || ended != 0 && number >= ended {
+	switch ended, err := r.ended(ctx, newest); {
+	case err != nil:
 		return nil, err
+	case ended.stored && number >= ended.successor, !ended.stored && stated:
+		return nil, nil
 	}
 	stray = fmt.Errorf("%s in %s is ignored: generation %d has not ended", GenerationPrefix(number), r.store, newest.Number)
 	head, err := r.Head(ctx, number)
@@ -242,26 +244,30 @@ func (r *Reader) stray(ctx context.Context, newest Generation, number int) (stra
 	return nil, err
 }
 
-// ended returns the number from which on a generation may follow another one; 0 if none may yet.
-func (r *Reader) ended(ctx context.Context, generation Generation) (successor int, err error) {
+// ended returns how a generation ends.
+func (r *Reader) ended(ctx context.Context, generation Generation) (endOf, error) {
 	if known, is := r.successors.Load(generation.Number); is && known.(endOf).generation == generation.id() {
-		return known.(endOf).successor, nil
+		return known.(endOf), nil
 	}
+	end := endOf{generation: generation.id(), successor: mostGenerations + 1, stored: true}
 	head, err := r.Head(ctx, generation.Number)
 	switch {
 	case err == nil && head.Ending() != nil:
-		r.successors.Store(generation.Number, endOf{generation.id(), head.Ending().Successor})
-		return head.Ending().Successor, nil
-	case NotVerified(err), err == nil && (head.Empty() || head.Damaged != nil):
-		return generation.Number + 1, nil // it may have
+		end.successor = head.Ending().Successor
+		r.successors.Store(generation.Number, end)
+	case NotVerified(err), err == nil && head.Damaged != nil:
+		return endOf{stored: true}, nil // it may have ended
+	case err == nil:
+		end.stored = !head.Empty()
 	}
-	return 0, err
+	return end, err
 }
 
-// endOf remembers the end of a generation, which is final.
+// endOf is the end of a generation. An end that was found is final.
 type endOf struct {
 	generation string
-	successor  int
+	successor  int  // from which number on a generation may follow
+	stored     bool // something is stored in the generation
 }
 
 // id tells a generation from another one of its number in a store that was emptied meanwhile.
