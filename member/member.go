@@ -109,6 +109,7 @@ func New(config *embed.Config, options Options) *Member {
 	}
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	m.maintainer = m.newMaintainer()
+	config.ServiceRegister = m.drain.register
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
 		grpc.ChainStreamInterceptor(m.drain.stream, m.maintainer.Stream), grpc.ChainUnaryInterceptor(m.requests.unary, m.drain.unary, m.maintainer.Unary, again))
 	if options.BeforeCompaction != nil {

@@ -6,14 +6,17 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/sys/unix"
 
+	"etcd-wrapper/cmd/suites/certificates"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -174,4 +177,46 @@ func TestHangupAndALogThatNobodyReadsDoNotEndEtcd(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	assert.Equal(t, 0, run.Exit(harness.StopBudget))
 	assert.Equal(t, "terminated", p.Record())
+}
+
+// The connections of these clients are open and full: an etcdctl that is stopped while it watches, and a watch and a snapshot whose
+// messages no one receives.
+func TestClientsThatDoNotReadDoNotDelayTheStop(t *testing.T) {
+	t.Parallel()
+	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewPod(t)
+			if secure {
+				p.DemandCertificates(certificates.NewAuthority(t, "authority"))
+			}
+			run := p.StartReady()
+			p.Put("key", "first")
+			stopped := p.Begin("etcdctl", "watch", "--prefix", "--rev=1", "key")
+			harness.Eventually(t, "etcdctl watches", func() bool { return strings.Contains(stopped.Printed(), "first") })
+			stopped.Signal(syscall.SIGSTOP)
+			for range 32 {
+				p.Put("key", strings.Repeat("x", 1<<20))
+			}
+			client := p.Etcd()
+			snapshot, err := client.Snapshot(t.Context())
+			require.NoError(t, err)
+			defer snapshot.Close()
+			watch, err := etcdserverpb.NewWatchClient(client.ActiveConnection()).Watch(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, watch.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+				CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte("key"), StartRevision: 1},
+			}}))
+			_, err = watch.Recv()
+			require.NoError(t, err)
+
+			status, took := run.Stop(syscall.SIGTERM)
+			assert.Equal(t, 0, status)
+			assert.Less(t, took, 4*time.Second, "their connections are closed within 2 s")
+			assert.Equal(t, "terminated", p.Record())
+			for _, call := range []string{"Maintenance/Snapshot", "Watch/Watch"} {
+				assert.NotEmpty(t, run.Log.Containing("does not read its response to "+call), "the log names a client of %s", call)
+			}
+		})
+	}
 }

@@ -241,10 +241,16 @@ func (p *Pod) BeginOldEtcd() *Command {
 	return p.begin(exec.Command(OldEtcd(p.T), "--config-file="+file))
 }
 
+// Signal sends a signal to the command.
+func (c *Command) Signal(s syscall.Signal) {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(s))
+}
+
 // Stop sends SIGTERM and waits for the end.
 func (c *Command) Stop() {
 	c.t.Helper()
-	require.NoError(c.t, c.cmd.Process.Signal(syscall.SIGTERM))
+	c.Signal(syscall.SIGTERM)
 	c.Wait()
 }
 

@@ -1,0 +1,230 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// endless lists the requests that end only when their client wants, or when another client releases something. etcd's close waits its
+// whole request timeout for them, 7 s by default, and every API server holds hundreds of watches.
+var endless = map[string]bool{
+	"/etcdserverpb.Watch/Watch":          true,
+	"/etcdserverpb.Lease/LeaseKeepAlive": true,
+	"/v3electionpb.Election/Observe":     true,
+	"/v3electionpb.Election/Campaign":    true,
+	"/v3lockpb.Lock/Lock":                true,
+	"/grpc.health.v1.Health/Watch":       true,
+}
+
+const (
+	drainPoll    = 100 * time.Millisecond
+	stalledAfter = time.Second             // a send that blocks for longer counts as stalled
+	drainGrace   = 1500 * time.Millisecond // how long stalled requests may hold a close up
+	drainQuiet   = 2 * drainPoll           // how long before that no other request was running: its response is on the way
+
+	largeResponse = 32 << 10 // bytes; a smaller one never waits for its client
+)
+
+// drain ends the requests of clients when etcd is about to close.
+//
+// Endless requests have their contexts cancelled. All others have the time that etcd's close gives them. By then maintenance has given
+// leadership away, while all members held their writes back. Where that was not possible, etcd's close does it after clients have their
+// responses: in the opposite order raft would drop their writes.
+//
+// A client that does not read its response blocks the handler that sends it, and no context ends that. etcd waits its request timeout
+// for it, and with TLS forever, because grpc.Server.Stop waits for the handlers of http.Server. Once all requests that are left are of
+// such clients, drain closes the connections.
+type drain struct {
+	ctx     context.Context //nolint:containedctx // it is the signal that AfterFunc waits for
+	cancel  context.CancelFunc
+	started time.Time    // set before ctx ends, read after
+	took    atomic.Int64 // nanoseconds until the last endless request so far had ended
+
+	unaries atomic.Int64 // requests with one response whose handlers run
+
+	mu      sync.Mutex
+	calls   map[*call]struct{}
+	grpc    []*grpc.Server
+	https   map[*http.Server]struct{} // with TLS, HTTP/2 is theirs
+	running time.Time                 // when a request was last seen that is not stalled
+}
+
+// call is a request whose response may wait for its client.
+type call struct {
+	method  string
+	client  string
+	sending atomic.Pointer[time.Time] // since when a send has been blocked; nil if none is
+}
+
+func newDrain() *drain {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &drain{ctx: ctx, cancel: cancel, calls: map[*call]struct{}{}, https: map[*http.Server]struct{}{}}
+}
+
+// register adds a gRPC server of etcd's.
+func (d *drain) register(server *grpc.Server) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.grpc = append(d.grpc, server)
+}
+
+// start ends the endless requests. It is called once.
+func (d *drain) start() {
+	d.started = time.Now()
+	d.cancel()
+}
+
+// stream implements grpc.StreamServerInterceptor.
+func (d *drain) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	c := d.track(stream.Context(), info.FullMethod)
+	defer d.untrack(stream.Context(), c)
+	if !endless[info.FullMethod] {
+		return handler(service, drainedStream{stream, stream.Context(), c})
+	}
+	ctx, release := d.until(stream.Context())
+	defer release()
+	return d.unavailable(handler(service, drainedStream{stream, ctx, c}))
+}
+
+// unary implements grpc.UnaryServerInterceptor.
+func (d *drain) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if endless[info.FullMethod] {
+		ctx, release := d.until(ctx)
+		defer release()
+		reply, err := handler(ctx, request)
+		if err != nil {
+			err = d.unavailable(err)
+		}
+		return reply, err
+	}
+	d.unaries.Add(1)
+	defer d.unaries.Add(-1)
+	reply, err := handler(ctx, request)
+	if sized, ok := reply.(interface{ Size() int }); ok && err == nil && sized.Size() >= largeResponse {
+		d.untrack(ctx, d.track(ctx, info.FullMethod))
+	}
+	return reply, err
+}
+
+// track adds a call.
+func (d *drain) track(ctx context.Context, method string) *call {
+	c := &call{method: strings.TrimPrefix(method, "/etcdserverpb."), client: "unknown"}
+	if from, ok := peer.FromContext(ctx); ok {
+		c.client = from.Addr.String()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls[c] = struct{}{}
+	if server, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok {
+		d.https[server] = struct{}{}
+	}
+	return c
+}
+
+// untrack removes a call whose handler has returned when gRPC ends its context, which over TLS is after the response is sent.
+func (d *drain) untrack(ctx context.Context, c *call) {
+	now := time.Now()
+	c.sending.Store(&now)
+	context.AfterFunc(ctx, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		delete(d.calls, c)
+	})
+}
+
+// isStalled reports whether the client of the call does not read its response.
+func (c *call) isStalled() bool {
+	since := c.sending.Load()
+	return since != nil && time.Since(*since) >= stalledAfter
+}
+
+// stalled describes the clients that do not read their responses.
+func (d *drain) stalled() (clients []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for c := range d.calls {
+		if c.isStalled() {
+			clients = append(clients, fmt.Sprintf("the client %s does not read its response to %s", c.client, c.method))
+		}
+	}
+	slices.Sort(clients)
+	return clients
+}
+
+// isStuck reports whether stalled requests alone have held the close up for drainGrace.
+func (d *drain) isStuck() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	runs := d.unaries.Load() > 0
+	for c := range d.calls {
+		runs = runs || !c.isStalled()
+	}
+	if runs {
+		d.running = time.Now()
+	}
+	return time.Since(d.started) >= drainGrace && time.Since(d.running) >= drainQuiet
+}
+
+// closeConnections closes the connections of all clients and logs which of them are cut off.
+func (d *drain) closeConnections(log zerolog.Logger) {
+	for _, client := range d.stalled() {
+		log.Warn().Msgf("etcd is stopping, and %s: its connection is closed", client)
+	}
+	d.mu.Lock()
+	servers, https := slices.Clone(d.grpc), maps.Keys(maps.Clone(d.https))
+	d.mu.Unlock()
+	for server := range https {
+		_ = server.Close() // etcd has closed its listeners already
+	}
+	for _, server := range servers {
+		server.Stop()
+	}
+}
+
+func (d *drain) until(ctx context.Context) (drained context.Context, end func()) {
+	drained, cancel := context.WithCancel(ctx)
+	release := context.AfterFunc(d.ctx, cancel)
+	return drained, func() {
+		release()
+		cancel()
+	}
+}
+
+// unavailable returns the error for a client whose request was ended. It makes etcd's client resume at another member, from the
+// revision that it has seen.
+func (d *drain) unavailable(err error) error {
+	if d.ctx.Err() != nil {
+		d.took.Store(int64(time.Since(d.started)))
+		return status.Error(codes.Unavailable, "etcd is stopping")
+	}
+	return err
+}
+
+// drainedStream is a stream with a context of our own, whose sends are observed.
+type drainedStream struct {
+	grpc.ServerStream
+	ctx  context.Context //nolint:containedctx // gRPC hands a stream's context out this way
+	call *call
+}
+
+func (s drainedStream) Context() context.Context { return s.ctx }
+
+func (s drainedStream) SendMsg(message any) error {
+	now := time.Now()
+	s.call.sending.Store(&now)
+	defer s.call.sending.Store(nil)
+	return s.ServerStream.SendMsg(message)
+}
