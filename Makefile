@@ -39,8 +39,9 @@ run: build ## Run a single etcd member, without a sidecar, with its data in .run
 	exec bin/etcd-wrapper start-etcd --standalone --volume-dir=.run --stored-config-path=.run/etcd.conf.yaml --log-format=$$format \
 		--backup-store='$(BACKUP_STORE)'
 
-fetch: ## Download what is built: the program's modules, and those of etcd 3.5, which some tests start; make test needs no network then
+fetch: ## Download what is built: the program's modules, and those of etcd 3.4 and 3.5, which some tests start; make test needs no network then
 	$(GO) mod download
+	cd testdata/etcd34 && $(GO) mod download
 	cd testdata/etcd35 && $(GO) mod download
 
 build: ## Build bin/etcd-wrapper, static and stamped with the version

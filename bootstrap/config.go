@@ -90,3 +90,13 @@ func (e CertificateError) Is(target error) bool { return target == ErrCertificat
 
 // Unwrap returns the cause.
 func (e CertificateError) Unwrap() error { return e.Cause }
+
+// SetupError is an error that only another configuration, or another version of the program, removes. The process ends with
+// exitcode.BadConfig.
+type SetupError struct{ Cause error }
+
+// Error returns the cause's text.
+func (e SetupError) Error() string { return e.Cause.Error() }
+
+// Unwrap returns the cause.
+func (e SetupError) Unwrap() error { return e.Cause }

@@ -271,7 +271,11 @@ func (w *work) removeRecord(ctx context.Context) completion {
 
 func (w *work) openEtcd(ctx context.Context) completion {
 	if err := w.runtime.Member.Open(ctx); err != nil {
-		return completion{EtcdFailed, Payload{Err: err, Status: exitcode.EtcdFailed}}
+		payload := Payload{Err: err, Status: exitcode.EtcdFailed}
+		if setup := (bootstrap.SetupError{}); errors.As(err, &setup) {
+			payload.Status = exitcode.BadConfig
+		}
+		return completion{EtcdFailed, payload}
 	}
 	return completion{EtcdReady, Payload{}}
 }

@@ -152,6 +152,9 @@ func (m *Member) approach(ctx context.Context) error {
 	}
 	m.doing.Store("has its data looked at")
 	found := datadir.Look(m.config.Dir, m.config.WalDir)
+	if err := m.checkUpgrade(found); err != nil {
+		return err
+	}
 	if err := m.inspect(found); err != nil {
 		m.opened = true // what is unfit must not be taken for good by the next start
 		m.startErr = err

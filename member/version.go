@@ -80,20 +80,33 @@ func (m *Member) recorded(ctx context.Context, found *datadir.Findings) (dataver
 	}
 }
 
-// readRecorded is the highest that etcd meets in its data. It takes data that can't be read for the newest, so that etcd
-// does not call itself older than they are.
-func (m *Member) readRecorded(found *datadir.Findings) (highest dataversion.Version) {
-	met, err := found.ClusterVersions()
+// readRecorded returns the highest version in the data. It takes data that can't be read for the newest, so that etcd does not
+// call itself older than they are.
+func (m *Member) readRecorded(found *datadir.Findings) dataversion.Version {
+	highest, err := highestVersion(found)
 	if err != nil {
 		m.options.Log.Warn().Err(err).Msg("the cluster's version could not be read from the data; etcd announces its own")
 		return dataversion.Of3_6
 	}
-	for _, text := range met {
+	return highest
+}
+
+func highestVersion(found *datadir.Findings) (highest dataversion.Version, err error) {
+	versions, err := found.ClusterVersions()
+	for _, text := range versions {
 		if version := dataversion.Parse(text); highest.Less(version) {
 			highest = version
 		}
 	}
-	return highest
+	return highest, err
+}
+
+// checkUpgrade returns an error if the data are of a cluster that this etcd cannot be a member of. What can't be read is left to
+// the checks that follow.
+func (m *Member) checkUpgrade(found *datadir.Findings) error {
+	recorded, _ := highestVersion(found) // see above
+	others := found.Members() > 1 && !found.OnlyRestored() && !m.config.ForceNewCluster
+	return dataversion.CheckUpgrade(recorded, others)
 }
 
 // keep starts what looks after the member.

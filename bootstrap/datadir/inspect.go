@@ -51,7 +51,13 @@ func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
 	if err := f.refuseShort(); err != nil {
 		return err
 	}
-	return f.refuseOtherMember(configured, log)
+	if err := f.refuseOtherMember(configured, log); err != nil {
+		return err
+	}
+	if err := f.refuseV2(); err != nil {
+		return err
+	}
+	return f.refuseLeftover()
 }
 
 // uninitializedPrefix begins the name that an uninitialized member's directory is moved to. Older versions of this program

@@ -19,6 +19,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
 	"go.etcd.io/raft/v3"
@@ -127,11 +128,13 @@ func TestALogThatEndsWithAReceivedSnapshotIsTaken(t *testing.T) {
 	require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
 }
 
+// addMember puts a member into the database of an etcd 3.6, whose word for it counts.
 func addMember(t *testing.T, dir string, learner bool) {
 	t.Helper()
 	update(t, dir, func(tx *bolt.Tx) error {
 		value, err := json.Marshal(map[string]any{"id": 7, "isLearner": learner, "peerURLs": []string{"http://b:1"}})
 		require.NoError(t, err)
+		require.NoError(t, tx.Bucket(schema.Meta.Name()).Put(schema.MetaStorageVersionName, []byte("3.6.0")))
 		return tx.Bucket([]byte("members")).Put([]byte("0000000000000007"), value)
 	})
 }

@@ -25,8 +25,9 @@ type history struct {
 	metadata  []byte     // whose log it is
 	cut       cut        // where the last segment ends
 	segment   int        // which one is read, from 0 on
-	versions  []versionSet
-	unread    error // why its segment can't be read
+	notes     []note     // the entries that matter to a judgement
+	lowest    uint64     // index of the entry with the lowest index; 0 if there is none
+	unread    error      // why its segment can't be read
 }
 
 // recorded is a snapshot that the log knows of.
@@ -34,12 +35,6 @@ type recorded struct {
 	walpb.Snapshot
 
 	segment int
-}
-
-// versionSet is that of the cluster, such as 3.6.0, which an entry sets.
-type versionSet struct {
-	index   uint64
-	version string
 }
 
 // readLog reads every record. Segments are read one by one, so that an error names the segment, and so that a torn record
@@ -117,7 +112,7 @@ func (h *history) take(record record) error {
 			return wal.ErrCRCMismatch
 		}
 	case wal.EntryType:
-		h.takeVersion(record.data)
+		h.note(record.data)
 		return h.takeEntry(record.data)
 	case wal.StateType:
 		var state raftpb.HardState
@@ -170,30 +165,13 @@ func (h *history) takeSnapshot(data []byte) error {
 	return nil
 }
 
-// takeVersion takes the version that an entry sets, if it does.
-func (h *history) takeVersion(entry []byte) {
-	if len(entry) > longest {
-		return
-	}
-	request := message(message(entry, entryData), clusterVersionSet)
-	if version := message(request, setVersion); version != nil {
-		h.versions = append(h.versions, versionSet{entryIndex(entry), string(version)})
-	}
-}
-
-// longest is more than a record takes, in bytes, which sets a version or tells of a snapshot: both are below a hundred.
-const longest = 512
-
-// skim goes from record to record without a look at their checksums, and takes what they say of versions and snapshots.
+// skim walks through the records without comparing their checksums, and notes what it knows of entries and snapshots.
 func (h *history) skim(s *segment) {
 	for frame := range s.frames() {
-		if len(frame.record) > longest {
-			continue
-		}
 		r, _ := frame.parse() // one that can't be read tells nothing
 		switch r.kind {
 		case wal.EntryType:
-			h.takeVersion(r.data)
+			h.note(r.data)
 		case wal.SnapshotType:
 			_ = h.takeSnapshot(r.data) // see above
 		}
@@ -215,16 +193,6 @@ func (h *history) has(snapshot uint64) bool {
 func (h *history) unfinished(name string) bool {
 	index, ok := snapshotIndex(name)
 	return ok && !slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index >= index })
-}
-
-// versionsBehind are the versions that entries behind an index set.
-func (h *history) versionsBehind(index uint64) (versions []string) {
-	for _, set := range h.versions {
-		if set.index > index {
-			versions = append(versions, set.version)
-		}
-	}
-	return versions
 }
 
 // beginsWith says whether the snapshot is recorded in that segment or a later one. An empty log's is recorded, too: its

@@ -54,9 +54,10 @@ type Findings struct {
 	contents    contents
 	contentsErr error
 
-	read       map[string]*history // by segments, of those that etcd replays
-	versions   []string
-	versionErr error
+	read      map[string]*history // by segments, of those that etcd replays
+	start     uint64              // index of the snapshot that etcd starts from, 0 for none
+	notes     []note              // of the entries behind it
+	replayErr error               // why they can't be read
 }
 
 // Look reads what has to be known right before etcd opens the data, and no more than that: a start waits for it. Of the
@@ -69,7 +70,7 @@ func Look(dataDir, walDir string) *Findings {
 		f.contents, err = readContents(tx)
 		return err
 	})
-	f.versions, f.versionErr = f.versionsReplayed()
+	f.start, f.notes, f.replayErr = f.replayed()
 	return f
 }
 
@@ -123,30 +124,37 @@ func (h *history) look(path string, isLast bool) {
 	})
 }
 
-// ClusterVersions are the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
+// ClusterVersions returns the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
 // that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
-// what comes behind the newest snapshot, even if the database has all of that. An error says that the database or the log
-// can't be read.
-func (f *Findings) ClusterVersions() (met []string, err error) {
-	if err := errors.Join(f.contentsErr, f.versionErr); err != nil {
-		return nil, err
+// what follows the newest snapshot, even if the database has all of that. An error says that the database or the log
+// can't be read; then some may be missing.
+func (f *Findings) ClusterVersions() (versions []string, err error) {
+	versions = []string{f.contents.version}
+	for _, n := range f.notes {
+		if n.version != "" {
+			versions = append(versions, n.version)
+		}
 	}
-	return append([]string{f.contents.version}, f.versions...), nil
+	return versions, errors.Join(f.contentsErr, f.replayErr)
 }
 
-// versionsReplayed are those in the log. If it does not have a snapshot, etcd was killed between writing that and noting it
-// there, and goes on from the one before.
-func (f *Findings) versionsReplayed() (versions []string, err error) {
-	for _, index := range f.startingPoints() {
-		known := index == 0
-		for _, read := range f.histories(f.segmentsFrom(index)) {
-			versions, known, err = append(versions, read.versionsBehind(index)...), known || read.has(index), errors.Join(err, read.unread)
+// replayed returns the notes of the entries that etcd replays, and the index of the snapshot that they follow. If the log does
+// not know a snapshot, etcd was killed between writing that and recording it, and starts from the one before.
+func (f *Findings) replayed() (start uint64, notes []note, err error) {
+	for _, start = range f.startingPoints() {
+		known := start == 0
+		for _, read := range f.histories(f.segmentsFrom(start)) {
+			if read.lowest > 0 {
+				notes = before(notes, read.lowest)
+			}
+			notes, known, err = append(notes, read.notes...), known || read.has(start), errors.Join(err, read.unread)
 		}
 		if known || err != nil {
 			break
 		}
+		notes = nil
 	}
-	return versions, err
+	return start, slices.DeleteFunc(notes, func(n note) bool { return n.index <= start }), err
 }
 
 // startingPoints are the indexes that the names of snapshots tell, the newest first, and 0 for the beginning of the log.

@@ -17,6 +17,9 @@ const (
 	replaceIt  = "move the data directory away and replace the member; the others have what it lacks"
 	giveUpTail = "restore a backup, or, in a larger cluster, move the data directory away and replace the member; to give up " +
 		"what is behind the damage, cut the log off there with truncate --size=POSITION SEGMENT"
+	upgradeFirst = "run it with etcd 3.5.26 or a later 3.5 once, until it is ready: that corrects the database"
+	snapshotIt   = "run it with etcd 3.5 and --snapshot-count=1 once, write a key and stop it; or, in a cluster of one, " +
+		"make a new data directory with etcd-wrapper etcdutl snapshot restore DIR/member/snap/db --skip-hash-check"
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
 
@@ -88,6 +91,12 @@ var (
 	panicked = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
 	lostTail = refuse("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
 		"the database holds what came until index %d", giveUpTail)
+	v2Request = refuse("the log in %q has a request of the v2 API, %s at entry %d: etcd 3.4 writes one for each probe of its "+
+		"/health, and etcd 3.6 cannot replay it; etcd is upgraded one minor version at a time", snapshotIt)
+	leftoverMember = refuse("database %s has member %s (%q), which was removed from the cluster: etcd 3.5 does not count it, and "+
+		"etcd 3.6 would", upgradeFirst)
+	leftoverLearner = refuse("database %s has member %s (%q) as a learner, although it was promoted: etcd 3.5 counts its vote, and "+
+		"etcd 3.6 would not", upgradeFirst)
 	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or move the data directory away")
 )
 

@@ -145,6 +145,9 @@ func (r *Runtime) warnOf(etcd *embed.Config) {
 func (r *Runtime) Open(ctx context.Context) error {
 	began := time.Now()
 	if err := r.etcd.Open(ctx); err != nil {
+		if upgrade := (*dataversion.UpgradeError)(nil); errors.As(err, &upgrade) {
+			return bootstrap.SetupError{Cause: err}
+		}
 		return bootstrap.Advised(err, r.config.Etcd.Dir)
 	}
 	took := time.Since(began)

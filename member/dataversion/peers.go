@@ -30,8 +30,9 @@ const (
 )
 
 // AwaitPeers is for a member without data that joins a running cluster. It returns the cluster's version as soon as etcd
-// would admit the member, and an error if its peers hold a downgrade for a minute, or ctx ends. say is told, once, why it
-// waits. If no peer can be asked it returns at once with a zero version: etcd finds that out too, and says more about it.
+// would admit the member. The error is an *UpgradeError if a peer runs an etcd that this one must not join; others are that its
+// peers hold a downgrade for a minute, or that ctx ends. say is called once, with the reason for a wait. If no peer can be
+// asked it returns at once with a zero version: etcd finds that out too, and says more about it.
 func AwaitPeers(ctx context.Context, config *embed.Config, say func(reason string)) (Version, error) {
 	peers, err := peersOf(config)
 	if err != nil {
@@ -78,7 +79,8 @@ func (p *peers) await(ctx context.Context, bound time.Duration, say func(reason 
 		case <-time.After(askAgain):
 		}
 	}
-	return p.version(ctx), nil
+	highest, oldest := p.versions(ctx)
+	return highest, checkOldest(oldest)
 }
 
 // downgrading is what the first peer that answers says; it asks its leader first, so that one is enough.
@@ -95,8 +97,9 @@ func (p *peers) downgrading(ctx context.Context) bool {
 	return false
 }
 
-// version is the cluster's, the highest that a peer names: one that was away may lag behind.
-func (p *peers) version(ctx context.Context) (highest Version) {
+// versions returns the highest cluster version that a peer names, as one that was down may lag behind, and the oldest version
+// that a peer runs. Both are unknown if no peer answers.
+func (p *peers) versions(ctx context.Context) (highest, oldest Version) {
 	for _, url := range p.urls {
 		answer, err := p.get(ctx, url+"/version")
 		if err != nil {
@@ -109,8 +112,11 @@ func (p *peers) version(ctx context.Context) (highest Version) {
 		if v := Parse(versions.Cluster); highest.Less(v) {
 			highest = v
 		}
+		if v := Parse(versions.Server); v != (Version{}) && (oldest == (Version{}) || v.Less(oldest)) {
+			oldest = v
+		}
 	}
-	return highest
+	return highest, oldest
 }
 
 func (p *peers) get(ctx context.Context, url string) ([]byte, error) {

@@ -17,12 +17,17 @@ import (
 // peer is a peer that holds a downgrade for a number of questions, or without an end if that is negative.
 func peer(t *testing.T, cluster string, holds int64) string {
 	t.Helper()
-	server := httptest.NewServer(voice(cluster, holds))
+	return serving(t, voice("3.6.16", cluster, holds))
+}
+
+func serving(t *testing.T, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-func voice(cluster string, holds int64) http.Handler {
+func voice(version, cluster string, holds int64) http.Handler {
 	left := atomic.Int64{}
 	left.Store(holds)
 	mux := http.NewServeMux()
@@ -30,7 +35,7 @@ func voice(cluster string, holds int64) http.Handler {
 		fmt.Fprintf(w, "%t", holds < 0 || left.Add(-1) >= 0)
 	})
 	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"etcdserver":"3.6.16","etcdcluster":"%s","storage":"3.5.0"}`, cluster)
+		fmt.Fprintf(w, `{"etcdserver":"%s","etcdcluster":"%s","storage":"3.5.0"}`, version, cluster)
 	})
 	return mux
 }
@@ -38,11 +43,7 @@ func voice(cluster string, holds int64) http.Handler {
 // silent is a peer that has no answer: it has no leader, or is none of etcd's.
 func silent(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	return serving(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 }
 
 func joins(t *testing.T, urls ...string) *peers {
@@ -82,7 +83,7 @@ func TestANewMemberDoesNotWaitForNothing(t *testing.T) {
 // With auto-tls etcd makes certificates for itself and verifies none; otherwise it speaks to nobody who shows such a one.
 func TestANewMemberAsksPeersWithAutoTLS(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewTLSServer(voice("3.5.0", 0))
+	server := httptest.NewTLSServer(voice("3.6.16", "3.5.0", 0))
 	defer server.Close()
 	for auto, want := range map[bool]Version{true: Of3_5, false: {}} {
 		config := embed.NewConfig()

@@ -234,11 +234,22 @@ func Output(t *testing.T, args ...string) string {
 // BeginOldEtcd runs etcd 3.5 with the pod's data and configuration, as a sidecar or the reference program does.
 func (p *Pod) BeginOldEtcd() *Command {
 	p.T.Helper()
+	return p.beginPlainEtcd(OldEtcd(p.T))
+}
+
+// BeginEtcd34 runs etcd 3.4 with the pod's data and configuration, as etcd-druid's default image does.
+func (p *Pod) BeginEtcd34() *Command {
+	p.T.Helper()
+	return p.beginPlainEtcd(built(p.T, etcd34))
+}
+
+func (p *Pod) beginPlainEtcd(program string) *Command {
+	p.T.Helper()
 	text, err := yaml.Marshal(p.Config)
 	require.NoError(p.T, err)
 	file := filepath.Join(p.Dir, "old-etcd.yaml")
 	require.NoError(p.T, os.WriteFile(file, text, 0o600))
-	return p.begin(exec.Command(OldEtcd(p.T), "--config-file="+file))
+	return p.begin(exec.Command(program, "--config-file="+file))
 }
 
 // Signal sends a signal to the command.
@@ -257,23 +268,35 @@ func (c *Command) Stop() {
 // OldEtcd is the path of etcd 3.5. Without its modules the test is skipped: tests use no network.
 func OldEtcd(t *testing.T) (path string) {
 	t.Helper()
-	path, err := oldEtcd()
+	return built(t, etcd35)
+}
+
+// etcd35 and etcd34 return the paths of programs that are built once for all suites: the first time that takes half a minute.
+var (
+	etcd35 = sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") })
+	etcd34 = sync.OnceValues(func() (string, error) { return buildEtcd("3.4", "etcd34", "go.etcd.io/etcd") })
+)
+
+// built returns the path of an old etcd, or skips the test if its modules are not in Go's cache.
+func built(t *testing.T, etcd func() (string, error)) (path string) {
+	t.Helper()
+	path, err := etcd()
 	if errors.Is(err, errNotFetched) {
 		t.Skip(err)
 	}
-	require.NoError(t, err, "etcd 3.5 was built")
+	require.NoError(t, err, "the old etcd was built")
 	return path
 }
 
-var errNotFetched = errors.New("etcd 3.5 is not in Go's cache of modules: make fetch downloads it")
+var errNotFetched = errors.New("an old etcd is not in Go's cache of modules: make fetch downloads it")
 
-// oldEtcd builds etcd 3.5 from a module of its own, once for all suites: the first time that takes half a minute.
-var oldEtcd = sync.OnceValues(func() (path string, err error) {
+// buildEtcd builds a program from the module in that folder of testdata. Processes that do so at the same time take turns.
+func buildEtcd(version, folder, program string) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
 		return "", err
 	}
-	path = filepath.Join(root, "bin", "test", "etcd-3.5")
+	path = filepath.Join(root, "bin", "test", "etcd-"+version)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
@@ -282,18 +305,18 @@ var oldEtcd = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	defer release()
-	build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", "etcd35"), "-o", path, "go.etcd.io/etcd/server/v3")
+	build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", folder), "-o", path, program)
 	build.Env = append(os.Environ(), "GOPROXY=off")
-	said, err := build.CombinedOutput()
+	output, err := build.CombinedOutput()
 	switch {
 	case err == nil:
 		return path, nil
-	case bytes.Contains(said, []byte("GOPROXY=off")):
+	case bytes.Contains(output, []byte("GOPROXY=off")):
 		return "", errNotFetched
 	default:
-		return "", fmt.Errorf("%w: %s", err, said)
+		return "", fmt.Errorf("%w: %s", err, output)
 	}
-})
+}
 
 // OneLine is what a command printed, with each run of blanks as one: its lines break where a terminal ends.
 func OneLine(printed string) string { return strings.Join(strings.Fields(printed), " ") }

@@ -1,0 +1,159 @@
+package datadir
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// Members returns how many members the cluster has as far as the data know: those in the database, with the changes that it has
+// not applied yet.
+func (f *Findings) Members() int {
+	members := map[uint64]bool{}
+	for id := range f.contents.members {
+		if id, err := strconv.ParseUint(id, 16, 64); err == nil {
+			members[id] = true
+		}
+	}
+	f.change(members, f.contents.applied, ^uint64(0))
+	return len(members)
+}
+
+// change applies the changes of the members after one entry and up to another one. The value of a member says whether it is a
+// voter.
+func (f *Findings) change(members map[uint64]bool, after, until uint64) {
+	for _, n := range f.notes {
+		if n.change == nil || n.index <= after || n.index > until {
+			continue
+		}
+		switch id := n.change.NodeID; n.change.Type {
+		case raftpb.ConfChangeAddNode:
+			members[id] = true
+		case raftpb.ConfChangeAddLearnerNode:
+			members[id] = false
+		case raftpb.ConfChangeRemoveNode:
+			delete(members, id)
+		case raftpb.ConfChangeUpdateNode: // it has other URLs
+		}
+	}
+}
+
+// OnlyRestored reports whether the data are those of a restored snapshot that no member has run on yet: what the database
+// records of versions is about the cluster that the snapshot was taken of.
+func (f *Findings) OnlyRestored() bool {
+	segments, tail := f.segments(), f.tail()
+	return len(segments) == 1 && tail != nil && len(tail.snapshots) > 0 && tail.snapshots[len(tail.snapshots)-1].Index == tail.last &&
+		continuesRestore(f.segment(segments[0]))
+}
+
+// refuseV2 refuses a log that etcd 3.6 panics over when it replays it, at every start.
+func (f *Findings) refuseV2() error {
+	for _, n := range f.notes {
+		if n.method != "" {
+			return v2Request.because(f.wal.path, n.method, n.index)
+		}
+	}
+	return nil
+}
+
+// refuseLeftover refuses data whose two lists of members differ. etcd 3.5 and older list them in a second store, the v2 store,
+// and go by that one; etcd 3.6 goes by the database. Older versions have left members in the database that were removed long
+// ago, and learners that were promoted. etcd 3.6 takes them over, and panics when such a member is removed. etcd 3.5.26 and later
+// correct the database when they start.
+//
+// The v2 store is in the snapshot that etcd starts from, and the entries behind it change it. A member that any of these adds is
+// no leftover: an etcd 3.4 may have added it to the database before it noted there that it had applied the entry.
+func (f *Findings) refuseLeftover() error {
+	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
+		return nil
+	}
+	members, err := f.v2Members()
+	if err != nil {
+		return nil //nolint:nilerr // etcd says why it cannot start from its snapshot
+	}
+	f.change(members, f.start, f.contents.applied)
+	for _, id := range slices.Sorted(maps.Keys(f.contents.members)) {
+		number, err := strconv.ParseUint(id, 16, 64)
+		if err != nil {
+			continue
+		}
+		voter, listed := members[number]
+		switch {
+		case !listed && !f.adds(number):
+			return leftoverMember.because(f.database, id, f.contents.member(number).Name)
+		case voter && f.contents.member(number).IsLearner:
+			return leftoverLearner.because(f.database, id, f.contents.member(number).Name)
+		}
+	}
+	return nil
+}
+
+// adds reports whether an entry that the database may not have applied adds the member.
+func (f *Findings) adds(id uint64) bool {
+	return slices.ContainsFunc(f.notes, func(n note) bool {
+		return n.index > f.contents.applied && n.change != nil && n.change.NodeID == id && n.change.Type != raftpb.ConfChangeRemoveNode
+	})
+}
+
+// v2Members returns the members in the v2 store of the snapshot that etcd starts from, and whether each is a voter.
+func (f *Findings) v2Members() (map[uint64]bool, error) {
+	members := map[uint64]bool{}
+	if f.start == 0 {
+		return members, nil
+	}
+	content, err := f.startSnapshot()
+	if err != nil {
+		return nil, err
+	}
+	var store struct{ Root v2Node }
+	if err := json.Unmarshal(content, &store); err != nil {
+		return nil, fmt.Errorf("cannot read the v2 store: %w", err)
+	}
+	for id, node := range store.Root.at(membership.StoreMembersPrefix).Children {
+		number, err := strconv.ParseUint(id, 16, 64)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read a member of the v2 store: %w", err)
+		}
+		var attributes membership.RaftAttributes
+		if err := json.Unmarshal([]byte(node.Children["raftAttributes"].Value), &attributes); err != nil {
+			return nil, fmt.Errorf("cannot read a member of the v2 store: %w", err)
+		}
+		members[number] = !attributes.IsLearner
+	}
+	return members, nil
+}
+
+// startSnapshot returns what the snapshot file holds that etcd starts from.
+func (f *Findings) startSnapshot() ([]byte, error) {
+	for _, name := range slices.Backward(f.snapshots()) {
+		if index, ok := snapshotIndex(name); ok && index == f.start {
+			content, err := readSnapshot(f.snapshot(name))
+			if err != nil {
+				return nil, err
+			}
+			return content.Data, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no snapshot of entry %d", f.start)
+}
+
+// A v2Node is a part of the v2 store, a directory or a file, as a snapshot has it.
+type v2Node struct {
+	Value    string
+	Children map[string]v2Node
+}
+
+// at returns what lies at a path; the zero value if nothing does.
+func (n v2Node) at(where string) v2Node {
+	for name := range strings.SplitSeq(strings.Trim(path.Clean(where), "/"), "/") {
+		n = n.Children[name]
+	}
+	return n
+}

@@ -1,0 +1,129 @@
+package endtoend_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// etcd-druid runs etcd 3.4 by default. A member of etcd 3.6 in its cluster makes the others panic, at every start from then on.
+func TestEtcd3_4ClusterIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	pods := harness.Members(t, 3)
+	var old []*harness.Command
+	for _, p := range pods {
+		old = append(old, p.BeginEtcd34())
+	}
+	putMany(pods[0], 0, 10)
+	harness.Eventually(t, "the cluster is at 3.4", func() bool { return told(pods[2]).Cluster == "3.4.0" })
+	old[2].Stop()
+	pods[2].WriteRecord("terminated")
+	pods[2].ExpectTerminationMessage()
+
+	run := pods[2].Start()
+	assert.Equal(t, 78, run.Exit(harness.Patience))
+	assert.Contains(t, says(run.Pod), "etcd 3.4")
+	assert.Equal(t, "terminated", pods[2].Record(), "data that etcd has not opened are as they were")
+
+	putMany(pods[0], 10, 20)
+	old[2] = pods[2].BeginEtcd34()
+	holds(pods[2], 20)
+	for _, each := range old {
+		each.Stop()
+	}
+}
+
+// A member without data is told by the others what they run.
+func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
+	t.Parallel()
+	pods := harness.Members(t, 3)
+	for _, p := range pods[:2] {
+		p.BeginEtcd34()
+	}
+	putMany(pods[0], 0, 10)
+	pods[2].Config["initial-cluster-state"] = "existing"
+	pods[2].ExpectTerminationMessage()
+
+	run := pods[2].Start()
+	assert.Equal(t, 78, run.Exit(harness.Patience))
+	assert.Contains(t, says(run.Pod), "etcd 3.4")
+	putMany(pods[0], 10, 20)
+}
+
+func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	old := p.BeginEtcd34()
+	putMany(p, 0, 10)
+	old.Stop()
+	run := p.StartReady()
+	holds(p, 10)
+	at(p, "3.5.0")
+	run.StopCleanly()
+}
+
+// etcd 3.4 writes a request of the v2 API to its log for each probe of /health, which etcd 3.6 refuses to replay.
+func TestEtcd3_4DataThatWereProbedAreRefused(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.ExpectTerminationMessage()
+	old := p.BeginEtcd34()
+	putMany(p, 0, 10)
+	response, err := http.Get(p.Endpoint() + "/health")
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	old.Stop()
+
+	run := p.Start()
+	assert.Equal(t, 70, run.Exit(harness.Patience))
+	assert.Contains(t, says(p), "etcd 3.4")
+
+	// The way out that it names.
+	p.Config["snapshot-count"] = 1
+	old = p.BeginOldEtcd()
+	putMany(p, 10, 11)
+	old.Stop()
+	delete(p.Config, "snapshot-count")
+	run = p.StartReady()
+	holds(p, 11)
+	run.StopCleanly()
+}
+
+// etcd 3.5 lists the members twice, and older versions have left members in the one list that were removed from the other.
+func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.ExpectTerminationMessage()
+	old := p.BeginOldEtcd()
+	putMany(p, 0, 10)
+	old.Stop()
+	database, err := bolt.Open(p.Database(), 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, database.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket(schema.Members.Name()).Put([]byte("1234567890abcdef"),
+			[]byte(`{"id":1311768467294899695,"peerURLs":["http://127.0.0.1:1"],"name":"removed"}`))
+	}))
+	require.NoError(t, database.Close())
+
+	run := p.Start()
+	assert.Equal(t, 70, run.Exit(harness.Patience))
+	assert.Contains(t, says(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
+
+	// The way out that it names.
+	old = p.BeginOldEtcd()
+	putMany(p, 10, 11)
+	old.Stop()
+	run = p.StartReady()
+	holds(p, 11)
+	members, err := p.Etcd().MemberList(t.Context())
+	require.NoError(t, err)
+	assert.Len(t, members.Members, 1)
+	run.StopCleanly()
+}
