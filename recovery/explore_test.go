@@ -326,7 +326,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	case FlushVolume:
 		then.flushed = true
 		return next(Flushed)
-	case FindEnd:
+	case FindEnd, EndAdopted:
 		return append(next(""), ends(now, StoreSilent)...)
 	case MeasureRoom:
 		return next(RoomEnough, RoomLacking)

@@ -89,7 +89,7 @@ func (r *run) data() relation.Data {
 func (r *run) judge(s inStore) relation.Judgment {
 	data := r.data()
 	valid := data.State == relation.Valid
-	j := relation.Judge(data, s.Store, s.adopted && !(r.asked && valid))
+	j := relation.Judge(data, s.Store, s.adopted && (!r.asked || !valid))
 	if j.Relation == relation.Adopted && !r.member.Alone {
 		if own := relation.Judge(data, s.Store, false); storeStates[own.Relation] == StoreOurs {
 			return own
@@ -116,6 +116,24 @@ func (r *run) adoptions(s inStore) []string {
 		return before
 	}
 	return append(before, r.owns())
+}
+
+// endAdopted ends the generation that the user has named, before it is restored: the cluster that still writes it would add something during
+// every build otherwise, and each build would be outdated when it is done.
+func (r *run) endAdopted() (Event, Facts) {
+	if !r.kept.adopted || r.kept.Newest().Number == 0 || r.kept.Head.Ending() != nil {
+		return "", Facts{}
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	defer cancel()
+	successor := archive.Generation{Number: r.kept.next, Cluster: r.kept.Cluster.Cluster, Session: r.session, Created: r.now()}
+	switch err := r.end(ctx, r.kept.Newest(), successor, format.Position{}); {
+	case errors.Is(err, archive.ErrMoved):
+		return r.endAdopted() // until it is this one that has the next position
+	case err != nil:
+		return StoreSilent, Facts{Err: err}
+	}
+	return r.findEnd()
 }
 
 // adoptStore ends the newest generation and begins one for the data of the volume. Whatever is in the way, the store is asked again.

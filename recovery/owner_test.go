@@ -11,6 +11,8 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
@@ -366,4 +368,32 @@ func TestAGenerationThatNothingLeadsToIsIgnored(t *testing.T) {
 	require.Len(t, all, 2)
 	assert.Equal(t, 3, all[1].Number, "the name is taken")
 	assert.Equal(t, 1, all[1].Parent)
+}
+
+// Its cluster writes all the time. Every build would be outdated when it is done, were the generation not ended first.
+func TestAnAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
+	w := usedWorld(t)
+	w.lose()
+	w.options.Owner = func(token string) string { return "second/" + token }
+	w.options.Adopt = ours
+	builds := 0
+	writes := func() error {
+		builds++
+		head, err := w.archive.Head(t.Context(), 1)
+		require.NoError(t, err)
+		return w.archive.PutStored(t.Context(), 1, head.Position, formattest.Segment(t, w.archive.Keys(), head.Start, format.Source{Session: "theirs"}).Reader())
+	}
+	require.NoError(t, w.runWith(func(next Action) error {
+		if next == EndAdopted && builds < 3 {
+			return writes()
+		}
+		if next == BuildData {
+			head, err := w.archive.Head(t.Context(), 1)
+			require.NoError(t, err)
+			require.NotNil(t, head.Ending(), "nothing can be added any more")
+		}
+		return nil
+	}))
+	assert.Equal(t, 1, builds)
+	assert.Len(t, w.generations(), 2)
 }

@@ -309,6 +309,7 @@ var work = map[Action]func(*run) (Event, Facts){
 	FlushVolume:     (*run).flushVolume,
 	FindEnd:         (*run).findEnd,
 	MeasureRoom:     (*run).measureRoom,
+	EndAdopted:      (*run).endAdopted,
 	BuildData:       (*run).buildData,
 	ProveData:       (*run).proveData,
 	TellPeers:       (*run).tellPeers,

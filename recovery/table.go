@@ -105,6 +105,7 @@ const (
 	FlushVolume     Action = "flush volume"     // bring into the store what only the volume has
 	FindEnd         Action = "find end"         // of the backups, anew: volumes have brought something
 	MeasureRoom     Action = "measure room"     //
+	EndAdopted      Action = "end adopted"      // the generation that the user has named, so that nothing is added to it any more
 	BuildData       Action = "build data"       // fetch, rebuild and found, beside the data directory
 	ProveData       Action = "prove data"       // validate what was built, as any data directory
 	TellPeers       Action = "tell peers"       // that this member is about to have data
@@ -189,7 +190,7 @@ var written = []entry{
 	{statemachine.Group{MakeRoom, Build}, StoreSilent, always, AskStore, []Action{PaceStore}, "the store went away: it is asked again how far the backups go, and what was fetched is fetched again"},
 	{MakeRoom, RoomLacking, always, Refused, nil, "there is no room for the restored data beside the old: nothing was fetched"},
 	{Build, RoomLacking, always, Refused, nil, "the volume was full before the restored data were built: what was built is removed again"},
-	{MakeRoom, RoomEnough, always, Build, []Action{BuildData}, "there is room for the restored data beside the old"},
+	{MakeRoom, RoomEnough, always, Build, []Action{EndAdopted, BuildData}, "there is room for the restored data beside the old"},
 
 	{Build, Built, always, Prove, []Action{ProveData}, "a data directory is there beside the old one"},
 	{Build, Unbuildable, always, Refused, nil, "the backups are damaged"},

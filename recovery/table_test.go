@@ -473,7 +473,7 @@ var otherwise = []sentence{
 	// On the way
 	{"several: the others are heard again", Flush, these{together(VolumeValid), {Volume: VolumeValid}}, Flushed, Facts{}, asksPeers},
 	{"flushed or not, it is set aside later", Flush, alone, Flushed, Facts{Err: assert.AnError}, restoresAll},
-	{"with room it is built", MakeRoom, alone, RoomEnough, Facts{}, end{to: Build, do: []Action{BuildData}}},
+	{"with room it is built", MakeRoom, alone, RoomEnough, Facts{}, end{to: Build, do: []Action{EndAdopted, BuildData}}},
 	{"without room nothing is fetched, and a volume that becomes full is no damaged backup", statemachine.Group{MakeRoom, Build}, alone, RoomLacking, Facts{}, isRefused},
 	{"what is built is proved", Build, alone, Built, Facts{}, end{to: Prove, do: []Action{ProveData}}},
 	{"what is missing may come: it is looked for again before anything older is taken", weighing, alone, Missing, Facts{}, awaitsStore},

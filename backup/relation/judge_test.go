@@ -141,8 +141,10 @@ func TestWhatDataAndStoreSayMakesTheCase(t *testing.T) {
 		"another store":         {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, OtherCluster, data.Identity},
 		"no name":               {func(d *Data, _ *Store) { d.Identity = archive.Identity{} }, Unclaimed, archive.Identity{}},
 		"no name, the peers do": {func(d *Data, _ *Store) { d.Identity, d.Peers = archive.Identity{}, data.Identity }, Same, data.Identity},
-		"no name, but created it": {func(d *Data, s *Store) { d.Identity, s.Head = archive.Identity{}, archive.Head{} }, Same,
-			archive.Identity{Cluster: "a", Generation: 2}},
+		"no name, but created it": {
+			func(d *Data, s *Store) { d.Identity, s.Head = archive.Identity{}, archive.Head{} },
+			Same, archive.Identity{Cluster: "a", Generation: 2},
+		},
 		"created it, and it has ended": {func(d *Data, s *Store) {
 			d.Identity, s.Head = archive.Identity{}, archive.Head{Segment: &format.Manifest{Ends: &format.Ending{Successor: 3}}}
 		}, Unclaimed, archive.Identity{}},
