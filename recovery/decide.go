@@ -231,6 +231,8 @@ var rules = []rule{
 	{nil, []PeerState{PeersJustLost}, nil, nil, so(Wait, "no volume has data of use, and one that is mounted late comes back within 10 s")},
 	{without, []PeerState{PeersNone, PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "no volume has the data any more, and the store has the newest")},
 	{nil, nil, []StoreState{StoreOurs}, isNever, refuse("it could be brought back, but --recover=never", "start with --recover=auto to have it brought back")},
+	{nil, nil, []StoreState{StoreBare}, nil, refuse("the store names a cluster, and none of its backups can be found there, so nothing can be restored and no new cluster is created",
+		"start again if the store lists its objects late; or restore them from an earlier version of the bucket; or bring back the volume, of several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
 	{nil, nil, nil, nil, refuse("nothing is kept that could be brought back",
 		"bring back the volume, of several members those of a quorum; or begin a new cluster with empty volumes, and another --backup-store if one is given")},
 }

@@ -59,8 +59,12 @@ func (r *run) observe(ctx context.Context) (s inStore, err error) {
 	if s.Reserved, err = r.options.Archive.Reserved(ctx); errors.Is(err, store.ErrNotFound) {
 		err = nil
 	}
-	if number := s.Newest().Number; number != 0 && err == nil {
+	switch number := s.Newest().Number; {
+	case err != nil:
+	case number != 0:
 		s.Head, err = r.options.Archive.Head(ctx, number)
+	default:
+		err = r.options.Archive.FindUnlisted(ctx)
 	}
 	return s, err
 }

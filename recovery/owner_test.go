@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -396,4 +397,29 @@ func TestAnAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	}))
 	assert.Equal(t, 1, builds)
 	assert.Len(t, w.generations(), 2)
+}
+
+// The store lists its objects 90 s late, and the first generations were deleted long ago.
+func TestAStoreThatListsLateIsNotTakenForAnEmptyOne(t *testing.T) {
+	w := newWorld(t)
+	w.used()
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
+		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at,
+	}))
+	for _, name := range w.objects("gen/000001/") {
+		require.NoError(t, w.store.Delete(t.Context(), name))
+	}
+	w.putFull(ours, 2)
+	w.lose()
+	for hidden, says := range map[string]string{"": "recovery was stopped in AskStore", "gen/000002/full/": "none of its backups can be found there"} {
+		w.store.Inject(memory.Fault{Op: memory.List, Hides: func(name string) bool { return strings.HasPrefix(name, hidden) }})
+		_, err := w.patient()
+		w.store.Heal()
+		require.ErrorContains(t, err, says)
+		assert.NotContains(t, err.Error(), "begin a new cluster")
+		assert.Len(t, w.generations(), 1, "nothing was founded or restored: %q", hidden)
+		assert.NoDirExists(t, w.member.DataDir)
+	}
+	require.NoError(t, w.run())
+	w.requireKeys("key")
 }

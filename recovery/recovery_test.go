@@ -73,7 +73,7 @@ func TestNewIsSaidOnce(t *testing.T) {
 	_, err = w.archive.Found(t.Context(), first, 1)
 	require.NoError(t, err)
 	w.lose()
-	w.requireRefused("nothing is kept that could be brought back")
+	w.requireRefused("no new cluster is created", "if nothing was ever stored there, delete cluster.json")
 	assert.NoDirExists(t, w.member.DataDir)
 }
 

@@ -427,9 +427,10 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"valid, behind: restore", asVolume(VolumeValid), ahead, restores},
 	{"valid, behind, no chain: refuse", asVolume(VolumeValid), certificate, isRefused},
 	{"broken, chain: restore", asVolume(VolumeCorrupt), kept, restores},
-	{"broken, and nothing to come back that is believed: refuse", asVolume(VolumeCorrupt), each(isTold, StoreEmpty, StoreBare, StoreUnverified), isRefused.because("nothing is kept")},
+	{"broken, and nothing to come back that is believed: refuse", asVolume(VolumeCorrupt), each(isTold, StoreEmpty, StoreUnverified), isRefused.because("nothing is kept")},
 	{"empty, chain: restore", asVolume(VolumeEmpty), ahead, restores},
-	{"empty, certificate without a chain, or not believed: refuse, for new is said once", asVolume(VolumeEmpty), these{certificate, isTold(StoreUnverified)}, isRefused.because("nothing is kept")},
+	{"empty or broken, and no backup of a known cluster: refuse, for a cluster is founded once", asVolume(VolumeEmpty), these{certificate, isTold(StoreBare)}, isRefused.because("no new cluster is created")},
+	{"empty, and the store is not believed: refuse", asVolume(VolumeEmpty), isTold(StoreUnverified), isRefused.because("nothing is kept")},
 	{"empty, no certificate: new", asVolume(VolumeEmpty), isTold(StoreEmpty), starts},
 	{"what the store says of itself is damaged, also if all are here", these{alone, gone(VolumeEmpty, peers.Founding)}, isTold(StoreDamaged), isRefused},
 	// --recover=never

@@ -317,6 +317,26 @@ func (r *Reader) checkListing(ctx context.Context, next int, listed map[int]bool
 	}
 }
 
+// mostUnlisted is up to which number FindUnlisted looks for a generation.
+const mostUnlisted = 100
+
+// FindUnlisted returns a store.ErrUnavailable if there is a generation where a listing shows none: a store may list late, by minutes. It asks for
+// each by its name, and is for a store that names a cluster.
+func (r *Reader) FindUnlisted(ctx context.Context) error {
+	var found [mostUnlisted]error
+	err := each(mostUnlisted, func(i int) error {
+		switch _, err := r.Generation(ctx, i+1); {
+		case errors.Is(err, store.ErrNotFound):
+		case err == nil || NotVerified(err):
+			found[i] = &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(i+1), errUnlisted)}
+		default:
+			return err
+		}
+		return nil
+	})
+	return cmp.Or(err, cmp.Or(found[:]...))
+}
+
 // mostGenerations is how many numbers names have room for.
 const mostGenerations = 999999
 

@@ -53,7 +53,7 @@ var cells = []struct{ volume, store, end string }{
 	{"broken", "none", "nothing is kept that could be brought back"},
 	{"broken", "another's", "another cluster's backups are never restored here"},
 	{"empty", "this cluster's", restores},
-	{"empty", "certified", "nothing is kept that could be brought back"},
+	{"empty", "certified", "no new cluster is created"},
 	{"empty", "empty", founds},
 	{"empty", "none", founds},
 	{"empty", "unreachable", waits},
