@@ -187,7 +187,7 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 		}
 	}
 	assertKnown(t, told, "give it a phrase for scenarios, in phrases (scenario_test.go)")
-	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last word: ")
+	assertDocumented[bootstrap.InitializationStatus](t, "the sidecar's last answer: ")
 	rules := NewRules(Table, Elsewhere)
 	for _, word := range declared[bootstrap.InitializationStatus]() {
 		_, decision := rules.Step(NewCore(), Replied, Payload{Word: word})

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Drawing is what there is to know about a machine to draw it and to explain it.
+// Drawing describes a machine for rendering.
 type Drawing struct {
 	Name     string // of the graph
 	Source   string // the command that prints it
@@ -18,40 +18,40 @@ type Drawing struct {
 	Shapes   map[State]string // Graphviz attributes of states that don't look like all others
 	Aside    State            // arrows to this one lead away from the goal and are drawn paler
 	Defaults []Default
-	// Picture is an embedded file with what Graphviz made of DOT, behind a line that says of which. It is embedded, since there is no small
-	// library that lays a graph out as well; a test of the machine fails when it is not the current one.
+	// Picture is the SVG that Graphviz made from DOT, preceded by a line that identifies the DOT. It is embedded because no
+	// small library lays a graph out as well. A test of the machine fails when it is outdated.
 	Picture string
 }
 
-// StateInfo describes a state to people.
+// StateInfo describes a state to users.
 type StateInfo struct {
 	Name     State  `json:"name"`
 	Meaning  string `json:"meaning"`
-	Bound    Bound  `json:"-"`        // what the tests hold every visit to
-	Deadline string `json:"deadline"` // the same for people: what bounds a visit, or why nothing does
+	Bound    Bound  `json:"-"`        // checked by tests for every visit
+	Deadline string `json:"deadline"` // the same for users: what ends a visit, or why nothing does
 }
 
-// Bound is what ends a visit to a state.
+// Bound classifies what limits the duration of a visit to a state.
 type Bound string
 
-// The bounds. Every state has one.
+// The bounds.
 const (
-	ByTimer Bound = "timer" // the state's timer is set from its beginning to its end
-	ByCalls Bound = "calls" // each call has a deadline of its own; between calls the timer is set
-	NoBound Bound = "none"  // its work may go on for ever, and Deadline says why; without work the timer is set
+	ByTimer Bound = "timer" // the state's timer is set throughout the visit
+	ByCalls Bound = "calls" // each call has its own deadline; between calls the timer is set
+	NoBound Bound = "none"  // the state's work may take forever; without work the timer is set
 	AtEnd   Bound = "end"   // nothing happens any more
 )
 
-// Elapsed is the event of every machine whose states have timers: the state's timer ran out.
+// Elapsed is the event in every machine that the state's timer has run out.
 const Elapsed Event = "elapsed"
 
-// edge is everything that leads from one state to another, drawn as one.
+// edge collects all rows that lead from one state to another, which are drawn as one arrow.
 type edge struct {
 	from, to State
 	groups   []reasonGroup
 }
 
-// reasonGroup is the rows of an arrow that share actions and reason.
+// reasonGroup collects the rows of an edge that share actions and reason.
 type reasonGroup struct {
 	events   []string // each with its guard
 	actions  []Action
@@ -59,7 +59,7 @@ type reasonGroup struct {
 	why      string
 }
 
-// edges folds the table into arrows, in the table's order.
+// edges groups the table into edges, in the order of the table.
 func (d *Drawing) edges() []*edge {
 	var folded []*edge
 	for i := range d.Table {
@@ -86,7 +86,7 @@ func (a *edge) add(row *Row, deadline string) {
 	})
 }
 
-// deadline is the bound of the visit that a timer's row ends.
+// deadline returns the bound of the visit that a timer's row ends.
 func (d *Drawing) deadline(row *Row) string {
 	at := slices.IndexFunc(d.States, func(s StateInfo) bool { return s.Name == row.From })
 	if row.On != Elapsed || at < 0 {
@@ -95,8 +95,7 @@ func (d *Drawing) deadline(row *Row) string {
 	return d.States[at].Deadline
 }
 
-// DOT is the table as a Graphviz graph, the same byte for byte every time. What makes the machine stay in a state is
-// written into the state; what has no row is in the matrix, not in the picture.
+// DOT returns the table as a Graphviz graph. Rows that keep a state are listed inside the state. The output is stable.
 func (d *Drawing) DOT() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, dotHeader, d.Source, d.Name)
@@ -123,10 +122,10 @@ digraph %s {
   begin [shape=circle, style=filled, fillcolor=black, label="", width=0.2];
 `
 
-// wrapAt is the width of the picture's texts, in characters.
+// wrapAt is the width of texts in the picture, in characters.
 const wrapAt = 34
 
-// dotState names a state, says what it is for and lists what makes the machine stay in it.
+// dotState returns the label of a state: its name, its meaning and the rows that keep it.
 func dotState(state StateInfo, folded []*edge) string {
 	label := fmt.Sprintf("<font point-size=\"16\"><b>%s</b></font><br/>%s<br/>within: %s", state.Name,
 		escape(wrap(state.Meaning)), escape(wrap(state.Deadline)))
@@ -138,7 +137,7 @@ func dotState(state StateInfo, folded []*edge) string {
 	return label
 }
 
-// dotStyle draws arrows that lead away from the goal paler.
+// dotAttributes makes edges to Aside paler.
 func (d *Drawing) dotAttributes(a *edge) string {
 	if a.to == d.Aside {
 		return `color="#c09090", fontcolor="#804040", `
@@ -154,7 +153,7 @@ func dotLabel(reasons []reasonGroup) string {
 	return strings.Join(labels, "<br/>")
 }
 
-// dot is the event and its guard, the deadline, the reason and the actions of a group, one below the other.
+// dot returns a label with the events and guards, the deadline, the reason and the actions, one below the other.
 func (g reasonGroup) dot() string {
 	label := "<b>" + escape(g.events) + "</b>"
 	if g.deadline != "" {
@@ -175,7 +174,7 @@ func actionNames(actions []Action) string {
 	return strings.Join(names, ", ")
 }
 
-// escape makes lines safe inside an HTML-like label.
+// escape escapes lines for an HTML-like label.
 func escape(lines []string) string {
 	safe := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	escaped := make([]string, len(lines))
@@ -199,8 +198,8 @@ func wrap(text string) []string {
 	return append(lines, line)
 }
 
-// Mermaid is the table as a Mermaid state diagram, which GitHub draws in a README. It leaves out reasons, actions and
-// what makes the machine stay, to be readable where it can't be enlarged.
+// Mermaid returns the table as a Mermaid state diagram, which GitHub renders in a README. It has events and guards only, to
+// be readable without zooming.
 func (d *Drawing) Mermaid() string {
 	var b strings.Builder
 	b.WriteString("stateDiagram-v2\n")
@@ -222,7 +221,7 @@ func (a *edge) mermaid() string {
 	return strings.Join(events, "<br/>")
 }
 
-// JSON is the table, its states and the answers where there is no row, for programs.
+// JSON returns the table, the states and the defaults as a document.
 func (d *Drawing) JSON() string {
 	document := struct {
 		States      []StateInfo `json:"states"`
@@ -233,14 +232,14 @@ func (d *Drawing) JSON() string {
 	return string(text) + "\n"
 }
 
-// SVG is the picture. States have the id "state_NAME", arrows "edge_FROM_TO".
+// SVG returns the picture. States have the id "state_NAME", edges the id "edge_FROM_TO".
 func (d *Drawing) SVG() string {
 	_, svg, _ := strings.Cut(d.Picture, "\n")
 	return svg
 }
 
-// Matrix writes out what the machine answers in every state to every event, for reviewers: a change of behaviour is a
-// change of its lines.
+// Matrix lists the answers to every event in every state. It is committed, so that a change of behaviour appears in a
+// review as a change of its lines.
 func (r *Rules[F, P]) Matrix(states []StateInfo) string {
 	var b strings.Builder
 	b.WriteString(matrixHeader)
@@ -258,7 +257,7 @@ const matrixHeader = `What the machine answers in every state to every event. Ge
 A guarded answer counts only if no earlier one of the same event does.
 `
 
-// linesOf is one line for each answer of a cell.
+// linesOf returns one line for each answer of a cell.
 func (r *Rules[F, P]) linesOf(at cell) string {
 	indices := r.byCell[at]
 	if len(indices) == 0 {

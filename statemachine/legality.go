@@ -8,8 +8,8 @@ import (
 	"github.com/looplab/fsm"
 )
 
-// Legality is the looplab/fsm machine made from a table. The rules decide, this machine must agree: it refuses every
-// move that is not an edge of the table. It is the only place that knows the library. One goroutine may use it.
+// Legality is the looplab/fsm machine made from a table. It checks every decision of the Rules: it refuses any move that is
+// not an edge of the table. No other file knows the library. It is not safe for concurrent use.
 type Legality struct {
 	machine *fsm.FSM
 }
@@ -24,12 +24,11 @@ func NewLegality(table []Row, initial State) *Legality {
 	return &Legality{machine: fsm.NewFSM(string(initial), events, nil)}
 }
 
-// Take walks the edge of a row. The error means that the machine is not in the state the row starts from, which is a
-// fault of this program.
+// Take walks the edge of a row. It fails if the machine is not in the state that the row starts from, which is a bug.
 func (l *Legality) Take(row *Row) error {
-	// A cancelled context would wedge the library's machine for good, so it gets one that can't be cancelled.
+	// A cancelled context would block the library's machine forever.
 	err := l.machine.Event(context.Background(), row.Edge())
-	// The library reports a move into the same state as an error; here it is a row like any other.
+	// The library reports a move into the same state as an error.
 	if stayed := (fsm.NoTransitionError{}); errors.As(err, &stayed) && row.From == row.To {
 		return nil
 	}
@@ -39,12 +38,12 @@ func (l *Legality) Take(row *Row) error {
 	return nil
 }
 
-// Edges are the ways out of a state that the library knows, each with where it leads; tests hold them against the table.
+// Edges returns the edges that the library knows out of a state, each with its target, for tests.
 func Edges(table []Row, state State) (edges []string) {
 	legal := NewLegality(table, state)
 	for _, edge := range legal.machine.AvailableTransitions() {
 		legal.machine.SetState(string(state))
-		_ = legal.machine.Event(context.Background(), edge) // a move into the same state is an error there
+		_ = legal.machine.Event(context.Background(), edge) // a move into the same state returns an error
 		edges = append(edges, edge+" to "+legal.machine.Current())
 		legal.machine.SetState(string(state))
 	}

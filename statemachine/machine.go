@@ -1,8 +1,3 @@
-// Package statemachine is the pure core of the program's state machines: a table of rows made ready for look-ups, the answer
-// to every event in every state, the looplab/fsm machine that has to agree, and the table's pictures. A machine is its
-// own package, with its states, its facts and what its actions do; the lifecycle is one, recovery another.
-//
-// Nothing here does I/O, knows a clock or starts anything.
 package statemachine
 
 import (
@@ -10,37 +5,37 @@ import (
 	"strings"
 )
 
-// State is a documented phase of a machine.
+// State names a phase of a machine.
 type State string
 
-// Each returns the state alone.
+// States returns the state alone.
 func (s State) States() []State { return []State{s} }
 
-// Event is something that happened outside a machine and that it must answer.
+// Event names something that happened outside a machine. The machine answers every event in every state.
 type Event string
 
-// Guard is the name of a condition over a machine's facts.
+// Guard names a condition over a machine's facts.
 type Guard string
 
 // Always is the guard of the last row for a state and an event.
 const Always Guard = ""
 
-// Action is the name of something that a machine's driver does.
+// Action names something that a machine's driver does.
 type Action string
 
-// Answer is what a machine does with an event.
+// Answer classifies the response of a machine to an event.
 type Answer string
 
-// The answers. Every state has one for every event.
+// The answers.
 const (
-	Move   Answer = "move"   // into another state
-	Stay   Answer = "stay"   // in the state
-	Ignore Answer = "ignore" // it may come and changes nothing
-	Reject Answer = "reject" // it cannot come; logged as a fault of this program
+	Move   Answer = "move"   // change the state
+	Stay   Answer = "stay"   // keep the state, but do the row's actions
+	Ignore Answer = "ignore" // the event is legal here and changes nothing
+	Reject Answer = "reject" // the event is impossible here: logged as a bug
 )
 
-// Row is one transition: in From, when On happens and When holds, go To and Do the actions. Why says it in words for
-// people. Rows hold names only, so that they can be compared, drawn and mutated.
+// Row is one transition: in From, if On happens and When holds, go To and Do the actions, because of Why, a sentence for
+// users. Rows hold names only, so that they can be compared, drawn and mutated.
 type Row struct {
 	From State    `json:"from"`
 	On   Event    `json:"on"`
@@ -50,8 +45,8 @@ type Row struct {
 	Why  string   `json:"why"`
 }
 
-// Edge is the row's name among those that start from the same state. The guard belongs to it, because looplab/fsm lets a
-// second row for the same event and source silently replace the first.
+// Edge names the row among those with the same From. The guard is a part of the name, because a second row for the same
+// event and source would silently replace the first in looplab/fsm.
 func (row *Row) Edge() string {
 	if row.When == Always {
 		return string(row.On)
@@ -66,21 +61,21 @@ func (row *Row) answer() Answer {
 	return Move
 }
 
-// Default is the answer to an event in every state that has no row for it.
+// Default answers an event in every state that has no row for it.
 type Default struct {
 	On     Event  `json:"on"`
 	Answer Answer `json:"answer"`
 	Why    string `json:"why"`
 }
 
-// Late are events that may come where no row awaits them any longer, and why they change nothing there.
+// LateEvents are ignored in the states that have no row for them, because of Why.
 type LateEvents struct {
 	Why string
 	On  []Event
 }
 
-// RejectElsewhere are the answers of a machine whose events come only where a row awaits them, as they end the work of a state, but for
-// those that may come late.
+// RejectByDefault returns the defaults of a machine whose events end the work of a state, so that they are only possible
+// where a row expects them, apart from those that may arrive late.
 func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	awaits := map[Event][]string{}
 	for _, row := range table {
@@ -102,20 +97,20 @@ func RejectByDefault(table []Row, late ...LateEvents) (answers []Default) {
 	return answers
 }
 
-// Source is where a row of a table may start: a State, or a Group of them.
+// Source is the origin of a row in a table: a State or a Group.
 type Source interface{ States() []State }
 
-// Group is states for which the same row is right.
+// Group is a set of states with the same row.
 type Group []State
 
-// Each returns the states of the group, in the order of a run.
+// States returns the states of the group, in the order of a run.
 func (g Group) States() []State { return g }
 
-// Stays in the place of To is the state that the row starts from, whichever of a group it is. It is no state itself.
+// Stays as the To of an entry stands for the state that the row starts from. It is not itself a state.
 const Stays = State("")
 
-// Entry is a row as it is written: it may start in a group. A machine's package has a type of its own made from it, so
-// that its table can be written without the fields' names.
+// Entry is a row as a table has it: it may start in a group. A machine defines its own type from it, so that its table can
+// omit the names of the fields.
 type Entry struct {
 	From Source
 	On   Event
@@ -125,7 +120,7 @@ type Entry struct {
 	Why  string
 }
 
-// Written is what a table can be written as.
+// Written constrains the types that are defined from Entry.
 type Written interface {
 	~struct {
 		From Source
@@ -137,7 +132,7 @@ type Written interface {
 	}
 }
 
-// Expand writes a row for every state of a group, so that each state has rows of its own.
+// Expand returns a row for every state of every group.
 func Expand[E Written](entries []E) []Row {
 	var table []Row
 	for _, e := range entries {
@@ -156,17 +151,17 @@ func (e Entry) row(from State) Row {
 	return row
 }
 
-// Facts are what the guards of a machine may ask about. F is the type itself, P what comes with an event.
+// Facts hold everything that the guards of a machine depend on. F is the implementing type, P the payload of an event.
 type Facts[F, P any] interface {
-	// Holds reports whether a guard's condition is true; that of a guard it doesn't know never is, and Always always is.
+	// Holds reports whether a guard's condition is true. Always holds, an unknown guard never does.
 	Holds(guard Guard) bool
-	// Learn returns the facts with what comes with an event, before the table is asked.
+	// Learn returns the facts after the payload of an event, before the table is consulted.
 	Learn(event Event, payload P) F
-	// Conclude returns the facts with what follows from the answer.
+	// Conclude returns the facts after the transition.
 	Conclude(from State, event Event, to State, payload P) F
 }
 
-// Core is a machine between two events: a state and the facts known in it.
+// Core is the state of a machine between two events.
 type Core[F any] struct {
 	State State
 	Facts F

@@ -17,13 +17,13 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// update rewrites what is generated from a table; `make dot` sets it.
+// update rewrites generated files; "make dot" sets it.
 var update = flag.Bool("update", false, "rewrite the files that are generated")
 
-// Updating reports whether generated files are to be written again.
+// IsUpdate reports whether generated files are being rewritten.
 func IsUpdate() bool { return *update }
 
-// AssertGenerated holds that a committed file is what is generated now; with -update it is written.
+// AssertGenerated checks that a committed file equals what is generated now. With -update it writes the file.
 func AssertGenerated(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {
@@ -36,7 +36,7 @@ func AssertGenerated(t *testing.T, path, want string) {
 	}
 }
 
-// firstDifference is the first line that differs: whole files would bury it.
+// firstDifference returns the first line that differs.
 func firstDifference(is, want string) string {
 	old, now := strings.Split(is, "\n"), strings.Split(want, "\n")
 	for i := range min(len(old), len(now)) {
@@ -47,7 +47,7 @@ func firstDifference(is, want string) string {
 	return fmt.Sprintf("it has %d lines and should have %d", len(old), len(now))
 }
 
-// pictureOf is the first line of a picture.
+// headerFor returns the first line of a picture.
 func headerFor(dot string) string {
 	return fmt.Sprintf("<!-- made by \"make dot\" of %x -->", sha256.Sum256([]byte(dot)))
 }

@@ -1,6 +1,5 @@
-// Package statemachinetest is what the tests of every machine ask of its table: that it is whole, that no change of it goes
-// unnoticed, and that what is generated from it is current. The tests of the lifecycle and of recovery call it, and say
-// beside that what is particular to theirs.
+// Package statemachinetest provides the tests that every table must pass: it is complete, a test notices any change of it, and the
+// files generated from it are up to date.
 package statemachinetest
 
 import (
@@ -13,7 +12,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Machine is a table, with the words that it is written in.
+// Machine is a table with its vocabulary.
 type Machine struct {
 	Table     []statemachine.Row
 	Elsewhere []statemachine.Default // answers every event
@@ -21,7 +20,7 @@ type Machine struct {
 	Guards    []statemachine.Guard // that mean something
 }
 
-// StateNames are those of all states, in their order.
+// StateNames returns the names of all states, in order.
 func (m Machine) StateNames() (names []statemachine.State) {
 	for _, state := range m.States {
 		names = append(names, state.Name)
@@ -29,7 +28,7 @@ func (m Machine) StateNames() (names []statemachine.State) {
 	return names
 }
 
-// Events are all that there are.
+// Events returns all events.
 func (m Machine) Events() (names []statemachine.Event) {
 	for _, answer := range m.Elsewhere {
 		names = append(names, answer.On)
@@ -37,7 +36,7 @@ func (m Machine) Events() (names []statemachine.Event) {
 	return names
 }
 
-// Rows are those for a state and an event.
+// Rows returns the rows for a state and an event.
 func (m Machine) Rows(state statemachine.State, event statemachine.Event) (rows []statemachine.Row) {
 	for _, row := range m.Table {
 		if row.From == state && row.On == event {
@@ -47,12 +46,12 @@ func (m Machine) Rows(state statemachine.State, event statemachine.Event) (rows 
 	return rows
 }
 
-// Has tells whether there is a row for a state and an event.
+// Has reports whether there is a row for a state and an event.
 func (m Machine) Has(state statemachine.State, event statemachine.Event) bool {
 	return len(m.Rows(state, event)) > 0
 }
 
-// Reachable are the states that a way leads to, the first one included.
+// Reachable returns the states that can be reached from a state, itself included.
 func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	found := []statemachine.State{from}
 	for i := 0; i < len(found); i++ {
@@ -65,8 +64,7 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertOnlyLastUnguarded holds that the last row of a state and an event answers whatever the others leave, and that none
-// comes after it.
+// AssertGuards checks that of the rows for a state and an event exactly the last one has no guard.
 func (m Machine) AssertGuards(t *testing.T) {
 	t.Helper()
 	for _, state := range m.StateNames() {
@@ -79,8 +77,8 @@ func (m Machine) AssertGuards(t *testing.T) {
 	}
 }
 
-// AssertVocabulary holds that the table uses the guards that mean something, the actions that do something, and no others, that each of
-// its events is answered elsewhere, and that each row says why.
+// AssertNames checks that the table uses exactly the declared guards and actions, that every event has a default, and that
+// every row has a reason.
 func (m Machine) AssertNames(t *testing.T, actions ...statemachine.Action) {
 	t.Helper()
 	var guards []statemachine.Guard
@@ -101,8 +99,8 @@ func distinct[T cmp.Ordered](names []T) []T {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
-// AssertTogether holds that rows of one state and one event stand one behind the other where the table is written: in two
-// places they would be read as if they did not depend on each other.
+// AssertGrouped checks that the rows for a state and an event stand together in the source. In two places they would read
+// as if they were independent.
 func AssertGrouped[E statemachine.Written](t *testing.T, written []E) {
 	t.Helper()
 	type cell struct {
@@ -122,7 +120,7 @@ func AssertGrouped[E statemachine.Written](t *testing.T, written []E) {
 	}
 }
 
-// AssertLegality holds that the library's machine has exactly the table's edges.
+// AssertLegality checks that the library's machine has exactly the edges of the table.
 func (m Machine) AssertLegality(t *testing.T) {
 	t.Helper()
 	for _, state := range m.StateNames() {

@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Failures are what a suite of tests has against a table.
+// A Check returns the failures of a test suite against a table.
 type Check func(table []statemachine.Row, elsewhere []statemachine.Default) []string
 
-// mutant is a machine's table with one thing changed.
+// mutant is a table with one change.
 type mutant struct {
 	where     string // the row or the default
 	change    string
@@ -24,9 +24,8 @@ type mutant struct {
 	elsewhere []statemachine.Default
 }
 
-// AssertNoMutantSurvives changes the table in every way, one at a time: a mutant that nothing notices would be a change of
-// behaviour that a reviewer never sees. sentences are what is expected of single steps; promises are what has to hold in every
-// place that can be reached, and are asked only where the sentences notice nothing, as that takes a while.
+// AssertMutantsFail changes the table in every way, one change at a time, and checks that a test notices. sentences test
+// single steps, promises all reachable places. Promises are slow, so they run only where the sentences notice nothing.
 func (m Machine) AssertMutantsFail(t *testing.T, sentences, promises Check) {
 	t.Helper()
 	require.Empty(t, sentences(m.Table, m.Elsewhere), "the table itself must pass before its mutants can fail")
@@ -42,15 +41,15 @@ func (m Machine) AssertMutantsFail(t *testing.T, sentences, promises Check) {
 		}
 	}
 	for _, cause := range groupByCause(survivors) {
-		assert.Fail(t, cause, "write a sentence that tells them apart from the table, beside those of the table's test")
+		assert.Fail(t, cause, "add a sentence to the table's test that fails for it")
 	}
 	t.Logf("%d mutants; noticed by the sentences: %d, by the promises alone: %d", len(all), said, len(all)-said-len(survivors))
 }
 
-// Mutants is how many changes there are.
+// Mutants returns the number of mutants.
 func (m Machine) Mutants() int { return len(m.mutants()) }
 
-// mutants change the table one way at a time.
+// mutants returns the table with each possible change.
 func (m Machine) mutants() (all []mutant) {
 	for i, row := range m.Table {
 		add := func(change string, table []statemachine.Row) {
@@ -72,7 +71,7 @@ func (m Machine) mutants() (all []mutant) {
 	return append(all, m.changeDefaults()...)
 }
 
-// with is the table with one row changed.
+// withRow returns the table with one row changed.
 func (m Machine) withRow(i int, change func(*statemachine.Row)) []statemachine.Row {
 	table := slices.Clone(m.Table)
 	table[i].Do = slices.Clone(table[i].Do)
@@ -80,7 +79,7 @@ func (m Machine) withRow(i int, change func(*statemachine.Row)) []statemachine.R
 	return table
 }
 
-// reguard gives a row every other guard, none, and one that never holds.
+// changeGuard replaces the guard of a row by every other guard, by none, and by one that never holds.
 func (m Machine) changeGuard(i int, add func(change string, table []statemachine.Row)) {
 	for _, guard := range slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(m.Guards), statemachine.Always, "never")))) {
 		if guard != m.Table[i].When {
@@ -89,7 +88,7 @@ func (m Machine) changeGuard(i int, add func(change string, table []statemachine
 	}
 }
 
-// actElse leaves each of a row's actions out, and has it done earlier.
+// changeActions drops each action of a row, and swaps it with the one before.
 func (m Machine) changeActions(i int, add func(change string, table []statemachine.Row)) {
 	for k, action := range m.Table[i].Do {
 		add("without "+string(action), m.withRow(i, func(r *statemachine.Row) { r.Do = slices.Delete(r.Do, k, k+1) }))
@@ -99,7 +98,7 @@ func (m Machine) changeActions(i int, add func(change string, table []statemachi
 	}
 }
 
-// answeredElse leaves out the events that have a row in every state but at the end: Elsewhere only describes them.
+// changeDefaults changes the answer of each default that a state uses. Other defaults only document an event.
 func (m Machine) changeDefaults() (all []mutant) {
 	for i, answer := range m.Elsewhere {
 		used := slices.ContainsFunc(m.States, func(s statemachine.StateInfo) bool { return s.Bound != statemachine.AtEnd && !m.Has(s.Name, answer.On) })
@@ -120,7 +119,7 @@ func swap[T any](of []T, i, k int) []T {
 	return copied
 }
 
-// causes puts survivors together that share a row or a change, the largest group first, and describes each group.
+// groupByCause groups survivors by the row or change that they share, the largest group first, and describes each group.
 func groupByCause(survivors []mutant) []string {
 	var texts []string
 	for len(survivors) > 0 {
@@ -138,7 +137,7 @@ func groupByCause(survivors []mutant) []string {
 	return texts
 }
 
-// mostShared is the row or the change that most mutants have in common, the alphabetically first of equals.
+// mostShared returns the row or change that most mutants share.
 func mostShared(mutants []mutant) string {
 	count := map[string]int{}
 	for _, m := range mutants {

@@ -22,7 +22,7 @@ func TestSurvivorsOfOneCauseAreReportedOnce(t *testing.T) {
 	}))
 }
 
-// A door: what is knocked at opens, unless it is locked.
+// door opens on a knock unless it is locked.
 var door = Machine{
 	Table: []statemachine.Row{
 		{From: "closed", On: "knocked", When: "locked", To: "closed", Do: []statemachine.Action{"call"}},

@@ -10,9 +10,9 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Sentence is one expectation of a machine: in a state and knowing Given, when On happens, it goes to To and does Do. It is written
-// down a second time on purpose: a change of the table must be a change of a sentence that a reviewer reads. A machine's tests have a
-// type of their own made from it, so that sentences can be written without the fields' names.
+// Sentence is an expectation: in state In with facts Given, event On leads to state To and does Do. It repeats the table on
+// purpose, so that a change of the table needs a change of a sentence. A machine's tests define their own type from it, to
+// omit the names of the fields.
 type Sentence[F, P any] struct {
 	Story string
 	In    statemachine.Source
@@ -28,19 +28,19 @@ type known[F, P any] interface {
 	statemachine.Facts[F, P]
 }
 
-// Suite is what is expected of a machine's single steps.
+// Suite tests the single steps of a machine.
 type Suite[F known[F, P], P any] struct {
 	Machine
 	Final     statemachine.State
 	Sentences []Sentence[F, P]
-	Known     []F                                                              // what may be: where an event has one row, it is taken whatever is
-	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // where there is no row, if that is given and told:
+	Known     []F                                                              // facts under which the only row of an event must be taken
+	Rest      func(statemachine.State, statemachine.Event) statemachine.Answer // the answer without a row, under Given and Told
 	Given     F
 	Told      P
 }
 
-// Assert holds that the table does what the sentences say, that each row and each guard has its sentence, and that what has no row is
-// answered as Rest says.
+// Assert checks that the table agrees with the sentences, that every row and guard has a sentence, and that the answers
+// without a row agree with Rest.
 func (s Suite[F, P]) Assert(t *testing.T) {
 	t.Helper()
 	rules := s.rules(s.Table, s.Elsewhere)
@@ -58,7 +58,7 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 			}
 		}
 		t.Run(fmt.Sprintf("%s, %s [%s] to %s", row.From, row.On, row.When, row.To), func(t *testing.T) {
-			assert.True(t, taken, "no sentence takes this row: write one that does, beside those of the table's test")
+			assert.True(t, taken, "no sentence takes this row: write one that does")
 			assert.True(t, refused, "no sentence is refused by this row's guard: write one that is")
 		})
 	}
@@ -67,7 +67,7 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 	})
 }
 
-// Failures is everything that single steps have against a table.
+// Check returns all failures of a table.
 func (s Suite[F, P]) Check(table []statemachine.Row, elsewhere []statemachine.Default) (failures []string) {
 	rules := s.rules(table, elsewhere)
 	say := func(what, failure string) {
@@ -90,7 +90,7 @@ func (s Suite[F, P]) rules(table []statemachine.Row, elsewhere []statemachine.De
 	return statemachine.NewRules[F, P](table, elsewhere, s.Final)
 }
 
-// failure says how rules differ from a sentence in one of its states; empty if they do not.
+// check returns the difference between the rules and a sentence in one of its states, or "".
 func (s Suite[F, P]) check(rules *statemachine.Rules[F, P], sentence Sentence[F, P], from statemachine.State) string {
 	givens := []F{sentence.Given}
 	if len(s.Known) > 0 && len(s.Rows(from, sentence.On)) == 1 {
@@ -113,7 +113,7 @@ func (s Suite[F, P]) check(rules *statemachine.Rules[F, P], sentence Sentence[F,
 	return ""
 }
 
-// resting visits each state and each event for which that has no row.
+// eachDefault visits each state and event without a row.
 func (s Suite[F, P]) eachDefault(visit func(statemachine.State, statemachine.Event)) {
 	for _, state := range s.StateNames() {
 		for _, event := range s.Events() {
