@@ -98,8 +98,18 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	return run.Reason
 }
 
-// Document is everything there is to know about the run now.
+// Document returns the status of the run.
 func (r *Report) Document() status.Document {
+	document := r.brief()
+	run := r.run.Snapshot()
+	document.Transitions, document.TransitionCounts = r.readiness.among(transitions(run.History)), edges(run.EdgeCounts)
+	document.Trends, document.Timeline = r.history.Trends(), r.history.Happened()
+	return document
+}
+
+// brief returns the document without what is only for readers: transitions, trends and the timeline. The watcher makes one four times a
+// second.
+func (r *Report) brief() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
 	lastExit, lastExitReason := r.runtime.LastExit()
 	document := status.Document{
@@ -109,9 +119,8 @@ func (r *Report) Document() status.Document {
 		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
 		Versions:       status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
 		ConfigWarnings: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Maintenance: r.runtime.Maintenance(),
-		Leases: r.runtime.Leases(),
-		Checks: checks(found.Checks(now)), Transitions: r.readiness.among(transitions(run.History)), TransitionCounts: edges(run.EdgeCounts),
-		Trends: r.history.Trends(), Timeline: r.history.Happened(),
+		Leases:     r.runtime.Leases(),
+		Checks:     checks(found.Checks(now)),
 		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
 	}
 	document.Headline = status.HeadlineOf(document)

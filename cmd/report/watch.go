@@ -49,7 +49,7 @@ type watcher struct {
 	waits    string // what etcd waits for
 	since    time.Time
 	logged   bool      // the log has heard of that
-	degraded time.Time // since when the member is ready, but
+	degraded time.Time // since when the member is degraded
 	subject  time.Time // when what is reminded of began
 	reminded time.Time
 	pause    time.Duration // until the next reminder
@@ -57,7 +57,7 @@ type watcher struct {
 
 func (w *watcher) look(now time.Time) {
 	run := w.run.Snapshot()
-	is := w.Document()
+	is := w.brief()
 	headline := is.Headline
 	for _, h := range w.history.Look(is, now, w.runtime.Requests) {
 		w.happened(h)

@@ -86,7 +86,7 @@ func TestTheReminderSaysWhomRecoveryWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.Reason = "the initialization is running"
-		there := &place{awaits: "recovery has been asking the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
+		there := &place{awaits: "recovery has been reading the store since noon: s3://bucket: store unavailable; the next try is within 5s"}
 		there.recovery = &status.Recovery{State: "AskStore"}
 		lines, told := watched(t, now, there, func(*machine) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 1)
@@ -141,7 +141,7 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 	said := func(line string, after time.Duration) string {
 		log.Reset()
 		is, now := status.Document{Headline: status.Headline{Health: status.HealthOK, Summary: line}}, time.Unix(1.7e9, 0).Add(after)
-		if strings.Contains(line, "but") {
+		if strings.Contains(line, "degraded") {
 			is.Headline.Health = status.HealthDegraded
 		}
 		w.noteHealth(is.Headline, now)
@@ -150,9 +150,9 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 	}
 	w.readiness.note(true, "", lifecycle.Serving, time.Unix(1.7e9, 0))
 	assert.Empty(t, said("Serving, ready", 0))
-	assert.JSONEq(t, `{"level":"warn","message":"Serving, ready, but: no space"}`, said("Serving, ready, but: no space", time.Second))
-	assert.Empty(t, said("Serving, ready, but: no space", 2*time.Second))
-	assert.Contains(t, said("Serving, ready, but: no space; backups: 1 min behind", time.Minute), `"message":"still Serving, ready, but: no space; backups: 1 min behind"`)
+	assert.JSONEq(t, `{"level":"warn","message":"Serving, degraded: no space"}`, said("Serving, degraded: no space", time.Second))
+	assert.Empty(t, said("Serving, degraded: no space", 2*time.Second))
+	assert.Contains(t, said("Serving, degraded: no space; backups: 1 min behind", time.Minute), `"message":"still Serving, degraded: no space; backups: 1 min behind"`)
 	assert.JSONEq(t, `{"level":"info","message":"Serving, ready"}`, said("Serving, ready", 2*time.Minute))
 }
 

@@ -104,7 +104,7 @@ func sayWhatChanges(b browser) {
 	b.Shows("#checks", "NOSPACE")
 	p.tell(func(d *status.Document) { d.Ready = false })
 	b.Shows("#ready", "not ready")
-	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now ready, but, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
+	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
 }
 
 func alarmWhileItLasts(b browser) {
@@ -214,7 +214,7 @@ func beAmber(b browser) {
 	d.Certificates = nil
 	d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
 	p := b.open(d)
-	b.Holds(`document.title === "! etcd-wrapper · Serving, ready, but"`)
+	b.Holds(`document.title === "! etcd-wrapper · Serving, degraded"`)
 	b.Has("#ready.degraded", "#state_Serving.current.degraded")
 	b.Shows("#concerns", "no space: writes are refused (compact, delete or raise quota-backend-bytes)")
 	require.True(b.t, b.Is(`document.getElementById("icon").href.includes("b47400")`))
@@ -244,7 +244,7 @@ func showTiles(b browser) {
 	})
 	b.Has("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
 	b.Shows("#tiles", "no --backup-store")
-	b.Shows("#concerns", "database: 90% of its quota is used")
+	b.Shows("#concerns", "database: 90% of the quota is used")
 	p.tell(func(d *status.Document) { d.DBSize = 79 })
 	b.Has("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
 	p.tell(func(d *status.Document) {
@@ -339,7 +339,7 @@ func showRecovery(b browser) {
 		next.State, next.RestoredBytes, next.TotalBytes = "Install", 0, 0
 		d.Recovery = &next
 	})
-	b.Shows("#recovery-steps .current", "putting the data in place")
+	b.Shows("#recovery-steps .current", "installing the data")
 	b.Shows("#recovery-steps .visited", "restoring")
 	b.Has("#progress[hidden]")
 	p.tell(func(d *status.Document) {

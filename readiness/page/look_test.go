@@ -99,7 +99,7 @@ func beLegible(b browser) {
 	b.Picture("serving")
 	b.contrast("serving")
 	p.tell(func(d *status.Document) { *d = behind() })
-	b.Shows("#ready", "ready, but")
+	b.Shows("#ready", "degraded")
 	b.show(member)
 	b.Picture("degraded")
 	b.Holds(`[...document.querySelectorAll("a, button, input, progress, section, [role], [tabindex]")].filter((part) =>

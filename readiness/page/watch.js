@@ -14,7 +14,7 @@ function draw(before, now) {
   document.body.classList.toggle("serving", now.state === "Serving");
   $("name").textContent = plain(called(now));
   $("state").textContent = plain(phase(now));
-  if (fresh("concerns", now.headline?.conditions)) $("concerns").replaceChildren(...(now.headline?.conditions ?? []).map((each) => make("li", "", ...sentence(each))));
+  if (fresh("concerns", now.headline?.conditions)) $("concerns").replaceChildren(...(now.headline?.conditions ?? []).map((each) => make("li", each.health, ...sentence(clause(each)))));
   if (fresh("reason", now.reason)) $("reason").replaceChildren(...sentence(now.reason));
   $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
   $("checks").replaceChildren(...checkItems(now));
@@ -35,7 +35,7 @@ function draw(before, now) {
 // tell lets a screen reader say what has changed, but not the back and forth of polling.
 function tell(before, now, regained) {
   const ready = readyWord(now);
-  const why = health(now) === "degraded" ? now.headline.conditions.join("; ") : now.reason;
+  const why = health(now) === "degraded" ? now.headline.conditions.map(clause).join("; ") : now.reason;
   const other = before && before.started !== now.started ? watched + " " : "";
   if (regained || health(before) !== health(now)) news(other + "Now " + ready + ", in " + now.state + ": " + why);
   else if (before.state !== now.state && now.attempt < 2) news("Entered " + now.state + ", " + ready + ": " + now.reason);
@@ -112,13 +112,30 @@ async function listen(reply) {
   }
 }
 
-// A document says all there is, so of those that wait only the newest is shown: a slow browser does not fall behind.
-let unseen;
+// The document as of the last event, and whether the page has yet to show it. Events that arrive together are shown once, so a slow
+// browser does not fall behind.
+let received;
+let unseen = false;
 
+// hear takes an event: a whole document, or a JSON merge patch (RFC 7396).
 function hear(event) {
-  if (!event.startsWith("data: ")) return;
+  const [, patch, data] = /^(event: patch\n)?data: (.*)$/.exec(event) ?? [];
+  if (!data) return;
+  received = patch ? patched(received, JSON.parse(data)) : JSON.parse(data);
   if (!unseen) setTimeout(showNewest);
-  unseen = event.slice("data: ".length);
+  unseen = true;
+}
+
+// patched returns an object with a merge patch applied, and leaves the object alone: the page compares it with the next one.
+function patched(target, patch) {
+  const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+  if (!isObject(patch)) return patch;
+  const result = isObject(target) ? { ...target } : {};
+  for (const [key, value] of Object.entries(patch)) {
+    if (value === null) delete result[key];
+    else result[key] = patched(result[key], value);
+  }
+  return result;
 }
 
 function showNewest() {
@@ -126,11 +143,11 @@ function showNewest() {
   const regained = !link.live;
   link.live = true;
   try {
-    show(JSON.parse(unseen), regained);
+    show(received, regained);
   } catch (fault) {
     reportError(fault); // a fault of this page, not of the connection
   }
-  unseen = undefined;
+  unseen = false;
 }
 
 setInterval(() => {

@@ -79,8 +79,8 @@ func decode(body io.Reader) (document Document, err error) {
 	return document.printable(), err
 }
 
-// Watch calls receive with the document, now and after each change, until the wrapper ends, ctx ends or receive has an error.
-// Only the last is an error of Watch, beside those of Fetch.
+// Watch calls receive with the current document and again after each change, until the wrapper ends, ctx ends or receive returns an error.
+// Watch returns the errors of receive and those that Fetch returns.
 func (c *Client) Watch(ctx context.Context, receive func(Document) error) error {
 	reply, err := c.open(ctx, "?watch")
 	if err != nil {
@@ -89,13 +89,14 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	defer reply.Body.Close()
 	lines := bufio.NewScanner(reply.Body)
 	lines.Buffer(nil, maxEvent)
+	object := map[string]any{}
 	for lines.Scan() {
-		event, is := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-		if !is {
+		event, ok := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !ok {
 			continue
 		}
-		var document Document
-		if err := json.Unmarshal(event, &document); err != nil {
+		document, err := patched(object, event)
+		if err != nil {
 			return fmt.Errorf("cannot read the status: %w", err)
 		}
 		if err := receive(document.printable()); err != nil {
@@ -103,6 +104,23 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 		}
 	}
 	return nil
+}
+
+// patched applies an event to the object and returns the document that results. The first event, a whole document, patches an empty object.
+func patched(object map[string]any, event []byte) (document Document, err error) {
+	decoder := json.NewDecoder(bytes.NewReader(event))
+	decoder.UseNumber()
+	var patch map[string]any
+	if err := decoder.Decode(&patch); err != nil {
+		return Document{}, err
+	}
+	applyPatch(object, patch)
+	encoded, err := json.Marshal(object)
+	if err != nil {
+		return Document{}, err
+	}
+	err = json.Unmarshal(encoded, &document)
+	return document, err
 }
 
 // RefusalError is why the wrapper does not do now what it was asked for: a sentence.

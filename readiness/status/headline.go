@@ -10,96 +10,115 @@ import (
 	"etcd-wrapper/backup/facts"
 )
 
-// Headline is what everybody reads first: the status command, the page, the log and the termination message begin with it.
+// Headline summarizes a document. The status command, the page, the log and the termination message start with it.
 type Headline struct {
-	Phase      string   `json:"phase"`                // the state, or how far recovery is while data come back
-	Health     string   `json:"health"`               // ok, degraded or failed
-	Conditions []string `json:"conditions,omitempty"` // what is wrong, in clauses; the first is the worst
-	Summary    string   `json:"summary"`              // all of it as one line
+	Phase      string      `json:"phase"`                // the state, or the step of recovery while recovery works
+	Health     string      `json:"health"`               // ok, degraded or failed
+	Conditions []Condition `json:"conditions,omitempty"` // the worst first
+	Summary    string      `json:"summary"`              // all of it in one line
 }
 
-// What Health is. A member that is not ready has failed, whatever it waits for.
+// Condition is a problem that lasts.
+type Condition struct {
+	Subject string `json:"subject"` // such as a check's name, "backups" or "database"
+	Health  string `json:"health"`  // degraded, or failed where clients or data suffer
+	Message string `json:"message"` // a clause
+	Runbook string `json:"runbook"` // the page of the documentation, with the heading
+	Command string `json:"command"` // the command to start with
+}
+
+// The values of Health. A member that is not ready has failed, whatever it waits for.
 const (
 	HealthOK       = "ok"
 	HealthDegraded = "degraded"
 	HealthFailed   = "failed"
 )
 
-// HeadlineOf makes a document's headline. Only what has no concern at all is ok.
+// HeadlineOf returns the headline of a document. The health is ok only without any condition.
 func HeadlineOf(d Document) Headline {
-	h := Headline{Phase: phase(d), Conditions: concerns(d)}
+	h := Headline{Phase: phase(d), Conditions: conditions(d)}
+	problems := make([]string, len(h.Conditions))
+	for i, c := range h.Conditions {
+		problems[i] = c.String()
+	}
+	reason := strings.Join(problems, "; ")
 	switch {
 	case !d.Ready:
 		h.Health, h.Summary = HealthFailed, h.Phase+", not ready"
-		if why := cmp.Or(strings.Join(h.Conditions, "; "), standstill(d), trouble(d.LastError)); why != "" {
-			h.Summary += ": " + why
-		}
-	case len(h.Conditions) > 0:
-		h.Health, h.Summary = HealthDegraded, h.Phase+", ready, but: "+strings.Join(h.Conditions, "; ")
+		reason = cmp.Or(reason, pending(d), currentError(d.LastError))
+	case reason != "":
+		h.Health, h.Summary = HealthDegraded, h.Phase+", degraded"
 	default:
 		h.Health, h.Summary = HealthOK, h.Phase+", ready"
+	}
+	if reason != "" {
+		h.Summary += ": " + reason
 	}
 	return h
 }
 
-// Unreadiness says which checks fail, and why, in a clause. A reason that checks share is said once.
-func Unreadiness(checks []Check) string { return strings.Join(found(checks, "failed"), "; ") }
+// String returns the condition as a clause.
+func (c Condition) String() string { return c.Subject + ": " + c.Message }
 
-// trouble is how the message of trouble begins that lasts; the cause follows in the reason of the state.
-func trouble(is *Error) string {
-	if is == nil || !is.Ended.IsZero() {
-		return ""
+// Unreadiness returns the failed checks with their reasons as a clause. Checks that share a reason are listed once.
+func Unreadiness(checks []Check) string {
+	var failed []string
+	for _, c := range conditionsOf(checks, HealthFailed) {
+		failed = append(failed, c.String())
 	}
-	return is.Message[:min(index(is.Message, ": "), index(is.Message, "; "))]
+	return strings.Join(failed, "; ")
 }
 
-// standstill is why recovery does not go on by itself, without the way out, or what a start of etcd waits for.
-func standstill(d Document) string {
-	if r := d.Recovery; r != nil && phase(d) != d.State && (r.State == "AskPeers" || r.State == "AskStore" || r.State == "Refused") {
-		return r.Reason[:index(r.Reason, "; ")]
+// currentError returns the start of the message of an error that lasts. The cause is in the reason of the state.
+func currentError(e *Error) string {
+	if e == nil || !e.Ended.IsZero() {
+		return ""
+	}
+	message, _, _ := strings.Cut(e.Message, ": ")
+	message, _, _ = strings.Cut(message, "; ")
+	return message
+}
+
+// pending returns what recovery or the start of etcd waits for, without the advice.
+func pending(d Document) string {
+	if r := d.Recovery; r != nil && phase(d) != d.State && slices.Contains([]string{"AskPeers", "AskStore", "Refused"}, r.State) {
+		reason, _, _ := strings.Cut(r.Reason, "; ")
+		return reason
 	}
 	if d.State == "StartEtcd" {
-		_, doing, _ := strings.Cut(d.Reason, "; etcd ")
-		return doing
+		_, progress, _ := strings.Cut(d.Reason, "; etcd ")
+		return progress
 	}
 	return ""
 }
 
-// index is where a part of a text begins, or where the text ends.
-func index(text, part string) int {
-	if at := strings.Index(text, part); at >= 0 {
-		return at
-	}
-	return len(text)
-}
-
-// RecoveryStep is a state of recovery that lasts, and what recovery does in it.
+// RecoveryStep is a state of recovery that takes time, with a description.
 type RecoveryStep struct {
 	State string `json:"state"`
 	Doing string `json:"doing"`
 }
 
-// RecoverySteps are all of them, in the order in which they come, as far as they do.
+// RecoverySteps are all steps, in order. A recovery takes some of them.
 var RecoverySteps = []RecoveryStep{
-	{"Resume", "looking for a restore that was cut off"},
+	{"Resume", "looking for an interrupted restore"},
 	{"Examine", "examining the volume"},
-	{"Decide", "deciding where the data come from"},
+	{"Decide", "choosing the source of the data"},
 	{"AskPeers", "asking the other members"},
-	{"GiveWay", "letting another member go first"},
+	{"GiveWay", "waiting for another member to go first"},
 	{"Leave", "leaving the cluster"},
-	{"Enter", "joining the cluster anew"},
-	{"AskStore", "asking the store"},
-	{"Adopt", "taking the store over"},
-	{"Flush", "bringing the rest of the volume into the store"},
+	{"Enter", "joining the cluster"},
+	{"AskStore", "reading the store"},
+	{"Adopt", "adopting the store"},
+	{"Flush", "uploading the rest of the volume"},
 	{"MakeRoom", "making room"},
 	{"Build", "restoring"},
-	{"Prove", "checking what was restored"},
+	{"Prove", "verifying the restored data"},
 	{"Claim", "claiming the next generation"},
-	{"SetAside", "moving the old data"},
-	{"Install", "putting the data in place"},
+	{"SetAside", "preserving the old data"},
+	{"Install", "installing the data"},
 }
 
-// RecoveryDoes is what recovery does in a state; empty in one that does not last.
+// RecoveryDoes describes a state of recovery. It returns "" for a state that takes no time.
 func RecoveryDoes(state string) string {
 	for _, step := range RecoverySteps {
 		if step.State == state {
@@ -109,10 +128,10 @@ func RecoveryDoes(state string) string {
 	return ""
 }
 
-// BeforeResult are the lifecycle's states in which recovery works. They are lifecycle.BeforeResult, as a test of cmd/report says.
+// BeforeResult lists the lifecycle's states in which recovery works. A test in cmd/report compares it with lifecycle.BeforeResult.
 var BeforeResult = []string{"Query", "Trigger", "Wait"}
 
-// phase is the lifecycle's state, unless that only waits for recovery.
+// phase returns the lifecycle's state, or the step of recovery while the lifecycle waits for it.
 func phase(d Document) string {
 	r := d.Recovery
 	if r == nil || !slices.Contains(BeforeResult, d.State) {
@@ -125,118 +144,118 @@ func phase(d Document) string {
 	case doing == "":
 		return d.State
 	case r.State == "Build" && r.TotalBytes > 0:
-		return fmt.Sprintf("Recovery: %s, %s", doing, share(r.RestoredBytes, r.TotalBytes))
+		return fmt.Sprintf("Recovery: %s, %s", doing, portion(r.RestoredBytes, r.TotalBytes))
 	default:
 		return "Recovery: " + doing
 	}
 }
 
-// share is a part of a number of bytes, in the unit of the whole.
-func share(part, whole int64) string {
+// portion formats a part of a number of bytes, in the unit of the total.
+func portion(part, total int64) string {
 	unit, name := int64(1<<20), "MiB"
-	if whole < unit {
+	if total < unit {
 		unit, name = 1<<10, "KiB"
 	}
-	return fmt.Sprintf("%d of %d %s", part/unit, whole/unit, name)
+	return fmt.Sprintf("%d of %d %s", part/unit, total/unit, name)
 }
 
-// concerns are the failed checks of a member that serves, then everything that is degraded.
-func concerns(d Document) (all []string) {
+// conditions returns everything that is wrong, the worst first.
+func conditions(d Document) (all []Condition) {
+	add := func(c ...Condition) { all = append(all, c...) }
 	if d.State == "Serving" {
-		all = append(found(d.Checks, "failed"), found(d.Checks, "degraded")...)
+		add(conditionsOf(d.Checks, HealthFailed)...)
+		add(conditionsOf(d.Checks, HealthDegraded)...)
+		if aboutSpace := func(c Condition) bool { return c.Subject == noSpace }; nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
+			add(newCondition("database", HealthDegraded,
+				fmt.Sprintf("%d%% of the quota is used; at 100%% writes are refused (compact, delete or raise quota-backend-bytes)", 100*d.DBSize/d.Quota)))
+		}
 	}
-	if d.State == "StartEtcd" { // in Serving there is a check of them
-		all = append(all, invalid(d.Certificates, time.Now())...)
+	if d.State == "StartEtcd" { // while serving, the check named certificates reports them
+		add(invalidCertificates(d.Certificates, time.Now())...)
 	}
-	if d.State == "Serving" && nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
-		all = append(all, fmt.Sprintf("database: %d%% of its quota is used; at 100%% writes are refused (compact, delete or raise quota-backend-bytes)", 100*d.DBSize/d.Quota))
-	}
-	for _, oddity := range d.ConfigWarnings {
-		if strings.Contains(oddity, "did you mean") { // others are meant for somebody else than etcd, as a rule
-			all = append(all, "configuration: "+oddity)
+	for _, warning := range d.ConfigWarnings {
+		if strings.Contains(warning, "did you mean") { // other unknown keys are usually meant for another program
+			add(newCondition("configuration", HealthDegraded, warning))
 		}
 	}
 	if d.State == "Terminating" && d.Backup != nil && d.Backup.RunningFullSnapshot != nil {
-		all = append(all, "waits for a full snapshot"+sent(d.Backup.RunningFullSnapshot))
+		add(newCondition("stop", HealthDegraded, "waiting for a full snapshot"+sent(d.Backup.RunningFullSnapshot)))
 	}
-	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // how much that is nobody knows before it is there
-		all = append(all, "the stop waits until the store has everything that etcd took on")
+	if d.State == "Terminated" && d.Backup != nil && d.Backup.Revision > 0 { // how much is missing is known only afterwards
+		add(newCondition("stop", HealthDegraded, "waiting until all acknowledged writes are in the store"))
 	}
-	if about := backups(d.Backup); about != "" {
-		all = append(all, "backups: "+about)
-	}
+	add(backupConditions(d.Backup)...)
 	for _, lease := range d.Leases {
 		if lease.Problem != nil {
-			all = append(all, fmt.Sprintf("lease %s: %s", lease.Name, lease.Problem.Message))
-			break // the others fail for the same reason, as a rule
+			add(newCondition("lease "+lease.Name, HealthDegraded, lease.Problem.Message))
+			break // the others usually fail for the same reason
 		}
 	}
 	return all
 }
 
-// invalid are the certificates that are not valid at now.
-func invalid(files []Certificate, now time.Time) (all []string) {
+// invalidCertificates returns a condition for each certificate that is not valid at now.
+func invalidCertificates(files []Certificate, now time.Time) (all []Condition) {
 	for _, file := range files {
+		subject := "certificate " + file.Name
 		switch {
 		case !file.NotAfter.After(now):
-			all = append(all, fmt.Sprintf("certificate %s %s has expired: renew it in its Secret, and restart this member", file.Name, file.Path))
+			all = append(all, newCondition(subject, HealthFailed, file.Path+" has expired: renew it in its Secret and restart this member"))
 		case file.NotBefore.After(now):
-			all = append(all, fmt.Sprintf("certificate %s %s is not valid yet: set this machine's clock, or have it issued again", file.Name, file.Path))
+			all = append(all, newCondition(subject, HealthFailed, file.Path+" is not valid yet: set this machine's clock or issue the certificate again"))
 		}
 	}
 	return all
 }
 
-// found are the checks with a status, each with its reason.
-func found(checks []Check, status string) (all []string) {
-	said := map[string]bool{}
+// noSpace is the subject of the check named space.
+const noSpace = "no space"
+
+// conditionsOf returns a condition for each check with a status. Checks that share a reason are listed once.
+func conditionsOf(checks []Check, status string) (all []Condition) {
+	listed := map[string]bool{}
 	for _, check := range checks {
-		if check.Status == status && !said[check.Reason] {
-			said[check.Reason] = true
-			all = append(all, label(check.Name)+": "+check.Reason)
+		if check.Status != status || listed[check.Reason] {
+			continue
 		}
+		listed[check.Reason] = true
+		subject, health := check.Name, status
+		if check.Name == "space" {
+			subject, health = noSpace, HealthFailed
+		}
+		all = append(all, newCondition(subject, health, check.Reason))
 	}
 	return all
 }
 
-// label is what people call a check that is not ok.
-func label(check string) string {
-	if check == "space" {
-		return "no space"
-	}
-	return check
-}
-
-func aboutSpace(concern string) bool { return strings.HasPrefix(concern, label("space")+": ") }
-
-// nearlyFull reports whether a database has so much of its quota that somebody should act before writes are refused.
+// nearlyFull reports whether a database uses so much of its quota that an operator should act before writes are refused.
 func nearlyFull(m Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
-// behindTooLong is how far backups are behind before that is a concern without any other trouble; the alert waits as long.
-const behindTooLong = 5 * time.Minute
+// maxLag is the lag of backups above which there is a condition without any error. The alert waits as long.
+const maxLag = 5 * time.Minute
 
-// backups says what is wrong with them, in a clause; empty if nothing is.
-func backups(b *facts.Backups) string {
+// backupConditions returns what is wrong with the backups: a failed restore test, an error, or the lag alone.
+func backupConditions(b *facts.Backups) []Condition {
 	if b == nil {
-		return ""
+		return nil
 	}
-	behind := time.Duration(b.LagSeconds * float64(time.Second))
+	lag := time.Duration(b.LagSeconds * float64(time.Second))
 	switch {
 	case b.LastVerification != nil && !b.LastVerification.Passed:
-		return "the last restore test failed: " + b.LastVerification.Reason
-	case b.Problem != nil && behind < time.Second:
-		return b.Problem.Message
+		return []Condition{newCondition("backups", HealthFailed, "the last restore test failed: "+b.LastVerification.Reason)}
+	case b.Problem != nil && lag < time.Second:
+		return []Condition{newCondition("backups", HealthDegraded, b.Problem.Message)}
 	case b.Problem != nil:
-		return lag(behind) + " behind: " + b.Problem.Message
-	case behind > behindTooLong:
-		return lag(behind) + " behind"
+		return []Condition{newCondition("backups", HealthDegraded, coarse(lag)+" behind: "+b.Problem.Message)}
+	case lag > maxLag:
+		return []Condition{newCondition("backups", HealthDegraded, coarse(lag)+" behind")}
 	default:
-		return ""
+		return nil
 	}
 }
 
-// lag is a duration in its largest unit.
-func lag(d time.Duration) string {
+// coarse formats a duration in its largest unit.
+func coarse(d time.Duration) string {
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%d s", d/time.Second)
@@ -251,5 +270,25 @@ func sent(run *facts.SnapshotProgress) string {
 	if run.TotalBytes == 0 {
 		return ""
 	}
-	return ", " + share(run.SentBytes, run.TotalBytes)
+	return ", " + portion(run.SentBytes, run.TotalBytes)
+}
+
+// guides lists, by the first word of a condition's subject, where the documentation treats it and the command to start with.
+var guides = map[string]struct{ runbook, command string }{
+	"quorum":           {"docs/runbook.md#replace-a-member", "etcd-wrapper status --cluster"},
+	"not_learner":      {"docs/maintenance.md#a-members-place-in-its-cluster", "etcd-wrapper status --cluster"},
+	"no_corrupt_alarm": {"docs/runbook.md#replace-a-member", "etcd-wrapper etcdctl endpoint hashkv --cluster"},
+	"no":               {"docs/maintenance.md#the-alarm-nospace", "etcd-wrapper defrag"},
+	"database":         {"docs/maintenance.md#the-alarm-nospace", "etcd-wrapper defrag"},
+	"backups":          {"docs/troubleshooting.md#troubles-of-backups", "etcd-wrapper backup list"},
+	"lease":            {"docs/operations.md#leases", "etcd-wrapper status"},
+	"certificate":      {"docs/runbook.md#alerts", "etcd-wrapper status"},
+	"certificates":     {"docs/runbook.md#alerts", "etcd-wrapper status"},
+}
+
+// newCondition returns a condition with its guide, if there is one.
+func newCondition(subject, health, message string) Condition {
+	topic, _, _ := strings.Cut(subject, " ")
+	guide := guides[topic]
+	return Condition{subject, health, message, cmp.Or(guide.runbook, "docs/runbook.md#alerts"), cmp.Or(guide.command, "etcd-wrapper status")}
 }

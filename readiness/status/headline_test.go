@@ -1,10 +1,14 @@
 package status_test
 
 import (
+	"os"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/readiness/status"
@@ -23,7 +27,7 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 		{
 			status.Document{State: "Serving", Ready: true, Checks: []status.Check{noSpace}, Backup: behind},
 			"degraded",
-			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind: connection refused",
+			"Serving, degraded: no space: writes are refused (compact, delete or raise quota-backend-bytes); backups: 12 min behind: connection refused",
 		},
 		{
 			status.Document{State: "Serving", Checks: []status.Check{noSpace, noLeader}},
@@ -46,7 +50,7 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 				{Name: "etcd_peer_ca", Path: "/ca.crt", NotAfter: time.Now().Add(-time.Hour)}, {Name: "etcd_peer", NotAfter: time.Now().Add(time.Hour)},
 			}},
 			"failed",
-			"StartEtcd, not ready: certificate etcd_peer_ca /ca.crt has expired: renew it in its Secret, and restart this member",
+			"StartEtcd, not ready: certificate etcd_peer_ca: /ca.crt has expired: renew it in its Secret and restart this member",
 		},
 		{
 			status.Document{State: "StartEtcd", Reason: "etcd is started; etcd waits for a leader; it has no connection to m1: see that it runs"},
@@ -59,53 +63,53 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 				{Name: "etcd_peer", Path: "/tls.crt", NotBefore: time.Now().Add(time.Minute), NotAfter: time.Now().Add(time.Hour)},
 			}},
 			"failed",
-			"StartEtcd, not ready: certificate etcd_peer /tls.crt is not valid yet: set this machine's clock, or have it issued again",
+			"StartEtcd, not ready: certificate etcd_peer: /tls.crt is not valid yet: set this machine's clock or issue the certificate again",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, ConfigWarnings: []string{
 				"member-name-prefix is no key that etcd knows; it is ignored", "quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
 			}},
 			"degraded",
-			"Serving, ready, but: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
+			"Serving, degraded: configuration: quota-backend-byte (did you mean quota-backend-bytes?) is no key that etcd knows; it is ignored",
 		},
 		{status.Document{State: "FetchConfig", LastError: &status.Error{Message: "no usable answer", Ended: time.Now()}}, "failed", "FetchConfig, not ready"},
 		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 200}}, "ok", "Serving, ready"},
-		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 301}}, "degraded", "Serving, ready, but: backups: 5 min behind"},
+		{status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LagSeconds: 301}}, "degraded", "Serving, degraded: backups: 5 min behind"},
 		{
 			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{Problem: &facts.Problem{Message: "nothing is deleted"}}},
 			"degraded",
-			"Serving, ready, but: backups: nothing is deleted",
+			"Serving, degraded: backups: nothing is deleted",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Backup: &facts.Backups{LastVerification: &facts.Verification{Reason: "the hash differs"}}},
 			"degraded",
-			"Serving, ready, but: backups: the last restore test failed: the hash differs",
+			"Serving, degraded: backups: the last restore test failed: the hash differs",
 		},
 		{status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 79, Quota: 100}}, "ok", "Serving, ready"},
 		{
 			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 80, Quota: 100}},
 			"degraded",
-			"Serving, ready, but: database: 80% of its quota is used; at 100% writes are refused (compact, delete or raise quota-backend-bytes)",
+			"Serving, degraded: database: 80% of the quota is used; at 100% writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 100, Quota: 100}, Checks: []status.Check{noSpace}},
 			"degraded",
-			"Serving, ready, but: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
+			"Serving, degraded: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
 			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Problem: &status.LeaseProblem{Message: "forbidden"}}}},
 			"degraded",
-			"Serving, ready, but: lease etcd-main-0: forbidden",
+			"Serving, degraded: lease etcd-main-0: forbidden",
 		},
 		{
 			status.Document{State: "Terminating", Backup: &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 30 << 20, TotalBytes: 60 << 20}}},
 			"failed",
-			"Terminating, not ready: waits for a full snapshot, 30 of 60 MiB",
+			"Terminating, not ready: stop: waiting for a full snapshot, 30 of 60 MiB",
 		},
 		{
 			status.Document{State: "Terminated", Backup: &facts.Backups{Revision: 3, LagSeconds: 2, Problem: &facts.Problem{Message: "connection refused"}}},
 			"failed",
-			"Terminated, not ready: the stop waits until the store has everything that etcd took on; backups: 2 s behind: connection refused",
+			"Terminated, not ready: stop: waiting until all acknowledged writes are in the store; backups: 2 s behind: connection refused",
 		},
 		{
 			status.Document{State: "Wait", Recovery: &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20}},
@@ -122,7 +126,7 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"failed",
 			"Recovery: refused, not ready: the data are another cluster's",
 		},
-		{status.Document{State: "Query", Recovery: &status.Recovery{State: "AskStore"}}, "failed", "Recovery: asking the store, not ready"},
+		{status.Document{State: "Query", Recovery: &status.Recovery{State: "AskStore"}}, "failed", "Recovery: reading the store, not ready"},
 		{status.Document{State: "Serving", Ready: true, Recovery: &status.Recovery{State: "Ready"}}, "ok", "Serving, ready"},
 	} {
 		is := status.HeadlineOf(told.of)
@@ -138,5 +142,44 @@ func TestEveryStepOfRecoveryHasItsWords(t *testing.T) {
 		}
 		is := status.HeadlineOf(status.Document{State: "Wait", Recovery: &status.Recovery{State: string(row.To)}})
 		assert.Regexp(t, "^Recovery: ", is.Phase, "%s has no words in RecoverySteps", row.To)
+	}
+}
+
+// The documentation's headings change; a link to one that is gone helps nobody.
+func TestConditions_nameAHeadingOfTheDocumentation(t *testing.T) {
+	d := status.Document{
+		State: "Serving", ConfigWarnings: []string{"x (did you mean y?)"}, Member: status.Member{DBSize: 9, Quota: 10},
+		Leases: []status.Lease{{Problem: &status.LeaseProblem{}}}, Backup: &facts.Backups{Problem: &facts.Problem{Message: "a"}},
+	}
+	for _, check := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "volume", "data_version", "defragmentation", "certificates"} {
+		d.Checks = append(d.Checks, status.Check{Name: check, Status: "failed", Reason: check})
+	}
+	conditions := status.HeadlineOf(d).Conditions
+	d.Checks, d.State, d.Certificates = []status.Check{{Name: "space", Status: "degraded"}}, "StartEtcd", []status.Certificate{{}}
+	conditions = append(conditions, status.HeadlineOf(d).Conditions...)
+	d.State = "Serving"
+	conditions = append(conditions, status.HeadlineOf(d).Conditions...)
+	assert.Greater(t, len(conditions), 12)
+	for _, c := range conditions {
+		file, heading, _ := strings.Cut(c.Runbook, "#")
+		text, err := os.ReadFile("../../" + file)
+		require.NoError(t, err, c)
+		var headings []string
+		for _, line := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(text), -1) {
+			headings = append(headings, strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(strings.ToLower(line[1]), ""), " ", "-"))
+		}
+		assert.Contains(t, headings, heading, "%s has no such heading", file)
+		assert.Regexp(t, "^etcd-wrapper ", c.Command)
+	}
+}
+
+func TestRefusedWritesAndFailedRestoreTests_areFailed(t *testing.T) {
+	for health, d := range map[string]status.Document{
+		"failed":   {State: "Serving", Ready: true, Checks: []status.Check{{Name: "space", Status: "degraded"}}},
+		"degraded": {State: "Serving", Ready: true, Checks: []status.Check{{Name: "volume", Status: "degraded"}}},
+	} {
+		h := status.HeadlineOf(d)
+		assert.Equal(t, "degraded", h.Health, "the member is ready")
+		assert.Equal(t, health, h.Conditions[0].Health)
 	}
 }

@@ -13,30 +13,29 @@ import (
 )
 
 const (
-	// recheck bounds how late a stream shows what changes without notice: the readiness checks.
-	recheck = 250 * time.Millisecond
-	// breath is the least time between two events: a burst of changes is sent as one.
-	breath = 50 * time.Millisecond
-	// heartbeat is how long a stream stays silent at most, so that either side notices when the other is gone. The page
-	// believes in the end after twice as long.
+	// pollInterval bounds how late a stream shows changes that nothing announces, such as those of the readiness checks.
+	pollInterval = 250 * time.Millisecond
+	// minPause is the least time between two events: a burst of changes is sent as one.
+	minPause = 50 * time.Millisecond
+	// heartbeat is the longest silence of a stream, so that both sides notice a broken connection. The page waits a little more than
+	// twice as long.
 	heartbeat = 5 * time.Second
-	// patience is how long a client may take to accept one event.
-	patience = 10 * time.Second
-	// maxStreams bounds what all clients can make the process hold open, and maxPerClient what one of them can:
-	// the rest is left to others.
+	// writeTimeout is how long a client may take to accept one event.
+	writeTimeout = 10 * time.Second
+	// maxStreams bounds the open streams of all clients, maxPerClient those of one client.
 	maxStreams   = 32
 	maxPerClient = 8
 )
 
-// Source is where documents come from. Both functions answer from memory and are called from many goroutines.
+// Source provides the documents. Both functions answer from memory and are safe for concurrent use.
 type Source struct {
-	// Document returns the document as it is now.
+	// Document returns the current document.
 	Document func() Document
 	// Changed returns a channel that is closed at the next change of the lifecycle.
 	Changed func() <-chan struct{}
 }
 
-// endpoint serves a source's documents.
+// endpoint serves the documents of a source.
 type endpoint struct {
 	source Source
 
@@ -45,12 +44,10 @@ type endpoint struct {
 	clients map[string]int // open streams by the client's address
 }
 
-// Handler answers with the document, and with ?watch by a stream of server-sent events: the document now and after each
-// change. A stream ends when its request's context does, and sends the latest document before that. One client may have
-// 8 streams, all together 32. What the document quotes is escaped where a terminal would obey it.
+// Handler serves the document. With ?watch it streams server-sent events: the whole document first, then, as events of the type "patch",
+// a JSON merge patch (RFC 7396) of every change. A stream ends when its request's context does, after the latest change. One client may
+// have 8 streams, all clients together 32. Text in the document that a terminal would obey is escaped.
 func Handler(source Source) http.Handler {
-	document := source.Document
-	source.Document = func() Document { return document().printable() }
 	return &endpoint{source: source, clients: map[string]int{}}
 }
 
@@ -71,7 +68,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.stream(w, r)
 }
 
-// enter counts a stream, or says why there can't be another one.
+// enter counts a new stream. It returns why there cannot be another one.
 func (e *endpoint) enter(client string) (refusal string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -96,74 +93,89 @@ func (e *endpoint) leave(client string) {
 }
 
 func (e *endpoint) answer(w http.ResponseWriter) {
-	text, err := json.MarshalIndent(e.source.Document(), "", "  ")
+	text, err := json.MarshalIndent(e.source.Document().printable(), "", "  ")
 	if err != nil {
-		http.Error(w, "cannot write the document: "+err.Error(), http.StatusInternalServerError)
+		http.Error(w, "cannot encode the document: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
 	text = append(text, '\n')
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	_, _ = w.Write(text) // a client that is gone misses nothing
+	_, _ = w.Write(text) // a client that has left misses nothing
 }
 
-// stream sends until the request ends or its client does not take what is sent.
+// stream sends events until the request ends or the client does not accept them.
 func (e *endpoint) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	s := &stream{to: w, control: http.NewResponseController(w), source: e.source}
 	s.run(r.Context())
 }
 
-// stream is one client that watches.
+// stream is the connection to one client that watches.
 type stream struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
 	source  Source
-	last    []byte // the document that was sent last
-	at      time.Time
+	last    []byte         // the document as of the last event, encoded
+	sent    map[string]any // the document that the client has
+	at      time.Time      // of the last event
 }
 
 func (s *stream) run(ctx context.Context) {
-	beat := time.NewTicker(recheck)
-	defer beat.Stop()
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
 	for {
 		ended := ctx.Err() != nil
-		changed := s.source.Changed() // before the document, so that no change falls in between
+		changed := s.source.Changed() // before the document is read, so that no change is missed
 		if err := s.update(); err != nil || ended {
 			return
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(breath):
+		case <-time.After(minPause):
 		}
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-beat.C:
+		case <-ticker.C:
 		}
 	}
 }
 
-// update sends the document if it is another one than before.
+// update sends what changed since the last event.
 func (s *stream) update() error {
-	document, err := json.Marshal(s.source.Document())
+	document := s.source.Document()
+	encoded, err := json.Marshal(document)
 	switch {
 	case err != nil:
 		return err
-	case !bytes.Equal(document, s.last):
-		s.last = document
-		return s.send("data: %s\n\n", document)
-	case time.Since(s.at) >= heartbeat:
-		return s.send(": still here\n\n")
-	default:
+	case bytes.Equal(encoded, s.last):
+		if time.Since(s.at) >= heartbeat {
+			return s.send(": heartbeat\n\n")
+		}
 		return nil
 	}
+	s.last = encoded
+	current, err := decodeObject(document.printable())
+	if err != nil {
+		return err
+	}
+	event, content := "", current
+	if s.sent != nil {
+		event, content = "event: "+patchEvent+"\n", mergePatch(s.sent, current)
+	}
+	s.sent = current
+	data, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	return s.send("%sdata: %s\n\n", event, data)
 }
 
-// send gives each event a deadline of its own, in the place of the server's, which is for a whole reply.
+// send writes an event with a deadline of its own. The server's deadline is for a whole reply.
 func (s *stream) send(format string, parts ...any) error {
 	s.at = time.Now()
-	if err := s.control.SetWriteDeadline(s.at.Add(patience)); err != nil {
+	if err := s.control.SetWriteDeadline(s.at.Add(writeTimeout)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintf(s.to, format, parts...); err != nil {

@@ -169,14 +169,36 @@ func (*listener) SetWriteDeadline(time.Time) error { return nil }
 
 func TestAStreamIsNeverSilentForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		client := &listener{*httptest.NewRecorder()}
+		request := httptest.NewRequest("GET", "/lifecycle?watch", nil)
+		built := 0
+		source := newTeller().source()
+		document := source.Document
+		source.Document = func() status.Document { built++; return document() }
+		handler := status.Handler(source)
+		time.Sleep(time.Minute)
+		require.Zero(t, built, "nothing is built while no client reads")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		client := &listener{*httptest.NewRecorder()}
-		request := httptest.NewRequest("GET", "/lifecycle?watch", nil).WithContext(ctx)
-		status.Handler(newTeller().source()).ServeHTTP(client, request)
-		beats := strings.Count(client.Body.String(), ": still here\n\n")
+		handler.ServeHTTP(client, request.WithContext(ctx))
+		require.Equal(t, 1, strings.Count(client.Body.String(), "data: "), "an unchanged document is sent once")
+		beats := strings.Count(client.Body.String(), ": heartbeat\n\n")
 		require.GreaterOrEqual(t, beats, 10, "the page takes 12 s of silence for the end")
 	})
+}
+
+// A page that is left open must not cost a document for each heartbeat of the member.
+func TestAStream_sendsOnlyWhatChanged(t *testing.T) {
+	told := newTeller()
+	told.now.Timeline = make([]status.TimelineEvent, 90)
+	address, _ := serve(t, told)
+	stream := watch(t, address)
+	_, ok := stream.next()
+	require.True(t, ok)
+	told.enter("Wait")
+	_, ok = stream.next()
+	require.True(t, ok)
+	require.Equal(t, `data: {"state":"Wait"}`, stream.lines.Text())
 }
 
 func TestStreamsAreBounded(t *testing.T) {

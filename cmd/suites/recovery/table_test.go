@@ -119,7 +119,7 @@ var ends = map[string]func(l *lived){
 		run := l.Start()
 		run.AwaitLine(harness.Line{"message": "it is waited for"})
 		assert.NotEqual(l.T, 200, run.Readyz())
-		for _, said := range []string{"recovery has been asking the store since 20", l.dir, "the next try is within "} {
+		for _, said := range []string{"recovery has been reading the store since 20", l.dir, "the next try is within "} {
 			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, said) })
 		}
 		l.back()

@@ -316,7 +316,7 @@ func recovered(d status.Document) (all []fact) {
 	}
 	is := cmp.Or(status.RecoveryDoes(r.State), r.State)
 	if strings.Contains(d.Reason, r.Reason) {
-		all = append(all, fact{"recovery", is + ", as said above"})
+		all = append(all, fact{"recovery", is})
 	} else {
 		all = append(all, fact{"recovery", is + ": " + r.Reason})
 	}

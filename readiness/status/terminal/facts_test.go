@@ -102,10 +102,10 @@ func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
 	assert.Empty(t, recovered(status.Document{}))
 
 	waits := status.Document{
-		Reason:   "recovery has been asking the store since noon: it is away; the next try is within 3s",
+		Reason:   "recovery has been reading the store since noon: it is away; the next try is within 3s",
 		Recovery: &status.Recovery{State: "AskStore", Reason: "it is away"},
 	}
-	assert.Equal(t, []fact{{"recovery", "asking the store, as said above"}}, recovered(waits))
+	assert.Equal(t, []fact{{"recovery", "reading the store"}}, recovered(waits))
 }
 
 func tended(t *testing.T, u *status.Maintenance) string {

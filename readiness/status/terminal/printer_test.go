@@ -191,5 +191,5 @@ func TestColoursAreForTerminals(t *testing.T) {
 	told.State, told.Ready = "Serving", true
 	told.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
 	require.NoError(t, printer.Print(told))
-	assert.Contains(t, out.String(), "\x1b[33m, ready, but: no space: writes are refused\x1b[0m", "green hides trouble")
+	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are refused\x1b[0m", "green hides trouble")
 }
