@@ -61,7 +61,7 @@ func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
 	_, err = Export(t.Context(), settings, archive.Target{Revision: 3}, path, NewMeter(nil))
 	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
 
-	overview, err := Look(t.Context(), settings, noon)
+	overview, err := List(t.Context(), settings, noon)
 	require.NoError(t, err)
 	require.Len(t, overview.Sidecar, 1)
 	assert.Equal(t, []int64{l.revision, l.last, 1}, []int64{overview.Sidecar[0].From, overview.Sidecar[0].To, int64(overview.Sidecar[0].Deltas)})
@@ -109,7 +109,7 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	assert.Equal(t, l.revision, exported.Revision)
 	require.Len(t, exported.Damaged, 1)
 	assert.Contains(t, exported.Damaged[0], name)
-	overview, err := Look(t.Context(), settings, noon)
+	overview, err := List(t.Context(), settings, noon)
 	require.NoError(t, err)
 	assert.Equal(t, exported.Damaged[0], overview.Generations[0].Windows[0].Beyond)
 	var text bytes.Buffer

@@ -94,6 +94,9 @@ func Get(ctx context.Context, settings Settings, target archive.Target, selected
 	defer func() { err = errors.Join(err, past.close()) }()
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
+		if err == nil && form == AsScript && !found {
+			_, err = io.WriteString(to, "set -e\n") // a put that fails ends the script with its status
+		}
 		if err == nil {
 			err = form.print(to, kv)
 		}
@@ -132,7 +135,11 @@ func put(kv *mvccpb.KeyValue) (string, error) {
 	if strings.ContainsRune(string(kv.Key), 0) {
 		return "", fmt.Errorf("key %s holds a zero byte, which no command takes: put it back with a client of your own, from --output=json", quote(string(kv.Key)))
 	}
-	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), shellWord(string(kv.Key))), nil
+	key := shellWord(string(kv.Key))
+	if len(kv.Value) == 0 { // etcdctl takes an empty standard input for a missing value
+		return fmt.Sprintf("etcdctl put -- %s ''\n", key), nil
+	}
+	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), key), nil
 }
 
 // escaped is an argument of printf %b (POSIX) that gives these bytes.

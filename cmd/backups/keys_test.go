@@ -58,7 +58,7 @@ func TestKeysArePrintedAsTheyWere(t *testing.T) {
 
 func TestWhatIsPrintedAsAScriptPutsKeysBackAsTheyWere(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\nprintf '%s=' \"$3\"\ncat\n"), 0o700)) //nolint:gosec // it is run
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\nprintf '%s=' \"$3\"\nif [ $# -gt 3 ]; then printf %s \"$4\"; exit; fi\ncat >\"$0.value\"\n[ -s \"$0.value\" ] || exit 1 # as etcdctl does\ncat \"$0.value\"\n"), 0o700)) //nolint:gosec // it is run
 	for _, kv := range []*mvccpb.KeyValue{
 		{Key: []byte("/plain"), Value: []byte("value")},
 		{Key: []byte("-it's \"$HOME\" `x`\n"), Value: []byte("it's\\n 100% \"$HOME\"\n\n")},
@@ -132,7 +132,7 @@ func TestChangesAreFoundWhereverTheyAre(t *testing.T) {
 }
 
 func TestAPlaceWithoutBackupsIsNoList(t *testing.T) {
-	seen, err := Look(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, noon)
+	seen, err := List(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, noon)
 	require.ErrorIs(t, err, ErrEmpty)
 	assert.Empty(t, seen.Generations)
 }

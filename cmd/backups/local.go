@@ -30,7 +30,6 @@ var ErrNoBackups = errors.New("it makes no backups: it was started without --bac
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
-	Recipients  string `json:"backup-recipients,omitempty"`
 	Identities  string `json:"backup-identities,omitempty"`
 	SigningKey  string `json:"backup-signing-key,omitempty"`
 	TrustedKeys string `json:"backup-trusted-keys,omitempty"`
@@ -166,7 +165,7 @@ func (c *Client) refused(reply *http.Response) error {
 	if err == nil && reply.StatusCode == http.StatusNotFound && line.Error == ErrNoBackups.Error() {
 		return fmt.Errorf("etcd-wrapper on port %d: %w", c.port, ErrNoBackups)
 	}
-	return fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d", c.port, reply.StatusCode)
+	return fmt.Errorf("%w from etcd-wrapper on port %d: another program answers there, with HTTP status %d; --etcd-wrapper-port sets the port", ErrNoAnswer, c.port, reply.StatusCode)
 }
 
 const (

@@ -86,8 +86,8 @@ const restoreTestsFor = 31 * 24 * time.Hour
 // ErrEmpty says that nothing was ever kept in a place.
 var ErrEmpty = errors.New("has no backups")
 
-// Look lists what is kept. ErrEmpty comes with the document.
-func Look(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
+// List lists the backups. ErrEmpty comes with the document.
+func List(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
 	all := Overview{Store: settings.Store.String(), Generations: []GenerationOverview{}}
 	kept := settings.Archive()
 	history, err := kept.History(ctx)

@@ -34,7 +34,7 @@ type Pruned struct {
 // Prune lets go what need not be kept, or with dryRun only says what that is. ErrInDoubt comes with the document, as do errors of
 // the deletion; told is called with each item that is gone. ErrNoPolicy is about a flag.
 func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (Pruned, error) {
-	if !settings.Flags.Keep.Given && !dryRun {
+	if !settings.Keep.Given && !dryRun {
 		return Pruned{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
@@ -47,7 +47,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 		return Pruned{}, err
 	}
 	document := Pruned{
-		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Flags.Keep.Given, From: plan.From, Doubts: plan.Unsafe,
+		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Keep.Given, From: plan.From, Doubts: plan.Unsafe,
 		Items: plan.Items, DryRun: dryRun,
 	}
 	if len(plan.Unsafe) > 0 {

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/format"
@@ -22,39 +21,33 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Settings are what the flags about backups mean.
+// Settings are the flags about backups, read and checked.
 type Settings struct {
-	Flags      commandline.Backups // that they were read from
-	VolumeDir  string              // of the wrapper that was asked; empty if none was
-	Store      store.Store         // nil without --backup-store
-	Keys       *format.Keys
-	Schedule   backup.Schedule
-	Policy     retention.Policy
-	Interval   time.Duration
-	SpoolLimit int64 // bytes
-	Inspect    Inspect
-	// AcceptUnsigned is --accept-unsigned: what etcd-backup-restore left is read although it has no signature and trusted keys are given.
+	Flags     commandline.StoreFlags // the flags that they were read from
+	VolumeDir string                 // of the wrapper that was asked; empty if none was
+	Store     store.Store            // nil without --backup-store
+	Keys      *format.Keys
+	Keep      commandline.Keep
+	Policy    retention.Policy // of Keep
+	Inspect   Inspect
+	// AcceptUnsigned is --accept-unsigned: backups of etcd-backup-restore, which have no signature, are read although keys are trusted.
 	AcceptUnsigned bool
 }
 
-// Inspect looks at a database in a process of its own, before it is opened to be changed: rebuild.Options has more about it.
-// It may be nil.
+// Inspect opens a database for the first time, in a process of its own: see restore.Options. It may be nil.
 type Inspect = func(ctx context.Context, path string) error
 
-// Read looks at everything that the flags name but the store, which is not contacted. The error is one sentence that begins with
-// a flag: call it before anything starts.
+// Read checks the flags and everything that they name except the store, which it does not contact. The error is one sentence that
+// begins with a flag.
 func Read(flags commandline.Backups) (Settings, error) {
-	settings := Settings{Flags: flags, Interval: flags.Interval, SpoolLimit: int64(flags.SpoolLimit)}
+	settings := Settings{Flags: flags.StoreFlags, Keep: flags.Keep}
 	var err error
 	if flags.Store != "" {
 		if settings.Store, err = locate.Open(flags.Store); err != nil {
 			return Settings{}, err
 		}
 	}
-	if settings.Schedule, err = backup.ParseSchedule(flags.FullSchedule); err != nil {
-		return Settings{}, err
-	}
-	if settings.Policy, err = retention.ParsePolicy(flags.Keep.Policy); err != nil {
+	if settings.Policy, err = retention.ParsePolicy(cmp.Or(flags.Keep.Policy, commandline.DefaultKeep)); err != nil {
 		return Settings{}, err
 	}
 	settings.Keys, err = format.LoadKeys(format.KeyFiles{
@@ -63,14 +56,14 @@ func Read(flags commandline.Backups) (Settings, error) {
 	return settings, err
 }
 
-// Archive is what is kept in the store.
+// Archive returns the archive in the store.
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
-// Told is what the running wrapper tells the commands of its flags. Paths become absolute, since those may run elsewhere.
-func Told(flags commandline.Backups, volumeDir string) Flags {
+// FlagsOf returns what the running wrapper shares with the commands of its flags. Paths become absolute: commands run elsewhere.
+func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
-		Store: flags.Store, Keep: flags.Keep.Policy, Recipients: absolute(flags.Recipients), Identities: absolute(flags.Identities),
-		SigningKey: absolute(flags.SigningKey), TrustedKeys: absolute(flags.TrustedKeys), VolumeDir: absolute(volumeDir),
+		Store: flags.Store, Keep: flags.Keep.Policy, Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
+		TrustedKeys: absolute(flags.TrustedKeys), VolumeDir: absolute(volumeDir),
 	}
 }
 
@@ -81,27 +74,27 @@ func absolute(path string) string {
 	return path
 }
 
-// ErrNoStore says that nobody said where the backups are.
-var ErrNoStore = errors.New("--backup-store: is missing; give it, or ETCD_WRAPPER_BACKUP_STORE, as start-etcd has it")
+// ErrNoStore: neither a flag nor a running wrapper names a store.
+var ErrNoStore = errors.New("--backup-store: is missing; set it, or ETCD_WRAPPER_BACKUP_STORE, as for start-etcd")
 
-// Find is Read for a command: without --backup-store the wrapper that runs on this host says what it was told, and what else is
-// given takes precedence. The error is about a flag.
+// Find reads the flags of a command. Without --backup-store it takes those of the wrapper that runs on this host; flags that are set
+// take precedence. The error is about a flag.
 func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings, error) {
 	if flags.Store != "" {
 		return Read(flags)
 	}
-	told, err := NewClient(port).Flags(ctx)
+	running, err := NewClient(port).Flags(ctx)
 	if err != nil {
-		return Settings{}, fmt.Errorf("%w; a wrapper that could be asked: %w", ErrNoStore, err)
+		return Settings{}, fmt.Errorf("%w; asking a running wrapper failed: %w", ErrNoStore, err)
 	}
 	if !flags.Keep.Given {
-		flags.Keep = commandline.Keep{Policy: told.Keep, Given: true}
+		flags.Keep = commandline.Keep{Policy: running.Keep, Given: true}
 	}
-	flags.Store = told.Store
-	flags.Recipients, flags.Identities = cmp.Or(flags.Recipients, told.Recipients), cmp.Or(flags.Identities, told.Identities)
-	flags.SigningKey, flags.TrustedKeys = cmp.Or(flags.SigningKey, told.SigningKey), cmp.Or(flags.TrustedKeys, told.TrustedKeys)
+	flags.Store = running.Store
+	flags.Identities, flags.TrustedKeys = cmp.Or(flags.Identities, running.Identities), cmp.Or(flags.TrustedKeys, running.TrustedKeys)
+	flags.SigningKey = cmp.Or(flags.SigningKey, running.SigningKey)
 	settings, err := Read(flags)
-	settings.VolumeDir = told.VolumeDir
+	settings.VolumeDir = running.VolumeDir
 	return settings, err
 }
 

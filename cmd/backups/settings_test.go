@@ -2,6 +2,10 @@ package backups
 
 import (
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"net"
 	"net/http"
@@ -61,14 +65,11 @@ func flagsOf(t *testing.T, args ...string) commandline.Backups {
 }
 
 func TestTheFlagsAreRead(t *testing.T) {
-	settings, err := Read(flagsOf(t, "--backup-store=file:///b", "--backup-full-schedule=@every 2h", "--backup-keep=points=7d", "--backup-spool-limit=64Mi"))
+	settings, err := Read(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d"))
 	require.NoError(t, err)
 	assert.Equal(t, "file:///b", settings.Store.String())
-	assert.Equal(t, "@every 2h", settings.Schedule.String())
 	assert.Equal(t, retention.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
-	assert.Equal(t, time.Second, settings.Interval)
-	assert.EqualValues(t, 64<<20, settings.SpoolLimit)
-	assert.False(t, settings.Keys.Encrypts())
+	assert.False(t, settings.Keys.Trusts())
 }
 
 func TestTheDefaultsAreRead(t *testing.T) {
@@ -95,9 +96,13 @@ func wrapper(t *testing.T, told Flags) uint16 {
 func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
-	require.NoError(t, os.WriteFile("recipients", []byte("age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p\n"), 0o600))
-	told := Told(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d", "--backup-recipients=recipients"), ".")
-	assert.Equal(t, filepath.Join(dir, "recipients"), told.Recipients)
+	public, _, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.MarshalPKIXPublicKey(public)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("trusted", pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
+	told := FlagsOf(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d", "--backup-trusted-keys=trusted"), ".")
+	assert.Equal(t, filepath.Join(dir, "trusted"), told.TrustedKeys)
 	port := wrapper(t, told)
 	t.Chdir("/")
 
@@ -105,7 +110,7 @@ func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "file:///b", settings.Store.String())
 	assert.Equal(t, retention.Policy{Points: 7 * 24 * time.Hour}, settings.Policy)
-	assert.True(t, settings.Keys.Encrypts())
+	assert.True(t, settings.Keys.Trusts())
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-keep=daily=1"), port)
 	require.NoError(t, err)
@@ -117,7 +122,7 @@ func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
 
 	settings, err = Find(t.Context(), flagsOf(t, "--backup-store=file:///other"), port)
 	require.NoError(t, err)
-	assert.False(t, settings.Keys.Encrypts(), "another store is not the wrapper's")
+	assert.False(t, settings.Keys.Trusts(), "another store is not the wrapper's")
 }
 
 func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {

@@ -224,11 +224,9 @@ func variable(flag string) string {
 	return prefix + "_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// Noted is a command with more to say below its flags in its help.
-type Noted interface{ Notes() string }
-
-// help prints the help of the program, or of one of its commands, which is spared the program's own flags.
+// help prints the help of the program, or of one of its commands, which does not list the program's own flags.
 func help(options kong.HelpOptions, context *kong.Context) error {
+	options.WrapUpperBound = helpWidth
 	selected := context.Selected()
 	if selected == nil {
 		return kong.DefaultHelpPrinter(options, context)
@@ -239,11 +237,8 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	if err := kong.DefaultHelpPrinter(options, context); err != nil {
 		return err
 	}
-	if noted, has := selected.Target.Addr().Interface().(Noted); has {
-		_, err := fmt.Fprintf(context.Stdout, "\n%s", noted.Notes())
-		return err
-	}
-	return nil
+	_, err := io.WriteString(context.Stdout, entryOf(context.Model, selected).help(context.Model.Name))
+	return err
 }
 
 // asked makes a flag of the word help in the place of a command, as in "help start-etcd".

@@ -108,10 +108,10 @@ func TestBackupsAreSetByFlagsAndByTheEnvironment(t *testing.T) {
 	_, err := Parse(&line, []string{"start-etcd", "--standalone", "--backup-keep=points=1h", "-backup-trusted-keys=/keys"}, io.Discard)
 	require.NoError(t, err)
 	assert.Equal(t, Backups{
-		Store: "s3://bucket/prefix", Interval: time.Second, FullSchedule: "0 * * * *", Keep: Keep{Policy: "points=1h", Given: true}, TrustedKeys: "/keys",
-		SpoolLimit: 512 << 20,
+		StoreFlags: StoreFlags{Store: "s3://bucket/prefix", TrustedKeys: "/keys"}, KeepFlags: KeepFlags{Keep{Policy: "points=1h", Given: true}},
+		Interval: time.Second, FullSchedule: "0 * * * *", SpoolLimit: 512 << 20,
 	}, line.Start.Backups)
-	assert.Equal(t, []string{"--backup-trusted-keys=/keys", "--backup-store=s3://bucket/prefix"}, line.Start.Backups.Reading())
+	assert.Equal(t, []string{"--backup-store=s3://bucket/prefix", "--backup-trusted-keys=/keys"}, line.Start.Backups.Reading())
 }
 
 func TestSizesAreReadAsKubernetesWritesThem(t *testing.T) {

@@ -198,19 +198,45 @@ func (f *Recovery) Target() (target Target, err error) {
 	return target, err
 }
 
-// Backups are the flags about backups, which start-etcd shares with the commands that read what it wrote. What they name is
-// looked at by who uses it: the packages below backup refuse a URL, a schedule, a policy or a key that is wrong, with
-// errors that begin with the flag.
+// StoreFlags are the flags that reading backups takes, which start-etcd shares with the commands. The packages below backup refuse a URL
+// or a key that is wrong, with errors that begin with the flag.
+type StoreFlags struct {
+	Store       string `name:"backup-store" group:"Backups" placeholder:"URL" help:"Store the backups at this URL: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= after a question mark. In start-etcd only with --standalone."`
+	Identities  string `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities to decrypt backups with."`
+	TrustedKeys string `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"File of ed25519 public keys (PEM). Backups that none of them signed are rejected."`
+}
+
+// Reading returns the flags as arguments for another process of this program.
+func (f *StoreFlags) Reading() []string {
+	args := []string{"--backup-store=" + f.Store}
+	if f.Identities != "" {
+		args = append(args, "--backup-identities="+f.Identities)
+	}
+	if f.TrustedKeys != "" {
+		args = append(args, "--backup-trusted-keys="+f.TrustedKeys)
+	}
+	return args
+}
+
+// SigningFlags is the flag of whatever adds to a store.
+type SigningFlags struct {
+	SigningKey string `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"File of the ed25519 private key (PEM) to sign backups with."`
+}
+
+// KeepFlags is the flag of whatever deletes backups.
+type KeepFlags struct {
+	Keep Keep `name:"backup-keep" group:"Backups" default:"${keep}" help:"Keep every revision within points, and after that the last verified full snapshot of so many hours, days and weeks."`
+}
+
+// Backups are the flags of start-etcd about backups.
 type Backups struct {
-	Store        string        `name:"backup-store" group:"Backups" placeholder:"URL" help:"Where backups are kept: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= behind a question mark; only with --standalone."`
-	Interval     time.Duration `name:"backup-interval" group:"Backups" default:"1s" help:"A change is in the store after at most this and one upload."`
-	FullSchedule string        `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"When the whole database is backed up: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h; each cluster has a shift of its own within the hour."`
-	Keep         Keep          `name:"backup-keep" group:"Backups" default:"${keep}" help:"What is kept: every revision within points, beyond that the last verified full of so many hours, days and weeks."`
-	Recipients   string        `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients that backups are encrypted to."`
-	Identities   string        `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities that decrypt them, to verify and to restore."`
-	SigningKey   string        `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"ed25519 key (PEM) that manifests are signed with."`
-	TrustedKeys  string        `name:"backup-trusted-keys" group:"Backups" placeholder:"PATH" help:"ed25519 public keys (PEM); what none of them signed is not believed."`
-	SpoolLimit   Bytes         `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"How much may wait on the volume while the store is away."`
+	StoreFlags   `embed:""`
+	SigningFlags `embed:""`
+	KeepFlags    `embed:""`
+	Interval     time.Duration `name:"backup-interval" group:"Backups" default:"1s" help:"Upload a change after this time at the latest."`
+	FullSchedule string        `name:"backup-full-schedule" group:"Backups" default:"0 * * * *" help:"Make full snapshots at these times: five cron fields in UTC, @hourly, @daily, @weekly or @every 6h. Each cluster is shifted by its own part of an hour."`
+	Recipients   string        `name:"backup-recipients" group:"Backups" placeholder:"PATH" help:"File of age recipients to encrypt backups to."`
+	SpoolLimit   Bytes         `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Hold at most this much on the volume while the store is unreachable."`
 }
 
 // What the flags can be: sooner than a marker is made nothing can be sent, and a segment has to fit into the spool.
@@ -232,36 +258,17 @@ func (f *Backups) Validate() error {
 	}
 }
 
-// Reading are the flags that another process of this program needs to read the same backups, as arguments.
-func (f *Backups) Reading() (args []string) {
-	for _, flag := range f.files() {
-		if flag.value != "" {
-			args = append(args, flag.name+"="+flag.value)
-		}
-	}
-	return append(args, "--backup-store="+f.Store)
-}
-
-type named struct{ name, value string }
-
-// files are the flags that name files of keys.
-func (f *Backups) files() []named {
-	return []named{
-		{"--backup-recipients", f.Recipients},
-		{"--backup-identities", f.Identities},
-		{"--backup-signing-key", f.SigningKey},
-		{"--backup-trusted-keys", f.TrustedKeys},
-	}
-}
-
 // validateFor is Validate for start-etcd, where a flag that cannot have an effect is a mistake.
 func (f *Backups) validateFor(standalone bool) error {
 	if f.Store != "" && !standalone {
 		return errors.New("--backup-store: only with --standalone; otherwise the sidecar owns backups")
 	}
-	for _, flag := range f.files() {
-		if flag.value != "" && f.Store == "" {
-			return fmt.Errorf("%s: only with --backup-store", flag.name)
+	for flag, path := range map[string]string{
+		"--backup-recipients": f.Recipients, "--backup-identities": f.Identities,
+		"--backup-signing-key": f.SigningKey, "--backup-trusted-keys": f.TrustedKeys,
+	} {
+		if path != "" && f.Store == "" {
+			return fmt.Errorf("%s: only with --backup-store", flag)
 		}
 	}
 	return f.Validate()

@@ -219,3 +219,16 @@ func (p *Port) UnmarshalText(text []byte) error {
 	*p = Port(n)
 	return nil
 }
+
+// Generation is the number of a generation; 0 if none was given.
+type Generation int
+
+// UnmarshalText is called by kong, which puts the flag in front of the error.
+func (g *Generation) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 10, 31)
+	if err != nil || n == 0 {
+		return fmt.Errorf("%q is not a generation, such as 1; backup list shows those of a store", text)
+	}
+	*g = Generation(n)
+	return nil
+}

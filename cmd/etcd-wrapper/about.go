@@ -80,12 +80,6 @@ type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
 }
 
-// Notes implements commandline.Noted.
-func (*completionCommand) Notes() string {
-	return "For this shell:\n  source <(etcd-wrapper completion bash)      (or zsh)\n  etcd-wrapper completion fish | source\n" +
-		"For each new one, put that line into ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish.\n"
-}
-
 func (c *completionCommand) execute(s streams) exitcode.Code {
 	scripts := map[string]string{"bash": bashCompletion, "zsh": zshCompletion, "fish": fishCompletion}
 	return s.print(scripts[c.Shell])
@@ -110,11 +104,6 @@ func (c *completeCommand) execute(s streams) exitcode.Code {
 
 // manCommand prints the manual page.
 type manCommand struct{}
-
-// Notes implements commandline.Noted.
-func (*manCommand) Notes() string {
-	return "To read it:\n  etcd-wrapper man | man -l -\n"
-}
 
 func (*manCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)

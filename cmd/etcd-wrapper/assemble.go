@@ -49,6 +49,10 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err == nil {
 		err = settings.Keys.CheckOwn()
 	}
+	var schedule backup.Schedule
+	if err == nil {
+		schedule, err = backup.ParseSchedule(c.Backups.FullSchedule)
+	}
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
@@ -57,7 +61,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	}
 	counts := metrics.New()
 	rt := runtime.New(&c.StartEtcd, counts, log)
-	kept := c.backups(settings, rt.Gate(), log)
+	kept := c.backups(settings, schedule, rt.Gate(), log)
 	recoverer := c.recovery(settings, kept, rt.DiedOf, counts, log)
 	renewed, err := c.leases(rt, kept, log)
 	if err != nil {
@@ -217,7 +221,7 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}
-	maps.Copy(served, backups.Routes(backups.Told(c.Backups, c.VolumeDir), maker(kept)))
+	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), maker(kept)))
 	return served
 }
 
@@ -228,14 +232,14 @@ const (
 )
 
 // backups returns what makes the backups of the run; nil without a store.
-func (c *startCommand) backups(settings backups.Settings, readers writer.Gate, log zerolog.Logger) *backup.Backups {
+func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedule, readers writer.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
 		return nil
 	}
 	return backup.New(backup.Options{
-		Store: settings.Store, Keys: settings.Keys, Interval: settings.Interval, Schedule: settings.Schedule, Policy: settings.Policy,
-		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: settings.SpoolLimit, Log: log, Gate: readers,
-		Verify: verifyBackupInChild(c.Backups, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
+		Store: settings.Store, Keys: settings.Keys, Interval: c.Backups.Interval, Schedule: schedule, Policy: settings.Policy,
+		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: int64(c.Backups.SpoolLimit), Log: log, Gate: readers,
+		Verify: verifyBackupInChild(settings.Flags, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
 	})
 }
 

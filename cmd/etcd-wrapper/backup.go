@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,40 +21,32 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// backupCommand are the commands about backups.
+// backupCommand has the commands about backups.
 type backupCommand struct {
-	List   backupListCommand   `cmd:"" name:"list" help:"Tell what is kept: fulls, what can be gone back to, and when it was last verified."`
-	Now    backupNowCommand    `cmd:"" name:"now" help:"Have the wrapper that runs on this host make a full backup, and wait for it."`
-	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Restore a backup to see whether that works, and let the result count."`
-	Export backupExportCommand `cmd:"" name:"export" help:"Write a stock etcd snapshot of a kept revision, for etcdutl snapshot restore."`
-	Get    backupGetCommand    `cmd:"" name:"get" help:"Print a key, or all below a prefix, as they were."`
-	Diff   backupDiffCommand   `cmd:"" name:"diff" help:"Tell which keys changed between two moments."`
-	Copy   backupCopyCommand   `cmd:"" name:"copy" help:"Copy the store to another place, or keep a copy there."`
-	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete what --backup-keep need not keep."`
+	List   backupListCommand   `cmd:"" name:"list" help:"List the backups: full snapshots, restore points and the last test restore."`
+	Now    backupNowCommand    `cmd:"" name:"now" help:"Make the wrapper that runs on this host take a full snapshot, and wait for it."`
+	Verify backupVerifyCommand `cmd:"" name:"verify" help:"Test a backup by restoring it, and record the result."`
+	Export backupExportCommand `cmd:"" name:"export" help:"Export a revision as a stock etcd snapshot, for etcdutl snapshot restore."`
+	Get    backupGetCommand    `cmd:"" name:"get" help:"Print a key, or all keys below a prefix, as they were."`
+	Diff   backupDiffCommand   `cmd:"" name:"diff" help:"List the keys that changed between two moments."`
+	Copy   backupCopyCommand   `cmd:"" name:"copy" help:"Copy the store to another place, once or continuously."`
+	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete backups that --backup-keep no longer requires."`
 }
 
-// backupFlags are what commands about a store take. They are start-etcd's, so that its arguments and environment fit.
-type backupFlags struct {
-	Backups     commandline.Backups `embed:""`
-	WrapperPort commandline.Port    `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper on this host, which knows the store if --backup-store is not given; --port will do."`
-	output      `embed:""`
+// storeCommand has the flags of every command that uses a store. They are start-etcd's, so that its environment fits.
+type storeCommand struct {
+	commandline.StoreFlags `embed:""`
+	WrapperPort            commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host for its store if --backup-store is not set. --port for short."`
+	output                 `embed:""`
 }
 
-// Notes implements commandline.Noted.
-func (*backupFlags) Notes() string {
-	return "Without --backup-store the wrapper that runs on this host is asked how it makes backups. Flags have environment\n" +
-		"variables, as those of start-etcd.\n" +
-		exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
-			exitcode.BackupFailed, "what is kept is not in order, or it failed; export: it is made, and lacks what cannot be read",
-			exitcode.InDoubt, "prune: nothing is deleted while something is in doubt",
-			exitcode.NotKept, "what was asked for is not kept; list: nothing is", exitcode.CutShort, "Ctrl-C; nothing is left behind")
-}
-
-// run finds the store, does what a command is for and prints what came of it, also beside an error.
-func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
+// run finds the store, does the work of a command and prints its result, which may come together with an error. own are the flags that
+// only some commands have.
+func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	settings, err := backups.Find(ctx, f.Backups, uint16(f.WrapperPort))
+	own.StoreFlags = f.StoreFlags
+	settings, err := backups.Find(ctx, own, uint16(f.WrapperPort))
 	if err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
@@ -67,12 +60,12 @@ func (f *backupFlags) run(s streams, do func(context.Context, backups.Settings) 
 
 // backupListCommand is `backup list`.
 type backupListCommand struct {
-	backupFlags `embed:""`
+	storeCommand `embed:""`
 }
 
 func (c *backupListCommand) execute(s streams) exitcode.Code {
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
-		overview, err := backups.Look(ctx, settings, time.Now())
+	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
+		overview, err := backups.List(ctx, settings, time.Now())
 		if err != nil && !errors.Is(err, backups.ErrEmpty) {
 			return nil, err
 		}
@@ -82,16 +75,17 @@ func (c *backupListCommand) execute(s streams) exitcode.Code {
 
 // backupPruneCommand is `backup prune`.
 type backupPruneCommand struct {
-	backupFlags `embed:""`
-	DryRun      bool `name:"dry-run" env:"-" help:"Only tell what would go, and why."`
+	storeCommand          `embed:""`
+	commandline.KeepFlags `embed:""`
+	DryRun                bool `name:"dry-run" env:"-" help:"Only show what would be deleted, and why."`
 }
 
 func (c *backupPruneCommand) execute(s streams) exitcode.Code {
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
-		meter, gone := s.meter(), int64(0)
+	return c.run(s, commandline.Backups{KeepFlags: c.KeepFlags}, func(ctx context.Context, settings backups.Settings) (document, error) {
+		meter, deleted := s.meter(), int64(0)
 		pruned, err := backups.Prune(ctx, settings, c.DryRun, func(item retention.Item) {
-			gone += item.Bytes
-			meter.Show("deleted", gone, 0)
+			deleted += item.Bytes
+			meter.Show("deleted", deleted, 0)
 		})
 		meter.Clear()
 		if err != nil && pruned.Policy == "" {
@@ -103,29 +97,59 @@ func (c *backupPruneCommand) execute(s streams) exitcode.Code {
 
 // backupExportCommand is `backup export`.
 type backupExportCommand struct {
-	backupFlags `embed:""`
-	To          commandline.Target `name:"to" env:"-" default:"latest" help:"What to go back to: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
-	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
-	acceptance  `embed:""`
-	File        string `arg:"" name:"file" help:"The snapshot's name; there must be no such file yet. One that begins with a dash comes behind --."`
+	storeCommand `embed:""`
+	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
+	acceptance   `embed:""`
+	File         string `arg:"" name:"file" help:"Name of the snapshot. The file must not exist. A name that starts with a dash comes after --."`
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	if err := c.To.Check(time.Now()); err != nil {
 		return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
 	}
-	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: c.Generation}
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+	if c.File == "-" {
+		return s.failed(errors.New("<file>: a snapshot is not written to standard output: give the name of a file; ./- is one"), exitcode.Usage)
+	}
+	if err := checkDirectory("<file>", filepath.Dir(c.File)); err != nil {
+		return s.failed(err, exitcode.Usage)
+	}
+	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: int(c.Generation)}
+	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.AcceptUnsigned
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
 		return c.result(exported, err)
 	})
 }
 
-// past is a command's that looks at keys as they were.
-type past struct {
-	AcceptUnsigned bool   `name:"accept-unsigned" env:"-" help:"Read what etcd-backup-restore left in the store, which nobody signed, although --backup-trusted-keys is given."`
-	ScratchDir     string `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
+// checkDirectory refuses a directory that does not exist: a path with a typing error must not become a new directory.
+func checkDirectory(flag, dir string) error {
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%s: there is no directory %s; create it, or correct the path", flag, dir)
+	case err != nil:
+		return fmt.Errorf("%s: %w", flag, err)
+	case !info.IsDir():
+		return fmt.Errorf("%s: %s is not a directory", flag, dir)
+	}
+	return nil
+}
+
+// scratchFlags is the flag of commands that need room for a database.
+type scratchFlags struct {
+	ScratchDir string `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Restore into this directory. Default is the volume of the wrapper on this host, else the system's directory for temporary files."`
+}
+
+// directory returns a directory that no other process uses. It is created later, in one that exists.
+func (f scratchFlags) directory(settings backups.Settings) (string, error) {
+	dir := cmp.Or(f.ScratchDir, settings.VolumeDir, os.TempDir())
+	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())), checkDirectory("--scratch-dir", dir)
+}
+
+// pastFlags are the flags of commands that read keys as they were.
+type pastFlags struct {
+	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
+	scratchFlags   `embed:""`
 }
 
 func targetOf(asked commandline.Target) archive.Target {
@@ -134,13 +158,13 @@ func targetOf(asked commandline.Target) archive.Target {
 
 // backupGetCommand is `backup get`.
 type backupGetCommand struct {
-	backupFlags `embed:""`
-	past        `embed:""`
-	At          commandline.Target `name:"at" env:"-" default:"latest" help:"When: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
-	Generation  int                `name:"generation" env:"-" help:"Of which generation, if the newest that has it is not meant."`
-	Prefix      bool               `name:"prefix" env:"-" help:"All keys that begin with KEY."`
-	Script      bool               `name:"script" env:"-" help:"Print commands of a shell that put the keys back, without their leases."`
-	Key         string             `arg:"" name:"key" help:"The key. One that begins with a dash comes behind --."`
+	storeCommand `embed:""`
+	pastFlags    `embed:""`
+	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
+	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
+	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
+	Script       bool                   `name:"script" env:"-" help:"Print shell commands that put the keys back, without their leases."`
+	Key          string                 `arg:"" name:"key" help:"The key. One that starts with a dash comes after --."`
 }
 
 func (c *backupGetCommand) execute(s streams) exitcode.Code {
@@ -154,22 +178,25 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 	case form == backups.AsText && s.shown:
 		form = backups.AsShown
 	}
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.AcceptUnsigned
+		scratch, err := c.directory(settings)
+		if err != nil {
+			return nil, usageError{err}
+		}
 		target := targetOf(c.At)
-		target.Generation = c.Generation
-		selected := backups.Selection{Key: c.Key, Prefix: c.Prefix}
-		return nil, backups.Get(ctx, settings, target, selected, form, scratch(c.ScratchDir, settings), s.out, s.meter())
+		target.Generation = int(c.Generation)
+		return nil, backups.Get(ctx, settings, target, backups.Selection{Key: c.Key, Prefix: c.Prefix}, form, scratch, s.out, s.meter())
 	})
 }
 
 // backupDiffCommand is `backup diff`.
 type backupDiffCommand struct {
-	backupFlags `embed:""`
-	past        `embed:""`
-	From        commandline.Target `name:"from" env:"-" required:"" help:"Since when: revision:N, or time:T as in time:2026-11-22T12:00:00Z, time:\"2026-11-22 12:00\" or time:-15m."`
-	To          commandline.Target `name:"to" env:"-" default:"latest" help:"Until when, in the same words, or latest."`
-	Prefix      string             `name:"prefix" env:"-" help:"Only keys that begin so."`
+	storeCommand `embed:""`
+	pastFlags    `embed:""`
+	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
+	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state, in the same words, or latest."`
+	Prefix       string             `name:"prefix" env:"-" help:"List only keys that start with this."`
 }
 
 func (c *backupDiffCommand) execute(s streams) exitcode.Code {
@@ -178,26 +205,33 @@ func (c *backupDiffCommand) execute(s streams) exitcode.Code {
 			return s.failed(fmt.Errorf("%s: %w", flag, err), exitcode.Usage)
 		}
 	}
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.AcceptUnsigned
+		scratch, err := c.directory(settings)
+		if err != nil {
+			return nil, usageError{err}
+		}
 		between := backups.Between{From: targetOf(c.From), To: targetOf(c.To)}
-		return nil, backups.Diff(ctx, settings, between, c.Prefix, backups.Form(c.Output), scratch(c.ScratchDir, settings), s.out, s.meter())
+		return nil, backups.Diff(ctx, settings, between, c.Prefix, backups.Form(c.Output), scratch, s.out, s.meter())
 	})
 }
 
 // backupCopyCommand is `backup copy`.
 type backupCopyCommand struct {
-	backupFlags `embed:""`
-	ToStore     string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"The other place, as --backup-store names one."`
-	Follow      time.Duration `name:"follow" env:"-" help:"Go on until SIGTERM or Ctrl-C, and look for what is new after each such pause; 0 copies once."`
+	storeCommand `embed:""`
+	ToStore      string        `name:"to-store" env:"-" required:"" placeholder:"URL" help:"Copy to this place, written like --backup-store."`
+	Follow       time.Duration `name:"follow" env:"-" help:"Run until SIGTERM or Ctrl-C, and copy what is new after each pause of this length. 0 copies once."`
 }
 
 func (c *backupCopyCommand) execute(s streams) exitcode.Code {
+	if c.Follow < 0 {
+		return s.failed(fmt.Errorf("--follow: %s is negative", c.Follow), exitcode.Usage)
+	}
 	to, err := locate.Open(c.ToStore)
 	if err != nil {
-		return s.failed(fmt.Errorf("--to-store: %w", err), exitcode.Usage)
+		return s.failed(errors.New("--to-store"+strings.TrimPrefix(err.Error(), "--backup-store")), exitcode.Usage)
 	}
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		copied, err := backups.Copy(ctx, settings, to, c.Follow, s.meter())
 		if err != nil {
 			return nil, err
@@ -206,13 +240,13 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptance is the consent to make something of backups that cannot all be read.
+// acceptance has the flags to accept backups that cannot all be read.
 type acceptance struct {
-	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Where what was backed up last cannot be read, what can be read will do: exit with 0 and not with 70."`
-	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read what etcd-backup-restore left in the store, which nobody signed, although --backup-trusted-keys is given."`
+	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Accept that the latest backups cannot be read: use what can be read, and exit with 0 instead of 70."`
+	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 }
 
-// result is a document if something was made, and the error, unless it is one that was agreed to.
+// result returns a document if something was made, and the error, unless it was accepted.
 func (a acceptance) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
@@ -226,9 +260,10 @@ func (a acceptance) result(made document, err error) (document, error) {
 	}
 }
 
-// backupNowCommand is `backup now`, for which the port would do.
+// backupNowCommand is `backup now`.
 type backupNowCommand struct {
-	backupFlags `embed:""`
+	wrapperPort `embed:""`
+	output      `embed:""`
 }
 
 func (c *backupNowCommand) execute(s streams) exitcode.Code {
@@ -237,6 +272,9 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	meter := s.meter()
 	made, err := backups.NewClient(uint16(c.WrapperPort)).Now(ctx, func(done, total int64) { meter.Show("uploaded", done, total) })
 	meter.Clear()
+	if err != nil && ctx.Err() != nil {
+		return s.failed(errors.New("interrupted; the wrapper may still finish the backup"), exitcode.CutShort)
+	}
 	if err != nil {
 		return s.failed(err, backupStatus(err))
 	}
@@ -245,10 +283,11 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 
 // backupVerifyCommand is `backup verify`.
 type backupVerifyCommand struct {
-	backupFlags `embed:""`
-	To          *commandline.Target `name:"to" env:"-" placeholder:"TARGET" help:"What to restore: latest, revision:N, or time:T; default is the newest full alone."`
-	Generation  int                 `name:"generation" env:"-" help:"Of which generation, if the newest, or with --to the newest that has it, is not meant."`
-	ScratchDir  string              `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Where there is room for the database; default is the volume of the wrapper that was asked, else the system's directory for temporary files."`
+	storeCommand             `embed:""`
+	commandline.SigningFlags `embed:""`
+	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. Default is the newest full snapshot alone."`
+	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest, or with --to the newest that has the state."`
+	scratchFlags             `embed:""`
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
@@ -257,8 +296,11 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 			return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
 		}
 	}
-	return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
-		dir := scratch(c.ScratchDir, settings)
+	return c.run(s, commandline.Backups{SigningFlags: c.SigningFlags}, func(ctx context.Context, settings backups.Settings) (document, error) {
+		dir, err := c.directory(settings)
+		if err != nil {
+			return nil, usageError{err}
+		}
 		restore := s.meter().Following(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
 		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
 		if verified.Full == "" {
@@ -269,15 +311,9 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 }
 
 func (c *backupVerifyCommand) choice() backups.Choice {
-	chosen := backups.Choice{Target: archive.Target{Generation: c.Generation}, Full: c.To == nil}
+	chosen := backups.Choice{Target: archive.Target{Generation: int(c.Generation)}, Full: c.To == nil}
 	if c.To != nil {
 		chosen.Revision, chosen.Time = c.To.Revision, c.To.Time
 	}
 	return chosen
-}
-
-// scratch is a directory that no other process uses.
-func scratch(dir string, settings backups.Settings) string {
-	dir = cmp.Or(dir, settings.VolumeDir, os.TempDir())
-	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid()))
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -20,7 +23,9 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/folder"
+	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/exitcode"
 )
 
@@ -55,7 +60,7 @@ func nobody() string {
 
 func TestBackupListTellsWhatIsKept(t *testing.T) {
 	flag := kept(t)
-	status, out, log := visit("list", flag, "--backup-interval=5s")
+	status, out, log := visit("list", flag)
 	require.Equal(t, exitcode.Clean, status, log)
 	assert.Contains(t, out, "generation 1, cluster c1")
 	status, out, _ = visit("list", flag, "-o", "json")
@@ -86,6 +91,21 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
 		{[]string{"export", flag, file}, exitcode.BackupFailed, "no database"},
 		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
+		{[]string{"now", flag}, exitcode.Usage, "unknown flag --backup-store"},
+		{[]string{"list", flag, "--backup-interval=5s"}, exitcode.Usage, "unknown flag --backup-interval"},
+		{[]string{"export", flag, "-"}, exitcode.Usage, "a snapshot is not written to standard output"},
+		{[]string{"export", flag, "/no/such/directory/out.db"}, exitcode.Usage, "there is no directory /no/such/directory; create it, or correct the path"},
+		{[]string{"export", flag, "--generation=-1", file}, exitcode.Usage, `--generation: "-1" is not a generation`},
+		{[]string{"export", flag, "--generation=0", file}, exitcode.Usage, `--generation: "0" is not a generation`},
+		{[]string{"export", flag, "--generation=5", file}, exitcode.NotKept, "is not kept"},
+		{[]string{"get", flag, "--generation=x", "key"}, exitcode.Usage, `--generation: "x" is not a generation`},
+		{[]string{"get", flag, "--scratch-dir=/no/such/directory", "key"}, exitcode.Usage, "--scratch-dir: there is no directory /no/such/directory"},
+		{[]string{"get", flag, "--scratch-dir=/dev/null", "key"}, exitcode.Usage, "--scratch-dir: /dev/null is not a directory"},
+		{[]string{"diff", flag, "--from=revision:7", "--scratch-dir=/no/such/directory"}, exitcode.Usage, "--scratch-dir: there is no directory"},
+		{[]string{"verify", flag, "--scratch-dir=/no/such/directory"}, exitcode.Usage, "--scratch-dir: there is no directory"},
+		{[]string{"copy", flag, "--to-store=" + strings.TrimPrefix(flag, "--backup-store="), "--follow=-1s"}, exitcode.Usage, "--follow: -1s is negative"},
+		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: is not"},
+		{[]string{"copy", flag, "--to-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
 	} {
 		status, _, log := visit(example.args...)
 		assert.Equal(t, example.status, status, "%v: %s", example.args, log)
@@ -176,6 +196,26 @@ func TestEveryTargetThatCannotBeHadEndsWithASentence(t *testing.T) {
 			assert.Equal(t, exitcode.NotKept, run([]string{"restore", empty, "--to=" + example.target, "--data-dir=" + filepath.Join(t.TempDir(), "x")}, streams{out: io.Discard, log: &log}))
 			assert.Contains(t, log.String(), "which has nothing that can be restored")
 		}
+	}
+}
+
+func TestRestore_directoryThatDoesNotExist(t *testing.T) {
+	var log bytes.Buffer
+	dir := filepath.Join(t.TempDir(), "mistyped", "new.etcd")
+	assert.Equal(t, exitcode.Usage, run([]string{"restore", kept(t), "--data-dir=" + dir}, streams{out: io.Discard, log: &log}))
+	assert.Contains(t, log.String(), "--data-dir: there is no directory "+filepath.Dir(dir))
+	assert.NoDirExists(t, filepath.Dir(dir))
+}
+
+// Status 70 means that backups are damaged. What goes wrong on this machine has another one.
+func TestBackupStatus_damageAlone(t *testing.T) {
+	for err, want := range map[error]exitcode.Code{
+		format.ErrDamaged: exitcode.BackupFailed, archive.ErrHole: exitcode.BackupFailed, backups.ErrNotVerified: exitcode.BackupFailed,
+		backups.ErrIncomplete: exitcode.BackupFailed, store.ErrNotFound: exitcode.BackupFailed,
+		os.ErrPermission: exitcode.ToolFailed, syscall.ENOSPC: exitcode.ToolFailed, syscall.EPIPE: exitcode.ToolFailed,
+		context.DeadlineExceeded: exitcode.StoreAway, store.ErrDenied: exitcode.StoreAway, backups.ErrAnother: exitcode.Usage,
+	} {
+		assert.Equal(t, want, backupStatus(fmt.Errorf("cannot do it: %w", err)), err.Error())
 	}
 }
 

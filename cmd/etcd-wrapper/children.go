@@ -104,17 +104,17 @@ func inspecting(path string) []string { return []string{"inspect-database", "--"
 // verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to
 // etcd, and a panic in it is an answer.
 type verifyBackupCommand struct {
-	Backups    commandline.Backups `embed:""`
-	Generation int                 `name:"generation" env:"-" required:"" help:"Of the full."`
-	Full       string              `name:"full" env:"-" required:"" help:"The full's name."`
-	Revision   int64               `name:"revision" env:"-" required:"" help:"What to go back to."`
-	Scratch    string              `name:"scratch" env:"-" required:"" help:"A directory that is emptied first and removed in the end."`
+	commandline.StoreFlags `embed:""`
+	Generation             int    `name:"generation" env:"-" required:"" help:"Of the full."`
+	Full                   string `name:"full" env:"-" required:"" help:"The full's name."`
+	Revision               int64  `name:"revision" env:"-" required:"" help:"What to go back to."`
+	Scratch                string `name:"scratch" env:"-" required:"" help:"A directory that is emptied first and removed in the end."`
 }
 
 func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	settings, err := backups.Read(c.Backups)
+	settings, err := backups.Read(commandline.Backups{StoreFlags: c.StoreFlags})
 	if err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
@@ -123,7 +123,7 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 }
 
 // verifyBackupInChild runs that process with the flags for a store. scratch is a directory that nobody else uses.
-func verifyBackupInChild(flags commandline.Backups, scratch string) backups.Restorer {
+func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.Restorer {
 	executable, err := os.Executable()
 	if err != nil {
 		return func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, err }

@@ -124,17 +124,6 @@ func terminationPath(args []string) string {
 	return ""
 }
 
-// Notes implements commandline.Noted.
-func (*startCommand) Notes() string {
-	var statuses []any
-	for _, code := range exitcode.Codes() {
-		statuses = append(statuses, code, code.String())
-	}
-	return "Each of these flags has an environment variable, ETCD_WRAPPER_ and its name in capitals: --log-level is\n" +
-		"ETCD_WRAPPER_LOG_LEVEL. It counts if it is not empty and the flag is not given.\n" +
-		exitStatuses(append(statuses, "128+n", "forced by a second signal, number n")...)
-}
-
 // noCommand is what runs when no command is named. It shows what the program can do.
 type noCommand struct{}
 

@@ -65,7 +65,7 @@ func TestHelpAndVersionAreWhatPeopleExpect(t *testing.T) {
 		{[]string{"-h"}, "Commands:"},
 		{[]string{"help", "start-etcd"}, "Usage: etcd-wrapper start-etcd"},
 		{[]string{"start-etcd", "--help"}, "--volume-dir"},
-		{[]string{"help", "status"}, "  75     not ready"},
+		{[]string{"help", "status"}, "  75   not ready"},
 		{[]string{"--version"}, "etcd 3.6."},
 		{[]string{"version"}, "etcd 3.6."},
 	} {

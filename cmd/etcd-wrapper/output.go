@@ -3,14 +3,14 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
-	"strings"
 
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/cmd/backups"
@@ -63,7 +63,7 @@ func (s streams) meter() *backups.Meter {
 
 // output is how a command that visitors run answers.
 type output struct {
-	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"text, for people, or json; errors then are a line of JSON, too."`
+	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"Print text, or json. With json, errors are a line of JSON, too."`
 }
 
 func (o output) json() bool { return o.Output == "json" }
@@ -100,7 +100,16 @@ func (s streams) conclude(how output, result document, err error) exitcode.Code 
 // errInterrupted is of a command that was told to end.
 var errInterrupted = errors.New("interrupted, and nothing was left behind")
 
+// usageError is an error about a flag that was found while a command ran.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// backupStatus returns the exit status of an error. Damage has a status of its own: nothing on this machine can mend it.
 func backupStatus(err error) exitcode.Code {
+	if store.FailureOf(err) != "" {
+		return exitcode.StoreAway
+	}
 	for _, known := range []struct {
 		err    error
 		status exitcode.Code
@@ -109,35 +118,31 @@ func backupStatus(err error) exitcode.Code {
 		{sidecarstore.ErrNotKept, exitcode.NotKept},
 		{backups.ErrNoKey, exitcode.NotKept},
 		{backups.ErrEmpty, exitcode.NotKept},
-		{backups.ErrAnother, exitcode.BackupFailed},
+		{backups.ErrAnother, exitcode.Usage},
 		{backups.ErrExists, exitcode.Usage},
-		{fs.ErrExist, exitcode.Usage},
-		{backups.ErrInDoubt, exitcode.InDoubt},
 		{backups.ErrNoPolicy, exitcode.Usage},
-		{store.ErrUnavailable, exitcode.StoreAway},
-		{store.ErrDenied, exitcode.StoreAway},
-		{store.ErrNoBucket, exitcode.StoreAway},
-		{store.ErrSkewed, exitcode.StoreAway},
+		{fs.ErrExist, exitcode.Usage},
+		{format.ErrNoIdentity, exitcode.Usage},
+		{backups.ErrInDoubt, exitcode.InDoubt},
 		{backups.ErrNoAnswer, exitcode.NoAnswer},
 		{backups.ErrNoBackups, exitcode.NoAnswer},
+		{backups.ErrIncomplete, exitcode.BackupFailed},
+		{backups.ErrNotVerified, exitcode.BackupFailed},
+		{restore.ErrDamaged, exitcode.BackupFailed},
+		{sidecarstore.ErrDamaged, exitcode.BackupFailed},
+		{sidecarstore.ErrConflict, exitcode.BackupFailed},
 	} {
 		if errors.Is(err, known.err) {
 			return known.status
 		}
 	}
-	return exitcode.BackupFailed
-}
-
-// exitStatuses is a paragraph of help. It takes statuses, each with its meaning.
-func exitStatuses(all ...any) string {
-	var b strings.Builder
-	b.WriteString("\nExit statuses\n")
-	for i := 0; i < len(all); i += 2 {
-		number := all[i]
-		if code, is := number.(exitcode.Code); is {
-			number = int(code)
-		}
-		fmt.Fprintf(&b, "  %-5v  %v\n", number, all[i+1])
+	var usage usageError
+	switch {
+	case errors.As(err, &usage):
+		return exitcode.Usage
+	case archive.Unusable(err):
+		return exitcode.BackupFailed
+	default:
+		return exitcode.ToolFailed
 	}
-	return b.String()
 }

@@ -20,19 +20,13 @@ import (
 
 // restoreCommand is `restore`, for an etcd that does not run.
 type restoreCommand struct {
-	backupFlags    `embed:""`
-	To             commandline.Target `name:"to" env:"-" default:"latest" help:"What to restore: latest, revision:N, or time:T as in time:2026-11-22T12:00:00Z."`
+	storeCommand   `embed:""`
+	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
 	acceptance     `embed:""`
-	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"A stock etcd snapshot to restore, in the place of a store."`
-	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"The data directory to make; there must be nothing in it."`
-	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"etcd's configuration, for the members of the restored cluster; default is a single member on loopback."`
-	Token          string `name:"token" env:"-" help:"Token of the restored cluster. Members that restore the same revision each for themselves need the same one, which no cluster ever had; default is a new one."`
-}
-
-// Notes implements commandline.Noted.
-func (*restoreCommand) Notes() string {
-	return exitStatuses(exitcode.Clean, "done", exitcode.Usage, exitcode.Usage.String(), exitcode.StoreAway, "the store cannot be used, or no wrapper answers",
-		exitcode.BackupFailed, "what is kept is not in order, or it failed; or it is made, and lacks what cannot be read", exitcode.NotKept, "what was asked for is not kept")
+	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore this stock etcd snapshot instead of a store."`
+	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Create this data directory. It must be empty or absent."`
+	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. Default is a single member on loopback."`
+	Token          string `name:"token" env:"-" help:"Set the token of the restored cluster. Members that restore the same revision each on its own need the same token, which no cluster ever had. Default is a new one."`
 }
 
 func (c *restoreCommand) execute(s streams) exitcode.Code {
@@ -42,7 +36,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 		return s.failed(err, exitcode.Usage)
 	}
 	if c.Snapshot == "" {
-		return c.run(s, func(ctx context.Context, settings backups.Settings) (document, error) {
+		return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 			target := archive.Target{Revision: c.To.Revision, Time: c.To.Time}
 			settings.AcceptUnsigned = c.AcceptUnsigned
 			restored, err := backups.Restore(ctx, settings, target, plan, s.meter())
@@ -58,7 +52,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 
 // plan is the data directory to be made. The error is about the command line.
 func (c *restoreCommand) plan() (seed.Seed, error) {
-	if c.Snapshot != "" && (c.Backups.Store != "" || c.To != (commandline.Target{})) {
+	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot: not with --backup-store or --to; a snapshot has one revision")
 	}
 	if err := c.To.Check(time.Now()); err != nil {
@@ -67,6 +61,9 @@ func (c *restoreCommand) plan() (seed.Seed, error) {
 	dir, err := filepath.Abs(c.DataDir)
 	if err != nil {
 		return seed.Seed{}, fmt.Errorf("--data-dir: %w", err)
+	}
+	if err := checkDirectory("--data-dir", filepath.Dir(dir)); err != nil {
+		return seed.Seed{}, err
 	}
 	config, err := etcdconf.Source{File: c.EtcdConfigFile, DataDir: dir}.Load()
 	if err != nil {

@@ -21,21 +21,18 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
-type statusCommand struct {
-	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper's own server; --port will do."`
-	VolumeDir   string           `name:"volume-dir" default:"/var/etcd/data" help:"Directory of the volume, whose notes say how the last run ended if nobody answers."`
-	Watch       bool             `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
-	Cluster     bool             `name:"cluster" env:"-" help:"Ask all members of the cluster, and print one table."`
-	output      `embed:""`
+// wrapperPort is the flag of commands that ask the wrapper on this host.
+type wrapperPort struct {
+	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host. --port for short."`
 }
 
-// Notes implements commandline.Noted.
-func (*statusCommand) Notes() string {
-	return "With -o json it is the document of GET /lifecycle.\n" +
-		"Port and volume may also be given by the environment variables of start-etcd.\n" +
-		exitStatuses(exitcode.Clean, "ready", exitcode.MemberNotReady, "not ready", exitcode.NoAnswer, "nobody answers on the port",
-			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read or printed", exitcode.CutShort, "interrupted")
+// statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
+type statusCommand struct {
+	wrapperPort `embed:""`
+	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Directory of the volume, whose notes say how the last run ended if nobody answers."`
+	Watch       bool   `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	Cluster     bool   `name:"cluster" env:"-" help:"Ask all members of the cluster, and print one table."`
+	output      `embed:""`
 }
 
 func (c *statusCommand) execute(s streams) exitcode.Code {
@@ -117,17 +114,8 @@ func unanswered(err error) exitcode.Code {
 
 // defragCommand has the wrapper that runs on this host, in the same pod, defragment its database, and waits for the end.
 type defragCommand struct {
-	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Port of the wrapper's own server; --port will do."`
+	wrapperPort `embed:""`
 	output      `embed:""`
-}
-
-// Notes implements commandline.Noted.
-func (*defragCommand) Notes() string {
-	return "It is done whatever --defrag-threshold says, unless something is in the way, such as a snapshot that is being read,\n" +
-		"another member whose turn it is, or an expected pause longer than --defrag-max-pause. What is in the way is said.\n" +
-		"The port may also be given by the environment variable ETCD_WRAPPER_ETCD_WRAPPER_PORT.\n" +
-		exitStatuses(exitcode.Clean, "defragmented", exitcode.ToolFailed, "not defragmented", exitcode.NoAnswer, "nobody answers on the port",
-			exitcode.Usage, exitcode.Usage.String(), exitcode.NotTold, "the answer cannot be read")
 }
 
 func (c *defragCommand) execute(s streams) exitcode.Code {

@@ -126,7 +126,7 @@ func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
 	out := filepath.Join(m.Dir, "made")
 	require.NoError(t, os.Mkdir(out, 0o700))
 	for _, args := range [][]string{
-		{"backup", "verify", m.flag(), "--scratch-dir=" + filepath.Join(out, "scratch")},
+		{"backup", "verify", m.flag(), "--scratch-dir=" + out},
 		{"backup", "export", m.flag(), filepath.Join(out, "snapshot")},
 		{"restore", m.flag(), "--data-dir=" + filepath.Join(out, "restored")},
 	} {
