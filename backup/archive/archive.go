@@ -1,5 +1,3 @@
-// Package archive is how backups lie in a store: names, manifests, what was kept and how it is read back. It writes what it is
-// given and deletes nothing; when to write, merge and delete is its callers' business.
 package archive
 
 import (
@@ -18,75 +16,73 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// What can be wrong with an archive, for errors.Is, beside what packages store and seal say: store.ErrNotFound is an object
-// that is missing, format.ErrDamaged and format.ErrUntrusted are what their names say, and the message names the object.
+// Errors for errors.Is, in addition to those of packages store and format: store.ErrNotFound for a missing object,
+// format.ErrDamaged and format.ErrUntrusted for one that cannot be verified. The message names the object.
 var (
-	// ErrForeign says that something belongs to another cluster.
+	// ErrForeign reports that something belongs to another cluster.
 	ErrForeign = errors.New("another cluster's")
-	// ErrNotKept says that there is no way to what was asked for; the message names what there is.
+	// ErrNotKept reports that a target cannot be restored; the message lists what can.
 	ErrNotKept = errors.New("not kept")
-	// ErrHole says that segments don't follow one another.
+	// ErrHole reports that segments do not follow one another.
 	ErrHole = errors.New("the chain has a hole")
-	// ErrNameless says that the newest generation has backups, and its generation.json is gone: to go on from the one before would lose
-	// all of them. It is a format.ErrDamaged.
+	// ErrNameless reports that the newest generation has backups and no generation.json. Continuing from the
+	// generation before would lose them. It wraps format.ErrDamaged.
 	ErrNameless = fmt.Errorf("%w: it is missing, although there are backups below it", format.ErrDamaged)
-	// ErrUnsigned says that the backups are signed, and that what this process would add is not: whoever trusts signatures alone could not
-	// go on behind it.
+	// ErrUnsigned reports that the backups are signed, and that this process has no key to sign with: readers that
+	// require signatures would stop at its first object.
 	ErrUnsigned = errors.New("signed, and what this process writes would not be, as --backup-signing-key is not given")
 )
 
-// NotVerified tells whether it is something that was read which is wrong, and not the reading.
+// NotVerified reports whether the content that was read is wrong, as opposed to reading having failed.
 func NotVerified(err error) bool {
 	return errors.Is(err, format.ErrDamaged) || errors.Is(err, format.ErrUntrusted) || errors.Is(err, ErrForeign)
 }
 
-// Unusable tells whether nothing can be made of an object: it is gone, what it says is not believed, or its parts don't follow one
-// another. Other errors say that it could not be read.
+// Unusable reports whether an object is missing, cannot be verified, or has parts that do not follow one another.
+// Other errors mean that it could not be read.
 func Unusable(err error) bool {
 	return NotVerified(err) || errors.Is(err, ErrHole) || errors.Is(err, store.ErrNotFound)
 }
 
-// Archive is the backups in a store, for who reads and writes them. A History is what is kept there.
+// An Archive reads and writes the backups in a store.
 type Archive struct {
 	*Reader
 	*Writer
 }
 
-// New returns the archive in a store. It looks at nothing yet.
+// New returns the archive in a store. It makes no request.
 func New(s store.Store, keys *format.Keys) *Archive {
-	known, _ := lru.New[string, seen](mostSeen) // which fails for sizes below 1 only
-	reader := &Reader{store: s, keys: keys, seen: known}
+	known, _ := lru.New[string, objectInfo](maxCached) // fails only for sizes below 1
+	reader := &Reader{store: s, keys: keys, cache: known}
 	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
 }
 
-// Reader reads the backups in a store: statements, objects, and what they lead to. Its methods may be called from any goroutine that
-// doesn't serve.
+// A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
 type Reader struct {
 	store store.Store
 	keys  *format.Keys
-	seen  *lru.Cache[string, seen] // by all that a listing tells
+	cache *lru.Cache[string, objectInfo] // by cacheKey
 
-	successors sync.Map // from the number of a generation that has ended to an endOf
+	successors sync.Map // number of a generation that has ended → ending
 }
 
-// Store is where the archive lies.
+// Store returns the store that holds the archive.
 func (r *Reader) Store() store.Store { return r.store }
 
-// Keys are what it is sealed with.
+// Keys returns the keys that statements are signed, and data encrypted, with.
 func (r *Reader) Keys() *format.Keys { return r.keys }
 
-// String names the place for people.
+// String returns the store's URL.
 func (r *Reader) String() string { return r.store.String() }
 
-// Writer puts backups into a store: what founds them, generations, fulls, segments, what was merged, results and reservations. It
-// puts each object once, under a name that nobody else's has.
+// A Writer creates the objects of an archive. It creates each name once and deletes nothing.
 type Writer struct {
-	reader  *Reader
-	written written
+	reader *Reader
+	recent recentObjects
 }
 
-// statement reads an object that is a statement, and returns the line that states it.
-func (r *Reader) statement(ctx context.Context, name, kind string, into any) ([]byte, error) {
+// readStatement reads an object that consists of a statement, and returns its line.
+func (r *Reader) readStatement(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := r.store.Get(ctx, name, 0, format.MaxLine+1)
 	if err != nil {
 		return nil, err
@@ -105,11 +101,11 @@ func (r *Reader) statement(ctx context.Context, name, kind string, into any) ([]
 			err = errors.Join(more, format.ErrDamaged)
 		}
 	}
-	return line, r.named(name, err)
+	return line, r.wrapName(name, err)
 }
 
-// state stores an object that is a statement.
-func (w *Writer) state(ctx context.Context, name string, statement any) error {
+// putStatement creates an object that consists of a statement.
+func (w *Writer) putStatement(ctx context.Context, name string, statement any) error {
 	line, err := w.reader.keys.Sign(statement)
 	if err != nil {
 		return fmt.Errorf("cannot sign %s: %w", name, err)
@@ -118,31 +114,31 @@ func (w *Writer) state(ctx context.Context, name string, statement any) error {
 	return err
 }
 
-// heading is that of a statement of a kind.
-func heading(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
+// newHeading returns the heading of a statement.
+func newHeading(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
 
-// named says which object an error is about.
-func (r *Reader) named(name string, err error) error {
+// wrapName adds the name of the object to an error.
+func (r *Reader) wrapName(name string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return fmt.Errorf("%s in %s: %w", name, r.store, err)
 }
 
-// damaged says that an object doesn't state what its name does.
-func (r *Reader) damaged(name string) error {
-	return r.named(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
+// damagedError reports that the content of an object does not match its name.
+func (r *Reader) damagedError(name string) error {
+	return r.wrapName(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
 }
 
-// anothers says that an object is of a cluster where another one's should be.
-func (r *Reader) anothers(name, of, instead string) error {
+// foreignError reports that an object belongs to another cluster.
+func (r *Reader) foreignError(name, of, instead string) error {
 	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 
-// second is the form of times in names, UTC.
-const second = "20060102T150405Z"
+// nameTime is the layout of times in names, in UTC.
+const nameTime = "20060102T150405Z"
 
-// ClusterName is the object that says whose the store is.
+// ClusterName is the name of the cluster manifest.
 const ClusterName = "cluster.json"
 
 const (
@@ -150,27 +146,27 @@ const (
 	reservationPrefix = "reservation/"
 )
 
-// Level is how far segments were merged.
+// A Level is a step of merging.
 type Level string
 
-// The levels, by what one object covers.
+// The levels, by the time that one object covers.
 const (
-	Segment Level = "segment" // one interval
+	Segment Level = "segment" // one --backup-interval
 	Minute  Level = "minute"
 	Hour    Level = "hour"
 )
 
-// Object is one that holds segments.
+// An Object holds one segment or several.
 type Object struct {
 	Level      Level
 	Generation int
 	Start      format.Position
-	Next       format.Position // where the object behind it begins; zero for a Segment, unless Examined has read it in its manifest
+	Next       format.Position // position of the next object; zero for a Segment whose manifest was not read
 	Size       int64           // bytes
-	Modified   time.Time       // when it was created, by the store's clock
+	Modified   time.Time       // time of creation, by the store's clock
 }
 
-// Name is that of the object.
+// Name returns the name of the object in the store.
 func (o Object) Name() string {
 	if o.Level == Segment {
 		return SegmentName(o.Generation, o.Start)
@@ -178,17 +174,17 @@ func (o Object) Name() string {
 	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
 }
 
-// covers tells whether a merged object holds what begins at a position.
-func (o Object) covers(position format.Position) bool {
+// contains reports whether a merged object covers a position.
+func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
-// Objects lists those of a level whose first position is not before from, in order.
+// Objects lists the objects of a level that start at a position or after it, in order.
 func (r *Reader) Objects(ctx context.Context, generation int, level Level, from format.Position) (all []Object, err error) {
 	prefix := levelPrefix(generation, level)
 	after := ""
 	if from.Revision > 0 {
-		after = prefix + fmt.Sprintf("%019d", from.Revision) // before all names that begin so
+		after = prefix + fmt.Sprintf("%019d", from.Revision) // sorts before all names with this prefix
 	}
 	for listed, err := range r.store.List(ctx, prefix, after) {
 		if err != nil {
@@ -196,7 +192,7 @@ func (r *Reader) Objects(ctx context.Context, generation int, level Level, from 
 		}
 		start, next, err := parseObject(level, strings.TrimPrefix(listed.Name, prefix))
 		if err != nil || start.Compare(from) < 0 {
-			continue // somebody else's, or before
+			continue // not one of ours, or too early
 		}
 		all = append(all, Object{
 			Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
@@ -205,14 +201,14 @@ func (r *Reader) Objects(ctx context.Context, generation int, level Level, from 
 	return all, nil
 }
 
-// GenerationPrefix is how names of everything in a generation begin.
+// GenerationPrefix returns the prefix of all names of a generation.
 func GenerationPrefix(generation int) string {
 	return fmt.Sprintf("%s%06d/", generationsPrefix, generation)
 }
 
 func generationName(generation int) string { return GenerationPrefix(generation) + "generation.json" }
 
-// SegmentName is the name of the segment that begins at a position.
+// SegmentName returns the name of the segment at a position.
 func SegmentName(generation int, position format.Position) string {
 	return levelPrefix(generation, Segment) + position.String()
 }
@@ -221,7 +217,7 @@ func levelPrefix(generation int, level Level) string {
 	return GenerationPrefix(generation) + string(level) + "/"
 }
 
-// parseObject reads the name of an object behind its level's prefix.
+// parseObject parses the part of an object's name that follows the prefix of its level.
 func parseObject(level Level, name string) (start, next format.Position, err error) {
 	if level == Segment {
 		start, err = format.ParsePosition(name)
@@ -232,34 +228,34 @@ func parseObject(level Level, name string) (start, next format.Position, err err
 		next, err = format.ParsePosition(second)
 	}
 	if err == nil && next.Compare(start) <= 0 {
-		err = fmt.Errorf("%q ends before it begins", name)
+		err = fmt.Errorf("%q ends before it starts", name)
 	}
 	return start, next, err
 }
 
-// FullName names a full within its generation.
+// FullName returns the name of a full snapshot within its generation.
 func FullName(revision int64, at time.Time) string {
-	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(second))
+	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(nameTime))
 }
 
-// ParseFullName undoes FullName. After an error the time is zero: such a name is as old as can be.
+// ParseFullName parses the result of FullName. With an error the time is zero, which counts as the oldest.
 func ParseFullName(name string) (revision int64, at time.Time, err error) {
 	number, stamp, _ := strings.Cut(name, "-")
 	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {
-		at, err = time.Parse(second, stamp)
+		at, err = time.Parse(nameTime, stamp)
 	}
 	if err != nil || FullName(revision, at) != name {
-		return 0, time.Time{}, fmt.Errorf("%q is not the name of a full", name)
+		return 0, time.Time{}, fmt.Errorf("%q is not the name of a full snapshot", name)
 	}
 	return revision, at, nil
 }
 
 func fullPrefix(generation int) string { return GenerationPrefix(generation) + "full/" }
 
-// DataName is the name of a full's data, and of nothing but that.
+// DataName returns the name of the data object of a full snapshot.
 func DataName(generation int, full string) string { return fullPrefix(generation) + full + "/data" }
 
-// ManifestName is the name of a full's manifest. It comes last when a full is made, and goes first when one is deleted.
+// ManifestName returns the name of the manifest of a full snapshot. It is created last and deleted first.
 func ManifestName(generation int, full string) string {
 	return fullPrefix(generation) + full + "/manifest.json"
 }

@@ -13,28 +13,29 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A generation is one sequence of objects at computed positions, each created once; that a name is taken is the only lock there is.
-// What ends a generation, or begins another chain in it, is an empty segment at the sequence's next position. Readers of rows pass
-// over it as over any other.
+// A generation is one sequence of objects at computed positions, each of which is created once. That a name is taken
+// is the only lock. The object that ends a generation, or starts another chain in it, is an empty segment at the next
+// position of the sequence. Restores skip it like any empty segment.
 
-// Origin is where the sequence of a generation begins that came out of a restore and has no full yet.
+// Origin is the first position of a generation that a restore has created and that has no full snapshot yet.
 var Origin = format.Position{Revision: 1}
 
 var (
-	// ErrEnded says that the generation has ended: nothing may be added to it.
+	// ErrEnded reports that a generation has ended: nothing may be added.
 	ErrEnded = errors.New("the generation has ended")
-	// ErrMoved says that something was added to a generation meanwhile: look at its head again.
-	ErrMoved = errors.New("the generation has gone on")
+	// ErrMoved reports that something was added to a generation meanwhile: read its head again.
+	ErrMoved = errors.New("the generation was extended")
 )
 
-// Link is where the sequence goes on in front of a full that begins a chain. The full counts once an empty segment there says so:
-// otherwise a chain could begin beside the end of its generation.
+// A Link is the position at which the sequence continues before a full snapshot that starts a chain. The full
+// snapshot counts once an empty segment there names it. Otherwise a chain could start although the generation has
+// ended.
 type Link struct {
 	format.Position
 	Before format.Digest `json:"before"` // the chain's digest there
 }
 
-// Next is where the next object of the generation goes, and the digest of the chain there.
+// Next returns the position of the next object of the generation, and the chain's digest there.
 func (h Head) Next(generation Generation) Link {
 	switch {
 	case h.Unlinked != nil:
@@ -48,43 +49,43 @@ func (h Head) Next(generation Generation) Link {
 	}
 }
 
-// End ends a generation behind a head, so that the one that wants to be its successor has all that the store ever confirmed. It may
-// be repeated with one nonce. ErrMoved says that something was added behind the head, and ErrEnded that somebody else has ended it:
-// whoever comes next completes that.
+// End ends a generation after a head, so that its successor has everything that the store has ever confirmed. It may
+// be repeated with the same nonce. ErrMoved reports that something was added after the head. ErrEnded reports that
+// another process has ended the generation; the caller may complete that end.
 func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
-		return w.taken(generation, head.Newest())
+		return w.takenError(generation, head.Newest())
 	}
-	there, err := w.place(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending})
+	there, err := w.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending})
 	switch {
 	case !errors.Is(err, store.ErrExists):
 		return err
 	case there.Ends != nil && there.Ends.Nonce == ending.Nonce:
 		return nil
 	default:
-		return w.taken(generation, there)
+		return w.takenError(generation, there)
 	}
 }
 
-// Open makes a full count that begins a chain. ErrEnded says that the generation has ended, and ErrMoved that another writer has added
-// something in its place. It may be repeated.
+// Open makes a full snapshot count that starts a chain. ErrEnded reports that the generation has ended, ErrMoved that
+// another writer has used the position. It may be repeated.
 func (w *Writer) Open(ctx context.Context, generation Generation, full Full, session string) error {
 	if full.Behind == nil {
 		return nil
 	}
-	there, err := w.place(ctx, generation, *full.Behind, format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
+	there, err := w.putEmpty(ctx, generation, *full.Behind, format.Source{Session: session, Member: full.Member, Term: full.Term, Opens: full.Next})
 	switch {
 	case !errors.Is(err, store.ErrExists):
 		return err
 	case there.Opens == full.Next:
 		return nil
 	default:
-		return w.taken(generation, there)
+		return w.takenError(generation, there)
 	}
 }
 
-// taken says what lies where something was to be added.
-func (w *Writer) taken(generation Generation, there format.Manifest) error {
+// takenError reports what occupies a position.
+func (w *Writer) takenError(generation Generation, there format.Manifest) error {
 	why := ErrMoved
 	if there.Ends != nil {
 		why = ErrEnded
@@ -92,8 +93,8 @@ func (w *Writer) taken(generation Generation, there format.Manifest) error {
 	return fmt.Errorf("generation %d of %s: %w", generation.Number, w.reader.store, why)
 }
 
-// place puts an empty segment, and returns what is there with store.ErrExists.
-func (w *Writer) place(ctx context.Context, generation Generation, at Link, source format.Source) (there format.Manifest, err error) {
+// putEmpty creates an empty segment. With store.ErrExists it returns the manifest of the segment that is there.
+func (w *Writer) putEmpty(ctx context.Context, generation Generation, at Link, source format.Source) (there format.Manifest, err error) {
 	builder, err := format.NewSegmentBuilder(w.reader.keys, format.Start{
 		Cluster: generation.Cluster, Generation: generation.Number, Position: at.Position, Before: at.Before,
 	})
@@ -117,7 +118,8 @@ func (w *Writer) place(ctx context.Context, generation Generation, at Link, sour
 	return there, err
 }
 
-// LastAdded is when the end of a generation was created, by the store's clock. Of what was merged since, only that it is older is known.
+// LastAdded returns when the last object of a generation was created, by the store's clock; the zero time if that was
+// merged, as it is older then.
 func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head) (time.Time, error) {
 	names := []string{generationName(generation.Number)}
 	if head.Full != nil {
@@ -135,17 +137,16 @@ func (r *Reader) LastAdded(ctx context.Context, generation Generation, head Head
 	return time.Time{}, nil
 }
 
-// NewID is 128 random bits, hexadecimal: nobody else has them. It tells a cluster, a restore or a session, which is a process, from all
-// others.
+// NewID returns 128 random bits in hexadecimal: the ID of a cluster, a restore or a session, which is one process.
 func NewID() string {
 	var id [16]byte
-	_, _ = rand.Read(id[:]) // which never fails
+	_, _ = rand.Read(id[:]) // never fails
 	return hex.EncodeToString(id[:])
 }
 
-// linked finds out whether a full that begins a chain counts. Where something else lies in its place, the chain before went on, or
-// nobody can.
-func (r *Reader) linked(ctx context.Context, full Full, head *Head) (counts bool, err error) {
+// checkLink reports whether a full snapshot that starts a chain counts. If another object has the link's position,
+// the chain before continued, or the position cannot be used by anyone.
+func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
 	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
@@ -163,8 +164,8 @@ func (r *Reader) linked(ctx context.Context, full Full, head *Head) (counts bool
 	}
 }
 
-// unopened is the head of a generation without a full, which may have ended all the same.
-func (r *Reader) unopened(ctx context.Context, generation int) (Head, error) {
+// headWithoutFull returns the head of a generation without a full snapshot. Such a generation may have ended.
+func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
 	there, err := r.Manifest(ctx, generation, Origin)
 	if err == nil && there.Ends != nil {
 		return Head{Segment: &there}, nil

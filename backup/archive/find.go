@@ -12,17 +12,17 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Target is what to go back to. With neither revision nor time it is the latest there is.
+// A Target is the state to restore. With neither a revision nor a time it is the latest one.
 type Target struct {
-	Revision   int64     // 0 if it is not asked for
-	Time       time.Time // the last revision that there was at that time; zero if it is not asked for
-	Generation int       // 0 means the newest that has it
+	Revision   int64     // 0 if not given
+	Time       time.Time // restore the last revision of that time; zero if not given
+	Generation int       // 0 means the newest one that has it
 }
 
-// Latest tells whether neither a revision nor a time is asked for.
+// Latest reports whether neither a revision nor a time is given.
 func (t Target) Latest() bool { return t.Revision == 0 && t.Time.IsZero() }
 
-// String is for people.
+// String describes the target in a sentence.
 func (t Target) String() string {
 	switch {
 	case t.Revision != 0:
@@ -34,49 +34,50 @@ func (t Target) String() string {
 	}
 }
 
-// Path is how to get to a revision.
+// A Path is a way to restore a revision.
 type Path struct {
 	Generation Generation
 	Full       Full
-	Objects    []Object  // to read behind it, in order; none if the full is all
-	Revision   int64     // no row beyond it is read
-	Time       time.Time // when it was the present, as far as is known
-	PastEnd    error     // why what lies past the latest revision cannot be read; nil if nothing does, or if another one is the target
-	Reported   int64     // the last revision that names report, of the path's generation; 0 if another one than the latest is the target
+	Objects    []Object  // to read after Full, in order
+	Revision   int64     // rows after it are not read
+	Time       time.Time // a time at which it was current, as far as known
+	PastEnd    error     // why what lies after the latest revision cannot be read; nil if nothing does, or if another target was given
+	Reported   int64     // last revision of the generation by the names of its objects; 0 if another target than the latest was given
 
-	// Fetched is told of bytes of objects as Read reads them, if it is not nil. Whoever reads sets it.
+	// Fetched, if not nil, is called by Read with the number of bytes that were read. The caller sets it.
 	Fetched func(bytes int)
 
 	index *index
 	bound format.Position // of the chain
-	end   format.Position // nothing is read from there on; zero means that Revision alone is the end
+	end   format.Position // nothing is read from there on; zero if only Revision limits the path
 
 	target Target
-	faults faults // that it does not lead by
+	faults faults // objects that the path avoids
 }
 
-// Lost is how many revisions at least lie behind the path's and cannot be read: names report them. What no name reports has a
-// PastEnd all the same.
+// Lost returns how many revisions after the path's last one are known by name and cannot be read. There may be more:
+// see PastEnd.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
-// named tells whether it is a full alone, which nobody has looked for.
-func (p Path) named() bool { return p.index == nil }
+// isSingleFull reports whether the path is a full snapshot that was not found by Find.
+func (p Path) isSingleFull() bool { return p.index == nil }
 
-// upTo is the part of a path that was read before something was missing.
-func (p Path) upTo(end format.Position, known faults) Path {
+// truncate returns the part of a path that could be read.
+func (p Path) truncate(end format.Position, known faults) Path {
 	p.Revision, p.end, p.faults, p.PastEnd = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
 	return p
 }
 
-// Find finds how to get to a target. A time behind the newest chain's end means its end, if nothing is known to have come later, and
-// so does one behind the last chain of a generation, up to the beginning of the next generation. The latest revision is the newest
-// generation's; as long as that has nothing, it is what was restored into it. ErrNotKept says that the target isn't kept, and what is.
+// Find returns the path to a target. A time after the end of the newest chain means that end, unless something newer
+// is known to exist; a time between the last chain of a generation and the start of the next generation means the end
+// of that chain. The latest revision is that of the newest generation, or of what was restored into it while it has
+// no backups. ErrNotKept reports that the target cannot be restored, and lists what can.
 func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 	return r.find(ctx, target, nil)
 }
 
-// find overlooks what is known to be of no use, and what turns out to be.
+// find avoids objects that are known to be unusable, and those that turn out to be.
 func (r *Reader) find(ctx context.Context, target Target, known faults) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)
@@ -89,7 +90,7 @@ func (r *Reader) find(ctx context.Context, target Target, known faults) (Path, e
 		if !errors.As(err, &fault) {
 			return path, err
 		}
-		more, another := known.with(fault)
+		more, another := known.add(fault)
 		if !another {
 			return path, err
 		}
@@ -106,15 +107,16 @@ func (h *History) find(ctx context.Context, target Target) (Path, error) {
 		}
 		for c := len(generation.Chains) - 1; c >= 0; c-- {
 			chain := generation.Chains[c]
-			if chain.has(sought, h.stood(g, c)) {
+			if chain.contains(sought, h.validUntil(g, c)) {
 				return h.path(ctx, generation, chain, sought)
 			}
 		}
 	}
-	return Path{}, h.notKept(target)
+	return Path{}, h.notKeptError(target)
 }
 
-// resolve says which state the latest is: of the newest generation, or what was restored into it as long as that has nothing.
+// resolve replaces the latest target by a generation, or by the revision that was restored into the newest one while
+// that has no backups.
 func (h *History) resolve(target Target) Target {
 	newest := h.Newest()
 	if !target.Latest() || target.Generation != 0 || newest == nil {
@@ -126,21 +128,21 @@ func (h *History) resolve(target Target) Target {
 	return Target{Generation: newest.Number}
 }
 
-// stood is until when a chain's last revision was the present, as far as is known: the last one of a generation was until the next
-// generation began.
-func (h *History) stood(g, c int) time.Time {
+// validUntil returns the time at which the chain's last revision stopped being current, as far as known. The last
+// chain of a generation is valid until the next generation starts.
+func (h *History) validUntil(g, c int) time.Time {
 	switch chains := h.Generations[g].Chains; {
 	case c < len(chains)-1:
 		return chains[c].End
 	case g < len(h.Generations)-1:
 		return Later(chains[c].End, h.Generations[g+1].Created.Add(-1))
 	default:
-		return farAway
+		return endOfTime
 	}
 }
 
-// has tells whether a target lies in the chain, whose last revision was the present until a time.
-func (c Chain) has(target Target, until time.Time) bool {
+// contains reports whether the chain has a target. Its last revision was current until a time.
+func (c Chain) contains(target Target, until time.Time) bool {
 	switch {
 	case target.Revision != 0:
 		return c.From <= target.Revision && target.Revision <= c.To
@@ -151,7 +153,7 @@ func (c Chain) has(target Target, until time.Time) bool {
 	}
 }
 
-// path plans how to get to a target that the chain has, as far as its names tell.
+// path returns the path to a target in the chain, by names.
 func (h *History) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
 	path := Path{
 		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
@@ -165,20 +167,20 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.Full = full.Full
 		}
 	}
-	objects, pastEnd := chain.index.follow(path.Full.Next), generation.pastEnd(chain)
+	objects, pastEnd := chain.index.sequence(path.Full.Next), generation.pastEndError(chain)
 	switch {
 	case target.Latest():
-		path.PastEnd, path.Reported = pastEnd, generation.reported()
+		path.PastEnd, path.Reported = pastEnd, generation.lastReported()
 	case target.Revision == 0:
-		if err := h.reaches(ctx, chain, objects, target, pastEnd); err != nil {
+		if err := h.checkReach(ctx, chain, objects, target, pastEnd); err != nil {
 			return Path{}, err
 		}
-		known, err := h.at(ctx, objects, path.Full, target.Time)
+		known, err := h.markerBefore(ctx, objects, path.Full, target.Time)
 		if err != nil {
 			return Path{}, err
 		}
 		path.Revision, path.Time = min(known.Revision, chain.To), known.Time
-		if known.Time.After(target.Time) { // by a clock that was ahead
+		if known.Time.After(target.Time) { // a clock was ahead
 			path.Time = target.Time
 		}
 	}
@@ -186,7 +188,7 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 		if object.Start.Revision > path.Revision+1 {
 			continue
 		}
-		if err := h.sound(ctx, object, path.Full); err != nil {
+		if err := h.checkSize(ctx, object, path.Full); err != nil {
 			return Path{}, err
 		}
 		path.Objects = append(path.Objects, object)
@@ -194,36 +196,37 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 	return path, nil
 }
 
-// sound is a Fault if an object that is listed as far larger than the database says of itself that it is not: what nobody would read to
-// its end would still have people make the volume larger, or have what is kept there deleted.
-func (h *History) sound(ctx context.Context, object Object, full Full) error {
+// checkSize returns a Fault for an object that is listed as much larger than the database and whose manifests say
+// otherwise. Otherwise users would be told to enlarge the volume, or preserved copies would be deleted, for an object
+// that is never read to its end.
+func (h *History) checkSize(ctx context.Context, object Object, full Full) error {
 	if object.Size <= 1<<30+8*full.Database.Bytes {
 		return nil
 	}
 	_, err := h.reader.lastManifest(ctx, object)
-	return faulty(err, object.Name(), object.Start)
+	return asFault(err, object.Name(), object.Start)
 }
 
-// notKept says what is kept in the place of a target, and why that isn't more.
-func (h *History) notKept(target Target) error {
-	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.windows())
+// notKeptError reports what can be restored instead of a target, and why not more.
+func (h *History) notKeptError(target Target) error {
+	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.describeRanges())
 	if newest := h.Newest(); newest != nil {
 		last := Chain{}
 		if len(newest.Chains) > 0 {
 			last = newest.Chains[len(newest.Chains)-1]
 		}
-		if pastEnd := newest.pastEnd(last); pastEnd != nil {
+		if pastEnd := newest.pastEndError(last); pastEnd != nil {
 			err = fmt.Errorf("%w; what follows cannot be read: %w", err, pastEnd)
 		}
 	}
 	return err
 }
 
-// mostWindows is how many are told of in an error; backup list tells of all.
-const mostWindows = 3
+// maxRanges limits the ranges in an error; backup list shows all.
+const maxRanges = 3
 
-// windows lists what can be gone back to, the newest of it, for people.
-func (h *History) windows() string {
+// describeRanges lists the newest restorable ranges.
+func (h *History) describeRanges() string {
 	var all []string
 	for _, generation := range h.Generations {
 		for _, chain := range generation.Chains {
@@ -231,7 +234,7 @@ func (h *History) windows() string {
 				chain.Begin.UTC().Format(time.RFC3339), chain.End.UTC().Format(time.RFC3339)))
 		}
 	}
-	switch older := len(all) - mostWindows; {
+	switch older := len(all) - maxRanges; {
 	case len(all) == 0:
 		return "nothing that can be restored"
 	case older > 0:
@@ -241,69 +244,69 @@ func (h *History) windows() string {
 	}
 }
 
-// Fault is an error about something on a path that is missing, damaged or not to be believed.
+// A Fault is an error about an object that is missing or cannot be verified.
 type Fault struct {
-	Object string          // its name; empty if nothing is there
-	From   format.Position // what is before it was read; zero for a full
+	Object string          // name; empty if no object exists there
+	From   format.Position // position up to which everything was read; zero for a full snapshot
 	Err    error
 }
 
-// Error is for people.
+// Error implements error.
 func (f *Fault) Error() string { return f.Err.Error() }
 
-// Unwrap returns what it is about.
+// Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Err }
 
-// faulty makes a Fault of an error if it is about what lies in the store, and not about getting there.
-func faulty(err error, object string, from format.Position) error {
+// asFault turns an error into a Fault if it is about the content of the store and not about reaching it.
+func asFault(err error, object string, from format.Position) error {
 	if Unusable(err) {
 		return &Fault{Object: object, From: from, Err: err}
 	}
 	return err
 }
 
-// faults are those by which no way leads.
+// faults are the objects that a path must avoid.
 type faults []*Fault
 
-// with adds one; false if it is there already.
-func (f faults) with(fault *Fault) (faults, bool) {
+// add returns the list with one more; false if it was included already.
+func (f faults) add(fault *Fault) (faults, bool) {
 	known := slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == fault.Object && o.From == fault.From })
 	return append(slices.Clone(f), fault), !known
 }
 
-// of is why an object is of no use; nil if nothing is known against it.
-func (f faults) of(object string) error {
-	return f.first(func(o *Fault) bool { return o.Object == object })
+// about returns why an object is unusable; nil if nothing is known.
+func (f faults) about(object string) error {
+	return f.firstError(func(o *Fault) bool { return o.Object == object })
 }
 
-// first is what is wrong with the first of them that fits; nil if none does.
-func (f faults) first(fits func(*Fault) bool) error {
+// firstError returns the first one that matches; nil if none does.
+func (f faults) firstError(fits func(*Fault) bool) error {
 	if i := slices.IndexFunc(f, fits); i >= 0 {
 		return f[i].Err
 	}
 	return nil
 }
 
-// between tells whether something between two positions cannot be read. Names of segments don't show it.
-func (f faults) between(a, b format.Position) bool {
+// contains reports whether something between two positions cannot be read, which names of segments do not show.
+func (f faults) contains(a, b format.Position) bool {
 	return slices.ContainsFunc(f, func(o *Fault) bool { return o.From.Compare(a) > 0 && o.From.Compare(b) < 0 })
 }
 
-// Instead finds another way to where a path leads, after a Fault had kept it from being read: from an older full, or by other
-// objects. It may end earlier than the one before, at the last revision that can be read, if that led to the latest revision, or to
-// a full that was named; compare the two to say what is lost. ErrNotKept says that there is no other way. Whether it can be gone is
-// not known before it is read. A cause that is no Fault is returned as it is.
+// Instead returns another path to the same target after a Fault: from an older full snapshot, or by other
+// objects. If the target was the latest revision, or a named full snapshot, it may end earlier, at the last revision
+// that can be read; the caller compares both to report the loss. ErrNotKept reports that there is none. The new path
+// may fail in turn. A cause that is not a Fault is returned unchanged.
 func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, error) {
 	var fault *Fault
 	if !errors.As(cause, &fault) {
 		return Path{}, cause
 	}
-	known, another := path.faults.with(fault)
+	known, another := path.faults.add(fault)
 	if !another {
 		return Path{}, cause
 	}
-	if path.named() {
-		return r.insteadOfFull(ctx, path, known)
+	if path.isSingleFull() {
+		return r.alternativeFull(ctx, path, known)
 	}
 	target := path.target
 	target.Generation = path.Generation.Number
@@ -312,7 +315,7 @@ func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, err
 	}
 	other, err := r.find(ctx, target, known)
 	if target.Latest() && !fault.From.IsZero() && (errors.Is(err, ErrNotKept) || err == nil && other.Revision < fault.From.Revision-1) {
-		return path.upTo(fault.From, known), nil
+		return path.truncate(fault.From, known), nil
 	}
 	if other.Revision == path.Revision {
 		other.Time = path.Time
@@ -320,8 +323,8 @@ func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, err
 	return other, err
 }
 
-// insteadOfFull finds another way to a full's revision, or to the last one before it.
-func (r *Reader) insteadOfFull(ctx context.Context, path Path, known faults) (Path, error) {
+// alternativeFull returns another path to the revision of a full snapshot, or to the last one before it.
+func (r *Reader) alternativeFull(ctx context.Context, path Path, known faults) (Path, error) {
 	exact := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	other, err := r.find(ctx, exact, known)
 	if !errors.Is(err, ErrNotKept) {
@@ -334,12 +337,12 @@ func (r *Reader) insteadOfFull(ctx context.Context, path Path, known faults) (Pa
 	return latest, nil
 }
 
-// reaches is an error if something that cannot be read may have come by a target's time.
-func (h *History) reaches(ctx context.Context, chain Chain, objects []Object, target Target, pastEnd error) error {
+// checkReach returns an error if an object that cannot be read may hold changes from before the target's time.
+func (h *History) checkReach(ctx context.Context, chain Chain, objects []Object, target Target, pastEnd error) error {
 	if pastEnd == nil {
 		return nil
 	}
-	ended, err := h.ended(ctx, chain, objects)
+	ended, err := h.lastKnownTime(ctx, chain, objects)
 	if err == nil && target.Time.After(ended) {
 		err = fmt.Errorf("%s is %w: revision %d was the present at %s, and what came then cannot be read: %w", target, ErrNotKept,
 			chain.To, ended.UTC().Format(time.RFC3339), pastEnd)
@@ -347,8 +350,9 @@ func (h *History) reaches(ctx context.Context, chain Chain, objects []Object, ta
 	return err
 }
 
-// ended is when a chain's last revision was the present for certain. Chain.End may be later: it is when a merged object was made.
-func (h *History) ended(ctx context.Context, chain Chain, objects []Object) (at time.Time, err error) {
+// lastKnownTime returns a time at which the chain's last revision was certainly current. Chain.End may be later, as
+// it can be the time of a merge.
+func (h *History) lastKnownTime(ctx context.Context, chain Chain, objects []Object) (at time.Time, err error) {
 	for _, full := range chain.Fulls {
 		at = Later(at, full.Time)
 	}
@@ -356,7 +360,7 @@ func (h *History) ended(ctx context.Context, chain Chain, objects []Object) (at 
 		marked := time.Time{}
 		for manifest, err := range h.reader.manifests(ctx, object) {
 			if err != nil {
-				return at, faulty(err, object.Name(), object.Start)
+				return at, asFault(err, object.Name(), object.Start)
 			}
 			marked = Later(marked, manifest.To)
 		}
@@ -367,58 +371,59 @@ func (h *History) ended(ctx context.Context, chain Chain, objects []Object) (at 
 	return at, nil
 }
 
-// at finds the last marker up to a time, in objects behind a full of that time or before. The full itself is one, a
-// second later than it says.
-func (h *History) at(ctx context.Context, objects []Object, full Full, t time.Time) (known format.Marker, err error) {
+// markerBefore returns the last marker up to a time, in the objects after a full snapshot of that time or before. The
+// full snapshot counts as a marker, one second after its time.
+func (h *History) markerBefore(ctx context.Context, objects []Object, full Full, t time.Time) (known format.Marker, err error) {
 	known = format.Marker{Revision: full.Revision, Time: full.Since()}
 	i := sort.Search(len(objects), func(i int) bool {
 		if err != nil {
 			return true
 		}
 		var from time.Time
-		from, err = h.from(ctx, objects[i:], full.Cluster)
+		from, err = h.startTime(ctx, objects[i:], full.Cluster)
 		return from.IsZero() || from.After(t)
 	})
 	if err != nil {
 		return known, err
 	}
 	by := t
-	if there, err := h.there(ctx, objects, i, t); err != nil {
+	if there, err := h.countByStoreClock(ctx, objects, i, t); err != nil {
 		return known, err
 	} else if there > i {
-		i, by = there, farAway // all of them, whatever their markers say
+		i, by = there, endOfTime // all of them, whatever their markers say
 	}
 	if i == 0 {
 		return known, nil
 	}
 	last := objects[i-1]
-	if fault, err := h.missing(ctx, objects[i-1:], full.Cluster); err != nil {
-		return known, faulty(err, last.Name(), last.Start)
-	} else if fault != nil { // it may have been there at the time
+	if fault, err := h.checkNext(ctx, objects[i-1:], full.Cluster); err != nil {
+		return known, asFault(err, last.Name(), last.Start)
+	} else if fault != nil { // it may have existed at the time
 		return known, fault
 	}
 	found, ok, err := h.segmentAt(ctx, last, by)
 	if err != nil || !ok {
-		return known, faulty(err, last.Name(), last.Start)
+		return known, asFault(err, last.Name(), last.Start)
 	}
 	marker, err := h.markerAt(ctx, last, found, by)
-	err = faulty(err, last.Name(), last.Start)
+	err = asFault(err, last.Name(), last.Start)
 	if marker.Revision > known.Revision {
 		known = marker
 	}
 	return known, err
 }
 
-// farAway is later than any marker.
-var farAway = time.Unix(1<<40, 0)
+// endOfTime is later than any marker.
+var endOfTime = time.Unix(1<<40, 0)
 
-// apart is how far clocks may lie apart before that is worth a thought.
-const apart = time.Minute
+// clockTolerance is the difference of two clocks that has no consequences.
+const clockTolerance = time.Minute
 
-// there is how many of the objects the store had at a time by its own clock, if that is more than i, which their markers tell:
-// then these are of a member whose clock was ahead. A store's clock may be wrong as well, so it is believed only where others went on
-// from that member's times, which never go back: theirs stand still, far ahead of the store's.
-func (h *History) there(ctx context.Context, objects []Object, i int, t time.Time) (int, error) {
+// countByStoreClock returns how many of the objects existed at a time by the store's clock, if that is more than i,
+// the number by their markers. Then these were written by a member whose clock was ahead. The store's clock may be
+// wrong as well, so it counts only if other members continued from that member's times: times never decrease, so
+// theirs stay the same, far ahead of the store's.
+func (h *History) countByStoreClock(ctx context.Context, objects []Object, i int, t time.Time) (int, error) {
 	there := i
 	for j := i; j < len(objects); j++ {
 		if !objects[j].Modified.After(t) {
@@ -432,9 +437,9 @@ func (h *History) there(ctx context.Context, objects []Object, i int, t time.Tim
 	for _, object := range objects[i:] {
 		manifest, err := h.reader.firstManifest(ctx, object)
 		if err != nil {
-			return i, faulty(err, object.Name(), object.Start)
+			return i, asFault(err, object.Name(), object.Start)
 		}
-		if !before.IsZero() && manifest.From.Equal(before) && manifest.From.Sub(object.Modified) > apart {
+		if !before.IsZero() && manifest.From.Equal(before) && manifest.From.Sub(object.Modified) > clockTolerance {
 			return there, nil
 		}
 		before = manifest.From
@@ -442,23 +447,22 @@ func (h *History) there(ctx context.Context, objects []Object, i int, t time.Tim
 	return i, nil
 }
 
-// from is when the first of a cluster's objects begins that tells it; zero if none does. What another one has left among them tells the
-// times of that one's revisions.
-func (h *History) from(ctx context.Context, objects []Object, cluster string) (time.Time, error) {
+// startTime returns the time of the first of the objects that has one and belongs to the cluster; zero if none does.
+func (h *History) startTime(ctx context.Context, objects []Object, cluster string) (time.Time, error) {
 	for _, object := range objects {
 		manifest, err := h.reader.firstManifest(ctx, object)
 		if err != nil || !manifest.From.IsZero() && manifest.Cluster == cluster {
-			return manifest.From, faulty(err, object.Name(), object.Start)
+			return manifest.From, asFault(err, object.Name(), object.Start)
 		}
 	}
 	return time.Time{}, nil
 }
 
-// segmentAt finds the last segment of an object that begins at a time or before.
-func (h *History) segmentAt(ctx context.Context, object Object, t time.Time) (last located, found bool, err error) {
+// segmentAt returns the last segment of an object that starts at a time or before.
+func (h *History) segmentAt(ctx context.Context, object Object, t time.Time) (last manifestAt, found bool, err error) {
 	for next, err := range h.reader.manifests(ctx, object) {
 		if err != nil {
-			return located{}, false, err
+			return manifestAt{}, false, err
 		}
 		if next.From.After(t) {
 			break
@@ -470,8 +474,8 @@ func (h *History) segmentAt(ctx context.Context, object Object, t time.Time) (la
 	return last, found, nil
 }
 
-// markerAt reads the last marker of a segment that is not after a time.
-func (h *History) markerAt(ctx context.Context, object Object, in located, t time.Time) (last format.Marker, err error) {
+// markerAt returns the last marker of a segment up to a time.
+func (h *History) markerAt(ctx context.Context, object Object, in manifestAt, t time.Time) (last format.Marker, err error) {
 	for record, err := range h.reader.records(ctx, object, in) {
 		if err != nil {
 			return last, err

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Full is the manifest of a snapshot of the whole database.
+// Full is the manifest of a full snapshot.
 type Full struct {
 	format.Heading
 	Cluster    string          `json:"cluster"`           // the store's
@@ -36,7 +36,7 @@ type Full struct {
 	Encrypted  bool            `json:"encrypted,omitzero"`
 }
 
-// Hash is what etcd's HashKV answered.
+// Hash is a result of etcd's HashKV.
 type Hash struct {
 	Revision  int64  `json:"revision"`
 	Compacted int64  `json:"compact"`
@@ -45,63 +45,63 @@ type Hash struct {
 
 const fullKind = "full"
 
-// Name names the full within its generation.
+// Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// Since is from when on its revision was certainly the present, or past: Time is cut to the second.
+// Since returns a time from which on the revision was certainly current or past: Time is truncated to the second.
 func (f Full) Since() time.Time { return f.Time.Add(time.Second) }
 
-// BeginsChain tells whether no segment before it leads to it.
+// BeginsChain reports whether no segment leads to the full snapshot.
 func (f Full) BeginsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
 
-// Start is what the segment behind it goes on from.
+// Start returns where the next segment starts.
 func (f Full) Start() format.Start {
 	return format.Start{Cluster: f.Cluster, Generation: f.Generation, Position: f.Next, Before: f.Chain, Last: f.Last, Applied: f.Applied}
 }
 
-// mostCompressed is how many bytes zstd makes one of at best: a block of 128 KiB is four bytes at least.
-const mostCompressed = 32 << 10
+// maxCompression is the best ratio that zstd reaches: 4 bytes for a block of 128 KiB.
+const maxCompression = 32 << 10
 
-// check finds what contradicts itself.
+// check returns an error if fields contradict one another.
 func (f Full) check() error {
 	switch {
 	case f.Cluster == "" || f.Generation <= 0 || f.Revision <= 0:
-		return fmt.Errorf("the full of revision %d doesn't say what it is of", f.Revision)
+		return fmt.Errorf("the full snapshot of revision %d names no cluster or generation", f.Revision)
 	case !f.Next.Valid() || f.Next.Revision > f.Revision+1:
-		return fmt.Errorf("the full of revision %d goes on at %s", f.Revision, f.Next)
-	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/mostCompressed > f.Data.Bytes:
-		return fmt.Errorf("the full of revision %d has %d bytes of a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
+		return fmt.Errorf("the full snapshot of revision %d continues at %s", f.Revision, f.Next)
+	case f.Data.Bytes <= 0 || f.Database.Bytes <= 0 || f.Database.Bytes/maxCompression > f.Data.Bytes:
+		return fmt.Errorf("the full snapshot of revision %d has %d bytes of a database of %d", f.Revision, f.Data.Bytes, f.Database.Bytes)
 	}
 	return nil
 }
 
-// PutData stores a full's data, sealed on the way, and returns what Commit makes a full of it with. It reads the database alone;
-// Heading, Data, Database, Encrypted and, if it is zero, Next are filled in. After an error the data have to be put under another
-// name, at a later Time, since what is encrypted twice is not the same.
+// PutData compresses, encrypts and stores the data of a full snapshot, and returns the manifest for Commit. It reads
+// the database alone, and sets Heading, Data, Database, Encrypted and, if it is zero, Next. After an error the data
+// have to be stored under another name, with a later Time, because encrypting twice gives different bytes.
 func (w *Writer) PutData(ctx context.Context, full Full, database io.Reader) (Full, error) {
-	full = w.completed(full)
+	full = w.withDefaults(full)
 	var err error
-	full.Data, err = w.putFilled(ctx, DataName(full.Generation, full.Name()), func(into io.Writer) (err error) {
+	full.Data, err = w.putStream(ctx, DataName(full.Generation, full.Name()), func(into io.Writer) (err error) {
 		full.Database, err = w.SealSnapshot(into, func(to io.Writer) (int64, error) { return io.Copy(to, database) })
 		return err
 	})
 	return full, err
 }
 
-// PutSealedData is PutData for what SealSnapshot wrote; Database must be what it returned. It may be repeated with the same
-// content.
+// PutSealedData stores what SealSnapshot wrote; full.Database must be what that returned. It may be repeated with the
+// same content.
 func (w *Writer) PutSealedData(ctx context.Context, full Full, data io.Reader) (Full, error) {
-	full = w.completed(full)
+	full = w.withDefaults(full)
 	digest, err := store.PutOnce(ctx, w.reader.store, DataName(full.Generation, full.Name()), data)
 	full.Data = format.Body{Bytes: digest.Size, SHA256: digest.SHA256}
 	return full, err
 }
 
-// completed fills in what doesn't depend on the content.
-func (w *Writer) completed(full Full) Full {
-	full.Heading, full.Encrypted = heading(fullKind), w.reader.keys.Encrypts()
+// withDefaults sets the fields that do not depend on the content.
+func (w *Writer) withDefaults(full Full) Full {
+	full.Heading, full.Encrypted = newHeading(fullKind), w.reader.keys.Encrypts()
 	full.Time = full.Time.UTC().Truncate(time.Second)
 	if full.Next.IsZero() {
 		full.Next = format.After(full.Revision)
@@ -109,18 +109,18 @@ func (w *Writer) completed(full Full) Full {
 	return full
 }
 
-// Commit makes a full of data that is there. It may be repeated until it succeeds, within half a day: what has no manifest may be
-// deleted a day after it was put.
+// Commit stores the manifest, which makes a full snapshot of data that were stored. It may be repeated for half a
+// day: data without a manifest may be deleted after a day.
 func (w *Writer) Commit(ctx context.Context, full Full) error {
 	if err := full.check(); err != nil {
 		return err
 	}
-	return w.state(ctx, ManifestName(full.Generation, full.Name()), full)
+	return w.putStatement(ctx, ManifestName(full.Generation, full.Name()), full)
 }
 
-// SealSnapshot writes what a full's data object holds: a stock snapshot, compressed and encrypted. database writes that alone, and
-// says how many bytes it has. What SealSnapshot returns goes into Full.Database. It is for those who cannot keep a copy of the database
-// until it is uploaded.
+// SealSnapshot writes what the data object of a full snapshot holds: a stock snapshot, compressed and encrypted.
+// database writes the database alone and returns its size in bytes. The result belongs into Full.Database. It is for
+// callers that cannot keep a copy of the database until it is uploaded.
 func (w *Writer) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes int64, err error)) (format.Body, error) {
 	sealed, err := w.reader.keys.Seal(into)
 	if err != nil {
@@ -129,7 +129,7 @@ func (w *Writer) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes
 	hash := sha256.New()
 	size, err := database(io.MultiWriter(sealed, hash))
 	if err != nil {
-		_ = sealed.Close() // which fails in the same way
+		_ = sealed.Close() // fails with the same error
 		return format.Body{}, err
 	}
 	body := format.Body{Bytes: size, SHA256: format.Digest(hash.Sum(nil))}
@@ -137,8 +137,8 @@ func (w *Writer) SealSnapshot(into io.Writer, database func(to io.Writer) (bytes
 	return body, errors.Join(err, sealed.Close())
 }
 
-// putFilled stores an object of what fill writes.
-func (w *Writer) putFilled(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
+// putStream stores what fill writes.
+func (w *Writer) putStream(ctx context.Context, name string, fill func(io.Writer) error) (format.Body, error) {
 	reader, writer := io.Pipe()
 	filled := make(chan struct{})
 	go func() {
@@ -146,43 +146,43 @@ func (w *Writer) putFilled(ctx context.Context, name string, fill func(io.Writer
 		_ = writer.CloseWithError(fill(writer))
 	}()
 	digest, err := store.PutOnce(ctx, w.reader.store, name, reader)
-	_ = reader.Close() // fill fails if it is not done
+	_ = reader.Close() // makes fill fail if it still writes
 	<-filled
 	return format.Body{Bytes: digest.Size, SHA256: digest.SHA256}, err
 }
 
-// Full returns a full's manifest by its name.
+// Full returns the manifest of a full snapshot.
 func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, error) {
 	var full Full
 	object := ManifestName(generation, name)
-	if _, err := r.statement(ctx, object, fullKind, &full); err != nil {
+	if _, err := r.readStatement(ctx, object, fullKind, &full); err != nil {
 		return Full{}, err
 	}
 	if full.Generation != generation || full.Name() != name {
-		return Full{}, r.damaged(object)
+		return Full{}, r.damagedError(object)
 	}
 	if err := full.check(); err != nil {
-		return Full{}, r.named(object, format.Damaged(err))
+		return Full{}, r.wrapName(object, format.Damaged(err))
 	}
 	return full, nil
 }
 
-// OpenFull reads a full's data as a stock snapshot: the database, and 32 bytes that are its SHA-256. io.EOF says that what is stored, and
-// these 32 bytes, are as the manifest says; that they are the database's whoever reads it compares, as with any snapshot. What was read
-// before another error counts for nothing. What is missing or damaged is a Fault.
+// OpenFull reads a full snapshot as a stock snapshot: the database and its SHA-256, 32 bytes. io.EOF reports that the
+// stored bytes and these 32 bytes match the manifest; the caller compares the digest with the database, as for any
+// snapshot. After another error nothing that was read may be used. A missing or damaged object is a Fault.
 func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := r.fetch(ctx, name, 0, nil)
 	if err != nil {
-		return nil, faulty(err, name, format.Position{})
+		return nil, asFault(err, name, format.Position{})
 	}
 	data := full.Data.Reader(content)
 	plain, err := r.keys.Open(data, full.Encrypted)
 	if err != nil {
-		return nil, errors.Join(faulty(r.named(name, err), name, format.Position{}), content.Close())
+		return nil, errors.Join(asFault(r.wrapName(name, err), name, format.Position{}), content.Close())
 	}
 	trailer := format.Body{Bytes: sha256.Size, SHA256: sha256.Sum256(full.Database.SHA256[:])}
-	all := io.MultiReader(io.LimitReader(plain, full.Database.Bytes), trailer.Reader(plain), nothing{plain}, nothing{data}, nothing{content})
+	all := io.MultiReader(io.LimitReader(plain, full.Database.Bytes), trailer.Reader(plain), endReader{plain}, endReader{data}, endReader{content})
 	return &snapshot{reader: r, name: name, all: all, plain: plain, content: content}, nil
 }
 
@@ -196,17 +196,17 @@ type snapshot struct {
 func (s *snapshot) Read(p []byte) (int, error) {
 	n, err := s.all.Read(p)
 	if err != nil && !format.Ended(err) {
-		err = faulty(s.reader.named(s.name, err), s.name, format.Position{})
+		err = asFault(s.reader.wrapName(s.name, err), s.name, format.Position{})
 	}
 	return n, err
 }
 
 func (s *snapshot) Close() error { return errors.Join(s.plain.Close(), s.content.Close()) }
 
-// nothing fails if there is anything to read.
-type nothing struct{ of io.Reader }
+// An endReader fails if there is anything left to read.
+type endReader struct{ of io.Reader }
 
-func (n nothing) Read([]byte) (int, error) {
+func (n endReader) Read([]byte) (int, error) {
 	var one [1]byte
 	read, err := n.of.Read(one[:])
 	if read > 0 {
@@ -215,16 +215,16 @@ func (n nothing) Read([]byte) (int, error) {
 	return 0, err
 }
 
-// Outcome is what a test restore showed.
+// An Outcome is the result of a test restore.
 type Outcome string
 
-// The outcomes. What kept a test restore from being done is none of them.
+// The outcomes. A test restore that could not be made has none.
 const (
 	Verified Outcome = "verified"
 	Failed   Outcome = "failed"
 )
 
-// Result is what a test restore showed.
+// A Result describes a test restore.
 type Result struct {
 	format.Heading
 	Cluster    string      `json:"cluster"`
@@ -243,15 +243,15 @@ type Result struct {
 
 const resultKind = "result"
 
-// sameSecond is how many results may be given within a second.
-const sameSecond = 10
+// maxSameSecond limits the results of one second.
+const maxSameSecond = 10
 
-// PutResult stores a result. Heading is filled in. There may be several of a full: the newest counts. Of those of the same
-// second the later ones are put down to the seconds behind it.
+// PutResult stores a result and sets Heading. Of several results of a full snapshot the newest counts; those of the
+// same second get the following seconds.
 func (w *Writer) PutResult(ctx context.Context, result Result) (err error) {
-	result.Heading, result.At = heading(resultKind), result.At.UTC().Truncate(time.Second)
-	for range sameSecond {
-		if err = w.state(ctx, resultName(result), result); !errors.Is(err, store.ErrExists) {
+	result.Heading, result.At = newHeading(resultKind), result.At.UTC().Truncate(time.Second)
+	for range maxSameSecond {
+		if err = w.putStatement(ctx, resultName(result), result); !errors.Is(err, store.ErrExists) {
 			return err
 		}
 		result.At = result.At.Add(time.Second)
@@ -261,25 +261,25 @@ func (w *Writer) PutResult(ctx context.Context, result Result) (err error) {
 
 func resultName(v Result) string {
 	if v.Segments {
-		return testPrefix(v.Generation) + v.At.Format(second) + ".json"
+		return testPrefix(v.Generation) + v.At.Format(nameTime) + ".json"
 	}
-	return resultPrefix(v.Generation) + v.Full + "_" + v.At.Format(second) + ".json"
+	return resultPrefix(v.Generation) + v.Full + "_" + v.At.Format(nameTime) + ".json"
 }
 
 func (r *Reader) result(ctx context.Context, name string) (Result, error) {
 	var result Result
-	_, err := r.statement(ctx, name, resultKind, &result)
+	_, err := r.readStatement(ctx, name, resultKind, &result)
 	if err == nil && (resultName(result) != name || result.Outcome != Verified && result.Outcome != Failed) {
-		err = r.damaged(name)
+		err = r.damagedError(name)
 	}
 	return result, err
 }
 
-// RestoreTests returns the results of tests in a generation since a time, oldest first, but for those that are not to be believed:
-// anybody may have put them there.
+// RestoreTests returns the results of restore tests of a generation since a time, oldest first, without those that
+// cannot be verified.
 func (r *Reader) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
 	prefix := testPrefix(generation)
-	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(second)) {
+	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(nameTime)) {
 		if err != nil {
 			return nil, err
 		}

@@ -10,29 +10,29 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-const listings = 5 // in a row at most
+const maxListings = 5 // in a row
 
-// longest is more than a segment or a merged object covers, by the time of fulls.
-const longest = 2 * time.Hour
+// maxObjectSpan is longer than any object covers.
+const maxObjectSpan = 2 * time.Hour
 
-// Head is where a generation stands: what the next segment goes on from.
+// A Head is the end of a generation: what the next segment continues from.
 type Head struct {
 	format.Start
 	Full     *Full            // the newest one; nil if there is none
-	Segment  *format.Manifest // the newest one behind that full; nil if there is none
-	Newer    error            // why a full that is newer than Full does not count; nil if there is none
-	Damaged  error            // why the object at Position does not count: no chain continues there then; nil if there is none
-	Unlinked *Link            // where the object goes that makes the full count; nil if it counts, as it does where something is behind it
-	PastEnd  format.Position  // behind the object that is damaged, where a new chain leaves it alone; zero if none is
+	Segment  *format.Manifest // the last one after Full; nil if there is none
+	Newer    error            // why a newer full snapshot than Full does not count; nil if there is none
+	Damaged  error            // why the object at Position does not count, so that no chain continues there; nil if there is none
+	Unlinked *Link            // where the object belongs that makes Full count; nil if Full counts
+	PastEnd  format.Position  // after the damaged object, where a new chain may start; zero if there is none
 }
 
-// Empty tells whether there is nothing to go on from: a full must come first.
+// Empty reports whether there is nothing to continue from: a full snapshot has to come first.
 func (h Head) Empty() bool { return h.Full == nil }
 
-// Revision is the last one that is kept.
+// Revision returns the last revision of the generation.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Newest is what the end says of itself: its last segment, or as much as the full that nothing follows says; nothing if there is none.
+// Newest returns the manifest of the last segment, or what a full snapshot that nothing follows says instead.
 func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:
@@ -43,30 +43,30 @@ func (h Head) Newest() (newest format.Manifest) {
 	return newest
 }
 
-// Ending is who goes on where the generation has ended; nil if it goes on itself.
+// Ending returns how the generation has ended; nil if it has not.
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
-// Outdates tells whether a segment that could go on from the end states what is stated newer there: it has no rows, which have their
-// place by their revisions, but leases or users as a leader knew them before the one that wrote the end, or a member that lagged.
+// Outdates reports whether the head is newer than a segment that could follow it. Such a segment has no rows, whose
+// order revisions determine, but leases or users from an earlier leader, or from a member that lags.
 func (h Head) Outdates(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
-// Head finds where a generation ends. It lists what is newer than the newest full snapshot, and reads a handful of manifests. If what lies at the
-// end cannot be verified, Damaged says why; if no full snapshot can, that is the error.
+// Head finds the end of a generation. It lists what is newer than the newest full snapshot and reads a few manifests.
+// If the object at the end cannot be verified, Damaged says why; if no full snapshot can, that is the error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
-	return listed(func() (Head, error) {
+	return retryListing(func() (Head, error) {
 		fulls, _, err := r.listFulls(ctx, generation)
 		if err != nil {
 			return Head{}, err
 		}
-		return r.headOf(ctx, generation, fulls)
+		return r.headFromFulls(ctx, generation, fulls)
 	})
 }
 
-// listed looks at what is listed, and lists it anew where something of it was merged and deleted before it could be read.
-func listed[T any](look func() (T, error)) (seen T, err error) {
-	for range listings {
+// retryListing calls look again if an object was merged and deleted between the listing and the reading.
+func retryListing[T any](look func() (T, error)) (seen T, err error) {
+	for range maxListings {
 		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
 			break
 		}
@@ -74,39 +74,41 @@ func listed[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headOf is the head as far as some of the fulls tell, those that do not count left out.
-func (r *Reader) headOf(ctx context.Context, generation int, fulls []KeptFull) (Head, error) {
+// headFromFulls returns the head as the given full snapshots lead to it; the caller leaves out those that do not
+// count.
+func (r *Reader) headFromFulls(ctx context.Context, generation int, fulls []KeptFull) (Head, error) {
 	if len(fulls) == 0 {
-		return r.unopened(ctx, generation)
+		return r.headWithoutFull(ctx, generation)
 	}
-	full, newer, err := r.newestFull(ctx, fulls)
+	full, newer, err := r.readNewestFull(ctx, fulls)
 	if err != nil {
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	x, err := r.lastBelieved(ctx, &head, fulls)
+	x, err := r.lastVerified(ctx, &head, fulls)
 	if err != nil {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
-		switch counts, err := r.linked(ctx, full, &head); {
+		switch counts, err := r.checkLink(ctx, full, &head); {
 		case err != nil:
 			return Head{}, err
 		case !counts:
-			return r.headOf(ctx, generation, slices.DeleteFunc(fulls, func(f KeptFull) bool { return f.Name() == full.Name() }))
+			return r.headFromFulls(ctx, generation, slices.DeleteFunc(fulls, func(f KeptFull) bool { return f.Name() == full.Name() }))
 		case head.Ending() != nil:
 			return head, nil
 		}
 	}
-	return r.climb(ctx, head, x)
+	return r.advance(ctx, head, x)
 }
 
-// lastBelieved moves a head that is a full snapshot to the end of a late object that can be verified, and returns the objects behind the full
-// snapshot. Where there is none, a segment of the chain before may continue across a full snapshot that begins another chain.
-func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull) (*index, error) {
-	full, from := *head.Full, format.Position{} // where what reaches beyond the full begins at the earliest
+// lastVerified moves a head that is a full snapshot to the end of a late object that can be verified, and returns the
+// objects after the full snapshot. If there is none, a segment of the chain before may continue across a full
+// snapshot that starts another chain.
+func (r *Reader) lastVerified(ctx context.Context, head *Head, fulls []KeptFull) (*index, error) {
+	full, from := *head.Full, format.Position{} // lower bound for objects that reach beyond the full snapshot
 	for _, older := range fulls {
-		if older.Revision < full.Revision && full.Time.Sub(older.Time) >= longest {
+		if older.Revision < full.Revision && full.Time.Sub(older.Time) >= maxObjectSpan {
 			from.Revision = older.Revision
 		}
 	}
@@ -114,11 +116,11 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull)
 	if err != nil {
 		return nil, err
 	}
-	candidates := x.reaching(full.Next)
+	candidates := x.candidates(full.Next)
 	for i, step := len(candidates)-1, 1; i >= 0; i, step = i-step, 2*step {
-		last, err := r.verified(ctx, candidates[i], full.Cluster)
+		last, err := r.readVerified(ctx, candidates[i], full.Cluster)
 		if err == nil {
-			head.arrive(last)
+			head.moveTo(last)
 			return x, nil
 		}
 		if !NotVerified(err) {
@@ -132,70 +134,72 @@ func (r *Reader) lastBelieved(ctx context.Context, head *Head, fulls []KeptFull)
 	if err != nil {
 		return nil, err
 	}
-	before := newIndex(segments, nil, nil).before(full.Next)
-	if passed, err := r.passed(ctx, full, before); err != nil || !passed {
+	before := newIndex(segments, nil, nil).until(full.Next)
+	if passed, err := r.continuesAcross(ctx, full, before); err != nil || !passed {
 		return x, err
 	}
-	crossing, _ := before.lastBefore(full.Next)
+	crossing, _ := before.segmentBefore(full.Next)
 	last, err := r.firstManifest(ctx, crossing)
 	if err == nil {
-		head.arrive(last)
+		head.moveTo(last)
 	}
 	return x, err
 }
 
-// verified returns the manifest of an object's last segment if it is a cluster's.
-func (r *Reader) verified(ctx context.Context, object Object, cluster string) (format.Manifest, error) {
+// readVerified returns the manifest of the last segment in an object of a cluster.
+func (r *Reader) readVerified(ctx context.Context, object Object, cluster string) (format.Manifest, error) {
 	last, err := r.lastManifest(ctx, object)
 	if err == nil && last.Cluster != cluster {
-		err = r.anothers(object.Name(), last.Cluster, cluster)
+		err = r.foreignError(object.Name(), last.Cluster, cluster)
 	}
 	return last, err
 }
 
-// climb moves a head from object to object to the end of the sequence. Only what begins there can follow: what lies farther on is not of this
-// history, whatever it is called. Of a merged object that cannot be verified at all there is nothing but the name.
-func (r *Reader) climb(ctx context.Context, head Head, x *index) (Head, error) {
+// advance moves a head from object to object to the end of the sequence. Only an object at the next position can
+// follow: one that lies farther ahead is not part of this history, whatever its name. A merged object that cannot be
+// verified at all is only a name.
+func (r *Reader) advance(ctx context.Context, head Head, x *index) (Head, error) {
 	for {
-		object, listed := x.at(head.Position)
+		object, listed := x.find(head.Position)
 		if !listed {
 			object = Object{Level: Segment, Generation: head.Generation, Start: head.Position}
 		}
-		last, err := r.following(ctx, head, object)
+		last, err := r.readNext(ctx, head, object)
 		switch {
 		case err == nil:
-			head.arrive(last)
+			head.moveTo(last)
 		case !listed && errors.Is(err, store.ErrNotFound):
 			return head, nil
 		case !NotVerified(err):
 			return Head{}, err
-		case object.Level != Segment && r.onlyNamed(ctx, object):
-			x = x.without(func(o Object) bool { return o.Name() == object.Name() })
+		case object.Level != Segment && r.isOnlyName(ctx, object):
+			x = x.remove(func(o Object) bool { return o.Name() == object.Name() })
 		default:
-			// Where the object ends is unknown, as its name proves nothing.
+			// The name does not prove where the object ends.
 			head.Damaged, head.PastEnd = err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
 			return head, nil
 		}
 	}
 }
 
-// following returns the last manifest of an object that begins where a head ends.
-func (r *Reader) following(ctx context.Context, head Head, object Object) (format.Manifest, error) {
-	last, err := r.verified(ctx, object, head.Cluster)
+// readNext returns the last manifest of an object that starts at the head.
+func (r *Reader) readNext(ctx context.Context, head Head, object Object) (format.Manifest, error) {
+	last, err := r.readVerified(ctx, object, head.Cluster)
 	if err == nil && object.Level == Segment && last.Before != head.Before {
-		err = r.apart(object, last)
+		err = r.holeError(object, last)
 	}
 	return last, err
 }
 
-// onlyNamed reports whether nothing in a merged object can be verified.
-func (r *Reader) onlyNamed(ctx context.Context, object Object) bool {
+// isOnlyName reports whether nothing in a merged object can be verified.
+func (r *Reader) isOnlyName(ctx context.Context, object Object) bool {
 	_, err := r.firstManifest(ctx, object)
 	return NotVerified(err)
 }
 
-// PastAll returns the first position behind everything in a generation that can be of a history that ends with a revision, by its name. It is for
-// a writer of that history, where Head finds no full snapshot that can be verified.
+// PastAll returns the first position after all objects of a generation that can be part of a history up to a
+// revision, by their names. The writer of that history calls it when Head finds no full snapshot that can be
+// verified.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
 	fulls, _, err := r.listFulls(ctx, generation)
 	if err != nil {
@@ -214,18 +218,18 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 	for _, full := range fulls {
 		within(format.After(full.Revision))
 	}
-	for _, object := range x.all() {
+	for _, object := range x.objects() {
 		within(format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1})
 		within(object.Next)
 	}
 	return past, nil
 }
 
-// arrive moves the head to the end of a segment.
-func (h *Head) arrive(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
+// moveTo moves the head to the end of a segment.
+func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(), &last }
 
-// Advance goes on from a head that is known, by the names that the next segments must have. It costs one request if there are
-// none, and is right as long as nothing was merged that it doesn't know: ask for Head once in a [Grace].
+// Advance moves a known head by the names of the next segments. It costs one request if there are none. It is right
+// unless objects were merged since: call Head once per [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	for {
 		next, err := r.Manifest(ctx, head.Generation, head.Position)
@@ -236,17 +240,18 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 			return Head{}, err
 		}
 		if next.Cluster != head.Cluster {
-			return Head{}, r.anothers(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
+			return Head{}, r.foreignError(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
 		}
 		if next.Before != head.Before {
-			return Head{}, r.apart(Object{Level: Segment, Generation: next.Generation, Start: next.Position}, next)
+			return Head{}, r.holeError(Object{Level: Segment, Generation: next.Generation, Start: next.Position}, next)
 		}
-		head.arrive(next)
+		head.moveTo(next)
 	}
 }
 
-// newestFull reads the newest one that can be believed. newer says why the newest of all can't, and is the error if none can.
-func (r *Reader) newestFull(ctx context.Context, fulls []KeptFull) (full Full, newer, err error) {
+// readNewestFull reads the newest full snapshot that can be verified. newer says why a newer one cannot; it is the
+// error if none can.
+func (r *Reader) readNewestFull(ctx context.Context, fulls []KeptFull) (full Full, newer, err error) {
 	for _, kept := range slices.Backward(fulls) {
 		full, err = r.Full(ctx, kept.Generation, kept.Name())
 		if !NotVerified(err) {

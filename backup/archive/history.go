@@ -15,51 +15,52 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// History is what is kept.
+// A History lists what can be restored from a store.
 type History struct {
-	Cluster     *Cluster // nil if nothing was ever kept here, or the cluster manifest is not to be believed
+	Cluster     *Cluster // nil if there is none that can be verified
 	Generations []Generational
 
 	reader *Reader
-	known  faults // what was found to be of no use, and is no part of the chains
+	known  faults // unusable objects, which are not part of the chains
 }
 
-// Generational is what is kept of a generation.
+// A Generational lists what is stored of a generation.
 type Generational struct {
 	Generation
 	Fulls   []KeptFull // oldest first
-	Objects []Object   // that hold segments, of all levels, by their first position
+	Objects []Object   // of all levels, by their first positions
 	Chains  []Chain    // oldest first
-	Orphans []Orphan   // below full/, without a manifest: of a full that is being made, or never became one
+	Orphans []Orphan   // data without a manifest, of full snapshots that are being made or were never finished
 
 	index *index
 }
 
-// Orphan is an object that belongs to no full.
+// An Orphan is an object that belongs to no full snapshot.
 type Orphan struct {
 	Name   string
-	Stored time.Time // when it was created, by the store's clock
+	Stored time.Time // time of creation, by the store's clock
 	Size   int64     // bytes
 }
 
-// KeptFull is a full of a listing. Of one whose manifest is not believed only what its name says is known: Generation, Revision and Time.
+// A KeptFull is a full snapshot in a listing. If its manifest cannot be verified, only Generation, Revision and Time
+// are set, from its name.
 type KeptFull struct {
 	Full
-	Size      int64     // of its objects, bytes
+	Size      int64     // of its objects, in bytes
 	Stored    time.Time // when its manifest was created, by the store's clock
 	Result    *Result   // the newest; nil if there is none
-	ResultErr error     // why that one is not believed
-	Err       error     // why its manifest is not believed
-	Passed    bool      // the chain before goes on across it, and nothing leads on from it
+	ResultErr error     // why the newest result cannot be verified
+	Err       error     // why its manifest cannot be verified
+	Passed    bool      // the chain before continues across it, and no segment starts at it
 
-	fault error // why its data were found to be of no use
+	fault error // why its data are unusable
 }
 
-// Usable tells whether a restore may begin with it: its manifest is believed, and no test restore of it failed.
-func (f KeptFull) Usable() bool { return f.useless() == nil }
+// Usable reports whether a restore may start with it: its manifest is verified, and no test restore of it failed.
+func (f KeptFull) Usable() bool { return f.problem() == nil }
 
-// useless is why no restore begins with the full; nil if one may.
-func (f KeptFull) useless() error {
+// problem returns why no restore may start with the full snapshot; nil if one may.
+func (f KeptFull) problem() error {
 	switch {
 	case f.Err != nil:
 		return f.Err
@@ -71,7 +72,7 @@ func (f KeptFull) useless() error {
 	return nil
 }
 
-// Newest returns the generation that was begun last; nil if there is none.
+// Newest returns the newest generation; nil if there is none.
 func (h *History) Newest() *Generational {
 	if len(h.Generations) == 0 {
 		return nil
@@ -79,7 +80,7 @@ func (h *History) Newest() *Generational {
 	return &h.Generations[len(h.Generations)-1]
 }
 
-// Generation returns the one of a number; nil if there is none.
+// Generation returns the generation with a number; nil if there is none.
 func (h *History) Generation(number int) *Generational {
 	if i := slices.IndexFunc(h.Generations, func(g Generational) bool { return g.Number == number }); i >= 0 {
 		return &h.Generations[i]
@@ -87,17 +88,18 @@ func (h *History) Generation(number int) *Generational {
 	return nil
 }
 
-// History is what is kept. It reads the manifests and results of fulls, and those of segments that are not merged yet, since their
-// names don't say where they end: that costs a request for each that this Reader has not read before.
+// History lists what can be restored. It reads the manifests and results of full snapshots, and the manifests of
+// segments that are not merged, since their names do not say where they end: one request for each that this Reader
+// has not read before.
 func (r *Reader) History(ctx context.Context) (*History, error) {
 	var known faults
 	for {
 		var found faults
-		history, err := listed(func() (*History, error) {
+		history, err := retryListing(func() (*History, error) {
 			history := &History{reader: r, known: known}
 			err := history.list(ctx)
 			if err == nil {
-				found, err = history.holes(ctx)
+				found, err = history.findHoles(ctx)
 			}
 			return history, err
 		})
@@ -105,30 +107,30 @@ func (r *Reader) History(ctx context.Context) (*History, error) {
 			return nil, err
 		}
 		if len(found) == 0 {
-			history.tellEnds()
+			history.setEnds()
 			return history, nil
 		}
 		known = append(known, found...)
 	}
 }
 
-// tellEnds has the segments of a history tell where they end, as far as they were read.
-func (h *History) tellEnds() {
+// setEnds sets Next of the segments whose manifests were read.
+func (h *History) setEnds() {
 	for g := range h.Generations {
 		objects := h.Generations[g].Objects
 		for i, object := range objects {
 			if object.Level == Segment {
-				known, _ := h.reader.seen.Get(object.listed())
+				known, _ := h.reader.cache.Get(object.cacheKey())
 				objects[i].Next = known.end
 			}
 		}
 	}
 }
 
-// historyWithout is what names tell is kept, but for what is known to be of no use. It reads no segments' manifests, save the first
-// and the last of each chain.
+// historyWithout lists what can be restored by names, without objects that are known to be unusable. It reads the
+// manifests of the first and the last segment of each chain only.
 func (r *Reader) historyWithout(ctx context.Context, known faults) (*History, error) {
-	return listed(func() (*History, error) {
+	return retryListing(func() (*History, error) {
 		history := &History{reader: r, known: known}
 		return history, history.list(ctx)
 	})
@@ -139,7 +141,7 @@ func (h *History) list(ctx context.Context) error {
 	switch {
 	case err == nil:
 		h.Cluster = &cluster
-	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // what is kept can be read without it
+	case !errors.Is(err, store.ErrNotFound) && !NotVerified(err): // backups can be read without it
 		return err
 	}
 	generations, err := h.reader.Generations(ctx)
@@ -147,7 +149,7 @@ func (h *History) list(ctx context.Context) error {
 		return err
 	}
 	for _, generation := range generations {
-		kept, err := h.generational(ctx, generation)
+		kept, err := h.readGeneration(ctx, generation)
 		if err != nil {
 			return err
 		}
@@ -156,7 +158,7 @@ func (h *History) list(ctx context.Context) error {
 	return nil
 }
 
-func (h *History) generational(ctx context.Context, generation Generation) (kept Generational, err error) {
+func (h *History) readGeneration(ctx context.Context, generation Generation) (kept Generational, err error) {
 	kept.Generation = generation
 	if kept.Fulls, kept.Orphans, err = h.reader.listFulls(ctx, generation.Number); err != nil {
 		return kept, err
@@ -165,27 +167,27 @@ func (h *History) generational(ctx context.Context, generation Generation) (kept
 	if err != nil {
 		return kept, err
 	}
-	if err = each(len(kept.Fulls), func(i int) error { return h.readFull(ctx, generation, &kept.Fulls[i], results) }); err != nil {
+	if err = forEach(len(kept.Fulls), func(i int) error { return h.readFull(ctx, generation, &kept.Fulls[i], results) }); err != nil {
 		return kept, err
 	}
 	if kept.index, err = h.reader.indexed(ctx, generation.Number); err != nil {
 		return kept, err
 	}
-	kept.Objects = kept.index.all()
-	kept.index = kept.index.without(func(o Object) bool { return h.known.of(o.Name()) != nil })
+	kept.Objects = kept.index.objects()
+	kept.index = kept.index.remove(func(o Object) bool { return h.known.about(o.Name()) != nil })
 	kept.index.faults = h.known
-	kept.Chains, err = h.chains(ctx, kept.Fulls, kept.index)
-	kept.lookBehind()
+	kept.Chains, err = h.findChains(ctx, kept.Fulls, kept.index)
+	kept.setPastEnd()
 	return kept, err
 }
 
-// readers is how many manifests are read at once.
-const readers = 8
+// maxParallel limits the manifests that are read in parallel.
+const maxParallel = 8
 
-// listFulls returns what the listing tells of fulls.
+// listFulls lists full snapshots, without reading them.
 func (r *Reader) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
 	prefix := fullPrefix(generation)
-	var waiting []Orphan // of the full that is being listed: its manifest comes last
+	var waiting []Orphan // for the manifest of their full snapshot, which sorts after them
 	of := ""
 	for object, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {
@@ -209,7 +211,7 @@ func (r *Reader) listFulls(ctx context.Context, generation int) (fulls []KeptFul
 	return fulls, append(orphans, waiting...), nil
 }
 
-// resultNames lists the newest result of each full, by the full's name.
+// resultNames lists the newest result of each full snapshot, by the snapshot's name.
 func (h *History) resultNames(ctx context.Context, generation int) (map[string]string, error) {
 	names := map[string]string{}
 	prefix := resultPrefix(generation)
@@ -223,13 +225,14 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string]s
 	return names, nil
 }
 
-// readFull reads what a full's objects state. What cannot be believed is noted; an error says that it could not be read.
+// readFull reads the manifest and the result of a full snapshot. What cannot be verified is recorded; an error
+// reports that it could not be read.
 func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, results map[string]string) error {
 	result := results[kept.Name()]
-	kept.fault = h.known.of(DataName(generation.Number, kept.Name()))
+	kept.fault = h.known.about(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
 	if err == nil && full.Cluster != generation.Cluster {
-		err = h.reader.anothers(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
+		err = h.reader.foreignError(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
 	}
 	if NotVerified(err) {
 		kept.Err = err
@@ -244,30 +247,30 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Kep
 	read, err := h.reader.result(ctx, result)
 	if err == nil {
 		kept.Result = &read
-	} else if NotVerified(err) { // anybody may have put it there
+	} else if NotVerified(err) { // anyone may have created it
 		kept.ResultErr, err = err, nil
 	}
 	return err
 }
 
-// each does something for 0 to n-1, several at once, and returns the first of the errors.
-func each(n int, do func(int) error) error {
+// forEach calls do for 0 to n-1, some of them in parallel, and returns the first error.
+func forEach(n int, do func(int) error) error {
 	var group errgroup.Group
-	group.SetLimit(readers)
+	group.SetLimit(maxParallel)
 	for i := range n {
 		group.Go(func() error { return do(i) })
 	}
 	return group.Wait()
 }
 
-// reported is the last revision of the generation that names tell of.
-func (g Generational) reported() (last int64) {
+// lastReported returns the last revision of the generation that names suggest.
+func (g Generational) lastReported() (last int64) {
 	for _, full := range g.Fulls {
 		last = max(last, full.Revision)
 	}
 	for _, object := range g.Objects {
 		end := object.Next
-		if object.Level == Segment { // whose name doesn't tell it
+		if object.Level == Segment { // its name does not say where it ends
 			end = object.Start
 		}
 		last = max(last, end.Revision-1)
@@ -275,24 +278,24 @@ func (g Generational) reported() (last int64) {
 	return last
 }
 
-// lookBehind notes what lies behind the chains and is no part of them. Behind the last one it is all that cannot be read.
-func (g Generational) lookBehind() {
+// setPastEnd sets PastEnd of the chains. For the last one that is anything that cannot be read.
+func (g Generational) setPastEnd() {
 	for i := range g.Chains {
 		chain := &g.Chains[i]
-		chain.PastEnd = cmp.Or(chain.Unverified, chain.index.faults.first(func(f *Fault) bool { return f.From == chain.end }), chain.hole(chain.index.all()))
+		chain.PastEnd = cmp.Or(chain.Unverified, chain.index.faults.firstError(func(f *Fault) bool { return f.From == chain.end }), chain.holeError(chain.index.objects()))
 		if i == len(g.Chains)-1 {
-			chain.PastEnd = g.pastEnd(*chain)
+			chain.PastEnd = g.pastEndError(*chain)
 		}
 	}
 }
 
-// pastEnd is why what lies behind a chain cannot be read, or does not belong to it; nil if nothing lies there. What nobody trusts
-// is told first: it need not be damaged.
-func (g Generational) pastEnd(chain Chain) error {
+// pastEndError returns why objects after a chain cannot be read, or do not belong to it; nil if there are none.
+// Missing trust comes first, as the object need not be damaged.
+func (g Generational) pastEndError(chain Chain) error {
 	why := []error{chain.Unverified}
 	for _, full := range slices.Backward(g.Fulls) {
 		if full.Revision > chain.To {
-			why = append(why, full.useless())
+			why = append(why, full.problem())
 		}
 	}
 	for _, fault := range g.index.faults {
@@ -300,7 +303,7 @@ func (g Generational) pastEnd(chain Chain) error {
 			why = append(why, fault.Err)
 		}
 	}
-	why = append(why, chain.hole(g.Objects))
+	why = append(why, chain.holeError(g.Objects))
 	why = slices.DeleteFunc(why, func(err error) bool { return err == nil })
 	if i := slices.IndexFunc(why, func(err error) bool { return errors.Is(err, format.ErrUntrusted) }); i >= 0 {
 		return why[i]
@@ -311,13 +314,13 @@ func (g Generational) pastEnd(chain Chain) error {
 	return why[0]
 }
 
-// holes are those within the chains.
-func (h *History) holes(ctx context.Context) (all faults, err error) {
+// findHoles returns the holes within the chains.
+func (h *History) findHoles(ctx context.Context) (all faults, err error) {
 	for _, generation := range h.Generations {
 		for _, chain := range generation.Chains {
 			found := make(faults, len(chain.Objects))
-			err := each(len(found), func(i int) (err error) {
-				found[i], err = h.missing(ctx, chain.Objects[i:], generation.Cluster)
+			err := forEach(len(found), func(i int) (err error) {
+				found[i], err = h.checkNext(ctx, chain.Objects[i:], generation.Cluster)
 				return err
 			})
 			if err != nil {
@@ -329,39 +332,41 @@ func (h *History) holes(ctx context.Context) (all faults, err error) {
 	return all, nil
 }
 
-// missing is why the second of some objects does not follow the first one, which the name of a segment does not show; nil if it does.
-func (h *History) missing(ctx context.Context, objects []Object, cluster string) (*Fault, error) {
+// checkNext returns why the second of some objects does not follow the first one, which the name of a segment does
+// not show; nil if it does.
+func (h *History) checkNext(ctx context.Context, objects []Object, cluster string) (*Fault, error) {
 	if len(objects) < 2 || objects[0].Level != Segment {
 		return nil, nil
 	}
-	known, is := h.reader.seen.Get(objects[0].listed())
+	known, is := h.reader.cache.Get(objects[0].cacheKey())
 	var err error
-	if !is { // the last one of a chain is read anew each time
-		if known.end, _, err = h.reader.end(ctx, objects[0], cluster); err == nil {
-			h.reader.seen.Add(objects[0].listed(), known)
+	if !is { // the last one of a chain is not cached
+		if known.end, _, err = h.reader.objectEnd(ctx, objects[0], cluster); err == nil {
+			h.reader.cache.Add(objects[0].cacheKey(), known)
 		}
 	}
 	switch {
-	case errors.Is(err, ErrForeign): // it stands between those of the chain
+	case errors.Is(err, ErrForeign): // it lies between those of the chain
 		return &Fault{Object: objects[0].Name(), Err: err}, nil
 	case NotVerified(err):
 		return &Fault{Object: objects[0].Name(), From: objects[0].Start, Err: err}, nil
 	case err != nil || objects[1].Start.Compare(known.end) <= 0:
 		return nil, err
 	}
-	return &Fault{From: known.end, Err: fmt.Errorf("%w: nothing in %s begins at %s, and %s follows", ErrHole, h.reader.store, known.end, objects[1].Name())}, nil
+	return &Fault{From: known.end, Err: fmt.Errorf("%w: nothing in %s starts at %s, and %s follows", ErrHole, h.reader.store, known.end, objects[1].Name())}, nil
 }
 
-// seen is what a listing does not tell of an object. That never changes, and what is put in the place of one has another size or time.
-type seen struct {
+// An objectInfo is what a listing does not say about an object. Objects never change, and a replaced one has another
+// size or time.
+type objectInfo struct {
 	end format.Position // of a segment
-	why error           // why a merged object is not what its name says; nil if it is
+	why error           // why a merged object does not match its name; nil if it does
 }
 
-// mostSeen is of how many objects it is remembered. Of more it is read each time.
-const mostSeen = 1 << 15
+// maxCached limits the objects for which that is cached.
+const maxCached = 1 << 15
 
-// listed is all that a listing tells of an object.
-func (o Object) listed() string {
+// cacheKey identifies an object by all that a listing says.
+func (o Object) cacheKey() string {
 	return fmt.Sprintf("%s %d %d", o.Name(), o.Size, o.Modified.UnixNano())
 }

@@ -321,7 +321,7 @@ func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
 	require.Len(t, chains, 3)
 	assert.Equal(t, []window{{10, 14, 1, 1}, {24, 30, 1, 3}, {40, 42, 1, 1}}, windows(w.history()))
 	require.ErrorIs(t, chains[0].PastEnd, archive.ErrHole)
-	require.ErrorContains(t, chains[0].PastEnd, "nothing begins at "+format.After(14).String())
+	require.ErrorContains(t, chains[0].PastEnd, "nothing starts at "+format.After(14).String())
 	require.NoError(t, chains[1].PastEnd, "a chain that was begun anew is no hole")
 	require.NoError(t, chains[2].PastEnd)
 	for _, chain := range chains {

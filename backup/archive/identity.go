@@ -12,9 +12,10 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Identity is which cluster data are of, and how far they are known to have come in its store. It is a small file in the data directory,
-// which moves with the data: recovery writes it before etcd is opened, and the writer keeps it up to date. The zero value is that of data
-// that no store knows, as of a plain etcd or of etcdutl snapshot restore.
+// An Identity names the cluster and generation that etcd's data belong to, and how far they were stored. It is a file
+// in the data directory, so it moves with the data. Recovery writes it before etcd opens the data, and the backup
+// writer updates it. The zero value is that of data that belong to no store, as of a plain etcd or of etcdutl
+// snapshot restore.
 type Identity struct {
 	Cluster    string          `json:"cluster"`           // as in the store's cluster.json
 	Generation int             `json:"generation"`        //
@@ -22,16 +23,16 @@ type Identity struct {
 	Session    string          `json:"session,omitempty"` // of the last process that has written backups of these data
 }
 
-// IdentityFile is its name in the data directory. It is no name of etcd's, and etcd leaves it alone.
+// IdentityFile is its name in the data directory. etcd ignores it.
 const IdentityFile = "etcd-wrapper.json"
 
-// identityLimit is how many bytes of the file are read.
+// identityLimit is the maximum size of the file in bytes.
 const identityLimit = 4 << 10
 
-// Known tells whether a store knows the data.
+// Known reports whether the data name a cluster.
 func (i Identity) Known() bool { return i.Cluster != "" }
 
-// String names the generation for people.
+// String describes the generation.
 func (i Identity) String() string {
 	if !i.Known() {
 		return "no cluster that a store knows"
@@ -52,12 +53,12 @@ func ReadIdentity(dataDir string) (is Identity, err error) {
 		err = errors.New("it names no cluster")
 	}
 	if err != nil {
-		return Identity{}, fmt.Errorf("%s, which tells which cluster etcd's data are of, cannot be read: %w", filepath.Join(dataDir, IdentityFile), err)
+		return Identity{}, fmt.Errorf("%s, which names the cluster that etcd's data belong to, cannot be read: %w", filepath.Join(dataDir, IdentityFile), err)
 	}
 	return is, nil
 }
 
-// Write keeps it durably, and makes the data directory if there is none.
+// Write stores the identity durably, and creates the data directory if there is none.
 func (i Identity) Write(dataDir string) error {
 	content, err := json.Marshal(i)
 	if err == nil {

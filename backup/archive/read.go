@@ -15,29 +15,29 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Reading is what was read on a path.
+// A Reading is the result of reading a path.
 type Reading struct {
-	Revision  int64                   // of the last row, or the full's
-	Chain     format.Digest           // at the end of the last segment
-	Buckets   []*format.Bucket        // that changed since the full, as of the last segment that ends at or before the path's revision
-	Later     []*format.Bucket        // that had changed by the end of the segment that the path's revision lies within
-	Compacted int64                   // etcd's scheduled compaction there; the full's if there was no segment
+	Revision  int64                   // of the last row, or of the full snapshot
+	Chain     format.Digest           // digest at the end of the last segment
+	Buckets   []*format.Bucket        // that changed since the full snapshot, as of the last segment that ends at or before the path's revision
+	Later     []*format.Bucket        // that had changed by the end of the segment that contains the path's revision
+	Compacted int64                   // etcd's scheduled compaction there
 	Hashes    []format.CompactionHash // of compactions, oldest first
 	Rows      int64
 	Bytes     int64 // of the objects
 }
 
-// Read reads the rows behind a path's full, in order, up to its revision, and gives each to row, which must not keep it. It
-// checks that they are what was written, all of it, and nothing else; what was read before an error counts for nothing.
-// What is missing, damaged or not to be believed is a Fault; an error of row comes through. Memory is bounded, but for the small
-// buckets.
+// Read reads the rows after a path's full snapshot up to its revision, in order, and calls row for each, which must
+// not keep it. It verifies that they are exactly what was written; after an error nothing that was read may be used.
+// A missing object, or one that cannot be verified, is a Fault; an error of row is returned unchanged. Memory is
+// bounded, except for the small buckets.
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
-	w := &walk{
+	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
 		buckets: map[string]*format.Bucket{}, index: path.index,
 	}
 	w.reading = Reading{Revision: path.Full.Revision, Chain: path.Full.Chain, Compacted: path.Full.Compacted}
-	if err := w.all(); err != nil {
+	if err := w.run(); err != nil {
 		return Reading{}, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.buckets)) {
@@ -46,43 +46,43 @@ func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error
 	return w.reading, nil
 }
 
-// walk is a reading on its way.
-type walk struct {
+// A readingWalk is the state of Read.
+type readingWalk struct {
 	reader *Reader
 	ctx    context.Context
 	path   Path
 	row    func(format.Row) error
 
 	index    *index
-	position format.Position // what comes next
+	position format.Position // of the next segment
 	buckets  map[string]*format.Bucket
 	reading  Reading
 	done     bool
 }
 
-// all reads object after object. Which one is next is known when the one before was read: the name of a segment can be computed, so it
-// is read even where a listing lacks it.
-func (w *walk) all() error {
+// run reads object after object. The end of one gives the position, and so the name, of the next, so it is read even
+// if no listing has it.
+func (w *readingWalk) run() error {
 	for listed := false; !w.done; {
-		object, found := w.index.at(w.position)
+		object, found := w.index.find(w.position)
 		if !found {
-			if w.complete() {
+			if w.isComplete() {
 				return nil
 			}
 			object = Object{Level: Segment, Generation: w.path.Generation.Number, Start: w.position}
 		}
-		opened, err := w.open(object)
+		opened, err := w.readObject(object)
 		switch {
 		case opened && err == nil:
 			listed = false
 		case opened || !errors.Is(err, store.ErrNotFound):
-			return faulty(err, object.Name(), w.position)
+			return asFault(err, object.Name(), w.position)
 		case listed && !found:
-			return faulty(fmt.Errorf("%w: nothing in %s begins at %s", ErrHole, w.reader.store, w.position), "", w.position)
+			return asFault(fmt.Errorf("%w: nothing in %s starts at %s", ErrHole, w.reader.store, w.position), "", w.position)
 		case listed:
-			return faulty(err, object.Name(), w.position)
+			return asFault(err, object.Name(), w.position)
 		default: // it was merged since the path was found
-			if err := w.list(); err != nil {
+			if err := w.relist(); err != nil {
 				return err
 			}
 			listed = true
@@ -91,29 +91,29 @@ func (w *walk) all() error {
 	return nil
 }
 
-// complete tells whether all rows were read. Segments without rows may follow.
-func (w *walk) complete() bool { return w.position.Revision > w.path.Revision }
+// isComplete reports whether all rows were read. Segments without rows may follow.
+func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Revision }
 
-func (w *walk) list() error {
+func (w *readingWalk) relist() error {
 	x, err := w.reader.indexed(w.ctx, w.path.Generation.Number)
 	if err != nil {
 		return err
 	}
-	w.index = x.before(w.path.bound).without(func(o Object) bool { return w.path.end.IsZero() && w.path.faults.of(o.Name()) != nil })
+	w.index = x.until(w.path.bound).remove(func(o Object) bool { return w.path.end.IsZero() && w.path.faults.about(o.Name()) != nil })
 	return nil
 }
 
-// open reads an object if it is there.
-func (w *walk) open(object Object) (opened bool, err error) {
-	content, err := w.reader.fetch(w.ctx, object.Name(), 0, w.fetched)
+// readObject reads an object if it exists.
+func (w *readingWalk) readObject(object Object) (opened bool, err error) {
+	content, err := w.reader.fetch(w.ctx, object.Name(), 0, w.countBytes)
 	if err != nil {
 		return false, err
 	}
 	defer content.Close()
 	reader := format.NewSegmentReader(content, w.reader.keys)
-	for manifest, err := range w.reader.within(reader, object, w.path.Generation) {
+	for manifest, err := range w.reader.segmentsIn(reader, object, w.path.Generation) {
 		if err == nil {
-			err = w.enter(object, reader, manifest)
+			err = w.readSegment(object, reader, manifest)
 		}
 		if err != nil || w.done {
 			return true, err
@@ -122,42 +122,42 @@ func (w *walk) open(object Object) (opened bool, err error) {
 	return true, nil
 }
 
-func (w *walk) fetched(bytes int) {
+func (w *readingWalk) countBytes(bytes int) {
 	w.reading.Bytes += int64(bytes)
 	if w.path.Fetched != nil {
 		w.path.Fetched(bytes)
 	}
 }
 
-// enter reads a segment, unless it lies before the position or behind the end.
-func (w *walk) enter(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
+// readSegment reads a segment, unless it lies before the position or after the end.
+func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, manifest format.Manifest) error {
 	if manifest.Next().Compare(w.position) <= 0 {
-		return nil // of a merged object that begins before the full
+		return nil // in a merged object that starts before the full snapshot
 	}
 	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time) // a bucket may have changed since
-	if w.complete() && (manifest.Rows > 0 || later) {
+	if w.isComplete() && (manifest.Rows > 0 || later) {
 		w.done = true
 		return nil
 	}
 	if manifest.Position != w.position || manifest.Before != w.reading.Chain {
-		return w.reader.apart(object, manifest)
+		return w.reader.holeError(object, manifest)
 	}
 	for {
 		record, err := reader.Record()
 		if format.Ended(err) {
-			w.leave(manifest)
+			w.endSegment(manifest)
 			return nil
 		}
 		if err != nil {
-			return w.reader.named(object.Name(), err)
+			return w.reader.wrapName(object.Name(), err)
 		}
-		if err := w.take(record, manifest); err != nil {
+		if err := w.addRecord(record, manifest); err != nil {
 			return err
 		}
 	}
 }
 
-func (w *walk) take(record format.Record, manifest format.Manifest) error {
+func (w *readingWalk) addRecord(record format.Record, manifest format.Manifest) error {
 	switch record := record.(type) {
 	case *format.Row:
 		revision, err := record.Revision()
@@ -181,8 +181,8 @@ func (w *walk) take(record format.Record, manifest format.Manifest) error {
 	return nil
 }
 
-// leave ends a segment that was as its manifest says.
-func (w *walk) leave(manifest format.Manifest) {
+// endSegment moves to the end of a segment that matched its manifest.
+func (w *readingWalk) endSegment(manifest format.Manifest) {
 	w.position, w.reading.Chain = manifest.Next(), manifest.After
 	if manifest.End <= w.path.Revision {
 		w.reading.Compacted = manifest.Compacted
@@ -190,21 +190,22 @@ func (w *walk) leave(manifest format.Manifest) {
 	w.done = manifest.End > w.path.Revision || w.position == w.path.end
 }
 
-// ahead is how many segments are looked at for the next statement of a bucket. Buckets are looked at every few seconds at the least.
-const ahead = 600
+// maxLookahead limits the segments that are searched for the next version of a bucket. Buckets are captured every few
+// seconds.
+const maxLookahead = 600
 
-// Recorded is a small bucket as it was some time behind a path's revision: as the next segment has it that states it. It is nil if
-// there is none among the next ones, or they cannot be read.
+// Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that has it. It
+// returns nil if the next segments have none or cannot be read.
 func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*format.Bucket, error) {
-	x, err := r.indexed(ctx, path.Generation.Number) // what the path lists may be merged by now
+	x, err := r.indexed(ctx, path.Generation.Number) // the path's objects may be merged by now
 	if err != nil {
 		return nil, err
 	}
-	left := ahead
-	objects := x.before(path.bound).follow(path.Full.Next)
+	left := maxLookahead
+	objects := x.until(path.bound).sequence(path.Full.Next)
 	for i, object := range objects {
 		if i+1 < len(objects) && objects[i+1].Start.Revision <= path.Revision {
-			continue // it ends before
+			continue // it ends before the revision
 		}
 		for found, err := range r.manifests(ctx, object) {
 			if left--; left < 0 || Unusable(err) {
@@ -221,8 +222,8 @@ func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*forma
 	return nil, nil
 }
 
-// bucketIn reads a bucket that a segment has; nil if that is damaged.
-func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name string) (found *format.Bucket, err error) {
+// bucketIn reads a bucket from a segment; nil if that is damaged.
+func (r *Reader) bucketIn(ctx context.Context, object Object, in manifestAt, name string) (found *format.Bucket, err error) {
 	for record, err := range r.records(ctx, object, in) {
 		if Unusable(err) {
 			return nil, nil
@@ -237,8 +238,9 @@ func (r *Reader) bucketIn(ctx context.Context, object Object, in located, name s
 	return found, nil
 }
 
-// records yields those of a segment in an object, each valid until the next one. What was read before an error counts for nothing.
-func (r *Reader) records(ctx context.Context, object Object, in located) iter.Seq2[format.Record, error] {
+// records yields the records of a segment in an object, each valid until the next one. After an error nothing that
+// was yielded may be used.
+func (r *Reader) records(ctx context.Context, object Object, in manifestAt) iter.Seq2[format.Record, error] {
 	return func(yield func(format.Record, error) bool) {
 		content, err := r.fetch(ctx, object.Name(), in.offset, nil)
 		if err != nil {
@@ -255,41 +257,41 @@ func (r *Reader) records(ctx context.Context, object Object, in located) iter.Se
 			}
 		}
 		if !format.Ended(err) {
-			yield(nil, r.named(object.Name(), err))
+			yield(nil, r.wrapName(object.Name(), err))
 		}
 	}
 }
 
-// How much is read at once to find manifests, in bytes. One has about a thousand.
+// Bytes of one read when looking for manifests, which have about 1,000.
 const (
 	firstPart = 16 << 10
 	nextPart  = 256 << 10
 )
 
-// located is a segment's manifest, and where it begins in its object, in bytes.
-type located struct {
+// A manifestAt is a segment's manifest and its offset in the object, in bytes.
+type manifestAt struct {
 	format.Manifest
 	offset int64
 }
 
-// manifests yields those in an object, and skips what lies between. It ends with an error if they are not what the object's
-// name says.
-func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[located, error] {
-	return func(yield func(located, error) bool) {
-		lines := &lines{reader: r, ctx: ctx, name: object.Name()}
+// manifests yields the manifests in an object and skips the bodies. It ends with an error if they do not match the
+// object's name.
+func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[manifestAt, error] {
+	return func(yield func(manifestAt, error) bool) {
+		lines := &lineReader{reader: r, ctx: ctx, name: object.Name()}
 		next := object.Start
 		for offset := int64(0); offset == 0 || offset < object.Size; {
 			manifest, length, err := lines.manifest(offset)
 			if err == nil && (manifest.Generation != object.Generation || manifest.Position != next) {
-				err = r.damaged(lines.name)
+				err = r.damagedError(lines.name)
 			}
-			if !yield(located{manifest, offset}, err) || err != nil {
+			if !yield(manifestAt{manifest, offset}, err) || err != nil {
 				return
 			}
 			next, offset = manifest.Next(), offset+length+manifest.Body.Bytes
 		}
 		if object.Level != Segment && next != object.Next {
-			yield(located{}, r.damaged(lines.name))
+			yield(manifestAt{}, r.damagedError(lines.name))
 		}
 	}
 }
@@ -298,7 +300,7 @@ func (r *Reader) firstManifest(ctx context.Context, object Object) (format.Manif
 	for found, err := range r.manifests(ctx, object) {
 		return found.Manifest, err
 	}
-	return format.Manifest{}, r.damaged(object.Name())
+	return format.Manifest{}, r.damagedError(object.Name())
 }
 
 func (r *Reader) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
@@ -311,28 +313,28 @@ func (r *Reader) lastManifest(ctx context.Context, object Object) (last format.M
 	return last, nil
 }
 
-// lines reads lines of an object here and there.
-type lines struct {
+// A lineReader reads single lines of an object.
+type lineReader struct {
 	reader *Reader
 	ctx    context.Context
 	name   string
 
 	begin int64
-	part  []byte // of the object, from begin on
+	part  []byte // bytes of the object from begin on
 }
 
-// manifest reads the one at an offset, and says how long its line is.
-func (l *lines) manifest(offset int64) (format.Manifest, int64, error) {
+// manifest reads the manifest at an offset and returns the length of its line.
+func (l *lineReader) manifest(offset int64) (format.Manifest, int64, error) {
 	line, err := l.line(offset)
 	if err != nil {
 		return format.Manifest{}, 0, err
 	}
 	manifest, err := format.ReadManifest(line, l.reader.keys)
-	return manifest, int64(len(line)), l.reader.named(l.name, err)
+	return manifest, int64(len(line)), l.reader.wrapName(l.name, err)
 }
 
-// line is the one at an offset, which may have been read with the one before.
-func (l *lines) line(offset int64) ([]byte, error) {
+// line returns the line at an offset, from the buffer if possible.
+func (l *lineReader) line(offset int64) ([]byte, error) {
 	part := int64(firstPart)
 	if offset > 0 {
 		part = nextPart
@@ -355,46 +357,46 @@ func (l *lines) line(offset int64) ([]byte, error) {
 			return rest[:end+1], nil
 		}
 	}
-	return nil, l.reader.named(l.name, fmt.Errorf("%w: no line begins at byte %d", format.ErrDamaged, offset))
+	return nil, l.reader.wrapName(l.name, fmt.Errorf("%w: no line begins at byte %d", format.ErrDamaged, offset))
 }
 
 const (
-	tries      = 6                      // as long as nothing has come
-	triesOn    = 12                     // behind what has come, two minutes or so: all of it would have to be fetched again
-	firstTry   = 100 * time.Millisecond // then twice as long each time
-	longestTry = 30 * time.Second
+	maxFirstTries = 6                      // before the first byte
+	maxTries      = 12                     // after the first byte, about two minutes: otherwise all of it would have to be fetched again
+	firstPause    = 100 * time.Millisecond // doubles each time
+	maxPause      = 30 * time.Second
 )
 
-// fetch reads an object from a byte on, to its end, and goes on where it was cut off when the store was unavailable: objects
-// don't change, and what takes an hour to read should not be read again because of one connection.
+// fetch reads an object from an offset to its end, and resumes when the store was unavailable: objects do not change,
+// and one lost connection should not cost an hour of reading.
 func (r *Reader) fetch(ctx context.Context, name string, offset int64, read func(bytes int)) (io.ReadCloser, error) {
-	f := &fetching{ctx: ctx, store: r.store, name: name, offset: offset, read: read}
+	f := &objectReader{ctx: ctx, store: r.store, name: name, offset: offset, read: read}
 	return f, f.open()
 }
 
-type fetching struct {
-	ctx    context.Context
-	store  store.Store
-	name   string
-	offset int64
-	read   func(bytes int) // may be nil
-	failed int             // how often in a row
-	came   bool            // something has
+type objectReader struct {
+	ctx      context.Context
+	store    store.Store
+	name     string
+	offset   int64
+	read     func(bytes int) // may be nil
+	failures int             // in a row
+	received bool            // at least one byte
 
-	content io.ReadCloser // nil when it was cut off
+	content io.ReadCloser // nil while disconnected
 }
 
-// open asks until there is an answer that another try would not better.
-func (f *fetching) open() (err error) {
+// open asks until the answer is final.
+func (f *objectReader) open() (err error) {
 	for {
 		f.content, err = f.store.Get(f.ctx, f.name, f.offset, -1)
-		if err == nil || !f.again(err) {
+		if err == nil || !f.retry(err) {
 			return err
 		}
 	}
 }
 
-func (f *fetching) Read(p []byte) (int, error) {
+func (f *objectReader) Read(p []byte) (int, error) {
 	for {
 		if f.content == nil {
 			if err := f.open(); err != nil {
@@ -404,7 +406,7 @@ func (f *fetching) Read(p []byte) (int, error) {
 		n, err := f.content.Read(p)
 		f.offset += int64(n)
 		if n > 0 {
-			f.failed, f.came = 0, true
+			f.failures, f.received = 0, true
 			if f.read != nil {
 				f.read(n)
 			}
@@ -416,20 +418,20 @@ func (f *fetching) Read(p []byte) (int, error) {
 		if n > 0 {
 			return n, nil
 		}
-		if !f.again(err) {
+		if !f.retry(err) {
 			return 0, err
 		}
 	}
 }
 
-// again waits before another try, and tells whether it makes sense.
-func (f *fetching) again(err error) bool {
-	if !errors.Is(err, store.ErrUnavailable) || f.failed >= tries && !f.came || f.failed >= triesOn {
+// retry waits before another attempt, and reports whether one makes sense.
+func (f *objectReader) retry(err error) bool {
+	if !errors.Is(err, store.ErrUnavailable) || f.failures >= maxFirstTries && !f.received || f.failures >= maxTries {
 		return false
 	}
-	timer := time.NewTimer(max(min(firstTry<<f.failed, longestTry), store.RetryAfter(err)))
+	timer := time.NewTimer(max(min(firstPause<<f.failures, maxPause), store.RetryAfter(err)))
 	defer timer.Stop()
-	f.failed++
+	f.failures++
 	select {
 	case <-f.ctx.Done():
 		return false
@@ -438,7 +440,7 @@ func (f *fetching) again(err error) bool {
 	}
 }
 
-func (f *fetching) Close() error {
+func (f *objectReader) Close() error {
 	if f.content == nil {
 		return nil
 	}

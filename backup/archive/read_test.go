@@ -92,7 +92,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, err := w.follow(path)
 	assert.ErrorIs(t, err, archive.ErrHole)
-	assert.ErrorContains(t, err, "nothing in memory://test/ begins at 0000000000000000013.000000")
+	assert.ErrorContains(t, err, "nothing in memory://test/ starts at 0000000000000000013.000000")
 }
 
 func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {

@@ -14,48 +14,48 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Grace is how long a merged object must have been there before what it was made of is deleted, and how old what a writer knows
-// of the head may be when it writes: after a longer pause it asks for Head first, since its next position may be merged.
+// Grace is how long a merged object must exist before its sources are deleted, and how old a writer's knowledge of
+// the head may be when it writes: after a longer pause it calls Head first, as its next position may be merged.
 const Grace = 5 * time.Minute
 
-// PutStored stores a segment under the name of its position: everything that its object holds.
+// PutStored stores the content of a segment object under the name of its position.
 func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	begin, err := io.ReadAll(io.LimitReader(object, mostOfOne+1))
+	begin, err := io.ReadAll(io.LimitReader(object, maxRecentObject+1))
 	if err != nil {
 		return fmt.Errorf("cannot read what to store as %s: %w", name, err)
 	}
 	if _, err := store.PutOnce(ctx, w.reader.store, name, io.MultiReader(bytes.NewReader(begin), object)); err != nil {
 		return err
 	}
-	if len(begin) <= mostOfOne {
-		w.written.keep(name, begin)
+	if len(begin) <= maxRecentObject {
+		w.recent.add(name, begin)
 	}
 	if time.Since(begun) < Grace/2 {
 		return nil
 	}
-	return w.late(ctx, generation, position, name)
+	return w.checkLate(ctx, generation, position, name)
 }
 
-// late looks at a segment whose writer was stopped while it put it: another one may have been there in its place, and be merged and
-// deleted by now. Then this one goes again.
-func (w *Writer) late(ctx context.Context, generation int, position format.Position, name string) error {
-	held, err := w.reader.held(ctx, generation, position)
+// checkLate checks a segment whose writer was suspended while it stored it: another segment may have had the
+// position, and be merged and deleted by now. Then this one is deleted again.
+func (w *Writer) checkLate(ctx context.Context, generation int, position format.Position, name string) error {
+	held, err := w.reader.isMerged(ctx, generation, position)
 	if err == nil && held {
-		_ = w.reader.store.Delete(ctx, name) // readers overlook it, too
-		err = w.reader.named(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
+		_ = w.reader.store.Delete(ctx, name) // readers skip it in any case
+		err = w.reader.wrapName(name, fmt.Errorf("another was there and is merged: %w", store.ErrExists))
 	}
 	return err
 }
 
-// held tells whether a merged object that can be believed holds what begins at a position.
-func (r *Reader) held(ctx context.Context, generation int, position format.Position) (bool, error) {
+// isMerged reports whether a merged object that can be verified covers a position.
+func (r *Reader) isMerged(ctx context.Context, generation int, position format.Position) (bool, error) {
 	x, err := r.list(ctx, generation, position, format.Position{})
 	if err != nil {
 		return false, err
 	}
 	for _, object := range x.merged {
-		if !object.covers(position) {
+		if !object.contains(position) {
 			continue
 		}
 		if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
@@ -65,24 +65,24 @@ func (r *Reader) held(ctx context.Context, generation int, position format.Posit
 	return false, nil
 }
 
-// Manifest returns that of the segment at a position. store.ErrNotFound says that there is none, or that it was merged.
+// Manifest returns the manifest of the segment at a position. store.ErrNotFound reports that there is none, or that
+// it was merged.
 func (r *Reader) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// Merged is an object that holds the segments of others, and what these segments are.
+// A Merged is an object that holds the segments of others, with their manifests.
 type Merged struct {
 	Object
 	Segments []format.Manifest
 }
 
-// Merge writes the segments of sources, one after the other, into one object of a level. The sources must follow one another,
-// and span an hour at most. Each is read to its end and checked on the way as far as that needs no identity. It may be repeated. The
-// sources stay until somebody deletes them, who must have seen that the merged object holds them: Merge's caller has, and whoever
-// compares what Examine returns of both.
+// Merge writes the segments of sources into one object of a level. The sources must follow one another and span an
+// hour at most. Each is read to its end and verified as far as that needs no decryption key. It may be repeated. The
+// sources stay until someone deletes them who has compared both with Examine.
 //
-// ErrHole says that the sources don't follow one another, that one of them cannot be believed, or that another segment begins within
-// them: they stay as they are.
+// ErrHole reports that the sources do not follow one another, that one of them cannot be verified, or that another
+// segment starts within them. They stay as they are.
 func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
 		return Merged{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
@@ -92,56 +92,56 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 	if last.Level == Segment {
 		manifest, err := w.manifest(ctx, last)
 		if err != nil {
-			return Merged{}, unmergeable(err)
+			return Merged{}, asHole(err)
 		}
 		merged.Next = manifest.Next()
 	}
-	if err := w.oneChain(ctx, merged.Object, sources); err != nil {
+	if err := w.checkOneChain(ctx, merged.Object, sources); err != nil {
 		return Merged{}, err
 	}
-	body, err := w.putFilled(ctx, merged.Name(), func(into io.Writer) (err error) {
-		merged.Segments, err = w.concatenate(ctx, into, merged.Object, sources)
+	body, err := w.putStream(ctx, merged.Name(), func(into io.Writer) (err error) {
+		merged.Segments, err = w.copySegments(ctx, into, merged.Object, sources)
 		return err
 	})
 	merged.Size = body.Bytes
 	return merged, err
 }
 
-// manifest is that of a segment that is to be merged.
+// manifest returns the manifest of a segment that is to be merged.
 func (w *Writer) manifest(ctx context.Context, object Object) (format.Manifest, error) {
-	if content := w.written.get(object); content != nil {
+	if content := w.recent.get(object); content != nil {
 		return format.NewSegmentReader(bytes.NewReader(content), w.reader.keys).Next()
 	}
 	return w.reader.firstManifest(ctx, object)
 }
 
-// source is what is in an object that is to be merged: this process's own need not be fetched.
+// source opens an object that is to be merged. Recent ones of this process need no request.
 func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, error) {
-	if content := w.written.get(object); content != nil {
+	if content := w.recent.get(object); content != nil {
 		return io.NopCloser(bytes.NewReader(content)), nil
 	}
 	return w.reader.fetch(ctx, object.Name(), 0, nil)
 }
 
-// oneChain is an ErrHole if another segment begins within one that is to be made of segments: it would count as held, and may be of
-// another chain.
-func (w *Writer) oneChain(ctx context.Context, merged Object, sources []Object) error {
+// checkOneChain returns an ErrHole if another segment starts within the ones to be merged: it would count as merged,
+// and may belong to another chain.
+func (w *Writer) checkOneChain(ctx context.Context, merged Object, sources []Object) error {
 	if merged.Level != Minute {
-		return nil // of what was merged before
+		return nil // checked when the sources were merged
 	}
 	segments, err := w.reader.Objects(ctx, merged.Generation, Segment, merged.Start)
 	for _, other := range segments {
 		of := func(source Object) bool { return source.Start == other.Start }
-		if merged.covers(other.Start) && !slices.ContainsFunc(sources, of) {
+		if merged.contains(other.Start) && !slices.ContainsFunc(sources, of) {
 			return fmt.Errorf("%w: %s begins within %s", ErrHole, other.Name(), merged.Name())
 		}
 	}
 	return err
 }
 
-// concatenate writes the segments of sources, which must be those of merged, and of the generation's cluster: what another one has left
-// there would seem to hold what comes in its place later.
-func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
+// copySegments writes the segments of sources. They must cover merged exactly and belong to the generation's cluster:
+// another one would seem to cover what is stored there later.
+func (w *Writer) copySegments(ctx context.Context, into io.Writer, merged Object, sources []Object) (all []format.Manifest, err error) {
 	generation, err := w.reader.Generation(ctx, merged.Generation)
 	if err != nil {
 		return nil, err
@@ -153,11 +153,11 @@ func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object,
 		}
 		content, err := w.source(ctx, source)
 		if err == nil {
-			all, err = w.reader.append(all, io.TeeReader(content, into), source, generation)
+			all, err = w.reader.appendManifests(all, io.TeeReader(content, into), source, generation)
 			_ = content.Close() // it was only read
 		}
 		if err != nil {
-			return nil, unmergeable(err)
+			return nil, asHole(err)
 		}
 		next = all[len(all)-1].Next()
 	}
@@ -167,17 +167,17 @@ func (w *Writer) concatenate(ctx context.Context, into io.Writer, merged Object,
 	return all, nil
 }
 
-// unmergeable makes a hole of what cannot be believed: it stays as it is, and keeps nothing else from being merged.
-func unmergeable(err error) error {
+// asHole turns an error about an object that cannot be verified into an ErrHole: it stays as it is, and does not stop
+// other merges.
+func asHole(err error) error {
 	if NotVerified(err) {
 		return fmt.Errorf("%w: %w", ErrHole, err)
 	}
 	return err
 }
 
-// Examine reads an object to its end and returns the manifests of the segments that it holds: they follow one another from where
-// its name says that it begins to where it says that it ends, and their bodies are what they state. What is not so is an error for
-// which NotVerified holds, or ErrHole.
+// Examine reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
+// name says, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
 func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
@@ -188,14 +188,14 @@ func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest,
 		return nil, err
 	}
 	defer content.Close()
-	return r.append(nil, content, object, generation)
+	return r.appendManifests(nil, content, object, generation)
 }
 
-// append adds the manifests of an object's segments, which is read to its end, to those before it.
-func (r *Reader) append(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
-	for manifest, err := range r.within(format.NewSegmentReader(content, r.keys), object, of) {
+// appendManifests reads an object to its end and appends the manifests of its segments.
+func (r *Reader) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
+	for manifest, err := range r.segmentsIn(format.NewSegmentReader(content, r.keys), object, of) {
 		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
-			err = r.apart(object, manifest)
+			err = r.holeError(object, manifest)
 		}
 		if err != nil {
 			return nil, err
@@ -205,9 +205,9 @@ func (r *Reader) append(all []format.Manifest, content io.Reader, object Object,
 	return all, nil
 }
 
-// within yields the manifests of the segments that a reader has of an object: they are of the generation, and follow one another by their
-// positions from where the object's name says that it begins to where it says that it ends. After each of them its records may be read.
-func (r *Reader) within(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
+// segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly what the
+// object's name says. After each one its records may be read.
+func (r *Reader) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start
 		for {
@@ -215,7 +215,7 @@ func (r *Reader) within(reader *format.SegmentReader, object Object, of Generati
 			switch {
 			case format.Ended(err):
 				if object.Level == Segment && next == object.Start || object.Level != Segment && next != object.Next {
-					yield(manifest, r.damaged(object.Name()))
+					yield(manifest, r.damagedError(object.Name()))
 				}
 				return
 			case err != nil:
@@ -225,7 +225,7 @@ func (r *Reader) within(reader *format.SegmentReader, object Object, of Generati
 				err = fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
 					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
 			}
-			if !yield(manifest, r.named(object.Name(), err)) || err != nil {
+			if !yield(manifest, r.wrapName(object.Name(), err)) || err != nil {
 				return
 			}
 			next = manifest.Next()
@@ -233,46 +233,46 @@ func (r *Reader) within(reader *format.SegmentReader, object Object, of Generati
 	}
 }
 
-// apart says that a segment in an object does not go on from what is before it.
-func (r *Reader) apart(object Object, manifest format.Manifest) error {
-	return r.named(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
+// holeError reports that a segment in an object does not continue the one before.
+func (r *Reader) holeError(object Object, manifest format.Manifest) error {
+	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
 }
 
-// written is what this process has put lately. Requests are what merging costs: a cluster that is written to all the time has a segment a
-// second.
-type written struct {
+// recentObjects caches what this process has stored. Requests are what merging costs: a cluster with constant writes
+// stores a segment a second.
+type recentObjects struct {
 	mu      sync.Mutex
-	objects []content // oldest first; one that was put again is there again
-	size    int       // of all of them
+	objects []recentObject // oldest first; one that was stored again is there twice
+	size    int            // total bytes
 }
 
-type content struct {
+type recentObject struct {
 	name  string
 	bytes []byte
 }
 
-// mostWritten bounds the bytes that are kept, and mostOfOne those of an object. What is beyond is fetched, fewer requests for more bytes.
+// Limits in bytes for all objects and for one. Other objects are fetched.
 const (
-	mostWritten = 8 << 20
-	mostOfOne   = mostWritten / 16
+	maxRecentBytes  = 8 << 20
+	maxRecentObject = maxRecentBytes / 16
 )
 
-func (k *written) keep(name string, bytes []byte) {
+func (k *recentObjects) add(name string, bytes []byte) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.objects, k.size = append(k.objects, content{name, bytes}), k.size+len(bytes)
-	for k.size > mostWritten {
+	k.objects, k.size = append(k.objects, recentObject{name, bytes}), k.size+len(bytes)
+	for k.size > maxRecentBytes {
 		k.size -= len(k.objects[0].bytes)
 		k.objects = slices.Delete(k.objects, 0, 1)
 	}
 }
 
-// get returns nil if an object is not kept, or if the store has one of another size under its name.
-func (k *written) get(object Object) []byte {
+// get returns nil if an object is not cached, or if the store has one of another size.
+func (k *recentObjects) get(object Object) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	name := object.Name()
-	for _, c := range slices.Backward(k.objects) { // what was put again counts
+	for _, c := range slices.Backward(k.objects) { // the last one counts
 		if c.name == name && int64(len(c.bytes)) == object.Size {
 			return c.bytes
 		}

@@ -69,7 +69,7 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 	for _, choice := range []Choice{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
 		require.ErrorIs(t, err, ErrIncomplete)
-		require.ErrorContains(t, err, "nothing begins at "+format.After(l.revision).String())
+		require.ErrorContains(t, err, "nothing starts at "+format.After(l.revision).String())
 		assert.Equal(t, l.revision, verified.Revision)
 	}
 }

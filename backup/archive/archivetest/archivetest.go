@@ -1,4 +1,4 @@
-// Package archivetest puts into an archive what tests begin with.
+// Package archivetest fills archives for tests.
 package archivetest
 
 import (

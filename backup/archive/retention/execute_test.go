@@ -216,7 +216,7 @@ func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
 	plan := w.lookAny(hour)
 	require.Len(t, plan.Unsafe, 1)
-	assert.Contains(t, plan.Unsafe[0], "nothing in memory://test/ begins at "+lost.Start.String())
+	assert.Contains(t, plan.Unsafe[0], "nothing in memory://test/ starts at "+lost.Start.String())
 	assert.Empty(t, plan.Goes())
 
 	w.pass(time.Second)
