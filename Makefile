@@ -139,8 +139,8 @@ test-recovery: ## Have ROUNDS (10) disasters happen to members that are written 
 lint: $(GOLANGCI_LINT) ## Check formatting, style and the direction of imports; the first time builds the linter, in a minute or two
 	$(GOLANGCI_LINT) run --allow-serial-runners
 
-dot: ## Write again what is generated from transition tables and imports: diagrams, matrix, README; needs Graphviz
-	$(GO) test ./lifecycle ./recovery ./backup/writer ./cmd/docs -run 'Committed|Readme' -update
+dot: ## Write again what is generated from transition tables and imports: diagrams and matrix, in docs too; needs Graphviz
+	$(GO) test ./lifecycle ./recovery ./backup/writer ./cmd/docs -run 'Committed' -update
 
 pictures: ## Draw the pictures of the documentation again: diagrams from docs/pictures/*.d2, charts from the rows of benchmarks, the recording from a run
 	$(GO) test ./cmd/suites/endtoend -count=1 -run TheReadmeIsFollowed -update

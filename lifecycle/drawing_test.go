@@ -21,12 +21,13 @@ func TestTheCommittedFilesAreTheTables(t *testing.T) {
 	tested.AssertCommitted(t, Drawing, NewRules(Table, Elsewhere).Matrix(States), "../statemachine.dot", "../testdata/matrix.golden", "statemachine.svg")
 }
 
-func TestTheReadmesDiagramIsTheTables(t *testing.T) {
-	before, rest, found := strings.Cut(readme(t), "```mermaid\n")
-	require.True(t, found, "the README has a Mermaid diagram")
+func TestTheCommittedDiagramOfThePageIsTheTables(t *testing.T) {
+	const path = "../docs/lifecycle.md"
+	before, rest, found := strings.Cut(readPage(t, path), "```mermaid\n")
+	require.True(t, found, "%s has a Mermaid diagram", path)
 	_, after, found := strings.Cut(rest, "```\n")
-	require.True(t, found, "the README's Mermaid diagram ends")
-	statemachinetest.AssertGenerated(t, "../README.md", before+"```mermaid\n"+Drawing.Mermaid()+"```\n"+after)
+	require.True(t, found, "the Mermaid diagram of %s ends", path)
+	statemachinetest.AssertGenerated(t, path, before+"```mermaid\n"+Drawing.Mermaid()+"```\n"+after)
 }
 
 func TestTheDiagramIsTheSameEveryTime(t *testing.T) {
@@ -49,9 +50,9 @@ func TestTheJSONHasTheStatesAndTheAnswersElsewhere(t *testing.T) {
 	assert.Equal(t, Elsewhere, document.Elsewhere)
 }
 
-func readme(t *testing.T) string {
+func readPage(t *testing.T, path string) string {
 	t.Helper()
-	content, err := os.ReadFile("../README.md")
+	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	return string(content)
 }
@@ -66,7 +67,7 @@ func TestTheDocumentedStatesAreTheTables(t *testing.T) {
 		assert.Equal(t, state.Deadline, rows[i][2], "what bounds %s, in the table of states of docs/*.md", state.Name)
 	}
 	promise := fmt.Sprintf("A stop ends within %g s before etcd was started and within %g s afterwards", AbortBudget.Seconds(), StopBudget.Seconds())
-	assert.Contains(t, readme(t), promise, "what README.md promises of a stop")
+	assert.Contains(t, readPage(t, "../README.md"), promise, "what README.md promises of a stop")
 }
 
 // overviewDOT returns the graph that Graphviz lays out for the overview. Its labels leave room for counts.

@@ -16,11 +16,11 @@ import (
 var (
 	// others are the tools of other people that the pages have their readers call, and what a shell has itself.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
-		"podman rm sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill")
+		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
 	// key begins a line of YAML, or of what is written into a file of it.
 	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
-	// notShell are the languages of fences that nobody types into a shell.
-	notShell = []string{"mermaid", "yaml"}
+	// notShell are the languages of fences that nobody types into a shell; text is what a command prints.
+	notShell = []string{"mermaid", "yaml", "text"}
 	variable = regexp.MustCompile(`\b([A-Z_]{3,})=`)
 	topics   = regexp.MustCompile(`-only=([a-z,]+)`)
 	tested   = regexp.MustCompile(`^go test (\./\S+) (?:.*-run (\w+))?`)

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +13,7 @@ import (
 func longest(page string) int {
 	switch page {
 	case "README.md":
-		return 1200
+		return 1100
 	case "docs/backup-format.md":
 		return 3600
 	default:
@@ -20,9 +21,12 @@ func longest(page string) int {
 	}
 }
 
+// generated is a diagram, which grows with its table: a new state makes no page too long.
+var generated = regexp.MustCompile("(?s)```mermaid\n.*?```\n")
+
 func TestNoPageIsTooLongToBeRead(t *testing.T) {
 	for name, page := range pages(t) {
-		assert.LessOrEqual(t, len(strings.Fields(page)), longest(name), "%s has too many words: say it in fewer, or make two pages", name)
+		assert.LessOrEqual(t, len(strings.Fields(generated.ReplaceAllString(page, ""))), longest(name), "%s has too many words: say it in fewer, or make two pages", name)
 	}
 }
 
@@ -37,7 +41,7 @@ func TestTheReadmeLeadsToEveryQuestion(t *testing.T) {
 		"docs/moving.md#from-plain-etcd-or-kubeadm", "docs/moving.md#from-etcd-druid", "docs/moving.md#from-another-chart",
 		"docs/moving.md#another-bucket-or-another-cloud", "docs/moving.md#as-the-etcd-of-a-kubernetes-api-server",
 		"docs/planning.md#sizing", "docs/planning.md#what-it-costs", "docs/planning.md#rpo-and-rto", "docs/planning.md#rehearsing-a-restore",
-		"docs/glossary.md", "docs/upgrade.md#supported-versions", "docs/troubleshooting.md", "docs/runbook.md",
+		"docs/tasks.md", "docs/standalone.md", "docs/glossary.md", "docs/upgrade.md#supported-versions", "docs/troubleshooting.md", "docs/runbook.md",
 	} {
 		assert.True(t, slices.Contains(links, question), "README.md has no link to %s", question)
 	}

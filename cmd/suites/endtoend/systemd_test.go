@@ -4,12 +4,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -87,4 +89,34 @@ func TestAMissingServiceManagerDelaysNothing(t *testing.T) {
 	run := p.StartReady()
 	run.AwaitLine(harness.Line{"message": "notifying systemd failed", "state": "READY=1"})
 	run.StopCleanly()
+}
+
+// The commands of the unit and of the Compose file start a member with backups, from the configuration beside them.
+func TestTheCommandsForHostsStartAMember(t *testing.T) {
+	t.Parallel()
+	unit, err := os.ReadFile("../../../deploy/systemd/etcd-wrapper.service")
+	require.NoError(t, err)
+	_, command, _ := strings.Cut(string(unit), "\nExecStart=")
+	command, _, _ = strings.Cut(command, "\n")
+	composed, err := os.ReadFile("../../../deploy/compose/compose.yaml")
+	require.NoError(t, err)
+	var file struct {
+		Services map[string]struct{ Command []string }
+	}
+	require.NoError(t, yaml.Unmarshal(composed, &file))
+	for folder, command := range map[string]string{
+		"systemd": command + " --backup-store=file:///srv/etcd-backups",
+		"compose": "etcd-wrapper " + strings.Join(file.Services["etcd"].Command, " "),
+	} {
+		t.Run(folder, func(t *testing.T) {
+			t.Parallel()
+			config, err := filepath.Abs("../../../deploy/" + folder)
+			require.NoError(t, err)
+			here := strings.NewReplacer("/usr/local/bin/", "", "/etc/etcd", config, "/var/lib/etcd", "$PWD/volume", "/var/etcd/data", "$PWD/volume",
+				"/srv/etcd-backups", "$PWD/backups")
+			printed, _ := follow(t, "mkdir volume backups\n"+inAnother(here.Replace(command))+
+				"etcd-wrapper etcdctl put greeting hello\nstored 2\netcd-wrapper backup verify\nstopped\n")
+			assertSaid(t, printed, "OK\n", "the result is in the store")
+		})
+	}
 }
