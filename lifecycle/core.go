@@ -10,38 +10,37 @@ import (
 )
 
 type (
-	// State is a documented phase of the lifecycle.
+	// State names a phase of the lifecycle.
 	State = statemachine.State
-	// Event is something that happened outside the machine and that it must answer.
+	// Event names something that happened outside the machine.
 	Event = statemachine.Event
-	// Guard is the name of a condition over the Facts.
+	// Guard names a condition over the Facts.
 	Guard = statemachine.Guard
-	// Action is the name of something that the driver does.
+	// Action names something that the driver does.
 	Action = statemachine.Action
-	// Answer is what the machine does with an event.
+	// Answer classifies the response to an event.
 	Answer = statemachine.Answer
 	// Row is one transition.
 	Row = statemachine.Row
-	// Default is the answer to an event in every state that has no row for it.
+	// Default answers an event in every state that has no row for it.
 	Default = statemachine.Default
-	// Source is where a row of the table may start: a State, or a Group of them.
+	// Source is the origin of a row: a State or a Group.
 	Source = statemachine.Source
-	// Group is states for which the same row is right.
+	// Group is a set of states with the same row.
 	Group = statemachine.Group
-	// StateInfo describes a state to people.
+	// StateInfo describes a state to users.
 	StateInfo = statemachine.StateInfo
-	// Bound is what ends a visit to a state.
+	// Bound classifies what limits a visit to a state.
 	Bound = statemachine.Bound
 	// Decision is the answer to one event.
 	Decision = statemachine.Decision
-	// Core is the pure machine between two events: a state and the facts known in it.
+	// Core is the machine between two events: a state and facts.
 	Core = statemachine.Core[Facts]
-	// Rules are the table made ready for look-ups. They never change and may be shared.
+	// Rules are the table indexed for look-ups.
 	Rules = statemachine.Rules[Facts, Payload]
 )
 
-// Words of every machine that the lifecycle's table needs: the guard of the last row for a state and an event, the answers,
-// and what bounds a visit to a state.
+// Constants that all machines share.
 const (
 	Always = statemachine.Always
 
@@ -56,44 +55,43 @@ const (
 	AtEnd   = statemachine.AtEnd
 )
 
-// NewCore returns the machine as a process starts it.
+// NewCore returns the machine in its initial state.
 func NewCore() Core { return Core{State: Query} }
 
-// NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
+// NewRules indexes a table. The program uses Table and Elsewhere, tests mutated copies.
 func NewRules(table []Row, elsewhere []Default) *Rules {
 	return statemachine.NewRules[Facts](table, elsewhere, Terminated)
 }
 
-// Payload is what comes with an event. The zero value is nothing.
+// Payload carries the details of an event.
 type Payload struct {
-	Word          bootstrap.InitializationStatus // with Replied: what the sidecar said
-	Early         EarlyConfig                    // with Replied and ConfigPrefetched: the newest early configuration
+	Word          bootstrap.InitializationStatus // with Replied: the sidecar's status
+	Early         EarlyConfig                    // with Replied and ConfigPrefetched: the configuration fetched in advance
 	Config        []byte                         // with ConfigPrefetched and ConfigFetched: the configuration
-	Asked         time.Time                      // with ConfigPrefetched: when it was asked for
+	Asked         time.Time                      // with ConfigPrefetched: when the fetch started
 	Logs          []string                       // with Replied and Accepted: the logs on the volume at that moment
-	Signal        syscall.Signal                 // with Signal: which
-	NeverOpened   bool                           // with EtcdClosed: etcd never touched the data in this process
+	Signal        syscall.Signal                 // with Signal
+	NeverOpened   bool                           // with EtcdClosed: etcd never opened the data in this process
 	ClosedInOrder bool                           // with EtcdClosed: etcd was opened, and its close returned
-	Status        exitcode.Code                  // the exit status this event asks for, if the run ends because of it
-	Validation    Validation                     // with Accepted and NotAccepted: what was asked for
-	Err           error                          // what went wrong, for people
-	Detail        string                         // what there is to know, for people
+	Status        exitcode.Code                  // the exit status if the run ends because of this event
+	Validation    Validation                     // with Accepted and NotAccepted: the request
+	Err           error                          // the cause, for users
+	Detail        string                         // more details, for users
 }
 
-// Facts is what the guards may ask about, and the exit status that has built up. The zero value is a process that has
-// just started.
+// Facts hold what the guards depend on, and the exit status so far. The zero value belongs to a process that has just started.
 type Facts struct {
-	Word           bootstrap.InitializationStatus // the sidecar's last word
+	Word           bootstrap.InitializationStatus // the sidecar's last status
 	Failed         bool                           // the last result was Failed
-	Permanent      bool                           // no further try can change that result
-	RequestPending bool                           // an initialization was accepted and no result came since
-	ConfigKept     bool                           // an early configuration is here that may be used after this result
-	NeverOpened    bool                           // as Payload.NeverOpened
-	ClosedInOrder  bool                           // as Payload.ClosedInOrder
-	Signals        int                            // signals so far, this event included
+	Permanent      bool                           // a retry cannot change that result
+	RequestPending bool                           // an initialization was accepted and returned no result yet
+	ConfigKept     bool                           // a configuration fetched in advance may be used after this result
+	NeverOpened    bool                           // see Payload
+	ClosedInOrder  bool                           // see Payload
+	Signals        int                            // signals so far, including this one
 	LastSignal     syscall.Signal                 // the latest of them
 	Ending         Event                          // what led into Terminating; empty before
-	Status         exitcode.Code                  // what the process will exit with; the first trouble decides
+	Status         exitcode.Code                  // exit status; the first failure decides
 }
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.
@@ -127,7 +125,7 @@ func (f Facts) Holds(g Guard) bool {
 	return false
 }
 
-// Learn adds what comes with an event to the facts, before the table is asked.
+// Learn implements statemachine.Facts.
 func (f Facts) Learn(event Event, payload Payload) Facts {
 	switch event {
 	case Replied:
@@ -142,12 +140,12 @@ func (f Facts) Learn(event Event, payload Payload) Facts {
 	case EtcdClosed:
 		f.NeverOpened, f.ClosedInOrder = payload.NeverOpened, payload.ClosedInOrder
 	case Started, VolumeBusy, NoAnswer, Accepted, NotAccepted, DataInUse, ConfigFetched, ConfigValid, ConfigInvalid, ConfigUnavailable,
-		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // no facts come with them
+		EtcdReady, EtcdFailed, RecordSettled, Elapsed, Crashed, StopPosted, ListenerLost: // they carry no facts
 	}
 	return f
 }
 
-// hear keeps the sidecar's word, and what follows from a result.
+// withWord returns the facts after a status from the sidecar.
 func (f Facts) withWord(word bootstrap.InitializationStatus) Facts {
 	f.Word = word
 	if word.Result() {
@@ -156,7 +154,7 @@ func (f Facts) withWord(word bootstrap.InitializationStatus) Facts {
 	return f
 }
 
-// Conclude adds to the facts what follows from the answer: what was asked for, why the run ends, and with which status.
+// Conclude implements statemachine.Facts. It records why the run ends, and with which status.
 func (f Facts) Conclude(from State, event Event, to State, payload Payload) Facts {
 	f.RequestPending = f.RequestPending || event == Accepted
 	if to == Terminating && from != Terminating {
@@ -168,7 +166,7 @@ func (f Facts) Conclude(from State, event Event, to State, payload Payload) Fact
 	return f
 }
 
-// statusOf is the exit status that one event of the ending asks for.
+// statusOf returns the exit status for an event that ends the run.
 func (f Facts) statusOf(from State, event Event, to State, payload Payload) exitcode.Code {
 	switch {
 	case event == Crashed:
@@ -184,7 +182,7 @@ func (f Facts) statusOf(from State, event Event, to State, payload Payload) exit
 	}
 }
 
-// RecordWord is the word that a clean stop leaves in the exit record.
+// RecordWord returns the content of the exit record after a clean stop.
 func (f Facts) RecordWord() exitcode.Word {
 	if f.Ending == Signal && f.LastSignal == syscall.SIGINT {
 		return exitcode.Interrupted

@@ -20,27 +20,26 @@ type Options struct {
 	ReadyTimeout time.Duration // --etcd-ready-timeout; 0 is no limit
 }
 
-// Driver carries out what the table answers. One goroutine, the one that calls Run, owns everything in it but the two
-// mailboxes and the published snapshot.
+// Driver carries out what the table answers. The goroutine that calls Run owns everything but the mailboxes and the snapshot.
 type Driver struct {
 	options  Options
 	rules    *Rules
 	legal    *statemachine.Legality
 	core     Core
 	pauses   pauses
-	limits   map[Action]time.Duration // what an action sets the timer to; 0 sets none
+	limits   map[Action]time.Duration // the timer that an action sets; 0 for none
 	timeline timeline
 	log      zerolog.Logger
 
-	urgent  chan message // stops and crashes, looked at before anything else
+	urgent  chan message // stops and crashes, handled first
 	mailbox chan message // completions
 	over    chan struct{}
 
-	timer    *time.Timer // of the current visit; nil if it has none
-	visit    int         // counts arrivals in a state; a timer belongs to one
-	tasks    int         // counts pieces of work; a completion belongs to one
-	work     task        // what the current row asked for
-	early    task        // the prefetch, which runs beside everything else
+	timer    *time.Timer // of the current visit, or nil
+	visit    int         // counts visits to states; identifies timers
+	tasks    int         // counts tasks; identifies completions
+	work     task        // of the current row
+	early    task        // the advance fetch, in parallel to work
 	working  sync.WaitGroup
 	prefetch prefetchState
 	config   []byte // the newest configuration
@@ -48,8 +47,7 @@ type Driver struct {
 	snapshot atomic.Pointer[Snapshot]
 }
 
-// message is an event on its way to the machine. A completion carries the number of its task and a timer that of its
-// visit; 0 is carried by events that belong to neither.
+// message is an event in a mailbox. A completion has the number of its task, and Elapsed that of its visit; other events have 0.
 type message struct {
 	event   Event
 	payload Payload
@@ -57,13 +55,13 @@ type message struct {
 	visit   int
 }
 
-// Outcome is how a run ended.
+// Outcome describes the end of a run.
 type Outcome struct {
 	Status exitcode.Code
-	Reason string // one sentence for people
+	Reason string // one sentence
 }
 
-// NewDriver returns a driver in Query that has done nothing yet.
+// NewDriver returns a driver in the initial state.
 func NewDriver(options Options) *Driver {
 	d := &Driver{
 		options: options,
@@ -81,35 +79,33 @@ func NewDriver(options Options) *Driver {
 		early:   noTask(),
 	}
 	d.timeline.enter(Query, time.Now())
-	d.timeline.reason = "not begun"
+	d.timeline.reason = "not started"
 	d.publish(Transition{}, time.Now(), 0)
 	return d
 }
 
-// Signal reports SIGTERM or SIGINT to the machine. It may be called from any goroutine, at any time.
+// Signal posts SIGTERM or SIGINT. It is safe for concurrent use, as are Stop, Crash, ListenerLost and Snapshot.
 func (d *Driver) Signal(signal syscall.Signal) {
 	d.post(d.urgent, message{event: Signal, payload: Payload{Signal: signal, Detail: signal.String()}})
 }
 
-// Stop reports POST /stop to the machine. It may be called from any goroutine, at any time.
+// Stop posts a request by POST /stop.
 func (d *Driver) Stop() { d.post(d.urgent, message{event: StopPosted}) }
 
-// Crash reports to the machine that something in this process failed beyond repair. It may be called from any goroutine.
+// Crash posts a failure from which this process cannot recover.
 func (d *Driver) Crash(reason error) {
 	d.post(d.urgent, message{event: Crashed, payload: Payload{Err: reason}})
 }
 
-// ListenerLost reports to the machine that the wrapper's own port cannot be served any longer. It may be called from any
-// goroutine.
+// ListenerLost posts that the wrapper's own port can no longer be served.
 func (d *Driver) ListenerLost(reason error) {
 	d.post(d.urgent, message{event: ListenerLost, payload: Payload{Err: reason, Status: exitcode.ServerTaken}})
 }
 
-// Snapshot returns what is to be known about the run at this moment. It may be called from any goroutine and must not
-// be changed.
+// Snapshot returns the current state of the run. It must not be changed.
 func (d *Driver) Snapshot() *Snapshot { return d.snapshot.Load() }
 
-// Run drives the machine from its start to Terminated and says how it ended. It is called once.
+// Run drives the machine to Terminated. It must be called once.
 func (d *Driver) Run() Outcome {
 	d.handle(message{event: Started})
 	for d.core.State != Terminated {
@@ -122,8 +118,7 @@ func (d *Driver) Run() Outcome {
 	return Outcome{Status: d.core.Facts.Status, Reason: d.timeline.endReason()}
 }
 
-// next waits for a message. A stop or a crash takes precedence over other work, which one select of both would
-// leave to chance.
+// nextMessage waits for a message. The first select gives stops and crashes precedence, which a single one would leave to chance.
 func (d *Driver) nextMessage() message {
 	select {
 	case m := <-d.urgent:
@@ -138,7 +133,7 @@ func (d *Driver) nextMessage() message {
 	}
 }
 
-// handle has the rules answer one message, and the answer carried out.
+// handle answers one message.
 func (d *Driver) handle(m message) {
 	if d.isLate(m) {
 		d.log.Debug().Str("event", string(m.event)).Msg("late event dropped")
@@ -158,7 +153,7 @@ func (d *Driver) handle(m message) {
 	d.carryOut(row, core, decision.Answer, m)
 }
 
-// carryOut takes the machine to where a row leads, and does what the row asks for.
+// carryOut makes the move of a row and starts its actions.
 func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 	endChanged := core.Facts.Ending != d.core.Facts.Ending || core.Facts.Status != d.core.Facts.Status
 	d.core = core
@@ -172,28 +167,28 @@ func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 	pause, slow := d.prepare(row)
 	d.record(row, m.payload, pause)
 	if endChanged {
-		d.timeline.addEndReason(hintFor(row).message(m.payload))
+		d.timeline.addEndReason(messageFor(row, m.payload))
 	}
 	if len(slow) > 0 {
 		d.start(slow, m.payload)
 	}
 }
 
-// late is the rule that drops what belongs to a visit or a piece of work that is over.
+// isLate reports whether a message belongs to a visit or a task that has ended.
 func (d *Driver) isLate(m message) bool {
 	ofNoTask := m.task != d.work.number && m.task != d.early.number
 	return m.task != 0 && ofNoTask || m.visit != 0 && m.visit != d.visit
 }
 
-// leave ends what belongs to the state that is left: its timer and its work.
+// leave ends the timer and the work of a state.
 func (d *Driver) leave() {
 	d.visit++
 	d.disarm()
 	d.work.cancel()
 }
 
-// prepare does what can be done at once. It returns how long the timer was set for, 0 if it was not, and the actions that
-// may block: those begin only when everybody can see the state that they belong to.
+// prepare does the quick actions. It returns the timer, 0 if none was set, and the blocking actions, which start only after the
+// new state is published.
 func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	for _, action := range row.Do {
 		switch limit, ok := d.limit(action); {
@@ -209,7 +204,7 @@ func (d *Driver) prepare(row *Row) (pause time.Duration, slow []Action) {
 	return pause, slow
 }
 
-// limit is the duration that a quick action sets the timer to, or false if the action is none.
+// limit returns the timer that an action sets, or false.
 func (d *Driver) limit(action Action) (time.Duration, bool) {
 	if limit, known := d.limits[action]; known {
 		return limit, true
@@ -217,7 +212,7 @@ func (d *Driver) limit(action Action) (time.Duration, bool) {
 	return d.pauses.after(action)
 }
 
-// arm sets the visit's one timer.
+// arm sets the timer of the visit.
 func (d *Driver) arm(after time.Duration) {
 	d.disarm()
 	if after > 0 {
@@ -232,7 +227,7 @@ func (d *Driver) disarm() {
 	}
 }
 
-// post delivers a message unless the run is over.
+// post delivers a message unless the run has ended.
 func (d *Driver) post(to chan message, m message) {
 	select {
 	case to <- m:
@@ -240,28 +235,28 @@ func (d *Driver) post(to chan message, m message) {
 	}
 }
 
-// task is a piece of work that runs in a goroutine of its own and posts one completion.
+// task is a piece of work in its own goroutine, which posts one completion.
 type task struct {
 	number int
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when its goroutine does nothing any more
+	ended  chan struct{} // closed when the work has ended
 }
 
-// noTask is work that has ended before it began.
+// noTask returns a task that has ended.
 func noTask() task {
 	ended := make(chan struct{})
 	close(ended)
 	return task{cancel: func() {}, ended: ended}
 }
 
-// start runs a row's blocking actions. Pieces of work never overlap: the last one is cancelled and waited for first,
-// which is what makes the exit record safe to use from them.
+// start runs a row's blocking actions. It cancels the previous work, and the new work waits for its end, so the exit record needs
+// no lock.
 func (d *Driver) start(actions []Action, payload Payload) {
 	d.work.cancel()
 	d.work = d.spawn(actions, payload, d.work.ended)
 }
 
-// startEarly runs an action beside the other work. It may ask the sidecar and must touch nothing else.
+// startEarly runs an action in parallel to the other work. It must use nothing but the sidecar.
 func (d *Driver) startEarly(action Action) {
 	d.early.cancel()
 	d.early = d.spawn([]Action{action}, Payload{}, d.early.ended)
@@ -278,14 +273,14 @@ func (d *Driver) spawn(actions []Action, payload Payload, before <-chan struct{}
 		close(spawned.ended)
 		number := spawned.number
 		if done.event == Crashed {
-			number = 0 // a panic is never late
+			number = 0 // a crash is never late
 		}
 		d.post(d.mailbox, message{event: done.event, payload: done.payload, task: number})
 	})
 	return spawned
 }
 
-// linger waits a moment for goroutines that were cancelled. One that hangs in a system call can't be waited for.
+// linger waits a moment for cancelled goroutines. One may hang in a system call.
 func (d *Driver) linger() {
 	ended := make(chan struct{})
 	go func() {
@@ -295,6 +290,6 @@ func (d *Driver) linger() {
 	select {
 	case <-ended:
 	case <-time.After(lingering):
-		d.log.Warn().Msg("work is left behind that could not be cancelled")
+		d.log.Warn().Msg("some work could not be cancelled and is abandoned")
 	}
 }

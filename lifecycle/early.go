@@ -7,43 +7,43 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// How long before the result a configuration may have been asked for. What it says may have changed since: a mounted
-// ConfigMap is up to a minute behind anyway.
+// Limits of the age of a prefetched configuration when the result arrives. The configuration may have changed since; a mounted
+// ConfigMap is up to a minute late anyway.
 const (
-	// youngWithLog is for a member that has a log: etcd follows the log and ignores the initial cluster.
+	// youngWithLog applies to a member with a log: etcd follows the log and ignores the initial cluster.
 	youngWithLog = time.Minute
-	// youngAlone is for the only member of a new cluster, which would found one of its own by an old answer. It leaves the
-	// real sidecar the 7 s that it needs.
+	// youngAlone applies to the only member of a new cluster, which an outdated configuration would let found its own cluster.
+	// The real sidecar needs 7 s for an answer.
 	youngAlone = 10 * time.Second
 
-	// refreshPause is between an early answer and the next early question.
+	// refreshPause is the minimum pause between two prefetches.
 	refreshPause = 2 * time.Second
 )
 
-// Early is what a configuration that was asked for before the result is worth. The zero value is none.
+// EarlyConfig describes a configuration that was requested before the result. The zero value is none.
 type EarlyConfig struct {
 	Present bool
-	Age     time.Duration // from the question to the result
-	Alone   bool          // it is that of the only member of a new cluster
-	Log     bool          // etcd's log was where it says before the validation, and is there after the result
+	Age     time.Duration // from the request to the result
+	Alone   bool          // it belongs to the only member of a new cluster
+	Log     bool          // etcd's log was in its directory before the validation and after the result
 }
 
-// usable reports whether etcd may run with the configuration: nobody's view of the cluster can have changed it since.
+// isUsable reports whether etcd may run with the configuration: a changed view of the cluster could not have changed it.
 func (e EarlyConfig) isUsable() bool {
 	return e.Present && (e.Log && e.Age <= youngWithLog || e.Alone && e.Age <= youngAlone)
 }
 
-// prefetched is the newest early answer and what there is to judge it by.
+// prefetchState holds what decides about the newest prefetched configuration.
 type prefetchState struct {
-	asked  time.Time // zero without an answer
-	ended  time.Time // when the last early fetch was over, answered or not
+	asked  time.Time // zero without a configuration
+	ended  time.Time // when the last prefetch ended
 	about  bootstrap.ConfigPreview
 	before []string  // the logs on the volume before the validation
-	after  []string  // and after the result
-	result time.Time // when the result was read; zero before
+	after  []string  // the same after the result
+	result time.Time // when the result was read
 }
 
-// worth judges the newest answer by the result.
+// evaluate describes the newest configuration once the result is known.
 func (p *prefetchState) evaluate() EarlyConfig {
 	if p.asked.IsZero() || p.result.IsZero() {
 		return EarlyConfig{}
@@ -54,7 +54,7 @@ func (p *prefetchState) evaluate() EarlyConfig {
 	}
 }
 
-// inform adds to a message what is known of the early configuration: time is an input of the rules.
+// annotate adds the prefetched configuration to a message, because the rules take time as an input.
 func (d *Driver) annotate(m *message) {
 	now := time.Now()
 	switch m.event {
@@ -76,26 +76,26 @@ func (d *Driver) annotate(m *message) {
 	case ConfigFetched:
 		d.config = m.payload.Config
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigValid, ConfigInvalid, ConfigUnavailable, EtcdReady, EtcdFailed,
-		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they say nothing about it
+		EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they do not affect it
 	}
 }
 
-// beside binds the actions that begin and end the early fetch, which runs beside everything else.
+// prefetchActions binds the actions that start and end the prefetch.
 var prefetchActions = map[Action]func(*Driver){
 	PrefetchConfig: func(d *Driver) { d.startEarly(PrefetchConfig) },
 	RefreshConfig:  (*Driver).refresh,
 	EndPrefetch:    (*Driver).endPrefetch,
 }
 
-// refresh asks for the configuration again, unless that is under way or was a moment ago: the newest answer
-// should be young when the result comes.
+// refresh prefetches again, unless that is in progress or has just finished, so that the configuration is young when the result
+// arrives.
 func (d *Driver) refresh() {
 	if d.early.number == 0 && time.Since(d.prefetch.ended) >= refreshPause {
 		d.startEarly(PrefetchConfig)
 	}
 }
 
-// endPrefetch makes what the early fetch may still bring late.
+// endPrefetch drops the prefetch in progress.
 func (d *Driver) endPrefetch() {
 	d.early.cancel()
 	d.early = noTask()

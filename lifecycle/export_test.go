@@ -83,28 +83,22 @@ func KeptOf(transitions int) int {
 	return len(kept.last)
 }
 
-// HasWords reports whether words.go has an entry for a row.
-func HasWords(row *Row) bool {
-	_, has := hintsByRow[rowKey{row.From, row.On, row.When}]
-	return has
-}
-
-// WordsWithoutRow are the entries of words.go that say nothing about any row.
-func WordsWithoutRow(table []Row) (idle []string) {
-	for by, w := range hintsByRow {
-		if !slices.ContainsFunc(table, func(row Row) bool { return by == rowKey{row.From, row.On, row.When} }) {
-			idle = append(idle, w.Say)
+// UnusedHints returns the next steps of hints that belong to no row.
+func UnusedHints(table []Row) (unused []string) {
+	for key, h := range hintsByRow {
+		if !slices.ContainsFunc(table, func(row Row) bool { return key == rowKey{row.From, row.On, row.When} }) {
+			unused = append(unused, h.Next)
 		}
 	}
-	return idle
+	return unused
 }
 
-// Messages are all that rows say, each once.
+// Messages returns the sentences of all rows, each once.
 func Messages() (all []string) {
-	for _, w := range hints {
-		for _, said := range []string{w.Say, w.Fail} {
-			if said != "" && !slices.Contains(all, said) {
-				all = append(all, said)
+	for i := range Table {
+		for _, sentence := range []string{Table[i].Why, hintFor(&Table[i]).Fail} {
+			if sentence != "" && !slices.Contains(all, sentence) {
+				all = append(all, sentence)
 			}
 		}
 	}

@@ -10,63 +10,62 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// What the whole process promises about its end. None of these is a flag: of the 30 s that Kubernetes leaves a pod between
-// SIGTERM and SIGKILL, StopBudget leaves some to the kubelet.
+// Budgets of a stop. They are no flags: Kubernetes leaves a pod 30 s between SIGTERM and SIGKILL, and StopBudget leaves some of
+// that to the kubelet.
 const (
-	// StopBudget is how long a stop takes at most, from the signal to the exit, once etcd was started.
+	// StopBudget limits a stop, from the signal to the exit, once etcd was started.
 	StopBudget = 25 * time.Second
-	// AbortBudget is the same before that, where there is nothing to close.
+	// AbortBudget limits a stop before that, with nothing to close.
 	AbortBudget = 2 * time.Second
-	// TakingDown is the part of either that the command may use after Run has returned.
+	// TakingDown is the share of the command after Run has returned.
 	TakingDown = 250 * time.Millisecond
-	// ClosePatience is how long an orderly close of etcd may take before etcd's server is stopped under it.
+	// ClosePatience limits an orderly close of etcd. After that its server is stopped.
 	ClosePatience = StopBudget - closeReserve
 
-	// closeReserve is for a close whose patience is over: it can take etcd's request timeout even then, 7 s, and the exit
-	// record has to be written.
+	// closeReserve is left after ClosePatience: closing can still take etcd's request timeout, 7 s, and the exit record has to
+	// be written.
 	closeReserve = 9 * time.Second
 
-	// lingering bounds the wait for goroutines whose work was cancelled at the end of a run.
+	// lingering limits the wait for cancelled goroutines at the end of a run.
 	lingering = 300 * time.Millisecond
-	// latency is for the goroutines of a busy machine to be scheduled.
+	// latency allows for scheduling on a busy machine.
 	latency = 250 * time.Millisecond
 
-	// stopLimit and abortLimit are what is left of the budgets for a visit of Terminating.
+	// stopLimit and abortLimit are the timers of Terminating: the budgets without the shares above.
 	stopLimit  = StopBudget - TakingDown - lingering - latency
 	abortLimit = AbortBudget - TakingDown - lingering - latency
 )
 
-// Budgets that leave nothing for the close, or for the work of an abort, do not compile.
+// These fail to compile if the budgets leave nothing for the close, or for the work of an abort.
 const (
 	_ = uint64(ClosePatience - time.Second)
 	_ = uint64(abortLimit - time.Second)
 )
 
-// seconds writes a duration as people read it.
+// seconds formats a duration for users.
 func seconds(d time.Duration) string { return fmt.Sprintf("%g s", d.Seconds()) }
 
-// Durations that pace the machine. None of them is a flag: they follow from what the sidecar does.
+// Pauses between requests. They are no flags: they follow from what the sidecar does.
 const (
-	// firstPoll and maxPause bound the pause before asking again about a running initialization. A validation of sanity
-	// may be over in milliseconds.
+	// firstPoll and maxPause are the limits of the pause while an initialization is running. A sanity validation may take
+	// milliseconds.
 	firstPoll = 5 * time.Millisecond
-	// firstRetry is the pause after a first failure.
+	// firstRetry is the pause after the first failure.
 	firstRetry = 100 * time.Millisecond
 	maxPause   = 15 * time.Second
 
-	// lockRetry is the pause before trying the volume's lock again.
+	// lockRetry is the pause before the next attempt to lock the volume.
 	lockRetry = 250 * time.Millisecond
 
 	// pollGrowth makes the pause about 4% of the wait so far: pauses that grow by 4% each sum up to 25 times the last.
-	// A validation of 2 s is thus noticed within 0.1 s, one of an hour within 15 s.
+	// A validation of 2 s is noticed within 0.1 s, one of an hour within 15 s.
 	pollGrowth = 1.04
-	// retryGrowth and retryJitter spread the members of a cluster that all wait for the same thing.
+	// retryGrowth and retryJitter spread the requests of several members.
 	retryGrowth = 2
 	retryJitter = 0.3
 )
 
-// paces are the intervals between questions, by the action that asks for a pause. Each starts small and grows until its
-// kind of trouble is over.
+// pauses holds a backoff for each action that sets a pause. Each grows until it is reset.
 type pauses map[Action]backoff.BackOff
 
 func newPauses() pauses {
@@ -88,12 +87,12 @@ func interval(first time.Duration, growth, jitter float64) backoff.BackOff {
 	)
 }
 
-// settle resets what an event shows to be over.
+// reset resets the pauses whose cause an event ends.
 func (p pauses) reset(event Event, facts Facts) {
 	switch event {
 	case Replied:
 		if slices.Contains(bootstrap.InitializationStatuses, facts.Word) {
-			p[PaceSilence].Reset() // what is not understood is no answer
+			p[PaceSilence].Reset() // an unknown status counts as no answer
 		}
 		if facts.Holds(StatusSuccessful) {
 			p[PaceFailure].Reset()
@@ -102,7 +101,7 @@ func (p pauses) reset(event Event, facts Facts) {
 		p[PaceSilence].Reset()
 		p[PaceProgress].Reset()
 	case Started, VolumeBusy, NoAnswer, NotAccepted, DataInUse, ConfigFetched, ConfigInvalid, ConfigUnavailable, ConfigPrefetched,
-		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no trouble
+		EtcdReady, EtcdFailed, EtcdClosed, RecordSettled, Elapsed, Crashed, Signal, StopPosted, ListenerLost: // they end no cause
 	}
 }
 

@@ -141,7 +141,7 @@ func TestAVolumeThatIsBusyIsWaitedForAndNothingIsAsked(t *testing.T) {
 		pass(time.Minute)
 		synctest.Wait()
 		assert.Empty(t, s.did())
-		assert.Equal(t, "the volume cannot be had: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
+		assert.Equal(t, "the volume cannot be locked: "+bootstrap.ErrVolumeBusy.Error(), s.driver.Snapshot().Condition.Text)
 		free.Store(true)
 		pass(time.Second)
 		assert.Contains(t, s.did(), "open etcd")

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// maxHistory bounds the transitions that are kept.
+// maxHistory limits the history.
 const maxHistory = 64
 
 // Transition is one row that was taken.
@@ -20,14 +20,14 @@ type Transition struct {
 	Event  Event
 	Guard  Guard
 	To     State
-	Reason string        // the row's, with what came with the event
-	Times  int           // how often the row was taken in the current phase
-	After  time.Duration // how long From had lasted by then
+	Reason string        // of the row, with the details of the event
+	Times  int           // how often the row was taken in this phase
+	After  time.Duration // duration of the visit to From
 
-	move int // how many moves there were by then, this one included
+	move int // number of moves so far, including this one
 }
 
-// Tally adds up how often an event led from one state to another since the process started, for each guard that held.
+// EdgeCount counts how often a row was taken since the process started.
 type EdgeCount struct {
 	From  State
 	Event Event
@@ -35,48 +35,48 @@ type EdgeCount struct {
 	To    State
 	Times int
 	Last  time.Time
-	Spent time.Duration // in From, by all visits that ended this way; 0 if From is To
+	Spent time.Duration // total duration of the visits to From that ended this way; 0 if From is To
 }
 
-// Validation is how the data directory is validated in this run, once it was asked for.
+// Validation describes the requested validation of the data directory.
 type Validation struct {
 	Mode bootstrap.Mode
 	Why  string // a clause
 }
 
-// Snapshot is everything there is to know about a run at one moment. It never changes.
+// Snapshot is an immutable view of a run.
 type Snapshot struct {
 	State      State
 	Since      time.Time
-	PhaseSince time.Time                      // of the phase, which polling does not begin anew
-	Reason     string                         // what the state is about
-	Attempt    int                            // how often this state was entered the same way in a row
-	NextRetry  time.Time                      // when the state's timer runs out; zero if it has none
-	Condition  Condition                      // the latest, which may be over: see Ended
-	Word       bootstrap.InitializationStatus // the sidecar's last
-	Validation Validation                     // the last that was asked for
+	PhaseSince time.Time                      // start of the phase; polling stays in one phase
+	Reason     string                         // of the state
+	Attempt    int                            // how often the last row was taken in this phase
+	NextRetry  time.Time                      // when the state's timer runs out, or zero
+	Condition  Condition                      // the latest; see Ended
+	Word       bootstrap.InitializationStatus // the sidecar's last status
+	Validation Validation                     // the last one requested
 	History    []Transition                   // oldest first, at most 64
-	EdgeCounts []EdgeCount                    // in the order in which each happened first
+	EdgeCounts []EdgeCount                    // in order of first occurrence
 
 	changed chan struct{}
 }
 
-// Superseded returns a channel that is closed when there is a newer snapshot. Nobody has to listen.
+// Changed returns a channel that is closed when there is a newer snapshot.
 func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 
-// timeline keeps the latest transitions. Rows that are taken again within a phase, as in polling or while initializations
-// fail, are kept once, with a count: however long a loop is, it leaves room for what came before it.
+// timeline keeps the history. A row that is taken again within a phase, as in polling, is kept once with a count, so that a loop
+// does not displace what came before it.
 type timeline struct {
 	state      State
 	since      time.Time
 	phaseSince time.Time
-	reason     string // what the state is about
+	reason     string // of the state
 	last       []Transition
-	moves      int // from one state to another
+	moves      int // number of moves
 	counts     []EdgeCount
 	condition  Condition
 	validation Validation
-	endReasons []string // the reasons for the end and for the exit status
+	endReasons []string // of the end and of the exit status
 }
 
 func (l *timeline) enter(state State, now time.Time) {
@@ -88,7 +88,7 @@ func (l *timeline) enter(state State, now time.Time) {
 	}
 }
 
-// phaseOf is the first state of those that people see as one: the wait for a result.
+// phaseOf returns the first state of a phase. The states before a result are one phase for users.
 func phaseOf(state State) State {
 	if slices.Contains(BeforeResult, state) {
 		return BeforeResult[0]
@@ -96,7 +96,7 @@ func phaseOf(state State) State {
 	return state
 }
 
-// add keeps a transition and returns it with what follows from the ones before.
+// add completes a transition, adds it to the history and returns it.
 func (l *timeline) add(t Transition) Transition {
 	t.After = t.At.Sub(l.since)
 	l.count(t)
@@ -117,7 +117,7 @@ func (l *timeline) add(t Transition) Transition {
 	return t
 }
 
-// tally counts a transition for good. There are only as many tallies as the table has ways to go.
+// count counts a transition. There are at most as many counts as rows.
 func (l *timeline) count(t Transition) {
 	i := slices.IndexFunc(l.counts, func(e EdgeCount) bool {
 		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
@@ -133,7 +133,7 @@ func (l *timeline) count(t Transition) {
 	}
 }
 
-// repeated returns the index of the same row in the current phase, or -1.
+// indexOfRepeat returns the index of the same row in the current phase, or -1.
 func (l *timeline) indexOfRepeat(t Transition) int {
 	for i := len(l.last) - 1; i >= 0 && isWithin(l.last[i], phaseOf(t.From)); i-- {
 		if e := l.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
@@ -143,29 +143,28 @@ func (l *timeline) indexOfRepeat(t Transition) int {
 	return -1
 }
 
-// within reports whether a transition began and ended in a phase.
+// isWithin reports whether a transition started and ended in a phase.
 func isWithin(t Transition, phase State) bool {
 	return phaseOf(t.From) == phase && phaseOf(t.To) == phase
 }
 
-// explainEnd keeps a reason as one sentence: what follows in other lines, such as a trace, is in the crash note.
+// addEndReason keeps the first line of a reason; the crash note has the rest, such as a stack trace.
 func (l *timeline) addEndReason(reason string) {
 	sentence, _, _ := strings.Cut(reason, "\n")
 	l.endReasons = append(l.endReasons, sentence)
 }
 
-// ending says why the run came to its end, and what decided how it ended.
+// endReason returns why the run ended.
 func (l *timeline) endReason() string { return strings.Join(l.endReasons, "; ") }
 
-// record remembers, publishes and logs that a row was taken.
+// record adds a transition to the timeline, publishes and logs it.
 func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
-	now, words := time.Now(), hintFor(row)
-	message := words.message(payload)
+	now, reason := time.Now(), messageFor(row, payload)
 	taken := d.timeline.add(Transition{
-		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: message,
+		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason,
 	})
-	if !words.Quiet {
-		d.timeline.reason = message
+	if !hintFor(row).Quiet {
+		d.timeline.reason = reason
 	}
 	was := d.timeline.condition
 	d.timeline.condition = was.update(row, payload, now)
@@ -179,7 +178,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 	}
 }
 
-// publish replaces the snapshot and wakes its readers. It never waits for one.
+// publish replaces the snapshot and wakes its readers.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
 		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Times,
@@ -195,8 +194,7 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	}
 }
 
-// logTaken writes one line for a row: the first time in a phase, and when what is wrong changes. A watcher of the
-// snapshots reminds people of what lasts.
+// logTransition logs a row: at debug level if it repeats. A watcher of the snapshots reports conditions that last.
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
@@ -207,7 +205,7 @@ func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry.Msg(taken.Reason)
 }
 
-// level is that of an alert for trouble: error where it ends the run, warn elsewhere.
+// level returns the log level: error for a failure that ends the run, warn for other failures.
 func (d *Driver) level(taken Transition) zerolog.Level {
 	trouble := d.timeline.condition
 	bad := trouble.At.Equal(taken.At)
@@ -223,13 +221,13 @@ func (d *Driver) level(taken Transition) zerolog.Level {
 	}
 }
 
-// logOver says that trouble is over which has lasted.
+// logResolved logs the end of a condition.
 func (d *Driver) logResolved(trouble Condition, now time.Time) {
 	d.log.Info().Str("class", string(trouble.Class)).Int("times", trouble.Times).Time("since", trouble.Since.UTC()).
-		Dur("lasted_ms", now.Sub(trouble.Since)).Msg("over: " + trouble.Text)
+		Dur("lasted_ms", now.Sub(trouble.Since)).Msg("recovered: " + trouble.Text)
 }
 
-// logWithoutRow logs an event that has no row; one that cannot come is a fault of this program.
+// logWithoutRow logs an event without a row. A rejected event is a bug.
 func (d *Driver) logWithoutRow(m message, decision Decision) {
 	logged := zerolog.DebugLevel
 	if decision.Answer == Reject {

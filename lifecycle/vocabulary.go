@@ -21,68 +21,68 @@ const (
 
 // States describes every state, in the order of a run.
 var States = []StateInfo{
-	{Name: Query, Meaning: "ask how far initialization is", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
-	{Name: Trigger, Meaning: "ask for sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
-	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "at most " + seconds(maxPause)},
-	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz as it says, lock the data directory", Bound: ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, at most " + seconds(maxPause) + " between calls"},
-	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: ByTimer, Deadline: "--etcd-ready-timeout; 0 waits for ever"},
-	{Name: Serving, Meaning: "etcd runs, readiness is watched", Bound: NoBound, Deadline: "none: this is the job"},
-	{Name: Terminating, Meaning: "unready, close etcd in order, settle the exit record", Bound: ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
+	{Name: Query, Meaning: "ask for the status of the initialization", Bound: ByCalls, Deadline: seconds(bootstrap.StatusDeadline) + " for the call"},
+	{Name: Trigger, Meaning: "request a sanity or full validation", Bound: ByCalls, Deadline: seconds(bootstrap.TriggerDeadline) + " for the call"},
+	{Name: Wait, Meaning: "wait before asking again", Bound: ByTimer, Deadline: "max " + seconds(maxPause)},
+	{Name: FetchConfig, Meaning: "fetch, store and check etcd's configuration; serve /readyz accordingly, lock the data directory", Bound: ByCalls, Deadline: seconds(bootstrap.ConfigDeadline) + " a call, max " + seconds(maxPause) + " between calls"},
+	{Name: StartEtcd, Meaning: "remove the exit record, start the embedded etcd", Bound: ByTimer, Deadline: "--etcd-ready-timeout; 0 waits forever"},
+	{Name: Serving, Meaning: "etcd is running; readiness is checked", Bound: NoBound, Deadline: "none"},
+	{Name: Terminating, Meaning: "report not ready, close etcd in order, write the exit record", Bound: ByTimer, Deadline: seconds(AbortBudget) + " before etcd was started, " + seconds(StopBudget) + " after"},
 	{Name: Terminated, Meaning: "the process exits", Bound: AtEnd, Deadline: "final"},
 }
 
 // The events. A completion ends the one piece of blocking work that its state started.
 const (
-	Started           Event = "begun"              // the process has started; fired once
+	Started           Event = "started"            // the process has started; sent once
 	VolumeBusy        Event = "volume busy"        // completion: the volume's lock cannot be had
-	Replied           Event = "replied"            // completion: the sidecar said a status word
-	NoAnswer          Event = "no answer"          // completion: the sidecar could not be asked
-	Accepted          Event = "accepted"           // completion: the sidecar took the request for an initialization
-	NotAccepted       Event = "not accepted"       // completion: it did not, or that is not known
-	DataInUse         Event = "data in use"        // completion: somebody else has the data open for writing
-	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration is here, asked for after the result
-	ConfigValid       Event = "config valid"       // completion: it is stored and checked, and etcd can be opened with it
-	ConfigInvalid     Event = "config invalid"     // completion: etcd could not run with it
-	ConfigUnavailable Event = "config unavailable" // completion: it, or a certificate file that it names, can't be had now
-	ConfigPrefetched  Event = "config prefetched"  // completion of the fetch that runs beside the waiting
+	Replied           Event = "replied"            // completion: the sidecar returned a status
+	NoAnswer          Event = "no answer"          // completion: the sidecar did not answer
+	Accepted          Event = "accepted"           // completion: the sidecar accepted the request for an initialization
+	NotAccepted       Event = "not accepted"       // completion: it did not, or the answer was lost
+	DataInUse         Event = "data in use"        // completion: another process has the data open for writing
+	ConfigFetched     Event = "config fetched"     // completion: etcd's configuration was fetched after the result
+	ConfigValid       Event = "config valid"       // completion: the configuration is stored and valid, and etcd can be opened
+	ConfigInvalid     Event = "config invalid"     // completion: etcd cannot run with the configuration
+	ConfigUnavailable Event = "config unavailable" // completion: the configuration, or a certificate file that it names, is not available now
+	ConfigPrefetched  Event = "config prefetched"  // completion of the fetch in parallel to the validation
 	EtcdReady         Event = "etcd ready"         // completion: etcd has joined and answers
 	EtcdFailed        Event = "etcd failed"        // completion: etcd did not start, stopped, or lost a listener
-	EtcdClosed        Event = "etcd closed"        // completion: nothing of etcd runs any more
-	RecordSettled     Event = "record settled"     // completion: the exit record is as it should be, or can't be
+	EtcdClosed        Event = "etcd closed"        // completion: no part of etcd is running any more
+	RecordSettled     Event = "record settled"     // completion: the exit record is final, or could not be written
 	Elapsed           Event = statemachine.Elapsed // the state's timer ran out
 	Crashed           Event = "crashed"            // a goroutine panicked, or etcd called a failure fatal
 	Signal            Event = "signal"             // SIGTERM or SIGINT
 	StopPosted        Event = "stop posted"        // POST /stop
-	ListenerLost      Event = "listener lost"      // the wrapper's own port cannot be served any longer
+	ListenerLost      Event = "listener lost"      // the wrapper's own port can no longer be served
 )
 
-// The guards, beside Always. Holds says what they mean.
+// The guards other than Always. Facts.Holds defines them.
 const (
-	StatusNew         Guard = "says New"
-	NewAfterFailed    Guard = "says New, after Failed"
-	StatusProgress    Guard = "says Progress"
-	StatusSuccessful  Guard = "says Successful"
-	ConfigKept        Guard = "says Successful, config kept"
-	StatusFailed      Guard = "says Failed"
-	FailedPermanently Guard = "says Failed, for good"
-	RequestRepeated   Guard = "an earlier one came to no result"
+	StatusNew         Guard = "New"
+	NewAfterFailed    Guard = "New after Failed"
+	StatusProgress    Guard = "Progress"
+	StatusSuccessful  Guard = "Successful"
+	ConfigKept        Guard = "Successful, config available"
+	StatusFailed      Guard = "Failed"
+	FailedPermanently Guard = "Failed permanently"
+	RequestRepeated   Guard = "repeated without result"
 	NeverOpened       Guard = "etcd never opened"
-	CleanStop         Guard = "stop asked, closed in order"
+	CleanStop         Guard = "stop requested, closed in order"
 	SecondSignal      Guard = "second signal"
 )
 
-// The actions. Quick ones set the state's timer or begin and end the early fetch; all others may block.
+// The actions. Quick ones set the state's timer or start and end the advance fetch; all others may block.
 const (
 	LockVolume      Action = "lock volume"
 	AskStatus       Action = "ask status"
-	ProbeData       Action = "probe data" // see that no etcd holds it; one that does ends the exit record for good
+	ProbeData       Action = "probe data" // check that no etcd has it open; if one has, the exit record is void
 	AskInit         Action = "ask initialization"
-	AskFullInit     Action = "ask full initialization" // whatever the exit record says
-	PrefetchConfig  Action = "prefetch config"         // beside everything else
+	AskFullInit     Action = "ask full initialization" // regardless of the exit record
+	PrefetchConfig  Action = "prefetch config"         // in parallel to everything else
 	FetchEtcdConfig Action = "fetch config"
 	CheckEtcdConfig Action = "check config"
 	ServeReadyz     Action = "serve readyz"
-	LockData        Action = "lock data" // whoever holds its lock ends the exit record for good
+	LockData        Action = "lock data" // if another process holds the lock, the exit record is void
 	RemoveRecord    Action = "remove record"
 	OpenEtcd        Action = "open etcd"
 	WatchEtcd       Action = "watch etcd"
@@ -91,26 +91,26 @@ const (
 	WriteRecord     Action = "write record"
 	LeaveReason     Action = "leave reason"
 
-	RefreshConfig Action = "refresh config" // quick: prefetch once more, unless that is under way or was a moment ago
-	EndPrefetch   Action = "end prefetch"   // quick: forget the one that is under way
+	RefreshConfig Action = "refresh config" // quick: prefetch again, unless that is in progress or has just finished
+	EndPrefetch   Action = "end prefetch"   // quick: drop the prefetch in progress
 
-	PaceProgress Action = "pace progress" // quick: ask again soon, less often the longer it takes
+	PaceProgress Action = "pace progress" // quick: poll soon, and less often the longer it takes
 	PaceFailure  Action = "pace failure"  // quick: back off from initializations that fail
 	PaceSilence  Action = "pace silence"  // quick: back off from a sidecar that does not answer
-	PaceLock     Action = "pace lock"     // quick: try the volume's lock again soon; it costs nothing
+	PaceLock     Action = "pace lock"     // quick: retry the volume's lock soon, which is cheap
 	LimitStart   Action = "limit start"   // quick: --etcd-ready-timeout
 	LimitAbort   Action = "limit abort"   // quick: the budget of a stop before etcd was started
 	LimitStop    Action = "limit stop"    // quick: the budget of a stop after that
 )
 
-// The groups. Every state but the two of the end is either BeforeEtcd or WithEtcd.
+// The groups. Every state but Terminating and Terminated is either BeforeEtcd or WithEtcd.
 var (
-	// BeforeResult is where this process has not read a result on the data yet.
+	// BeforeResult: this process has not read a result of the validation yet.
 	BeforeResult = Group{Query, Trigger, Wait}
-	// BeforeEtcd is where nothing of etcd runs yet: a stop has nothing to close and leaves the exit record as it was.
+	// BeforeEtcd: etcd is not running yet, so a stop has nothing to close and leaves the exit record as it was.
 	BeforeEtcd = append(slices.Clone(BeforeResult), FetchConfig)
-	// WithEtcd is where an etcd may hold the data.
+	// WithEtcd: etcd may have the data open.
 	WithEtcd = Group{StartEtcd, Serving}
-	// BeforeEnd is where the end has not begun.
+	// BeforeEnd: no stop has been requested.
 	BeforeEnd = slices.Concat(BeforeEtcd, WithEtcd)
 )

@@ -19,7 +19,7 @@ import (
 
 // vocabulary is the constants of our own types, by the type's name, read from the source: a word that was only declared is
 // among them.
-var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "trouble.go", "../bootstrap/sidecar.go")
+var vocabulary = constants("vocabulary.go", "../statemachine/machine.go", "../statemachine/diagram.go", "condition.go", "../bootstrap/sidecar.go")
 
 func constants(paths ...string) map[string][]string {
 	values := map[string][]string{}
@@ -167,7 +167,7 @@ func TestNoClassOfTroubleIsForgotten(t *testing.T) {
 			seen = append(seen, trouble.class)
 		}
 	}
-	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (trouble.go), and show such trouble in troubles (timeline_test.go)")
+	assertKnown(t, uniq(seen), "say when trouble is of it, in classOf (condition.go), and show such trouble in troubles (timeline_test.go)")
 	assertDocumented[Class](t, "the class is one of ")
 }
 

@@ -11,94 +11,93 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Sidecar is what answers for the data directory: etcd-backup-restore over HTTP, or the in-process stand-in for it.
+// Sidecar validates the data directory: etcd-backup-restore over HTTP, or its replacement in this process.
 type Sidecar interface {
-	// Status says where initialization is. It gives each result once.
+	// Status returns the status of the initialization. It returns each result once.
 	Status(ctx context.Context) (bootstrap.InitializationStatus, error)
-	// Trigger asks for an initialization, which then runs in the background.
+	// Trigger requests an initialization, which runs in the background.
 	Trigger(ctx context.Context, mode bootstrap.Mode) error
 	// Config returns etcd's configuration as YAML.
 	Config(ctx context.Context) ([]byte, error)
 }
 
-// Explainer is a Sidecar that knows why its last initialization failed.
+// FailureReporter is a Sidecar that knows why its last initialization failed.
 type FailureReporter interface {
-	// WhyFailed is the reason, one sentence that names the file; nil if there is none or it is not known.
+	// WhyFailed returns the reason, one sentence that names the file, or nil.
 	WhyFailed() error
 }
 
-// Final is a reason that no further try can change: the run ends with that exit status. Clean means that one can.
+// Final is a reason that a retry cannot change: the run ends with Status, unless that is Clean.
 type Final interface {
 	error
 	Status() exitcode.Code
 }
 
-// Volume is what the exit record and the data lie on.
+// Volume holds the exit record and the data.
 type Volume interface {
-	// Lock takes the volume's lock, or fails at once; bootstrap.ErrVolumeBusy says that another process holds it.
+	// Lock locks the volume without waiting. It returns bootstrap.ErrVolumeBusy if another process holds the lock.
 	Lock() error
-	// Probe fails with bootstrap.ErrDataInUse while an etcd has a database on the volume open, whoever started it.
+	// Probe returns bootstrap.ErrDataInUse while any etcd has a database on the volume open.
 	Probe() error
-	// Logs are the directories on the volume that hold a log of etcd's.
+	// Logs returns the directories on the volume that contain an etcd log.
 	Logs() []string
-	// LockData takes the lock of the data directory that the configuration names, or fails at once, with
-	// bootstrap.ErrDataInUse if another process holds it. With any other error etcd goes on without the lock.
+	// LockData locks the data directory of the configuration without waiting. It returns bootstrap.ErrDataInUse if another
+	// process holds the lock. After any other error etcd starts without the lock.
 	LockData() error
 }
 
-// Record is the exit record. Its methods are durable when they return.
+// Record is the exit record. Changes are durable when a method returns.
 type Record interface {
 	Remove() error
 	Restore() error
 	Write(word exitcode.Word) error
-	// Forfeit removes it for good: from now on Restore and Write leave none behind.
+	// Forfeit removes the record. Afterwards Restore and Write do nothing.
 	Forfeit() error
 	Forfeited() bool
 }
 
 // Member is the embedded etcd.
 type Member interface {
-	// Configure stores and checks the configuration. Its error says, in one sentence, what etcd cannot run with; it is
-	// bootstrap.ErrCertificates if only certificate files are at fault, which may be in their place a moment later.
+	// Configure stores and checks the configuration. Its error is one sentence; it wraps bootstrap.ErrCertificates if only
+	// certificate files are missing or invalid, which may change.
 	Configure(yaml []byte) error
-	// Open starts etcd and returns once it has joined its cluster, or with the reason why it will not. When ctx ends it
-	// returns at once; etcd itself is then Close's to end.
+	// Open starts etcd and returns when it has joined its cluster, or failed. When ctx ends it returns immediately, and Close
+	// ends etcd.
 	Open(ctx context.Context) error
-	// Watch returns when etcd has stopped by itself, with the reason, or when ctx ends.
+	// Watch returns the reason when etcd has stopped unexpectedly, or returns when ctx ends.
 	Watch(ctx context.Context) error
-	// Close ends what Open started, in order, and returns when nothing of etcd runs any more. An error means that etcd
-	// was not closed in order. opened says whether etcd ever touched the data, or they were found unfit for it.
+	// Close closes etcd and returns when no part of it is running. An error means that it was not closed in order. opened
+	// reports whether etcd ever opened the data, or they were found unfit for it.
 	Close() (opened bool, err error)
 }
 
 // Server is the wrapper's own server.
 type Server interface {
-	// Expose serves /readyz with the certificate that the configuration names, if it names one. Its error is
-	// bootstrap.ErrCertificates if that can't be used now.
+	// Expose serves /readyz with the certificate of the configuration, if any. Its error wraps bootstrap.ErrCertificates if the
+	// certificate cannot be used now.
 	Expose() error
 }
 
-// Runtime is everything the machine acts on. All fields are required.
+// Runtime connects the machine to the outside world. All fields are required.
 type Runtime struct {
 	Sidecar Sidecar
 	Volume  Volume
 	Record  Record
 	Member  Member
 	Server  Server
-	// Mode chooses the validation mode from the last exit and says why.
+	// Mode chooses the validation mode from the last exit and returns the reason.
 	Mode func() (mode bootstrap.Mode, reason string)
-	// LeaveReason keeps the reason of a crash for people.
+	// LeaveReason stores the reason of a crash.
 	LeaveReason func(reason string) error
 }
 
-// completion is how a piece of work ends: with an event, or with the zero value if the next action of the row follows.
+// completion is the result of an action: an event, or the zero value to continue with the next action.
 type completion struct {
 	event   Event
 	payload Payload
 }
 
-// work is what the blocking actions of one row share: the runtime, the facts and the payload with which the row was taken,
-// and what one action hands to the next.
+// work is the context of the blocking actions of a row: the runtime, and the facts and payload with which the row was taken.
 type work struct {
 	runtime *Runtime
 	facts   Facts
@@ -106,7 +105,7 @@ type work struct {
 	yaml    []byte
 }
 
-// blocking binds the actions that may block to what they do.
+// blocking binds the blocking actions.
 var blocking = map[Action]func(*work, context.Context) completion{
 	PrefetchConfig:  (*work).prefetchConfig,
 	LockVolume:      (*work).lockVolume,
@@ -127,7 +126,7 @@ var blocking = map[Action]func(*work, context.Context) completion{
 	LeaveReason:     (*work).leaveReason,
 }
 
-// run does the actions in order, until one has something to report. A panic is reported as one.
+// run does the actions in order until one posts an event. A panic becomes Crashed.
 func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -173,7 +172,7 @@ func (w *work) queryStatus(ctx context.Context) completion {
 	return completion{Replied, payload}
 }
 
-// probeData keeps the sidecar away from data that an etcd has open: it deletes what it finds corrupt.
+// probeData protects data that an etcd has open: the sidecar deletes data that it finds corrupt.
 func (w *work) probeData(context.Context) completion {
 	err := w.runtime.Volume.Probe()
 	switch {
@@ -186,7 +185,7 @@ func (w *work) probeData(context.Context) completion {
 	}
 }
 
-// dataInUse ends the exit record at once: how the other writer of the data ends is never known.
+// dataInUse voids the exit record, because this process never learns how the other writer of the data ends.
 func (w *work) dataInUse(err error) completion {
 	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Forfeit())}}
 }
@@ -209,8 +208,8 @@ func (w *work) trigger(ctx context.Context, mode bootstrap.Mode, why string) com
 	return completion{Accepted, payload}
 }
 
-// prefetchConfig asks for the configuration while the validation runs: the real sidecar needs 7 s for it while etcd is
-// down, and 37 s where it looks for other members.
+// prefetchConfig requests the configuration during the validation: the real sidecar needs 7 s for it while etcd is down, and 37 s
+// while it searches for other members.
 func (w *work) prefetchConfig(ctx context.Context) completion {
 	asked := time.Now()
 	yaml, err := w.runtime.Sidecar.Config(ctx)
@@ -236,8 +235,7 @@ func (w *work) serveReadyz(context.Context) completion {
 	return unlessCertificates(w.runtime.Server.Expose(), exitcode.ServerTaken)
 }
 
-// unlessCertificates ends the run with status, unless the error is about certificate files alone: they are waited for, as
-// the configuration is.
+// unlessCertificates ends the run with status, unless only certificate files are missing or invalid: those are retried.
 func unlessCertificates(err error, status exitcode.Code) completion {
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
@@ -254,12 +252,12 @@ func (w *work) lockData(context.Context) completion {
 	if errors.Is(err, bootstrap.ErrDataInUse) {
 		return w.dataInUse(err)
 	}
-	// A file system without locks stops nobody; of a directory that can't be used etcd says so, once the record is gone.
+	// Without file locks etcd starts anyway. It reports a directory that it cannot use, after the record is removed.
 	return completion{ConfigValid, Payload{Err: err}}
 }
 
 func (w *work) removeRecord(ctx context.Context) completion {
-	// A stop that is already asked for must find the record as it was.
+	// After a request to stop, the record must stay as it was.
 	if ctx.Err() != nil {
 		return completion{EtcdFailed, Payload{Err: ctx.Err(), Status: exitcode.EtcdFailed}}
 	}
@@ -301,7 +299,7 @@ func (w *work) writeRecord(context.Context) completion {
 	word := w.facts.RecordWord()
 	err := w.runtime.Record.Write(word)
 	if w.runtime.Record.Forfeited() {
-		return recordResult(err, "no exit record: somebody else had the data open for writing")
+		return recordResult(err, "no exit record: another process had the data open for writing")
 	}
 	return recordResult(err, "exit record written: "+string(word))
 }

@@ -107,15 +107,15 @@ func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
 }
 
 func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
-	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "etcd is started"}
+	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "starting etcd"}
 	there := &place{}
 	about := New(standing(run), there, "v1", "etcd-main-0")
-	assert.Equal(t, "etcd is started", about.Phase().Reason, "nothing is opened yet")
+	assert.Equal(t, "starting etcd", about.Phase().Reason, "nothing is opened yet")
 	there.progress = "opens its data"
-	assert.Equal(t, "etcd is started; etcd opens its data", about.Phase().Reason)
-	assert.Equal(t, "etcd is started; etcd opens its data", about.Document().Reason)
+	assert.Equal(t, "starting etcd; etcd opens its data", about.Phase().Reason)
+	assert.Equal(t, "starting etcd; etcd opens its data", about.Document().Reason)
 	run.State = lifecycle.Serving
-	assert.Equal(t, "etcd is started", about.Phase().Reason)
+	assert.Equal(t, "starting etcd", about.Phase().Reason)
 	assert.True(t, about.Phase().Serving)
 }
 
@@ -138,12 +138,12 @@ func TestTheLastWords(t *testing.T) {
 		run.Condition.At = time.Now().Add(-3 * time.Second)
 		there := &place{began: time.Now().Add(-time.Hour), record: exitcode.Terminated}
 		about := New(standing(run), there, "v1", "etcd-main-0")
-		assert.Equal(t, `clean stop: stop asked for (terminated)
+		assert.Equal(t, `clean stop: stop requested (terminated)
 state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
 last trouble: etcd, 3s ago, over since: etcd stopped
-`, about.LastWords(lifecycle.Outcome{Reason: "stop asked for (terminated)\nand a trace"}))
+`, about.LastWords(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
 		there.unstored = errors.New("revisions 8 to 9 are not in the store: store unavailable")
 		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start goes on from there\n")
 		there.record = ""
@@ -296,7 +296,7 @@ func (p *place) Record() (exitcode.Word, error) {
 func full() *lifecycle.Snapshot {
 	at := time.Unix(1.8e9, 0)
 	return &lifecycle.Snapshot{
-		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop asked for", Attempt: 3, NextRetry: at,
+		State: lifecycle.Terminating, Since: at, PhaseSince: at.Add(-time.Hour), Reason: "stop requested", Attempt: 3, NextRetry: at,
 		Condition: lifecycle.Condition{
 			At: at, Since: at.Add(-time.Hour), Times: 3, Ended: at.Add(time.Second), Class: lifecycle.ClassEtcd, Text: "etcd stopped\nand left a trace", Message: "etcd stopped\nand left a trace; look there",
 		},

@@ -43,7 +43,7 @@ func document() status.Document {
 		},
 		TransitionCounts: []status.TransitionCount{
 			{From: "Query", Event: "replied", To: "Wait", Count: 4, Seconds: 1},
-			{From: "Query", Event: "replied", Guard: "says Failed", To: "Wait", Count: 3, Seconds: 0.5},
+			{From: "Query", Event: "replied", Guard: "Failed", To: "Wait", Count: 3, Seconds: 0.5},
 			{From: "Wait", Event: "elapsed", To: "Query", Count: 6, Seconds: 40},
 		},
 	}

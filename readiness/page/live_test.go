@@ -316,11 +316,11 @@ func sayWhyItEnded(b browser) {
 	b.Has("#ended [data-copies]")
 	b.Shows("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
 	p.tell(func(d *status.Document) {
-		d.State, d.Ready, d.Reason = "Terminated", false, "all that the next start needs is on the disk"
-		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop asked for (terminated)"},
+		d.State, d.Ready, d.Reason = "Terminated", false, "everything that the next start needs is on the disk"
+		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop requested (terminated)"},
 			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
 	})
-	ended := "The process has ended: stop asked for (terminated); all that the next start needs is on the disk."
+	ended := "The process has ended: stop requested (terminated); everything that the next start needs is on the disk."
 	b.Shows("#ended", ended)
 	p.kill()
 	b.Has("body.lost")
@@ -358,7 +358,7 @@ func showTheMachine(b browser) {
 	}
 	b.Has(".machine.small")
 	require.LessOrEqual(b.t, height(), 190.0)
-	b.Shows("#details", "etcd runs, readiness is watched")
+	b.Shows("#details", "etcd is running; readiness is checked")
 	require.False(b.t, b.Is(`document.querySelector("#details .rows").checkVisibility()`))
 	b.Run(chromedp.Click("#state_Serving", chromedp.ByQuery))
 	b.Has(".machine:not(.small)")

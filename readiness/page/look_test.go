@@ -19,7 +19,7 @@ func lightWhatWasTaken(b browser) {
 	b.Holds(`[...document.querySelectorAll("#details .taken")].map((row) => row.querySelector("strong").textContent + row.querySelector(".count").textContent).join() ===
 		"replied×1,no answer×16"`)
 	require.True(b.t, b.Is(`document.querySelectorAll("#details .rows li:not(.taken)").length >= 2`), "one of them for the same event")
-	require.Contains(b.t, b.Text("#details .taken"), "if says Failed")
+	require.Contains(b.t, b.Text("#details .taken"), "if Failed")
 	b.Run(chromedp.Click("#close", chromedp.ByQuery))
 	b.Shows("#details-title", "Wait")
 }
@@ -58,7 +58,7 @@ func fitTheScreen(b browser) {
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
 	}
 	p.tell(func(d *status.Document) {
-		d.State, d.Ready, d.Reason = "StartEtcd", false, "etcd can run with its configuration"
+		d.State, d.Ready, d.Reason = "StartEtcd", false, "starting etcd"
 	})
 	b.Shows("#state", "StartEtcd")
 	for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Wide, chromiumtest.Phone} {

@@ -53,11 +53,11 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"StartEtcd, not ready: certificate etcd_peer_ca: /ca.crt has expired: renew it in its Secret and restart this member",
 		},
 		{
-			status.Document{State: "StartEtcd", Reason: "etcd is started; etcd waits for a leader; it has no connection to m1: see that it runs"},
+			status.Document{State: "StartEtcd", Reason: "starting etcd; etcd waits for a leader; it has no connection to m1: see that it runs"},
 			"failed",
 			"StartEtcd, not ready: waits for a leader; it has no connection to m1: see that it runs",
 		},
-		{status.Document{State: "StartEtcd", Reason: "etcd is started"}, "failed", "StartEtcd, not ready"},
+		{status.Document{State: "StartEtcd", Reason: "starting etcd"}, "failed", "StartEtcd, not ready"},
 		{
 			status.Document{State: "StartEtcd", Certificates: []status.Certificate{
 				{Name: "etcd_peer", Path: "/tls.crt", NotBefore: time.Now().Add(time.Minute), NotAfter: time.Now().Add(time.Hour)},

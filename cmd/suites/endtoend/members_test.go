@@ -74,7 +74,7 @@ var steps = []harness.Line{
 	{"message": "this member's old identity is out of the cluster"},
 	{"message": "the cluster has taken this member in anew"},
 	{"from": "AskPeers", "to": "Ready"},
-	{"message": "etcd is started"},
+	{"message": "starting etcd"},
 	{"message": "etcd has joined its cluster"},
 }
 

@@ -21,7 +21,7 @@ func TestTheTerminationMessageTellsOfACleanStop(t *testing.T) {
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
 	p.StartAndStop()
-	assert.Regexp(t, `^clean stop: stop asked for \(terminated\)
+	assert.Regexp(t, `^clean stop: stop requested \(terminated\)
 state: Serving, left after \d[\dms.]*
 exit record: terminated, so the next start validates in sanity mode
 durations: run \d[\dms.]*, etcd's start \d[\dms.]*, its close \d[\dms.]*

@@ -13,39 +13,39 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// Trouble is something that went wrong. The zero value is none.
+// Condition is a failure that may last. The zero value is none.
 type Condition struct {
-	At      time.Time // the latest time
-	Since   time.Time // the first time in a row
-	Times   int       // how often in a row
-	Ended   time.Time // when the run got further; zero while it lasts
+	At      time.Time // last occurrence
+	Since   time.Time // first occurrence in a row
+	Times   int       // occurrences in a row
+	Ended   time.Time // when it was resolved; zero while it lasts
 	Class   Class
-	Text    string // one sentence, as it is in the log
-	Message string // the same, with what to do about it
+	Text    string // one sentence, without the next step
+	Message string // the same with the next step
 
-	on Event // what brought it
+	on Event // its cause
 }
 
-// Class is what kind of trouble it is: which of the parties to ask, or what to look at first.
+// Class groups conditions by where to look first.
 type Class string
 
-// The classes. Each trouble has one.
+// The classes.
 const (
-	ClassVolume        Class = "volume"        // another process holds it
-	ClassSidecar       Class = "sidecar"       // it gives no answer, or one that can't be used
+	ClassVolume        Class = "volume"        // another process holds the volume
+	ClassSidecar       Class = "sidecar"       // no usable answer from the sidecar
 	ClassValidation    Class = "validation"    // the data directory could not be validated
-	ClassConfiguration Class = "configuration" // etcd cannot run with it
-	ClassCertificate   Class = "certificate"   // one is expired, unknown or for another name
-	ClassTimeout       Class = "timeout"       // no answer came in time
-	ClassServer        Class = "server"        // the wrapper's own server cannot serve
+	ClassConfiguration Class = "configuration" // etcd cannot run with its configuration
+	ClassCertificate   Class = "certificate"   // a certificate is expired, unknown or for another name
+	ClassTimeout       Class = "timeout"       // no answer in time
+	ClassServer        Class = "server"        // the wrapper's own server failed
 	ClassRecord        Class = "record"        // the exit record could not be removed or written
-	ClassEtcd          Class = "etcd"          // it did not start, stopped by itself or did not close in order
-	ClassCrash         Class = "crash"         // a panic, or what etcd calls fatal
+	ClassEtcd          Class = "etcd"          // etcd did not start, stopped unexpectedly or did not close in order
+	ClassCrash         Class = "crash"         // a panic or a fatal error of etcd
 )
 
-// after is the trouble once a row was taken: new, the same as before, or over.
+// update returns the condition after a row: a new one, the same again, or resolved.
 func (t Condition) update(row *Row, payload Payload, now time.Time) Condition {
-	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: hintFor(row).summary(payload), Message: hintFor(row).message(payload), on: row.On}
+	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: summary(row, payload), Message: messageFor(row, payload), on: row.On}
 	switch {
 	case found.Class == "" && t.isActive() && t.isResolvedBy(row, payload):
 		t.Ended = now
@@ -58,19 +58,19 @@ func (t Condition) update(row *Row, payload Payload, now time.Time) Condition {
 	return found
 }
 
-// echoedBy reports whether a row only repeats this trouble: an etcd that failed is not closed in order, either.
+// isRepeatedBy reports whether a row only repeats this condition: an etcd that failed is not closed in order.
 func (t Condition) isRepeatedBy(row *Row) bool { return t.on == EtcdFailed && row.On == EtcdClosed }
 
 func (t Condition) isActive() bool { return t.Class != "" && t.Ended.IsZero() }
 
-// overBy reports whether a row that brings no trouble shows that this one is over.
+// isResolvedBy reports whether a row without a failure shows that this condition has ended.
 func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 	forward := row.To == StartEtcd || row.To == Serving || row.To == FetchConfig && row.From == Query
 	switch {
 	case forward:
 		return true
 	case t.Class == ClassValidation:
-		return false // a new attempt is no success
+		return false // a new attempt is not yet a success
 	case t.on == NotAccepted:
 		return row.On == Accepted || payload.Word.Running()
 	case t.on == NoAnswer, t.on == VolumeBusy, t.on == Replied:
@@ -82,11 +82,11 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 
 func classOf(row *Row, payload Payload) Class {
 	switch {
-	case row.On == ConfigPrefetched: // it is fetched again, and everybody will hear of it then
+	case row.On == ConfigPrefetched: // it is fetched again, which reports the failure
 		return ""
 	case row.When == StatusFailed:
 		return ClassValidation
-	case row.On == Replied && row.When == Always: // an unknown word
+	case row.On == Replied && row.When == Always: // an unknown status
 		return ClassSidecar
 	case row.On == Elapsed && (row.To == Terminating || row.To == Terminated):
 		return ClassTimeout
@@ -103,7 +103,7 @@ func classOf(row *Row, payload Payload) Class {
 	}
 }
 
-// classOfSource is the class of trouble whose cause is not enough to classify it.
+// classOfSource classifies a failure by its event.
 func classOfSource(event Event, status exitcode.Code) Class {
 	if status == exitcode.BadRecord {
 		return ClassRecord
@@ -124,7 +124,7 @@ func classOfSource(event Event, status exitcode.Code) Class {
 		return ClassCrash
 	case Replied, NoAnswer, Accepted, NotAccepted, ConfigUnavailable:
 		return ClassSidecar
-	case Started, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they bring no error of their own
+	case Started, ConfigFetched, ConfigPrefetched, ConfigValid, EtcdReady, RecordSettled, Elapsed, Signal, StopPosted: // they carry no error
 	}
 	return ""
 }
@@ -133,7 +133,7 @@ func isCertificateError(err error) bool {
 	return isVerificationError(err) || errors.Is(err, bootstrap.ErrCertificates)
 }
 
-// unverified reports whether a server's certificate is the cause, which only the sidecar's can be.
+// isVerificationError reports whether the certificate of a server was rejected. Only the sidecar's can be.
 func isVerificationError(err error) bool {
 	var verification *tls.CertificateVerificationError
 	var invalid x509.CertificateInvalidError

@@ -22,11 +22,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-func TestEveryRowHasWordsForThoseWhoRunIt(t *testing.T) {
-	for _, row := range Table {
-		assert.True(t, HasWords(&row), "%s, %s [%s] has no entry in words.go", row.From, row.On, row.When)
-	}
-	assert.Empty(t, WordsWithoutRow(Table), "these entries of words.go belong to no row")
+func TestEveryHintBelongsToARow(t *testing.T) {
+	assert.Empty(t, UnusedHints(Table), "these entries of messages.go belong to no row")
 }
 
 // The table for people has one row for each message, and none for what is never said.
@@ -144,7 +141,7 @@ func TestPollingIsOnePhase(t *testing.T) {
 		pass(time.Hour)
 		now := s.driver.Snapshot()
 		assert.Equal(t, began, now.PhaseSince)
-		assert.NotContains(t, now.Reason, "asks again", "what is said is what the phase is about")
+		assert.NotContains(t, now.Reason, "asking for the status", "the reason is what the phase is about")
 		assert.Contains(t, now.Reason, "the initialization is running")
 		s.succeed()
 		pass(time.Minute)

@@ -1,0 +1,111 @@
+package lifecycle
+
+// hint adds to the sentence of a row what operators need: the next step, and the sentence to use instead if the event
+// carries an error.
+type hint struct {
+	From  Source
+	On    Event
+	When  Guard
+	Fail  string // replaces the row's sentence if the event carries an error that it need not carry
+	Next  string // the next step for an operator, a clause
+	Cert  string // replaces Next if the certificate of the sidecar is the cause
+	Quiet bool   // the row changes nothing, so the reason of the state stays
+}
+
+// Next steps of several rows.
+const (
+	checkSidecarLog = "check the log of the backup-restore container"
+	renewCert       = "renew the sidecar's certificate, or check that --backup-restore-ca-cert-bundle-path names the CA that issued it"
+	checkEtcdLog    = "see etcd's own log lines above"
+	noDataLost      = "no data are lost: the next start validates in full"
+	otherMustEnd    = "stop it first; the exit record is void, so the next validation is full"
+	fetchFailed     = "fetching etcd's configuration in advance failed, which only costs time"
+	crashNote       = "see the log and, if the volume had room, exit_code.crash; the next start validates in full"
+)
+
+// hints has an entry for the rows that need one; docs/troubleshooting.md explains every message.
+var hints = []hint{
+	{From: Query, On: VolumeBusy, Next: "the process that holds it must end first"},
+	{From: Query, On: Replied, When: StatusFailed, Fail: "the initialization failed", Next: "nothing was changed; retrying when a file changes"},
+	{From: Query, On: Replied, Next: "check that the versions of etcd-wrapper and of backup-restore are compatible"},
+	{From: Query, On: NoAnswer, Next: "check that the backup-restore container is running, and its log", Cert: renewCert},
+
+	{From: Trigger, On: Accepted, When: RequestRepeated, Next: checkSidecarLog},
+	{From: Trigger, On: NotAccepted, Next: "retrying", Cert: renewCert},
+	{From: Trigger, On: DataInUse, Next: otherMustEnd},
+
+	{From: Wait, On: Elapsed, Quiet: true},
+
+	{From: FetchConfig, On: ConfigInvalid, Next: "correct it in the file of --etcd-config-file or, if etcd-druid generates it, in the Etcd resource"},
+	{From: FetchConfig, On: ConfigUnavailable, Next: "the result of the validation is kept; check that the backup-restore container is running and that the files named in the configuration exist", Cert: renewCert},
+	{From: FetchConfig, On: DataInUse, Next: otherMustEnd},
+	{From: FetchConfig, On: Elapsed, Quiet: true},
+
+	{From: BeforeResult, On: ConfigPrefetched, Fail: fetchFailed, Quiet: true},
+	{From: FetchConfig, On: ConfigPrefetched, When: ConfigKept, Quiet: true},
+	{From: FetchConfig, On: ConfigPrefetched, Fail: fetchFailed, Quiet: true},
+
+	{From: StartEtcd, On: EtcdFailed, Next: checkEtcdLog},
+	{From: StartEtcd, On: Elapsed, Next: "check that a quorum of the other members is running and reachable"},
+	{From: Serving, On: EtcdFailed, Next: checkEtcdLog},
+
+	{From: BeforeEtcd, On: ListenerLost, Next: "no data are lost: etcd was not opened"},
+	{From: WithEtcd, On: ListenerLost, Next: noDataLost},
+	{From: BeforeEnd, On: Crashed, Next: crashNote},
+
+	{From: Terminating, On: Crashed, Next: crashNote},
+	{From: Terminating, On: EtcdClosed, Fail: "etcd was not closed in order", Next: noDataLost},
+	{From: Terminating, On: RecordSettled, Fail: "the exit record could not be written", Next: noDataLost},
+	{From: Terminating, On: Elapsed, Next: "exit_code.crash on the volume has the stack of every goroutine, if there was room; " + noDataLost},
+	{From: Terminating, On: Signal, When: SecondSignal, Next: noDataLost},
+	{From: Terminating, On: Signal, Quiet: true},
+}
+
+// rowKey identifies a row.
+type rowKey struct {
+	from State
+	on   Event
+	when Guard
+}
+
+// hintsByRow has the hints for each state of a group.
+var hintsByRow = func() map[rowKey]hint {
+	all := map[rowKey]hint{}
+	for _, h := range hints {
+		for _, from := range h.From.States() {
+			all[rowKey{from, h.On, h.When}] = h
+		}
+	}
+	return all
+}()
+
+// hintFor returns the hint of a row; most rows have none.
+func hintFor(row *Row) hint { return hintsByRow[rowKey{row.From, row.On, row.When}] }
+
+// messageFor returns the sentence of a row with the details of the event and the next step.
+func messageFor(row *Row, payload Payload) string {
+	h := hintFor(row)
+	text, next := summary(row, payload), h.Next
+	if h.Cert != "" && isVerificationError(payload.Err) {
+		next = h.Cert
+	}
+	if next != "" && (payload.Err != nil || h.Fail == "") {
+		text += "; " + next
+	}
+	return text
+}
+
+// summary returns the message without the next step.
+func summary(row *Row, payload Payload) string {
+	text := row.Why
+	if fail := hintFor(row).Fail; payload.Err != nil && fail != "" {
+		text = fail
+	}
+	if payload.Detail != "" {
+		text += " (" + payload.Detail + ")"
+	}
+	if payload.Err != nil {
+		text += ": " + payload.Err.Error()
+	}
+	return text
+}
