@@ -285,6 +285,7 @@ func (w *Writer) align(head archive.Head) {
 		return
 	}
 	w.chain.tail, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
+	w.aimAnew()
 	if f := w.fulls.making; f != nil && !f.storing && f.Next != head.Position {
 		f.adrift = true
 	}

@@ -111,7 +111,9 @@ func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
 func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 	c := newMembers(t, 2)
 	for _, member := range c.members {
-		member.run(func(w *Writer) { w.pace.successor, w.pace.watch = 50*time.Millisecond, time.Hour })
+		member.run(func(w *Writer) {
+			w.pace.successor, w.pace.watch, w.pace.beat = 50*time.Millisecond, time.Hour, 100*time.Millisecond
+		})
 	}
 	c.requireEventuallyStored(c.put("a", "1"))
 	require.NoError(t, c.members[0].Flush(t.Context()))

@@ -135,7 +135,7 @@ func (s *stand) run(tune ...func(w *Writer)) *stand {
 	writer.pace = pace{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
 		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour, rare: time.Hour,
-		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour, vet: patience, overdue: patience,
+		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour, vet: patience, overdue: patience, check: patience,
 	}
 	for _, tune := range s.tune {
 		tune(writer)

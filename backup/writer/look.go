@@ -33,6 +33,9 @@ func (w *Writer) look(ctx context.Context) {
 		abilities: w.remote.abilities, generation: w.remote.generation, own: w.identity,
 		vet: time.Since(w.remote.vetted) >= w.pace.vet, last: w.remote.last, full: w.remote.newest,
 	}
+	if time.Since(w.remote.checkpointAt) < archive.Grace { // later it may have been merged and deleted
+		seen.checkpoint = w.remote.checkpoint
+	}
 	if w.core.State == watching && !seen.vet && time.Since(w.remote.looked.at) < w.pace.knows {
 		seen.known, seen.wanted = w.remote.looked.head, w.revision
 	}
@@ -100,6 +103,9 @@ func (w *Writer) saw(ctx context.Context, seen found, err error) {
 			w.remote.vetted = time.Now()
 		}
 		w.identity, w.remote.abilities, w.remote.generation = seen.own, seen.abilities, seen.generation
+		if !seen.lost.IsZero() {
+			w.remote.lost = seen.lost
+		}
 		w.observe(ctx)
 		w.compared(ctx, seen.head, err)
 	}
@@ -197,6 +203,7 @@ func (w *Writer) goOn(is payload) {
 	w.statistic.Broken = nil
 	w.align(is.head)
 	w.replace(is.head.Newer)
+	w.closeHole(is.head)
 }
 
 // watchGrowth counts how often the chain has not grown though this member has something to add.
@@ -367,6 +374,9 @@ type found struct {
 	vet    bool             // whether the generation is to be looked at, too
 	last   format.Position  // the newest segment that is known; zero if none is
 	full   string           // the newest full snapshot that is known; empty if none is
+
+	checkpoint format.Position // a segment that must still be there; zero if there is none
+	lost       format.Position // that segment, if it is gone
 }
 
 // find asks the store for what is not known yet, and for the head in any case.
@@ -399,6 +409,11 @@ func (f found) find(ctx context.Context) (_ found, err error) {
 	}
 	if err == nil {
 		err = f.believe(ctx)
+	}
+	if err == nil && !f.checkpoint.IsZero() {
+		if _, err = f.Archive.Manifest(ctx, f.generation.Number, f.checkpoint); archive.Unusable(err) {
+			f.lost, err = f.checkpoint, nil
+		}
 	}
 	if err == nil && f.begins && f.head.Unlinked != nil { // its writer has ended in between
 		err = f.Archive.Open(ctx, f.generation, *f.head.Full, f.Session)

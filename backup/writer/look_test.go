@@ -175,7 +175,7 @@ func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *test
 	assert.Equal(t, Writing, s.Facts().Role)
 	s.requireNotSuperseded()
 	s.end()
-	s.run()
+	s.run(func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
 	s.putAndFlush("a", "after a restart")
 	s.requireNotSuperseded()
 	s.succeed()

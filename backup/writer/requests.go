@@ -83,7 +83,7 @@ func (w *Writer) answer() {
 			flush.done <- w.result
 		case !w.chain.released.IsZero() && w.remote.stored.Compare(w.chain.released) >= 0:
 			flush.done <- nil
-		case !flush.target.IsZero() && w.remote.stored.Compare(flush.target) >= 0:
+		case !flush.target.IsZero() && w.remote.stored.Compare(flush.target) >= 0 && !w.remote.storedAt.IsZero():
 			if w.releases() {
 				flush.target = w.chain.released
 				left = append(left, flush)

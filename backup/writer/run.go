@@ -53,7 +53,9 @@ func (w *Writer) inherit(former *Writer) {
 	was := &former.remote
 	w.remote = remote{
 		abilities: was.abilities, generation: was.generation, vetted: was.vetted, stored: was.stored, last: was.last, newest: was.newest,
+		checkpoint: was.checkpoint, checkpointAt: was.checkpointAt, lost: was.lost,
 	}
+	w.unstored = former.unstored
 	w.reserving.revision, w.merging.at = former.reserving.revision, time.Now()
 	if w.remote.generation.Number != 0 {
 		w.core.State, w.core.Facts.creates = aligning, was.abilities.CreateIfAbsent
@@ -120,6 +122,7 @@ func (w *Writer) actions() map[Action]func(context.Context, payload) {
 		keepWatching:  func(context.Context, payload) { w.askAgainIn(w.watchInterval()) },
 		await:         func(context.Context, payload) { w.askAgainIn(time.Second) },
 		findSuccessor: func(ctx context.Context, _ payload) { w.findSuccessor(ctx) },
+		checkStored:   func(ctx context.Context, _ payload) { w.checkStored(ctx) },
 		endHere:       func(_ context.Context, told payload) { w.endHere(told.err) },
 		finish:        func(_ context.Context, told payload) { w.finish(told.err) },
 	}

@@ -112,6 +112,7 @@ const (
 	await         Action = "await"          // what this member has not applied
 	finish        Action = "finish"         // tell how bringing ended
 	findSuccessor Action = "find successor" // of the generation, if it is time
+	checkStored   Action = "check stored"   // segments are still there, if it is time
 	endHere       Action = "end here"       // give up what is under way, and have etcd closed
 )
 
@@ -189,8 +190,8 @@ var written = []entry{
 	{watching, tick, always, watching, []Action{findSuccessor, look, storeFull, storeSegment}, "what waits on the volume is brought by whoever has it"},
 	{aligning, tick, ours, aligning, []Action{findSuccessor, look, storeFull, captureRows}, "etcd compacts whether or not the store answers"},
 	{aligning, tick, always, aligning, []Action{findSuccessor, look, storeFull}, "what changes is captured by the member that writes"},
-	{writing, tick, guest, writing, []Action{findSuccessor, look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "the leader may write again"},
-	{writing, tick, always, writing, []Action{findSuccessor, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "nobody else extends the chain, so there is nothing to look for"},
+	{writing, tick, guest, writing, []Action{checkStored, look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "the leader may write again"},
+	{writing, tick, always, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "nobody else extends the chain, so there is nothing to look for"},
 	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment, keepReserved}, "what waits of the chain before is stored first"},
 	{beginning, tick, ours, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}, "nothing is stored behind it before it is"},
 	{beginning, tick, always, beginning, []Action{findSuccessor, storeFull}, "before it counts, it is asked whether this member writes"},

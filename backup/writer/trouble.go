@@ -181,11 +181,12 @@ type pace struct {
 	beat      time.Duration // an idle writer shows that it lives
 	bear      time.Duration // whoever waits for a full waits no longer while there is trouble
 	retry     time.Duration // about so long after a failure it is tried again first, then later and later
+	check     time.Duration // between checks that the store still has what was stored
 	overdue   time.Duration // beyond two intervals, until a revision that is not stored is a trouble of its own
 }
 
 var usual = pace{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
 	foreign: time.Minute, knows: archive.Grace, watch: 10 * time.Second, young: time.Second, merge: time.Minute, rare: 30 * time.Minute, retry: 500 * time.Millisecond, bear: 30 * time.Second,
-	successor: 10 * time.Second, beat: 40 * time.Second, vet: 30 * time.Minute, overdue: 10 * time.Second,
+	successor: 10 * time.Second, beat: 40 * time.Second, vet: 30 * time.Minute, overdue: 10 * time.Second, check: 10 * time.Second,
 }

@@ -137,6 +137,10 @@ type remote struct {
 	link     *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
 	heard    time.Time       // when it was last asked whether there is a successor
 	looked   looked          // at by a member that does not lead
+
+	checkpoint   format.Position // the newest segment at the last check, which the next check has to find; zero if there was none
+	checkpointAt time.Time       // of the last check
+	lost         format.Position // a segment that was stored and is gone; zero if none is known
 }
 
 // looked is what a member that does not lead saw last.

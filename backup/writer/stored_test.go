@@ -1,0 +1,102 @@
+package writer
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+)
+
+// checked is a stand with segments in the store whose last one the next check has to find.
+func checked(t *testing.T) *stand {
+	s := begun(t)
+	for i := range 3 {
+		s.awaitStored(s.put("a", fmt.Sprint(i)))
+	}
+	s.do(func() { s.remote.checkpoint = s.newestStored() })
+	return s
+}
+
+// deleteSegments deletes all segments in the store up to a revision.
+func (s *stand) deleteSegments(upTo int64) {
+	s.Helper()
+	count := 0
+	for object, err := range s.store.List(s.Context(), "gen/000001/segment/", "") {
+		require.NoError(s, err)
+		if name := object.Name[strings.LastIndex(object.Name, "/")+1:]; name < fmt.Sprintf("%019d", upTo+1) {
+			require.NoError(s, s.store.Delete(s.Context(), object.Name))
+			count++
+		}
+	}
+	require.NotZero(s, count)
+}
+
+func (s *stand) check() { s.do(func() { s.pace.check = 0 }) }
+
+func TestWriter_capturesAgainWhatWasDeletedAtTheEnd(t *testing.T) {
+	s := checked(t)
+	last := s.Facts().Stored
+	s.deleteSegments(last)
+	s.check()
+	require.Eventually(t, func() bool {
+		path, err := s.backups().Find(t.Context(), archive.Target{})
+		return err == nil && path.Revision == last
+	}, patience, poll)
+	s.requireWhole()
+}
+
+func TestWriter_beginsAnotherChainWhenStoredSegmentsAreGone(t *testing.T) {
+	for name, stops := range map[string]bool{"while it runs": false, "at a stop": true} {
+		t.Run(name, func(t *testing.T) {
+			s := checked(t)
+			gone := s.Facts().Stored
+			s.awaitStored(s.put("b", "behind what is deleted"))
+			s.deleteSegments(gone)
+			if stops {
+				s.end()
+				s.options.Former = s.Writer
+				s.run()
+			} else {
+				s.check()
+				s.eventually(func(f Facts) bool { return f.Broken != nil || f.Fulls > 1 }, "it is noticed")
+			}
+			require.NoError(t, s.Flush(t.Context()))
+			s.requireAllKept()
+			s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Broken == nil }, "it is over")
+			assert.Contains(t, s.Facts().LastFull.Reason, "lost: segment ")
+			assert.Contains(t, s.log.String(), "the store has lost segments that were stored")
+			s.awaitStored(s.put("c", "goes on"))
+			s.requireAllKept()
+		})
+	}
+}
+
+func TestWriter_verifiesTheEndAtAStop(t *testing.T) {
+	s := checked(t)
+	last := s.Facts().Stored
+	s.end()
+	s.deleteSegments(last)
+	s.options.Former = s.Writer
+	s.run()
+	require.NoError(t, s.Flush(t.Context()))
+	s.requireWhole()
+}
+
+// A check costs one request, so it may be made often.
+func TestWriter_checksWithOneRequest(t *testing.T) {
+	s := checked(t)
+	require.NoError(t, s.Flush(t.Context()))
+	before := len(s.store.Calls())
+	s.do(func() {
+		s.pace.check = 0
+		s.checkStored(t.Context())
+		s.pace.check = patience
+	})
+	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "it is asked")
+	s.do(func() {})
+	assert.Len(t, s.store.Calls(), before+1)
+}
