@@ -1,0 +1,124 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// rewritten lists the pages, and the folders with their Go files, that are held to the list of constructions. Add to it what has been
+// rewritten; nothing is ever removed.
+var rewritten = []string{
+	"README.md", "docs/standalone.md", "docs/tasks.md", "docs/lifecycle.md", "docs/restore.md",
+}
+
+// constructions must not appear in comments, messages and pages. Each has what to write instead.
+var constructions = []struct{ pattern, instead string }{
+	{`\b(tells?|told|says?|said) (whether|of|that|how|why)\b`, "report, log, show, print"},
+	{`^(//\s*)?\w+ (is|are) (what|how|where|who|whose|whether|whom)\b`, "start with the name and a verb"},
+	{`^(//\s*)?\w+ (is|implements) \w+(\.\w+)?'s\.?$`, "X implements store.Store"},
+	{`\b(goes|gone|went|going|go) on\b`, "continue, resume"},
+	{`\b(began|begun|begins? (to|anew|with|again))\b`, "start, started"},
+	{`\b(gone|goes|went|going|brings?|brought) back\b`, "restore, restored to, return"},
+	{`\bset aside\b`, "preserve, move"},
+	{`\bnobody\b|\bsomebody\b`, "no member, another process, users, or the passive"},
+	{`\bwhoever\b`, "name it"},
+	{`\bof use\b`, "useful, usable"},
+	{`\bbeside\b`, "next to, with"},
+	{`\b(the|a|each|every|newest|last) full(s|\b[^ ]| (is|was|and|of|that|behind)\b)`, "full snapshot"},
+	{`\b(thus|lest|anew|astray|heed|deem)\b`, "plain words"},
+	{`\b(is|are|was|were) (waited for|looked at|asked for|gone on|told)\b`, "active voice"},
+}
+
+// allowed are words of the field, or quotations, that a construction would match.
+var allowed = []string{"in full", "`EtcdRestartedWithFull`"}
+
+// findConstructions returns what of a text must not be written, with what to write instead.
+func findConstructions(text string) (found []string) {
+	for _, word := range allowed {
+		text = strings.ReplaceAll(text, word, "")
+	}
+	for _, construction := range constructions {
+		for _, match := range regexp.MustCompile(`(?im)`+construction.pattern).FindAllString(text, -1) {
+			found = append(found, "\""+match+"\" ("+construction.instead+")")
+		}
+	}
+	return found
+}
+
+// proseOf returns the paragraphs of a page without code, and a Go file's comments and messages (those of tests are their comments).
+func proseOf(t *testing.T, path string) (texts []string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	require.NoError(t, err)
+	if filepath.Ext(path) == ".md" {
+		fenced := false
+		for line := range strings.Lines(string(content)) {
+			if strings.HasPrefix(line, "```") {
+				fenced = !fenced
+			} else if !fenced && !strings.HasPrefix(line, "    ") {
+				texts = append(texts, quoted.ReplaceAllString(link.ReplaceAllString(strings.TrimSpace(line), "$1"), ""))
+			}
+		}
+		return texts
+	}
+	file, err := parser.ParseFile(token.NewFileSet(), path, content, parser.ParseComments)
+	require.NoError(t, err)
+	for _, group := range file.Comments {
+		texts = append(texts, group.Text())
+	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		literal, is := node.(*ast.BasicLit)
+		if is && literal.Kind == token.STRING && strings.Count(literal.Value, " ") >= 3 && !strings.HasSuffix(path, "_test.go") {
+			texts = append(texts, literal.Value)
+		}
+		return true
+	})
+	return texts
+}
+
+func TestWhatWasRewrittenStaysInPlainEnglish(t *testing.T) {
+	top := root(t)
+	for _, place := range rewritten {
+		files := []string{place}
+		if filepath.Ext(place) != ".md" {
+			var err error
+			files, err = filepath.Glob(filepath.Join(top, place, "*.go"))
+			require.NoError(t, err)
+			require.NotEmpty(t, files, "there is no Go file in %s", place)
+		}
+		for _, file := range files {
+			if !filepath.IsAbs(file) {
+				file = filepath.Join(top, file)
+			}
+			for _, text := range proseOf(t, file) {
+				for _, found := range findConstructions(text) {
+					assert.Fail(t, "write it as docs/contributing.md says", "%s: %s in: %s", place, found, strings.TrimSpace(text))
+				}
+			}
+		}
+	}
+}
+
+func TestConstructionsAreFoundAndPlainEnglishIsNot(t *testing.T) {
+	for _, text := range []string{
+		"isWriter tells whether this member writes", "begun is what etcd is of", "Get is store.Store's.", "the writer goes on with the chain",
+		"nobody answers", "data are set aside", "a full is made", "it was told", "the spool beside the data",
+	} {
+		assert.NotEmpty(t, findConstructions(text), text)
+	}
+	for _, text := range []string{
+		"isWriter reports whether this member may start a chain.", "Get implements store.Store.", "A full snapshot is restored in full.",
+		"upload of segment 305 failed: bucket not found; retrying in 26 s", "The process starts with a new chain.",
+	} {
+		assert.Empty(t, findConstructions(text), text)
+	}
+}
