@@ -3,6 +3,7 @@ package bootstrap
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
@@ -26,14 +27,28 @@ type Volume struct {
 // NewVolume returns the volume at path, a directory; it touches nothing.
 func NewVolume(path string) *Volume { return &Volume{path: path} }
 
-// Lock takes the lock, creating the directory if need be, or returns ErrVolumeBusy at once. Once it has succeeded it
-// keeps succeeding. A read-only volume can be locked, too.
+// Check returns an error with the way out if no data can be kept at the volume's path. A path that does not exist is mistyped,
+// or its volume is not mounted: to create it there would start a new cluster next to the data.
+func (v *Volume) Check() error {
+	info, err := os.Stat(v.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("--volume-dir: %s does not exist; mount the volume, correct the path, or create the directory for a new cluster", v.path)
+	case err != nil:
+		return fmt.Errorf("--volume-dir: %w; correct the path, or make it accessible for user %d", err, os.Geteuid())
+	case !info.IsDir():
+		return fmt.Errorf("--volume-dir: %s is a file; name the directory that holds the data directory", v.path)
+	case errors.Is(unix.Access(v.path, unix.W_OK), unix.EROFS):
+		return fmt.Errorf("--volume-dir: %s: %w; mount it writable", v.path, unix.EROFS)
+	}
+	return nil
+}
+
+// Lock takes the lock, or returns ErrVolumeBusy at once. Once it has succeeded it keeps succeeding. A read-only volume can be
+// locked, too.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
-	}
-	if err := os.MkdirAll(v.path, 0o700); err != nil {
-		return fmt.Errorf("cannot lock volume: %w", err)
 	}
 	locked, err := lockDirectory(v.path)
 	if errors.Is(err, unix.EWOULDBLOCK) {

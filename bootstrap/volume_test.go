@@ -16,7 +16,7 @@ import (
 )
 
 func TestOneVolumeHasOneHolder(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "made", "on", "demand")
+	path := t.TempDir()
 	first, second := bootstrap.NewVolume(path), bootstrap.NewVolume(path)
 	require.NoError(t, first.Lock())
 	require.NoError(t, first.Lock(), "it stays held")
@@ -31,14 +31,6 @@ func TestOneVolumeHasOneHolder(t *testing.T) {
 	left, err := os.ReadDir(path)
 	require.NoError(t, err)
 	assert.Empty(t, left, "a lock leaves nothing behind")
-}
-
-func TestAVolumeThatIsNoDirectoryCannotBeLocked(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	require.NoError(t, os.WriteFile(path, nil, 0o600))
-	err := bootstrap.NewVolume(path).Lock()
-	require.ErrorContains(t, err, "cannot lock volume")
-	assert.NotErrorIs(t, err, bootstrap.ErrVolumeBusy)
 }
 
 // databaseAt makes a database of a data directory and opens it with a lock, as bbolt does.
@@ -125,4 +117,26 @@ func TestADataDirectoryThatWasReplacedIsLockedAnew(t *testing.T) {
 	require.ErrorIs(t, second.LockData(data), bootstrap.ErrDataInUse)
 	require.NoError(t, second.LockData(data+".old"), "nobody needs it any more")
 	require.ErrorContains(t, first.LockData(filepath.Join("/dev/null", "x")), "cannot lock data directory")
+}
+
+func TestVolumeThatCannotHoldData(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for path, problem := range map[string]string{
+		dir:                            "",
+		file:                           "is a file; name the directory",
+		filepath.Join(dir, "mistyped"): "does not exist; mount the volume, correct the path",
+		filepath.Join(file, "below"):   "not a directory; correct the path",
+	} {
+		err := bootstrap.NewVolume(path).Check()
+		if problem == "" {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "--volume-dir: ")
+		require.ErrorContains(t, err, problem)
+	}
+	require.NoDirExists(t, filepath.Join(dir, "mistyped"))
 }

@@ -161,6 +161,11 @@ func (m *Member) approach(ctx context.Context) error {
 		close(m.started)
 		return err
 	}
+	if entries, committed := found.Uncommitted(); m.config.ForceNewCluster && entries > 0 {
+		m.options.Log.Warn().Uint64("entries", entries).Uint64("committed", committed).
+			Msg("force-new-cluster drops the entries that follow the last one that the log records as committed; clients may have had them acknowledged. " +
+				"To lose none, stop a member in order before its cluster is made anew: that records what is committed")
+	}
 	if m.founds = found.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
 		m.options.Log.Info().Msgf("the data directory %s is empty: etcd begins a new cluster", m.config.Dir)
 	}

@@ -77,6 +77,17 @@ func Look(dataDir, walDir string) *Findings {
 // Empty is true where etcd begins with nothing.
 func (f *Findings) Empty() bool { return f.hasNoDatabase() && f.newestSegment() == "" }
 
+// Uncommitted returns how many entries follow the last one that the log records as committed, and its index. A crash leaves such
+// entries, acknowledged ones among them: the commit index is written with the entries that come next. With force-new-cluster etcd
+// drops them all.
+func (f *Findings) Uncommitted() (entries, committed uint64) {
+	tail := f.tail()
+	if tail == nil || tail.last <= tail.committed {
+		return 0, 0
+	}
+	return tail.last - tail.committed, tail.committed
+}
+
 // hasNoDatabase is false of what can't be looked at.
 func (f *Findings) hasNoDatabase() bool {
 	none, err := vacant(f.database)

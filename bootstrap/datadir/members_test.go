@@ -274,3 +274,23 @@ func TestOnlyRestored(t *testing.T) {
 	require.NoError(t, log.Close())
 	assert.False(t, Look(dir, "").OnlyRestored(), "a leader was elected")
 }
+
+// An entry is on the disk before the entry that records it as committed, so a crash leaves acknowledged ones that etcd does not
+// know to be committed. An orderly stop records all.
+func TestUncommittedEntries(t *testing.T) {
+	t.Parallel()
+	dir := oldData{log: []raftpb.Entry{adds(1), adds(2), {}}}.write(t)
+	entries, _ := Look(dir, "").Uncommitted()
+	assert.Zero(t, entries)
+	log, err := wal.Open(zap.NewNop(), layout.ToWALDir(dir), walpb.Snapshot{})
+	require.NoError(t, err)
+	_, _, _, err = log.ReadAll()
+	require.NoError(t, err)
+	require.NoError(t, log.Save(raftpb.HardState{Term: 1, Commit: 3}, []raftpb.Entry{{Term: 1, Index: 4}, {Term: 1, Index: 5}}))
+	require.NoError(t, log.Close())
+	entries, committed := Look(dir, "").Uncommitted()
+	assert.EqualValues(t, 2, entries)
+	assert.EqualValues(t, 3, committed)
+	entries, _ = Look(t.TempDir(), "").Uncommitted()
+	assert.Zero(t, entries, "there is no log")
+}

@@ -105,6 +105,8 @@ func configure(document map[string]any) (cfg *embed.Config, warnings []string, e
 	return cfg, s.warnings, err
 }
 
+var errEmpty = problem("", "is empty")
+
 // maxBytes bounds what is worth parsing: real configurations have two or three thousand bytes.
 const maxBytes = 1 << 20
 
@@ -145,7 +147,7 @@ func checkSyntax(document []byte) (warnings []string, err error) {
 	case err != nil && !errors.Is(err, io.EOF):
 		return nil, problem("", "not valid YAML (%s)", clip(err.Error()))
 	case first == nil:
-		return nil, problem("", "is empty")
+		return nil, errEmpty
 	}
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		warnings = append(warnings, "only the first YAML document counts")

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -169,7 +171,28 @@ func (s *settings) checkInitialCluster() error {
 	case config.CheckDuplicateURL(members):
 		return problem("initial-cluster", "gives one URL to two members")
 	}
-	return nil
+	return s.checkAdvertised(members[s.Name])
+}
+
+// checkAdvertised wants the same peer URLs where this member advertises them and where the cluster lists them. etcd compares
+// them as well, after it has resolved names; so URLs that differ in a name only are left to it.
+func (s *settings) checkAdvertised(listed types.URLs) error {
+	const key = "initial-advertise-peer-urls"
+	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
+	advertised.Sort()
+	same := func(a, b url.URL) bool {
+		bothIPs := net.ParseIP(a.Hostname()) != nil && net.ParseIP(b.Hostname()) != nil
+		return a.Scheme == b.Scheme && a.Port() == b.Port() && (a.Hostname() == b.Hostname() || !bothIPs)
+	}
+	matched := func(urls, others types.URLs) bool {
+		return !slices.ContainsFunc(urls, func(u url.URL) bool {
+			return !slices.ContainsFunc(others, func(other url.URL) bool { return same(u, other) })
+		})
+	}
+	if matched(advertised, listed) && matched(listed, advertised) {
+		return nil
+	}
+	return problem(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))
 }
 
 // Upper limits from embed.Config.Validate, where they have no exported names.

@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-
-	"sigs.k8s.io/yaml"
+	"reflect"
 )
 
 // maxConfigBytes bounds what is read of a configuration file. Real ones have one or two KiB.
@@ -46,11 +45,8 @@ type Document struct {
 	DataDir string
 }
 
-// directories are the keys of etcd's configuration that say where its data is.
-type directories struct {
-	DataDir string `json:"data-dir"`
-	WALDir  string `json:"wal-dir"`
-}
+// directories are the values of etcd's configuration that say where its data is.
+type directories struct{ DataDir, WALDir string }
 
 // ErrUnusable says that a configuration file was read and is no configuration.
 var ErrUnusable = errors.New("cannot use etcd configuration")
@@ -95,8 +91,16 @@ func expanded(raw []byte, pod, namespace string) []byte {
 // parseDirectories refuses a WAL outside the data directory: a validation would look for it in the wrong place.
 func parseDirectories(raw []byte) (directories, error) {
 	var found directories
-	if err := yaml.Unmarshal(raw, &found); err != nil {
+	mapping, _, err := decode(raw)
+	if err != nil && !errors.Is(err, errEmpty) {
 		return directories{}, err
+	}
+	for key, into := range map[string]*string{"data-dir": &found.DataDir, "wal-dir": &found.WALDir} {
+		text, ok := mapping[key].(string)
+		if !ok && mapping[key] != nil {
+			return directories{}, mistyped(key, mapping[key], reflect.TypeFor[string]())
+		}
+		*into = text
 	}
 	if found.WALDir != "" {
 		return directories{}, errors.New("wal-dir is not supported without a sidecar: leave the log in the data directory, or run with a sidecar")

@@ -38,7 +38,9 @@ func TestConfigFile(t *testing.T) {
 		"empty file":           {served: "data-dir: \"/option/new.etcd\"\n", dataDir: option},
 		"can't be continued":   {content: "{name: a}", err: "none can be appended: write it in, or write the document as lines of YAML, not in braces"},
 		"not YAML":             {content: "\t: x", err: "cannot use etcd configuration"},
-		"wrong type":           {content: "data-dir: [a]", err: "cannot use etcd configuration"},
+		"wrong type":           {content: "data-dir: [a]", err: "data-dir: must be text, in quotes if it looks like something else, not a list"},
+		"no mapping":           {content: "hello", err: "is not a mapping of keys to values"},
+		"only comments":        {content: "# later", served: "# later\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
 		"WAL of its own":       {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},
 		"more than a megabyte": {content: strings.Repeat("#", maxConfigBytes+1), err: "more than 1048576 bytes"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/rs/zerolog"
 
@@ -45,6 +46,11 @@ type parts struct {
 // assemble puts the parts together; each is given what was made before it. From its end on the wrapper's own
 // server answers. Nobody else is asked anything yet, and the volume is as it was: all that begins in parts.run.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
+	if err := bootstrap.NewVolume(c.VolumeDir).Check(); errors.Is(err, syscall.EROFS) {
+		return failed(exitcode.BadRecord, err)
+	} else if err != nil {
+		return failed(exitcode.Usage, err)
+	}
 	settings, err := backups.Read(c.Backups)
 	if err == nil {
 		err = settings.Keys.CheckOwn()

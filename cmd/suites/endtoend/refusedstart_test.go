@@ -1,0 +1,66 @@
+package endtoend_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// The first line of the termination message says what is wrong with a start, and what to do about it.
+func TestFirstLineOfARefusedStart(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		spoil         func(p *harness.Pod)
+		status        int
+		wrong, wayOut string
+	}{
+		"a file in the place of the volume": {func(p *harness.Pod) {
+			p.Flags = append(p.Flags, "--volume-dir="+filepath.Join(p.Dir, "etcd.yaml"))
+		}, 64, "--volume-dir: ", "is a file; name the directory that holds the data directory"},
+		"a mistyped volume": {func(p *harness.Pod) {
+			p.Flags = append(p.Flags, "--volume-dir="+p.Volume+"-mistyped")
+		}, 64, "does not exist", "correct the path, or create the directory for a new cluster"},
+		"a list where text belongs": {func(p *harness.Pod) { p.Config["data-dir"] = []string{"a"} }, 78, "data-dir: must be text", "not a list"},
+		"URLs that differ": {func(p *harness.Pod) {
+			p.Config["initial-advertise-peer-urls"] = "http://127.0.0.1:1"
+		}, 78, "initial-advertise-peer-urls: ", "give both the same URLs"},
+		"a database of a newer etcd's cluster": {func(p *harness.Pod) {
+			p.StartAndStop()
+			setClusterVersion(p, "3.8.0")
+		}, 78, "the data are of a cluster at etcd 3.8", "start the etcd-wrapper that has etcd 3.8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := harness.NewStandalonePod(t, nil)
+			p.ExpectTerminationMessage()
+			c.spoil(p)
+			p.WriteConfigFile()
+			assert.Equal(t, c.status, p.Start().Exit(harness.Patience))
+			line, _, _ := strings.Cut(says(p), "\n")
+			assert.Contains(t, line, c.wrong)
+			assert.Contains(t, line, c.wayOut)
+			assert.NotContains(t, line, "Go struct")
+			_, err := os.Stat(p.Volume + "-mistyped")
+			require.ErrorIs(t, err, os.ErrNotExist)
+		})
+	}
+}
+
+// setClusterVersion makes the data look as if a cluster of that version had written it.
+func setClusterVersion(p *harness.Pod, version string) {
+	p.T.Helper()
+	database, err := bolt.Open(p.Database(), 0o600, nil)
+	require.NoError(p.T, err)
+	require.NoError(p.T, database.Update(func(tx *bolt.Tx) error {
+		return tx.Bucket(schema.Cluster.Name()).Put(schema.ClusterClusterVersionKeyName, []byte(version))
+	}))
+	require.NoError(p.T, database.Close())
+}
