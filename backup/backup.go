@@ -41,6 +41,7 @@ type Options struct {
 
 	Gate writer.Gate
 	Log  zerolog.Logger
+	Now  func() time.Time // the wall clock; time.Now if it is nil
 }
 
 // Backups are those of one run. Begin, End and Flush are called one after the other, each at most once; the other methods
@@ -82,6 +83,9 @@ const again = 30 * time.Second
 
 // New returns the backups of a run and asks nobody for anything.
 func New(options Options) *Backups {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
 	return &Backups{
 		options: options, archive: archive.New(options.Store, options.Keys), session: archive.NewID(), superseded: make(chan error, 1),
 	}
@@ -154,7 +158,7 @@ func (b *Backups) settings(etcd writer.Etcd, of Data) writer.Options {
 	return writer.Options{
 		Archive: b.archive, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
 		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: of.Dir, Owner: of.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
-		Now: time.Now,
+		Now: b.options.Now,
 	}
 }
 

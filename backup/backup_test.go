@@ -73,6 +73,7 @@ func (p *proof) restoreTests() (count int) {
 
 // subject is the backups of an etcd.
 type subject struct {
+	now func() time.Time // the wall clock; nil if it is right
 	*backup.Backups
 	etcd  *etcdtest.Etcd
 	store store.Store
@@ -116,7 +117,7 @@ func (s *subject) another(t *testing.T, keys *format.Keys) *backup.Backups {
 	require.NoError(t, err)
 	return backup.New(backup.Options{
 		Store: s.store, Keys: keys, Interval: 100 * time.Millisecond, Schedule: when, Policy: policy,
-		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Gate: s.turns, Log: zerolog.Nop(),
+		SpoolDir: filepath.Join(filepath.Dir(s.dir), "spool"), SpoolLimit: 64 << 20, Verify: s.proof.verify, ScratchDir: filepath.Join(filepath.Dir(s.dir), "scratch"), Gate: s.turns, Log: zerolog.Nop(), Now: s.now,
 	})
 }
 

@@ -47,12 +47,14 @@ type chores struct {
 
 	replaced map[string]time.Time // when a full was last made for a reason
 
+	clock clock
+
 	holes   int64 // that the writer had found when it was last looked
 	suspect bool  // the store may have lost something that the latest revision needs
 }
 
 func newChores(b *Backups, s *writer.Writer, member string) *chores {
-	return &chores{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}}
+	return &chores{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}, clock: newClock(b.options.Now)}
 }
 
 // listing is one of all that is kept.
@@ -100,6 +102,7 @@ func (c *chores) run(ctx context.Context) {
 
 // look does what is due.
 func (c *chores) look(ctx context.Context) {
+	c.clock.check()
 	facts := c.writer.Facts()
 	if facts.Generation == 0 {
 		return // the store is not known to be ours
@@ -173,9 +176,12 @@ func (c *chores) prune(ctx context.Context) error {
 		c.reportUnsafe("")
 		return nil // nothing can be spared before a full is stored; once it is verified, this is due again
 	}
-	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, time.Now(), c.listing.stored)
+	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
 	if err != nil {
 		return err
+	}
+	if why := c.clock.check(); why != "" {
+		plan.Unsafe = append(plan.Unsafe, why)
 	}
 	c.reportUnsafe(strings.Join(plan.Unsafe, "; "))
 	done, err := plan.Execute(ctx, c.backups.archive, nil)

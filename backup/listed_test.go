@@ -6,11 +6,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/backup/writer"
@@ -38,5 +40,22 @@ func TestWhatWasJustListedIsNotListedAgainToLetGoWhatNeedNotBeKept(t *testing.T)
 	s := newSubjectIn(t, in, archive.Verified)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "a look at the tests without a listing of all")
+	require.NoError(t, s.End(soon(t)))
+}
+
+// A clock that was wrong for two minutes had almost all backups deleted.
+func TestNothingIsDeletedAfterTheClockHasJumped(t *testing.T) {
+	s := newSubject(t, archive.Verified)
+	var jump atomic.Int64
+	s.now = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
+	s.Backups = s.another(t, &format.Keys{})
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.eventually(t, func(f backup.Facts) bool { return !f.Kept.At.IsZero() && f.Undone == nil }, "the clock is watched")
+	jump.Store(int64(8 * time.Hour))
+	_, err := s.Now(soon(t))
+	require.NoError(t, err)
+	s.eventually(t, func(f backup.Facts) bool {
+		return f.Undone != nil && strings.Contains(f.Undone.Text, "this machine's clock jumped by 8h0m0s")
+	}, "it is reported")
 	require.NoError(t, s.End(soon(t)))
 }

@@ -72,9 +72,12 @@ func checkSilence(policy Policy, facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// checkJump finds a silence that has just ended: perhaps a clock has gone ahead then, so that what was made a moment before looks old.
-// A folder's clock is this machine's own, and tells nothing of that. It is over once the silence has ended before points. It begins with
-// what everything is kept behind: before that, silence is only what has gone.
+// downtime is a pause after which a clock may have jumped ahead: what is merged while nothing changes leaves pauses of up to an hour.
+const downtime = 2 * time.Hour
+
+// checkJump finds a pause that has just ended. A clock may have jumped ahead then, so that what was made a moment before looks old; the
+// clock of a folder is this machine's own and does not show that. After a pause longer than everything is kept for, nothing goes for as
+// long, after a shorter one for an hour. Pauses before the full snapshot that the window begins with do not count: much is deleted there.
 func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(moments(g), func(at moment) bool { return at.IsZero() || at.Before(from) })
@@ -82,7 +85,8 @@ func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 	long := max(policy.Points, quiet)
 	for i := 1; i < len(all); i++ {
 		begin, end := all[i-1].Time, all[i].Time
-		if end.Sub(begin) > long && end.After(facts.Now.Add(-long)) {
+		pause, since := end.Sub(begin), facts.Now.Sub(end)
+		if pause > long && since < long || pause > downtime && since < time.Hour {
 			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", ago(end, begin), end.UTC().Format(time.RFC3339))
 		}
 	}

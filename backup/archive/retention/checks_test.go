@@ -104,6 +104,17 @@ func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
 	assert.NotEmpty(t, p.Goes())
 }
 
+// A process that starts while the clock is wrong knows nothing of a jump.
+func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
+	before := hourly(5*day, 8*time.Hour)
+	h := history(chain(append(before, fullAt(now))...))
+	for since, safe := range map[time.Duration]bool{59 * time.Minute: false, 61 * time.Minute: true} {
+		p := Make(policy, Facts{History: h, Now: now.Add(since), Store: now.Add(since)})
+		assert.Equal(t, safe, len(p.Unsafe) == 0, p.Unsafe)
+		assert.Equal(t, safe, len(p.Goes()) > 0)
+	}
+}
+
 // shifted are fulls up to now as they would be up to another time.
 func shifted(fulls []archive.KeptFull, to time.Time) (all []archive.KeptFull) {
 	for _, full := range fulls {

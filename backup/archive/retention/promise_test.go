@@ -48,6 +48,8 @@ func (w *world) live(t *rapid.T) {
 	}
 	w.pass(time.Minute)
 	w.judge(w.full(false), archive.Verified)
+	w.pass(time.Hour) // a pause that has just ended fails a check
+	w.write(1)
 }
 
 // found is whether a point can be gone back to, and all the way is as it was written.
