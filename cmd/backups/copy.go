@@ -6,143 +6,138 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
-	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother says that a place has backups of another cluster, or something else under a name that is to be copied.
-var ErrAnother = errors.New("is not a copy of the store")
+// ErrAnother: a place has something that the store lacks, so it is not a copy of it.
+var ErrAnother = errors.New("is not a copy of")
 
-// Copied is what backup copy tells, and with -o json its document.
+// Copied is the result of backup copy; with -o json it is printed as it is.
 type Copied struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
-	Objects int    `json:"objects"` // that were copied now
+	Objects int    `json:"objects"` // copied by this run
 	Bytes   int64  `json:"bytes"`   // of these
-	Kept    int    `json:"kept"`    // that were there already
+	Kept    int    `json:"kept"`    // that the copy had before
 }
 
-// Print prints the document for people.
+// Print prints the result as text.
 func (c Copied) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s has all of %s: %s copied now and read back, %s, and %s that were there\n",
+	_, err := fmt.Fprintf(to, "%s has everything that %s has: %s copied and read back, %s; %s kept\n",
 		c.To, c.From, count(c.Objects, "object"), terminal.Size(c.Bytes), count(c.Kept, "object"))
 	return err
 }
 
-// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It goes on where it was cut
-// off. With follow it does so again after each such pause until ctx ends, which is no error then. ErrAnother says that the place has
-// something else. What the store has let go of stays in the copy.
+// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It resumes a copy that was
+// interrupted. With follow it copies again after each such pause until ctx ends, which is no error then. Objects that the store has
+// deleted stay in the copy.
+//
+// Nothing is mixed with another history: ErrAnother means that the place has backups which Copy did not make, or that somebody has
+// written to the copy since. copyMark tells a copy from a store that a cluster writes to.
 func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (Copied, error) {
 	defer meter.Clear()
-	c := &copying{from: settings.Store, to: to, meter: meter}
-	c.told = Copied{From: c.from.String(), To: to.String()}
+	c := &copying{from: settings.Store, to: to, meter: meter, checked: map[string]bool{}}
+	c.result = Copied{From: c.from.String(), To: to.String()}
 	for {
 		err := c.untilEqual(ctx)
 		if err != nil && (follow == 0 || ctx.Err() == nil && !errors.Is(err, store.ErrUnavailable)) {
-			return c.told, err
+			return c.result, err
 		}
 		if follow == 0 {
-			return c.told, nil
+			return c.result, nil
 		}
 		select {
 		case <-ctx.Done():
-			return c.told, nil
+			return c.result, nil
 		case <-time.After(follow):
 		}
 	}
 }
 
-// copying is a copy under way.
+// copying is a copy in progress.
 type copying struct {
 	from, to store.Store
 	meter    *Meter
-	there    map[string]int64 // bytes of what the other place has, by name; nil before it was listed
-	told     Copied
+	resumed  bool            // the objects of an earlier copy were counted
+	checked  map[string]bool // names of objects that were compared
+	stale    bool            // an object of the store disappeared before it was compared
+	result   Copied
 }
 
-// untilEqual copies until a pass finds nothing new: the cluster writes meanwhile, and merges what was written.
+// untilEqual copies until a pass finds nothing new: the cluster writes meanwhile, and merges what it wrote.
 func (c *copying) untilEqual(ctx context.Context) error {
 	for {
 		copied, err := c.pass(ctx)
-		if err != nil || copied == 0 {
+		if err != nil || copied == 0 && !c.stale {
 			return err
 		}
 	}
 }
 
-// pass copies what is listed, in the order of names. Whoever is cut off leaves a part that can be read: a full snapshot counts by its
-// manifest, which comes after its data, and segments come in their order.
+// pass copies in the order of names. If it is interrupted, the part can be read: a full snapshot counts by its manifest, which comes
+// after its data, and segments come in their order.
 func (c *copying) pass(ctx context.Context) (copied int, err error) {
-	first := c.there == nil
-	if first {
-		if err := c.list(ctx); err != nil {
+	c.stale = false
+	copies, err := list(ctx, c.to) // first: whatever the store gets afterwards is newer than the copy
+	if err != nil {
+		return 0, err
+	}
+	if err := c.mark(ctx, copies); err != nil {
+		return 0, err
+	}
+	originals, err := list(ctx, c.from)
+	if err != nil {
+		return 0, err
+	}
+	if !c.resumed {
+		if err := c.checkApart(ctx, originals); err != nil {
 			return 0, err
 		}
 	}
-	for object, err := range c.from.List(ctx, "", "") {
+	if err := c.compare(ctx, newHistory(originals), newHistory(copies)); err != nil {
+		return 0, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(originals)) {
+		if _, has := copies[name]; has || strings.HasPrefix(name, "probe/") || name == copyMark {
+			if has && !c.resumed && name != copyMark {
+				c.result.Kept++
+			}
+			continue
+		}
+		is, err := c.copy(ctx, name)
 		if err != nil {
 			return copied, err
 		}
-		size, has := c.there[object.Name]
-		switch {
-		case strings.HasPrefix(object.Name, "probe/"):
-		case has && size != object.Size:
-			return copied, fmt.Errorf("%s %w %s: %s has %d bytes there and %d here; take another place", c.to, ErrAnother, c.from, object.Name, size, object.Size)
-		case has && first:
-			if err := c.meet(ctx, object.Name); err != nil {
-				return copied, err
-			}
-		case has:
-		default:
-			is, err := c.copy(ctx, object)
-			if err != nil {
-				return copied, err
-			}
-			if is {
-				copied++
-			}
+		if is {
+			copied++
 		}
 	}
+	c.resumed = true
 	return copied, nil
 }
 
-// list lists the other place.
-func (c *copying) list(ctx context.Context) error {
-	there := map[string]int64{}
-	for object, err := range c.to.List(ctx, "", "") {
+// list returns the sizes of all objects by name.
+func list(ctx context.Context, s store.Store) (map[string]int64, error) {
+	sizes := map[string]int64{}
+	for object, err := range s.List(ctx, "", "") {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		there[object.Name] = object.Size
+		sizes[object.Name] = object.Size
 	}
-	c.there = there
-	return nil
+	return sizes, nil
 }
 
-// meet counts what was there before, and compares what says whose it is.
-func (c *copying) meet(ctx context.Context, name string) error {
-	c.told.Kept++
-	if name != archive.ClusterName {
-		return nil
-	}
-	here, err := digest(ctx, c.from, name)
-	if err != nil {
-		return err
-	}
-	there, err := digest(ctx, c.to, name)
-	if err == nil && there != here {
-		err = fmt.Errorf("%s %w %s: %s differs; take another place", c.to, ErrAnother, c.from, name)
-	}
-	return err
-}
-
-// copy copies an object and reads it back. One that has gone meanwhile was merged, or let go of.
-func (c *copying) copy(ctx context.Context, object store.Object) (copied bool, err error) {
-	content, err := c.from.Get(ctx, object.Name, 0, -1)
+// copy copies an object and reads it back. One that has disappeared meanwhile was merged or pruned.
+func (c *copying) copy(ctx context.Context, name string) (copied bool, err error) {
+	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
 	}
@@ -150,21 +145,28 @@ func (c *copying) copy(ctx context.Context, object store.Object) (copied bool, e
 		return false, err
 	}
 	defer content.Close()
-	put, err := store.PutOnce(ctx, c.to, object.Name, content)
-	if err != nil {
-		return false, fmt.Errorf("cannot copy %s: %w", object.Name, err)
+	put, err := store.PutOnce(ctx, c.to, name, content)
+	switch {
+	case errors.Is(err, store.ErrExists): // since the place was listed
+		return false, c.differs(name)
+	case err != nil:
+		return false, fmt.Errorf("cannot copy %s: %w", name, err)
 	}
-	switch there, err := digest(ctx, c.to, object.Name); {
+	switch stored, err := digest(ctx, c.to, name); {
 	case err != nil:
 		return false, err
-	case there != put:
-		return false, fmt.Errorf("%s %w %s: %s was copied, and other bytes come back", c.to, ErrAnother, c.from, object.Name)
+	case stored != put:
+		return false, fmt.Errorf("%s: %s was copied, and reads back %w", c.to, name, format.ErrDamaged)
 	}
-	c.there[object.Name] = put.Size
-	c.told.Objects++
-	c.told.Bytes += put.Size
-	c.meter.Show("copied", c.told.Bytes, 0)
+	c.result.Objects++
+	c.result.Bytes += put.Size
+	c.meter.Show("copied", c.result.Bytes, 0)
 	return true, nil
+}
+
+// differs returns the error for an object that the place has and that is not the store's.
+func (c *copying) differs(name string) error {
+	return fmt.Errorf("%s %w %s: %s differs; copy to another place", c.to, ErrAnother, c.from, name)
 }
 
 func digest(ctx context.Context, of store.Store, name string) (store.Digest, error) {

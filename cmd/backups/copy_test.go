@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"iter"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/folder"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -41,7 +47,7 @@ func TestACopyThatWasCutOffGoesOn(t *testing.T) {
 		to, puts := memory.New(), 0
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := Copy(ctx, settings, watched{to, func() {
-			if puts++; puts > cut {
+			if puts++; puts > cut+1 { // the first one is the mark
 				cancel()
 			}
 		}}, 0, NewMeter(nil))
@@ -72,17 +78,24 @@ func TestAPlaceWithSomethingElseIsNotMixed(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
 	require.ErrorIs(t, err, ErrAnother)
+	anothers.SetContent(copyMark, []byte("{}\n"))
+	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
+	require.ErrorIs(t, err, ErrAnother)
+	require.ErrorContains(t, err, "cluster.json differs")
 
 	lying := flipped{memory.New()}
 	_, err = Copy(t.Context(), settings, lying, 0, NewMeter(nil))
-	require.ErrorIs(t, err, ErrAnother)
-	assert.ErrorContains(t, err, "other bytes come back")
+	require.ErrorIs(t, err, format.ErrDamaged)
+	assert.ErrorContains(t, err, "reads back damaged")
 }
 
 // flipped is a store that gives back other bytes than it was given.
 type flipped struct{ *memory.Store }
 
 func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if name == copyMark {
+		return f.Store.Get(ctx, name, offset, length)
+	}
 	content, err := f.Store.Get(ctx, name, offset, length)
 	if err != nil {
 		return nil, err
@@ -125,4 +138,140 @@ type listed struct {
 func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	l.list()
 	return l.Store.List(ctx, prefix, after)
+}
+
+// rehearse starts a cluster on a store: it ends the generation and begins another one.
+func rehearse(t *testing.T, on store.Store) {
+	kept := archive.New(on, &format.Keys{})
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
+		Number: 2, Cluster: "c1", Parent: 1, ParentRevision: 2, Session: "rehearsal", Created: noon,
+	}))
+}
+
+// goOn adds an empty segment to a store, as a cluster does that writes to it.
+func (l lived) goOn(t *testing.T, on store.Store) {
+	kept := archive.New(on, &format.Keys{})
+	head, err := kept.Head(t.Context(), 1)
+	require.NoError(t, err)
+	l.shipNothing(t, kept, head.Start)
+}
+
+// merge merges all segments of a store and deletes them.
+func merge(t *testing.T, on store.Store) {
+	kept := archive.New(on, &format.Keys{})
+	segments, err := kept.Objects(t.Context(), 1, archive.Segment, format.Position{})
+	require.NoError(t, err)
+	_, err = kept.Merge(t.Context(), archive.Hour, segments)
+	require.NoError(t, err)
+	for _, segment := range segments {
+		require.NoError(t, on.Delete(t.Context(), segment.Name()))
+	}
+}
+
+// A copy that somebody has written to has two histories, and so has a store that is taken for one.
+func TestCopy_comparesHistories(t *testing.T) {
+	l := live(t)
+	for name, c := range map[string]struct {
+		then func(t *testing.T, original, copied store.Store)
+		err  string // empty: it is copied again
+	}{
+		"nothing happens":                    {func(*testing.T, store.Store, store.Store) {}, ""},
+		"the original goes on":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},
+		"the original goes on and is merged": {func(t *testing.T, original, _ store.Store) { l.goOn(t, original); merge(t, original) }, ""},
+		"the original is restored from":      {func(t *testing.T, original, _ store.Store) { rehearse(t, original) }, ""},
+		"the original is pruned": {func(t *testing.T, original, _ store.Store) {
+			l.lose(t, Settings{Store: original, Keys: &format.Keys{}}, 5)
+			segments, err := archive.New(original, &format.Keys{}).Objects(t.Context(), 1, archive.Segment, format.Position{})
+			require.NoError(t, err)
+			for _, segment := range segments {
+				require.NoError(t, original.Delete(t.Context(), segment.Name()))
+			}
+		}, ""},
+		"the copy is verified": {func(t *testing.T, _, copied store.Store) {
+			require.NoError(t, copied.Put(t.Context(), "gen/000001/tested/20261122T120000Z.json", strings.NewReader("{}")))
+		}, ""},
+		"a rehearsal on the copy": {func(t *testing.T, _, copied store.Store) { rehearse(t, copied) }, "which memory://test/ lacks: a cluster was started on it"},
+		"a rehearsal while the original goes on": {func(t *testing.T, original, copied store.Store) {
+			rehearse(t, copied)
+			l.goOn(t, original)
+			l.goOn(t, original)
+		}, "is not a copy of"},
+		"a rehearsal that ended, no more": {func(t *testing.T, original, copied store.Store) {
+			rehearse(t, copied)
+			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
+		}, "which memory://test/ lacks"},
+		"a rehearsal while the original goes on and is merged": {func(t *testing.T, original, copied store.Store) {
+			rehearse(t, copied)
+			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
+			l.goOn(t, original)
+			l.goOn(t, original)
+			merge(t, original)
+		}, "gen/000001/segment/"},
+		"a cluster goes on in the copy": {func(t *testing.T, _, copied store.Store) { l.goOn(t, copied) }, "gen/000001/segment/"},
+		"a reservation in the copy": {func(t *testing.T, _, copied store.Store) {
+			require.NoError(t, copied.Put(t.Context(), "reservation/0000000000000999999", strings.NewReader("{}")))
+		}, "the reservation of revision 999999"},
+		"generations of one number": {func(t *testing.T, original, copied store.Store) {
+			rehearse(t, copied)
+			kept := archive.New(original, &format.Keys{})
+			require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
+				Number: 2, Cluster: "c1", Parent: 1, ParentRevision: 3, Session: "restore", Created: noon,
+			}))
+		}, "differs; copy to another place"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			settings, copied := l.keep(t), memory.New()
+			_, err := Copy(t.Context(), settings, copied, 0, NewMeter(nil))
+			require.NoError(t, err)
+			c.then(t, settings.Store, copied)
+			before, err := list(t.Context(), copied)
+			require.NoError(t, err)
+			_, err = Copy(t.Context(), settings, copied, 0, NewMeter(nil))
+			if c.err == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, ErrAnother)
+			require.ErrorContains(t, err, c.err)
+			after, err := list(t.Context(), copied)
+			require.NoError(t, err)
+			assert.Equal(t, before, after, "nothing was added")
+		})
+	}
+}
+
+func TestCopy_ontoALivingStore(t *testing.T) {
+	l := live(t)
+	settings, copied := l.keep(t), memory.New()
+	_, err := Copy(t.Context(), settings, copied, 0, NewMeter(nil))
+	require.NoError(t, err)
+	for _, then := range []func(){func() {}, func() { rehearse(t, copied) }} {
+		then()
+		_, err = Copy(t.Context(), Settings{Store: copied, Keys: settings.Keys}, settings.Store, 0, NewMeter(nil))
+		require.ErrorIs(t, err, ErrAnother)
+		require.ErrorContains(t, err, "it has backups that backup copy did not make")
+	}
+}
+
+func TestCopy_ontoItself(t *testing.T) {
+	l := live(t)
+	settings, copied := l.keep(t), memory.New()
+	_, err := Copy(t.Context(), settings, settings.Store, 0, NewMeter(nil))
+	require.ErrorIs(t, err, ErrAnother)
+	_, err = Copy(t.Context(), settings, copied, 0, NewMeter(nil))
+	require.NoError(t, err)
+	_, err = Copy(t.Context(), Settings{Store: copied, Keys: settings.Keys}, copied, 0, NewMeter(nil))
+	require.ErrorIs(t, err, ErrAnother)
+	require.ErrorContains(t, err, "it is the same place")
+
+	dir := t.TempDir()
+	outer, err := folder.New(dir)
+	require.NoError(t, err)
+	_, err = Copy(t.Context(), settings, outer, 0, NewMeter(nil))
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "copies"), 0o700))
+	inner, err := folder.New(filepath.Join(dir, "copies"))
+	require.NoError(t, err)
+	_, err = Copy(t.Context(), Settings{Store: outer, Keys: settings.Keys}, inner, 0, NewMeter(nil))
+	require.ErrorContains(t, err, "it is the same place, or lies within it")
 }

@@ -1,0 +1,256 @@
+package backups
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+)
+
+// copyMark is the object that Copy creates first in every place. A store that a cluster writes to does not have it, so a living store
+// is never taken for a copy, whatever it has in common with one.
+const copyMark = "copy.json"
+
+// maxMark bounds the bytes of a mark that are read.
+const maxMark = 4 << 10
+
+// mark makes sure that the place is a copy: one that has the mark, or an empty place, which gets it.
+func (c *copying) mark(ctx context.Context, copies map[string]int64) error {
+	if _, has := copies[copyMark]; has {
+		return nil
+	}
+	for name := range copies {
+		if name == archive.ClusterName || strings.HasPrefix(name, "gen/") || strings.HasPrefix(name, "reservation/") {
+			return fmt.Errorf("%s %w %s: it has backups that backup copy did not make; copy to another place", c.to, ErrAnother, c.from)
+		}
+	}
+	line, err := json.Marshal(map[string]string{"id": archive.NewID(), "copy_of": c.from.String()})
+	if err != nil {
+		return err
+	}
+	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
+		return nil // of another process that copies to here
+	}
+	return err
+}
+
+// checkApart refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the mark of the copy.
+func (c *copying) checkApart(ctx context.Context, originals map[string]int64) error {
+	mark, err := content(ctx, c.to, copyMark)
+	if err != nil {
+		return err
+	}
+	for name := range originals {
+		if name != copyMark && !strings.HasSuffix(name, "/"+copyMark) {
+			continue
+		}
+		found, err := content(ctx, c.from, name)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+		if found == mark {
+			return fmt.Errorf("%s %w %s: it is the same place, or lies within it; copy to another place", c.to, ErrAnother, c.from)
+		}
+	}
+	return nil
+}
+
+func content(ctx context.Context, s store.Store, name string) (string, error) {
+	reader, err := s.Get(ctx, name, 0, maxMark)
+	if err != nil {
+		return "", err
+	}
+	defer reader.Close()
+	text, err := io.ReadAll(reader)
+	return string(text), err
+}
+
+// history is the history of a cluster as the names in a store tell it.
+type history struct {
+	sizes       map[string]int64
+	generations map[int]*sequence
+	reserved    int64 // the highest reservation
+}
+
+// sequence is what names tell of a generation.
+type sequence struct {
+	objects []archive.Object // that hold segments
+	full    int64            // the revision of the newest full snapshot
+}
+
+func newHistory(sizes map[string]int64) history {
+	h := history{sizes: sizes, generations: map[int]*sequence{}}
+	for name := range sizes {
+		parts := strings.Split(name, "/")
+		if revision, is := strings.CutPrefix(name, "reservation/"); is {
+			number, _ := strconv.ParseInt(revision, 10, 64) // 0 is no reservation
+			h.reserved = max(h.reserved, number)
+		}
+		if len(parts) < 3 || parts[0] != "gen" {
+			continue
+		}
+		number, err := strconv.Atoi(parts[1])
+		if err != nil || archive.GenerationPrefix(number) != "gen/"+parts[1]+"/" {
+			continue
+		}
+		if h.generations[number] == nil {
+			h.generations[number] = &sequence{}
+		}
+		h.generations[number].add(number, parts[2:])
+	}
+	return h
+}
+
+// add takes in the part of a name that follows the generation.
+func (g *sequence) add(number int, parts []string) {
+	switch kind := parts[0]; {
+	case len(parts) < 2:
+	case kind == "full":
+		revision, _, _ := archive.ParseFullName(parts[1]) // 0 after an error
+		g.full = max(g.full, revision)
+	case kind == string(archive.Segment) || kind == string(archive.Minute) || kind == string(archive.Hour):
+		first, second, merged := strings.Cut(parts[1], "_")
+		start, err := format.ParsePosition(first)
+		object := archive.Object{Level: archive.Level(kind), Generation: number, Start: start}
+		if err == nil && merged {
+			object.Next, err = format.ParsePosition(second)
+		}
+		if err == nil {
+			g.objects = append(g.objects, object)
+		}
+	}
+}
+
+// end returns the position after an object as far as its name tells: a segment may reach further.
+func end(object archive.Object) format.Position {
+	if object.Level == archive.Segment {
+		return format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
+	}
+	return object.Next
+}
+
+// compare refuses a copy with anything that the store never had: something in another generation, after the last position, or instead of
+// an object of the store. Objects that the store has merged or pruned since are its own.
+func (c *copying) compare(ctx context.Context, original, copied history) error {
+	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
+		size, has := original.sizes[name]
+		if has && size != copied.sizes[name] && name != copyMark && !strings.HasPrefix(name, "probe/") {
+			return c.differs(name)
+		}
+	}
+	if err := c.compareObject(ctx, original, copied, archive.ClusterName); err != nil {
+		return err
+	}
+	newest := 0
+	for number := range original.generations {
+		newest = max(newest, number)
+	}
+	for _, number := range slices.Sorted(maps.Keys(copied.generations)) {
+		its := original.generations[number]
+		if its == nil {
+			if number < newest {
+				continue // pruned
+			}
+			return c.written(fmt.Sprintf("generation %d", number))
+		}
+		if err := c.compareObject(ctx, original, copied, archive.GenerationPrefix(number)+"generation.json"); err != nil {
+			return err
+		}
+		if err := c.compareGeneration(ctx, original, its, copied.generations[number]); err != nil {
+			return err
+		}
+	}
+	if copied.reserved > original.reserved {
+		return c.written(fmt.Sprintf("the reservation of revision %d", copied.reserved))
+	}
+	return nil
+}
+
+// written returns the error for something in the copy that the store never had.
+func (c *copying) written(what string) error {
+	return fmt.Errorf("%s %w %s: it has %s, which %s lacks: a cluster was started on it; copy to another place", c.to, ErrAnother, c.from, what, c.from)
+}
+
+// compareObject compares an object that the copy has with the store's, once.
+func (c *copying) compareObject(ctx context.Context, original, copied history, name string) error {
+	if _, has := copied.sizes[name]; !has {
+		return nil
+	}
+	if _, has := original.sizes[name]; !has {
+		return c.written(name)
+	}
+	if c.checked[name] {
+		return nil
+	}
+	here, err := digest(ctx, c.from, name)
+	if errors.Is(err, store.ErrNotFound) {
+		c.stale = true // it was pruned or merged since the store was listed
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	there, err := digest(ctx, c.to, name)
+	if err == nil && here != there {
+		err = c.differs(name)
+	}
+	c.checked[name] = err == nil
+	return err
+}
+
+// compareGeneration compares where the sequences of segments end. The last segment of the copy has the digest of everything before it.
+func (c *copying) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
+	if len(copied.objects) == 0 {
+		return nil
+	}
+	byEnd := func(a, b archive.Object) int { return cmp.Or(end(a).Compare(end(b)), a.Start.Compare(b.Start)) }
+	last := slices.MaxFunc(copied.objects, byEnd)
+	if _, has := original.sizes[last.Name()]; has {
+		return c.compareObject(ctx, original, history{sizes: map[string]int64{last.Name(): 0}}, last.Name())
+	}
+	if c.checked[last.Name()] {
+		return nil
+	}
+	segments, err := archive.New(c.to, &format.Keys{}).Examine(ctx, last)
+	if err != nil {
+		return fmt.Errorf("cannot compare %s with %s: %w", c.to, c.from, err)
+	}
+	newest := segments[len(segments)-1]
+	pruned := newest.Position.Revision <= its.full
+	for _, object := range its.objects {
+		if object.Level != archive.Segment && object.Start.Compare(newest.Position) <= 0 && newest.Position.Compare(object.Next) < 0 {
+			merged, err := archive.New(c.from, &format.Keys{}).Examine(ctx, object)
+			if errors.Is(err, store.ErrNotFound) {
+				c.stale = true
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("cannot compare %s with %s: %w", c.to, c.from, err)
+			}
+			same := func(m format.Manifest) bool {
+				return m.Position == newest.Position && m.After == newest.After && m.Ends == nil
+			}
+			if newest.Ends == nil && slices.ContainsFunc(merged, same) {
+				c.checked[last.Name()] = true
+				return nil
+			}
+			return c.written(last.Name())
+		}
+		pruned = pruned && end(object).Compare(newest.Position) > 0
+	}
+	if newest.Ends != nil || !pruned {
+		return c.written(last.Name())
+	}
+	c.checked[last.Name()] = true
+	return nil
+}
