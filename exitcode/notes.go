@@ -131,6 +131,14 @@ type LastRun struct {
 	Status Code      `json:"status"`         // valid with Ended
 	Reason string    `json:"reason,omitempty"`
 	Served bool      `json:"served"` // it came to serve
+	// DataDir is the data directory that the latest run to serve had, this one or an earlier one. It is how a volume remembers that
+	// there was a database where the directory is empty now.
+	DataDir string `json:"data_dir,omitempty"`
+}
+
+// Lost reports whether a run has served data in a directory that is empty or missing now, which isEmpty judges.
+func (r LastRun) Lost(dataDir string, isEmpty func(dataDir string) bool) bool {
+	return r.DataDir != "" && r.DataDir == dataDir && isEmpty(dataDir)
 }
 
 // maxLastRun bounds what is read of a note, in bytes; maxLastReason what is kept of its reason.

@@ -185,3 +185,16 @@ func read(t *testing.T, path string) string {
 	require.NoError(t, err)
 	return string(content)
 }
+
+func TestLostDataAreRemembered(t *testing.T) {
+	t.Parallel()
+	empty, full := func(string) bool { return true }, func(string) bool { return false }
+	path := filepath.Join(t.TempDir(), "exit_code.last")
+	require.NoError(t, exitcode.LastRun{Served: true, DataDir: "/volume/new.etcd"}.Keep(path))
+	run, err := exitcode.ReadLastRun(path)
+	require.NoError(t, err)
+	assert.True(t, run.Lost("/volume/new.etcd", empty))
+	assert.False(t, run.Lost("/volume/new.etcd", full), "the data are there")
+	assert.False(t, run.Lost("/volume/other.etcd", empty), "no run has served there")
+	assert.False(t, exitcode.LastRun{}.Lost("", empty))
+}

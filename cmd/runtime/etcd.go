@@ -95,7 +95,11 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
 		r.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
 	}
-	oddities := checked.Oddities()
+	warnings := r.warnings(checked.Etcd)
+	for _, warning := range warnings {
+		r.log.Warn().Msg(warning)
+	}
+	oddities := append(checked.Oddities(), warnings...)
 	r.oddities.Store(&oddities)
 	for _, key := range checked.Unknown {
 		r.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
@@ -106,7 +110,6 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	for _, warning := range checked.Warnings {
 		r.log.Warn().Msg("etcd's configuration: " + warning)
 	}
-	r.warnOf(checked.Etcd)
 }
 
 // useCertificates takes in the files that etcd serves and connects with.
@@ -127,18 +130,23 @@ func overTLS(listens []url.URL) bool {
 	return slices.ContainsFunc(listens, func(at url.URL) bool { return at.Scheme == "https" || at.Scheme == "unixs" })
 }
 
-// warnOf says what is allowed and rarely meant.
-func (r *Runtime) warnOf(etcd *embed.Config) {
+// warnings returns sentences about what is allowed and rarely meant.
+func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 	if etcd.ForceNewCluster {
-		r.log.Warn().Msg("force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+		warnings = append(warnings, "force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+	}
+	if etcd.ClusterState == embed.ClusterStateFlagNew && r.lastRun.lost(etcd.Dir) {
+		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume has served data there: a new cluster starts, "+
+			"unless a backup is restored; if the data are missed, stop etcd-wrapper, restore them, and start it again", etcd.Dir))
 	}
 	held, err := r.volume.Holds(etcd.Dir)
 	if err != nil {
-		r.log.Warn().Err(err).Send()
+		warnings = append(warnings, err.Error())
 	} else if !held {
-		r.log.Warn().Str("data_dir", etcd.Dir).Str("record", r.flags.RecordPath()).
-			Msg("the data directory is on another volume than the exit record, which can then outlive the data that it speaks of")
+		warnings = append(warnings, fmt.Sprintf("the data directory %s is on another volume than the exit record %s, which can then outlive the data that it "+
+			"describes; put both on one volume", etcd.Dir, r.flags.RecordPath()))
 	}
+	return warnings
 }
 
 // Open implements lifecycle.Member.
@@ -154,7 +162,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	r.durations.start.Store(int64(took))
 	r.counts.EtcdStarted(took)
 	r.memberID.Store(r.etcd.ID().String())
-	r.lastRun.serves()
+	r.lastRun.serves(r.config.Etcd.Dir)
 	r.beginBackups()
 	r.beginLeases()
 	watching, stop := context.WithCancel(context.Background())

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
@@ -161,12 +162,26 @@ func (l *lastRun) begin() {
 		return
 	}
 	l.held, l.last = true, l.look()
+	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // look says what is wrong with it
+	l.run.DataDir = last.DataDir
 	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})
 }
 
-// serves notes that this run came to serve.
-func (l *lastRun) serves() { l.note(func(run *exitcode.LastRun) { run.Served = true }) }
+// serves notes that this run came to serve the data in a directory.
+func (l *lastRun) serves(dataDir string) {
+	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
+}
+
+// lost reports whether an earlier run has served data in a directory that is empty now.
+func (l *lastRun) lost(dataDir string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.run.Lost(dataDir, func(dir string) bool {
+		_, err := os.Lstat(dir)
+		return errors.Is(err, fs.ErrNotExist) || datadir.IsEmpty(dir)
+	})
+}
 
 // end notes how this run ends, and returns when that is on the disk.
 func (l *lastRun) end(outcome lifecycle.Outcome) {

@@ -3,12 +3,14 @@ package runtime
 import (
 	"bytes"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
@@ -46,7 +48,7 @@ func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
 	w = next(t, w)
 	assert.Equal(t, "terminated", classOf(w))
 
-	w.lastRun.serves()
+	w.lastRun.serves("")
 	w.Settle(lifecycle.Outcome{})
 	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
 }
@@ -71,14 +73,14 @@ func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
 	assert.Equal(t, "killed", class)
 	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
 
-	w.lastRun.serves()
+	w.lastRun.serves("")
 	w = next(t, w)
 	_, reason = w.LastExit()
 	assert.NotContains(t, reason, "loop", "a run has served since")
 
 	now := time.Now()
 	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
-	w.lastRun.serves()
+	w.lastRun.serves("")
 	_, reason = next(t, w).LastExit()
 	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
 }
@@ -124,4 +126,32 @@ func TestOfALoopOfCrashesTheFirstReasonStays(t *testing.T) {
 	w.lastRun.busy.Wait()
 	assert.Contains(t, log.String(), `"reason":"three","first_crash":"one"`)
 	assert.Equal(t, "one", w.note.First())
+}
+
+// A volume whose data directory is gone is not an empty volume: status and log show that a new cluster starts where data were.
+func TestDataThatAreGoneAreMissed(t *testing.T) {
+	var log bytes.Buffer
+	w, _ := newRuntime(t, &log)
+	require.NoError(t, w.Lock())
+	dataDir := filepath.Join(w.flags.VolumeDir, "new.etcd")
+	config := embed.NewConfig()
+	config.Dir = dataDir
+	assert.Empty(t, w.warnings(config), "a new volume")
+	w.lastRun.serves(dataDir)
+
+	w = next(t, w)
+	w = next(t, w) // a run that did not serve has no data of its own
+	require.Len(t, w.warnings(config), 1)
+	assert.Contains(t, w.warnings(config)[0], "an earlier run on this volume has served data there")
+	config.ClusterState = embed.ClusterStateFlagExisting
+	assert.Empty(t, w.warnings(config), "it joins the others, which have the data")
+
+	config.ClusterState = embed.ClusterStateFlagNew
+	require.NoError(t, os.MkdirAll(filepath.Join(dataDir, "member", "snap"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dataDir, "member", "snap", "db"), []byte("x"), 0o600))
+	assert.Empty(t, w.warnings(config), "there are data")
+
+	config.Dir = "/proc/new.etcd"
+	require.Len(t, w.warnings(config), 1)
+	assert.Contains(t, w.warnings(config)[0], "is on another volume than the exit record")
 }
