@@ -27,9 +27,13 @@ func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 	require.NotEmpty(t, refusals)
 	for _, kind := range refusals {
 		row := docs.Find(rows, kind.sentence())
-		if assert.NotNil(t, row, "put %q into the table of docs/runbook.md", kind.sentence()) {
+		if assert.NotNil(t, row, "put %q into the table of docs/refusals.md", kind.sentence()) {
 			assert.NotEmpty(t, row[1])
-			assert.Contains(t, row[2], kind.wayOut, kind.sentence())
+			wayOut := row[2]
+			for _, way := range docs.Table(t, "way out", "in full") { // what several refusals share stands there once
+				wayOut = strings.ReplaceAll(wayOut, way[0], way[1])
+			}
+			assert.Contains(t, wayOut, kind.wayOut, kind.sentence())
 		}
 	}
 }

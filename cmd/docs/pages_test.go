@@ -9,15 +9,15 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest is how many words a page may have. The format of backups is a reference that is read in parts.
+// longest is how many words a page may have. The format of backups and the metrics and fields are references that are read in parts.
 func longest(page string) int {
 	switch page {
 	case "README.md":
 		return 1100
-	case "docs/backup-format.md":
+	case "docs/backup-format.md", "docs/api.md":
 		return 3600
 	default:
-		return 3000
+		return 2300
 	}
 }
 

@@ -280,7 +280,7 @@ var guides = map[string]struct{ runbook, command string }{
 	"no_corrupt_alarm": {"docs/runbook.md#replace-a-member", "etcd-wrapper etcdctl endpoint hashkv --cluster"},
 	"no":               {"docs/maintenance.md#the-alarm-nospace", "etcd-wrapper defrag"},
 	"database":         {"docs/maintenance.md#the-alarm-nospace", "etcd-wrapper defrag"},
-	"backups":          {"docs/troubleshooting.md#troubles-of-backups", "etcd-wrapper backup list"},
+	"backups":          {"docs/backup-problems.md#backup-problems", "etcd-wrapper backup list"},
 	"lease":            {"docs/operations.md#leases", "etcd-wrapper status"},
 	"certificate":      {"docs/runbook.md#alerts", "etcd-wrapper status"},
 	"certificates":     {"docs/runbook.md#alerts", "etcd-wrapper status"},
