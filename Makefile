@@ -28,7 +28,7 @@ IMAGE ?= etcd-wrapper
 KEY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help fetch run build cross image release release-check releasable always test bench lint test-backup test-recovery test-maintenance test-faults test-robustness test-etcd test-downgrade test-chart test-deploy test-crash dot mutate picture pictures review fuzz cover ci clean
+.PHONY: help fetch run build cross image release release-check releasable always test bench lint test-backup test-recovery test-maintenance test-faults test-robustness test-etcd test-downgrade test-chart test-deploy test-crash dot mutate picture pictures screenshots review fuzz cover ci clean
 
 help: ## List the targets
 	@echo 'etcd-wrapper: make run starts an etcd to try it, make ci does what CI does. Nothing but Go is needed for most:'
@@ -56,7 +56,7 @@ cross: ## See that it builds for arm64, on macOS and Linux
 # same Go give the same bytes.
 bin/%/etcd-wrapper: always
 	@GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) \
-	$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/etcd-wrapper
+	$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)$(if $(REPOSITORY), -X etcd-wrapper/readiness/page.docs=$(REPOSITORY)/blob/$(VERSION)/)' -o $@ ./cmd/etcd-wrapper
 
 COMMIT = -version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
 	-created "$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
@@ -148,8 +148,11 @@ pictures: ## Draw the pictures of the documentation again: diagrams from docs/pi
 	cd testdata/pictures && $(GO) test -count=1 . -update
 
 picture: ## Take docs/page.png again, what a browser shows of a member that serves; needs Chromium
-	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run InABrowser -screenshots $$shots && \
+	@shots=$$(mktemp -d) && $(GO) test ./readiness/page -count=1 -run thePageInEveryState -screenshots $$shots && \
 	cp $$shots/serving-1280-light.png docs/page.png && rm -r $$shots
+
+screenshots: ## Take pictures of the page in ten states, on a desk and a phone, light and dark, into bin/screenshots; needs Chromium
+	@mkdir -p bin/screenshots && $(GO) test ./readiness/page -count=1 -run thePageInEveryState -screenshots $(CURDIR)/bin/screenshots
 
 mutate: ## Change the transition table in every way and see that the tests notice
 	$(GO) test ./lifecycle ./recovery ./backup/writer -count=1 -run 'Mutant|Promise' -v

@@ -42,7 +42,7 @@ function lightState(node, name, now) {
 
 function lightWay(edge, { times: count }) {
   edge.classList.toggle("visited", count > 0);
-  edge.setAttribute("aria-label", edge.dataset.from + " to " + edge.dataset.to + ", " + (count ? "gone " + times(count) : "not gone"));
+  edge.setAttribute("aria-label", edge.dataset.from + " to " + edge.dataset.to + ", " + (count ? short(count) : "not taken"));
   const [box, label] = edge.querySelector(".badge").children;
   label.textContent = short(count);
   const width = 9 + 7 * label.textContent.length;

@@ -11,13 +11,12 @@ import (
 	"sync"
 )
 
-// document is a text that never changes while the process lives, compressed when it is first asked for: a start of etcd
-// must not wait for that.
+// document is a text that never changes. It is compressed at the first request: a start of etcd must not wait for that.
 type document struct {
 	contentType, policy string
 	plain               []byte
 	zipped              func() []byte
-	tag                 string // of its content, without quotes
+	tag                 string // of its content, for the ETag, without quotes
 }
 
 func newDocument(contentType, policy, text string) *document {
@@ -30,13 +29,13 @@ func newDocument(contentType, policy, text string) *document {
 
 func compressed(text string) []byte {
 	var zipped bytes.Buffer
-	zip, _ := gzip.NewWriterLevel(&zipped, gzip.BestCompression) // the level exists
-	_, _ = zip.Write([]byte(text))                               // a buffer takes everything
+	zip, _ := gzip.NewWriterLevel(&zipped, gzip.BestCompression) // cannot fail: the level exists
+	_, _ = zip.Write([]byte(text))                               // cannot fail: it is a buffer
 	_ = zip.Close()
 	return zipped.Bytes()
 }
 
-// ServeHTTP lets a browser keep the document and ask each time whether it is still the same.
+// ServeHTTP serves the document. A browser may keep it, but asks each time whether it has changed.
 func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	body, tag := d.plain, `"`+d.tag+`"`
@@ -57,10 +56,10 @@ func (d *document) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Content-Type", d.contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	_, _ = w.Write(body) // a client that is gone misses nothing
+	_, _ = w.Write(body) // a client that has left misses nothing
 }
 
-// acceptsGzip reports whether the client names gzip, other than to refuse it with a weight of 0.
+// acceptsGzip reports whether the client accepts gzip: it names it, with a weight other than 0.
 func acceptsGzip(h http.Header) bool {
 	for coding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
 		name, weight, _ := strings.Cut(strings.ReplaceAll(strings.ToLower(coding), " ", ""), ";q=")

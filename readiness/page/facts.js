@@ -1,15 +1,33 @@
 
-// called is who this is: the pod, else the member.
+// called is the name of the pod, or of the member.
 const called = (now) => now.pod || now.member_name || "etcd-wrapper";
+
+// showHeader names the cluster and leads to the other members: by a link, or from loopback, where none would work, by the command.
+function showHeader(now) {
+  const b = now.backup ?? {};
+  const about = [b.owner && "cluster " + b.owner, !b.owner && now.cluster_id && "cluster " + now.cluster_id, b.generation && "generation " + b.generation].filter(Boolean).join(", ");
+  const others = (now.peers ?? []).filter((peer) => peer.id !== now.member_id && peer.name);
+  if (!fresh("header", [about, others])) return;
+  $("cluster").textContent = plain(about);
+  $("others").replaceChildren(...others.map((peer) => make("li", "", memberLink(peer))));
+}
+
+function memberLink({ name, urls }) {
+  const local = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname), port = location.port || "9095";
+  if (local || !URL.canParse(urls?.[0])) return copier("kubectl port-forward " + name + " " + port, name);
+  const link = make("a", "", name);
+  link.href = location.protocol + "//" + new URL(urls[0]).hostname + ":" + port + "/";
+  return link;
+}
 
 function showFacts(now) {
   const facts = [
     ["in " + now.state + " since", [moment(now.since), ", for ", ticking(() => lasting(Math.max(1, Math.floor(since(now.since)))))]],
     now.attempt > 1 && ["attempt", [String(now.attempt)]],
     now.next_retry && ["next step", [ticking(() => nextStep(now.next_retry))]],
-    now.last_error && trouble(now),
+    now.last_error && currentError(now),
     now.validation && ["validation", [now.validation.mode + ": " + now.validation.reason]],
-    now.sidecar_status && ["sidecar said", [now.sidecar_status]],
+    now.sidecar_status && ["sidecar", [now.sidecar_status]],
     ...identity(now),
     ...recovery(now),
     ...maintenance(now.maintenance),
@@ -27,29 +45,29 @@ function nextStep(at) {
   return left > 0 ? "within " + lasting(Math.ceil(left)) : "now";
 }
 
-// trouble is alarming as long as it lasts. What the reason of the state says already is not repeated.
-function trouble(now) {
+// currentError is red while the error lasts. It does not repeat the reason of the state.
+function currentError(now) {
   const { at, class: kind, message, over, ended } = now.last_error;
   const text = [kind + ", ", moment(at), ", ", ticking(() => ago(at)), ...(now.reason.includes(message) ? [] : [": ", ...sentence(message)])];
-  if (!over && !ended && !(now.state === "Serving" && now.ready)) return ["trouble", text, "trouble"];
+  if (!over && !ended && !(now.state === "Serving" && now.ready)) return ["error", text, "problem"];
   const end = ended ?? (now.state === "Serving" && new Date(now.since) > new Date(at) ? now.since : undefined);
-  return ["last trouble", [...text, ...(end ? [" — over since ", moment(end)] : [" — over"])], "quiet"];
+  return ["last error", [...text, ...(end ? [", resolved ", moment(end)] : [", resolved"])], "quiet"];
 }
 
 function identity(now) {
   const named = (id) => now.peers?.find((peer) => peer.id === id)?.name || id;
   return [
     (now.member_name || now.member_id) && ["member", [[now.member_name, now.member_id].filter(Boolean).join(", ")]],
-    now.cluster_id && ["cluster", [now.cluster_id + (now.new_cluster ? ", new: it began in this run, on an empty data directory" : "")]],
+    now.cluster_id && ["cluster", [now.cluster_id + (now.new_cluster ? "; new: created by this run on an empty data directory" : "")]],
     now.leader && ["leader", [named(now.leader) + (now.term ? ", term " + now.term : "")]],
     now.db_size && ["database", [database(now)]],
-    now.volume_size && ["volume", [bytes(now.volume_free ?? 0) + " of " + bytes(now.volume_size) + " are free"]],
+    now.volume_size && ["volume", [bytes(now.volume_free ?? 0) + " of " + bytes(now.volume_size) + " free"]],
   ];
 }
 
 function database(now) {
-  const used = now.db_in_use ? ", " + bytes(now.db_in_use) + " of it in use" : "";
-  const quota = now.quota ? "; " + (100 * now.db_size / now.quota).toFixed(0) + "% of its quota of " + bytes(now.quota) : "";
+  const used = now.db_in_use ? ", " + bytes(now.db_in_use) + " in use" : "";
+  const quota = now.quota ? "; " + (100 * now.db_size / now.quota).toFixed(0) + "% of the quota of " + bytes(now.quota) : "";
   return bytes(now.db_size) + used + quota;
 }
 
@@ -57,11 +75,10 @@ function database(now) {
 function recovery(now) {
   const r = now.recovery;
   if (!r) return [];
-  const is = phase(now).startsWith("Recovery: ") ? phase(now).slice("Recovery: ".length) : r.state;
-  const left = r.remaining_seconds ? "; " + bytes(r.restored_bytes) + " of " + bytes(r.total_bytes) + ", " + bytes(r.bytes_per_second) + "/s, " + lasting(r.remaining_seconds) + " left" : "";
+  const is = steps.find(({ state }) => state === r.state)?.doing ?? r.state.toLowerCase();
   return [
-    ["recovery", [is + ", since ", moment(r.since), ...(now.reason.includes(r.reason) ? [] : [": ", ...sentence(r.reason)]), left], r.state === "Refused" && "trouble"],
-    r.loss && ["came back", [r.loss]],
+    ["recovery", [is + ", since ", moment(r.since), ...(now.reason.includes(r.reason) ? [] : [": ", ...sentence(r.reason)])], r.state === "Refused" && "problem"],
+    r.loss && ["restored", [r.loss]],
   ];
 }
 
@@ -71,41 +88,41 @@ function maintenance(u) {
   const last = u.last_defragmentation, kept = u.phase === "running" ? " (" + (100 * u.progress).toFixed(0) + "%)" : "";
   return [
     u.phase !== "idle" && ["defragmentation", [u.phase + kept + ": " + u.reason]],
-    last && ["last defragmented", [(last.error ? "not, by " + last.origin + ": " + last.error
-      : "by " + last.origin + ", in " + last.seconds.toFixed(1) + " s: " + bytes(last.bytes_before) + " are " + bytes(last.bytes_after) + " now") + ", ",
+    last && ["last defragmentation", [(last.error ? "failed, by " + last.origin + ": " + last.error
+      : "by " + last.origin + " in " + last.seconds.toFixed(1) + " s: " + bytes(last.bytes_before) + " → " + bytes(last.bytes_after)) + ", ",
     moment(last.at), ", ", ticking(() => ago(last.at))]],
-    ...(u.readers ?? []).map((reader) => ["being read by", [reader.name + ", since ", moment(reader.since)]]),
+    ...(u.readers ?? []).map((reader) => ["readers", [reader.name + ", since ", moment(reader.since)]]),
   ].filter(Boolean);
 }
 
 // backups is how far the store is, what it can give back, and what is wrong with it.
 function backups(now) {
   const b = now.backup;
-  if (!b) return now.standalone ? [["backups", ["none (no --backup-store)"]]] : []; // else they are the sidecar's
+  if (!b) return now.standalone && !recovers(now) ? [["backups", ["none (no --backup-store)"]]] : []; // else they are the sidecar's
   const full = b.last_full_snapshot, run = b.running_full_snapshot, proof = b.last_verification, range = b.window;
   return [
     ["backups", [b.store + ", this member is " + ({ writer: "the writer", standby: "on standby" }[b.role] ?? b.role)]],
     b.cluster && ["backups of", [b.cluster + (b.owner ? " of " + b.owner : "") + (b.generation ? ", generation " + b.generation : "")]],
-    b.problem && ["backup trouble", [...sentence(b.problem.message), "; since ", moment(b.problem.since), ", " + (b.problem.count === 1 ? "once" : b.problem.count + " times") + "; next try ",
-      ticking(() => b.problem.next_retry ? nextStep(b.problem.next_retry) : "with the next change")], "trouble"],
+    b.problem && ["backups fail", ["since ", moment(b.problem.since), ", " + b.problem.count + (b.problem.count === 1 ? " attempt" : " attempts") + ", next retry ",
+      ticking(() => b.problem.next_retry ? nextStep(b.problem.next_retry) : "with the next change")], "problem"],
     b.revision && ["in the store", [(b.lag_revisions ? "up to revision " + b.revision + "; " + b.lag_revisions + " behind, for " + lasting(b.lag_seconds)
       : "everything up to revision " + b.revision) + (b.stored_bytes ? "; " + bytes(b.stored_bytes) + " in all" : "")]],
-    ...(b.windows ?? (range ? [range] : [])).map((span) => ["can go back to", ["revisions " + span.from_revision + " to " + span.to_revision + ", ", moment(span.from), " to ", moment(span.to)]]),
-    full && ["last full", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
-    run && ["full in the making", [run.step + (run.total_bytes ? ", " + bytes(run.sent_bytes) + " of " + bytes(run.total_bytes) : "")
+    ...(b.windows ?? (range ? [range] : [])).map((span) => ["restore points", ["revisions " + span.from_revision + " to " + span.to_revision + ", ", moment(span.from), " to ", moment(span.to)]]),
+    full && ["last full snapshot", ["revision " + full.revision + ", " + bytes(full.bytes) + ", ", moment(full.at), ", ", ticking(() => ago(full.at)), ": " + full.reason]],
+    run && ["running full snapshot", [run.step + (run.total_bytes ? ", " + bytes(run.sent_bytes) + " of " + bytes(run.total_bytes) : "")
       + (run.remaining_seconds ? ", " + lasting(run.remaining_seconds) + " left" : "") + ": " + run.reason]],
-    !run && b.next_full_snapshot && ["next full", [moment(b.next_full_snapshot)]],
-    ["last verified", proof ? [(proof.passed ? "revision " : "FAILED at revision ") + proof.revision + ", ", moment(proof.at), ", ", ticking(() => ago(proof.at)), ": " + proof.reason]
-      : ["never"], proof && !proof.passed ? "trouble" : ""],
-    b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " wait on the volume"]],
+    !run && b.next_full_snapshot && ["next full snapshot", [moment(b.next_full_snapshot)]],
+    ["last restore test", proof ? [(proof.passed ? "revision " : "FAILED at revision ") + proof.revision + ", ", moment(proof.at), ", ", ticking(() => ago(proof.at)), ": " + proof.reason]
+      : ["never"], proof && !proof.passed ? "problem" : ""],
+    b.spool_bytes && ["spool", [bytes(b.spool_bytes) + " of " + bytes(b.spool_limit) + " queued on the volume"]],
   ].filter(Boolean);
 }
 
 // renewed are the leases that the member renews, and what keeps it from that.
 function renewed(leases) {
   return leases.map((lease) => {
-    const says = lease.renewed ? [lease.name + " says " + lease.holder + ", renewed ", ticking(() => ago(lease.renewed))] : [lease.name + ", not renewed yet"];
-    return ["lease", [...says, lease.problem ? ": " + lease.problem.message : ""], lease.problem && "trouble"];
+    const says = lease.renewed ? [lease.name + ": " + lease.holder + ", renewed ", ticking(() => ago(lease.renewed))] : [lease.name + ", not renewed yet"];
+    return ["lease", [...says, lease.problem ? ", failing" : ""], lease.problem && "problem"];
   });
 }
 
@@ -113,7 +130,7 @@ function renewed(leases) {
 function ending(certificates) {
   return certificates.filter((file) => -since(file.not_after) < 72 * 3600).map((file) => {
     const words = () => since(file.not_after) < 0 ? " expires in " + lasting(-since(file.not_after)) + ", " : " has expired, ";
-    return ["certificate", [file.name, ticking(words), moment(file.not_after), ": " + file.path], "trouble"];
+    return ["certificate", [file.name, ticking(words), moment(file.not_after), ": " + file.path], "problem"];
   });
 }
 
@@ -122,13 +139,13 @@ function checkItems(now) {
   const { status, reason } = now.checks[0] ?? {};
   const alike = now.state !== "Serving" && reason && now.checks.every((check) => check.status === status && check.reason === reason);
   if (alike) return [make("li", "quiet", "none yet: " + reason)];
-  return now.checks.map((check, i) => checkItem(check, now.checks[i + 1], now.state));
+  return now.checks.map((check, i) => checkItem(now, check, now.checks[i + 1]));
 }
 
-// checkItem tells a reason once for checks that share it, and alarms nobody before etcd runs.
-function checkItem(check, next, state) {
-  const item = make("li", state === "Serving" ? check.status : "quiet", make("span", "verdict", check.status), make("span", "", check.name));
-  if (check.reason && check.reason !== next?.reason) item.append(make("span", "why", ...sentence(check.reason)));
+// checkItem shows a reason once for checks that share it, unless a condition has it, and has no colour before etcd runs.
+function checkItem(now, check, next) {
+  const item = make("li", now.state === "Serving" ? check.status : "quiet", make("span", "verdict", check.status), make("span", "", check.name));
+  if (check.reason && check.reason !== next?.reason && !conditions(now).some(({ message }) => message === check.reason)) item.append(make("span", "why", ...sentence(check.reason)));
   return item;
 }
 

@@ -101,7 +101,7 @@ func sayWhatChanges(b browser) {
 	})
 	b.Shows("#state", "Serving")
 	p.tell(func(d *status.Document) { d.Checks = checksOf("degraded", "alarm NOSPACE") })
-	b.Shows("#checks", "NOSPACE")
+	b.Shows("#conditions", "NOSPACE")
 	p.tell(func(d *status.Document) { d.Ready = false })
 	b.Shows("#ready", "not ready")
 	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
@@ -109,18 +109,18 @@ func sayWhatChanges(b browser) {
 
 func alarmWhileItLasts(b browser) {
 	p := b.open(waiting())
-	b.Shows("#facts dd.trouble", "sidecar")
+	b.Shows("#facts dd.problem", "sidecar")
 	healthy := serving()
 	healthy.Certificates = nil
 	p.tell(func(d *status.Document) { *d = healthy })
-	b.Shows("#facts dd.quiet", "connection refused — over since ")
-	require.False(b.t, b.Is(`document.querySelector("#facts .trouble") !== null`))
+	b.Shows("#facts dd.quiet", "connection refused, resolved ")
+	require.False(b.t, b.Is(`document.querySelector("#facts .problem") !== null`))
 	p.tell(func(d *status.Document) { d.Ready = false })
-	b.Has("#facts dd.trouble")
+	b.Has("#facts dd.problem")
 	b.show(`last_error: { ...latest.last_error, over: true }`)
-	b.Shows("#facts dd.quiet", "over")
+	b.Shows("#facts dd.quiet", "resolved")
 	b.show(`last_error: { ...latest.last_error, ended: "2001-02-03T04:05:06Z" }`)
-	b.Shows("#facts dd.quiet", "over since 3 Feb 2001 04:05:06")
+	b.Shows("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
 // show lets the page show its newest document with other fields.
@@ -154,7 +154,7 @@ func tellWhoThisIs(b browser) {
 	b.Holds(`document.title === "✓ etcd-main-0 · Serving, ready"`)
 	for _, fact := range []string{
 		"memberetcd-main-0, 8e9e05c52164694d", "clustercdf818194e3a8c32", "leaderetcd-main-1, term 7",
-		"database2.25 GiB, 1.50 GiB of it in use; 28% of its quota of 8.00 GiB",
+		"database2.25 GiB, 1.50 GiB in use; 28% of the quota of 8.00 GiB",
 	} {
 		b.Shows("#facts", fact)
 	}
@@ -172,7 +172,7 @@ const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf
 func tellOfMaintenance(b browser) {
 	p := b.open(defragmenting())
 	for _, told := range []string{
-		"running (42%): etcd copies what is in use of its database", "by threshold, in 2.4 s: 1.00 GiB are 5.00 MiB now",
+		"running (42%): etcd copies what is in use of its database", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
 		"the snapshot for 10.0.0.7:40312, since",
 	} {
 		b.Shows("#facts", told)
@@ -183,17 +183,16 @@ func tellOfMaintenance(b browser) {
 		ended.LastDefragmentation = &status.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
 		d.Maintenance = &ended
 	})
-	b.Shows("#facts", "not, by client: no space left on device")
+	b.Shows("#facts", "failed, by client: no space left on device")
 	b.Holds(`!document.getElementById("facts").textContent.includes("running")`)
 }
 
 func tellOfBackups(b browser) {
 	p := b.open(behind())
-	b.Has("dd.trouble")
+	b.Has("dd.problem")
 	for _, told := range []string{
-		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "connection refused; since",
-		"4 times; next try within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
-		"for 42 s; 900 MiB in all", "next full",
+		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
+		"for 42 s; 900 MiB in all", "next full snapshot",
 	} {
 		b.Shows("#facts", told)
 	}
@@ -204,7 +203,7 @@ func tellOfBackups(b browser) {
 	})
 	b.Shows("#facts", "everything up to revision 41200")
 	b.Shows("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
-	b.Holds(`!document.getElementById("facts").textContent.includes("backup trouble")`)
+	b.Holds(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.tell(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.Holds(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
 }
@@ -212,14 +211,23 @@ func tellOfBackups(b browser) {
 func beAmber(b browser) {
 	d := serving()
 	d.Certificates = nil
-	d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
+	d.Checks[5] = status.Check{Name: "data_version", Status: "degraded", Reason: "etcd 3.5 cannot read the data (a newcomer is expected)"}
 	p := b.open(d)
 	b.Holds(`document.title === "! etcd-wrapper · Serving, degraded"`)
 	b.Has("#ready.degraded", "#state_Serving.current.degraded")
-	b.Shows("#concerns", "no space: writes are refused (compact, delete or raise quota-backend-bytes)")
+	b.Shows("#conditions details:not([open]) summary", "data_version: etcd 3.5 cannot read the data")
+	b.Shows("#conditions details p", "etcd 3.5 cannot read the data (a newcomer is expected)")
+	b.Shows("#conditions .more", "docs/runbook.md#alerts")
+	b.Has("#conditions [data-copies='etcd-wrapper status']")
 	require.True(b.t, b.Is(`document.getElementById("icon").href.includes("b47400")`))
 	require.True(b.t, b.Is(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
-	p.tell(func(d *status.Document) { d.Checks[4] = status.Check{Name: "space", Status: "ok"} })
+	p.tell(func(d *status.Document) {
+		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
+	})
+	b.Has("#ready.failed", "#now.failed", "#cause.failed", "#conditions .failed")
+	p.tell(func(d *status.Document) {
+		d.Checks[4], d.Checks[5] = status.Check{Name: "space", Status: "ok"}, status.Check{Name: "data_version", Status: "ok"}
+	})
 	b.Has("#ready.ok", "#state_Serving.current:not(.degraded)")
 }
 
@@ -227,7 +235,7 @@ func showTiles(b browser) {
 	p := b.open(behind())
 	b.show(member)
 	b.Has("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
-	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 is missing"} {
+	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 missing"} {
 		b.Shows("#tiles", told)
 	}
 	p.tell(func(d *status.Document) {
@@ -238,13 +246,13 @@ func showTiles(b browser) {
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
 	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
-	b.Shows("#tiles", "writes are refused")
+	b.Shows("#tiles", "read-only")
 	p.tell(func(d *status.Document) {
 		d.Backup, d.Standalone, d.Checks = nil, true, checksOf("ok", "")
 	})
 	b.Has("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
 	b.Shows("#tiles", "no --backup-store")
-	b.Shows("#concerns", "database: 90% of the quota is used")
+	b.Shows("#conditions", "database: 90% of the quota is used")
 	p.tell(func(d *status.Document) { d.DBSize = 79 })
 	b.Has("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
 	p.tell(func(d *status.Document) {
@@ -258,11 +266,14 @@ func drawTheLastHours(b browser) {
 	require.True(b.t, b.Is(`document.getElementById("trends").hidden`), "etcd has not run yet")
 	p.tell(func(d *status.Document) { d.Trends = lastHours() })
 	b.Holds(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
-	for _, told := range []string{
-		"Writes3.8 msat most 34 ms", "Database2.25 GiBat most 2.25 GiB; dashed: in use, 1.50 GiB", "Backup lag360 msat most 400 ms", "Revisions363/sat most 400/s",
-	} {
-		b.Shows("#series", told)
+	for _, values := range []string{"Writes3.8 msmax 34 ms", "Database2.25 GiBmax 2.25 GiB · dashed: in use, 1.50 GiB", "Backup lag360 msmax 400 ms", "Revisions363/smax 400/s"} {
+		b.Holds(`[...document.querySelectorAll("#series li")].some((item) => [...item.children].filter((part) => !part.matches("svg, .axis")).map((part) => part.textContent).join("") === %q)`, values)
 	}
+	b.Holds(`document.querySelectorAll("#series .axis time").length === 12`)
+	require.True(b.t, b.Is(`document.querySelectorAll("#series .limit").length === 1`), "only the log comes near its limit")
+	b.Do(`{ const chart = document.querySelector("#series svg"), box = chart.getBoundingClientRect();
+		chart.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width * 60 / 99 })) }`, nil)
+	b.Holds(`/^34 ms at .*\d\d:\d\d:\d\d$/.test(document.querySelector("#series strong").textContent)`)
 	require.True(b.t, b.Is(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
 	require.True(b.t, b.Is(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
 		"a gap where nothing was measured")
@@ -271,7 +282,7 @@ func drawTheLastHours(b browser) {
 		nothing := status.Points{float32(math.NaN())}
 		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, BackupLag: nothing, Revisions: nothing}
 	})
-	b.Holds(`document.getElementById("series").textContent === "Database0 Bat most 0 B"`)
+	b.Holds(`document.querySelector("#series strong").textContent === "0 B" && document.querySelectorAll("#series li").length === 1`)
 }
 
 func tellWhatHappened(b browser) {
@@ -312,7 +323,7 @@ func sayWhyItEnded(b browser) {
 		d.Started, d.LastExit, d.LastExitReason = before(0), "crash", "a panic; see etcd-wrapper status"
 	})
 	p.start()
-	b.Shows("#ended", "The process that was watched here before has ended: crash: a panic; see etcd-wrapper status")
+	b.Shows("#ended", "The previous process has ended: crash: a panic; see etcd-wrapper status")
 	b.Has("#ended [data-copies]")
 	b.Shows("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
 	p.tell(func(d *status.Document) {
@@ -332,7 +343,7 @@ func showRecovery(b browser) {
 	b.Holds(`document.getElementById("state").textContent === "Recovery: restoring, 39 of 669 MiB"`)
 	b.Has(".machine[hidden]", "#recovery:not([hidden])", "#progress:not([hidden])", "#recovery-steps .current[aria-current=step]")
 	require.True(b.t, b.Is(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
-	b.Shows("#left", "39.0 MiB of 669 MiB, 20.0 MiB/s, 31 s left")
+	b.Shows("#left", "Step 4 of 8: 39.0 MiB of 669 MiB, 20.0 MiB/s, ")
 	b.Shows("#recovery-steps .current", "restoring")
 	p.tell(func(d *status.Document) {
 		next := *d.Recovery
@@ -340,7 +351,7 @@ func showRecovery(b browser) {
 		d.Recovery = &next
 	})
 	b.Shows("#recovery-steps .current", "installing the data")
-	b.Shows("#recovery-steps .visited", "restoring")
+	b.Shows("#recovery-steps .done:nth-child(4)", "restoring")
 	b.Has("#progress[hidden]")
 	p.tell(func(d *status.Document) {
 		ready := *d.Recovery
@@ -382,7 +393,7 @@ func goBack(b browser) {
 	b.open(d)
 	b.Has("#bar .hue1", "#bar .hue2", "#bar .test.passed", "#bar .test.failed")
 	require.True(b.t, b.Is(`document.querySelectorAll("#bar .tick").length === 3`))
-	b.Shows("#generations", "generation 1: 2 full snapshots, 1 restored to test, 1 failed the restore test")
+	b.Shows("#generations", "generation 1: 2 full snapshots, 1 tested, 1 failed")
 	b.Shows("#facts", "revisions 1 to 9")
 	b.Shows("#facts", "revisions 1000 to 1009")
 	b.Shows("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))

@@ -1,66 +1,65 @@
-// Package page is the one page that a browser gets from the wrapper: the lifecycle's states with the current one lit, the
-// timeline, the last hours and the readiness checks, live. It needs nothing but the wrapper's own server, whose GET /lifecycle it
-// watches, so it works through `kubectl port-forward` and without a network.
 package page
 
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed" // for the page's parts
+	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"html"
 	"net/http"
+	"regexp"
 	"strings"
 
 	"etcd-wrapper/readiness/status"
 )
 
-var (
-	//go:embed page.html
-	frame string
-	//go:embed page.css
-	style string
+//go:embed *.js page.html page.css
+var files embed.FS
 
-	//go:embed words.js
-	words string
-	//go:embed facts.js
-	facts string
-	//go:embed tiles.js
-	tiles string
-	//go:embed trends.js
-	trends string
-	//go:embed happened.js
-	happened string
-	//go:embed ends.js
-	ends string
-	//go:embed back.js
-	back string
-	//go:embed diagram.js
-	diagram string
-	//go:embed watch.js
-	watch string
-)
+// scripts lists the parts of the page's script in order.
+var scripts = []string{"words.js", "facts.js", "tiles.js", "trends.js", "timeline.js", "recovery.js", "restore.js", "diagram.js", "watch.js"}
 
-// Handler serves the page with two things in it: the overview, an SVG whose states have the id "state_NAME" and whose
-// arrows have the id "edge_FROM_TO", and the transition table as JSON, from which the page says what an arrow stands
-// for. It is prepared here, once.
+// comments matches the lines of a script that are comments, which no browser needs.
+var comments = regexp.MustCompile(`(?m)^\s*//.*\n`)
+
+// docs is the address of the documentation, with a slash at the end. A release sets it when it links the program; without it the page
+// names pages of the documentation and links to none.
+var docs string
+
+// Handler serves the page. overview is an SVG in which states have the id "state_NAME" and arrows the id "edge_FROM_TO"; table is the
+// transition table as JSON, with the reasons for each arrow. The page is prepared here, once.
 func Handler(overview, table string) http.Handler {
-	script := words + facts + tiles + trends + happened + ends + back + diagram + watch
-	var inert bytes.Buffer // no text of the table can end the element that it stands in
+	var script strings.Builder
+	for _, name := range scripts {
+		script.WriteString(comments.ReplaceAllString(file(name), ""))
+	}
+	style := file("page.css")
+	var inert bytes.Buffer // no text of the table can end the element around it
 	json.HTMLEscape(&inert, []byte(table))
-	recovery, _ := json.Marshal(status.RecoverySteps) // it is made of texts
-	body := strings.NewReplacer("{{style}}", style, "{{script}}", script, "{{overview}}", overview, "{{table}}", inert.String(), "{{recovery}}", string(recovery)).Replace(frame)
-	return newDocument("text/html; charset=utf-8", policy(script), body)
+	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail: all fields are strings
+	body := strings.NewReplacer("{{style}}", style, "{{script}}", script.String(), "{{overview}}", overview, "{{table}}", inert.String(),
+		"{{recovery}}", string(recovery), "{{docs}}", html.EscapeString(docs)).Replace(file("page.html"))
+	return newDocument("text/html; charset=utf-8", policy(script.String(), style), body)
 }
 
-// Picture serves an SVG that the page links to as statemachine.svg: the machine with everything in it.
+// file returns an embedded file.
+func file(name string) string {
+	text, err := files.ReadFile(name)
+	if err != nil {
+		panic(err)
+	}
+	return string(text)
+}
+
+// Picture serves the SVG of the whole state machine, which the page links to as statemachine.svg.
 func Picture(svg string) http.Handler {
 	return newDocument("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 
-// policy lets the browser run this script, use this style and ask this server, and nothing else.
-func policy(script string) string {
+// policy lets the browser run this script, use this style and connect to this server, and nothing else.
+func policy(script, style string) string {
 	return strings.Join([]string{
 		"default-src 'none'",
 		"script-src " + source(script),

@@ -7,15 +7,14 @@ function show(now, regained) {
   latest = now;
   keepingFocus(() => draw(before, now));
   showLink("live");
-  tell(before, now, regained);
+  announce(before, now, regained);
 }
 
 function draw(before, now) {
   document.body.classList.toggle("serving", now.state === "Serving");
   $("name").textContent = plain(called(now));
   $("state").textContent = plain(phase(now));
-  if (fresh("concerns", now.headline?.conditions)) $("concerns").replaceChildren(...(now.headline?.conditions ?? []).map((each) => make("li", each.health, ...sentence(clause(each)))));
-  if (fresh("reason", now.reason)) $("reason").replaceChildren(...sentence(now.reason));
+  showHeader(now);
   $("versions").textContent = plain("etcd-wrapper " + now.versions.wrapper + ", etcd " + now.versions.etcd + ", " + now.versions.go);
   $("checks").replaceChildren(...checkItems(now));
   $("members").hidden = !now.peers?.length;
@@ -32,10 +31,10 @@ function draw(before, now) {
   light(now);
 }
 
-// tell lets a screen reader say what has changed, but not the back and forth of polling.
-function tell(before, now, regained) {
+// announce tells a screen reader what has changed, without the steps of polling.
+function announce(before, now, regained) {
   const ready = readyWord(now);
-  const why = health(now) === "degraded" ? now.headline.conditions.map(clause).join("; ") : now.reason;
+  const why = health(now) === "degraded" ? conditions(now).map(clause).join("; ") : now.reason;
   const other = before && before.started !== now.started ? watched + " " : "";
   if (regained || health(before) !== health(now)) news(other + "Now " + ready + ", in " + now.state + ": " + why);
   else if (before.state !== now.state && now.attempt < 2) news("Entered " + now.state + ", " + ready + ": " + now.reason);
@@ -43,7 +42,7 @@ function tell(before, now, regained) {
 
 const news = (text) => { $("news").textContent = plain(text); };
 
-// showLink says whether what is shown is still so. What is not known any more is neither green nor red.
+// showLink shows whether the page is current. What is out of date is neither green nor red.
 function showLink(text) {
   document.body.classList.toggle("lost", !link.live);
   $("link").textContent = text;
@@ -53,16 +52,16 @@ function showLink(text) {
   const known = link.live || latest.state === "Terminated";
   const ready = readyWord(latest);
   $("ready").textContent = (known ? "" : "was ") + ready;
-  $("ready").className = link.live ? "pill " + health(latest) : "pill";
+  $("ready").className = link.live ? "pill " + worst(latest) : "pill";
   document.title = (link.live ? marks[health(latest)] + " " : "? ") + plain(called(latest)) + " · " +
     (link.live ? plain(phase(latest)) + ", " + ready : "as of " + clock(present()));
-  $("icon").href = icon(link.live ? { ok: "#1c7a34", degraded: "#b47400", failed: "#b3261e" }[health(latest)] : "#8a94a3");
+  $("icon").href = icon(link.live ? { ok: "#1c7a34", degraded: "#b47400", failed: "#b3261e" }[worst(latest)] : "#8a94a3");
 }
 
 const icon = (colour) => "data:image/svg+xml," + encodeURIComponent(
   '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><circle cx="8" cy="8" r="7" fill="' + colour + '"/></svg>');
 
-const silent = "If the process has ended, its log and its termination message (kubectl describe pod) say why, and so does the next one that answers here.";
+const silent = "If the process has ended, its log and its termination message (kubectl describe pod) show why.";
 
 function lose(why) {
   const fresh = link.live;
@@ -76,7 +75,7 @@ function lose(why) {
   if (fresh) news("No connection. What is shown is " + asOf + ".");
 }
 
-// A stream says at least every 5 s that it is there, so longer silence means that nobody is.
+// A stream sends a heartbeat every 5 s. Longer silence means that the process does not answer.
 const silence = 12000; // ms
 const again = 1000; // ms
 let attempt;
@@ -89,7 +88,7 @@ async function watch() {
     const reply = await fetch("lifecycle?watch", { signal: attempt.signal, cache: "no-store" });
     if (reply.ok) await listen(reply);
     else why = "refused with status " + reply.status + "; trying again";
-  } catch { // whatever broke the connection, it is tried again
+  } catch { // any broken connection is opened again
   }
   attempt.abort();
   showNewest();
@@ -145,7 +144,7 @@ function showNewest() {
   try {
     show(received, regained);
   } catch (fault) {
-    reportError(fault); // a fault of this page, not of the connection
+    reportError(fault); // a bug of this page, not a broken connection
   }
   unseen = false;
 }

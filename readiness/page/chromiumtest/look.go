@@ -53,20 +53,19 @@ func (b *Tab) Picture(name string) {
 	if *screenshots == "" {
 		return
 	}
-	for _, size := range []Size{Desk, Wide, Phone} {
+	for _, size := range []Size{Desk, Phone} {
 		for _, preference := range []string{Light, Dark} {
 			b.Look(size, preference)
-			b.keep(fmt.Sprintf("%s-%d-%s.png", name, size.Width, preference), false)
-			b.keep(fmt.Sprintf("%s-%d-%s-whole.png", name, size.Width, preference), true)
+			b.keep(fmt.Sprintf("%s-%d-%s.png", name, size.Width, preference))
 		}
 	}
 	b.Look(Desk, Light)
 }
 
-func (b *Tab) keep(name string, whole bool) {
+func (b *Tab) keep(name string) {
 	b.t.Helper()
 	b.Run(chromedp.ActionFunc(func(ctx context.Context) error {
-		shot, err := page.CaptureScreenshot().WithCaptureBeyondViewport(whole).Do(ctx)
+		shot, err := page.CaptureScreenshot().WithCaptureBeyondViewport(true).Do(ctx)
 		require.NoError(b.t, err)
 		small, err := fewColours(shot)
 		require.NoError(b.t, err)

@@ -1,6 +1,6 @@
 
-// What can be gone back to, along time: a bar for each span, in the colour of its generation, with full snapshots as ticks, which have a
-// mark above where their restore test passed, and one below where it failed.
+// Restore points along time: a bar for each window, in the colour of its generation, with full snapshots as ticks. A mark above a tick
+// is a passed restore test, one below it a failed one.
 const past = { from: 0, to: 1, spans: [] };
 
 const drawn = (name, attributes, className) => {
@@ -37,17 +37,17 @@ function drawnSpan(span) {
 function tests(spans, generation) {
   const fulls = spans.filter((span) => span.generation === generation).flatMap((span) => span.full_snapshots ?? []);
   const count = (test) => fulls.filter((full) => full.restore_test === test).length;
-  return ": " + fulls.length + (fulls.length === 1 ? " full snapshot" : " full snapshots") + (count("passed") ? ", " + count("passed") + " restored to test" : "") +
-    (count("failed") ? ", " + count("failed") + " failed the restore test" : "");
+  return ": " + fulls.length + (fulls.length === 1 ? " full snapshot" : " full snapshots") + (count("passed") ? ", " + count("passed") + " tested" : "") +
+    (count("failed") ? ", " + count("failed") + " failed" : "");
 }
 
-// sayHow says how to go back to the chosen time. What lies in a hole moves to where it began.
+// sayHow shows the flags that restore the chosen time. A time between two windows moves to the end of the earlier one.
 function sayHow() {
   const wanted = past.from + $("back-to").value / 1000 * (past.to - past.from);
   const begun = past.spans.filter((span) => new Date(span.from) <= wanted).at(-1) ?? past.spans[0];
   const at = new Date(Math.floor(Math.min(Math.max(wanted, new Date(begun.from)), new Date(begun.to)) / 1000) * 1000);
   const time = at.toISOString().replace(".000Z", "Z");
-  $("back-at").replaceChildren("To go back to ", moment(at), " in generation " + begun.generation + ", start with:");
+  $("back-at").replaceChildren("To restore ", moment(at), " of generation " + begun.generation + ", start with:");
   const flags = ["--restore-to=time:" + time, "--restore-id=back-to-" + time.replace(/[-:]/g, "").toLowerCase()];
   $("back-copy").dataset.copies = flags.join(" ");
   $("back-line").replaceChildren(make("span", "whole", flags[0]), " ", make("span", "whole", flags[1]));

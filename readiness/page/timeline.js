@@ -1,5 +1,5 @@
 
-// What happened that people care for, and what they can do about what is wrong.
+// The timeline, and the commands in a message.
 function showHappened(now) {
   const all = now.timeline ?? [];
   $("happened-section").hidden = !all.length;
@@ -10,13 +10,13 @@ function happening(is) {
   return make("li", is.health, moment(is.at), make("span", "mark", marks[is.health] ?? ""), make("span", "unseen", is.health + ": "), make("span", "", ...sentence(is.message)));
 }
 
-// ways are the commands and the flags in a sentence that somebody is to give.
+// ways are the commands and flags in a sentence.
 const ways = new RegExp([
   /(?:etcd-wrapper )?(?:etcdctl|etcdutl) [a-z]+ [a-z]+(?: (?:[0-9a-f]{8,16}\b|--[\w=-]+|[^\s;,]*\/[^\s;,]+))*/, /etcd-wrapper (?:status|defrag|backup [a-z]+)/,
   /(?<=\b(?:start|once|members?|others|so|or) with )--[a-z-]+=[^\s;,]+/,
 ].map((each) => each.source).join("|"), "g");
 
-// sentence is a text with a button behind each way out, which copies it.
+// sentence is a text with a button after each command, which copies it.
 function sentence(text) {
   const parts = [];
   let from = 0;
@@ -27,18 +27,21 @@ function sentence(text) {
   return [...parts, plain(text).slice(from)];
 }
 
-function copier(way) {
-  const button = make("button", "copy", "Copy");
+function copier(way, label = "Copy") {
+  const button = make("button", "copy", label);
   button.type = "button";
   button.dataset.copies = way;
+  button.title = "Copy " + plain(way);
   button.setAttribute("aria-label", "Copy " + way);
   return button;
 }
 
-// copy puts a text on the clipboard, or selects it where the browser lets nobody write there.
+// A copy button writes to the clipboard, or selects the text where the browser does not allow that.
 document.addEventListener("click", async ({ target }) => {
   const button = target.closest?.("[data-copies]");
-  if (!button) return;
+  if (!button || button.dataset.copied) return;
+  const label = button.textContent;
+  button.dataset.copied = true;
   try {
     await navigator.clipboard.writeText(button.dataset.copies);
     button.textContent = "Copied";
@@ -46,10 +49,10 @@ document.addEventListener("click", async ({ target }) => {
     getSelection().selectAllChildren(button.previousElementSibling);
     button.textContent = "Selected";
   }
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  setTimeout(() => { button.textContent = label; delete button.dataset.copied; }, 2000);
 });
 
-// keepingFocus lets a button that was drawn anew have the focus that it had.
+// keepingFocus gives a button that was drawn again its focus back.
 function keepingFocus(draw) {
   const held = document.activeElement?.dataset.copies;
   draw();

@@ -1,0 +1,109 @@
+package page_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/readiness/page/chromiumtest"
+	"etcd-wrapper/readiness/status"
+)
+
+// cluster makes a document that of a member of three, with backups of a cluster that has an owner.
+func cluster(d status.Document) status.Document {
+	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
+	d.Member = status.Member{
+		Name: "etcd-main-0", ClusterID: "cdf818194e3a8c32", Leader: "91bc3c398fb3c146", Term: 7, Revision: 41512,
+		DBSize: 2415919104, DBInUse: 1610612736, Quota: 8 << 30, VolumeFree: 40 << 30, VolumeSize: 64 << 30,
+		Peers: []status.Peer{
+			{Name: "etcd-main-0", ID: "8e9e05c52164694d", URLs: []string{"https://etcd-main-0.etcd-main-peer:2380"}, Active: true},
+			{Name: "etcd-main-1", ID: "91bc3c398fb3c146", URLs: []string{"https://etcd-main-1.etcd-main-peer:2380"}, Active: true, Leader: true},
+			{Name: "etcd-main-2", ID: "fd422379fda50e48", URLs: []string{"https://etcd-main-2.etcd-main-peer:2380"}, Active: true},
+		},
+	}
+	if d.Backup != nil {
+		d.Backup.Cluster, d.Backup.Owner, d.Backup.Generation = "k7", "shop/etcd-main", 2
+	}
+	return d
+}
+
+// states are the ten that pictures are taken of.
+func states() map[string]status.Document {
+	with := func(d status.Document, change func(*status.Document)) status.Document {
+		d = cluster(d)
+		change(&d)
+		return d
+	}
+	closed := func(d *status.Document) { d.Member = status.Member{Name: "etcd-main-0"} }
+	return map[string]status.Document{
+		"serving":  cluster(well()),
+		"degraded": cluster(behind()),
+		"nospace": with(well(), func(d *status.Document) {
+			d.DBSize = 8 << 30
+			d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused (compact, delete or raise quota-backend-bytes)"}
+		}),
+		"testfailed": with(well(), func(d *status.Document) {
+			d.Backup.LastVerification = &facts.Verification{Revision: 40100, At: before(time.Hour), Reason: "the hash of the restored database differs from etcd's own"}
+		}),
+		"quorum": with(well(), func(d *status.Document) {
+			d.Ready, d.Leader, d.Peers[1].Leader, d.Peers[1].Active, d.Peers[2].Active = false, "", false, false, false
+			d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: see that they run and can be reached"}
+		}),
+		"waiting":  waiting(),
+		"recovery": with(recovering(), closed),
+		"refused": with(recovering(), func(d *status.Document) {
+			closed(d)
+			d.Recovery = &status.Recovery{State: "Refused", Since: before(time.Minute), Reason: "the data in the store belong to another cluster; start once with --adopt=k7 to take the store over"}
+			d.Reason = d.Recovery.Reason
+		}),
+		"defragmentation": cluster(defragmenting()),
+		"terminated": with(well(), func(d *status.Document) {
+			d.State, d.Ready, d.Reason = "Terminated", false, "all that the next start needs is on the disk"
+			d.Member.Peers = nil
+		}),
+	}
+}
+
+// Nothing sticks out and everything can be read, in every state, on a desk and on a phone, in both themes, live and after the end.
+func TestInABrowser_thePageInEveryState(t *testing.T) {
+	tab := chromiumtest.Open(t)
+	for name, d := range states() {
+		t.Run(name, func(t *testing.T) {
+			b := browser{tab.In(t), t}
+			p := b.open(d)
+			b.Shows("#state", status.HeadlineOf(d).Phase)
+			if name == "terminated" {
+				p.kill()
+				b.Has("body.lost")
+			}
+			b.Picture(name)
+			b.Look(chromiumtest.Desk, chromiumtest.Light)
+			require.True(t, b.Is(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
+			for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Phone} {
+				for _, theme := range []string{chromiumtest.Light, chromiumtest.Dark} {
+					b.Look(size, theme)
+					b.Holds(`innerWidth === %d`, size.Width)
+					require.True(t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
+					require.Empty(t, b.Faint(), theme)
+				}
+			}
+			require.NotRegexp(t, `undefined|null|NaN`, b.Text("main"))
+			require.Empty(t, repeated(b), "a sentence that stands twice on the first screen")
+		})
+	}
+}
+
+// repeated returns long texts that are shown more than once, outside of the timeline and the steps, which repeat by their nature.
+func repeated(b browser) (texts []string) {
+	b.Do(`(() => {
+		const seen = new Map();
+		for (const part of document.querySelectorAll("#conditions summary, #reason, #tiles .why, #facts dd, #checks .why")) {
+			const text = part.textContent.trim();
+			if (text.length > 30 && part.checkVisibility()) seen.set(text, (seen.get(text) ?? 0) + 1);
+		}
+		return [...seen].filter(([, times]) => times > 1).map(([text]) => text);
+	})()`, &texts)
+	return texts
+}
