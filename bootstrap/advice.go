@@ -39,6 +39,8 @@ func Advised(err error, dir string) error {
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
 		return &advised{err, "etcd 3.4 or older wrote these data, or etcd's v2 API was used: run them with etcd 3.5 and --snapshot-count=1 once, " +
 			"write a key and stop it; etcd is upgraded one minor version at a time"}
+	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
+		return &advised{err, "the data contradict those of the other members, as those of a volume that was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
 		return &advised{err, "of the members that this one joins none answered at that moment; the next start asks them again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):

@@ -64,8 +64,8 @@ func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 	}
 	require.NoError(t, w.run())
 	assert.Equal(t, 100*time.Second, clock.Sub(began))
-	assert.Contains(t, w.log.String(), "by cluster ")
-	assert.Contains(t, w.log.String(), "nothing takes its place before "+began.Add(90*time.Second).UTC().Format(time.TimeOnly))
+	assert.Contains(t, w.log.String(), "a member of this member's own cluster "+ours+" added to generation 1 of ")
+	assert.Contains(t, w.log.String(), "a restore can start at "+began.Add(90*time.Second).UTC().Format(time.TimeOnly)+" if nothing is added until then")
 }
 
 // An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.

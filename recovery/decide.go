@@ -189,14 +189,15 @@ var rules = []rule{
 	{without, nil, away, isNever, refuse("without the store nothing can be brought back, and waiting is not wanted", "see that the store can be reached")},
 	{usable, known, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
 	{nil, nil, away, nil, Decision{Wait, "the store may know that the data are lost or were put back: it is waited for", reachStore}},
-	{nil, nil, []StoreState{StoreInUse}, nil, Decision{Wait, "another process may still write the backups", "nothing takes its place before it has been silent for long enough; if it lives, end it, or point --backup-store at another place"}},
 
 	// A restore that is asked for.
 	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others, and the configuration does not name them",
 		"take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
 	{nil, nil, []StoreState{StoreNone, StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept", "name a target that is kept, as etcd-wrapper backup list shows them, or take --restore-to away; nothing was moved")},
-	{nil, []PeerState{PeersNone, PeersUnasked}, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store tells whether the target is kept, and whether it was gone back to before")},
+	{nil, nil, []StoreState{StoreUnasked}, goesBack, so(ConsultStore, "the store shows whether the target is kept, and whether the restore was done before")},
+	{nil, unasked, []StoreState{StoreInUse}, goesBack, so(ConsultPeers, "the other members may be the ones that still write the backups")},
 	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(Wait, "every member has to be stopped and ask for the same restore before one goes back")},
+	{nil, nil, []StoreState{StoreInUse}, nil, Decision{Wait, "a process that still runs may have written the backups a moment ago, and nothing replaces them before it has been silent for 90 s", "if it runs elsewhere, stop it; or point --backup-store at another place"}},
 	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all members go back, and what the volume has comes into the store first")},
 	{nil, []PeerState{PeersNone, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back, and the store has what can be read of the volume")},
 

@@ -310,7 +310,7 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	case AskTheStore:
 		all := append(answers(given, now), silence(given, now), outcome{event: Broke, after: now})
 		for _, told := range []StoreState{StoreAway, StoreInUse, StoreDamaged, StoreLocked} {
-			all = append(all, outcome{Answered, Facts{Told: told}, now})
+			all = append(all, outcome{Answered, Facts{Told: told, RestoreDone: given.requested && !asks(given, now)}, now})
 		}
 		return all
 	case TakeStore:
@@ -396,7 +396,7 @@ func answers(given lot, now truth) []outcome {
 	if owner == StoreOurs && !given.kept {
 		owner = StoreBare
 	}
-	return []outcome{{Answered, Facts{Told: owner, Behind: behind, Asked: asks(given, now)}, now}}
+	return []outcome{{Answered, Facts{Told: owner, Behind: behind, RestoreDone: given.requested && !asks(given, now)}, now}}
 }
 
 // holdsData says that the place of the data directory is not free.

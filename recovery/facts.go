@@ -34,8 +34,9 @@ type Facts struct {
 	Heard      bool // the peers have told so, and the store was not asked since
 
 	// Answered tells of them.
-	Told   StoreState // empty if the store was not asked
-	Behind bool       // the store has more than the volume
+	Told        StoreState // empty if the store was not asked
+	Behind      bool       // the store has more than the volume
+	RestoreDone bool       // the restore that is asked for was done before: it is no longer Asked, whatever else the store says
 
 	Brought bool // the store has what only this volume had, as far as it can be brought there
 
@@ -59,12 +60,12 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 	case Installed:
 		f.Asked = told.Asked
 	case Answered:
-		f.Told = told.Told
+		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
 		if !f.Told.answers() { // it may have told before that it has more
 			f.Behind = f.Behind || told.Behind
 			break
 		}
-		f.Heard, f.Behind, f.Asked = false, told.Behind, told.Asked
+		f.Heard, f.Behind = false, told.Behind
 		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // what waits for the store comes before it is asked
 	}
 	return f
@@ -97,7 +98,6 @@ var conditions = map[Guard]func(Facts) bool{
 	Several:     func(f Facts) bool { return !f.Alone },
 	StillAsked:  func(f Facts) bool { return f.Asked },
 	PeersHeard:  func(f Facts) bool { return slices.Contains(heard, f.peerState()) },
-	NotAllAsk:   func(f Facts) bool { return f.Asked && f.Listing != peers.Asking },
 	InItsPlace:  func(f Facts) bool { return f.Remains },
 	StillListed: func(f Facts) bool { return !f.Remains && f.Listing == peers.Started },
 	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },

@@ -307,11 +307,12 @@ func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
 
 // By its log the member is a quorum of one, and the others wait for it.
 func TestAMemberThatGoesOnAloneByItsLogDoesNotWaitForAStoreThatIsNotBelieved(t *testing.T) {
-	w, _ := once(t)
+	w, o := once(t)
+	o.noQuorum = true
 	w.decays(firstGeneration)
 	w.opens()
 
-	w, o := once(t)
+	w, o = once(t)
 	w.goesOn()
 	w.decays(firstGeneration)
 	assert.Contains(t, w.waits(o), "names in the store tell of revision 3")

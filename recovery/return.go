@@ -95,7 +95,7 @@ func (r *run) because(c *peers.Survey) error {
 		if r.options.Archive == nil || r.core.Facts.Volume == VolumeValid {
 			return lacking(c)
 		}
-		return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and the same --restore-id", lacking(c))
+		return fmt.Errorf("%w; if one that had data is gone for good, take it out of initial-cluster, and start the others with --restore-to=latest and one --restore-id that was not used before", lacking(c))
 	case c.Outdated != nil:
 		return c.Outdated
 	default:
@@ -114,7 +114,7 @@ func lacking(c *peers.Survey) error {
 // lostForGood is the way out where too few members are left to bring back the rest.
 func (r *run) lostForGood() string {
 	if r.options.Archive != nil {
-		return "what is lost for good comes back from the store: start all members with --restore-to=latest and the same --restore-id"
+		return "to restore what is lost for good from the store, stop all members and start all of them with --restore-to=latest and one --restore-id that was not used before"
 	}
 	return "if data are lost for good, start one member that has them once with force-new-cluster: true in etcd's configuration, and the others join it"
 }
@@ -210,7 +210,7 @@ func (r *run) findSuccessor(c *peers.Survey) {
 	case r.core.Facts.Volume == VolumeValid: // what is not waits for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
-	if c.Outdated == nil && c.Listing == peers.Started && r.stands.MemberID != 0 {
+	if c.Outdated == nil && (c.Listing == peers.Started || c.Listing == peers.Claimed) && r.stands.MemberID != 0 {
 		c.Outdated = r.diedOfThem()
 	}
 }
@@ -226,13 +226,26 @@ func (r *run) ofAnother() error {
 	return fmt.Errorf("the data in %s are those of member %s, and this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, is.Name, self.Name, peers.ErrMixedUp)
 }
 
-// diedOfThem says that raft has found at the last start that the data lack what this member has confirmed to its leader. That leader alone
-// would tell, and only while it leads.
+// contradictions are what etcd panics with when the data contradict those of the other members, at every start: only these know it, and
+// only while they run.
+var contradictions = map[string]string{
+	"tocommit(":                     "they lack what this member has confirmed to its leader",
+	"conflict with committed entry": "their log differs from the leader's where both are committed",
+	"member unknown":                "they do not know a member that the cluster has",
+}
+
+// diedOfThem returns how the data contradict those of the other members, if etcd died of that at its last start.
 func (r *run) diedOfThem() error {
-	if r.replaced || r.options.Died == nil || !strings.Contains(r.options.Died(), "tocommit(") {
+	if r.replaced || r.options.Died == nil {
 		return nil
 	}
-	return errors.New("etcd died of them at its last start: they lack what this member has confirmed to its leader")
+	died := r.options.Died()
+	for text, why := range contradictions {
+		if strings.Contains(died, text) {
+			return fmt.Errorf("etcd died of them at its last start: %s", why)
+		}
+	}
+	return nil
 }
 
 // notOurs says that the others are not of this member's cluster, so that their members are not changed. The volume tells whose it is, or the
@@ -300,9 +313,6 @@ func (r *run) overtaken(c *peers.Survey) error {
 	if r.stands.VotesAlone() && c.Voters > 1 {
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and another one tells of %d", c.Voters)
 	}
-	if r.stands.VotesAlone() && r.options.Archive == nil && c.Run == 0 && !c.Grows && !r.member.Forced {
-		return errors.New("the data are of a time when this member alone had a vote, and initial-cluster names others: one of them has to answer first, or, if they are lost for good, force-new-cluster: true in etcd's configuration to say so")
-	}
 	heard := r.older != nil // by the others, when they were asked
 	if !heard {
 		var err error
@@ -310,11 +320,19 @@ func (r *run) overtaken(c *peers.Survey) error {
 			return fmt.Errorf("this member can go on alone by its log, and the store does not tell whether others went on since: %w", err)
 		}
 	}
-	if r.older == nil || heard && r.needs > 0 && c.Reach >= r.needs && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored) {
+	switch {
+	case r.older == nil && r.stands.VotesAlone() && c.Run == 0 && !c.NoQuorumElsewhere && !r.member.Forced:
+		return errVotesAlone
+	case r.older == nil, heard && r.needs > 0 && c.Reach >= r.needs && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored):
 		return nil
 	}
 	return r.older
 }
+
+// errVotesAlone is about data with which this member would serve at once, while the members that do not answer may be a quorum by now.
+// The store does not rule that out: they may have written nothing, or the store may have been rolled back with the volume.
+var errVotesAlone = errors.New("by its log this member is the only one with a vote, and initial-cluster names others, which may have gone on since as a quorum: " +
+	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
 
 // storeHasMore says what the store knows of the cluster that the volume does not have; older is nil if that is nothing, and err
 // says why the store cannot be asked.

@@ -229,7 +229,7 @@ type others struct {
 	holds    peers.Holds
 	run      int                      // how many of them run
 	reach    int64                    // how far these are
-	grows    bool                     // one waits that has nothing
+	noQuorum bool                     // too many wait without data
 	older    int                      // how many run none, and have data that the store has more than
 	voters   int                      // of the volume's cluster, as one of them tells
 	hears    func(peers.Self) Listing // how they answer to what they hear; nil for always the same
@@ -243,7 +243,7 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Survey {
 	if o.holds = self.Holds; o.hears != nil {
 		o.listing = o.hears(self)
 	}
-	c := peers.Survey{Listing: o.listing, Run: o.run, Reach: o.reach, Grows: o.grows, Older: o.older, Voters: o.voters, Brought: !o.late}
+	c := peers.Survey{Listing: o.listing, Run: o.run, Reach: o.reach, NoQuorumElsewhere: o.noQuorum, Older: o.older, Voters: o.voters, Brought: !o.late}
 	switch {
 	case o.listing == peers.Unknown, o.listing == peers.Gone:
 		c.Silent = errors.New("m-0 does not answer")

@@ -38,7 +38,8 @@ func (r *run) askTheStore() (Event, Facts) {
 		return r.notTold(ctx, err)
 	}
 	r.kept = now
-	if r.asked && r.usedBefore(now) { // so that the next start need not ask the store
+	restoreDone := r.asked && r.usedBefore(now)
+	if restoreDone { // the next start need not ask the store
 		if err := r.change(func(kept *record) { kept.use(r.options.Request.ID) }); err != nil {
 			return broke(err)
 		}
@@ -46,17 +47,17 @@ func (r *run) askTheStore() (Event, Facts) {
 		r.sayUsed()
 	}
 	if why := r.untrusted(now); why != nil && owner != StoreOthers && owner != StoreNotOwned && owner != StoreUnclaimed {
-		return Answered, Facts{Told: StoreLocked, Err: why}
+		return Answered, Facts{Told: StoreLocked, RestoreDone: restoreDone, Err: why}
 	}
 	if owner == StoreOurs && now.path.Revision > 0 && r.mayTakeItsPlace() {
 		switch why, err := r.lives(ctx, now); {
 		case err != nil:
 			event, facts := r.silence(err)
-			facts.Behind = r.behind(now)
+			facts.Behind, facts.RestoreDone = r.behind(now), restoreDone
 			return event, facts
 		case why != nil:
 			r.silentSince = time.Time{}
-			return Answered, Facts{Told: StoreInUse, Behind: r.behind(now), Err: why}
+			return Answered, Facts{Told: StoreInUse, Behind: r.behind(now), RestoreDone: restoreDone, Err: why}
 		}
 	}
 	r.silent, r.silentSince = 0, time.Time{}
@@ -64,7 +65,7 @@ func (r *run) askTheStore() (Event, Facts) {
 	if owner == StoreOurs && now.path.Revision == 0 {
 		owner = StoreBare
 	}
-	return Answered, Facts{Told: owner, Behind: r.behind(now), Asked: r.asked, Err: why}
+	return Answered, Facts{Told: owner, Behind: r.behind(now), RestoreDone: restoreDone, Err: why}
 }
 
 // silence is the answer of a store that cannot be asked now.
@@ -308,11 +309,11 @@ func (r *run) leftBehind() string {
 		r.stands.HighestRevision-next.ParentRevision, next.Parent, next.ParentRevision, next.Number)
 }
 
-// mayTakeItsPlace is false of a valid member of several while one of the others has data of use: it starts beside that one, which makes
-// the backups.
+// mayTakeItsPlace reports whether a new generation may replace the newest one in the store. One of several members gets its data
+// from the others, who go on writing the backups, unless none of them has any, or a restore is asked for.
 func (r *run) mayTakeItsPlace() bool {
 	f := r.core.Facts
-	return f.Alone || f.Volume != VolumeValid || r.asked || f.nobodyHas()
+	return f.Alone || r.asked || f.nobodyHas() || !f.Peers && f.Volume != VolumeValid
 }
 
 // lives says that the process that writes the newest generation may be alive: it has not released the generation, it did not run on this
@@ -348,8 +349,23 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 		return nil, nil
 	}
 	r.life.until = until
-	return fmt.Errorf("generation %d of %s was added to at %s by the store's clock, by cluster %s: nothing takes its place before %s",
-		now.Newest().Number, r.options.Archive, added.UTC().Format(time.TimeOnly), now.Newest().Cluster, until.UTC().Format(time.TimeOnly)), nil
+	return fmt.Errorf("%s added to generation %d of %s at %s by the store's clock; a restore can start at %s if nothing is added until then",
+		r.writer(now), now.Newest().Number, r.options.Archive, added.UTC().Format(time.TimeOnly), until.UTC().Format(time.TimeOnly)), nil
+}
+
+// writer describes the process that wrote the end of the newest generation.
+func (r *run) writer(now inStore) string {
+	id := now.Head.Newest().Member
+	switch self := strconv.FormatUint(r.stands.MemberID, 16); {
+	case id == "":
+		return "a member of this member's own cluster " + now.Newest().Cluster
+	case id == self:
+		return "this member itself, as a process on this volume or on a copy of it,"
+	}
+	if at := slices.IndexFunc(r.survey.Members, func(m peers.Member) bool { return m.ID.String() == id && m.Name != "" }); at >= 0 {
+		id = r.survey.Members[at].Name
+	}
+	return fmt.Sprintf("member %s of this member's own cluster %s", id, now.Newest().Cluster)
 }
 
 // ranHere tells whether the process that writes the newest generation ran on this volume. Valid data that lack what its session has

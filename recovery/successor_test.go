@@ -24,7 +24,10 @@ import (
 
 // By its log it would be a quorum of one, while the others are one without it.
 func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
-	const another = "the data are of a time when the cluster had one voting member, and another one tells of 3"
+	const (
+		another = "the data are of a time when the cluster had one voting member, and another one tells of 3"
+		silent  = "by its log this member is the only one with a vote, and initial-cluster names others"
+	)
 	for name, of := range map[string]struct {
 		happens func(w *world, o *others)
 		says    string
@@ -45,7 +48,11 @@ func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
 		"the cluster has grown since, also if it is forced": {func(w *world, o *others) {
 			w.options.Archive, w.member.Forced, o.voters, o.run = nil, true, 3, 1
 		}, another},
-		"nobody does, and there is no store": {func(w *world, _ *others) { w.options.Archive = nil }, "initial-cluster names others: one of them has to answer first"},
+		"nobody does, and there is no store":           {func(w *world, _ *others) { w.options.Archive = nil }, silent},
+		"nobody does, and the store has nothing newer": {func(*world, *others) {}, silent},
+		"nobody does, and this member wrote to the store": {func(w *world, _ *others) {
+			w.backUpAs(hex(stand(w.t, w.member.DataDir).MemberID))
+		}, silent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := once(t)
@@ -75,12 +82,15 @@ func TestAVolumeOfAMemberAloneIsOpenedIfNobodyKnowsBetter(t *testing.T) {
 			w.emptyStore()
 			w.backUpAs(hex(added.Member.ID))
 		},
-		"without a store, one that runs tells so":                func(w *world, o *others) { w.options.Archive, o.voters, o.run = nil, 1, 1 },
-		"without a store, one waits that is to join it":          func(w *world, o *others) { w.options.Archive, o.grows = nil, true },
-		"force-new-cluster, after which it votes alone for good": func(w *world, _ *others) { w.options.Archive, w.member.Forced = nil, true },
+		"one that runs tells so":                                 func(_ *world, o *others) { o.noQuorum, o.voters, o.run = false, 1, 1 },
+		"without a store, one that runs tells so":                func(w *world, o *others) { w.options.Archive, o.noQuorum, o.voters, o.run = nil, false, 1, 1 },
+		"without a store, one waits that is to join it":          func(w *world, _ *others) { w.options.Archive = nil },
+		"force-new-cluster, after which it votes alone for good": func(w *world, o *others) { o.noQuorum, w.member.Forced = false, true },
+		"force-new-cluster without a store":                      func(w *world, o *others) { w.options.Archive, o.noQuorum, w.member.Forced = nil, false, true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := once(t)
+			o.noQuorum = true
 			happens(w, o)
 			w.opens()
 		})
@@ -148,7 +158,7 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 // The reason has what is the matter, and the next step.
 func TestAMemberThatCannotComeBackNowSaysTheWayOut(t *testing.T) {
 	tooFew := slices.Repeat([]error{peers.ErrTooFew}, 4)
-	const restore, without = "what is lost for good comes back from the store: start all members with --restore-to=latest and the same --restore-id",
+	const restore, without = "to restore what is lost for good from the store, stop all members and start all of them with --restore-to=latest and one --restore-id that was not used before",
 		"take it out of initial-cluster, and start the others with --restore-to=latest"
 	for name, of := range map[string]struct {
 		happens func(w *world, o *others)
@@ -159,7 +169,7 @@ func TestAMemberThatCannotComeBackNowSaysTheWayOut(t *testing.T) {
 		"one of two, without a store": {func(w *world, o *others) {
 			w.options.Archive, o.inTheWay = nil, tooFew
 		}, "start one member that has them once with force-new-cluster: true", "from the store"},
-		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; what is lost for good comes back from the store", without},
+		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; to restore what is lost for good from the store", without},
 		// Of those that are waited for one may never come.
 		"all of three":                  {func(_ *world, o *others) { o.listing = peers.Unknown }, without, restore},
 		"all of three, without a store": {func(w *world, o *others) { o.listing, w.options.Archive = peers.Unknown, nil }, "m-0 does not answer", without},

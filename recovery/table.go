@@ -80,7 +80,6 @@ const (
 	Several     Guard = "multi-member"
 	StillAsked  Guard = "another restore asked for"
 	PeersHeard  Guard = "the others heard"
-	NotAllAsk   Guard = "not all ask for the restore"
 	InItsPlace  Guard = "something in its place"
 	StillListed Guard = "listed, place free"
 	NotListed   Guard = "not listed, place free"
@@ -169,7 +168,6 @@ var written = []entry{
 	{Decide, Decline, always, Refused, nil, "what is asked for cannot be"},
 
 	{AskPeers, PeersTold, always, Decide, deciding, "what the peers know has been heard"},
-	{AskPeers, Elapsed, NotAllAsk, AskStore, []Action{AskTheStore}, "another member may have begun the restore by now"},
 	{AskPeers, Elapsed, always, AskPeers, askPeers, "time to ask again"},
 
 	{Adopt, Taken, always, Ready, nil, "the store knows the data by now"},

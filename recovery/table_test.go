@@ -261,15 +261,18 @@ var (
 	has     = func(c VolumeState) Facts {
 		return Facts{Peers: true, Store: true, Volume: c, Told: StoreOurs}
 	}
-	noQuorum   = these{told(peers.Unknown), told(peers.Claimed), lagging(peers.Claimed)}
-	notAll     = append(each(told, peers.Unknown, peers.Started, peers.Unlisted, peers.Gone, peers.Founding, peers.Expected), each(lagging, peers.Started, peers.Unknown)...)
-	justLost   = these{{Listing: peers.Founding, Free: true, AllBrought: true}, {Listing: peers.Founding, AllBrought: true}}
-	neverNew   = func(l Listing) Facts { return Facts{Peers: true, Volume: VolumeEmpty, Never: true, Listing: l} }
-	hasBrought = Facts{Peers: true, Volume: VolumeEmpty, Listing: peers.Gone, AllBrought: true}
-	unflushed  = these{together(VolumeValid), {Store: true, Asked: true, Volume: VolumeValid, Told: StoreOurs}}
-	putBack    = Facts{Peers: true, Store: true, Volume: VolumeValid, Remains: true, Listing: peers.Gone, Outdated: true}
-	together   = func(c VolumeState) Facts { return Facts{Peers: true, Store: true, Volume: c, Asked: true} }
-	hasFlushed = Facts{Store: true, Asked: true, Volume: VolumeValid, Brought: true}
+	noQuorum         = these{told(peers.Unknown), told(peers.Claimed), lagging(peers.Claimed)}
+	notAll           = append(each(told, peers.Unknown, peers.Started, peers.Unlisted, peers.Gone, peers.Founding, peers.Expected), each(lagging, peers.Started, peers.Unknown)...)
+	justLost         = these{{Listing: peers.Founding, Free: true, AllBrought: true}, {Listing: peers.Founding, AllBrought: true}}
+	neverNew         = func(l Listing) Facts { return Facts{Peers: true, Volume: VolumeEmpty, Never: true, Listing: l} }
+	hasBrought       = Facts{Peers: true, Volume: VolumeEmpty, Listing: peers.Gone, AllBrought: true}
+	unflushed        = these{togetherAnswered(VolumeValid), {Store: true, Asked: true, Volume: VolumeValid, Told: StoreOurs}}
+	putBack          = Facts{Peers: true, Store: true, Volume: VolumeValid, Remains: true, Listing: peers.Gone, Outdated: true}
+	together         = func(c VolumeState) Facts { return Facts{Peers: true, Store: true, Volume: c, Asked: true} }
+	togetherAnswered = func(c VolumeState) Facts {
+		return Facts{Peers: true, Store: true, Volume: c, Asked: true, Told: StoreOurs}
+	}
+	hasFlushed = Facts{Store: true, Asked: true, Volume: VolumeValid, Brought: true, Told: StoreOurs}
 	unnamed    = Facts{Store: true, Volume: VolumeEmpty}
 	anonym     = Facts{Peers: true, Store: true, Volume: VolumeValid, Unidentified: true}
 )
@@ -282,10 +285,11 @@ var (
 	asNever     = func(c VolumeState) Facts { return Facts{Alone: true, Store: true, Volume: c, Never: true} }
 	found       = func(c VolumeState) Facts { return Facts{Alone: true, Volume: c} }
 	isTold      = func(s StoreState) Facts { return Facts{Told: s} }
-	onRequest   = func(s StoreState) Facts { return Facts{Told: s, Asked: true} }
+	wasDone     = func(s StoreState) Facts { return Facts{Told: s, RestoreDone: true} }
 	asAny       = each(asVolume, VolumeValid, VolumeEmpty, VolumeCorrupt)
-	wants       = Facts{Alone: true, Store: true, Volume: VolumeValid, Asked: true}
-	anothers    = these{isTold(StoreOthers), onRequest(StoreOthers), {Told: StoreOthers, Behind: true}}
+	asking      = func(c VolumeState) Facts { return Facts{Alone: true, Store: true, Volume: c, Asked: true} }
+	wants       = asking(VolumeValid)
+	anothers    = these{isTold(StoreOthers), {Told: StoreOthers, Behind: true}}
 	finished    = these{alone, {Listing: peers.Asking}, {Alone: true, Told: StoreOurs}}
 	kept        = Facts{Told: StoreOurs}
 	ahead       = Facts{Told: StoreOurs, Behind: true}
@@ -374,10 +378,11 @@ var whenPeersTold = when(AskPeers, PeersTold, []row{
 	{"all still older when it was asked: it is restored", has(VolumeValid), Facts{Listing: peers.Gone, Outdated: true, Free: true, AllBrought: true, Settled: true}, restoresAll},
 	{"who has data of use is not gone", gone(VolumeValid, ""), told(peers.Gone), starts},
 	{"all ask: what a valid volume has comes into the store first", unflushed, these{told(peers.Asking), brought(peers.Asking)}, brings},
-	{"all ask: nothing can be read of a useless one, and a valid one has brought what it has", these{together(VolumeCorrupt), together(VolumeEmpty), hasFlushed}, brought(peers.Asking), restoresAll},
-	{"all ask: others may have more than the store", these{together(VolumeCorrupt), hasFlushed}, told(peers.Asking), awaitsPeers.because("comes into the store first")},
+	{"all ask: nothing can be read of a useless one, and a valid one has brought what it has", these{togetherAnswered(VolumeCorrupt), togetherAnswered(VolumeEmpty), hasFlushed}, brought(peers.Asking), restoresAll},
+	{"all ask: others may have more than the store", these{togetherAnswered(VolumeCorrupt), hasFlushed}, told(peers.Asking), awaitsPeers.because("comes into the store first")},
 	{"all gone: others may have more than the store", each(has, VolumeEmpty, VolumeCorrupt), each(told, peers.Founding, peers.Gone), awaitsPeers.because("comes into the store first")},
-	{"as long as not all ask, they are waited for", each(together, VolumeValid, VolumeEmpty, VolumeCorrupt), notAll, awaitsPeers.because("every member has to be stopped")},
+	{"as long as not all ask, they are waited for", each(togetherAnswered, VolumeValid, VolumeEmpty, VolumeCorrupt), notAll, awaitsPeers.because("every member has to be stopped")},
+	{"after a pause the store is asked first: another member may have done the restore, or the store is no longer in use", each(together, VolumeValid, VolumeEmpty, VolumeCorrupt), append(notAll, told(peers.Asking), brought(peers.Asking)), asksStore},
 	{"several: the rest is waited for", has(VolumeEmpty), told(peers.Partial), awaitsPeers},
 	{"several: a volume that names no cluster asks the store for it", anonym, told(peers.Started), asksStore},
 	{"several: --recover=never asks nobody for it", Facts{Peers: true, Store: true, Volume: VolumeValid, Never: true, Unidentified: true}, told(peers.Started), starts},
@@ -401,10 +406,12 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"several: --recover=never does not wait for the store", neverNew(peers.Founding), isTold(StoreAway), isRefused},
 	{"several: while the store is away, or somebody writes, the peers are asked, who may come back", allLost, each(isTold, StoreAway, StoreInUse), awaitsPeers},
 	{"several: also if all ask", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Asking, Heard: true}, isTold(StoreInUse), awaitsPeers},
-	{"several: not before they were asked", together(VolumeValid), isTold(StoreInUse), awaitsStore},
-	{"several: what is asked for needs all, and so does what was done, for whoever was not there", each(together, VolumeValid, VolumeEmpty), these{onRequest(StoreOurs), kept, ahead}, asksPeers},
-	{"several: not from another owner's", together(VolumeEmpty), onRequest(StoreNotOwned), isRefused},
-	{"several: what is not kept moves nothing", together(VolumeValid), onRequest(StoreBare), isRefused.because("the target is not kept")},
+	{"several: the others may be the ones that write", each(together, VolumeValid, VolumeEmpty), isTold(StoreInUse), asksPeers},
+	{"several: what is asked for needs all, and so does what was done, for whoever was not there", each(together, VolumeValid, VolumeEmpty), these{kept, ahead, wasDone(StoreOurs), {Told: StoreOurs, Behind: true, RestoreDone: true}}, asksPeers},
+	{"several: a restore that was done before is not asked for any more, although the store is in use", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Started, Heard: true, Free: true}, wasDone(StoreInUse), awaitsPeers.because("may have written the backups a moment ago")},
+	{"several: as long as not all ask, it does not matter that somebody writes", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Started, Heard: true}, isTold(StoreInUse), awaitsPeers.because("every member has to be stopped")},
+	{"several: not from another owner's", together(VolumeEmpty), isTold(StoreNotOwned), isRefused},
+	{"several: what is not kept moves nothing", together(VolumeValid), isTold(StoreBare), isRefused.because("the target is not kept")},
 	// several that are not named
 	{"unnamed: nothing was ever kept", unnamed, each(isTold, StoreEmpty, StoreFounded), starts.because("a new cluster")},
 	{"unnamed: new is said once, also without a backup", unnamed, these{ahead, certificate}, isRefused.because("was founded before")},
@@ -417,8 +424,8 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"one without data is not, nor does a restore that is asked for wait less", these{asVolume(VolumeEmpty), asVolume(VolumeCorrupt), wants}, isTold(StoreLongAway), awaitsStore},
 	{"--recover=never does not wait", asNever(VolumeEmpty), isTold(StoreAway), isRefused},
 	// another cluster's
-	{"another cluster's store is refused, also if a restore is asked for", each(asVolume, VolumeValid, VolumeCorrupt), anothers, isRefused.because("another cluster's backups")},
-	{"another owner's store is refused by an empty volume", asVolume(VolumeEmpty), these{isTold(StoreNotOwned), onRequest(StoreNotOwned)}, isRefused.because("another owner")},
+	{"another cluster's store is refused, also if a restore is asked for", append(each(asVolume, VolumeValid, VolumeCorrupt), wants), anothers, isRefused.because("another cluster's backups")},
+	{"another owner's store is refused by an empty volume", these{asVolume(VolumeEmpty), asking(VolumeEmpty)}, isTold(StoreNotOwned), isRefused.because("another owner")},
 	{"a founded store is gone on with", asVolume(VolumeEmpty), isTold(StoreFounded), starts},
 	{"a volume that names no cluster does not go on with a store that has one", asVolume(VolumeValid), isTold(StoreUnclaimed), isRefused.because("names no cluster")},
 	{"unless a person has named that", asVolume(VolumeValid), isTold(StoreAdopted), end{to: Adopt, do: []Action{TakeStore}}},
@@ -436,11 +443,11 @@ var whenAnswered = when(AskStore, Answered, []row{
 	// --recover=never
 	{"never: data stay lost, no new cluster is begun, and what could be had is said", each(asNever, VolumeCorrupt, VolumeEmpty), these{kept, ahead}, isRefused.because("but --recover=never")},
 	{"never: an empty volume without a certificate is a new cluster", asNever(VolumeEmpty), isTold(StoreEmpty), starts},
-	{"never: the id was used, so a valid volume starts", asNever(VolumeValid), kept, starts},
+	{"never: the id was used, so a valid volume starts", Facts{Alone: true, Store: true, Volume: VolumeValid, Never: true, Asked: true}, wasDone(StoreOurs), starts},
 	// a restore that is asked for
-	{"what a valid volume has comes into the store before it goes back", asVolume(VolumeValid), onRequest(StoreOurs), brings},
-	{"of a broken or an empty one nothing can be read", each(asVolume, VolumeCorrupt, VolumeEmpty), onRequest(StoreOurs), restores},
-	{"a target that is not kept, or not believed, moves nothing", asAny, each(onRequest, StoreBare, StoreUnverified, StoreEmpty), isRefused.because("the target is not kept")},
+	{"what a valid volume has comes into the store before it goes back", wants, kept, brings},
+	{"of a broken or an empty one nothing can be read", each(asking, VolumeCorrupt, VolumeEmpty), kept, restores},
+	{"a target that is not kept, or not believed, moves nothing", each(asking, VolumeValid, VolumeEmpty, VolumeCorrupt), each(isTold, StoreBare, StoreUnverified, StoreEmpty), isRefused.because("the target is not kept")},
 })
 
 var otherwise = []sentence{
@@ -456,8 +463,7 @@ var otherwise = []sentence{
 	{"and when the old identity is gone", Leave, alone, Left, Facts{}, asksPeers},
 	{"and when the member was taken in", Enter, alone, Entered, Facts{}, asksPeers},
 	{"and when that is not known", statemachine.Group{Leave, Enter}, alone, PeersSilent, Facts{}, awaitsPeers},
-	{"who has heard all does not ask the store again", AskPeers, Facts{Asked: true, Store: true, Peers: true, Listing: peers.Asking}, Elapsed, Facts{}, asksPeers},
-	{"the store may know by now that it was done", AskPeers, together(VolumeValid), Elapsed, Facts{}, end{to: AskStore, do: []Action{AskTheStore}}},
+	{"nor does one that asks for a restore ask the store first", AskPeers, Facts{Peers: true, Store: true, Asked: true, Told: StoreInUse}, Elapsed, Facts{}, asksPeers},
 	{"the store is asked again", AskStore, alone, Elapsed, Facts{}, asksStore},
 	// Adopt
 	{"the data go on in the store", Adopt, alone, Taken, Facts{}, starts},

@@ -40,7 +40,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 	}
 	how := p.positions(ctx, self, &c, answers)
 	c.Silent = both(both(p.lacking(self, &c, answers, calls), how), both(deaf, silent))
-	c.count(self, answers, calls)
+	p.count(&c, self, answers, calls)
 	c.Brought = !slices.ContainsFunc(calls, func(call Call) bool { return !call.Brought })
 	if c.Outdated = former(self, &c); c.Outdated == nil && self.MemberID != 0 {
 		c.Outdated = p.forgot(ctx, self, &c)
@@ -53,17 +53,33 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 }
 
 // count sums up who answered what.
-func (c *Survey) count(self Self, answers []*answer, calls []Call) {
+func (p *Peers) count(c *Survey, self Self, answers []*answer, calls []Call) {
 	for _, a := range answers {
 		if a.cluster == strconv.FormatUint(self.ClusterID, 16) {
 			c.Run, c.Voters = c.Run+1, max(c.Voters, len(voters(a.members)))
 		}
 	}
-	holding := map[Holds]int{}
+	without, with := 0, 0 // data that could make a quorum of this cluster
 	for _, call := range calls {
-		holding[call.Holds]++
+		if call.Holds == Older {
+			c.Older++
+		}
+		if usable := call.Holds != Nothing && call.Holds != Ruins; usable && (call.Cluster == "" || call.Cluster == formatID(self.ClusterID)) {
+			with++
+		} else {
+			without++
+		}
 	}
-	c.Older, c.Grows = holding[Older], holding[Nothing] > 0 && holding[Data] == 0
+	quorum := (1+len(p.others))/2 + 1
+	c.NoQuorumElsewhere = without > 0 && with == 0 && len(p.others)-without < quorum
+}
+
+// formatID writes an ID as etcd does; 0 is none.
+func formatID(id uint64) string {
+	if id == 0 {
+		return ""
+	}
+	return strconv.FormatUint(id, 16)
 }
 
 // notAsked are members that an answer names and the configuration does not.
@@ -189,7 +205,7 @@ func (p *Peers) Tell(self Self) {
 }
 
 func (p *Peers) call(self Self) *Call {
-	return &Call{Name: p.name, Process: p.process, Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
+	return &Call{Name: p.name, Process: p.process, Cluster: formatID(self.ClusterID), Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
 }
 
 // open begins to answer, if that is possible by now; the error says why it is not.

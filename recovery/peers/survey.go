@@ -51,6 +51,7 @@ type Call struct {
 	Name    string `json:"name"`
 	Process string `json:"process"` // made up by each process
 	Holds   Holds  `json:"holds"`
+	Cluster string `json:"cluster,omitempty"` // etcd's ID, hexadecimal, of the cluster that the data are of
 	Restore string `json:"restore,omitempty"` // the id of the restore that is asked for there
 	Brought bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as it can be brought there
 }
@@ -86,10 +87,11 @@ type Survey struct {
 	Silent error
 	// Run is how many of the others run an etcd of the volume's cluster, and Voters how many voting members that has, as they tell.
 	Run, Voters int
-	// Reach is the highest revision that one of those that run is known to have, and Grows says that somebody who has no data waits for
-	// this member, and nobody who has.
+	// Reach is the highest revision that one of those that run is known to have.
 	Reach int64
-	Grows bool
+	// NoQuorumElsewhere reports that the other members cannot be a quorum of the volume's cluster without this one: so many of them wait
+	// without data of it that the silent ones are too few.
+	NoQuorumElsewhere bool
 	// Size is how many bytes the largest database has of which one of those that run tells.
 	Size int64
 	// Older is how many run none, and have data that a store has more than.

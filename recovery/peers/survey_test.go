@@ -206,3 +206,45 @@ func TestMembersThatAreOlderThanTheStoreAreCounted(t *testing.T) {
 	assert.Equal(t, 1, c.Older)
 	assert.Equal(t, Gone, c.Listing)
 }
+
+func TestTheOthersAreNoQuorumWhereTooManyWaitWithoutData(t *testing.T) {
+	const cluster = 0xabc
+	nothing, ruins := Call{Holds: Nothing}, Call{Holds: Ruins, Cluster: "abc"}
+	data, older := Call{Holds: Data, Cluster: "abc"}, Call{Holds: Older, Cluster: "abc"}
+	replaced, unnamed := Call{Holds: Data, Cluster: "def"}, Call{Holds: Data}
+	for _, c := range []struct {
+		members int
+		calls   []Call
+		want    bool
+	}{
+		{3, nil, false},
+		{3, []Call{nothing}, true},
+		{3, []Call{ruins}, true},
+		{3, []Call{replaced}, true},
+		{3, []Call{data}, false},
+		{3, []Call{older}, false},
+		{3, []Call{unnamed}, false},
+		{3, []Call{nothing, data}, false},
+		{3, []Call{nothing, replaced}, true},
+		{5, []Call{nothing}, false},
+		{5, []Call{nothing, ruins}, true},
+		{2, nil, false},
+		{2, []Call{nothing}, true},
+	} {
+		p := &Peers{others: map[string][]string{}}
+		for i := range c.members - 1 {
+			p.others[fmt.Sprint("m-", i)] = nil
+		}
+		var survey Survey
+		p.count(&survey, Self{ClusterID: cluster}, nil, c.calls)
+		assert.Equal(t, c.want, survey.NoQuorumElsewhere, "%+v", c)
+	}
+}
+
+func TestMembersSayWhichClusterTheirDataAreOf(t *testing.T) {
+	all := rolled(t)
+	all[0].Tell(Self{Holds: Data, ClusterID: 0xabc})
+	var call Call
+	require.True(t, all[1].hear(t.Context(), "m-0", all[1].others["m-0"], &call))
+	assert.Equal(t, "abc", call.Cluster)
+}

@@ -66,7 +66,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 			first.WriteConfigFile()
 			c.runs[0] = first.StartReady()
 		}},
-		"with a store": {true, "start all members with --restore-to=latest and the same --restore-id", func(c *three) {
+		"with a store": {true, "start all of them with --restore-to=latest and one --restore-id that was not used before", func(c *three) {
 			flags := []string{"--restore-to=latest", "--restore-id=second-lost"}
 			for i, run := range c.runs {
 				run.Kill()

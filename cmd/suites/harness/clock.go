@@ -55,7 +55,7 @@ var skewed = sync.OnceValues(func() (path string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return path, build(root, path, "-overlay", overlay)
+	return path, build(root, path, Stillness, "-overlay", overlay)
 })
 
 // clockOverlay leaves in a folder what go build takes for files of package time.

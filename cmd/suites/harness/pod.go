@@ -31,6 +31,7 @@ type Pod struct {
 	Env     []string      // of all its processes
 	Under   []string      // the command that runs the program, if it does not run by itself
 	Clock   time.Duration // how far the clock of its start-etcd is ahead, in whole seconds
+	Patient bool          // its processes wait 90 s for the writer of the backups, as a release does, and not Stillness
 
 	Port, ClientPort, PeerPort int         // of the wrapper and of etcd
 	Trust                      *tls.Config // of clients, towards the wrapper: nil for plain HTTP

@@ -91,7 +91,7 @@ func provide(path string) error {
 		return err
 	}
 	defer release()
-	if err := build(root, built); err != nil {
+	if err := build(root, built, Stillness); err != nil {
 		return err
 	}
 	if err := dependOnSources(root); err != nil {
@@ -112,11 +112,29 @@ func moduleRoot() (string, error) {
 // ended without a word. An idle process says every 30 s that it lives, so one that is to be seen alive has to be written to.
 const Stillness = 2 * time.Second
 
-func build(root, path string, flags ...string) error {
+// patient builds the program with the 90 s of a release, once for all suites.
+var patient = sync.OnceValues(func() (path string, err error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return "", err
+	}
+	path = filepath.Join(root, "bin", "test", "etcd-wrapper-patient")
+	if underRace() {
+		path += "-race"
+	}
+	release, err := lock(path + ".lock")
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	return path, build(root, path, 90*time.Second)
+})
+
+func build(root, path string, stillness time.Duration, flags ...string) error {
 	if underRace() {
 		flags = append(flags, "-race")
 	}
-	flags = append(flags, "-ldflags", "-X etcd-wrapper/recovery.stillness="+Stillness.String(), "-o", path)
+	flags = append(flags, "-ldflags", "-X etcd-wrapper/recovery.stillness="+stillness.String(), "-o", path)
 	command := exec.Command("go", append(append([]string{"build"}, flags...), "./cmd/etcd-wrapper")...)
 	command.Dir, command.Stderr = root, os.Stderr
 	return command.Run()

@@ -67,6 +67,10 @@ func (p *Pod) Run(args ...string) *Run {
 		program, err = skewed()
 		require.NoError(p.T, err)
 	}
+	if p.Patient {
+		program, err = patient()
+		require.NoError(p.T, err)
+	}
 	command := append(slices.Clone(p.Under), program)
 	run.Cmd = exec.Command(command[0], append(command[1:], args...)...)
 	run.Cmd.Env = append(p.environment(p.Env...), fmt.Sprintf("%s=%.0f", clockAhead, p.Clock.Seconds()))

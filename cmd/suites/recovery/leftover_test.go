@@ -1,0 +1,220 @@
+package recovery_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// TestRestoreFlagsThatStayBlockNoMember leaves --restore-to in the manifest after a restore, as the documentation allows, and has members
+// lose their volumes while clients write. These processes wait 90 s for a writer of the backups, as a release does, and the writer never
+// pauses for so long.
+func TestRestoreFlagsThatStayBlockNoMember(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		members int
+		happens func(*leftover)
+	}{
+		"one of three is lost": {3, func(l *leftover) {
+			l.lose(2)
+			l.start(l.members, 2)
+			l.requireReady()
+		}},
+		"two of three are lost, and restored": {3, func(l *leftover) {
+			l.lose(1, 2)
+			l.start(l.members, 1, 2)
+			l.requireReason(1, "stop all members and start all of them with --restore-to=latest and one --restore-id that was not used before")
+			l.restoreAll("twice")
+		}},
+		"one member grows to three": {1, func(l *leftover) {
+			l.stop(0)
+			l.start(3, 0, 1, 2)
+			l.requireReady()
+			l.lose(1)
+			l.start(3, 1)
+			l.requireReady()
+		}},
+		"one of two is lost, and restored": {2, func(l *leftover) {
+			l.lose(1)
+			l.start(l.members, 1)
+			l.requireReason(1, "stop all members and start all of them with --restore-to=latest and one --restore-id that was not used before")
+			l.restoreAll("twice")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name != "one of three is lost" && !*whole {
+				t.Skip("skipped: part of make test-recovery")
+			}
+			t.Parallel()
+			l := newLeftover(t, c.members)
+			c.happens(l)
+			l.requireKept()
+		})
+	}
+}
+
+// leftover is a cluster that was restored with flags that are still there, and is written to.
+type leftover struct {
+	t       *testing.T
+	members int // that initial-cluster names
+	pods    []*harness.Pod
+	runs    []*harness.Run
+	flags   []string
+	etcd    *clientv3.Client
+	written atomic.Int64 // keys that were acknowledged and must be there at the end
+	paused  atomic.Bool  // no key is written
+}
+
+func newLeftover(t *testing.T, members int) *leftover {
+	t.Helper()
+	l := &leftover{t: t, pods: harness.StandaloneMembers(t, 3), runs: make([]*harness.Run, 3)}
+	d := newDepot(t)
+	var endpoints []string
+	for _, p := range l.pods {
+		p.Patient = true
+		d.store().use(p)
+		endpoints = append(endpoints, p.Endpoint())
+	}
+	all := numbers(members)
+	l.start(members, all...)
+	l.requireReady()
+	l.pods[0].Put("first", "value")
+	l.runs[0].AwaitStored(l.pods[0].Revision())
+	l.stop(all...)
+	l.flags = []string{"--restore-to=latest", "--restore-id=once"}
+	l.start(members, all...)
+	l.requireReady()
+	var err error
+	l.etcd, err = clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
+	require.NoError(t, err)
+	l.write()
+	return l
+}
+
+func numbers(count int) (all []int) {
+	for i := range count {
+		all = append(all, i)
+	}
+	return all
+}
+
+// write has a client write for as long as the test lasts.
+func (l *leftover) write() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	l.t.Cleanup(func() { cancel(); <-ended; _ = l.etcd.Close() })
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			if l.paused.Load() {
+				time.Sleep(20 * time.Millisecond)
+				continue
+			}
+			put, stop := context.WithTimeout(ctx, patience)
+			if _, err := l.etcd.Put(put, fmt.Sprintf("key-%06d", l.written.Load()+1), "value"); err == nil {
+				l.written.Add(1)
+			}
+			stop()
+			time.Sleep(20 * time.Millisecond) // the rate of the writes
+		}
+	}()
+	l.requireWrites()
+}
+
+func (l *leftover) requireWrites() {
+	l.t.Helper()
+	before := l.written.Load()
+	harness.Eventually(l.t, "clients can write", func() bool { return l.written.Load() > before+10 })
+}
+
+// start runs members whose configuration names so many, with the flags as they are.
+func (l *leftover) start(members int, which ...int) {
+	l.t.Helper()
+	l.members = members
+	cluster := ""
+	for i, p := range l.pods[:members] {
+		cluster += fmt.Sprintf(",etcd-main-%d=%s", i, p.PeerURL())
+	}
+	for _, i := range which {
+		l.pods[i].Config["initial-cluster"] = cluster[1:]
+		l.pods[i].WriteConfigFile()
+		l.runs[i] = l.pods[i].Start(l.flags...)
+	}
+}
+
+func (l *leftover) stop(which ...int) {
+	l.t.Helper()
+	for _, i := range which {
+		l.runs[i].StopCleanly()
+	}
+}
+
+// lose kills members and removes their volumes. What only a quorum of them has would be lost for good, so the first member and the store
+// have everything when several are lost.
+func (l *leftover) lose(which ...int) {
+	l.t.Helper()
+	if len(which) > 1 {
+		l.paused.Store(true)
+		defer l.paused.Store(false)
+		last := fmt.Sprintf("key-%06d", l.written.Load())
+		harness.Eventually(l.t, "the first member has the last key", func() bool { return l.pods[0].Get(last) == "value" })
+		l.runs[0].AwaitStored(l.pods[0].Revision())
+	}
+	for _, i := range which {
+		l.runs[i].Kill()
+		require.NoError(l.t, os.RemoveAll(l.pods[i].Volume))
+		require.NoError(l.t, os.Mkdir(l.pods[i].Volume, 0o700))
+	}
+}
+
+func (l *leftover) requireReady() {
+	l.t.Helper()
+	for i, run := range l.runs[:l.members] {
+		for watch := harness.StartWatch(); run.Readyz() != 200; <-time.After(50 * time.Millisecond) {
+			recovery := run.Status().Recovery
+			require.Less(l.t, watch.Took(), returning, "member %d becomes ready: %+v", i, recovery)
+		}
+	}
+}
+
+func (l *leftover) requireReason(member int, part string) {
+	l.t.Helper()
+	harness.Eventually(l.t, "the member says the way out", func() bool {
+		recovery := l.runs[member].Status().Recovery
+		return recovery != nil && strings.Contains(recovery.Reason, part)
+	})
+}
+
+// restoreAll follows the way out that members name.
+func (l *leftover) restoreAll(id string) {
+	l.t.Helper()
+	for i := range l.members {
+		l.runs[i].Kill()
+	}
+	l.flags = []string{"--restore-to=latest", "--restore-id=" + id}
+	l.start(l.members, numbers(l.members)...)
+	l.requireReady()
+}
+
+// requireKept holds that what was acknowledged is there, and that clients can write.
+func (l *leftover) requireKept() {
+	l.t.Helper()
+	l.requireWrites()
+	written := l.written.Load()
+	ctx, cancel := context.WithTimeout(l.t.Context(), harness.Patience)
+	defer cancel()
+	reply, err := l.etcd.Get(ctx, "key-", clientv3.WithPrefix(), clientv3.WithCountOnly())
+	require.NoError(l.t, err)
+	assert.GreaterOrEqual(l.t, reply.Count, written)
+}
