@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -15,7 +16,7 @@ import (
 func restoredTogether(t *testing.T) (*world, *others) {
 	t.Helper()
 	w, o := ofThree(t)
-	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{
+	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
 	}))
 	w.putFull(ours, 2)
