@@ -207,6 +207,7 @@ func (r *Runtime) Usage() (endpoint, page string) {
 
 // Watch implements lifecycle.Member.
 func (r *Runtime) Watch(ctx context.Context) error {
+	releaseStartup()
 	return bootstrap.Advised(r.watch(ctx), r.config.Etcd.Dir)
 }
 

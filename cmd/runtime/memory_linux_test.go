@@ -1,0 +1,48 @@
+package runtime
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// mapped returns how much of the program's own file is mapped, in KiB.
+func mapped(t *testing.T) (total int) {
+	t.Helper()
+	program, err := os.Readlink("/proc/self/exe")
+	require.NoError(t, err)
+	maps, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	own := false
+	for line := range strings.Lines(string(maps)) {
+		var size int
+		switch fields := strings.Fields(line); {
+		case strings.Contains(fields[0], "-"):
+			own = len(fields) == 6 && fields[5] == program && !strings.Contains(fields[1], "w")
+		case own && fields[0] == "Rss:":
+			_, err := fmt.Sscan(fields[1], &size)
+			require.NoError(t, err)
+			total += size
+		}
+	}
+	return total
+}
+
+func TestPagesOfTheStartAreReleased(t *testing.T) {
+	memory, err := os.Open("/proc/self/mem")
+	require.NoError(t, err)
+	defer memory.Close()
+	code := int64(reflect.ValueOf(releaseStartup).Pointer())
+	_, err = io.Copy(io.Discard, io.NewSectionReader(memory, code, 8<<20)) // which maps them
+	require.NoError(t, err)
+	before := mapped(t)
+	require.Greater(t, before, 8<<10)
+	releaseStartup()
+	assert.Less(t, mapped(t), before/2)
+}
