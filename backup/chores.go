@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -344,7 +345,7 @@ const (
 func (c *chores) verify(ctx context.Context) error {
 	full := c.newestFull()
 	switch {
-	case full == nil || full.Err != nil:
+	case full == nil:
 		return nil
 	case full.Result != nil && full.Result.Outcome == archive.Failed:
 		_, err := c.replace(ctx, failedTest)
@@ -374,13 +375,17 @@ func (c *chores) canOpen() bool {
 	return !keys.Encrypts() || keys.Opens()
 }
 
-// newestFull is the last one of the newest generation; nil if there is none.
+// newestFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is none.
 func (c *chores) newestFull() *archive.KeptFull {
-	if c.listing.history == nil || c.listing.history.Newest() == nil || len(c.listing.history.Newest().Fulls) == 0 {
+	if c.listing.history == nil || c.listing.history.Newest() == nil {
 		return nil
 	}
-	fulls := c.listing.history.Newest().Fulls
-	return &fulls[len(fulls)-1]
+	for _, full := range slices.Backward(c.listing.history.Newest().Fulls) {
+		if full.Err == nil {
+			return &full
+		}
+	}
+	return nil
 }
 
 // judge restores a path, keeps the result, and answers a failed one with a full.

@@ -264,6 +264,23 @@ func TestAResultThatNobodyTrustedGaveIsIgnored(t *testing.T) {
 	assert.ErrorIs(t, kept.ResultErr, format.ErrUntrusted)
 }
 
+// Garbage under the highest name hid all restore tests, and stopped pruning.
+func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
+	keys := NewKeys(t).Load(t)
+	w := begin(t, keys)
+	full := *w.head().Full
+	w.result(w.Archive, full, archive.Verified, 1, false)
+	w.result(w.Archive, full, archive.Failed, 2, false)
+	for _, name := range []string{full.Name() + "_99991231T235959Z.json", full.Name() + "_z", full.Name() + "_"} {
+		w.store.SetContent("gen/000001/verified/"+name, []byte("garbage"))
+	}
+	kept := w.history().Newest().Fulls[0]
+	require.NotNil(t, kept.Result)
+	assert.Equal(t, archive.Failed, kept.Result.Outcome, "the newest that verifies")
+	assert.False(t, kept.Usable())
+	assert.Empty(t, w.history().Newest().Chains, "no chain begins with what could not be restored")
+}
+
 func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	first, second := *w.head().Full, w.full()

@@ -211,24 +211,23 @@ func (r *Reader) listFulls(ctx context.Context, generation int) (fulls []KeptFul
 	return fulls, append(orphans, waiting...), nil
 }
 
-// resultNames lists the newest result of each full snapshot, by the snapshot's name.
-func (h *History) resultNames(ctx context.Context, generation int) (map[string]string, error) {
-	names := map[string]string{}
+// resultNames lists the results of each full snapshot, oldest first, by the snapshot's name.
+func (h *History) resultNames(ctx context.Context, generation int) (map[string][]string, error) {
+	names := map[string][]string{}
 	prefix := resultPrefix(generation)
 	for object, err := range h.reader.store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, err
 		}
 		full, _, _ := strings.Cut(strings.TrimPrefix(object.Name, prefix), "_")
-		names[full] = object.Name
+		names[full] = append(names[full], object.Name)
 	}
 	return names, nil
 }
 
 // readFull reads the manifest and the result of a full snapshot. What cannot be verified is recorded; an error
 // reports that it could not be read.
-func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, results map[string]string) error {
-	result := results[kept.Name()]
+func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, results map[string][]string) error {
 	kept.fault = h.known.about(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
 	if err == nil && full.Cluster != generation.Cluster {
@@ -241,16 +240,28 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Kep
 	if err != nil {
 		return err
 	}
-	if kept.Full = full; result == "" {
-		return nil
+	kept.Full = full
+	return h.readResult(ctx, kept, results[kept.Name()])
+}
+
+// readResult reads the newest result of a full snapshot that can be verified: anybody may have put an object with a higher name.
+func (h *History) readResult(ctx context.Context, kept *KeptFull, names []string) error {
+	for _, name := range slices.Backward(names) {
+		result, err := h.reader.result(ctx, name)
+		if err == nil && result.Cluster != kept.Cluster {
+			err = h.reader.foreignError(name, result.Cluster, kept.Cluster)
+		}
+		switch {
+		case err == nil:
+			kept.Result = &result
+			return nil
+		case !NotVerified(err):
+			return err
+		case kept.ResultErr == nil:
+			kept.ResultErr = err
+		}
 	}
-	read, err := h.reader.result(ctx, result)
-	if err == nil {
-		kept.Result = &read
-	} else if NotVerified(err) { // anyone may have created it
-		kept.ResultErr, err = err, nil
-	}
-	return err
+	return nil
 }
 
 // forEach calls do for 0 to n-1, some of them in parallel, and returns the first error.

@@ -102,6 +102,9 @@ func checkListing(facts Facts, g archive.Generational) string {
 		if i == len(g.Chains)-1 { // a hole before a younger chain is there for good
 			why = cmp.Or(why, chain.PastEnd)
 		}
+		if facts.Known > 0 && slices.ContainsFunc(g.Fulls, func(f archive.KeptFull) bool { return f.Err != nil && f.Err == why && f.Revision > facts.Known }) {
+			continue // a name beyond all that was stored is none of this history
+		}
 		if why != nil {
 			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
 		}

@@ -2,6 +2,7 @@ package retention
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -113,6 +114,27 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 		assert.Equal(t, safe, len(p.Unsafe) == 0, p.Unsafe)
 		assert.Equal(t, safe, len(p.Goes()) > 0)
 	}
+}
+
+// Whoever may create objects chooses their names. Garbage that claims to come from the future stopped retention for good.
+func TestPlan_isNotStoppedByAFullThatCannotBeVerified(t *testing.T) {
+	h := history(chain(hourly(5*day, 0)...))
+	g := &h.Generations[0]
+	known := g.Chains[0].To
+	garbage := archive.KeptFull{Full: archive.Full{Generation: 1, Revision: known + 1_000_000, Time: now.Add(365 * day)}, Stored: now, Err: errors.New("garbage")}
+	g.Fulls = append(g.Fulls, garbage)
+	g.Chains[0].PastEnd = garbage.Err
+	p := Make(policy, Facts{History: h, Now: now, Store: now, Known: known})
+	assert.Empty(t, p.Unsafe)
+	assert.NotEmpty(t, p.Goes())
+
+	p = Make(policy, Facts{History: h, Now: now.Add(30 * day), Store: now.Add(30 * day), Known: known})
+	goes := slices.IndexFunc(p.Items, func(i Item) bool { return i.Name == garbage.Name() })
+	assert.True(t, p.Items[goes].Goes, "it goes when it is old by the store's clock")
+
+	g.Fulls[len(g.Fulls)-1].Revision = known
+	p = Make(policy, Facts{History: h, Now: now, Store: now, Known: known})
+	assert.NotEmpty(t, p.Unsafe, "a full snapshot of this history may have decayed")
 }
 
 // shifted are fulls up to now as they would be up to another time.

@@ -154,7 +154,10 @@ func byTime(a, b moment) int { return a.Compare(b.Time) }
 // moments are all that a generation tells of.
 func moments(g archive.Generational) (all []moment) {
 	for _, full := range g.Fulls {
-		all = append(all, moment{full.Time, "full " + full.Name()}, moment{full.Stored, "full " + full.Name()})
+		if full.Err == nil { // else anybody may have chosen the time in its name
+			all = append(all, moment{full.Time, "full " + full.Name()})
+		}
+		all = append(all, moment{full.Stored, "full " + full.Name()})
 	}
 	for _, object := range g.Objects {
 		all = append(all, moment{object.Modified, "something"})
@@ -211,7 +214,7 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !item.Time.Before(p.reach()):
+	case full.Err != nil && !full.Stored.Before(p.reach()): // its name proves nothing
 		item.Why = "its manifest cannot be believed, so it stays as long as any full"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "the window of points begins with it"
