@@ -70,7 +70,7 @@ func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, htt
 // stop replies in full before it asks for the stop: the sidecar ends fatally if its connection breaks before the reply.
 // A client that left without waiting is no reason not to stop.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
-	if e.refuses(w, r, "a stop", e.StopFromAnywhere) {
+	if e.refuses(w, r, "a stop") {
 		return
 	}
 	reply(w, http.StatusOK, "stopping\n")
@@ -84,7 +84,7 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 // ForThisHost answers 403 to clients that are not on loopback, and to browsers always. what says what they may not do.
 func ForThisHost(what string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reason := whyRefuse(r, false, what); reason != "" {
+		if reason := whyRefuse(r, what); reason != "" {
 			reply(w, http.StatusForbidden, reason+"\n")
 			return
 		}
@@ -94,7 +94,7 @@ func ForThisHost(what string, next http.Handler) http.Handler {
 
 // defrag replies before the defragmentation begins; GET /lifecycle shows its progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
-	if e.refuses(w, r, "a defragmentation", false) {
+	if e.refuses(w, r, "a defragmentation") {
 		return
 	}
 	if err := e.Defragment(); err != nil {
@@ -106,8 +106,8 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 }
 
 // refuses replies to a client that may not ask for what it asks for, and reports whether it did.
-func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string, fromAnywhere bool) bool {
-	reason := whyRefuse(r, fromAnywhere, "ask for "+what)
+func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string) bool {
+	reason := whyRefuse(r, "ask for "+what)
 	if reason == "" {
 		return false
 	}
@@ -119,8 +119,8 @@ func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string,
 // whyRefuse returns an empty string if the client may ask for it. Forwarded headers are not looked at: anyone can write
 // them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
 // rebinding), and every browser's POST carries one of these two headers.
-func whyRefuse(r *http.Request, fromAnywhere bool, what string) string {
-	if !fromAnywhere && !onLoopback(r.RemoteAddr) {
+func whyRefuse(r *http.Request, what string) string {
+	if !onLoopback(r.RemoteAddr) {
 		return "only clients on loopback may " + what
 	}
 	for _, name := range []string{"Origin", "Sec-Fetch-Site"} {

@@ -148,27 +148,24 @@ func TestWhoMayStop(t *testing.T) {
 	}
 	from := func(addr string) func(*http.Request) { return func(r *http.Request) { r.RemoteAddr = addr } }
 	for name, c := range map[string]struct {
-		anywhere bool
-		change   func(*http.Request)
-		code     int
+		change func(*http.Request)
+		code   int
 	}{
-		"loopback":               {false, nil, 200},
-		"loopback, IPv6":         {false, from("[::1]:80"), 200},
-		"loopback, mapped":       {false, from("[::ffff:127.0.0.2]:80"), 200},
-		"elsewhere":              {false, from("10.1.2.3:80"), 403},
-		"elsewhere, IPv6":        {false, from("[fe80::1%eth0]:80"), 403},
-		"unknown":                {false, from(""), 403},
-		"elsewhere, claims":      {false, func(r *http.Request) { from("10.1.2.3:80")(r); header("X-Forwarded-For", "127.0.0.1")(r) }, 403},
-		"elsewhere, allowed":     {true, from("10.1.2.3:80"), 200},
-		"browser":                {false, header("Origin", "https://evil.example"), 403},
-		"browser, rebound":       {false, func(r *http.Request) { header("Origin", "http://"+r.Host)(r) }, 403},
-		"browser, no origin":     {false, header("Origin", "null"), 403},
-		"browser, fetch":         {false, header("Sec-Fetch-Site", "same-origin"), 403},
-		"browser, from anywhere": {true, header("Origin", "https://evil.example"), 403},
+		"loopback":           {nil, 200},
+		"loopback, IPv6":     {from("[::1]:80"), 200},
+		"loopback, mapped":   {from("[::ffff:127.0.0.2]:80"), 200},
+		"elsewhere":          {from("10.1.2.3:80"), 403},
+		"elsewhere, IPv6":    {from("[fe80::1%eth0]:80"), 403},
+		"unknown":            {from(""), 403},
+		"elsewhere, claims":  {func(r *http.Request) { from("10.1.2.3:80")(r); header("X-Forwarded-For", "127.0.0.1")(r) }, 403},
+		"browser":            {header("Origin", "https://evil.example"), 403},
+		"browser, rebound":   {func(r *http.Request) { header("Origin", "http://"+r.Host)(r) }, 403},
+		"browser, no origin": {header("Origin", "null"), 403},
+		"browser, fetch":     {header("Sec-Fetch-Site", "same-origin"), 403},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stops := 0
-			h := routes(Options{Stop: func() { stops++ }, StopFromAnywhere: c.anywhere}, found(nil))
+			h := routes(Options{Stop: func() { stops++ }}, found(nil))
 			w := ask(h, http.MethodPost, "/stop", c.change)
 			require.Equal(t, c.code, w.Code)
 			if c.code == 200 {
@@ -201,7 +198,7 @@ func TestWhoMayDefragmentAndWhatIsInTheWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			defragment := func() error { asked++; return c.refusal }
-			w := ask(routes(Options{Defragment: defragment, StopFromAnywhere: true}, found(nil)), http.MethodPost, "/defrag", c.change)
+			w := ask(routes(Options{Defragment: defragment}, found(nil)), http.MethodPost, "/defrag", c.change)
 			require.Equal(t, c.code, w.Code)
 			require.Equal(t, c.body, w.Body.String())
 			require.Equal(t, c.asked, asked)

@@ -52,7 +52,7 @@ type Phase struct {
 	Reason  string    // a sentence: why this state
 }
 
-// Options of the server. All but StopFromAnywhere and Routes are required.
+// Options of the server. All but Routes are required.
 type Options struct {
 	Address string       // host:port to bind
 	Phase   func() Phase // answers from memory; called by many goroutines, once per request of /readyz
@@ -60,10 +60,9 @@ type Options struct {
 	// several goroutines at once. It must not wait for Shutdown, which waits for it.
 	Stop func()
 	// Defragment has the database defragmented and returns at once; the error says why it cannot be now. Called like Stop.
-	Defragment       func() error
-	StopFromAnywhere bool                    // accept POST /stop from clients that are not on loopback too
-	Routes           map[string]http.Handler // what else is served, by net/http's patterns; their requests' contexts end at Shutdown
-	Log              zerolog.Logger
+	Defragment func() error
+	Routes     map[string]http.Handler // what else is served, by net/http's patterns; their requests' contexts end at Shutdown
+	Log        zerolog.Logger
 }
 
 // Server answers for the wrapper on one port, which it holds from Listen to Shutdown.

@@ -31,16 +31,14 @@ type StartEtcd struct {
 	EtcdKeyPath      string        `name:"etcd-client-key-path" group:"etcd" placeholder:"PATH" help:"Key of the client certificate."`
 	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
 
-	VolumeDir        string        `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
-	StoredConfigPath string        `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Where the fetched configuration is kept for debugging."`
-	WrapperCertPath  string        `name:"etcd-wrapper-cert-path" group:"The wrapper's own server" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
-	WrapperKeyPath   string        `name:"etcd-wrapper-key-path" group:"The wrapper's own server" placeholder:"PATH" help:"Key of that certificate."`
-	StopFromAnywhere bool          `name:"stop-from-anywhere" group:"The wrapper's own server" help:"Accept POST /stop from clients that are not on this host."`
-	Standalone       bool          `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: the data directory is validated in this program."`
-	EtcdConfigFile   string        `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
-	EtcdDataVersion  string        `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
-	DefragThreshold  Threshold     `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi" placeholder:"WHEN" help:"The database is defragmented when this part of it and at least so many bytes are free; or never."`
-	DefragMaxPause   time.Duration `name:"defrag-max-pause" group:"etcd" default:"15s" help:"A defragmentation that is expected to take longer is not begun."`
+	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
+	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Where the fetched configuration is kept for debugging."`
+	WrapperCertPath  string    `name:"etcd-wrapper-cert-path" group:"The wrapper's own server" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
+	WrapperKeyPath   string    `name:"etcd-wrapper-key-path" group:"The wrapper's own server" placeholder:"PATH" help:"Key of that certificate."`
+	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: the data directory is validated in this program."`
+	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
+	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
+	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when this part of it and at least so many bytes are free, unless clients would wait longer than the pause; or never."`
 
 	Leases bool `name:"leases" group:"Without a sidecar" help:"In a pod, with --standalone: renew the Kubernetes leases of the member and of its backups, which the operator's tools read."`
 
@@ -73,8 +71,6 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--leases: only with --standalone; otherwise the sidecar renews them (its --enable-member-lease-renewal)")
 	case f.FollowReplicas && !f.Standalone:
 		return errors.New("--follow-replicas: only with --standalone; otherwise the operator removes members")
-	case f.DefragMaxPause < 0:
-		return fmt.Errorf("--defrag-max-pause: %s is negative", f.DefragMaxPause)
 	case f.StoredConfigPath == "" || f.VolumeDir == "":
 		return errors.New("--stored-config-path and --volume-dir: must not be empty")
 	}

@@ -86,20 +86,23 @@ func (t Target) String() string {
 	}
 }
 
-// Threshold is how much of a database must be free for it to be defragmented, as --defrag-threshold has it:
-// "free=45%,min=100Mi", or "never", which is the zero Threshold.
+// Threshold is the value of --defrag-threshold: "free=45%,min=100Mi,pause=15s", or "never", for which Free is 0.
 type Threshold struct {
-	Free float64 // the part of the file, from 0 to 1
-	Min  Bytes
+	Free  float64       // the part of the file that must be free, from 0 to 1
+	Min   Bytes         // that must be free
+	Pause time.Duration // the longest expected pause of a defragmentation
 }
 
-// UnmarshalText reads what the flag says. The error is one sentence.
+// defaultPause is the pause of a threshold that sets none.
+const defaultPause = 15 * time.Second
+
+// UnmarshalText is called by kong, which puts the flag in front of the error.
 func (t *Threshold) UnmarshalText(text []byte) error {
-	var read Threshold
+	read := Threshold{Pause: defaultPause}
 	if string(text) != "never" {
 		for part := range strings.SplitSeq(string(text), ",") {
 			if err := read.set(part); err != nil {
-				return fmt.Errorf("%w; write free=45%%,min=100Mi, or never", err)
+				return fmt.Errorf("%w; write free=45%%,min=100Mi,pause=15s, or never", err)
 			}
 		}
 		if read.Free == 0 || read.Min == 0 {
@@ -117,8 +120,12 @@ func (t *Threshold) set(part string) (err error) {
 		t.Free, err = percentage(value)
 	case "min":
 		err = t.Min.UnmarshalText([]byte(value))
+	case "pause":
+		if t.Pause, err = time.ParseDuration(value); err != nil || t.Pause < 0 {
+			err = fmt.Errorf("%q is not a duration, such as 500ms or 15s", value)
+		}
 	default:
-		err = fmt.Errorf("%q is neither free=… nor min=…", part)
+		err = fmt.Errorf("%q is neither free=…, min=… nor pause=…", part)
 	}
 	return err
 }

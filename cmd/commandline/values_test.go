@@ -63,17 +63,18 @@ func TestWhatIsNoTargetIsRefused(t *testing.T) {
 
 func TestTheThresholdOfDefragmentationIsReadAsPeopleWriteIt(t *testing.T) {
 	for text, want := range map[string]Threshold{
-		"free=45%,min=100Mi": {Free: 0.45, Min: 100 << 20},
-		"min=2Gi,free=99%":   {Free: 0.99, Min: 2 << 30},
-		"free=1%,min=4096":   {Free: 0.01, Min: 4096},
-		"free=1%,min=100M":   {Free: 0.01, Min: 1e8},
-		"free=1%,min=1Ti":    {Free: 0.01, Min: 1 << 40},
-		"never":              {},
+		"free=45%,min=100Mi":        {Free: 0.45, Min: 100 << 20, Pause: 15 * time.Second},
+		"min=2Gi,free=99%,pause=1s": {Free: 0.99, Min: 2 << 30, Pause: time.Second},
+		"pause=0s,free=1%,min=4096": {Free: 0.01, Min: 4096},
+		"free=1%,min=100M":          {Free: 0.01, Min: 1e8, Pause: 15 * time.Second},
+		"free=1%,min=1Ti":           {Free: 0.01, Min: 1 << 40, Pause: 15 * time.Second},
+		"never":                     {Pause: 15 * time.Second},
 	} {
 		var read Threshold
 		require.NoError(t, read.UnmarshalText([]byte(text)), text)
 		assert.InDelta(t, want.Free, read.Free, 1e-9, text)
 		assert.Equal(t, want.Min, read.Min, text)
+		assert.Equal(t, want.Pause, read.Pause, text)
 	}
 }
 
@@ -89,6 +90,8 @@ func TestAThresholdThatMeansNothingIsRefusedWithWhatToWrite(t *testing.T) {
 		"free=45%,min=1Pi":    "not a size",
 		"free=45%,min=0Mi":    "more than 0",
 		"free=45%,most=100Mi": "neither",
+		"pause=15s":           "both",
+		"free=1%,min=1,pause": "not a duration",
 	} {
 		read := Threshold{Min: 7}
 		err := read.UnmarshalText([]byte(text))

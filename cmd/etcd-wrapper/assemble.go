@@ -164,7 +164,7 @@ const cutOff = "requests may be cut off before their end"
 // serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
-		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop, StopFromAnywhere: c.StopFromAnywhere,
+		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop,
 		Defragment: p.runtime.Defragment,
 		Routes:     routes, Log: log,
 	}, p.runtime.Monitor())

@@ -80,7 +80,7 @@ func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, memb
 func (r *Runtime) maintenance() member.Maintenance {
 	return member.Maintenance{
 		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
-		MaxPause:  r.flags.DefragMaxPause, Gate: r.Gate(),
+		MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
 	}
 }
 

@@ -86,7 +86,7 @@ func (f facts) obstacle(l limits) string {
 	expected := l.expected(f.inUse)
 	switch {
 	case expected > l.maxPause:
-		return fmt.Sprintf("it is expected to take %s, longer than --defrag-max-pause allows, which is %s", rounded(expected), l.maxPause)
+		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", rounded(expected), l.maxPause)
 	case f.room >= 0 && f.room < f.inUse+spare:
 		return fmt.Sprintf("the volume has %s left, and the copy needs %s", inWords(f.room), inWords(f.inUse+spare))
 	case f.corrupt:

@@ -154,7 +154,7 @@ func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().Last.Error)
 		s.cluster.change(func(f *facts) { f.inUse = 8 * gibibyte })
-		require.ErrorContains(t, s.Ask(), "--defrag-max-pause")
+		require.ErrorContains(t, s.Ask(), "--defrag-threshold")
 	})
 }
 
