@@ -47,9 +47,9 @@ func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
 	for obstacle, change := range map[string]func(*facts){
 		"": func(*facts) {},
 		"it is expected to take 20s, longer than the pause= of --defrag-threshold allows, which is 15s": func(f *facts) { f.inUse = 2000 * mebibyte },
-		"the volume has 500.0 MiB left, and the copy needs 544.0 MiB":                     func(f *facts) { f.room = 500 * mebibyte },
-		"the alarm CORRUPT is raised":                                                     func(f *facts) { f.corrupt = true },
-		"the cluster has no leader":                                                       func(f *facts) { f.leader = 0 },
+		"the volume has 500.0 MiB left, and the copy needs 544.0 MiB":                                   func(f *facts) { f.room = 500 * mebibyte },
+		"the alarm CORRUPT is raised": func(f *facts) { f.corrupt = true },
+		"the cluster has no leader":   func(f *facts) { f.leader = 0 },
 		"without this member the others would be no quorum: there is no connection to etcd-2": func(f *facts) {
 			f.members[2].active = false
 		},
