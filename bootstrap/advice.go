@@ -13,9 +13,9 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Advised adds to an error of the operating system what a person needs to mend it: how full a disk is, as whom this
-// process may not do something. dir is where it happened, unless the error names a file itself. It looks at the disk, so
-// it may block. The error that it returns wraps err; one that has advice already is returned as it is.
+// Advised adds to an error of the operating system or of etcd what an operator needs to remove its cause, such as how
+// full a disk is, or which user this process runs as. dir is where the error happened, unless it names a file itself.
+// The result wraps err; an error with advice is returned as it is. It reads the disk, so it may block.
 func Advised(err error, dir string) error {
 	var already *advised
 	if err == nil || errors.As(err, &already) {
@@ -49,10 +49,11 @@ func Advised(err error, dir string) error {
 	return err
 }
 
-// joinAnew is how a member comes back from the others.
+// joinAnew is the way to replace a member whose data are unusable.
 const joinAnew = "start with --recover=auto, without a sidecar, and it joins anew; or move its data directory away, remove it if it is still listed, and add it again"
 
-// deniedFile is how etcd's texts name a file. A store's credentials are denied in the same words, and have neither owner nor mode.
+// deniedFile matches a file in one of etcd's messages. A store denies credentials in the same words, and they have
+// neither owner nor mode.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
 // advised is an error with advice.
@@ -69,7 +70,7 @@ func is(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
 }
 
-// room says how full a disk is, as the beginning of a list; empty if that cannot be found out.
+// room returns how full a disk is, as the first part of a list; empty if that is unknown.
 func room(dir string) string {
 	left, size, err := disk.Space(dir)
 	if err != nil {
@@ -78,7 +79,7 @@ func room(dir string) string {
 	return fmt.Sprintf("%s has %d MiB free of %d MiB; ", dir, left>>20, size>>20)
 }
 
-// pathOf is the file that an error is about, empty if it names none.
+// pathOf returns the file that an error names, or "".
 func pathOf(err error) string {
 	var about *fs.PathError
 	var renamed *os.LinkError

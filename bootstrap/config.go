@@ -12,16 +12,16 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// ConfigPreview is what a configuration says about the member, as far as it decides how early it may be asked for.
+// ConfigPreview is the part of a configuration that decides how early it may be fetched.
 type ConfigPreview struct {
-	// NewAlone says that it is that of the only member of a new cluster. The sidecar's answer is then the same before and
-	// after an initialization: there is no other member whose view could change it.
+	// NewAlone reports whether it is the configuration of the only member of a new cluster. The sidecar's answer
+	// is then the same before and after an initialization: no other member's view could change it.
 	NewAlone bool
 	// LogDir is the directory of etcd's log; empty if none is named.
 	LogDir string
 }
 
-// Preview looks at a configuration, which need not be a sound one.
+// Preview reads a configuration, which need not be valid.
 func Preview(config []byte) ConfigPreview {
 	var is struct {
 		Cluster string `json:"initial-cluster"`
@@ -42,9 +42,9 @@ func Preview(config []byte) ConfigPreview {
 	return preview
 }
 
-// StoreConfig keeps a copy of the fetched configuration at path, readable by its owner only, for the operators' debug
-// containers. The copy is replaced as a whole: a reader sees the old one or the new one. It need not survive a power
-// loss, after which it is fetched again, so nothing waits for the disk.
+// StoreConfig writes a copy of the fetched configuration to path, for operators' debug containers. Only the owner can
+// read it. A reader sees the old copy or the new one. Nothing waits for the disk: after a power loss the
+// configuration is fetched again.
 func StoreConfig(path string, yaml []byte) error {
 	temporary, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -61,9 +61,9 @@ func StoreConfig(path string, yaml []byte) error {
 	return nil
 }
 
-// ErrCertificates says that certificate files cannot be used at this moment: one is missing, cut off, of another pair, or
-// its mount hangs. While certificates are being replaced that passes, so it is a reason to try again, and none to discard the
-// result of a validation. Both the check of etcd's configuration and the wrapper's own server wrap it.
+// ErrCertificates means that certificate files are unusable at the moment: one is missing, cut off or of another
+// pair, or its mount hangs. That passes while certificates are replaced, so it is a reason to try again, and none to
+// discard the result of a validation. The check of etcd's configuration and the wrapper's own server wrap it.
 var ErrCertificates = errors.New("certificate files cannot be used now")
 
 // maxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems
@@ -79,13 +79,13 @@ func ReadCertificates(path string) ([]byte, error) {
 	return content, nil
 }
 
-// CertificateError is ErrCertificates with the words of its cause alone.
+// CertificateError is ErrCertificates with the text of its cause alone.
 type CertificateError struct{ Cause error }
 
 // Error returns the cause's text.
 func (e CertificateError) Error() string { return e.Cause.Error() }
 
-// Is makes it ErrCertificates.
+// Is makes errors.Is(e, ErrCertificates) true.
 func (e CertificateError) Is(target error) bool { return target == ErrCertificates }
 
 // Unwrap returns the cause.

@@ -1,6 +1,7 @@
-// Package bootstrap decides whether data may be opened: it knows the sidecar's HTTP API and its four status words, chooses the
-// validation mode from the exit record, holds the locks of volume and data, and stores the configuration that was fetched.
+// Package bootstrap decides whether data may be opened. It knows the sidecar's HTTP API and its four status words,
+// chooses the validation mode from the exit record, holds the locks of the volume and of the data directory, and
+// stores the fetched configuration.
 //
-// What reads the data and the configuration lies below it: datadir judges a data directory, etcdconf checks etcd's
-// configuration. The lifecycle reaches them through small interfaces of its own; only the command wires them.
+// Two packages below it read data and configuration: datadir judges a data directory, etcdconf checks etcd's
+// configuration. The lifecycle reaches all three through small interfaces of its own; only the command wires them.
 package bootstrap

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// holder names the process that has locked a directory, as a clause; empty where the kernel does not tell, as for a
+// holder returns the process that has locked a directory, as a clause; empty if the kernel does not list it, as for a
 // process of another container.
 func holder(path string) string {
 	var directory unix.Stat_t
@@ -31,7 +31,7 @@ func holder(path string) string {
 	return ""
 }
 
-// named is the command of a process, in brackets.
+// named returns the command of a process in brackets.
 func named(pid string) string {
 	command, err := os.ReadFile("/proc/" + pid + "/comm")
 	if err != nil {

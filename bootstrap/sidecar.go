@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// InitializationStatus is the sidecar's word on the initialization of the data directory.
+// InitializationStatus is the sidecar's status of the initialization of the data directory.
 type InitializationStatus string
 
 // The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
@@ -33,21 +33,21 @@ const (
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
-// maxQuoted is how long an unknown word may be to be quoted, in bytes.
+// maxQuoted bounds an unknown word that is quoted, in bytes.
 const maxQuoted = 24
 
-// InitializationStatuses are all the words there are, in the order of a run.
+// InitializationStatuses are all status words, in the order of a run.
 var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
 
-// Running reports whether a word says that an initialization goes on. Every word is New, a result or one of these.
+// Running reports whether an initialization is running. Every word is New, a result or one of these.
 func (s InitializationStatus) Running() bool { return s == Progress }
 
-// Result reports whether a word says how an initialization has ended.
+// Result reports whether the word is the result of an initialization.
 func (s InitializationStatus) Result() bool { return s == Successful || s == Failed }
 
-// ParseInitializationStatus reads a status word. White space around it is forgiven, anything else is not: opening the
-// data on a word that was guessed is the one mistake this program exists to avoid. The error quotes a short word, and
-// names no more than the length of anything else, which is not ours to log.
+// ParseInitializationStatus parses a status word, with white space around it. It guesses nothing: opening the data on
+// a guessed word is the one mistake that this program exists to avoid. The error quotes a short word; of anything
+// else it has only the length, since the content may be confidential.
 func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 	word := InitializationStatus(bytes.TrimSpace(body))
 	if !slices.Contains(InitializationStatuses, word) {
@@ -56,7 +56,7 @@ func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
 	return word, nil
 }
 
-// quoted is a word of letters, as a status is one, or how long it is.
+// quoted returns a word of letters in quotes, as a status is one, or else its length.
 func quoted(word string, size int) string {
 	letters := strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 	if word == "" || len(word) > maxQuoted || !letters {
@@ -65,7 +65,7 @@ func quoted(word string, size int) string {
 	return strconv.Quote(word)
 }
 
-// Mode is how deeply the data directory is validated before it may be opened.
+// Mode is the depth of a validation.
 type Mode string
 
 // The two modes that `GET /initialization/start` understands.
@@ -74,9 +74,9 @@ const (
 	Full   Mode = "full"   // in every other case: everything is read
 )
 
-// ModeAfter chooses the validation mode from the last exit. A clean record counts only while the data look as its note says,
-// which changed compares: another etcd may have come after it. A record without a note is taken at its word. The reason, a
-// clause for logs, says why.
+// ModeAfter chooses the validation mode from the last exit. A clean record counts only while the data files match its
+// note, which changed compares: another etcd may have opened them since. A record without a note counts by itself.
+// reason is a clause for the log.
 func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode Mode, reason string) {
 	word, err := record.Read()
 	if err != nil {
@@ -112,7 +112,7 @@ const (
 	maxConfigBody = 1 << 20
 )
 
-// ClientOptions say where the sidecar is.
+// ClientOptions configure the connection to the sidecar.
 type ClientOptions struct {
 	HostPort string // <host>:<port>; an empty host means localhost
 	TLS      bool   // talk HTTPS
@@ -171,8 +171,8 @@ func splitHostPort(text string) (host, port string, err error) {
 	return cmp.Or(host, "localhost"), port, nil
 }
 
-// Status asks how far the initialization is. The sidecar resets a result when it is read, so a caller must act on what
-// it gets. It takes at most 15 s.
+// Status asks for the state of the initialization. The sidecar resets a result once it is read, so the caller must
+// act on it. It takes at most 15 s.
 func (c *Client) Status(ctx context.Context) (InitializationStatus, error) {
 	body, err := c.get(ctx, StatusDeadline, "initialization status", maxStatusBody, "/initialization/status", nil)
 	if err != nil {
@@ -197,7 +197,7 @@ func (c *Client) Config(ctx context.Context) ([]byte, error) {
 	return c.get(ctx, ConfigDeadline, "etcd configuration", maxConfigBody, "/config", nil)
 }
 
-// get reads the whole reply before the request ends. Errors name what was asked for and where, never what came back.
+// get reads the whole reply before the request ends. Errors name the request and the host, never the reply.
 func (c *Client) get(
 	ctx context.Context, deadline time.Duration, what string, limit int64, path string, query url.Values,
 ) ([]byte, error) {
@@ -216,12 +216,12 @@ func (c *Client) get(
 	return body, nil
 }
 
-// lateAnswer is a context's deadline in words.
+// lateAnswer is a context's deadline in plain words.
 type lateAnswer struct{ after time.Duration }
 
 func (l lateAnswer) Error() string { return fmt.Sprintf("no answer within %g s", l.after.Seconds()) }
 
-// Unwrap lets callers see what it is.
+// Unwrap makes errors.Is(err, context.DeadlineExceeded) true.
 func (lateAnswer) Unwrap() error { return context.DeadlineExceeded }
 
 func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte, error) {
@@ -265,7 +265,7 @@ func refusal(response *http.Response) error {
 	return fmt.Errorf("HTTP status %d", response.StatusCode)
 }
 
-// refuseRedirect makes a redirect an answer like any other that is not 200: only the sidecar itself is trusted.
+// refuseRedirect treats a redirect like any other answer but 200: only the sidecar itself is trusted.
 func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // withoutURL drops the layer of the error that repeats method and URL.

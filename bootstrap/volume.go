@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrVolumeBusy says that another process holds the volume's lock.
+// ErrVolumeBusy means that another process holds the volume's lock.
 var ErrVolumeBusy = errors.New("another process holds the volume")
 
 // Volume is the directory that holds the exit record and, in a pod, the data directory. Its lock keeps two wrappers
@@ -44,8 +44,8 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// Lock takes the lock, or returns ErrVolumeBusy at once. Once it has succeeded it keeps succeeding. A read-only volume can be
-// locked, too.
+// Lock takes the lock, or returns ErrVolumeBusy at once. A lock that is held can be taken again. A read-only volume
+// can be locked, too.
 func (v *Volume) Lock() error {
 	if v.locked != nil {
 		return nil
@@ -76,7 +76,7 @@ func lockDirectory(path string) (*os.File, error) {
 	return directory, nil
 }
 
-// Holds reports whether what lies at path, or will be made there, is on the volume's own file system.
+// Holds reports whether path, which need not exist, is on the volume's own file system.
 func (v *Volume) Holds(path string) (bool, error) {
 	var here, there unix.Stat_t
 	if err := unix.Stat(v.path, &here); err != nil {
@@ -104,7 +104,7 @@ func (v *Volume) Unlock() (err error) {
 	return err
 }
 
-// ErrDataInUse says that another process has data open for writing, or has locked the data directory to do so.
+// ErrDataInUse means that another process has data open for writing, or has locked the data directory to do so.
 var ErrDataInUse = errors.New("an etcd that runs has its data on the volume")
 
 // Bounds of the search for databases. Real volumes have the data directory on their first level, and few others.
@@ -113,7 +113,7 @@ const (
 	maxDirectories = 10000 // looked into, the shallow ones first
 )
 
-// Use is what other processes do with a database.
+// Use is the use of a database by other processes.
 type Use int
 
 // The uses that can be seen from bbolt's lock on the file.
@@ -123,8 +123,8 @@ const (
 	Writing     // an exclusive lock: an etcd that runs, of this program or not
 )
 
-// UseOf tells how a database file is used by others at this moment. It is for the time before this process opens the
-// database itself. A file that cannot be looked at counts as unused: etcd will say what is wrong with it.
+// UseOf returns the use of a database file by other processes at the moment. Call it before this process opens the
+// database. A file that cannot be opened counts as unused: etcd reports what is wrong with it.
 func UseOf(database string) Use {
 	switch {
 	case refused(database, unix.LOCK_SH):
@@ -136,7 +136,7 @@ func UseOf(database string) Use {
 	}
 }
 
-// refused tries to take a lock, and lets go of it.
+// refused reports whether a lock is refused. It takes the lock and releases it.
 func refused(database string, lock int) bool {
 	file, err := os.OpenFile(database, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -146,8 +146,8 @@ func refused(database string, lock int) bool {
 	return errors.Is(unix.Flock(int(file.Fd()), lock|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
-// Probe returns ErrDataInUse, and where, while a database anywhere on the volume is open for writing, by whatever process:
-// an etcd that does not know the volume's lock. It looks 8 levels deep and follows no symbolic link to a directory.
+// Probe returns ErrDataInUse with a path while any process has a database on the volume open for writing, such as an
+// etcd that does not know the volume's lock. It searches 8 levels deep and follows no symbolic link to a directory.
 func (v *Volume) Probe() error {
 	for directory := range v.directories() {
 		database := filepath.Join(directory, "member", "snap", "db")
@@ -158,7 +158,7 @@ func (v *Volume) Probe() error {
 	return nil
 }
 
-// Logs returns the directories on the volume that hold a log of etcd's, as deep as Probe looks.
+// Logs returns the directories on the volume that hold a log of etcd, as deep as Probe searches.
 func (v *Volume) Logs() (found []string) {
 	for directory := range v.directories() {
 		log := filepath.Join(directory, "member", "wal")
@@ -170,7 +170,7 @@ func (v *Volume) Logs() (found []string) {
 	return found
 }
 
-// directories are those on the volume that may be etcd's data directory, the shallow ones first.
+// directories yields those on the volume that may be etcd's data directory, the shallow ones first.
 func (v *Volume) directories() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		level := []string{v.path}
@@ -188,7 +188,7 @@ func (v *Volume) directories() iter.Seq[string] {
 	}
 }
 
-// below lists the directories in a directory. In etcd's own there is nothing to find.
+// below returns the directories in a directory, but not etcd's own, which holds no other.
 func below(directory string) (found []string) {
 	entries, err := os.ReadDir(directory)
 	if err != nil {
@@ -202,10 +202,10 @@ func below(directory string) (found []string) {
 	return found
 }
 
-// LockData takes a lock on etcd's data directory, creating the directory if need be, or returns ErrDataInUse at once:
-// another wrapper, with a volume of its own, was given the same data directory. It is to be called before anything is
-// opened there, after each configuration: one that was locked before is let go if the path leads elsewhere now. The
-// lock is held until the process ends.
+// LockData takes a lock on etcd's data directory, creating the directory if need be, or returns ErrDataInUse at once
+// if another wrapper with a volume of its own was given the same one. Call it for each configuration, before anything
+// is opened there: a lock of an earlier one is released if the path leads elsewhere now. The lock is held until the
+// process ends.
 func (v *Volume) LockData(directory string) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return fmt.Errorf("cannot lock data directory: %w", err)
@@ -230,7 +230,7 @@ func (v *Volume) LockData(directory string) error {
 	return err
 }
 
-// isAt reports whether the path leads to the directory that is open.
+// isAt reports whether the path leads to the open directory.
 func isAt(open *os.File, path string) bool {
 	if open == nil {
 		return false
@@ -240,7 +240,7 @@ func isAt(open *os.File, path string) bool {
 	return errHere == nil && errThere == nil && os.SameFile(here, there)
 }
 
-// takenError is ErrDataInUse for a whole data directory.
+// takenError is the ErrDataInUse of a whole data directory.
 type takenError string
 
 func (e takenError) Error() string {

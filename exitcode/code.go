@@ -1,8 +1,13 @@
-// Package exitcode owns what a run leaves behind for what comes after it: the exit status for the parent of the
-// process, the exit record on the volume for the next start, and the crash note and termination message for people.
+// Package exitcode owns what a run leaves for its successors: the exit status for the parent of the process, the exit
+// record on the volume for the next start, and, for users, the crash note, the note of the last run and the
+// termination message.
 //
-// It decides nothing about the lifecycle; lifecycle says when something is removed or written, the command carries the
-// status to the one os.Exit.
+// The exit record decides how deeply the next start validates the data. A clean record lets it check the structure
+// only, so the record must never be written while an etcd may still have the data open: see Record for the rules. The
+// notes never take part in that decision.
+//
+// The lifecycle decides when a record or a note is written or removed, and the command passes the status to the one
+// os.Exit.
 package exitcode
 
 import (
@@ -16,22 +21,21 @@ import (
 // mean the same to other tools, and are part of the program's documented interface.
 type Code int
 
-// Every status the program ends with. Zero is reserved for a stop that was asked for and was clean.
+// Every status that start-etcd ends with. Zero is reserved for a clean stop that was requested.
 const (
-	Clean       Code = 0   // a stop was asked for and everything ended in order
+	Clean       Code = 0   // a stop was requested and everything ended in order
 	Crashed     Code = 2   // a panic (it is Go's own status for one), or a failure that etcd calls fatal
 	Usage       Code = 64  // a flag or an environment variable is wrong
 	ServerTaken Code = 69  // the wrapper's own port cannot be served, or no longer
-	EtcdFailed  Code = 70  // etcd did not start, or stopped without being asked to
+	EtcdFailed  Code = 70  // etcd did not start, or stopped unexpectedly
 	BadRecord   Code = 74  // the exit record could not be removed or written
 	NotReady    Code = 75  // etcd was not ready within --etcd-ready-timeout
-	BadConfig   Code = 78  // etcd's configuration is invalid, or what was asked for cannot be done
+	BadConfig   Code = 78  // etcd's configuration is invalid, or the request cannot be met
 	OutOfTime   Code = 124 // the stop did not end within its budget
 	forcedBase  Code = 128 // plus the number of the second signal, as shells do it
 )
 
-// Statuses of the commands that people run beside start-etcd; these end with Usage as well. No log and no termination message
-// shows them. Some share their number with a status that only start-etcd ends with.
+// Statuses of the other commands, which also end with Usage. No log and no termination message shows them. Some share their number with a status that only start-etcd ends with.
 const (
 	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag has failed; the number is theirs
 	NoAnswer       Code = 69 // status, defrag: no wrapper answers on the port

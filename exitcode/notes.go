@@ -25,7 +25,7 @@ type CrashNote struct {
 	file *os.File
 }
 
-// What the notes of earlier crashes are called, beside the one of this run.
+// The suffixes of the notes of earlier crashes.
 const (
 	firstCrash  = ".first"  // of the crashes since a run has served
 	latestCrash = ".latest" // the last of them, if there was more than one
@@ -37,7 +37,7 @@ const reserved = 16 << 10
 // NewCrashNote returns the note that lives at path. It touches nothing.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// Previous returns the line that says why the last run crashed, or "". Call it before Arm.
+// Previous returns the line with the reason of the last run's crash, or "". Call it before Arm.
 func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
 
 // First returns the same for the first crash of a loop, or "".
@@ -66,15 +66,15 @@ func firstLineOf(path string) string {
 	return printable.Line(string(line))
 }
 
-// Arm has Go's runtime write the trace of a panic in any goroutine to the note. What the last crash left there is kept
-// beside it: as the first of a loop or, after that, as its latest; goesOn says whether the loop goes on, or a run has
-// served since it began. Call it when the volume's lock is held, so that a second process on the volume cannot overwrite
-// the note of the first. An armed note stays as it is.
-func (n *CrashNote) Arm(goesOn bool) error {
+// Arm makes Go's runtime write the trace of a panic in any goroutine to the note. The note of the last crash is
+// preserved next to it, as the first of a loop or as its latest; loops reports whether no run has served since the
+// first. Call it while the volume's lock is held, so that a second process cannot overwrite the note of the first. An
+// armed note stays as it is.
+func (n *CrashNote) Arm(loops bool) error {
 	if n.file != nil {
 		return nil
 	}
-	if err := n.keep(goesOn); err != nil {
+	if err := n.keep(loops); err != nil {
 		return fmt.Errorf("cannot keep the crash note of the last run: %w", err)
 	}
 	file, err := os.OpenFile(n.path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -89,12 +89,12 @@ func (n *CrashNote) Arm(goesOn bool) error {
 	return nil
 }
 
-// keep puts the note of the last run, if it crashed, where the next crash does not overwrite it.
-func (n *CrashNote) keep(goesOn bool) error {
+// keep moves the note of a crash to where the next crash does not overwrite it.
+func (n *CrashNote) keep(loops bool) error {
 	if n.Previous() == "" {
 		return nil
 	}
-	if goesOn && n.First() != "" {
+	if loops && n.First() != "" {
 		return os.Rename(n.path, n.path+latestCrash)
 	}
 	if err := os.Remove(n.path + latestCrash); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func (n *CrashNote) keep(goesOn bool) error {
 	return os.Rename(n.path, n.path+firstCrash)
 }
 
-// Leave writes reason into an armed note. It is for a crash that is not a Go panic, such as etcd's own fatal failures.
+// Leave writes reason into an armed note. It is for a crash that is not a Go panic, such as etcd's fatal failures.
 func (n *CrashNote) Leave(reason string) error {
 	if n.file == nil {
 		return nil
@@ -123,8 +123,8 @@ func (n *CrashNote) Discard() error {
 	return err
 }
 
-// LastRun is what a run tells the next one about itself, for people. It never takes part in the choice of the validation
-// mode: that is the exit record's alone. No run leaves the zero value behind.
+// LastRun describes a run to the next one, for users. It never takes part in the choice of the validation mode, which
+// depends on the exit record alone. No run leaves the zero value.
 type LastRun struct {
 	Began  time.Time `json:"began"`
 	Ended  time.Time `json:"ended,omitzero"` // zero while it runs, and for good if it ended without a word
@@ -176,9 +176,9 @@ func (r LastRun) Keep(path string) error {
 // maxMessage is the size in bytes that Kubernetes keeps of a container's termination message.
 const maxMessage = 4096
 
-// Message is Kubernetes' termination message, which `kubectl describe pod` shows on a terminal: what is not printable is
-// escaped. A process that is killed can't write one, so what would be true then is written beforehand. Any goroutine may
-// call its methods.
+// Message is the termination message of Kubernetes, which `kubectl describe pod` shows on a terminal: unprintable
+// characters are escaped. A process that is killed cannot write one, so Prepare writes beforehand what would be true
+// then. Any goroutine may call its methods.
 type Message struct {
 	path string
 
@@ -189,7 +189,7 @@ type Message struct {
 // NewMessage returns the message that lives at path. It touches nothing.
 func NewMessage(path string) *Message { return &Message{path: path} }
 
-// Prepare writes what is true if the process ends here and now, unless the last word is said. The error is as for Say.
+// Prepare writes what is true if the process ends now, unless Say was called. Its errors are those of Say.
 func (m *Message) Prepare(text string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,7 +199,7 @@ func (m *Message) Prepare(text string) error {
 	return Explain(m.path, text)
 }
 
-// Say writes the last word. A file that is not there is no error: then no message was asked for.
+// Say writes the final message. A missing file is no error: no message is expected then.
 func (m *Message) Say(text string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -207,7 +207,7 @@ func (m *Message) Say(text string) error {
 	return Explain(m.path, text)
 }
 
-// Explain is Say for a process that has prepared nothing.
+// Explain writes a message for a process that has prepared none.
 func Explain(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +224,7 @@ func Explain(path, text string) error {
 	return errors.Join(err, file.Close())
 }
 
-// beginning is as much of text as size bytes hold, in whole characters.
+// beginning returns the first size bytes of text, in whole characters.
 func beginning(text string, size int) string {
 	if len(text) <= size {
 		return text

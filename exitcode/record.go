@@ -13,7 +13,7 @@ import (
 // take over a volume from the other.
 type Word string
 
-// The two clean words. Their absence, or anything else in their place, asks for full validation.
+// The two clean words. Anything else, and a missing record, requires full validation.
 const (
 	Terminated  Word = "terminated" // ended by SIGTERM or POST /stop
 	Interrupted Word = "interrupt"  // ended by SIGINT
@@ -25,27 +25,27 @@ const (
 	maxNote   = 1 << 20
 )
 
-// Record is the exit record of one volume: a small file that says that the last etcd on it was closed in order. A note beside
-// it says what the data looked like then.
+// Record is the exit record of one volume: a small file that vouches for an orderly close of the last etcd there. A
+// note next to it describes the data files at that time.
 //
-// A clean record exists only if the last etcd that ran on the volume was closed, its close returned, and none was
-// started since. Remove and Write are therefore durable before they return. One goroutine at a time may use a Record.
+// A clean record exists only if the last etcd on the volume was closed, its close returned, and no other was started
+// since. Remove and Write are therefore durable before they return. One goroutine at a time may use a Record.
 type Record struct {
 	path        string
 	describe    func() []byte // what the data look like; nil if that is not known
-	removed     Word          // the clean word that Remove took away, for Restore
-	removedNote []byte        // and what was noted beside it; nil if there was no note
+	removed     Word          // the clean word that Remove has removed, for Restore
+	removedNote []byte        // its note; nil if there was none
 	forfeited   bool          // nothing clean can be said any more, by Forfeit
 }
 
 // NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
 func NewRecord(path string) *Record { return &Record{path: path} }
 
-// Describe has Write note what describe says of the data.
+// Describe makes Write store the result of describe as the note.
 func (r *Record) Describe(describe func() []byte) { r.describe = describe }
 
-// Read returns the clean word, or an error that says why there is none. It follows no symbolic link and never blocks
-// on what it finds at the path, be it a FIFO.
+// Read returns the clean word, or an error with the reason why there is none. It follows no symbolic link and never
+// blocks on what it finds at the path, such as a FIFO.
 func (r *Record) Read() (Word, error) {
 	content, err := disk.ReadHere(r.path, maxRecord)
 	if err != nil {
@@ -86,7 +86,8 @@ func (r *Record) Remove() error {
 	return nil
 }
 
-// Restore puts back what Remove took away. It is for the end of a run in which etcd was never opened, and for nothing else.
+// Restore writes the record again that Remove has removed. It is only for the end of a run in which etcd was never
+// opened.
 func (r *Record) Restore() error {
 	if r.forfeited {
 		return r.Remove()
@@ -108,7 +109,7 @@ func (r *Record) Forfeit() error {
 // Forfeited reports whether Forfeit was called.
 func (r *Record) Forfeited() bool { return r.forfeited }
 
-// Write makes the record say word, durably, and notes what the data look like. It must be called only after etcd's close has
+// Write writes the word durably, with a note of the data files. It must be called only after etcd's close has
 // returned. A record that was forfeited stays absent, which is no error.
 func (r *Record) Write(word Word) error {
 	if r.forfeited {

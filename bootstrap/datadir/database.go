@@ -176,7 +176,7 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	cursor, previous, count := keys.Cursor(), mvcc.Revision{Main: -1}, 0
 	var stored mvccpb.KeyValue
 	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
-		if count++; count%recordsPerLook == 0 && ctx.Err() != nil {
+		if count++; count%checkInterval == 0 && ctx.Err() != nil {
 			return fmt.Errorf("reading its revisions was stopped: %w", context.Cause(ctx))
 		}
 		revision, err := verifyRevision(key, value, compacted, &stored)
@@ -313,7 +313,7 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 		if previous != nil && string(previous) >= string(key) {
 			return errors.New("its keys are out of order")
 		}
-		if count++; count%recordsPerLook == 0 && ctx.Err() != nil {
+		if count++; count%checkInterval == 0 && ctx.Err() != nil {
 			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
 		}
 		previous = key

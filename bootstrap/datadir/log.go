@@ -85,7 +85,7 @@ func (h *history) beginAt(segment string) {
 func (h *history) takeSegment(ctx context.Context, s *segment) error {
 	count := 0
 	for record, err := range s.records() {
-		if count%recordsPerLook == 0 && ctx.Err() != nil {
+		if count%checkInterval == 0 && ctx.Err() != nil {
 			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
 		}
 		if err != nil {

@@ -1,5 +1,5 @@
-// Package child runs a part of the program in a process of its own: what it reads may make it crash, or it has to leave
-// the machine to others. The process ends with a line of JSON that says what it found.
+// Package child runs a part of the program in a process of its own, because what it reads may crash it, or because it
+// must leave the machine to others. The process ends with its result as a line of JSON.
 package child
 
 import (
@@ -23,15 +23,15 @@ const (
 	wait = 10 * time.Second
 )
 
-// Ended is how a child ended.
+// Ended describes the end of a child.
 type Ended struct {
 	Status int    // its exit status; -1 for a signal
 	Crash  string // if Status is not 0: the first line of a panic, or of what it wrote to stderr (of a line of log its error), or the status in words
 	stdout []byte
 }
 
-// Run runs a program until it ends. It is killed when ctx ends, whose cause is then returned, and on Linux when this
-// process dies. Any other error says that it could not be run.
+// Run runs a program until it ends. If ctx ends first, the child is killed and Run returns the cause; on Linux the
+// child is also killed when this process dies. Any other error means that the program could not be run.
 func Run(ctx context.Context, executable string, args ...string) (Ended, error) {
 	var stdout, stderr head
 	child := exec.CommandContext(ctx, executable, args...)
@@ -57,14 +57,14 @@ func Run(ctx context.Context, executable string, args ...string) (Ended, error) 
 	}
 }
 
-// Said reads the last line that the child wrote to stdout, and tells whether that was possible.
+// Said decodes the last line that the child wrote to stdout, and reports whether that was possible.
 func (e Ended) Said(into any) bool {
 	stdout := bytes.TrimSpace(e.stdout)
 	line := stdout[bytes.LastIndexByte(stdout, '\n')+1:]
 	return json.Unmarshal(line, into) == nil
 }
 
-// crashReason finds the line in which the Go runtime says why it gave up; what comes before it may be anything.
+// crashReason returns the line in which the Go runtime explains why it gave up; anything may precede it.
 func crashReason(stderr []byte, exited *exec.ExitError) string {
 	for line := range strings.Lines(string(stderr)) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
@@ -79,7 +79,7 @@ func crashReason(stderr []byte, exited *exec.ExitError) string {
 	return cmp.Or(first, exited.String())
 }
 
-// head is a writer that keeps the first maxOutput bytes and swallows the rest.
+// head is a writer that keeps the first maxOutput bytes and discards the rest.
 type head struct{ kept []byte }
 
 func (h *head) Write(p []byte) (int, error) {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindToParent lets the kernel kill the child when this process dies, SIGKILL included: one that outlives its
-// wrapper would hold a lock on the database.
+// bindToParent makes the kernel kill the child when this process dies, by SIGKILL too: a child that outlived it would
+// hold a lock on the database.
 func bindToParent(child *exec.Cmd) {
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }
@@ -22,10 +22,10 @@ const (
 	ownThreadsDir = "/proc/self/task"
 )
 
-// Yield gives this process the lowest niceness and an idle disk, for good. SCHED_IDLE would not do: where others keep the processors busy, such a
-// process does not even end for seconds after it was killed, and what etcd has to write waits for the locks that it holds in the kernel.
-// Linux knows priorities of threads, and new ones have that of the thread that starts them, so it is for the beginning. Where it is not
-// permitted nothing changes: that shows in the machine's load.
+// Yield gives this process the lowest CPU and disk priority, for good. SCHED_IDLE would be too low: on a busy machine
+// such a process needs seconds to die after SIGKILL, and etcd's writes wait for the locks that it holds in the
+// kernel. Linux has priorities per thread, and a new thread inherits that of its creator, so call it first. Without
+// the permission nothing changes, and the machine's load shows that.
 func Yield() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {

@@ -9,18 +9,18 @@ import (
 
 const (
 	infix = ".aside-"
-	// layout is how the names tell when a copy was made. They sort by it.
+	// layout is the time format of a copy's name. Names sort by time.
 	layout = "20060102T150405.000Z"
 )
 
-// PreservedCopy is what was at a path before it was moved out of the way. It stays in the directory of that path.
+// PreservedCopy is a file or directory that was moved out of the way. It stays in its directory.
 type PreservedCopy struct {
 	Path string
 	At   time.Time
 }
 
-// PreservedName is where to move what lies at a path at that time. Where the clock was set back it is a moment later than the newest
-// copy, so that the newest always comes last.
+// PreservedName returns the name that the file or directory at path is moved to. If the clock was set back, the name
+// is a millisecond later than the newest copy's, so that the newest always sorts last.
 func PreservedName(path string, at time.Time) string {
 	if all := PreservedCopies(path); len(all) > 0 {
 		if newest := all[len(all)-1].At; !at.Truncate(time.Millisecond).After(newest) {
@@ -30,7 +30,8 @@ func PreservedName(path string, at time.Time) string {
 	return path + infix + at.UTC().Format(layout)
 }
 
-// PreservedCopies are those of a path, the oldest first. A similar name that people have given is left out.
+// PreservedCopies returns the preserved copies of a path, the oldest first. Similar names that users chose are not
+// among them.
 func PreservedCopies(path string) (all []PreservedCopy) {
 	if path == "" {
 		return nil

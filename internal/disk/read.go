@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// patience is how long a read may take before its callers go on without it.
+// patience bounds a read: its callers continue without the result.
 const patience = time.Second
 
-// ErrHangs says that the file did not answer in time.
+// ErrHangs means that the file did not answer in time.
 var ErrHangs = errors.New("it does not answer; the volume that it lies on may hang")
 
-// reading is one read of a path, which everybody who asks for the path shares: one that hangs keeps one thread, not more.
+// reading is one read of a path. All callers that ask for the path share it, so that a mount that hangs blocks one
+// thread only.
 type reading struct {
 	began   time.Time
 	done    chan struct{}
@@ -36,8 +37,8 @@ func Read(path string, limit int64) ([]byte, error) {
 	return within(path, func() ([]byte, error) { return read(path, limit, 0) })
 }
 
-// ReadHere is Read for a file that this program itself has written: it follows no symbolic link, and it waits as long as
-// the disk takes.
+// ReadHere is like Read, for a file that this program wrote: it follows no symbolic link, and waits as long as the
+// disk takes.
 func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limit, syscall.O_NOFOLLOW) }
 
 func within(path string, read func() ([]byte, error)) ([]byte, error) {
@@ -52,7 +53,7 @@ func within(path string, read func() ([]byte, error)) ([]byte, error) {
 	}
 }
 
-// join returns the read of the path that goes on, or begins one.
+// join returns the read of the path that is running, or starts one.
 func join(path string, read func() ([]byte, error)) *reading {
 	mu.Lock()
 	defer mu.Unlock()

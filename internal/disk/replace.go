@@ -1,8 +1,9 @@
-// Package disk reads and changes small files, such as records, keys and certificates, on disks that may hang or lose power.
-// A read waits for nothing for ever: not for the other end of a pipe, nor for a mount that hangs. When a change returns nil,
-// it is on the disk. What is moved out of the way keeps a name under which it is found again. Space says how much room there is.
+// Package disk reads and changes small files, such as records, keys and certificates, on disks that may hang or lose
+// power. A read never blocks forever, neither on a pipe nor on a mount that hangs. When a change returns nil, it is
+// on the disk. Files that are moved out of the way get names under which PreservedCopies finds them.
 //
-// The exit record is read and written with it. A rename or removal that the next start relies on ends with SyncDirectory.
+// The exit record is read and written with it. A rename or removal that the next start relies on ends with
+// SyncDirectory.
 package disk
 
 import (
@@ -28,7 +29,7 @@ func SyncDirectory(path string) error {
 	return errors.Join(err, directory.Close())
 }
 
-// Rename gives a path another name in a way that survives a crash.
+// Rename renames a file or directory durably.
 func Rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
@@ -66,8 +67,8 @@ func writeSynced(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// Remove makes path absent: no crash brings it back. That nothing was there is no error. A directory with content is
-// not ours to delete: it is moved to PATH.aside-NUMBER, since nothing can be recorded while it is in the way.
+// Remove makes path absent, durably. A path that does not exist is no error. A directory with content is not ours to
+// delete: it is moved to PATH.aside-NUMBER, since it would keep the record from being written.
 func Remove(path string) error {
 	if err := clearPath(path); err != nil {
 		return err

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Space is how many bytes of a directory's volume are left for this process, and how many it has. The error names the directory and
-// the cause.
+// Space returns how many bytes of a directory's volume are available to this process, and the size of the volume. The
+// error names the directory and the cause.
 func Space(dir string) (left, size int64, err error) {
 	var volume unix.Statfs_t
 	if err := unix.Statfs(dir, &volume); err != nil {
