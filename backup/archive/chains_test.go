@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// Two members have begun a chain each, and only the first one goes on with its own.
+// Two members have started a chain each, and only the first one continues its own.
 func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing
 	}
 }
 
-// What begins with the second full is a chain of its own, whatever lies before it.
+// The second full snapshot starts a chain of its own, whatever precedes it.
 func TestAFullThatIsGoneOnFromBeginsAChainThoughASegmentReachesAcrossIt(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	other := w.again()
@@ -68,7 +68,7 @@ func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
 	assert.EqualValues(t, 25, result.full)
 }
 
-// It ends a segment that cannot be read, so nobody knows whether that one reached across.
+// A segment that cannot be read ends the chain, because it may have reached across.
 func TestADamagedSegmentPassesNothing(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
@@ -78,7 +78,8 @@ func TestADamagedSegmentPassesNothing(t *testing.T) {
 	assert.EqualValues(t, 25, path.Revision)
 }
 
-// holed is an archive with a full of revision 20 in the middle of a chain that ends with 30, and the name of the segment behind it.
+// holed returns an archive with a full snapshot of revision 20 in the middle of a chain that ends at 30, and the name
+// of the segment after it.
 func holed(t *testing.T) (w *world, name string) {
 	w = begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	name = archive.SegmentName(1, w.full().Next)
@@ -111,7 +112,7 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 	assert.Equal(t, []int64{10, 20}, []int64{chains[0].From, chains[0].To})
 }
 
-// A segment's name can be computed: what a listing lacks for a while is read all the same.
+// A segment's name can be computed, so a segment that no listing has yet is read.
 func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 	w, name := holed(t)
 	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
@@ -125,7 +126,8 @@ func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 	assert.EqualValues(t, 30, w.find(archive.Target{}).Revision)
 }
 
-// A full that lies within a segment, as where two members have cut the rows in other places, leads nowhere: the chain goes on across it.
+// If two members cut rows differently, a full snapshot can lie within a segment. Nothing starts there, and the chain
+// continues across it.
 func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 14)
 	other := w.again()
@@ -142,15 +144,15 @@ func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
 	assert.NoError(t, w.find(archive.Target{}).PastEnd)
 }
 
-// stranger puts a segment of another cluster, with revisions from first to last that were the present at a time.
+// stranger stores a segment of another cluster.
 func (w *world) stranger(first, last int64, at time.Time) {
 	w.t.Helper()
 	start := format.Start{Cluster: "beef", Generation: 1, Position: format.After(first - 1), Before: format.Seed("beef", 1, first-1)}
 	w.putSegment(w.rows(start, last, at))
 }
 
-// The store was emptied and founded anew by one cluster while another one wrote to it, which has noticed that some seconds later. What
-// that one has left lies beside the chain, and between the names of its segments.
+// The store was emptied, and another cluster founded it while the first one still wrote, for some seconds. Its
+// objects lie next to the chain and between the names of its segments.
 func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, At(9))
@@ -177,7 +179,7 @@ func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 	require.ErrorIs(t, err, archive.ErrNotKept)
 }
 
-// A merged object holds whatever begins within it: what comes there later would be deleted as being held.
+// A merged object covers everything that starts within it: what is stored there later would be deleted as merged.
 func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(20, 30, At(9))
@@ -186,7 +188,7 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 	assert.Empty(t, w.objects(archive.Minute))
 }
 
-// The newest object by its name is nothing but a name: it does not move the end, and nobody has to begin anew behind it.
+// The newest object by name cannot be verified: it does not move the end, and no new chain starts after it.
 func TestANameDoesNotMoveTheEnd(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 14, 20)
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
@@ -201,7 +203,7 @@ func TestANameDoesNotMoveTheEnd(t *testing.T) {
 	assert.EqualValues(t, 20, chains[0].To)
 }
 
-// Nothing follows the full yet, and a segment reaches across it that no chain leads to.
+// Nothing follows the full snapshot yet, and a segment that is part of no chain reaches across it.
 func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, At(9)) },

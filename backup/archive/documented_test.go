@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// Somebody who has that page and nothing else has to find everything there that a statement may say.
+// The page alone has to describe every field of a statement.
 func TestThePageOfTheFormatHasEveryFieldOfStatements(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 
 var first = archive.Generation{Number: 1, Cluster: cluster}
 
-// ending is somebody's who wants to go on with generation 2.
+// ending returns the ending of a process that creates generation 2.
 func ending(nonce string) format.Ending { return format.Ending{Successor: 2, Nonce: nonce, At: Noon} }
 
 func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
@@ -50,7 +50,7 @@ func TestAGenerationEndsWhereItWasReadToOnly(t *testing.T) {
 	assert.Equal(t, "a", w.head().Ending().Nonce)
 }
 
-// behind is a full of revision 20 that begins a chain behind a gap.
+// behind stores a full snapshot of revision 20 that starts a chain after a gap.
 func (w *world) behind() archive.Full {
 	const revision = 20
 	w.t.Helper()

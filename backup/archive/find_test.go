@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// instead restores, and goes another way as often as there is one.
+// instead restores a target and takes another path as long as there is one.
 func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	w.t.Helper()
 	path, err := w.Find(w.ctx, target)
@@ -33,7 +33,7 @@ func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 	return restored{}, path, err
 }
 
-// spoilt runs a test for each of the ways in which an object is of no use.
+// spoilt runs a test for each way in which an object can be unusable.
 func spoilt(t *testing.T, test func(t *testing.T, spoil func(w *world, name string))) {
 	t.Run("missing", func(t *testing.T) {
 		test(t, func(w *world, name string) { require.NoError(t, w.store.Delete(w.ctx, name)) })
@@ -147,7 +147,7 @@ func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), result.revisions)
 }
 
-// The last object's statement tells where the chain ends.
+// The last object's statement says where the chain ends.
 func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	last := w.segment(14)
@@ -200,7 +200,7 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
 				target := archive.Target{Time: At(revision).Add(offset)}
 				path, err := w.Find(w.ctx, target)
-				opens := revision == 10 || revision == 60 // within that second its full was made, nobody knows when
+				opens := revision == 10 || revision == 60 // the full snapshot was made within that second
 				if revision > 40 && revision < 60 || revision == 40 && offset > 0 || opens {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "%s", target)
 					continue
@@ -223,7 +223,7 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 	assert.Equal(t, revisions(26, 33), result.revisions)
 }
 
-// A mistake and a full were made within one second, and the moment before the mistake is asked for.
+// A mistake and a full snapshot were made within one second, and the target is just before the mistake.
 func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 	w, _ := timed(t)
 	w.ahead(12, At(20).Add(100*time.Millisecond))
@@ -237,7 +237,7 @@ func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 	}
 }
 
-// Of a full that stands alone it is known that it was the present at the end of its second.
+// A single full snapshot was certainly current at the end of its second.
 func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
@@ -264,10 +264,10 @@ func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
 	assert.EqualValues(t, 16, w.find(archive.Target{Time: At(16)}).Revision)
 }
 
-// backlog makes a segment without markers, as one is that was cut because there was so much.
+// backlog makes a segment without markers, as a writer does that has fallen behind.
 func (w *world) backlog(last int64) { w.ahead(last, time.Time{}) }
 
-// ahead makes a segment whose marker is of another clock.
+// ahead makes a segment whose marker comes from another clock.
 func (w *world) ahead(last int64, at time.Time) {
 	w.t.Helper()
 	w.add(w.rows(w.next, last, at))
@@ -281,7 +281,7 @@ func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
 	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
 }
 
-// timed is an archive whose store has a clock, and the clock.
+// timed returns an archive with a clock for its store.
 func timed(t *testing.T) (w *world, clock *time.Time) {
 	t.Helper()
 	clock = new(Noon)
@@ -290,7 +290,7 @@ func timed(t *testing.T) (w *world, clock *time.Time) {
 	return w, clock
 }
 
-// A member's clock is an hour ahead; the others, who go on, never write an earlier time.
+// A member's clock is an hour ahead; the others, which continue, never write an earlier time.
 func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
 	w, clock := timed(t)
 	start := *clock
@@ -312,7 +312,7 @@ func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: start.Add(time.Second)}).Revision)
 }
 
-// Without anybody who went on, it may as well be the store's clock that is wrong.
+// If no member has continued, the store's clock may be the wrong one.
 func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
 	w, clock := timed(t)
 	start := clock.Add(time.Hour)
@@ -324,18 +324,18 @@ func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
 	assert.EqualValues(t, 24, w.find(archive.Target{Time: start.Add(2*time.Minute + time.Second)}).Revision)
 }
 
-// Markers of a burst may say the same, and a store's times may be whole seconds.
+// Markers of a burst can have one time, and a store may round times to seconds.
 func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 	w, clock := timed(t)
 	w.gapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
 	for last := int64(22); last <= 26; last += 2 {
-		w.ahead(last, at) // the store says that it had them before
+		w.ahead(last, at) // the store had them before, by its clock
 	}
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// Nothing was written for a while, and then the cluster was restored: until then the last revision was the present.
+// Nothing was written for a while, and then the cluster was restored: until then the last revision was current.
 func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
@@ -351,7 +351,7 @@ func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 	}
 }
 
-// inflated is a store in which one object goes on behind its content, with zeros, as a sparse file does.
+// inflated is a store in which one object is followed by zeros, like a sparse file.
 type inflated struct {
 	store.Store
 	name string
@@ -392,7 +392,7 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 	return io.NopCloser(io.LimitReader(rest, min(length, s.size-offset))), nil
 }
 
-// Its listed size would have asked for a volume that nobody has.
+// Its listed size would have required an impossible volume.
 func TestAnObjectOfAbsurdSizeIsPassedOver(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()

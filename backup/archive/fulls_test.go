@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// snapshotOf is what etcd makes of a database: it ends with a digest.
+// snapshotOf returns a stock snapshot of a database, which ends with a digest.
 func snapshotOf(database string) string {
 	sum := sha256.Sum256([]byte(database))
 	return database + string(sum[:])
@@ -115,7 +115,7 @@ func TestASealedFullMayBePutAgain(t *testing.T) {
 func TestAFullWithoutManifestIsNone(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, c := range map[string]struct {
-		lost     string // the prefix of what cannot be stored
+		lost     string // the prefix of a name that cannot be stored
 		database io.Reader
 	}{
 		"a database that cannot be read":        {"none", io.MultiReader(strings.NewReader("data"), iotest.ErrReader(broken))},
@@ -239,7 +239,7 @@ func TestTheNewestResultOfAFullCounts(t *testing.T) {
 	assert.True(t, w.history().Newest().Fulls[0].Usable(), "a restore test says nothing of the full alone")
 }
 
-// A member and somebody at a terminal may restore the same full at the same time.
+// A member and a user at a terminal may test the same full snapshot at the same time.
 func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
@@ -294,7 +294,7 @@ func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
 	assert.ErrorIs(t, fulls[1].ResultErr, format.ErrDamaged)
 }
 
-// One small object that has decayed must keep nobody from listing, testing and deleting everything else.
+// One damaged result must not prevent listing, testing and deleting everything else.
 func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full

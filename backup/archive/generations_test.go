@@ -59,7 +59,7 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 
 func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() { // when behind the first there was none
+	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() { // when it had listed the first one
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
 	}})
 	all, err := w.Generations(w.ctx)
@@ -104,7 +104,7 @@ func TestAHighestReservationCounts(t *testing.T) {
 	for _, revision := range []int64{1000, 900, 20_000} {
 		require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: revision, Created: Noon}))
 	}
-	// What nobody can have handed out nobody has reserved, and a name that is none of ours reserves nothing.
+	// A revision that no cluster can reach reserves nothing, and neither does another name.
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: math.MaxInt64 - 10, Created: Noon}))
 	w.store.SetContent("reservation/zzz", []byte("x"))
 	reserved, err := w.Reserved(w.ctx)
@@ -173,7 +173,7 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 	assert.Equal(t, cluster, certificate.Cluster, "it is the first one's birth")
 }
 
-// blind is a store that answers every request, and lists nothing.
+// blind answers every request and lists nothing.
 var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 
 func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
@@ -200,7 +200,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 	assert.ErrorContains(t, err, cluster)
 }
 
-// To go on from the one before would lose all that it has. Of an older one something may be left when it was let go.
+// Continuing from the generation before would lose its backups. An older generation may be half deleted.
 func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "another"}
@@ -224,7 +224,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 	assert.Len(t, generations, 2)
 }
 
-// Anybody who may write to a store can create a generation.json. The end of the generation before decides.
+// Anyone who can write to a store can create a generation.json. The end of the generation before decides.
 func TestAGenerationCountsOnceTheOneBeforeHasEnded(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
@@ -260,7 +260,7 @@ func TestAGenerationCountsOnceTheOneBeforeHasEnded(t *testing.T) {
 	assert.Len(t, all, 2)
 }
 
-// The end of generation 1 is missing, and generation 2 has backups: to take either for the newest could lose what the other has.
+// The end of generation 1 is missing, and generation 2 has backups: either choice could lose what the other one has.
 func TestAGenerationWithBackupsThatNothingLeadsToIsDamage(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))
@@ -271,7 +271,7 @@ func TestAGenerationWithBackupsThatNothingLeadsToIsDamage(t *testing.T) {
 	assert.ErrorContains(t, err, "nothing in the store ends generation 1")
 }
 
-// A new cluster would be begun beside all that there is.
+// Otherwise a new cluster would be created next to the existing backups.
 func TestAGenerationThatIsThereAndNotListedIsWaitedFor(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(blind)
@@ -299,7 +299,7 @@ func TestAGenerationThatContradictsItselfIsDamaged(t *testing.T) {
 	}
 }
 
-// The one after it would have no name.
+// The next one would have no name.
 func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
@@ -324,7 +324,7 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	assert.NoError(t, open.MayAdd(unsigned))
 }
 
-// Nothing is read, so it does not matter what is believed.
+// Nothing is read, so nothing is verified.
 func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	told := func() int64 {
@@ -361,7 +361,7 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
 }
 
-// Both have looked, and there was none.
+// Both have checked before, and there was none.
 func TestOfTwoThatFoundAStoreAtOnceBothReadWhoDid(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})

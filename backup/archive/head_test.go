@@ -276,7 +276,7 @@ func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
 	assert.NoError(t, head.Damaged, "what lies farther on than the next position is not of this history")
 }
 
-// Anybody who may put objects chooses their names.
+// Anyone who can create objects chooses their names.
 func TestNamesFarAheadDoNotMoveTheHead(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])

@@ -28,7 +28,7 @@ func TestTheHistoryAndTheHeadOfNothingAreEmpty(t *testing.T) {
 	assert.EqualError(t, err, "the latest revision is not kept in memory://test/, which has nothing that can be restored")
 }
 
-// window is what a chain tells of itself.
+// A window is what a chain reports of itself.
 type window struct {
 	from, to       int64
 	fulls, objects int
@@ -140,7 +140,7 @@ func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-// The certificate says whose the store is. That is no reason to give nothing back to whoever has all the rest.
+// The cluster manifest is no reason to restore nothing, as long as everything else is there.
 func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	repair := w.damage("cluster.json", 300)
@@ -152,13 +152,13 @@ func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
 	assert.NotNil(t, w.history().Cluster)
 }
 
-// Whatever lies behind the latest revision and cannot be read is told of, with how many revisions at least are lost.
+// An object after the latest revision that cannot be read is reported with the least number of lost revisions.
 func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 	for what, example := range map[string]struct {
 		happens func(w *world)
 		latest  int64
 		lost    int64
-		beyond  string // empty for nothing
+		beyond  string // empty if nothing follows
 	}{
 		"nothing":         {func(*world) {}, 30, 0, ""},
 		"the last object": {func(w *world) { w.damage(archive.SegmentName(1, format.After(28)), 300) }, 28, 0, "damaged"},
@@ -204,7 +204,8 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 	}
 }
 
-// The manifest of the full is damaged with which a new chain began: names alone don't show that something lay between the segments.
+// The manifest of the full snapshot that started a new chain is damaged. Names alone do not show the gap between the
+// segments.
 func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	full := w.gap(40)
@@ -226,7 +227,7 @@ func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 	assert.GreaterOrEqual(t, path.Lost(), int64(14))
 }
 
-// A cluster that was restored and has not backed up anything yet is what was restored, and not what came after that.
+// A restored cluster without backups of its own is what was restored, and nothing that came after that.
 func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
@@ -241,7 +242,7 @@ func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.
 	assert.EqualValues(t, 17, w.find(archive.Target{}).Revision)
 }
 
-// Instead keeps to what was restored, too.
+// Instead stays within what was restored.
 func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 20)
 	w.restoredTo(2, 14)
@@ -250,7 +251,7 @@ func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 	assert.ErrorIs(t, err, archive.ErrNotKept)
 }
 
-// A generation whose fulls are all of no use is not one that has nothing.
+// A generation whose full snapshots are all unusable is not empty.
 func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
@@ -262,7 +263,7 @@ func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 	assert.ErrorContains(t, err, "the latest revision is not kept")
 }
 
-// A key that was taken away is no damage, and is told before that.
+// A key that is no longer trusted is not damage, and is reported first.
 func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	trusted, others := NewKeys(t), NewKeys(t)
 	w := begin(t, trusted.Load(t), 12)
@@ -291,7 +292,7 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 	assert.ErrorIs(t, err, format.ErrUntrusted)
 }
 
-// restoredTo begins a generation that goes on from a revision of the first one.
+// restoredTo creates a generation that was restored from a revision of the first one.
 func (w *world) restoredTo(number int, revision int64) {
 	w.t.Helper()
 	require.NoError(w.t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{
@@ -329,7 +330,7 @@ func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
 	}
 }
 
-// A segment's name does not tell where it ends.
+// A segment's name does not have its end.
 func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
@@ -372,7 +373,7 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 	}
 }
 
-// Where merging does not go on for a day there are as many of them as the day has seconds.
+// Without merges for a day there is one for each second of the day.
 func TestASegmentIsExaminedOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	w.restart()

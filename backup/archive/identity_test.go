@@ -28,7 +28,7 @@ func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode())
 }
 
-// What is damaged is not taken for data that no store knows.
+// A damaged file does not mean that the data name no cluster.
 func TestAnIdentityThatCannotBeReadIsNotTakenForNone(t *testing.T) {
 	for _, content := range []string{"", "{", "{}", `{"cluster":"c1"}`} {
 		dir := t.TempDir()

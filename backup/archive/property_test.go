@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten lets two writers, who race, write one history, while it is merged
-// and fulls are made; then any of its revisions must be read as it was.
+// TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten lets two racing writers write one history while
+// it is merged and full snapshots are made. Then each revision must be read as it was.
 func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *testing.T) {
 	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -58,7 +58,7 @@ func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *test
 	})
 }
 
-// write writes the next segment, or goes on behind the writer that was faster.
+// write stores the next segment, or continues after the other writer if that was faster.
 func write(rt *rapid.T, w *world) {
 	var buckets []*format.Bucket
 	if rapid.Bool().Draw(rt, "bucket") {
@@ -75,7 +75,7 @@ func write(rt *rapid.T, w *world) {
 	}
 }
 
-// mergeSome merges some neighbours of a level, if they are some, and deletes what can go. The other writer doesn't know.
+// mergeSome merges some neighbours of a level and deletes what it may. The other writer does not know.
 func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	objects := w.objects(from)
 	if len(objects) == 0 {
@@ -87,7 +87,7 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 		return
 	}
 	merged, err := w.Merge(w.ctx, into, objects[begin:end])
-	if errors.Is(err, archive.ErrHole) { // the other writer has cut the same rows elsewhere, as one of another chain could have
+	if errors.Is(err, archive.ErrHole) { // the other writer has cut the same rows differently
 		require.True(w.t, into == archive.Minute && cutOtherwise(w, objects[begin:end]), "%s: %s", merged.Name(), err)
 	} else if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
@@ -96,7 +96,7 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	w.next, other.stale = w.head().Start, true
 }
 
-// deleteMerged deletes what merged objects hold, but for the newest segment, whatever reads it meanwhile.
+// deleteMerged deletes what merged objects cover, except the newest segment, no matter which reads are in progress.
 func (w *world) deleteMerged() {
 	segments, minutes, hours := w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour)
 	w.deleteHeld(segments[:max(0, len(segments)-1)], slices.Concat(minutes, hours))
@@ -111,7 +111,7 @@ func (w *world) deleteHeld(objects, merged []archive.Object) {
 	}
 }
 
-// cutOtherwise tells whether a segment that is none of these begins within them.
+// cutOtherwise reports whether another segment starts within these.
 func cutOtherwise(w *world, these []archive.Object) bool {
 	from := these[0].Start
 	last, err := w.Manifest(w.ctx, 1, these[len(these)-1].Start)
@@ -122,7 +122,7 @@ func cutOtherwise(w *world, these []archive.Object) bool {
 	})
 }
 
-// contiguous tells whether objects follow one another.
+// contiguous reports whether objects follow one another.
 func contiguous(w *world, objects []archive.Object) bool {
 	for i, object := range objects[1:] {
 		next := objects[i].Next
@@ -151,7 +151,7 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 			for _, object := range w.names("") {
 				content, _ := w.store.Content(object)
 				for bit := range 8 * len(content) {
-					if bit%53 != 0 { // a hundredth or so; every bit of a segment, a full and a line is flipped elsewhere
+					if bit%53 != 0 { // about a hundredth; other tests flip every bit of a segment, a full snapshot and a line
 						continue
 					}
 					repair := w.damage(object, bit)
@@ -174,14 +174,14 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 	}
 }
 
-// statementsOf are the objects of an archive that are nothing but a statement.
+// statementsOf returns the objects of an archive that consist of a statement.
 var statementsOf = []string{
 	"cluster.json", "gen/000001/generation.json", "reservation/0000000000000000100",
 	"gen/000001/full/0000000000000000010-20261122T120010Z/manifest.json",
 	"gen/000001/verified/0000000000000000010-20261122T120010Z_20261122T120100Z.json",
 }
 
-// FuzzManifests puts any statement with a right checksum in the place of each one, as somebody can who may write to the store.
+// FuzzManifests replaces each statement by any other with a correct checksum, as anyone can who writes to the store.
 func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
@@ -220,7 +220,7 @@ func checked(begin []byte) []byte {
 	return fmt.Appendf(bytes.Clone(begin), ",\"sha256\":\"%x\"}\n", sha256.Sum256(begin))
 }
 
-// checksumOf is the checksum that a line ends with.
+// checksumOf returns the checksum at the end of a line.
 func checksumOf(line []byte) string {
 	line, _, _ = bytes.Cut(line, []byte("\n"))
 	return string(line[len(line)-66 : len(line)-2])

@@ -106,7 +106,7 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 	require.ErrorIs(t, path.PastEnd, archive.ErrForeign)
 	assert.ErrorContains(t, path.PastEnd, archive.SegmentName(1, object.Position))
 
-	w.next = w.build(12).Start() // whose place that has taken
+	w.next = w.build(12).Start() // which has replaced it
 	w.segment(14)
 	_, err := w.try(archive.Target{})
 	assert.ErrorIs(t, err, archive.ErrForeign)
@@ -139,7 +139,7 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// What follows begins where its name says that it ends.
+// The next one starts where its name says that it ends.
 func TestAMergedObjectThatHasLessThanItsNameSaysIsReadAsFarAsItGoes(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	segments := w.objects(archive.Segment)
@@ -162,7 +162,7 @@ func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {
 	assert.Equal(t, full.Revision, reading.Revision)
 }
 
-// statedAt is what the lease "a" is said to be behind a revision; empty if nothing is said.
+// statedAt returns the value of lease "a" after a revision; empty if no segment has it.
 func (w *world) statedAt(revision int64) (value string) {
 	w.t.Helper()
 	bucket, err := w.Recorded(w.ctx, w.find(archive.Target{Revision: revision}), "lease")
@@ -225,7 +225,7 @@ func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
 	assert.Equal(t, "1", w.statedAt(20))
 }
 
-// A key of the revision may belong to a lease that only the end of its segment knows.
+// A key of the revision may belong to a lease that only the end of its segment has.
 func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.segment(14, Bucket("lease", "1", "before"))
@@ -260,14 +260,14 @@ func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t 
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
-		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than a store that is away would be asked
+		w.store.Inject(memory.Fault{Op: memory.Get, Times: 30, Cut: 1}) // more often than an unreachable store would be asked
 		snapshot, err := read(t, w.Archive, full)
 		require.NoError(t, err)
 		assert.Equal(t, snapshotOf(database(10)), snapshot)
 	})
 }
 
-// What has taken hours so far need not be fetched again because the store is away for a minute.
+// Hours of reading must not be repeated because the store is unreachable for a minute.
 func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})

@@ -103,7 +103,7 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 	sizes := append([]int{600 << 10}, slices.Repeat([]int{400 << 10}, 24)...)
 	for i, size := range sizes {
 		value := make([]byte, size)
-		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(value) // nothing that compression makes small
+		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(value) // incompressible
 		object := Build(t, w.Keys(), w.next, []format.Row{Row(w.next.Position.Revision, 0, string(value))})
 		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 		w.next = object.Start()
@@ -114,7 +114,7 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 	assert.Equal(t, 1+24-20, w.store.Asked(memory.Get, "gen/000001/segment/")-before, "the large one and those beyond 8 MiB")
 }
 
-// Two chains overlap, as where two members have begun one each: what is merged would hide what begins within it.
+// Two chains overlap, because two members have started one each: a merged object would hide what starts within it.
 func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	other := w.again()

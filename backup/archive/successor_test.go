@@ -19,28 +19,28 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// The actors below do what writers and restores do, one request after the other, on the real archive. Every order of their steps is
-// tried: each of them may be paused anywhere, for as long as the others take, and each reply may be lost.
+// The actors below do what writers and restores do, one request after the other, on the real archive. Every order of
+// their steps is tried: each may be paused anywhere for any time, and each reply may be lost.
 
-// scene is a store with one generation, and what its actors were told.
+// A scene is a store with one generation, and what its actors know.
 type scene struct {
 	*world
 	actors    []step
 	history   []string
-	confirmed int64   // the last revision that a writer was told is stored
-	begun     []int64 // what each successor that has begun has of generation 1
-	told      string  // which copy was told that something of its own is stored
-	founded   string  // the cluster that was told that the store is its own
+	confirmed int64   // last revision that was confirmed to a writer
+	begun     []int64 // revision of generation 1 that each successor starts from
+	told      string  // copy whose own object was confirmed
+	founded   string  // cluster that owns the store
 	broken    string  // a promise
 }
 
-// step is what an actor does next, and what it knows by then; one that does nothing ends the actor.
+// A step is what an actor does next, and what it knows by then. One without do ends the actor.
 type step struct {
 	knows string
 	do    func(*scene) step
 }
 
-// writes stores a segment with one row, and then another one, until it collides with other rows.
+// writes stores a segment with one row, then another one, until it collides with other rows.
 func writes(from format.Start, left int) step { return copies("value ", from, left) }
 
 func (s *scene) rowOf(who string, from format.Start) format.Object {
@@ -57,7 +57,7 @@ func (s *scene) confirm(revision int64) {
 	}
 }
 
-// copies is a copy of the volume that has rows of its own. Where its object collides with other rows, it ends.
+// copies acts as a copy of the volume with rows of its own. It ends when its object collides with other rows.
 func copies(who string, from format.Start, left int) step {
 	if left == 0 {
 		return step{}
@@ -85,7 +85,7 @@ func copies(who string, from format.Start, left int) step {
 	}}
 }
 
-// founds is a member of a new cluster.
+// founds acts as a member of a new cluster.
 func founds(id, owner string) step {
 	return step{"founds as " + id + owner, func(s *scene) step {
 		there, err := s.FoundCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
@@ -107,7 +107,7 @@ func founds(id, owner string) step {
 	}}
 }
 
-// opens begins another chain behind a gap, and goes on in it.
+// opens starts another chain after a gap, and continues it.
 func opens(revision int64) step {
 	return step{fmt.Sprint("looks, to open ", revision), func(s *scene) step {
 		head := s.head()
@@ -122,7 +122,7 @@ func opens(revision int64) step {
 	}}
 }
 
-// links has a full count, and goes on behind it.
+// links makes a full snapshot count, and continues after it.
 func links(full archive.Full, session string, more int) step {
 	return step{fmt.Sprint("links ", full.Name(), session, more), func(s *scene) step {
 		if s.Open(s.ctx, first, full, session) != nil {
@@ -133,7 +133,7 @@ func links(full archive.Full, session string, more int) step {
 	}}
 }
 
-// looks is another member of the cluster, which takes over: it completes what was left, and writes.
+// looks acts as another member of the cluster that takes over: it completes what was left, and writes.
 func looks() step {
 	return step{"looks", func(s *scene) step {
 		switch head := s.head(); {
@@ -147,10 +147,10 @@ func looks() step {
 	}}
 }
 
-// restores reads, ends the generation there, and begins the next one with what was read.
+// restores reads, ends the generation, and creates the next one with what it has read.
 func restores(session string) step { return succeeds("restores", session) }
 
-// adopts does so with the data of a copy, which has nothing to do with what was stored.
+// adopts does so with the data of an unrelated copy.
 func adopts(session string) step { return succeeds("adopts", session) }
 
 func succeeds(how, session string) step {
@@ -163,7 +163,7 @@ func succeeds(how, session string) step {
 			}
 			has, next := read.Revision(), archive.Generation{Number: 2, Cluster: cluster, Session: session, Created: Noon}
 			switch {
-			case how == "adopts": // a person says that what is not in it is given up
+			case how == "adopts": // the user gives up what is not in it
 				has, next.Adopted = math.MaxInt64, []string{"o"}
 			case errors.Is(err, archive.ErrEnded): // it completes that, with what that end has
 				has = s.head().Revision()
@@ -190,7 +190,7 @@ func (s *scene) begin(has int64) {
 	}
 }
 
-// after is the scene once an actor has done its next step.
+// after returns the scene after the next step of an actor.
 func (s *scene) after(i int, replyLost bool) *scene {
 	world := *s.world
 	world.store, world.fulls = memory.New(), maps.Clone(s.fulls)
@@ -217,7 +217,7 @@ func (s *scene) objects() map[string]string {
 	return all
 }
 
-// key tells scenes apart that can go on differently.
+// key distinguishes scenes that can continue differently.
 func (s *scene) key() string {
 	key := fmt.Sprint(s.confirmed, s.begun, s.told, s.founded, s.objects())
 	for _, actor := range s.actors {
@@ -262,7 +262,7 @@ func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
 	}
 }
 
-// Members of one cluster found a store at once, and so does another cluster, that of another namespace.
+// Members of one cluster found a store together with another cluster, of another namespace.
 func TestAStoreIsFoundedByOneCluster(t *testing.T) {
 	s := memory.New()
 	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
@@ -270,7 +270,7 @@ func TestAStoreIsFoundedByOneCluster(t *testing.T) {
 	beginning.explore(t)
 }
 
-// explore goes on from a scene in every order.
+// explore tries every order of steps from a scene.
 func (s *scene) explore(t *testing.T) {
 	t.Helper()
 	seen, queue := map[string]bool{}, []*scene{s}

@@ -24,18 +24,18 @@ import (
 
 const cluster = "cdf818194e3a8c32"
 
-// world is an archive and one that writes to it.
+// A world is an archive and its writer.
 type world struct {
 	*archive.Archive
 	t     T
 	ctx   context.Context
 	store *memory.Store
-	next  format.Start  // what it goes on from
-	fulls map[int64]int // how many of a revision
-	stale bool          // what it knows of the head may have been merged
+	next  format.Start  // what it continues from
+	fulls map[int64]int // number of full snapshots of a revision
+	stale bool          // its position may be merged
 }
 
-// begin founds an archive with a full of revision 10, and segments behind it.
+// begin creates an archive with a full snapshot of revision 10, and segments after it.
 func begin(t T, keys *format.Keys, lasts ...int64) *world {
 	t.Helper()
 	s := memory.New()
@@ -47,10 +47,10 @@ func begin(t T, keys *format.Keys, lasts ...int64) *world {
 	return w
 }
 
-// again is another one that writes to the same archive.
+// again returns another writer of the same archive.
 func (w *world) again() *world { copied := *w; return &copied }
 
-// through is one that sees the archive through another store.
+// through returns a writer that accesses the archive through another store.
 func (w *world) through(s store.Store) *world {
 	other := w.again()
 	other.Archive = archive.New(s, w.Keys())
@@ -60,10 +60,10 @@ func (w *world) through(s store.Store) *world {
 // restart forgets what this process knows.
 func (w *world) restart() { w.Archive = archive.New(w.store, w.Keys()) }
 
-// database is what a full of a revision has.
+// database returns the content of a full snapshot.
 func database(revision int64) string { return fmt.Sprintf("database of revision %d", revision) }
 
-// put stores a full of the first generation, of the time of its revision unless it has one.
+// put stores a full snapshot of the first generation, with the time of its revision unless it has one.
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
@@ -76,7 +76,7 @@ func (w *world) put(full archive.Full) archive.Full {
 	return stored
 }
 
-// gap begins a chain with a full.
+// gap starts a chain with a full snapshot.
 func (w *world) gap(revision int64) archive.Full { return w.gapAt(revision, time.Time{}) }
 
 func (w *world) gapAt(revision int64, at time.Time) archive.Full {
@@ -86,19 +86,19 @@ func (w *world) gapAt(revision int64, at time.Time) archive.Full {
 	return full
 }
 
-// full makes one within the chain.
+// full makes a full snapshot within the chain.
 func (w *world) full() archive.Full {
 	w.t.Helper()
 	return w.put(archive.Full{Revision: w.next.Position.Revision - 1, Next: w.next.Position, Chain: w.next.Before, Last: w.next.Last})
 }
 
-// segment makes one of the next revisions, up to last.
+// segment stores the next revisions, up to last.
 func (w *world) segment(last int64, buckets ...*format.Bucket) format.Object {
 	w.t.Helper()
 	return w.add(w.build(last, buckets...))
 }
 
-// add stores a segment that is the next.
+// add stores a segment as the next one.
 func (w *world) add(object format.Object) format.Object {
 	w.t.Helper()
 	w.putSegment(object)
@@ -111,7 +111,7 @@ func (w *world) putSegment(object format.Object) {
 	require.NoError(w.t, archivetest.PutSegment(w.ctx, w.Archive, object))
 }
 
-// rows are a segment's, one for each revision up to last, with a marker of a time behind them; none if that is zero.
+// rows returns a segment with one row for each revision up to last, and a marker of a time unless that is zero.
 func (w *world) rows(from format.Start, last int64, at time.Time) format.Object {
 	w.t.Helper()
 	var records []format.Record
@@ -124,16 +124,16 @@ func (w *world) rows(from format.Start, last int64, at time.Time) format.Object 
 	return Segment(w.t, w.Keys(), from, format.Source{}, records...)
 }
 
-// result stores what a restore of a full has shown, with segments or without.
+// result stores the result of a test restore, with segments or without.
 func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
 	w.t.Helper()
 	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
 		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: At(after), Segments: segments, Why: "of a reason",
-		Seconds: float64(len(w.names("gen/"))), // those of one second differ in something
+		Seconds: float64(len(w.names("gen/"))), // distinguishes those of one second
 	}))
 }
 
-// segments makes one up to each of these revisions.
+// segments stores one segment up to each of these revisions.
 func (w *world) segments(lasts ...int64) {
 	w.t.Helper()
 	for _, last := range lasts {
@@ -141,7 +141,7 @@ func (w *world) segments(lasts ...int64) {
 	}
 }
 
-// steps are the numbers from first to last that are so far apart.
+// steps returns the numbers from first to last with a distance.
 func steps(first, last, apart int64) (all []int64) {
 	for ; first <= last; first += apart {
 		all = append(all, first)
@@ -193,7 +193,8 @@ func (w *world) find(target archive.Target) archive.Path {
 	return path
 }
 
-// restored is what a restore shows: the full's revision, the revisions of the rows behind it, and what else is known.
+// A restored is the result of a restore: the revision of the full snapshot, the revisions of the rows after it, and
+// the rest.
 type restored struct {
 	full      int64
 	revisions []int64
@@ -237,7 +238,7 @@ func (w *world) follow(path archive.Path) (result restored, err error) {
 	return result, err
 }
 
-// revisions are those from first to last.
+// revisions returns the revisions from first to last.
 func revisions(first, last int64) []int64 { return steps(first, last, 1) }
 
 // damage flips a bit of an object until the returned function is called.
@@ -251,7 +252,7 @@ func (w *world) damage(name string, bit int) (repair func()) {
 	return func() { w.store.SetContent(name, content) }
 }
 
-// names are those of all objects.
+// names returns the names of all objects.
 func (w *world) names(prefix string) (names []string) {
 	w.t.Helper()
 	for object, err := range w.store.List(w.ctx, prefix, "") {
@@ -261,8 +262,8 @@ func (w *world) names(prefix string) (names []string) {
 	return names
 }
 
-// inBubble runs a test with a clock of its own. What compresses lies in pools and must not be used in one bubble and in another, or
-// outside: the pools are emptied before and after.
+// inBubble runs a test with its own clock. Compressors are pooled and must not cross bubbles, so the pools are
+// emptied before and after.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
 	emptyPools()
@@ -270,7 +271,7 @@ func inBubble(t *testing.T, test func(t *testing.T)) {
 	synctest.Test(t, test)
 }
 
-// emptyPools drops what is pooled: the first collection keeps it once more.
+// emptyPools drops pooled objects: the first collection keeps them once more.
 func emptyPools() {
 	runtime.GC()
 	runtime.GC()
