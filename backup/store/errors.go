@@ -49,7 +49,7 @@ func FailureOf(err error) Failure {
 // Error implements error.
 func (f Failure) Error() string { return string(f) }
 
-// NextStep tells an operator what to do about the failure. Errors of the HTTP stores other than ErrUnavailable end with it.
+// NextStep returns what an operator can do about the failure. Errors of the HTTP stores other than ErrUnavailable end with it.
 func (f Failure) NextStep() string {
 	switch f {
 	case ErrDenied:
@@ -68,7 +68,7 @@ func (f Failure) NextStep() string {
 // Unavailable is an ErrUnavailable with its cause.
 type Unavailable struct {
 	Cause error         // nil if unknown
-	After time.Duration // how long the store asks to be left alone; 0 if it did not say
+	After time.Duration // how long the store asks to be left alone, or 0
 }
 
 // Error implements error.
@@ -87,7 +87,7 @@ func (u *Unavailable) Unwrap() []error {
 	return []error{ErrUnavailable, u.Cause}
 }
 
-// RetryAfter returns how long the store asked to be left alone; 0 if it did not say.
+// RetryAfter returns how long the store asked to be left alone, or 0.
 func RetryAfter(err error) time.Duration {
 	if unavailable, ok := errors.AsType[*Unavailable](err); ok {
 		return unavailable.After

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Bounds of names, in bytes. Every store takes them, with a prefix of some hundred bytes before them.
+// Limits of names, in bytes. Every store supports them, after a prefix of some hundred bytes.
 const (
 	maxName    = 512
 	maxSegment = 200
 )
 
-// CheckName says what keeps name from being an object's: it must be relative, of segments between slashes, each of letters,
-// digits and - . _ + = @, none beginning with a dot. Such names mean the same in every store and every file system.
+// CheckName returns an error unless name is the name of an object: segments separated by slashes, each of letters, digits and
+// - . _ + = @, none starting with a dot. Such names mean the same in every store and every file system.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("object name of %d bytes: must have 1 to %d", len(name), maxName)
@@ -33,7 +33,7 @@ func validSegment(segment string) bool {
 	return onlyNameBytes(segment)
 }
 
-// CheckListing says what keeps prefix or after from being where a listing begins: other bytes than names have.
+// CheckListing returns an error unless prefix and after consist of characters of names.
 func CheckListing(prefix, after string) error {
 	for _, part := range []string{prefix, after} {
 		if len(part) > maxName || !onlyNameBytes(strings.ReplaceAll(part, "/", "")) {

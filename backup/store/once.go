@@ -9,18 +9,18 @@ import (
 	"io"
 )
 
-// Digest tells contents apart.
+// Digest identifies a content.
 type Digest struct {
 	SHA256 [sha256.Size]byte
 	Size   int64 // bytes
 }
 
-// PutOnce makes sure that the object name exists and holds exactly content, and returns content's digest. It resolves what
-// Put leaves open, a reply that was lost: then the object is read back, and is ours if its digest is. So it may be called
-// again with the same content, after an error and after a restart, until it succeeds.
+// PutOnce ensures that the object name exists and holds exactly content, and returns its digest. If Put leaves open whether the
+// object was created, PutOnce reads it back and compares digests. So it can be called again with the same content, after an error
+// and after a restart, until it succeeds.
 //
-// ErrExists says that the object is there with other content: another writer was first. Any other error says that it could
-// not be created, or not be read back; with ErrUnavailable it may be there all the same.
+// ErrExists means that the object has other content: another writer was first. After any other error the object could not be
+// created or not be read back; after ErrUnavailable it may still exist.
 func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Digest, error) {
 	source := &source{content: content, hash: sha256.New()}
 	err := s.Put(ctx, name, source)
@@ -37,7 +37,7 @@ func PutOnce(ctx context.Context, s Store, name string, content io.Reader) (Dige
 	return want, err
 }
 
-// resolve reads back the object that Put failed to create. It returns nil if it is there as wanted.
+// resolve reads back an object that Put failed to create. It returns nil if the content is the wanted one.
 func resolve(ctx context.Context, s Store, name string, want Digest, put error) error {
 	stored, err := digestOf(ctx, s, name, want.Size)
 	switch {
@@ -50,13 +50,13 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
-		return put // one of the two says it all
+		return put // the same cause twice
 	default:
 		return fmt.Errorf("cannot tell whose %s in %s is (%s): %w", name, s, put.Error(), err)
 	}
 }
 
-// digestOf reads an object, but not further than one byte beyond the size that it should have.
+// digestOf reads an object up to one byte beyond its expected size.
 func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, error) {
 	stored, err := s.Get(ctx, name, 0, size+1)
 	if err != nil {
@@ -66,7 +66,7 @@ func digestOf(ctx context.Context, s Store, name string, size int64) (Digest, er
 	return (&source{content: stored, hash: sha256.New()}).digest()
 }
 
-// source notes what is read of content, and how that failed.
+// source hashes what is read from content and remembers its error.
 type source struct {
 	content io.Reader
 	hash    hash.Hash
@@ -84,7 +84,7 @@ func (s *source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// digest reads what is left, for Put may have ended early.
+// digest reads the rest, since Put may have ended early.
 func (s *source) digest() (digest Digest, err error) {
 	if s.failed == nil {
 		_, _ = io.Copy(io.Discard, s) // s.failed has its error

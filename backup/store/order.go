@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// InOrder makes what a server lists into what List promises: base is taken from the names, foreign names and those up to
-// after are left out, and a listing that is out of order is an error, since a reader would miss objects.
-// It is for the stores.
+// InOrder turns the listing of a server into that of a Store: it removes base from names, skips other names and those up to
+// after, and fails if the listing is out of order, since a reader would miss objects. Stores call it.
 func InOrder(listed iter.Seq2[Object, error], base, after string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		last := ""
@@ -33,7 +32,7 @@ func InOrder(listed iter.Seq2[Object, error], base, after string) iter.Seq2[Obje
 	}
 }
 
-// Failed is a listing that yields nothing but an error.
+// Failed returns a listing that yields only an error.
 func Failed(err error) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) { yield(Object{}, err) }
 }

@@ -13,16 +13,16 @@ import (
 
 const probeText = "etcd-wrapper made this object to see whether the store honours create-if-absent. It may be deleted.\n"
 
-// Abilities is what Probe saw of a store.
+// Abilities describes what a store supports.
 type Abilities struct {
-	// CreateIfAbsent says that the store refuses to create an object that is there. If it is false, the store overwrote it:
-	// two writers then destroy each other's backups without noticing, so only one may use the store.
+	// CreateIfAbsent reports that the store rejects the creation of an object that exists. A store that overwrites it instead must have
+	// one writer only: two would destroy each other's backups.
 	CreateIfAbsent bool
-	// Delete is nil if the probe's object could be removed; ErrDenied or ErrLocked if backups can be made, but not be removed.
+	// Delete is nil if objects can be removed; otherwise ErrDenied or ErrLocked.
 	Delete error
 }
 
-// String is the sentence for people.
+// String returns a sentence for users.
 func (a Abilities) String() string {
 	sentence := "the store refuses to overwrite: several members may write to it"
 	if !a.CreateIfAbsent {
@@ -34,8 +34,8 @@ func (a Abilities) String() string {
 	return sentence
 }
 
-// Probe creates an object twice, below probe/, and removes it. It shows at start whether the store can be reached and written,
-// and what it is able to do. An error says that this could not be found out.
+// Probe creates an object below probe/ twice and removes it, to check whether the store can be reached and written, and what it
+// supports. An error means that this is still unknown.
 func Probe(ctx context.Context, s Store) (Abilities, error) {
 	name := "probe/" + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -52,11 +52,11 @@ func Probe(ctx context.Context, s Store) (Abilities, error) {
 	return abilities, nil
 }
 
-// clocks is how names of objects begin that Clock creates.
+// clocks is the prefix of the objects that Clock creates.
 const clocks = "probe/clock-"
 
-// Clock is what the store's own clock shows: that of an object which it creates, lists, and removes. Older ones of its kind, which were
-// locked, are removed as soon as they may be, the oldest first. An error beside a time says that one could not be.
+// Clock returns the time by the store's clock. It creates an object, reads its time from a listing and removes it. It also removes
+// older objects of its kind that were locked, oldest first. A time with an error means that this failed.
 func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	name := clocks + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
@@ -73,10 +73,10 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	if !listed {
 		return now, fmt.Errorf("cannot read the clock of %s: %s: %w", s, name, ErrNotFound)
 	}
-	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // somebody looks at it
+	maps.DeleteFunc(all, func(other string, at time.Time) bool { return other != name && now.Sub(at) < time.Hour }) // another process may be reading it
 	for _, old := range slices.SortedFunc(maps.Keys(all), func(a, b string) int { return all[a].Compare(all[b]) }) {
 		if err = s.Delete(ctx, old); err != nil {
-			break // what is younger is locked as well, or denied
+			break // younger ones are locked as well, or deletion is denied
 		}
 	}
 	if err != nil && !errors.Is(err, ErrLocked) {
@@ -85,7 +85,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 	return now, nil
 }
 
-// Modified is when an object was created, by the store's clock. ErrNotFound says that there is none.
+// Modified returns the creation time of an object by the store's clock, or ErrNotFound.
 func Modified(ctx context.Context, s Store, name string) (time.Time, error) {
 	for object, err := range s.List(ctx, name, "") {
 		if err != nil {

@@ -11,59 +11,54 @@ import (
 
 // Object is an entry of a listing.
 type Object struct {
-	Name     string    // relative to the store's prefix
+	Name     string    // relative to the prefix of the store
 	Size     int64     // bytes
-	Modified time.Time // when it was created, by the store's clock
+	Modified time.Time // creation time by the store's clock
 }
 
-// Store is where backups are kept. Its methods may be called from any goroutine, also for one name at once, and by several
-// processes on several machines.
+// Store keeps objects. It is safe for concurrent use, by several processes on several machines too.
 //
-// An object is complete or absent, and is never overwritten. That holds at every instant, whoever is killed or cut off.
+// An object is complete or absent, and is never overwritten. That holds at every instant, even if a writer is killed or cut off.
 //
-// Every method takes names that pass [CheckName]; others are refused before anything is asked. Errors wrap the sentinels of
-// this package where one fits, and name the object and the store, never what a server wrote, nor a secret.
+// Every method requires names that pass [CheckName], and rejects others before it sends a request. Errors wrap those of this
+// package where one fits. They name the object and the store, and contain nothing that a server wrote, and no secret.
 //
-// Every method returns soon after its context ends, and by itself when nothing has moved for a minute, or for 10 s while it creates a
-// small object. It repeats a request
-// a few times within seconds where that is safe; waiting longer and asking again is the caller's business. The folder is the
-// exception: a file system that hangs cannot be interrupted, so never call a store from a goroutine that serves.
+// Every method returns soon after its context ends, and on its own when no byte has moved for a minute, or for 10 s while it creates
+// a small object. It repeats a request a few times within seconds where that is safe; longer retries are up to the caller. A folder
+// is the exception: a file system that hangs cannot be interrupted, so never call a store from a goroutine that serves requests.
 type Store interface {
-	// Put creates an object with everything that content holds until io.EOF, in bounded memory, whatever its length. If there
-	// is one of that name, it stays as it is and the error is ErrExists. If content returns an error, Put returns it, and
-	// nothing is created.
+	// Put creates an object from content, which it reads to io.EOF in bounded memory. If the object exists, it stays as it is and
+	// Put returns ErrExists. If content returns an error, Put returns it and creates nothing.
 	//
-	// ErrUnavailable leaves open whether the object was created, or will still be by a request that is on its way, and so does
-	// the end of the context. PutOnce finds out.
+	// After ErrUnavailable, or if the context ends, the object may or may not exist, or may still be created by a request in
+	// flight. PutOnce finds out.
 	Put(ctx context.Context, name string, content io.Reader) error
 
-	// Get reads length bytes from offset on, both in bytes; a negative length reads to the end. What lies beyond the end is
-	// not there: the reader then ends early, perhaps at once. An object that is absent is ErrNotFound. The reader belongs to
-	// one goroutine, lives as long as ctx and must be closed. It returns io.EOF only if all that was promised was read;
-	// a connection that was lost is ErrUnavailable.
+	// Get reads length bytes from offset; a negative length reads to the end. Beyond the end there is nothing to read: the reader
+	// ends early. If the object does not exist, Get returns ErrNotFound. The reader is valid as long as ctx, must be closed and is not
+	// safe for concurrent use. It returns io.EOF only after all that was promised; a lost connection is ErrUnavailable.
 	Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error)
 
-	// List yields the objects whose names begin with prefix and come after the name after, in the order of the bytes of their
-	// names, a page at a time. Both may be empty, and neither has to be a whole name. An object that was created or deleted
-	// meanwhile may be missing or listed. What somebody else put there under a name that CheckName refuses is left out.
-	// An error comes last.
+	// List yields the objects whose names have the prefix and sort after the name after, in byte order, page by page. Both may be
+	// empty or parts of a name. An object that is created or deleted meanwhile may be missing or listed. Names that CheckName
+	// rejects are skipped. An error comes last.
 	List(ctx context.Context, prefix, after string) iter.Seq2[Object, error]
 
-	// Delete removes an object; one that is absent is no error. ErrLocked says that it may not be removed yet.
+	// Delete removes an object. An object that does not exist is no error. ErrLocked means that it may not be removed yet.
 	Delete(ctx context.Context, name string) error
 
-	// String names the place for people, as a URL without query and without a secret.
+	// String returns the URL of the store without query and secrets.
 	String() string
 }
 
-// Sweeper is a store that can be left with remains of uploads that were cut off. They are invisible, but cost space.
+// Sweeper is a store in which interrupted uploads leave remains. They are invisible but take space.
 type Sweeper interface {
-	// Sweep removes what is older than a writer can be slow, and says how many it removed. It may be called at any time, by
-	// several processes at once; once at start and once a day is enough.
+	// Sweep removes remains that are too old to belong to a slow writer. It is safe for concurrent use by several processes. Once
+	// at start and once a day is enough.
 	Sweep(ctx context.Context) (removed int, err error)
 }
 
-// Sweep removes the remains of uploads that were cut off, where the store leaves that to its user.
+// Sweep removes the remains of interrupted uploads from stores that can have them.
 func Sweep(ctx context.Context, s Store) (removed int, err error) {
 	if sweeper, ok := s.(Sweeper); ok {
 		return sweeper.Sweep(ctx)

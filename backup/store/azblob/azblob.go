@@ -76,7 +76,7 @@ func endpointOf(given *url.URL, account string) *url.URL {
 	return &endpoint
 }
 
-// String is store.Store's.
+// String implements store.Store.
 func (s *Store) String() string { return "azblob://" + s.container + "/" + s.prefix }
 
 // request builds a request. An empty key is the container itself.
@@ -96,7 +96,7 @@ func (s *Store) request(method, key string, query url.Values, body io.Reader) (*
 // escape leaves the slashes.
 func escape(key string) string { return strings.ReplaceAll(url.PathEscape(key), "%2F", "/") }
 
-// Get is store.Store's.
+// Get implements store.Store.
 func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	return body, s.failed("cannot read "+name, err)
 }
 
-// Delete is store.Store's.
+// Delete implements store.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.failed("cannot delete "+name, wire.Deleted(response, err))
 }
 
-// List is store.Store's. Azure can't begin a listing after a name, so what lies before it is read and left out.
+// List implements store.Store. Azure can't begin a listing after a name, so what lies before it is read and left out.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	if err := store.CheckListing(prefix, after); err != nil {
 		return store.Failed(err)
@@ -167,7 +167,7 @@ type page struct {
 // httpTime is a time as HTTP's headers have it.
 type httpTime struct{ time.Time }
 
-// UnmarshalText is encoding.TextUnmarshaler's.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (t *httpTime) UnmarshalText(text []byte) (err error) {
 	t.Time, err = http.ParseTime(string(text))
 	return err

@@ -20,7 +20,7 @@ import (
 // maxBlocks is Azure's limit of blocks of a blob.
 const maxBlocks = 50_000
 
-// Put is store.Store's. What fits into one piece goes in one request, the rest in blocks, which are nothing until a list of
+// Put implements store.Store. What fits into one piece goes in one request, the rest in blocks, which are nothing until a list of
 // them is committed. Azure removes those that nobody commits after a week.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
@@ -49,7 +49,7 @@ func (u *upload) whole(piece []byte) error {
 
 func (u *upload) begin() (wire.Parts, error) { return u, nil }
 
-// Send is wire.Parts's.
+// Send implements wire.Parts.
 func (u *upload) Send(piece []byte, last bool) error {
 	if len(piece) > 0 {
 		if err := u.block(piece); err != nil {
@@ -62,7 +62,7 @@ func (u *upload) Send(piece []byte, last bool) error {
 	return u.failed(u.commit())
 }
 
-// Abort is wire.Parts's. Blocks that nobody commits are nothing, and cannot be removed.
+// Abort implements wire.Parts. Blocks that nobody commits are nothing, and cannot be removed.
 func (u *upload) Abort() {}
 
 func (u *upload) block(piece []byte) error {

@@ -45,7 +45,7 @@ func cannotBe(directory string) bool {
 		slices.ContainsFunc(names, func(name string) bool { return len(name) > longestName })
 }
 
-// String is store.Store's.
+// String implements store.Store.
 func (s *Store) String() string { return "file://" + s.directory }
 
 // open returns the directory. Nothing beneath it is reached through a symbolic link that leads out of it.
@@ -67,7 +67,7 @@ func (s *Store) noDirectory() bool {
 	return err == nil && !info.IsDir()
 }
 
-// Get is store.Store's.
+// Get implements store.Store.
 func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (r *reader) Read(p []byte) (int, error) {
 
 func (r *reader) Close() error { return r.file.Close() }
 
-// Delete is store.Store's. Directories stay: another writer may be about to create something there.
+// Delete implements store.Store. Directories stay: another writer may be about to create something there.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err

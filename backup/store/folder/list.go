@@ -18,7 +18,7 @@ import (
 // pageSize is how many names of a directory are in memory at a time. A larger directory is read again for each page.
 var pageSize = 4096 // tests make it smaller
 
-// List is store.Store's.
+// List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	if err := store.CheckListing(prefix, after); err != nil {
 		return store.Failed(err)
@@ -151,7 +151,7 @@ func (w *walk) wanted(name string) bool {
 // leftoverAge is how old a temporary file must be to be one that nobody writes any more.
 const leftoverAge = time.Hour
 
-// Sweep is store.Sweeper's: it removes temporary files to which nothing was added for an hour.
+// Sweep implements store.Sweeper. It removes temporary files to which nothing was added for an hour.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	root, err := s.open()
 	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) {

@@ -18,7 +18,7 @@ import (
 // temporary begins the names of files that are being written. No object's name has a segment that begins with a dot.
 const temporary = ".new-"
 
-// Put is store.Store's. The content is durable before the object's name appears, and the name before Put returns nil or
+// Put implements store.Store. The content is durable before the object's name appears, and the name before Put returns nil or
 // ErrExists.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {

@@ -69,7 +69,7 @@ func New(options Options) (*Store, error) {
 
 func anonymous(*http.Request) error { return nil }
 
-// String is store.Store's.
+// String implements store.Store.
 func (s *Store) String() string { return "gs://" + s.bucket + "/" + s.prefix }
 
 // request builds a request each time it is called. The path begins with a slash and is escaped.
@@ -85,7 +85,7 @@ func (s *Store) objectPath(name string) string {
 	return s.bucketPath() + "/" + url.PathEscape(s.prefix+name)
 }
 
-// Get is store.Store's.
+// Get implements store.Store.
 func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	return body, s.failed("cannot read "+name, err)
 }
 
-// Delete is store.Store's.
+// Delete implements store.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.failed("cannot delete "+name, wire.Deleted(response, err))
 }
 
-// List is store.Store's.
+// List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	if err := store.CheckListing(prefix, after); err != nil {
 		return store.Failed(err)

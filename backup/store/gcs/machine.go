@@ -24,7 +24,7 @@ type machine struct {
 
 var errNone = fmt.Errorf("no Google credentials found: there is no key file, and no metadata server answers: %w", store.ErrDenied)
 
-// Token is oauth2.TokenSource's.
+// Token implements oauth2.TokenSource.
 func (m machine) Token() (*oauth2.Token, error) {
 	host := cmp.Or(os.Getenv("GCE_METADATA_HOST"), "169.254.169.254")
 	target := "http://" + host + "/computeMetadata/v1/instance/service-accounts/default/token?" + url.Values{"scopes": {scope}}.Encode()

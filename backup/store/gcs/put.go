@@ -19,7 +19,7 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Put is store.Store's. What fits into one piece goes in one request, the rest in a resumable upload.
+// Put implements store.Store. What fits into one piece goes in one request, the rest in a resumable upload.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err

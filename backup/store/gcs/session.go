@@ -40,7 +40,7 @@ func (s *Store) begin(ctx context.Context, name string) (*session, error) {
 	return &session{store: s, ctx: ctx, name: name, target: target}, nil
 }
 
-// Send is wire.Parts's.
+// Send implements wire.Parts.
 func (u *session) Send(piece []byte, last bool) error {
 	return u.store.failed("cannot create "+u.name, u.piece(piece, last))
 }
@@ -169,7 +169,7 @@ func (u *session) finished(response *http.Response) error {
 	return errors.New("the upload was damaged on the way, and what was stored could not be removed: delete it")
 }
 
-// Abort is wire.Parts's. Otherwise the session would end by itself in a week.
+// Abort implements wire.Parts. Otherwise the session would end by itself in a week.
 func (u *session) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 5*time.Second)
 	defer cancel()

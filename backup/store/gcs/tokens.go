@@ -53,7 +53,7 @@ type following struct {
 	next   http.RoundTripper
 }
 
-// RoundTrip is http.RoundTripper's. It runs below get.
+// RoundTrip implements http.RoundTripper. It runs below get.
 func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(request.WithContext(f.tokens.caller))
 }

@@ -35,10 +35,10 @@ type object struct {
 // New returns an empty store without faults.
 func New() *Store { return &Store{objects: map[string]object{}} }
 
-// String is store.Store's.
+// String implements store.Store.
 func (s *Store) String() string { return "memory://test/" }
 
-// Put is store.Store's.
+// Put implements store.Store.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -74,7 +74,7 @@ func (s *Store) create(name string, content []byte, overwrite bool) error {
 	return nil
 }
 
-// Get is store.Store's.
+// Get implements store.Store.
 func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	return io.NopCloser(&bounded{ctx: ctx, Reader: fault.cut(bytes.NewReader(content))}), nil
 }
 
-// List is store.Store's.
+// List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	if err := store.CheckListing(prefix, after); err != nil {
 		return store.Failed(err)
@@ -133,7 +133,7 @@ func (s *Store) listing(prefix, after string) (found []store.Object) {
 	return found
 }
 
-// Delete is store.Store's.
+// Delete implements store.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err

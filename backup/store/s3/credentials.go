@@ -34,10 +34,10 @@ type chain struct {
 
 var errNone = fmt.Errorf("no credentials found in environment, files, workload identity or instance metadata: %w", store.ErrDenied)
 
-// Retrieve is credentials.Provider's.
+// Retrieve implements credentials.Provider.
 func (c *chain) Retrieve() (credentials.Value, error) { return c.RetrieveWithCredContext(nil) }
 
-// RetrieveWithCredContext is credentials.Provider's.
+// RetrieveWithCredContext implements credentials.Provider.
 func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
 	environment := &credentials.EnvAWS{}
 	if value, err := environment.RetrieveWithCredContext(cc); err == nil && value.AccessKeyID != "" {
@@ -96,5 +96,5 @@ func identityConfigured() bool {
 	return false
 }
 
-// IsExpired is credentials.Provider's. The library's provider of files is always expired, so they are read at each request.
+// IsExpired implements credentials.Provider. The library's provider of files is always expired, so they are read at each request.
 func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }

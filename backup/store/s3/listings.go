@@ -20,7 +20,7 @@ const (
 	rootWithin = 1 << 10
 )
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (l listings) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := l.next.RoundTrip(request)
 	if err != nil || response.StatusCode != http.StatusOK || !request.URL.Query().Has("list-type") {

@@ -20,7 +20,7 @@ import (
 // abortDeadline bounds the cleaning up after an upload that failed; Sweep does what it leaves.
 const abortDeadline = 5 * time.Second
 
-// Put is store.Store's. The parts of a large object are put together by hand, because the library's PutObject sends the
+// Put implements store.Store. The parts of a large object are put together by hand, because the library's PutObject sends the
 // condition when a multipart upload begins, where S3 ignores it, and not when it is completed.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
@@ -83,7 +83,7 @@ func (u *upload) begin() (_ wire.Parts, err error) {
 	return u, u.failed(u.doing, err)
 }
 
-// Send is wire.Parts's.
+// Send implements wire.Parts.
 func (u *upload) Send(piece []byte, last bool) error {
 	if len(piece) > 0 {
 		if err := u.part(piece); err != nil {
@@ -116,7 +116,7 @@ func (u *upload) part(piece []byte) error {
 	return err
 }
 
-// Abort is wire.Parts's. If the upload was completed and only the reply was lost, there is nothing to abort.
+// Abort implements wire.Parts. If the upload was completed and only the reply was lost, there is nothing to abort.
 func (u *upload) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), abortDeadline)
 	defer cancel()

@@ -104,10 +104,10 @@ func lookupOf(pathStyle bool) minio.BucketLookupType {
 	return minio.BucketLookupAuto
 }
 
-// String is store.Store's.
+// String implements store.Store.
 func (s *Store) String() string { return "s3://" + s.bucket + "/" + s.prefix }
 
-// Get is store.Store's.
+// Get implements store.Store.
 func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if err := store.CheckName(name); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	}
 }
 
-// List is store.Store's.
+// List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
 	if err := store.CheckListing(prefix, after); err != nil {
 		return store.Failed(err)
@@ -168,7 +168,7 @@ func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.
 	}
 }
 
-// Delete is store.Store's.
+// Delete implements store.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 // uploadAge is how old an unfinished upload must be to be one that nobody goes on with.
 const uploadAge = 24 * time.Hour
 
-// Sweep is store.Sweeper's: it aborts multipart uploads below the prefix that are a day old.
+// Sweep implements store.Sweeper. It aborts multipart uploads below the prefix that are a day old.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	return s.sweep(ctx, time.Now().Add(-uploadAge))
 }

@@ -21,7 +21,7 @@ func Everywhere(t *testing.T, handler http.HandlerFunc) *http.Client {
 
 type redirected struct{ to *url.URL }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
 	request = request.Clone(request.Context())
 	request.Host = request.URL.Host

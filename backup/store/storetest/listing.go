@@ -138,7 +138,7 @@ func (c contract) cancelled(t *testing.T) {
 // AtEnd is the end of a content, at which a function is called.
 type AtEnd func()
 
-// Read is io.Reader's.
+// Read implements io.Reader.
 func (f AtEnd) Read([]byte) (int, error) {
 	f()
 	return 0, io.EOF

@@ -23,7 +23,7 @@ import (
 const (
 	attempts  = 3
 	firstWait = 200 * time.Millisecond
-	// longestWait is the longest wait a request is repeated after; a store that asks for more is left to the caller.
+	// longestWait is the longest wait before a request is repeated. If a store asks for more, the caller has to wait.
 	longestWait = 2 * time.Second
 )
 
@@ -32,13 +32,13 @@ type Client struct {
 	HTTP *http.Client
 	// Authorize adds credentials to a request.
 	Authorize func(*http.Request) error
-	// Refusal turns an answer that was not accepted into an error. It may read the body, which is short and is closed after.
+	// Refusal turns a response with another status into an error. It may read the body.
 	Refusal func(*http.Response) error
 }
 
-// Do sends a request and returns an answer with one of the accepted statuses; its body must be closed. It sends it up to three
-// times, within a few seconds, while the store is unavailable; so it must be safe to repeat. Each time it is built anew. Where
-// nothing has moved for as long as the patience it is not repeated: the caller has waited long enough.
+// Do sends a request and returns a response with one of the accepted statuses, whose body must be closed. While the store is
+// unavailable it sends up to three requests within a few seconds, each built from scratch, so they must be safe to repeat. It does
+// not repeat a request that stalled: the caller has waited long enough.
 func (c *Client) Do(
 	ctx context.Context, build func() (*http.Request, error), accepted ...int,
 ) (response *http.Response, err error) {
@@ -58,7 +58,7 @@ func (c *Client) Do(
 	return response, err
 }
 
-// Once is Do without repeating.
+// Once sends a request without repeating it.
 func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), accepted ...int) (*http.Response, error) {
 	request, err := build()
 	if err != nil {
@@ -79,8 +79,8 @@ func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), 
 	return nil, c.Refusal(response)
 }
 
-// Unconfirmed is for an answer of success that lacks what the store's own protocol says of an object that it has created: a console, a
-// proxy or a captive portal has answered. Nothing is known to be stored.
+// Unconfirmed returns the error for a successful response without what the protocol of the store prescribes: a console, a proxy or
+// a captive portal has answered. It is unknown whether anything was stored.
 func Unconfirmed(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("something else than the store has answered (without %s); does endpoint= lead to the store?", lacks)}
 }
@@ -101,7 +101,7 @@ func ConfirmAbsent(ctx context.Context, s store.Store, name string, err error) e
 	return err
 }
 
-// Created is how a request to create something in a bucket ended: what can be missing then is the bucket.
+// Created returns the error of a request that creates something. A 404 means that the bucket is missing.
 func Created(response *http.Response, err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return ErrNoBucket
@@ -112,7 +112,7 @@ func Created(response *http.Response, err error) error {
 	return err
 }
 
-// Deleted is how a request to delete an object ended: one that was not there is deleted, too.
+// Deleted returns the error of a request that deletes an object. A missing object is deleted.
 func Deleted(response *http.Response, err error) error {
 	if err == nil {
 		Discard(response)
@@ -123,13 +123,13 @@ func Deleted(response *http.Response, err error) error {
 	return err
 }
 
-// Discard ends an answer whose body says nothing of interest, so that its connection can be used again.
+// Discard ends a response without reading its body, so that its connection can be reused.
 func Discard(response *http.Response) {
 	_, _ = io.CopyN(io.Discard, response.Body, 64<<10) // if it fails, the connection is closed
 	_ = response.Body.Close()
 }
 
-// withoutURL drops the layer of the error that repeats method and URL, which may hold a signature.
+// withoutURL unwraps an error that repeats method and URL, which may contain a signature.
 func withoutURL(err error) error {
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
@@ -138,7 +138,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// ParseEndpoint reads http(s)://HOST[:PORT][/PATH]. The error does not repeat the value, which may hold a password.
+// ParseEndpoint parses http(s)://HOST[:PORT][/PATH]. The error does not repeat the value, which may contain a password.
 func ParseEndpoint(value string) (*url.URL, error) {
 	endpoint, err := url.Parse(value)
 	switch {
@@ -153,33 +153,33 @@ func ParseEndpoint(value string) (*url.URL, error) {
 	}
 }
 
-// tolerance is the least difference of clocks that explains a refusal. AWS and Azure allow 15 minutes, Google less.
+// tolerance is the smallest clock difference that explains a rejection. AWS and Azure allow 15 minutes, Google less.
 const tolerance = 5 * time.Minute
 
-// maxWait is what a server can ask for at most; more is a mistake.
+// maxWait limits Retry-After.
 const maxWait = time.Hour
 
-// codeWord is what the names of errors look like, which may be repeated in ours; nothing else of an answer is.
+// codeWord matches error codes. Nothing else of a response may be repeated in an error.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
-// Answer is what counts of an answer that is not a success.
+// Answer is the relevant part of a response without success.
 type Answer struct {
 	Status int           // HTTP status
-	Code   string        // the store's name for the error, or empty
+	Code   string        // the store's error code, or empty
 	After  time.Duration // how long to wait, or 0
 	Skew   time.Duration // how far the server's clock is ahead of ours
 	Type   string        // of the body
 
-	stalled error // of a note: a request did not get on, so what the library repeats is not sent
+	stalled error // of a note: a request stalled, so the library's repetition is not sent
 }
 
-// Error turns an answer into an error. What the store's own codes mean comes first, then what statuses mean in HTTP; 404, 409
-// and 412 mean nothing here, since that depends on the request.
+// Error turns an answer into an error. The store's own codes come first, then the HTTP status; 404, 409 and 412 depend on the request
+// and mean nothing here.
 func (a Answer) Error(codes map[string]error) error {
 	kind, known := codes[a.Code]
 	switch {
 	case a.refused() && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
-		return fmt.Errorf("%s: %w by about %s: %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // it is said again when it changes
+		return fmt.Errorf("%s: %w by about %s: %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message is logged again
 	case errors.Is(kind, store.ErrDenied) || !known && a.refused():
 		return fmt.Errorf("%s: %w: %s", a, store.ErrDenied, store.ErrDenied.NextStep())
 	case errors.Is(kind, store.ErrNoBucket):
@@ -197,7 +197,7 @@ func (a Answer) refused() bool {
 	return a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden
 }
 
-// passing statuses are those that may be another one the next time.
+// passing reports whether the next request may succeed.
 func (a Answer) passing() bool {
 	switch a.Status {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
@@ -209,7 +209,7 @@ func (a Answer) passing() bool {
 	}
 }
 
-// String names status and code.
+// String returns status and code.
 func (a Answer) String() string {
 	if codeWord.MatchString(a.Code) {
 		return fmt.Sprintf("HTTP status %d (%s)", a.Status, a.Code)
@@ -217,7 +217,7 @@ func (a Answer) String() string {
 	return fmt.Sprintf("HTTP status %d", a.Status)
 }
 
-// AnswerOf reads what the headers say.
+// AnswerOf reads the headers of a response.
 func AnswerOf(response *http.Response) Answer {
 	answer := Answer{Status: response.StatusCode, After: retryAfter(response.Header.Get("Retry-After")), Type: response.Header.Get("Content-Type")}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
@@ -238,9 +238,9 @@ func retryAfter(header string) time.Duration {
 
 type noteKey struct{}
 
-// WithNote returns a context whose requests leave in note what the headers of the last answer said, for a library that
-// keeps them to itself. Such requests must come one after another; behind one that was given up because nothing moved, the
-// others fail at once, since a library that repeats it would wait as long again each time.
+// WithNote returns a context whose requests store the headers of the last response in note, for a library that does not return them.
+// Requests must not overlap. After one that stalled, the others fail immediately, since a library that repeats it would
+// wait as long again each time.
 func WithNote(ctx context.Context, note *Answer) context.Context {
 	return context.WithValue(ctx, noteKey{}, note)
 }
@@ -251,14 +251,14 @@ func noteAnswer(ctx context.Context, response *http.Response) {
 	}
 }
 
-// noteFailure remembers an error if it is that nothing moved.
+// noteFailure remembers that a request stalled.
 func noteFailure(ctx context.Context, err error) {
 	if note, ok := ctx.Value(noteKey{}).(*Answer); ok && errors.Is(err, errStalled) {
 		note.stalled = err
 	}
 }
 
-// noted is the error of an earlier request that did not get on.
+// noted returns the error of an earlier request that stalled.
 func noted(ctx context.Context) error {
 	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
 		return note.stalled
@@ -266,7 +266,7 @@ func noted(ctx context.Context) error {
 	return nil
 }
 
-// describe keeps of an error of the connection what is known to repeat nothing of the answer.
+// describe reduces a connection error to what cannot repeat a part of the response.
 func describe(err error) error {
 	var (
 		network     *net.OpError

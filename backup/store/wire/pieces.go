@@ -12,22 +12,22 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// PieceSize is how much of an upload is in memory at a time, in bytes. With S3's 10,000 parts an object can have 80 GB.
+// PieceSize is the size of the upload buffer, in bytes. With S3's 10,000 parts an object can have 80 GB.
 const PieceSize = 8 << 20
 
-// buffers keeps a buffer from one upload to the next: there is one every second.
+// buffers reuses buffers: there is an upload every second.
 var buffers = sync.Pool{New: func() any { return new([PieceSize]byte) }}
 
-// Parts is an upload in pieces, which is nothing before the last. Its methods are called by one goroutine.
+// Parts is an upload in pieces, which creates nothing before the last. It is not safe for concurrent use.
 type Parts interface {
-	// Send takes a piece, which is valid until it returns. The last one, which may be empty, makes the object of all.
+	// Send uploads a piece, which is valid until it returns. The last one may be empty; it creates the object.
 	Send(piece []byte, last bool) error
-	// Abort gives up what was sent.
+	// Abort discards the upload.
 	Abort()
 }
 
-// Upload creates an object: by whole if the content fits into one piece, otherwise with what begin opens. An error is the
-// content's as it is, or one of theirs.
+// Upload creates an object: by whole if the content fits into one piece, otherwise by the upload that begin starts. Errors of content
+// are returned unchanged.
 func Upload(content io.Reader, whole func(piece []byte) error, begin func() (Parts, error)) error {
 	pieces := newPieces(content)
 	defer pieces.close()
@@ -54,7 +54,7 @@ func Upload(content io.Reader, whole func(piece []byte) error, begin func() (Par
 	return taken(err)
 }
 
-// taken is what a lock means to who creates an object: it is there. Some servers look at that before the condition.
+// taken turns ErrLocked into ErrExists: some servers check the lock of an existing object before the condition.
 func taken(err error) error {
 	if errors.Is(err, store.ErrLocked) {
 		return fmt.Errorf("%w: %w", store.ErrExists, err)
@@ -62,7 +62,7 @@ func taken(err error) error {
 	return err
 }
 
-// pieces cuts what is to be uploaded. It belongs to one goroutine and must be closed.
+// pieces splits content. It is not safe for concurrent use and must be closed.
 type pieces struct {
 	content io.Reader
 	buffer  *[PieceSize]byte
@@ -72,12 +72,12 @@ func newPieces(content io.Reader) *pieces {
 	return &pieces{content: content, buffer: buffers.Get().(*[PieceSize]byte)}
 }
 
-// next returns the next piece, which is valid until the next call. All but the last have PieceSize bytes; the last one has
-// fewer, perhaps none. An error is content's.
+// next returns the next piece, which is valid until the next call. All but the last have PieceSize bytes; the last one may be
+// empty. Errors are those of content.
 func (p *pieces) next() (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {
-		// Not io.ReadFull: with it, a content that fails with io.ErrUnexpectedEOF seems to be at its end.
+		// io.ReadFull would take an io.ErrUnexpectedEOF of content for its end.
 		n, err := p.content.Read(p.buffer[filled:])
 		filled += n
 		if errors.Is(err, io.EOF) {
@@ -90,16 +90,16 @@ func (p *pieces) next() (piece []byte, last bool, err error) {
 	return p.buffer[:filled], false, nil
 }
 
-// close gives the buffer back.
+// close releases the buffer.
 func (p *pieces) close() {
 	buffers.Put(p.buffer)
 	p.buffer = nil
 }
 
-// ErrOtherRange says that a server does not understand ranges.
+// ErrOtherRange is the error of a server that ignores ranges.
 var ErrOtherRange = errors.New("the server sent another range than the one asked for, or no length")
 
-// Range is the header that asks for length bytes, not 0, from offset on; empty if that is all.
+// Range returns the header that requests length bytes, not 0, from offset, or "" for the whole object.
 func Range(offset, length int64) string {
 	switch {
 	case length >= 0:
@@ -111,8 +111,8 @@ func Range(offset, length int64) string {
 	}
 }
 
-// Begins reports whether an answer with this Content-Range, and this length of the body or -1, is what was asked for from
-// offset on. Without a length, an answer that is cut off looks complete.
+// Begins reports whether a response with this Content-Range and body length, or -1, starts at offset. Without a length, a truncated
+// response would look complete.
 func Begins(contentRange string, offset, length int64) bool {
 	if length < 0 {
 		return false
@@ -125,7 +125,7 @@ func Begins(contentRange string, offset, length int64) bool {
 	return err == nil && first == offset
 }
 
-// Body returns the body of an answer to a request for length bytes from offset on.
+// Body returns the body of a response to a request for length bytes from offset.
 func Body(response *http.Response, offset, length int64) (io.ReadCloser, error) {
 	if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 		Discard(response)
@@ -133,7 +133,7 @@ func Body(response *http.Response, offset, length int64) (io.ReadCloser, error) 
 	}
 	arriving := response.ContentLength
 	if len(response.TransferEncoding) > 0 {
-		arriving = max(0, arriving) // chunks end with a mark
+		arriving = max(0, arriving) // chunked encoding marks its end
 	}
 	if !Begins(response.Header.Get("Content-Range"), offset, arriving) {
 		_ = response.Body.Close()
@@ -142,7 +142,7 @@ func Body(response *http.Response, offset, length int64) (io.ReadCloser, error) 
 	return Limit(response.Body, length), nil
 }
 
-// Limit ends a body after length bytes, unless that is negative: a server may send everything instead of a range.
+// Limit ends a body after length bytes, unless that is negative: a server may send more than the range.
 func Limit(body io.ReadCloser, length int64) io.ReadCloser {
 	if length < 0 {
 		return body
@@ -153,10 +153,10 @@ func Limit(body io.ReadCloser, length int64) io.ReadCloser {
 	}{io.LimitReader(body, length), body}
 }
 
-// Empty is what lies beyond the end of an object.
+// Empty returns an empty body.
 func Empty() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
 
-// Nothing closes a body that was only asked for to see whether there is one.
+// Nothing closes a body that was only requested to check for the object.
 func Nothing(body io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
@@ -165,8 +165,8 @@ func Nothing(body io.ReadCloser, err error) (io.ReadCloser, error) {
 	return Empty(), nil
 }
 
-// Pages lists a page at a time. page returns the objects of the page at a mark, and the next page's mark: the first one's is
-// empty, and behind the last there is none. An error comes last.
+// Pages lists objects page by page. page returns the objects at a mark, and the mark of the next page. The first mark is empty, and so
+// is the one after the last page.
 func Pages(page func(mark string) (objects []store.Object, next string, err error)) iter.Seq2[store.Object, error] {
 	return func(yield func(store.Object, error) bool) {
 		for mark := ""; ; {

@@ -1,5 +1,6 @@
-// Package wire is what the stores that speak HTTP have in common: connections that give up when nothing moves, a CA bundle
-// that may rotate, answers turned into the errors of package store, requests that are repeated, and uploads in pieces.
+// Package wire contains what the stores that use HTTP share: connections that fail when they stall, a CA bundle that may
+// rotate, the translation of responses into errors of package store, repeated requests, and uploads in pieces. The stores s3, gcs
+// and azblob call it.
 package wire
 
 import (
@@ -21,19 +22,18 @@ import (
 )
 
 const (
-	dialDeadline = 10 * time.Second // for the TCP connection and, again, the TLS handshake
-	// patience is how long a request goes on while nothing moves. Servers take seconds to put the pieces of a large object
-	// together, and say nothing meanwhile.
+	dialDeadline = 10 * time.Second // for the TCP connection, and again for the TLS handshake
+	// patience limits how long a request may stall. Servers take seconds to assemble a large object, and send nothing meanwhile.
 	patience = time.Minute
 )
 
-// Options are what a URL can say about connections.
+// Options are the settings of connections in the URL of a store.
 type Options struct {
-	CAPath   string        // PEM bundle to trust instead of the system's; read again when it changes. Empty: the system's
-	Patience time.Duration // how long nothing may move; 0 means a minute
+	CAPath   string        // PEM bundle that replaces the system's; read again when it changes
+	Patience time.Duration // how long a request may stall; 0 means a minute
 }
 
-// NewTransport returns the way to a store. It connects to nothing yet; the error says what is wrong with the CA bundle.
+// NewTransport returns a transport. It does not connect yet; the error describes a problem with the CA bundle.
 func NewTransport(options Options) (http.RoundTripper, error) {
 	if options.Patience == 0 {
 		options.Patience = patience
@@ -45,7 +45,7 @@ func NewTransport(options Options) (http.RoundTripper, error) {
 	return &impatient{next: rotating, patience: options.Patience}, nil
 }
 
-// NewClient returns a client that takes an answer from the store itself only, never from where it redirects to.
+// NewClient returns a client that does not follow redirects, so that credentials stay with the store.
 func NewClient(transport http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     transport,
@@ -53,7 +53,7 @@ func NewClient(transport http.RoundTripper) *http.Client {
 	}
 }
 
-// rotating uses a new transport whenever the CA bundle has changed.
+// rotating replaces its transport when the CA bundle changes.
 type rotating struct {
 	caPath string
 
@@ -62,7 +62,7 @@ type rotating struct {
 	current *http.Transport
 }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (r *rotating) RoundTrip(request *http.Request) (*http.Response, error) {
 	transport, err := r.transport()
 	if err != nil {
@@ -98,14 +98,14 @@ func newTransport(roots *x509.CertPool) *http.Transport {
 		MaxIdleConnsPerHost:    4,
 		IdleConnTimeout:        patience,
 		MaxResponseHeaderBytes: 64 << 10,
-		DisableCompression:     true, // bytes are to arrive as they were stored
+		DisableCompression:     true, // bytes must arrive as they were stored
 		Protocols:              new(http.Protocols),
 	}
-	transport.Protocols.SetHTTP1(true) // one connection that hangs then holds up one request
+	transport.Protocols.SetHTTP1(true) // a hanging connection then blocks one request only
 	return transport
 }
 
-// proxy is the environment's. Link-local addresses are where a machine tells of itself: another one's word is not wanted.
+// proxy returns the proxy of the environment. Link-local addresses, where a machine learns its identity, are never proxied.
 func proxy(request *http.Request) (*url.URL, error) {
 	if net.ParseIP(request.URL.Hostname()).IsLinkLocalUnicast() {
 		return nil, nil
@@ -113,10 +113,10 @@ func proxy(request *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(request)
 }
 
-// maxBundle is the size of the largest CA bundle in bytes. Those of whole operating systems have a quarter of it.
+// maxBundle limits a CA bundle, in bytes. Those of whole operating systems have a quarter of it.
 const maxBundle = 1 << 20
 
-// loadCA returns nil, the system's roots, if there is no path.
+// loadCA returns the roots of a bundle, or nil for the system's.
 func loadCA(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
@@ -132,7 +132,7 @@ func loadCA(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// bundleError says what is wrong with a CA bundle.
+// bundleError is a problem with a CA bundle.
 type bundleError struct{ text string }
 
 func (e *bundleError) Error() string { return e.text }
@@ -190,7 +190,7 @@ type impatient struct {
 	patience time.Duration
 }
 
-// RoundTrip is http.RoundTripper's.
+// RoundTrip implements http.RoundTripper.
 func (i *impatient) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err := noted(request.Context()); err != nil {
 		closeBody(request)
