@@ -102,7 +102,7 @@ func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
 		s.put(t, 1)
 		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "trouble")
 	})
-	away.Heal()
+	away.ClearFaults()
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	require.Equal(t, int64(12), s.stored(t))
 }

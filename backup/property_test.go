@@ -65,7 +65,7 @@ func (p *past) live() {
 	p.appoint()
 	p.look()
 	for life := range 4 {
-		p.kept.Heal() // otherwise what went wrong adds up
+		p.kept.ClearFaults() // otherwise what went wrong adds up
 		p.dying = &killable{Store: p.kept}
 		p.store = p.dying
 		p.Backups = p.another(p.T, &format.Keys{})
@@ -83,7 +83,7 @@ func (p *past) live() {
 		}
 		require.NoError(p, p.End(soon(p.T)))
 	}
-	p.kept.Heal()
+	p.kept.ClearFaults()
 	p.etcd.Server.Stop()
 	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
 }

@@ -113,7 +113,7 @@ func TestAResultThatCannotBeReadAtOnceKeepsNothingInDoubt(t *testing.T) {
 	}})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Result != nil }, "it is over")
-	assert.GreaterOrEqual(t, in.Asked(memory.Get, "gen/000001/verified/"), 2, "it could not be read at first")
+	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "it could not be read at first")
 	require.NoError(t, s.End(soon(t)))
 }
 
@@ -125,7 +125,7 @@ func TestAListingThatFailedIsNoTroubleOnceAnotherOneDidNot(t *testing.T) {
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a full that was restored to test it")
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "nothing is wrong any more")
-	assert.GreaterOrEqual(t, in.Asked(memory.List, "gen/000001/tested/"), 2)
+	assert.GreaterOrEqual(t, in.CountCalls(memory.List, "gen/000001/tested/"), 2)
 	require.NoError(t, s.End(soon(t)))
 }
 

@@ -173,7 +173,7 @@ func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered
 			require.ErrorIs(t, err, context.Canceled)
 			assert.Empty(t, w.asides())
 
-			w.store.Heal()
+			w.store.ClearFaults()
 			w.wait, w.still = func(context.Context, int) {}, time.Nanosecond
 			require.NoError(t, w.run())
 			w.requireKeys("a", "key")

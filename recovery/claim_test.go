@@ -53,7 +53,7 @@ func TestARunThatIsStoppedWhileTheStoreIsAwayIsBroughtToItsEnd(t *testing.T) {
 		return nil
 	}))
 	require.ErrorIs(t, err, context.Canceled)
-	w.store.Heal()
+	w.store.ClearFaults()
 	require.Len(t, w.generations(), 1)
 	require.NoError(t, w.run())
 	w.requireKeys("key")

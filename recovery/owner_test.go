@@ -76,7 +76,7 @@ func TestAnEmptyVolumeWaitsUntilTheStoreTellsWhatItsClusterIsCalled(t *testing.T
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable})
 	require.ErrorContains(t, w.run(), "a new cluster has no name yet")
 	assert.NoFileExists(t, filepath.Join(w.member.DataDir, archive.IdentityFile))
-	w.store.Heal()
+	w.store.ClearFaults()
 	require.NoError(t, w.run())
 	assert.Equal(t, w.whose().Cluster, w.identified().Cluster)
 }
@@ -227,7 +227,7 @@ func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 			w.options.Adopt = ours
 			w.store.Inject(of.fault)
 			_, err := w.patient()
-			w.store.Heal()
+			w.store.ClearFaults()
 			if of.cut != nil {
 				require.NoError(t, err)
 				of.cut(w)
@@ -295,7 +295,7 @@ func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	pauses := w.inPause(3, func() {
 		assert.Empty(t, o.changes)
-		w.store.Heal()
+		w.store.ClearFaults()
 	})
 	w.requireTakenIn()
 	assert.Equal(t, 3, *pauses)
@@ -414,7 +414,7 @@ func TestAStoreThatListsLateIsNotTakenForAnEmptyOne(t *testing.T) {
 	for hidden, says := range map[string]string{"": "recovery was stopped in AskStore", "gen/000002/full/": "none of its backups can be found there"} {
 		w.store.Inject(memory.Fault{Op: memory.List, Hides: func(name string) bool { return strings.HasPrefix(name, hidden) }})
 		_, err := w.patient()
-		w.store.Heal()
+		w.store.ClearFaults()
 		require.ErrorContains(t, err, says)
 		assert.NotContains(t, err.Error(), "begin a new cluster")
 		assert.Len(t, w.generations(), 1, "nothing was founded or restored: %q", hidden)

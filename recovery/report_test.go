@@ -178,7 +178,7 @@ func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
 	w := usedWorld(t)
 	w.lose()
 	forgets := memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
-	w.wait = func(context.Context, int) { w.store.Heal() }
+	w.wait = func(context.Context, int) { w.store.ClearFaults() }
 	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { w.store.Inject(forgets); return nil })))
 	assert.Len(t, w.generations(), 2)
 	assert.Contains(t, w.log.String(), "its listing lacks gen/000001/generation.json, which is there")

@@ -127,7 +127,7 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 			w.store.Inject(memory.Fault{Op: memory.Put, Prefix: c.lost, Err: broken})
 			_, err := archivetest.PutFull(w.ctx, w.Archive, fullOf(20), c.database)
 			assert.ErrorIs(t, err, broken)
-			w.store.Heal()
+			w.store.ClearFaults()
 			kept := w.history().Newest()
 			assert.Len(t, kept.Fulls, 1)
 			assert.Len(t, kept.Orphans, len(w.names("gen/000001/full/"))-2)

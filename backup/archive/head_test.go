@@ -95,7 +95,7 @@ func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
 			return name >= archive.SegmentName(1, format.After(hidden-1))
 		}})
 		assert.Equal(t, w.next, w.head().Start, "segments from revision %d on are not listed", hidden)
-		w.store.Heal()
+		w.store.ClearFaults()
 	}
 }
 
@@ -131,7 +131,7 @@ func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	head := w.head()
 	w.segments(12, 15)
-	others := func() int { return w.store.Asked(memory.Any, "") - w.store.Asked(memory.Get, "") }
+	others := func() int { return w.store.CountCalls(memory.Any, "") - w.store.CountCalls(memory.Get, "") }
 	asked := others()
 	advanced, err := w.Advance(w.ctx, head)
 	require.NoError(t, err)
@@ -182,7 +182,7 @@ func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
 		assert.ErrorIs(t, err, store.ErrDenied)
 		_, err = w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 		assert.ErrorIs(t, err, store.ErrDenied)
-		w.store.Heal()
+		w.store.ClearFaults()
 	}
 }
 

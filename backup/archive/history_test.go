@@ -377,7 +377,7 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 func TestASegmentIsExaminedOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	w.restart()
-	reads := func() int { return w.store.Asked(memory.Get, "gen/000001/segment/") }
+	reads := func() int { return w.store.CountCalls(memory.Get, "gen/000001/segment/") }
 	before := reads()
 	w.history()
 	require.Equal(t, before+10, reads())

@@ -83,7 +83,7 @@ func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 11, 12)
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Err: errors.New("fetched")})
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
-	w.store.Heal()
+	w.store.ClearFaults()
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
@@ -108,10 +108,10 @@ func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t
 		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
 		w.next = object.Start()
 	}
-	before := w.store.Asked(memory.Get, "gen/000001/segment/")
+	before := w.store.CountCalls(memory.Get, "gen/000001/segment/")
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.NoError(t, err)
-	assert.Equal(t, 1+24-20, w.store.Asked(memory.Get, "gen/000001/segment/")-before, "the large one and those beyond 8 MiB")
+	assert.Equal(t, 1+24-20, w.store.CountCalls(memory.Get, "gen/000001/segment/")-before, "the large one and those beyond 8 MiB")
 }
 
 // Two chains overlap, because two members have started one each: a merged object would hide what starts within it.

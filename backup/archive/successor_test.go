@@ -203,7 +203,7 @@ func (s *scene) after(i int, replyLost bool) *scene {
 		world.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
 	}
 	then.actors[i] = then.actors[i].do(then)
-	world.store.Heal()
+	world.store.ClearFaults()
 	then.history = append(slices.Clone(s.history), fmt.Sprintf("%d %s", i, s.actors[i].knows))
 	return then
 }

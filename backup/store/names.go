@@ -33,8 +33,8 @@ func validSegment(segment string) bool {
 	return onlyNameBytes(segment)
 }
 
-// CheckListing returns an error unless prefix and after consist of characters of names.
-func CheckListing(prefix, after string) error {
+// CheckPrefix returns an error unless prefix and after consist of characters of names.
+func CheckPrefix(prefix, after string) error {
 	for _, part := range []string{prefix, after} {
 		if len(part) > maxName || !onlyNameBytes(strings.ReplaceAll(part, "/", "")) {
 			return fmt.Errorf("listing of %q after %q: not the beginning of object names", prefix, after)

@@ -52,7 +52,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):
 		return put // the same cause twice
 	default:
-		return fmt.Errorf("cannot tell whose %s in %s is (%s): %w", name, s, put.Error(), err)
+		return fmt.Errorf("cannot determine who created %s in %s (%s): %w", name, s, put.Error(), err)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 
 const probeText = "etcd-wrapper made this object to see whether the store honours create-if-absent. It may be deleted.\n"
 
-// Abilities describes what a store supports.
-type Abilities struct {
+// Capabilities describes what a store supports.
+type Capabilities struct {
 	// CreateIfAbsent reports that the store rejects the creation of an object that exists. A store that overwrites it instead must have
 	// one writer only: two would destroy each other's backups.
 	CreateIfAbsent bool
@@ -23,7 +23,7 @@ type Abilities struct {
 }
 
 // String returns a sentence for users.
-func (a Abilities) String() string {
+func (a Capabilities) String() string {
 	sentence := "the store refuses to overwrite: several members may write to it"
 	if !a.CreateIfAbsent {
 		sentence = "the store overwrites objects in spite of create-if-absent: let one member only write to it"
@@ -36,18 +36,18 @@ func (a Abilities) String() string {
 
 // Probe creates an object below probe/ twice and removes it, to check whether the store can be reached and written, and what it
 // supports. An error means that this is still unknown.
-func Probe(ctx context.Context, s Store) (Abilities, error) {
+func Probe(ctx context.Context, s Store) (Capabilities, error) {
 	name := "probe/" + rand.Text()
 	if _, err := PutOnce(ctx, s, name, bytes.NewReader([]byte(probeText))); err != nil {
-		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, err)
+		return Capabilities{}, fmt.Errorf("cannot probe %s: %w", s, err)
 	}
 	again := s.Put(ctx, name, bytes.NewReader([]byte("overwritten: "+probeText)))
-	abilities := Abilities{CreateIfAbsent: errors.Is(again, ErrExists), Delete: s.Delete(ctx, name)}
+	abilities := Capabilities{CreateIfAbsent: errors.Is(again, ErrExists), Delete: s.Delete(ctx, name)}
 	if again != nil && !abilities.CreateIfAbsent {
-		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, again)
+		return Capabilities{}, fmt.Errorf("cannot probe %s: %w", s, again)
 	}
 	if abilities.Delete != nil && !errors.Is(abilities.Delete, ErrDenied) && !errors.Is(abilities.Delete, ErrLocked) {
-		return Abilities{}, fmt.Errorf("cannot probe %s: %w", s, abilities.Delete)
+		return Capabilities{}, fmt.Errorf("cannot probe %s: %w", s, abilities.Delete)
 	}
 	return abilities, nil
 }

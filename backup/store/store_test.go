@@ -93,7 +93,7 @@ func TestWhatCannotBeReadBackForAnotherReasonIsToldBeside(t *testing.T) {
 	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable}, memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
 	_, err := put(t, s)
 	require.ErrorIs(t, err, store.ErrDenied)
-	assert.ErrorContains(t, err, "cannot tell whose a in")
+	assert.ErrorContains(t, err, "cannot determine who created a in")
 }
 
 func TestWhatIsSureIsNotReadBack(t *testing.T) {

@@ -133,7 +133,7 @@ func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
 	s.run()
 	s.eventually(func(f Facts) bool { return f.FullRunning != nil && f.Trouble != nil }, "another chain is about to begin")
 	upTo := s.succeed()
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.requireSupersededBeside(upTo)
 }
 
@@ -156,7 +156,7 @@ func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
 	_, head := s.newest()
 	require.NotNil(t, head.Unlinked)
 	s.end()
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.run()
 	s.requireGoesOn()
 	_, head = s.newest()

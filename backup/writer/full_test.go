@@ -166,9 +166,9 @@ func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 		s.awaitStored(s.etcd.Revision())
 		s.full()
 	}
-	fulls := s.store.Asked(memory.Put, "gen/000001/full/")
+	fulls := s.store.CountCalls(memory.Put, "gen/000001/full/")
 	assert.Equal(t, 22, fulls)
-	assert.Greater(t, s.store.Asked(memory.Put, "")-fulls, 10)
+	assert.Greater(t, s.store.CountCalls(memory.Put, "")-fulls, 10)
 }
 
 func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
@@ -274,7 +274,7 @@ func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
 			assert.Empty(t, copies, "the volume has its room back")
 			s.end()
 			short.Store(false)
-			s.store.Heal()
+			s.store.ClearFaults()
 			s.run()
 			s.full()
 			s.requireChains(1)
@@ -357,7 +357,7 @@ func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
 	s.asked()
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 || waitsForSegments(f) }, "the database is copied")
 	s.end()
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.run()
 	s.awaitStored(s.put("a", "3"))
 	_, _, path := kept(t, s.store, archive.Target{Revision: between})

@@ -48,7 +48,7 @@ func (s *stand) died(last int, happens bool) int {
 	}
 	calls := len(s.store.Calls())
 	s.end()
-	s.store.Heal()
+	s.store.ClearFaults()
 	found, err := s.backups().Find(s.Context(), archive.Target{})
 	if confirmed > 0 {
 		require.NoError(s, err)

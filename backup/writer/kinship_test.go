@@ -250,7 +250,7 @@ func TestAFoundationThatWasCutOffIsCompletedWithTheSameID(t *testing.T) {
 			s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
 			s.end()
 			is := s.identified()
-			s.store.Heal()
+			s.store.ClearFaults()
 			s.run()
 			s.awaitStored(s.put("a", "1"))
 			first, err := s.backups().Cluster(t.Context())
@@ -384,7 +384,7 @@ func waitingStand(t *testing.T) *stand {
 	s.put("a", "acknowledged")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.end()
-	s.store.Heal()
+	s.store.ClearFaults()
 	return s
 }
 

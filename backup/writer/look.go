@@ -362,7 +362,7 @@ func (w *Writer) finish(err error) {
 // found is what a look at the store showed.
 type found struct {
 	Options    // the writer's
-	abilities  store.Abilities
+	abilities  store.Capabilities
 	generation archive.Generation
 	newest     int // generation of the store, if that is a later one
 	head       archive.Head

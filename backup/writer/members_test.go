@@ -149,9 +149,9 @@ func TestTheLeaderWritesAndTheOthersWatch(t *testing.T) {
 func TestAMemberThatWatchesListsNothingWhileTheChainHasAll(t *testing.T) {
 	c := newCluster(t, 2)
 	c.members[1].eventually(func(f Facts) bool { return f.Role == Watching && f.Stored == 2 }, "it has seen that")
-	lists, reads := c.store.Asked(memory.List, ""), c.store.Asked(memory.Get, "")
-	require.Eventually(t, func() bool { return c.store.Asked(memory.Get, "") >= reads+2 }, patience, poll, "it looks")
-	assert.Equal(t, lists, c.store.Asked(memory.List, ""))
+	lists, reads := c.store.CountCalls(memory.List, ""), c.store.CountCalls(memory.Get, "")
+	require.Eventually(t, func() bool { return c.store.CountCalls(memory.Get, "") >= reads+2 }, patience, poll, "it looks")
+	assert.Equal(t, lists, c.store.CountCalls(memory.List, ""))
 	stored := c.put("a", "2")
 	c.members[1].eventually(func(f Facts) bool { return f.Stored == stored }, "what comes is seen all the same")
 }
@@ -279,7 +279,7 @@ func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
 	_, err := s.FullNow(t.Context(), "asked for")
 	require.ErrorContains(t, err, "one when it is over: cannot store the full of revision")
 	require.ErrorContains(t, err, "permission denied")
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 }, "it is made all the same")
 }
 
@@ -289,7 +289,7 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 	c.store.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrDenied})
 	c.put("a", "2")
 	member.eventually(func(f Facts) bool { return f.Trouble != nil }, "it cannot store")
-	c.store.Heal()
+	c.store.ClearFaults()
 	c.leader.Store(2)
 	c.requireEventuallyStored(c.put("a", "3"))
 	member.eventually(func(f Facts) bool { return f.Role == Watching && f.Trouble == nil }, "it is another's")
@@ -468,7 +468,7 @@ func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.
 				s.eventually(func(Facts) bool { s.BeforeCompaction(t.Context()); return s.waits() > i }, "it waits")
 			}
 			s.end()
-			s.store.Heal()
+			s.store.ClearFaults()
 			former := s.options
 			former.Etcd = then()
 			for _, name := range []string{"one", "two"} {

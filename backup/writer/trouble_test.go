@@ -51,7 +51,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			assert.NotEqual(t, Unknown, s.Facts().Role)
 			assert.False(t, trouble.NextRetry.IsZero())
 
-			s.store.Heal()
+			s.store.ClearFaults()
 			require.NoError(t, s.Flush(t.Context()))
 			assert.Equal(t, last, s.Facts().Stored)
 			s.requireChains(1)
@@ -85,7 +85,7 @@ func TestAStoreThatHangsHoldsUpNoCapture(t *testing.T) {
 		s.eventually(func(Facts) bool { return s.waits() > round }, "it is captured")
 	}
 	s.closesTransactions()
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.end() // which gives the request up
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
@@ -202,7 +202,7 @@ func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
 	s.BeforeCompaction(t.Context())
 	s.compact(last)
 	s.end()
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireChains(1)
@@ -320,7 +320,7 @@ func TestWhatIsDamagedInTheSpoolIsTakenFromTheDatabaseAgain(t *testing.T) {
 	require.NoError(t, err)
 	content[len(content)-5] ^= 1
 	require.NoError(t, os.WriteFile(path, content, 0o600))
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.requireWhole()
 }
 
@@ -344,7 +344,7 @@ func TestAVolumeThatTakesNothingKeepsNoSegmentFromTheStore(t *testing.T) {
 	s.put("b", "the volume takes it again")
 	s.BeforeCompaction(t.Context())
 	assert.Equal(t, 1, s.waits(), "nothing waits on the volume behind what is in memory")
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.requireWhole()
 	s.full()
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
@@ -367,7 +367,7 @@ func TestAFullSpoolIsSaidAndEndsTheChainOnlyWithACompaction(t *testing.T) {
 			if compacts {
 				s.compact(last)
 			}
-			s.store.Heal()
+			s.store.ClearFaults()
 			s.awaitStored(last)
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireAllKept()
@@ -414,7 +414,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 			last := s.put("a", "meanwhile")
 			s.BeforeCompaction(t.Context())
 			s.compact(last)
-			s.store.Heal()
+			s.store.ClearFaults()
 			s.awaitStored(last)
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireChains(1)
@@ -429,7 +429,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 	s.end()
 	generation, head := s.newest()
 	for cluster, gone := range map[string]bool{clusterID: false, "beef": true} {
-		s.store.Heal()
+		s.store.ClearFaults()
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
 		s.lay(object)
 		s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(object.Position.String()).MatchString})

@@ -119,7 +119,7 @@ type Writer struct {
 // remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
 // member has extended it since storedAt; a segment is only ever put at that position.
 type remote struct {
-	abilities  store.Abilities    // of the store
+	abilities  store.Capabilities // of the store
 	generation archive.Generation // Number is 0 until it is known
 	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is to be seen at the next look
 

@@ -161,7 +161,7 @@ func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
 	s.requireTrouble("cannot reserve revisions")
 	s.awaitStored(s.put("a", "segments go on all the same"))
 	require.NotNil(t, s.Facts().Trouble)
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 	assert.Positive(t, s.reserved())
 }
@@ -247,7 +247,7 @@ func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
 	s.put("a", "4")
 	s.eventually(func(f Facts) bool { return f.BehindFor > 500*time.Millisecond }, "it is told, and grows")
 	assert.LessOrEqual(t, s.Facts().BehindFor, time.Since(began))
-	s.store.Heal()
+	s.store.ClearFaults()
 	s.eventually(func(f Facts) bool { return f.BehindFor == 0 }, "it is over")
 }
 

@@ -111,7 +111,7 @@ func TestWhatIsLockedGoesLater(t *testing.T) {
 	assert.Len(t, w.names("gen/000001/full/"), 8, "with its data")
 	assert.NotEmpty(t, w.names(result), "and with what is known of it")
 	assert.NotEmpty(t, w.names(other))
-	w.store.Heal()
+	w.store.ClearFaults()
 	_, err = w.look(hour).Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
 	assert.Len(t, w.names("gen/000001/full/"), 6)

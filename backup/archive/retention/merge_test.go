@@ -137,7 +137,7 @@ func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
 	w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrLocked})
 	w.pass(time.Second)
 	assert.Equal(t, Merged{Left: true}, w.run())
-	w.store.Heal()
+	w.store.ClearFaults()
 	assert.Equal(t, 2, w.run().Deleted)
 	w.requireWhole(4)
 }
@@ -168,7 +168,7 @@ func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 		_, err := w.merger.Run(t.Context(), 1)
 		died := err != nil
 		calls := len(w.store.Calls()) - before
-		w.store.Heal()
+		w.store.ClearFaults()
 		w.requireWhole(last)
 		w.run()
 		w.pass(2 * archive.Grace)
@@ -265,9 +265,9 @@ func TestNothingIsMissingWhereMembersHaveCutDifferently(t *testing.T) {
 // asked is how often the store was asked for something, in a function.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
-	before := w.store.Asked(op, "")
+	before := w.store.CountCalls(op, "")
 	do()
-	return w.store.Asked(op, "") - before
+	return w.store.CountCalls(op, "") - before
 }
 
 // fetches is how many objects are read on the way to a revision.
@@ -422,7 +422,7 @@ func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T)
 			assert.LessOrEqual(t, asked, 2*mostRefused)
 			assert.Equal(t, errors.Is(refusal, store.ErrDenied), errors.Is(err, store.ErrDenied), "what is locked is for later, and no failure")
 			assert.NotEmpty(t, w.objects(archive.Hour), "minutes become hours all the same")
-			w.store.Heal()
+			w.store.ClearFaults()
 			assert.Greater(t, w.run().Deleted, 600, "what is due, once that is possible")
 			w.requireWhole(w.last())
 		})

@@ -116,7 +116,7 @@ func TestWhatIsPromisedStays(t *testing.T) {
 			r.Fatal(err)
 		}
 		w.keeps(r, points, slots, policy, from)
-		w.store.Heal()
+		w.store.ClearFaults()
 		w.again(r, policy)
 		w.keeps(r, points, slots, policy, from)
 	})

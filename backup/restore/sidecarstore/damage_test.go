@@ -170,7 +170,7 @@ func TestTheStoresTroubleIsNotTakenForDamage(t *testing.T) {
 				func() error { _, err := replay(t, archive, 10, sidecarstore.Target{}); return err },
 				func() error { _, err := snapshot(t, archive); return err },
 			} {
-				s.Heal()
+				s.ClearFaults()
 				s.Inject(trouble...)
 				err := read()
 				require.ErrorIs(t, err, trouble[len(trouble)-1].Err)

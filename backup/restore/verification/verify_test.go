@@ -166,7 +166,7 @@ func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
 	s.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, full.Name()), Err: memory.ErrExpired})
 	_, err := w.verify(w.ofFull())
 	require.ErrorIs(t, err, store.ErrDenied)
-	s.Heal()
+	s.ClearFaults()
 	w.Archive = archive.New(s, formattest.LoadKeys(t, format.KeyFiles{Recipients: pair.Recipients, SigningKey: pair.SigningKey}))
 	_, err = w.verify(w.ofFull())
 	require.ErrorIs(t, err, format.ErrNoIdentity)

@@ -15,8 +15,8 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// authorizeWith makes the client look where Azure's own tools do: an account key, a shared access signature, workload identity,
-// a client secret, managed identity, in this order. Nothing is contacted yet. The error names the variable at fault.
+// authorizeWith reads credentials from the sources of Azure's own tools: an account key, a shared access signature, workload identity,
+// a client secret, managed identity, in this order. It contacts nothing. The error names the malformed variable.
 func authorizeWith(client *wire.Client, account string) error {
 	if key := os.Getenv("AZURE_STORAGE_KEY"); key != "" {
 		secret, err := base64.StdEncoding.DecodeString(key)
@@ -42,7 +42,7 @@ func authorizeWith(client *wire.Client, account string) error {
 	return nil
 }
 
-// sharedAccess adds the signature to the query, where Azure expects it.
+// sharedAccess adds the signature to the query.
 func sharedAccess(signature url.Values) func(*http.Request) error {
 	return func(request *http.Request) error {
 		query := request.URL.Query()
@@ -69,7 +69,7 @@ func (k *sharedKey) authorize(request *http.Request) error {
 	return nil
 }
 
-// toSign is the text that both sides compute: method, some headers, all x-ms headers, path and query.
+// toSign returns the text to sign: method, some headers, all x-ms headers, path and query.
 func (k *sharedKey) toSign(request *http.Request) string {
 	header := request.Header.Get
 	length := ""

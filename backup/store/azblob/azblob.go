@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// version is that of the protocol. It is old enough for every server, and new enough for tokens and large blocks.
+// version of the protocol: old enough for every server, new enough for tokens and large blocks
 const version = "2021-12-02"
 
 var (
@@ -27,23 +27,23 @@ var (
 	accountName   = regexp.MustCompile(`^[a-z0-9]{3,24}$`)
 )
 
-// Options say where a store is.
+// Options locate a store.
 type Options struct {
 	Container string
-	Prefix    string   // before all names: empty, or ending with a slash
+	Prefix    string   // prefix of all names: empty, or ending with a slash
 	Account   string   // empty: AZURE_STORAGE_ACCOUNT
 	Endpoint  *url.URL // of the account, with a path for an emulator; nil: https://ACCOUNT.blob.core.windows.net
 	Wire      wire.Options
 }
 
-// Store is a container, or a part of it.
+// Store is a container or a prefix in it.
 type Store struct {
 	container, prefix string
-	endpoint          *url.URL // without a slash at its end
+	endpoint          *url.URL // without a trailing slash
 	client            *wire.Client
 }
 
-// New checks the options; it contacts nothing yet. The error says which of them is wrong.
+// New checks the options and returns an error about the wrong one. It contacts nothing.
 func New(options Options) (*Store, error) {
 	if !containerName.MatchString(options.Container) {
 		return nil, fmt.Errorf("%q is not the name of a container", options.Container)
@@ -79,7 +79,7 @@ func endpointOf(given *url.URL, account string) *url.URL {
 // String implements store.Store.
 func (s *Store) String() string { return "azblob://" + s.container + "/" + s.prefix }
 
-// request builds a request. An empty key is the container itself.
+// request builds a request. An empty key stands for the container.
 func (s *Store) request(method, key string, query url.Values, body io.Reader) (*http.Request, error) {
 	target := s.endpoint.JoinPath(s.container)
 	if key != "" {
@@ -93,7 +93,7 @@ func (s *Store) request(method, key string, query url.Values, body io.Reader) (*
 	return request, err
 }
 
-// escape leaves the slashes.
+// escape keeps the slashes.
 func escape(key string) string { return strings.ReplaceAll(url.PathEscape(key), "%2F", "/") }
 
 // Get implements store.Store.
@@ -102,7 +102,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return nil, err
 	}
 	if length == 0 {
-		return wire.Nothing(s.Get(ctx, name, offset, 1))
+		return wire.EmptyIfExists(s.Get(ctx, name, offset, 1))
 	}
 	response, err := s.client.Do(ctx, func() (*http.Request, error) {
 		request, err := s.request(http.MethodGet, s.prefix+name, nil, nil)
@@ -129,9 +129,9 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.failed("cannot delete "+name, wire.Deleted(response, err))
 }
 
-// List implements store.Store. Azure can't begin a listing after a name, so what lies before it is read and left out.
+// List implements store.Store. Azure cannot start a listing after a name, so the objects before it are read and skipped.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckListing(prefix, after); err != nil {
+	if err := store.CheckPrefix(prefix, after); err != nil {
 		return store.Failed(err)
 	}
 	return store.InOrder(s.list(ctx, prefix), s.prefix, after)
@@ -155,7 +155,7 @@ func (s *Store) list(ctx context.Context, prefix string) iter.Seq2[store.Object,
 }
 
 type page struct {
-	XMLName xml.Name `xml:"EnumerationResults"` // any other page would be an empty one
+	XMLName xml.Name `xml:"EnumerationResults"` // any other document would look like an empty listing
 	Next    string   `xml:"NextMarker"`
 	Blobs   []struct {
 		Name     string   `xml:"Name"`
@@ -164,7 +164,7 @@ type page struct {
 	} `xml:"Blobs>Blob"`
 }
 
-// httpTime is a time as HTTP's headers have it.
+// httpTime is a time in the format of HTTP headers.
 type httpTime struct{ time.Time }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -173,7 +173,7 @@ func (t *httpTime) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// maxXML bounds what is read of a page, in bytes; one of 5,000 blobs has 5 MB.
+// maxXML limits a page, in bytes; one of 5,000 blobs has 5 MB.
 const maxXML = 16 << 20
 
 func (s *Store) page(ctx context.Context, query url.Values) (found page, err error) {
@@ -194,7 +194,7 @@ func (s *Store) page(ctx context.Context, query url.Values) (found page, err err
 	return found, nil
 }
 
-// failed names what failed and where; nil stays nil.
+// failed adds the operation and the store to an error.
 func (s *Store) failed(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -202,10 +202,10 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
-// codes are what Azure calls the errors that mean something to package store.
+// codes translates Azure's error codes.
 var codes = map[string]error{
 	"BlobAlreadyExists":                 store.ErrExists,
-	"UnauthorizedBlobOverwrite":         store.ErrExists, // without the right to overwrite, the existence is told this way
+	"UnauthorizedBlobOverwrite":         store.ErrExists, // what Azure returns for an existing blob without the right to overwrite
 	"ConditionNotMet":                   store.ErrExists,
 	"BlobNotFound":                      store.ErrNotFound,
 	"ContainerNotFound":                 store.ErrNoBucket,
@@ -215,8 +215,8 @@ var codes = map[string]error{
 	"BlobImmutableDueToLegalHold":       store.ErrLocked,
 	"LeaseIdMissing":                    store.ErrLocked,
 	"SnapshotsPresent":                  store.ErrLocked,
-	"InvalidBlockList":                  store.ErrUnavailable, // another upload of this name was completed and took our blocks along
-	"Md5Mismatch":                       store.ErrUnavailable, // damaged on the way
+	"InvalidBlockList":                  store.ErrUnavailable, // another upload of this name was completed and took our blocks
+	"Md5Mismatch":                       store.ErrUnavailable, // damaged in transit
 	"OperationTimedOut":                 store.ErrUnavailable,
 	"ServerBusy":                        store.ErrUnavailable,
 	"AccountBeingCreated":               store.ErrUnavailable,
@@ -236,5 +236,5 @@ func refusal(response *http.Response) error {
 	return answer.Error(codes)
 }
 
-// now is the time of requests.
+// now returns the time of requests.
 var now = time.Now

@@ -22,7 +22,7 @@ func TestAzureIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 			w.WriteHeader(status)
 		}
 	}
-	storetest.Hostile(t, storetest.Dialect{
+	storetest.RunFaults(t, storetest.Dialect{
 		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
 			s, err := New(Options{Container: "container", Account: "account", Endpoint: endpoint, Wire: wire.Options{Patience: patience}})
 			require.NoError(t, err)

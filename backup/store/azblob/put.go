@@ -17,21 +17,21 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// maxBlocks is Azure's limit of blocks of a blob.
+// maxBlocks is Azure's limit for a blob.
 const maxBlocks = 50_000
 
-// Put implements store.Store. What fits into one piece goes in one request, the rest in blocks, which are nothing until a list of
-// them is committed. Azure removes those that nobody commits after a week.
+// Put implements store.Store. Content that fits into one piece is sent in one request, the rest in blocks, which are invisible until a list of
+// them is committed. Azure removes uncommitted blocks after a week.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
-	// Uploads of one name may run side by side, each with blocks of its own.
+	// Concurrent uploads of one name have separate blocks.
 	upload := &upload{store: s, ctx: ctx, name: name, id: rand.Text()[:16]}
-	return wire.Upload(content, upload.whole, upload.begin)
+	return wire.Upload(content, upload.single, upload.begin)
 }
 
-// upload is a blob on its way.
+// upload is a blob in transit.
 type upload struct {
 	store  *Store
 	ctx    context.Context
@@ -42,8 +42,8 @@ type upload struct {
 
 func (u *upload) failed(err error) error { return u.store.failed("cannot create "+u.name, err) }
 
-func (u *upload) whole(piece []byte) error {
-	u.ctx = wire.Whole(u.ctx, len(piece))
+func (u *upload) single(piece []byte) error {
+	u.ctx = wire.WithObjectSize(u.ctx, len(piece))
 	return u.failed(u.create(nil, piece))
 }
 
@@ -62,7 +62,7 @@ func (u *upload) Send(piece []byte, last bool) error {
 	return u.failed(u.commit())
 }
 
-// Abort implements wire.Parts. Blocks that nobody commits are nothing, and cannot be removed.
+// Abort implements wire.Parts. Uncommitted blocks are invisible and cannot be removed.
 func (u *upload) Abort() {}
 
 func (u *upload) block(piece []byte) error {
@@ -75,15 +75,15 @@ func (u *upload) block(piece []byte) error {
 		return u.put(query, piece)
 	}, http.StatusCreated)
 	u.blocks = append(u.blocks, id)
-	return confirmed(response, err)
+	return checkResponse(response, err)
 }
 
-// confirmed is wire.Created for an answer that has to be the store's: each of Azure's has the id of its request
+// checkResponse checks that a response is the store's own, like wire.Created: each of Azure's has the id of its request
 // (https://learn.microsoft.com/en-us/rest/api/storageservices/common-rest-api-response-headers).
-func confirmed(response *http.Response, err error) error {
+func checkResponse(response *http.Response, err error) error {
 	if err == nil && response.Header.Get("X-Ms-Request-Id") == "" {
 		wire.Discard(response)
-		return wire.Unconfirmed("a request id")
+		return wire.ErrUnexpectedResponse("a request id")
 	}
 	return wire.Created(response, err)
 }
@@ -99,9 +99,9 @@ func (u *upload) commit() error {
 	return u.create(url.Values{"comp": {"blocklist"}}, list)
 }
 
-// create is what makes a blob, or refuses to. It is sent once: a second time would find what the first one made.
+// create creates a blob. The request is sent once: a repetition would find the blob that the first one created.
 func (u *upload) create(query url.Values, body []byte) error {
-	response, err := u.store.client.Once(u.ctx, func() (*http.Request, error) {
+	response, err := u.store.client.DoOnce(u.ctx, func() (*http.Request, error) {
 		request, err := u.put(query, body)
 		if err != nil {
 			return nil, err
@@ -112,7 +112,7 @@ func (u *upload) create(query url.Values, body []byte) error {
 		}
 		return request, nil
 	}, http.StatusCreated)
-	return confirmed(response, err)
+	return checkResponse(response, err)
 }
 
 func (u *upload) put(query url.Values, body []byte) (*http.Request, error) {

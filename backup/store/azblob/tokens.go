@@ -19,14 +19,14 @@ import (
 
 const (
 	resource = "https://storage.azure.com/"
-	// early is how long before its end a token is replaced.
+	// early is the time before its expiry at which a token is replaced.
 	early = 5 * time.Minute
-	// tokenDeadline bounds fetching one; managed identity is asked on a link-local address, where nobody may answer.
+	// tokenDeadline limits fetching a token: the link-local address of managed identity may have no server.
 	tokenDeadline = 20 * time.Second
 )
 
-// tokens gets access tokens: for the workload's identity from the file that Kubernetes renews, for a client secret, or from
-// the machine's managed identity. Environment and file are read each time.
+// tokens fetches access tokens: for the workload's identity from the file that Kubernetes renews, for a client secret, or from the
+// machine's managed identity. Environment and file are read each time.
 type tokens struct {
 	client *http.Client
 
@@ -35,7 +35,7 @@ type tokens struct {
 	until time.Time
 }
 
-// newTokens looks for nothing yet. Tokens come from other servers than the store, so its CA bundle has no say here.
+// newTokens does not search for credentials yet. Tokens come from other servers than the store, so its CA bundle does not apply.
 func newTokens() (*tokens, error) {
 	transport, err := wire.NewTransport(wire.Options{})
 	if err != nil {
@@ -56,7 +56,7 @@ func (t *tokens) authorize(request *http.Request) error {
 	return nil
 }
 
-// forgetIfDenied makes the next request fetch another token.
+// forgetIfDenied makes the next request fetch a new token.
 func (t *tokens) forgetIfDenied(response *http.Response) error {
 	if response.StatusCode == http.StatusUnauthorized {
 		t.mu.Lock()
@@ -87,7 +87,7 @@ func (t *tokens) renew(ctx context.Context) error {
 	return t.keep(response)
 }
 
-// tokenRequest chooses how to ask.
+// tokenRequest builds the request for a token from the environment.
 func tokenRequest(ctx context.Context) (*http.Request, error) {
 	form := url.Values{
 		"grant_type": {"client_credentials"}, "scope": {resource + ".default"}, "client_id": {os.Getenv("AZURE_CLIENT_ID")},
@@ -126,7 +126,7 @@ func loginRequest(ctx context.Context, form url.Values) (*http.Request, error) {
 	return request, err
 }
 
-// managedRequest asks the machine; AZURE_CLIENT_ID chooses between several identities.
+// managedRequest builds the request to the machine; AZURE_CLIENT_ID selects one of several identities.
 func managedRequest(ctx context.Context) (*http.Request, error) {
 	query := url.Values{"api-version": {"2018-02-01"}, "resource": {resource}}
 	if id := os.Getenv("AZURE_CLIENT_ID"); id != "" {
@@ -143,7 +143,7 @@ func managedRequest(ctx context.Context) (*http.Request, error) {
 func (t *tokens) keep(response *http.Response) error {
 	answer := wire.AnswerOf(response)
 	if answer.Status == http.StatusBadRequest {
-		answer.Status = http.StatusUnauthorized // OAuth says 400 where a grant is not accepted
+		answer.Status = http.StatusUnauthorized // OAuth returns 400 for a rejected grant
 	}
 	if answer.Status != http.StatusOK {
 		return fmt.Errorf("cannot get an access token: %w", answer.Error(nil))
@@ -159,7 +159,7 @@ func (t *tokens) keep(response *http.Response) error {
 	if json.Unmarshal(text, &granted) != nil || granted.Token == "" {
 		return fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: errors.New("the answer holds none")})
 	}
-	seconds, _ := granted.Seconds.Int64() // none means that it is asked for each time
+	seconds, _ := granted.Seconds.Int64() // zero means a new token for each request
 	t.token, t.until = granted.Token, now().Add(time.Duration(seconds)*time.Second-early)
 	return nil
 }

@@ -49,7 +49,7 @@ func TestEachWayOfAzuresToATokenIsGone(t *testing.T) {
 			for variable, value := range of.environment {
 				t.Setenv(variable, value)
 			}
-			found := &tokens{client: storetest.Everywhere(t, func(w http.ResponseWriter, r *http.Request) {
+			found := &tokens{client: storetest.RedirectedClient(t, func(w http.ResponseWriter, r *http.Request) {
 				assert.Equal(t, of.asked, r.Method+" "+r.Host+r.URL.Path)
 				for key, want := range of.form {
 					assert.Equal(t, want, r.FormValue(key), key)
@@ -67,7 +67,7 @@ func TestEachWayOfAzuresToATokenIsGone(t *testing.T) {
 func TestATokenIsReplacedBeforeItsEnd(t *testing.T) {
 	withoutCredentials(t)
 	granted := 0
-	found := &tokens{client: storetest.Everywhere(t, func(w http.ResponseWriter, _ *http.Request) {
+	found := &tokens{client: storetest.RedirectedClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		granted++
 		fmt.Fprintf(w, `{"access_token":"granted-%d","expires_in":%d}`, granted, int(early.Seconds())+60)
 	})}
@@ -84,7 +84,7 @@ func TestATokenIsReplacedBeforeItsEnd(t *testing.T) {
 
 func TestAMachineWithoutAnIdentityIsToldApart(t *testing.T) {
 	withoutCredentials(t)
-	found := &tokens{client: storetest.Everywhere(t, func(w http.ResponseWriter, _ *http.Request) {
+	found := &tokens{client: storetest.RedirectedClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		connection, _, err := http.NewResponseController(w).Hijack()
 		if assert.NoError(t, err) {
 			_ = connection.Close()

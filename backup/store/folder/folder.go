@@ -20,25 +20,25 @@ import (
 
 var errNoLinks = errors.New("the file system has no hard links, so it cannot create a file that is complete or absent")
 
-// Store is a directory, which somebody has made, as a bucket: one that is missing may lie on a volume that is not mounted. To
-// take it for empty would have a cluster begun anew whose backups are there.
+// Store is an existing directory, the equivalent of a bucket. A missing one may lie on a volume that is not mounted: treating it as
+// empty would create a new cluster although its backups exist.
 type Store struct {
 	directory string // absolute
 }
 
-// New checks the path; it looks at nothing yet.
+// New checks the path. It does not access it.
 func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
 	}
-	if cannotBe(directory) {
+	if isImpossible(directory) {
 		return nil, errors.New("the path has a zero byte, or is too long for a file system")
 	}
 	return &Store{directory: filepath.Clean(directory)}, nil
 }
 
-// cannotBe tells whether no file system could ever have such a directory, so that nobody need wait for it.
-func cannotBe(directory string) bool {
+// isImpossible reports whether no file system can have such a directory, so that waiting for it is useless.
+func isImpossible(directory string) bool {
 	const longestName, longest = 255, 4095 // bytes
 	names := strings.Split(directory, "/")
 	return len(directory) > longest || strings.ContainsRune(directory, 0) ||
@@ -48,7 +48,7 @@ func cannotBe(directory string) bool {
 // String implements store.Store.
 func (s *Store) String() string { return "file://" + s.directory }
 
-// open returns the directory. Nothing beneath it is reached through a symbolic link that leads out of it.
+// open opens the directory. Symbolic links that lead out of it are not followed.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
 	switch {
@@ -61,7 +61,7 @@ func (s *Store) open() (*os.Root, error) {
 	}
 }
 
-// noDirectory is for an error of os.OpenRoot, which has none of its own for it.
+// noDirectory reports whether the path is not a directory. os.OpenRoot has no error of its own for it.
 func (s *Store) noDirectory() bool {
 	info, err := os.Stat(s.directory)
 	return err == nil && !info.IsDir()
@@ -87,8 +87,8 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	return &reader{ctx: ctx, section: io.NewSectionReader(file, offset, length), file: file}, nil
 }
 
-// openFile returns nil for what is there and no regular file: a pipe, a directory, or a link, which could lead anywhere. Nobody can
-// create an object of its name, so it is one without content.
+// openFile returns nil if the name exists but is not a regular file: a pipe, a directory or a link. No object can be created with
+// that name, so it counts as an object without content.
 func (s *Store) openFile(name string) (*os.File, error) {
 	root, err := s.open()
 	if err != nil {
@@ -98,11 +98,11 @@ func (s *Store) openFile(name string) (*os.File, error) {
 	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() {
 		return nil, err
 	}
-	// Without waiting: a pipe that somebody put there since would keep us for ever.
+	// Non-blocking: opening a pipe that was put there meanwhile would block forever.
 	return root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// reader ends with its context, too.
+// reader ends with its context.
 type reader struct {
 	ctx     context.Context
 	section *io.SectionReader
@@ -122,7 +122,7 @@ func (r *reader) Read(p []byte) (int, error) {
 
 func (r *reader) Close() error { return r.file.Close() }
 
-// Delete implements store.Store. Directories stay: another writer may be about to create something there.
+// Delete implements store.Store. Directories stay: another writer may be about to use them.
 func (s *Store) Delete(ctx context.Context, name string) error {
 	if err := store.CheckName(name); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, translate(err))
 }
 
-// translate adds what an error of the file system means.
+// translate adds the error of package store that fits an error of the file system.
 func translate(err error) error {
 	switch {
 	case errors.Is(err, store.ErrNoBucket):
@@ -167,15 +167,15 @@ func translate(err error) error {
 		return err
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: %w", store.ErrDenied, err)
-	case passing(err):
+	case isTemporary(err):
 		return &store.Unavailable{Cause: err}
 	default:
 		return err
 	}
 }
 
-// passing errors are those that may be gone the next time.
-func passing(err error) bool {
+// isTemporary reports whether the next attempt may succeed.
+func isTemporary(err error) bool {
 	for _, number := range []syscall.Errno{
 		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
 		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,

@@ -15,12 +15,12 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// pageSize is how many names of a directory are in memory at a time. A larger directory is read again for each page.
-var pageSize = 4096 // tests make it smaller
+// pageSize limits how many names of a directory are in memory. A larger directory is read again for each page.
+var pageSize = 4096 // tests reduce it
 
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckListing(prefix, after); err != nil {
+	if err := store.CheckPrefix(prefix, after); err != nil {
 		return store.Failed(err)
 	}
 	return store.InOrder(func(yield func(store.Object, error) bool) {
@@ -37,7 +37,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	}, "", after)
 }
 
-// walk goes through directories in the order of the bytes of names.
+// walk lists directories in byte order of names.
 type walk struct {
 	ctx           context.Context
 	root          *os.Root
@@ -46,10 +46,10 @@ type walk struct {
 	stopped       bool
 }
 
-var errStopped = errors.New("whoever lists has enough")
+var errStopped = errors.New("listing abandoned")
 
-// directory lists what is below a directory. The keys of its entries are their names, of directories with a slash: that is
-// the order of the names of objects, where a-b comes before a/b.
+// directory lists a directory. The keys of its entries are their names, with a slash after those of directories: that is the order
+// of object names, where a-b precedes a/b.
 func (w *walk) directory(directory string) error {
 	for last := ""; ; {
 		keys, err := w.page(directory, last)
@@ -78,14 +78,14 @@ func (w *walk) entry(directory, key string) error {
 	}
 	info, err := w.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // deleted meanwhile
+		return nil // deleted in the meantime
 	}
 	if err != nil {
 		return err
 	}
 	object := store.Object{Name: name, Modified: info.ModTime()}
 	if info.Mode().IsRegular() {
-		object.Size = info.Size() // anything else can be read as empty
+		object.Size = info.Size() // anything else reads as empty
 	}
 	if !w.yield(object, nil) {
 		w.stopped = true
@@ -94,17 +94,17 @@ func (w *walk) entry(directory, key string) error {
 	return nil
 }
 
-// page returns the next keys of a directory in order.
+// page returns the next keys of a directory.
 func (w *walk) page(directory, last string) (keys []string, err error) {
 	opened, err := w.root.Open(directory)
 	if err != nil {
-		return nil, ignoreAbsent(err)
+		return nil, ignoreNotExist(err)
 	}
 	defer opened.Close()
 	for {
 		entries, err := opened.ReadDir(1024)
 		for _, entry := range entries {
-			if key := keyOf(entry); key > last && w.wanted(strings.TrimPrefix(directory+"/"+key, "./")) {
+			if key := keyOf(entry); key > last && w.isMatch(strings.TrimPrefix(directory+"/"+key, "./")) {
 				keys = append(keys, key)
 			}
 		}
@@ -121,14 +121,14 @@ func (w *walk) page(directory, last string) (keys []string, err error) {
 	}
 }
 
-func ignoreAbsent(err error) error {
+func ignoreNotExist(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// keyOf is empty for what no object is called.
+// keyOf returns the key of an entry, or "" if its name cannot belong to an object.
 func keyOf(entry fs.DirEntry) string {
 	switch {
 	case strings.HasPrefix(entry.Name(), "."):
@@ -140,18 +140,18 @@ func keyOf(entry fs.DirEntry) string {
 	}
 }
 
-// wanted says whether a name, or one below it if it ends with a slash, may belong to the listing.
-func (w *walk) wanted(name string) bool {
+// isMatch reports whether a name, or one below it if it ends with a slash, may belong to the listing.
+func (w *walk) isMatch(name string) bool {
 	below := strings.HasSuffix(name, "/")
 	inside := strings.HasPrefix(name, w.prefix) || below && strings.HasPrefix(w.prefix, name)
 	beyond := name > w.after || below && strings.HasPrefix(w.after, name)
 	return inside && beyond
 }
 
-// leftoverAge is how old a temporary file must be to be one that nobody writes any more.
+// leftoverAge is the age from which a temporary file is considered abandoned.
 const leftoverAge = time.Hour
 
-// Sweep implements store.Sweeper. It removes temporary files to which nothing was added for an hour.
+// Sweep implements store.Sweeper. It removes temporary files that did not grow for an hour.
 func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	root, err := s.open()
 	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrNoBucket) {
@@ -163,7 +163,7 @@ func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 	defer root.Close()
 	err = fs.WalkDir(root.FS(), ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || ctx.Err() != nil {
-			return errors.Join(ignoreAbsent(err), context.Cause(ctx))
+			return errors.Join(ignoreNotExist(err), context.Cause(ctx))
 		}
 		if !entry.Type().IsRegular() || !strings.HasPrefix(entry.Name(), temporary) || !old(entry) {
 			return nil

@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// temporary begins the names of files that are being written. No object's name has a segment that begins with a dot.
+// temporary is the prefix of files that are being written. No segment of an object name starts with a dot.
 const temporary = ".new-"
 
-// Put implements store.Store. The content is durable before the object's name appears, and the name before Put returns nil or
+// Put implements store.Store. The content is durable before the name appears, and the name is durable before Put returns nil or
 // ErrExists.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
@@ -42,7 +42,7 @@ func (s *Store) put(name string, content *source) (err error) {
 	}
 	defer root.Close()
 	directory := path.Dir(name)
-	if err := makeDirectories(root, directory); err != nil {
+	if err := mkdirAll(root, directory); err != nil {
 		return err
 	}
 	draft := path.Join(directory, temporary+rand.Text())
@@ -58,22 +58,22 @@ func (s *Store) put(name string, content *source) (err error) {
 	default:
 		return linked
 	}
-	// Also if it was there: whoever made it may have died before this.
+	// Even if the object existed: its creator may have died before this.
 	if err := syncDirectory(root, directory); err != nil {
 		return err
 	}
 	return linked
 }
 
-// makeDirectories makes each directory of the path durable before there is something in it.
-func makeDirectories(root *os.Root, directory string) error {
+// mkdirAll creates the directories of a path, each durable before it is used.
+func mkdirAll(root *os.Root, directory string) error {
 	if directory == "." {
 		return nil
 	}
 	if info, err := root.Lstat(directory); err == nil && info.IsDir() {
 		return nil
 	}
-	if err := makeDirectories(root, path.Dir(directory)); err != nil {
+	if err := mkdirAll(root, path.Dir(directory)); err != nil {
 		return err
 	}
 	return makeDirectory(root, directory)
@@ -104,14 +104,14 @@ func syncDirectory(root *os.Root, name string) error {
 		return err
 	}
 	if err = directory.Sync(); err != nil {
-		// Deliberately none of the store's errors: what was created may be there, but is not durable, so reading it back
-		// proves nothing.
+		// Deliberately no error of package store: the object may exist without being durable, so reading it back would prove
+		// nothing.
 		err = fmt.Errorf("cannot sync directory %s: %s", name, err.Error())
 	}
 	return errors.Join(err, directory.Close())
 }
 
-// leave removes a draft. Whoever may create and not delete can still make backups: the draft then stays as a second name that nobody sees.
+// leave removes a draft. Without the right to delete, backups can still be made: the draft then stays as a hidden second name.
 func leave(root *os.Root, draft string) error {
 	if err := clear(root, draft); !errors.Is(err, fs.ErrPermission) {
 		return err
@@ -126,7 +126,7 @@ func clear(root *os.Root, draft string) error {
 	return nil
 }
 
-// source ends with its context, too, and remembers how content failed.
+// source ends with its context and remembers an error of content.
 type source struct {
 	ctx     context.Context
 	content io.Reader

@@ -48,7 +48,7 @@ func TestOnlyTheOwnerCanReadWhatIsStored(t *testing.T) {
 	assert.Equal(t, 4, found, "nothing else is left")
 }
 
-// nothingToRead checks that a name is taken, by an object without content: whoever would create it is told so, and can read what is there.
+// nothingToRead checks that a name exists as an object without content: creating it returns ErrExists, and reading it succeeds.
 func nothingToRead(t *testing.T, s *Store, name string) {
 	t.Helper()
 	content, err := s.Get(t.Context(), name, 0, -1)
@@ -84,8 +84,8 @@ func TestASymbolicLinkLeadsNowhere(t *testing.T) {
 	assert.Equal(t, "x", string(content))
 }
 
-// If it were none, nobody could create the object of that name, nor learn why: what takes the next name in a chain would keep every
-// restore waiting.
+// If it did not count as an object, the object of that name could not be created, without an explanation: whatever has the next
+// name of a chain would stop every writer.
 func TestAPipeOrADirectoryIsAnObjectWithoutContent(t *testing.T) {
 	s := open(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(s.directory, "pipe"), 0o600))

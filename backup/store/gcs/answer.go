@@ -12,10 +12,10 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// maxJSON bounds what is read of an answer, in bytes; a page of 1,000 objects has 200 KB.
+// maxJSON limits a response, in bytes; a page of 1,000 objects has 200 KB.
 const maxJSON = 4 << 20
 
-// decode reads an answer. A connection that was lost is ErrUnavailable, as anywhere.
+// decode parses a response. A lost connection is ErrUnavailable.
 func decode(body io.Reader, into any) error {
 	text, err := io.ReadAll(io.LimitReader(body, maxJSON))
 	if err != nil {
@@ -27,7 +27,7 @@ func decode(body io.Reader, into any) error {
 	return nil
 }
 
-// failed names what failed and where; nil stays nil.
+// failed adds the operation and the store to an error.
 func (s *Store) failed(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -35,7 +35,7 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
-// codes are the reasons that Google gives.
+// codes translates Google's reasons.
 var codes = map[string]error{
 	"conditionNotMet":       store.ErrExists,
 	"notFound":              store.ErrNotFound,
@@ -46,7 +46,7 @@ var codes = map[string]error{
 	"backendError":          store.ErrUnavailable,
 }
 
-// refusal reads why a request was refused.
+// refusal returns why a request was rejected.
 func refusal(response *http.Response) error {
 	var body struct {
 		Error struct {
@@ -56,14 +56,14 @@ func refusal(response *http.Response) error {
 			} `json:"errors"`
 		} `json:"error"`
 	}
-	_ = decode(response.Body, &body) // the status is enough
+	_ = decode(response.Body, &body) // the status alone is enough
 	answer := wire.AnswerOf(response)
 	if len(body.Error.Errors) > 0 {
 		answer.Code = body.Error.Errors[0].Reason
 	}
 	switch message := strings.ToLower(body.Error.Message); {
 	case answer.Status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
-		answer.Code = "objectHeld" // some holds are told in words only
+		answer.Code = "objectHeld" // some holds are only mentioned in the message
 	case answer.Status == http.StatusNotFound || answer.Status == http.StatusGone:
 		answer.Code = "notFound"
 	case answer.Status == http.StatusPreconditionFailed:

@@ -17,31 +17,31 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// googleapis is where buckets are unless an endpoint is given.
+// googleapis is the default endpoint.
 const googleapis = "https://storage.googleapis.com"
 
-// bucketName is the shape of a bucket's name: 3 to 63 letters, digits, - _ and dots, more if it has dots.
+// bucketName matches names of buckets: 3 to 63 letters, digits, - _ and dots, more with dots.
 var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 
-// longestBucketName is how long one is at most. As a part of the expression it would cost each start half a millisecond.
+// longestBucketName limits a name. Inside the expression the limit would cost each start half a millisecond.
 const longestBucketName = 222
 
-// Options say where a store is.
+// Options locate a store.
 type Options struct {
 	Bucket   string
-	Prefix   string   // before all names: empty, or ending with a slash
-	Endpoint *url.URL // nil: Google. One with plain HTTP is taken for an emulator, and gets no credentials
+	Prefix   string   // prefix of all names: empty, or ending with a slash
+	Endpoint *url.URL // nil: Google. Plain HTTP means an emulator, which gets no credentials
 	Wire     wire.Options
 }
 
-// Store is a bucket, or a part of it.
+// Store is a bucket or a prefix in it.
 type Store struct {
 	bucket, prefix string
-	endpoint       string // without a slash at its end
+	endpoint       string // without a trailing slash
 	client         *wire.Client
 }
 
-// New checks the options; it contacts nothing yet. The error says which of them is wrong.
+// New checks the options and returns an error about the wrong one. It contacts nothing.
 func New(options Options) (*Store, error) {
 	if len(options.Bucket) > longestBucketName || !bucketName.MatchString(options.Bucket) {
 		return nil, fmt.Errorf("%q is not the name of a bucket", options.Bucket)
@@ -72,7 +72,7 @@ func anonymous(*http.Request) error { return nil }
 // String implements store.Store.
 func (s *Store) String() string { return "gs://" + s.bucket + "/" + s.prefix }
 
-// request builds a request each time it is called. The path begins with a slash and is escaped.
+// request returns a function that builds a request. The path starts with a slash and is escaped.
 func (s *Store) request(method, path string, query url.Values) func() (*http.Request, error) {
 	return func() (*http.Request, error) {
 		return http.NewRequest(method, s.endpoint+path+"?"+query.Encode(), nil)
@@ -91,7 +91,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return nil, err
 	}
 	if length == 0 {
-		return wire.Nothing(s.Get(ctx, name, offset, 1))
+		return wire.EmptyIfExists(s.Get(ctx, name, offset, 1))
 	}
 	media := s.request(http.MethodGet, s.objectPath(name), url.Values{"alt": {"media"}})
 	response, err := s.client.Do(ctx, func() (*http.Request, error) {
@@ -102,7 +102,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return request, err
 	}, http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
-		return nil, wire.ConfirmAbsent(ctx, s, name, s.failed("cannot read "+name, err))
+		return nil, wire.ConfirmMissing(ctx, s, name, s.failed("cannot read "+name, err))
 	}
 	body, err := wire.Body(response, offset, length)
 	return body, s.failed("cannot read "+name, err)
@@ -119,7 +119,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckListing(prefix, after); err != nil {
+	if err := store.CheckPrefix(prefix, after); err != nil {
 		return store.Failed(err)
 	}
 	return store.InOrder(s.list(ctx, prefix, after), s.prefix, after)
@@ -166,7 +166,7 @@ func (s *Store) page(ctx context.Context, query url.Values) (found page, err err
 	}
 	defer wire.Discard(response)
 	err = decode(response.Body, &found)
-	if err == nil && found.Kind != "storage#objects" { // any other document would be an empty listing
+	if err == nil && found.Kind != "storage#objects" { // any other document would look like an empty listing
 		err = errors.New("the answer is no listing of Google's: see that endpoint= leads to the store itself")
 	}
 	return found, err

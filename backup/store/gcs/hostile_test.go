@@ -15,7 +15,7 @@ import (
 )
 
 func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
-	storetest.Hostile(t, storetest.Dialect{
+	storetest.RunFaults(t, storetest.Dialect{
 		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
 			s, err := New(Options{Bucket: "bucket", Endpoint: endpoint, Wire: wire.Options{Patience: patience}})
 			require.NoError(t, err)

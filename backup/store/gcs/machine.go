@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// machine is the account of the machine, or the one that GKE gives a workload. The library's way to it asks only once whether
-// there is such a thing, and a pod can be up before GKE's metadata server is.
+// machine returns tokens of the machine's account, or of the one that GKE assigns to a workload. The library checks only once whether
+// there is a metadata server, and a pod may start before GKE's.
 type machine struct {
 	ctx context.Context // with the client
 }

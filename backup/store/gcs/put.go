@@ -19,13 +19,15 @@ import (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Put implements store.Store. What fits into one piece goes in one request, the rest in a resumable upload.
+// Put implements store.Store. Content that fits into one piece is sent in one request, the rest in a resumable upload.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
 	doing := "cannot create " + name
-	whole := func(piece []byte) error { return s.failed(doing, s.whole(wire.Whole(ctx, len(piece)), name, piece)) }
+	whole := func(piece []byte) error {
+		return s.failed(doing, s.whole(wire.WithObjectSize(ctx, len(piece)), name, piece))
+	}
 	return wire.Upload(content, whole, func() (wire.Parts, error) {
 		session, err := s.begin(ctx, name)
 		return session, s.failed(doing, err)
@@ -38,14 +40,14 @@ func (s *Store) ifAbsent(kind, name string) url.Values {
 	return url.Values{"uploadType": {kind}, "name": {s.prefix + name}, "ifGenerationMatch": {"0"}}
 }
 
-// whole is sent once: a second time would find what the first one made.
+// whole sends the content once: a repetition would find the object that the first request created.
 func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
 	head, tail, contentType, err := around(s.prefix+name, piece)
 	if err != nil {
 		return err
 	}
 	target := s.endpoint + s.uploadPath() + "?" + s.ifAbsent("multipart", name).Encode()
-	response, err := s.client.Once(ctx, func() (*http.Request, error) {
+	response, err := s.client.DoOnce(ctx, func() (*http.Request, error) {
 		body := io.MultiReader(strings.NewReader(head), bytes.NewReader(piece), strings.NewReader(tail))
 		request, err := http.NewRequest(http.MethodPost, target, body)
 		if err == nil {
@@ -61,7 +63,7 @@ func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
 	return s.confirm(response.Body, name, piece)
 }
 
-// confirm makes sure that what was answered of success is Google's answer about these bytes: the object's resource
+// confirm checks that a successful response is Google's, about these bytes: the object's resource
 // (https://cloud.google.com/storage/docs/json_api/v1/objects/insert).
 func (s *Store) confirm(answer io.Reader, name string, piece []byte) error {
 	var created struct {
@@ -70,16 +72,16 @@ func (s *Store) confirm(answer io.Reader, name string, piece []byte) error {
 		Checksum string `json:"crc32c"`
 	}
 	if err := decode(answer, &created); err != nil {
-		return wire.Unconfirmed("the object's JSON")
+		return wire.ErrUnexpectedResponse("the object's JSON")
 	}
 	if created.Name != s.prefix+name || created.Size != int64(len(piece)) || created.Checksum != encode(crc32.Checksum(piece, castagnoli)) {
-		return wire.Unconfirmed("the name, the size and the checksum of what was sent")
+		return wire.ErrUnexpectedResponse("the name, the size and the checksum of what was sent")
 	}
 	return nil
 }
 
-// around returns what goes before and after the bytes in one request: the name, and a checksum for the server to refuse them
-// if they were damaged on the way.
+// around returns the parts of a request before and after the content: the name, and a checksum with which the server detects damage in
+// transit.
 func around(key string, piece []byte) (head, tail, contentType string, err error) {
 	metadata, err := json.Marshal(map[string]string{"name": key, "crc32c": encode(crc32.Checksum(piece, castagnoli))})
 	if err != nil {

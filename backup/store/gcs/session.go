@@ -24,8 +24,7 @@ type session struct {
 	sum    uint32 // of these
 }
 
-// begin opens a session. Its address is built on our endpoint whatever host the server names, so that the token goes nowhere
-// else.
+// begin opens a session. Its address uses our endpoint regardless of the host in the response, so that the token goes nowhere else.
 func (s *Store) begin(ctx context.Context, name string) (*session, error) {
 	response, err := s.client.Do(
 		ctx, s.request(http.MethodPost, s.uploadPath(), s.ifAbsent("resumable", name)), http.StatusOK)
@@ -42,11 +41,11 @@ func (s *Store) begin(ctx context.Context, name string) (*session, error) {
 
 // Send implements wire.Parts.
 func (u *session) Send(piece []byte, last bool) error {
-	return u.store.failed("cannot create "+u.name, u.piece(piece, last))
+	return u.store.failed("cannot create "+u.name, u.sendChunk(piece, last))
 }
 
-// piece sends one piece. If that fails, the server is asked how much it has, and the rest is sent.
-func (u *session) piece(piece []byte, last bool) error {
+// sendChunk sends one piece. After a failure it asks the server how much arrived, and sends the rest.
+func (u *session) sendChunk(piece []byte, last bool) error {
 	begin, end := u.sent, u.sent+int64(len(piece))
 	u.sum = crc32.Update(u.sum, castagnoli, piece)
 	for attempt := range 3 {
@@ -54,7 +53,7 @@ func (u *session) piece(piece []byte, last bool) error {
 		if !errors.Is(err, store.ErrUnavailable) || attempt == 2 {
 			return err
 		}
-		done, err := u.ask(begin, end, last)
+		done, err := u.queryOffset(begin, end, last)
 		if done || err != nil {
 			return err
 		}
@@ -62,7 +61,7 @@ func (u *session) piece(piece []byte, last bool) error {
 	return nil
 }
 
-// rest sends bytes from where the server is. The last ones carry the checksum of all.
+// rest sends bytes from the server's position. The last request carries the checksum of all.
 func (u *session) rest(piece []byte, last bool) error {
 	end, total := u.sent+int64(len(piece)), "*"
 	if last {
@@ -74,13 +73,13 @@ func (u *session) rest(piece []byte, last bool) error {
 	}
 	response, err := u.put(piece, span, last)
 	if err != nil {
-		return gone(err)
+		return translateMissing(err)
 	}
 	defer wire.Discard(response)
 	if last {
 		return u.finished(response)
 	}
-	if have := has(response); have != end {
+	if have := receivedBytes(response); have != end {
 		u.sent = max(u.sent, min(have, end))
 		return &store.Unavailable{Cause: fmt.Errorf("the server took %d bytes of %d", have, end)}
 	}
@@ -93,7 +92,7 @@ func (u *session) put(piece []byte, span string, last bool) (*http.Response, err
 	if last {
 		accepted = http.StatusOK
 	}
-	return u.store.client.Once(u.ctx, func() (*http.Request, error) {
+	return u.store.client.DoOnce(u.ctx, func() (*http.Request, error) {
 		request, err := http.NewRequest(http.MethodPut, u.target, bytes.NewReader(piece))
 		if err == nil {
 			request.Header.Set("Content-Range", span)
@@ -105,16 +104,16 @@ func (u *session) put(piece []byte, span string, last bool) (*http.Response, err
 	}, accepted)
 }
 
-// gone is what 404 means in an upload: it was given up, or finished with the reply lost.
-func gone(err error) error {
+// translateMissing translates a 404 in an upload, which was discarded, or completed with the reply lost.
+func translateMissing(err error) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return &store.Unavailable{Cause: errors.New("the server has forgotten the upload")}
 	}
 	return err
 }
 
-// has is how many bytes the server says it has.
-func has(response *http.Response) int64 {
+// receivedBytes returns the number of bytes that the server reports to have.
+func receivedBytes(response *http.Response) int64 {
 	var end int64
 	if _, err := fmt.Sscanf(response.Header.Get("Range"), "bytes=0-%d", &end); err != nil {
 		return 0
@@ -122,8 +121,8 @@ func has(response *http.Response) int64 {
 	return end + 1
 }
 
-// ask finds out how much the server has, or that it has everything.
-func (u *session) ask(begin, end int64, last bool) (done bool, err error) {
+// queryOffset updates the number of bytes that the server has, and reports whether the upload is complete.
+func (u *session) queryOffset(begin, end int64, last bool) (done bool, err error) {
 	total := "*"
 	if last {
 		total = fmt.Sprint(end)
@@ -136,20 +135,19 @@ func (u *session) ask(begin, end int64, last bool) (done bool, err error) {
 		return request, err
 	}, http.StatusPermanentRedirect, http.StatusOK)
 	if err != nil {
-		return false, gone(err)
+		return false, translateMissing(err)
 	}
 	defer wire.Discard(response)
 	if response.StatusCode == http.StatusOK {
 		return true, u.finished(response)
 	}
-	if u.sent = has(response); u.sent < begin || u.sent > end {
+	if u.sent = receivedBytes(response); u.sent < begin || u.sent > end {
 		return false, &store.Unavailable{Cause: errors.New("the server lost a part of the upload")}
 	}
 	return u.sent == end && !last, nil
 }
 
-// finished compares the checksum of what is stored now; the server compared it before, if it knows the header. What was
-// damaged on the way is removed.
+// finished compares checksums. The server has compared them before if it knows the header. A damaged object is deleted.
 func (u *session) finished(response *http.Response) error {
 	var stored struct {
 		Checksum   string `json:"crc32c"`
@@ -169,11 +167,11 @@ func (u *session) finished(response *http.Response) error {
 	return errors.New("the upload was damaged on the way, and what was stored could not be removed: delete it")
 }
 
-// Abort implements wire.Parts. Otherwise the session would end by itself in a week.
+// Abort implements wire.Parts. Without it the session would expire in a week.
 func (u *session) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 5*time.Second)
 	defer cancel()
-	response, err := u.store.client.Once(ctx, func() (*http.Request, error) {
+	response, err := u.store.client.DoOnce(ctx, func() (*http.Request, error) {
 		return http.NewRequest(http.MethodDelete, u.target, nil)
 	}, http.StatusNoContent, 499)
 	if err == nil {

@@ -19,23 +19,23 @@ import (
 
 const (
 	scope = "https://www.googleapis.com/auth/devstorage.read_write"
-	// tokenDeadline bounds getting one: the machine is asked on a link-local address, where nobody may answer.
+	// tokenDeadline limits fetching a token: the link-local address of a machine may have no server.
 	tokenDeadline = 20 * time.Second
 )
 
 var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("there was none within %s", tokenDeadline)})
 
-// tokens gets access tokens from where Google's own tools do: a file, workload identity federation, the metadata server.
+// tokens fetches access tokens from the sources of Google's own tools: a file, workload identity federation, the metadata server.
 type tokens struct {
-	ctx context.Context // with the client that fetches them; it never ends
+	ctx context.Context // contains the client for tokens; it never ends
 
 	mu     sync.Mutex
-	caller context.Context    // of the request that waits for a token
-	source oauth2.TokenSource // nil: to be looked for
-	file   wire.Stamp         // of the file it came from
+	caller context.Context    // context of the request that waits for a token
+	source oauth2.TokenSource // nil until found
+	file   wire.Stamp         // of the file that the token came from
 }
 
-// newTokens looks for nothing yet. Tokens come from other servers than the store, so its CA bundle has no say here.
+// newTokens does not search for credentials yet. Tokens come from other servers than the store, so its CA bundle does not apply.
 func newTokens() (*tokens, error) {
 	transport, err := wire.NewTransport(wire.Options{})
 	if err != nil {
@@ -47,13 +47,13 @@ func newTokens() (*tokens, error) {
 	return t, nil
 }
 
-// following ends the fetching of a token with the request that needs it: the library keeps one context for ever.
+// following ends the fetch of a token with the request that needs it: the library keeps one context forever.
 type following struct {
 	tokens *tokens
 	next   http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper. It runs below get.
+// RoundTrip implements http.RoundTripper. It is called by get.
 func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(request.WithContext(f.tokens.caller))
 }
@@ -67,7 +67,7 @@ func (t *tokens) authorize(request *http.Request) error {
 	return nil
 }
 
-// get makes others wait while a token is fetched; there is nothing that they could do without.
+// get returns a token. Other requests wait for it under the lock.
 func (t *tokens) get(ctx context.Context) (*oauth2.Token, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,12 +87,12 @@ func (t *tokens) get(ctx context.Context) (*oauth2.Token, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, explain(err)
+		return nil, translateTokenError(err)
 	}
 	return token, nil
 }
 
-// find prefers a file to the machine.
+// find prefers a file to the machine's account.
 func (t *tokens) find() (oauth2.TokenSource, error) {
 	if _, err := os.Stat(keyFile()); err != nil && os.Getenv(keyFileVariable) == "" {
 		return oauth2.ReuseTokenSource(nil, machine{t.ctx}), nil
@@ -104,8 +104,8 @@ func (t *tokens) find() (oauth2.TokenSource, error) {
 	return found.TokenSource, nil
 }
 
-// explain leaves out what the server wrote.
-func explain(err error) error {
+// translateTokenError translates an error and leaves out the server's text.
+func translateTokenError(err error) error {
 	var (
 		refused *oauth2.RetrieveError
 		ours    *store.Unavailable
@@ -116,7 +116,7 @@ func explain(err error) error {
 	case errors.As(err, &refused) && refused.Response != nil:
 		answer := wire.AnswerOf(refused.Response)
 		if answer.Status == http.StatusBadRequest || answer.Status == http.StatusNotFound {
-			answer.Status = http.StatusUnauthorized // OAuth says 400 where a grant is not accepted, a machine without an account 404
+			answer.Status = http.StatusUnauthorized // OAuth returns 400 for a rejected grant, a machine without an account 404
 		}
 		return fmt.Errorf("cannot get an access token: %w", answer.Error(nil))
 	case errors.As(err, &ours):
@@ -126,7 +126,7 @@ func explain(err error) error {
 	}
 }
 
-// forgetIfDenied makes the next request look for credentials again.
+// forgetIfDenied makes the next request search for credentials again.
 func (t *tokens) forgetIfDenied(response *http.Response) error {
 	err := refusal(response)
 	if errors.Is(err, store.ErrDenied) && response.StatusCode == http.StatusUnauthorized {

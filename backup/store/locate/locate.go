@@ -19,17 +19,17 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// flag is what every error begins with.
+// flag starts every error.
 const flag = "--backup-store"
 
-// scheme is a kind of store: how its URLs are written, the keys that they may have behind the question mark, and how it is opened.
+// scheme describes a kind of store: the form of its URLs, their keys, and how to open it.
 type scheme struct {
 	form string
 	keys []string
 	open func(location) (store.Store, error)
 }
 
-// schemes is the one list of the kinds of store. Help, README and docs are held against it.
+// schemes lists the kinds of stores. Tests compare help, README and docs with it.
 var schemes = map[string]scheme{
 	"file":   {"file:///DIR", nil, openFolder},
 	"s3":     {"s3://BUCKET/PREFIX", []string{"endpoint", "region", "path-style", "ca"}, openS3},
@@ -37,7 +37,7 @@ var schemes = map[string]scheme{
 	"azblob": {"azblob://CONTAINER/PREFIX", []string{"endpoint", "account", "ca"}, openAzure},
 }
 
-// Forms are how URLs of stores are written, and the keys that they may have, each once.
+// Forms returns the forms of URLs of stores, and their keys, each once.
 func Forms() (forms, keys []string) {
 	for _, name := range slices.Sorted(maps.Keys(schemes)) {
 		forms = append(forms, schemes[name].form)
@@ -47,9 +47,8 @@ func Forms() (forms, keys []string) {
 	return forms, slices.Compact(keys)
 }
 
-// Open returns the store that the URL names, in one of the Forms. Nothing is contacted, and no
-// credentials are looked for yet, except that environment variables which are malformed are refused. The error is one
-// sentence that names the flag, the key and what is wrong, and repeats nothing that may be a secret.
+// Open returns the store at a URL in one of the Forms. It contacts nothing and reads no credentials, but rejects malformed
+// environment variables. The error is one sentence that names the flag, the key and the problem, and repeats no secret.
 func Open(raw string) (store.Store, error) {
 	found, kind, err := parse(raw)
 	if err != nil {
@@ -62,7 +61,7 @@ func Open(raw string) (store.Store, error) {
 	return opened, nil
 }
 
-// location is what a URL says.
+// location is a parsed URL.
 type location struct {
 	bucket string
 	path   string // of a folder, or the prefix, which is empty or ends with a slash
@@ -71,7 +70,7 @@ type location struct {
 	at     *url.URL // nil without endpoint=
 }
 
-// usage is what is said of a URL in none of the Forms.
+// usage returns the error for a URL in none of the Forms.
 func usage() error {
 	forms, _ := Forms()
 	last := len(forms) - 1
@@ -79,12 +78,12 @@ func usage() error {
 }
 
 func parse(raw string) (found location, kind scheme, err error) {
-	if strings.TrimSpace(raw) != raw { // as a Secret does that was made of a file; it cannot be seen in the sentence below
+	if strings.TrimSpace(raw) != raw { // as in a Secret that was made from a file; the sentence below could not show it
 		return found, kind, errors.New("begins or ends with a space or a line break")
 	}
 	parsed, err := url.Parse(raw)
 	if err != nil {
-		return found, kind, usage() // url's error would repeat all of it
+		return found, kind, usage() // url's error would repeat the URL
 	}
 	kind, known := schemes[parsed.Scheme]
 	switch {
@@ -109,7 +108,7 @@ func (l *location) check(scheme string, allowed []string) error {
 		values := l.keys[key]
 		switch {
 		case !slices.Contains(allowed, key):
-			return fmt.Errorf("%s:// has no key %q%s", scheme, key, offer(allowed))
+			return fmt.Errorf("%s:// has no key %q%s", scheme, key, suggestion(allowed))
 		case len(values) > 1:
 			return fmt.Errorf("key %s is given twice", key)
 		case values[0] == "":
@@ -127,14 +126,14 @@ func (l *location) check(scheme string, allowed []string) error {
 	return nil
 }
 
-func offer(keys []string) string {
+func suggestion(keys []string) string {
 	if len(keys) == 0 {
 		return ""
 	}
 	return "; it has " + strings.Join(keys, ", ")
 }
 
-// prefix makes of the path what stands before all names.
+// prefix turns the path into the prefix of all names.
 func (l *location) prefix() (string, error) {
 	path := strings.Trim(l.path, "/")
 	if path == "" {
@@ -151,7 +150,7 @@ func (l *location) prefix() (string, error) {
 	return path + "/", nil
 }
 
-// maxPrefix leaves room for names: S3 and Google allow 1,024 bytes in all.
+// maxPrefix leaves room for names: S3 and Google allow 1,024 bytes in total.
 const maxPrefix = 400
 
 func openFolder(l location) (store.Store, error) {

@@ -23,29 +23,29 @@ const (
 	Delete Op = "delete"
 )
 
-// Call is one use of the store.
+// Call is a call of a method.
 type Call struct {
 	Op   Op
 	Name string // of the object, or the prefix of a listing
 }
 
-// Fault is something that goes wrong. Of those that fit a call, the first one that was injected and is not used up happens.
+// Fault describes a failure. For each call, the first injected fault that matches and is not used up is applied.
 type Fault struct {
 	Op     Op     // Any means all
-	Prefix string // of the names that it happens to; empty means all
-	After  int    // so many calls that it could happen to are spared
-	Times  int    // how often it happens; 0 means always
+	Prefix string // of the names to match
+	After  int    // number of matching calls that are spared
+	Times  int    // how often it is applied; 0 means always
 
-	Err       error         // is the answer; it may be nil with any of the following
-	ReplyLost bool          // what was asked for is done all the same
-	Hang      bool          // no answer comes until the context ends
-	Delay     time.Duration // the answer comes late
-	Cut       int64         // Get: after so many bytes, not 0, the connection is lost
+	Err       error         // the result; may be nil with the following
+	ReplyLost bool          // the call takes effect all the same
+	Hang      bool          // no result until the context ends
+	Delay     time.Duration // the result is late
+	Cut       int64         // Get: the connection is lost after so many bytes, if not 0
 	Overwrite bool          // Put: create-if-absent is ignored
 
-	Hides func(name string) bool // List: which objects are left out
-	First func()                 // Put: is called before the content is read
-	Then  func()                 // Get and List: is called once the answer is settled, which it does not change
+	Hides func(name string) bool // List: objects to omit
+	First func()                 // Put: called before the content is read
+	Then  func()                 // Get and List: called when the result is settled
 }
 
 // Inject adds faults.
@@ -60,22 +60,22 @@ func (s *Store) Inject(faults ...Fault) {
 	}
 }
 
-// Heal removes all faults.
-func (s *Store) Heal() {
+// ClearFaults removes all faults.
+func (s *Store) ClearFaults() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = nil
 }
 
-// Calls returns what was asked so far.
+// Calls returns all calls so far.
 func (s *Store) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Call(nil), s.calls...)
 }
 
-// Asked counts the calls of an operation so far whose name, or prefix of a listing, begins so.
-func (s *Store) Asked(op Op, prefix string) (times int) {
+// CountCalls counts the calls of an operation whose name or prefix starts with prefix.
+func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	for _, call := range s.Calls() {
 		if (op == Any || op == call.Op) && strings.HasPrefix(call.Name, prefix) {
 			times++
@@ -84,7 +84,7 @@ func (s *Store) Asked(op Op, prefix string) (times int) {
 	return times
 }
 
-// begin notes a call and uses a fault up.
+// begin records a call and returns its fault.
 func (s *Store) begin(op Op, name string) *Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,26 +103,26 @@ func (s *Store) begin(op Op, name string) *Fault {
 	return &Fault{}
 }
 
-// before is what happens to the request.
-func (f *Fault) before(ctx context.Context) error {
+// applyBefore applies the fault to the request.
+func (f *Fault) applyBefore(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	if f.ReplyLost {
 		return nil
 	}
-	return f.happen(ctx)
+	return f.apply(ctx)
 }
 
-// after is what happens to the reply.
-func (f *Fault) after(ctx context.Context) error {
+// applyAfter applies the fault to the reply.
+func (f *Fault) applyAfter(ctx context.Context) error {
 	if !f.ReplyLost {
 		return nil
 	}
-	return f.happen(ctx)
+	return f.apply(ctx)
 }
 
-func (f *Fault) happen(ctx context.Context) error {
+func (f *Fault) apply(ctx context.Context) error {
 	if f.Hang {
 		<-ctx.Done()
 		return context.Cause(ctx)
@@ -139,11 +139,11 @@ func (f *Fault) happen(ctx context.Context) error {
 	return f.Err
 }
 
-// hides tells whether a listing leaves an object out.
-func (f *Fault) hides(name string) bool { return f.Hides != nil && f.Hides(name) }
+// omits reports whether a listing omits an object.
+func (f *Fault) omits(name string) bool { return f.Hides != nil && f.Hides(name) }
 
-// answered ends a call.
-func (f *Fault) answered() {
+// finish ends a call.
+func (f *Fault) finish() {
 	if f.Then != nil {
 		f.Then()
 	}
@@ -162,7 +162,7 @@ func (broken) Read([]byte) (int, error) {
 	return 0, &store.Unavailable{Cause: errors.New("connection lost")}
 }
 
-// The answers that stores give in trouble.
+// Errors as stores return them.
 var (
 	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
 	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}

@@ -1,4 +1,4 @@
-// Package memory is a store for tests: in memory, with faults by script.
+// Package memory is an in-memory store for tests, with scripted faults.
 package memory
 
 import (
@@ -16,9 +16,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Store is a store that lives as long as the test.
+// Store is an empty store at first. It ends with the test.
 type Store struct {
-	// Now is the clock that objects get their time from; nil means time.Now.
+	// Now is the clock for the times of objects; nil means time.Now.
 	Now func() time.Time
 
 	mu      sync.Mutex
@@ -47,7 +47,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if fault.First != nil {
 		fault.First()
 	}
-	if err := fault.before(ctx); err != nil {
+	if err := fault.applyBefore(ctx); err != nil {
 		return s.failed("cannot create "+name, err)
 	}
 	bytes, err := io.ReadAll(&bounded{ctx: ctx, Reader: content})
@@ -57,7 +57,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := s.create(name, bytes, fault.Overwrite); err != nil {
 		return s.failed("cannot create "+name, err)
 	}
-	return s.failed("cannot create "+name, fault.after(ctx))
+	return s.failed("cannot create "+name, fault.applyAfter(ctx))
 }
 
 func (s *Store) create(name string, content []byte, overwrite bool) error {
@@ -80,8 +80,8 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return nil, err
 	}
 	fault := s.begin(Get, name)
-	defer fault.answered()
-	if err := fault.before(ctx); err != nil {
+	defer fault.finish()
+	if err := fault.applyBefore(ctx); err != nil {
 		return nil, s.failed("cannot read "+name, err)
 	}
 	s.mu.Lock()
@@ -99,13 +99,13 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckListing(prefix, after); err != nil {
+	if err := store.CheckPrefix(prefix, after); err != nil {
 		return store.Failed(err)
 	}
 	return func(yield func(store.Object, error) bool) {
 		fault := s.begin(List, prefix)
-		defer fault.answered()
-		if err := fault.before(ctx); err != nil {
+		defer fault.finish()
+		if err := fault.applyBefore(ctx); err != nil {
 			yield(store.Object{}, s.failed("cannot list", err))
 			return
 		}
@@ -114,7 +114,7 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 				yield(store.Object{}, context.Cause(ctx))
 				return
 			}
-			if !fault.hides(object.Name) && !yield(object, nil) {
+			if !fault.omits(object.Name) && !yield(object, nil) {
 				return
 			}
 		}
@@ -139,16 +139,16 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 		return err
 	}
 	fault := s.begin(Delete, name)
-	if err := fault.before(ctx); err != nil {
+	if err := fault.applyBefore(ctx); err != nil {
 		return s.failed("cannot delete "+name, err)
 	}
 	s.mu.Lock()
 	delete(s.objects, name)
 	s.mu.Unlock()
-	return s.failed("cannot delete "+name, fault.after(ctx))
+	return s.failed("cannot delete "+name, fault.applyAfter(ctx))
 }
 
-// Content returns what is stored under a name, for a test to look at or to damage, past all faults.
+// Content returns the content of an object, bypassing faults.
 func (s *Store) Content(name string) (content []byte, there bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *Store) Content(name string) (content []byte, there bool) {
 	return bytes.Clone(found.content), there
 }
 
-// SetContent makes an object be there, or be another, past all faults: as somebody else would with the credentials.
+// SetContent creates or replaces an object, bypassing faults, as another holder of the credentials could.
 func (s *Store) SetContent(name string, content []byte) {
 	_ = s.create(name, bytes.Clone(content), true)
 }
@@ -168,7 +168,7 @@ func (s *Store) failed(doing string, err error) error {
 	return fmt.Errorf("%s in %s: %w", doing, s, err)
 }
 
-// bounded is a reader that ends with its context.
+// bounded ends with its context.
 type bounded struct {
 	ctx context.Context
 	io.Reader

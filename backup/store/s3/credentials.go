@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// newCredentials looks where Amazon's own tools do: environment, files, then workload identity (IRSA, Pod Identity, ECS) or
-// the machine's role.
+// newCredentials uses the sources of Amazon's own tools: environment, files, then workload identity (IRSA, Pod Identity, ECS) or the
+// machine's role.
 func newCredentials() (*credentials.Credentials, error) {
-	// Tokens come from other servers than the store, so its CA bundle has no say here.
+	// Tokens come from other servers than the store, so its CA bundle does not apply.
 	transport, err := wire.NewTransport(wire.Options{})
 	if err != nil {
 		return nil, err
@@ -25,11 +25,11 @@ func newCredentials() (*credentials.Credentials, error) {
 	return credentials.New(&chain{iam: &credentials.IAM{Client: wire.NewClient(transport)}}), nil
 }
 
-// chain is a credentials.Provider. The library serializes its calls. Unlike the library's, it never lets a request go without
-// credentials.
+// chain implements credentials.Provider. The library serializes its calls. Unlike the library's own chain, it never lets a request
+// go out without credentials.
 type chain struct {
 	iam    *credentials.IAM
-	source credentials.Provider // where the credentials came from; nil before
+	source credentials.Provider // source of the credentials, or nil
 }
 
 var errNone = fmt.Errorf("no credentials found in environment, files, workload identity or instance metadata: %w", store.ErrDenied)
@@ -42,7 +42,7 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	environment := &credentials.EnvAWS{}
 	if value, err := environment.RetrieveWithCredContext(cc); err == nil && value.AccessKeyID != "" {
 		c.source = environment
-		return trimmed(value), nil
+		return trimSpace(value), nil
 	}
 	files := &credentials.FileAWSCredentials{}
 	value, err := files.RetrieveWithCredContext(cc)
@@ -57,8 +57,8 @@ func (c *chain) RetrieveWithCredContext(cc *credentials.CredContext) (credential
 	return c.fromIAM(cc)
 }
 
-// trimmed leaves out white space around the variables, which a Secret has that was made of a file, and which no credential has.
-func trimmed(value credentials.Value) credentials.Value {
+// trimSpace removes white space around the variables, which a Secret has that was made from a file.
+func trimSpace(value credentials.Value) credentials.Value {
 	for _, part := range []*string{&value.AccessKeyID, &value.SecretAccessKey, &value.SessionToken} {
 		*part = strings.TrimSpace(*part)
 	}
@@ -66,7 +66,7 @@ func trimmed(value credentials.Value) credentials.Value {
 }
 
 func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) {
-	if !identityConfigured() && os.Getenv("AWS_EC2_METADATA_DISABLED") == "true" {
+	if !hasIdentity() && os.Getenv("AWS_EC2_METADATA_DISABLED") == "true" {
 		return credentials.Value{}, errNone
 	}
 	value, err := c.iam.RetrieveWithCredContext(cc)
@@ -74,7 +74,7 @@ func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) 
 	switch {
 	case err == nil && value.AccessKeyID != "":
 		return value, nil
-	case !identityConfigured():
+	case !hasIdentity():
 		return credentials.Value{}, errNone
 	case cc != nil && cc.Context != nil && cc.Context.Err() != nil:
 		return credentials.Value{}, context.Cause(cc.Context)
@@ -85,7 +85,7 @@ func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) 
 	}
 }
 
-func identityConfigured() bool {
+func hasIdentity() bool {
 	for _, name := range []string{
 		"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
 	} {
@@ -96,5 +96,5 @@ func identityConfigured() bool {
 	return false
 }
 
-// IsExpired implements credentials.Provider. The library's provider of files is always expired, so they are read at each request.
+// IsExpired implements credentials.Provider. The library's provider of files is always expired, so they are read for each request.
 func (c *chain) IsExpired() bool { return c.source == nil || c.source.IsExpired() }

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// codes are what S3 calls the errors that mean something to package store.
+// codes translates S3's error codes.
 var codes = map[string]error{
 	"NoSuchKey":                  store.ErrNotFound,
 	"NoSuchBucket":               store.ErrNoBucket,
@@ -24,22 +24,22 @@ var codes = map[string]error{
 	"ExpiredTokenException":      store.ErrDenied,
 	"InvalidToken":               store.ErrDenied,
 	"TokenRefreshRequired":       store.ErrDenied,
-	"XAdminUserNotFound":         store.ErrDenied,      // of versitygw, with 404: an access key that it does not know
-	"ConditionalRequestConflict": store.ErrUnavailable, // something else was done to the object meanwhile
+	"XAdminUserNotFound":         store.ErrDenied,      // of versitygw, with 404: unknown access key
+	"ConditionalRequestConflict": store.ErrUnavailable, // a concurrent operation on the object
 	"OperationAborted":           store.ErrUnavailable,
 	"RequestTimeout":             store.ErrUnavailable,
-	"BadDigest":                  store.ErrUnavailable, // damaged on the way
-	"NoSuchUpload":               store.ErrUnavailable, // completed with the reply lost, or aborted by somebody
+	"BadDigest":                  store.ErrUnavailable, // damaged in transit
+	"NoSuchUpload":               store.ErrUnavailable, // completed with the reply lost, or aborted by another process
 	"SlowDown":                   store.ErrUnavailable,
 	"InternalError":              store.ErrUnavailable,
 	"ServiceUnavailable":         store.ErrUnavailable,
 }
 
-// call is one method's use of the library.
+// call is the context of a method that uses the library.
 type call struct {
 	store *Store
 	ctx   context.Context
-	note  *wire.Answer // what the last answer's headers said
+	note  *wire.Answer // headers of the last response
 	// creates means that a 404 is about the bucket.
 	creates bool
 }
@@ -49,7 +49,7 @@ func (s *Store) begin(ctx context.Context) *call {
 	return &call{store: s, ctx: wire.WithNote(ctx, note), note: note}
 }
 
-// failed makes an error of the library ours. The library's hold what the server wrote.
+// failed translates an error of the library, which contains text from the server.
 func (c *call) failed(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -59,7 +59,7 @@ func (c *call) failed(doing string, err error) error {
 		translated = wire.ErrNoBucket
 	}
 	if errors.Is(translated, store.ErrDenied) {
-		c.store.credentials.Expire() // to look for new ones the next time
+		c.store.credentials.Expire() // to search for new ones next time
 	}
 	return fmt.Errorf("%s in %s: %w", doing, c.store, translated)
 }
@@ -86,12 +86,12 @@ func (c *call) translate(err error) error {
 func (c *call) answer(refused minio.ErrorResponse) wire.Answer {
 	answer := *c.note
 	answer.Code = refused.Code
-	// An error may come late, in the body of an answer that began as a success.
+	// An error may be in the body of a response with a success status.
 	if refused.StatusCode != 0 {
 		answer.Status = refused.StatusCode
 	}
 	if answer.Status == http.StatusForbidden && strings.Contains(strings.ToLower(refused.Message), "object lock") {
-		answer.Code = "ObjectLocked" // Amazon says AccessDenied and tells it in words only
+		answer.Code = "ObjectLocked" // Amazon returns AccessDenied and mentions the lock in the message only
 	}
 	return answer
 }

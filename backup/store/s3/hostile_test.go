@@ -17,7 +17,7 @@ import (
 func TestS3IsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "KEY")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
-	storetest.Hostile(t, storetest.Dialect{
+	storetest.RunFaults(t, storetest.Dialect{
 		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
 			s, err := New(Options{Bucket: "bucket", Endpoint: endpoint, PathStyle: true, Wire: wire.Options{Patience: patience}})
 			require.NoError(t, err)

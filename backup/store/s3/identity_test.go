@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// amazons is what answers for the addresses of Amazon, and which of them were asked.
+// amazons serves the addresses of Amazon and records requests.
 type amazons struct {
 	asked  []string
 	tokens []string // that were shown
@@ -51,7 +51,7 @@ func (a *amazons) answer(w http.ResponseWriter, r *http.Request) {
 func (a *amazons) chain(t *testing.T) *chain {
 	withoutCredentials(t)
 	a.lasts = time.Hour
-	return &chain{iam: &credentials.IAM{Client: storetest.Everywhere(t, a.answer)}}
+	return &chain{iam: &credentials.IAM{Client: storetest.RedirectedClient(t, a.answer)}}
 }
 
 func file(t *testing.T, content string) (path string) {

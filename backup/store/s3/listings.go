@@ -10,11 +10,11 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// listings refuses an answer that is no listing where one was asked for. The library would take any XML, such as a page for
-// people, for an empty one, and an empty store is one that a cluster is begun in.
+// listings rejects a response to a listing that is not one. The library would take any XML, such as a web page, for an empty
+// listing, and an empty store would get a new cluster.
 type listings struct{ next http.RoundTripper }
 
-// root is the element that a listing is in, and rootWithin how many bytes may stand before it.
+// root is the root element of a listing, and rootWithin how many bytes may precede it.
 const (
 	root       = "ListBucketResult"
 	rootWithin = 1 << 10

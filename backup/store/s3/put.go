@@ -17,24 +17,24 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// abortDeadline bounds the cleaning up after an upload that failed; Sweep does what it leaves.
+// abortDeadline limits the cleanup after a failed upload; Sweep does the rest.
 const abortDeadline = 5 * time.Second
 
-// Put implements store.Store. The parts of a large object are put together by hand, because the library's PutObject sends the
-// condition when a multipart upload begins, where S3 ignores it, and not when it is completed.
+// Put implements store.Store. It assembles the parts of a large object itself, because the library's PutObject sends the condition
+// when a multipart upload starts, where S3 ignores it, instead of when it is completed.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	if err := store.CheckName(name); err != nil {
 		return err
 	}
 	upload := &upload{call: s.begin(ctx), doing: "cannot create " + name, key: s.prefix + name}
 	upload.creates = true
-	return wire.Upload(content, upload.whole, upload.begin)
+	return wire.Upload(content, upload.single, upload.begin)
 }
 
-// unchunked keeps the library from signing bodies in chunks, which not every server understands: we have the sum of the whole.
+// unchunked prevents the library from signing bodies in chunks, which not every server supports.
 const unchunked = true
 
-// upload is one object on its way.
+// upload is an object in transit.
 type upload struct {
 	*call
 	doing string
@@ -51,29 +51,29 @@ func ifAbsent() minio.PutObjectOptions {
 	return options
 }
 
-func (u *upload) whole(piece []byte) error {
+func (u *upload) single(piece []byte) error {
 	inTransit, signed := sums(piece)
 	put, err := u.store.core.PutObject(
-		wire.Whole(u.ctx, len(piece)), u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), inTransit, signed, ifAbsent())
+		wire.WithObjectSize(u.ctx, len(piece)), u.store.bucket, u.key, bytes.NewReader(piece), int64(len(piece)), inTransit, signed, ifAbsent())
 	if err == nil {
 		err = u.confirm(put.ETag, hexMD5(piece), int64(len(piece)))
 	}
 	return u.failed(u.doing, err)
 }
 
-// confirm makes sure that what was answered of success is the store's answer about these bytes. Its ETag is their MD5, unless the
-// bucket encrypts with a key of its own: then S3 says what it has
+// confirm checks that a successful response is the store's, about these bytes. Its ETag is their MD5, unless the bucket encrypts with
+// its own key: then S3 is asked for the size and the ETag
 // (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
 func (u *upload) confirm(etag, sum string, size int64) error {
 	switch etag {
 	case sum:
 		return nil
 	case "":
-		return wire.Unconfirmed("an ETag")
+		return wire.ErrUnexpectedResponse("an ETag")
 	}
 	stored, err := u.store.core.StatObject(u.ctx, u.store.bucket, u.key, minio.StatObjectOptions{})
 	if err == nil && (stored.ETag != etag || stored.Size != size) {
-		err = wire.Unconfirmed("the ETag and the size of what was sent")
+		err = wire.ErrUnexpectedResponse("the ETag and the size of what was sent")
 	}
 	return err
 }
@@ -106,7 +106,7 @@ func (u *upload) part(piece []byte) error {
 	part, err := u.store.core.PutObjectPart(u.ctx, u.store.bucket, u.key, u.id, number, bytes.NewReader(piece),
 		int64(len(piece)), minio.PutObjectPartOptions{Md5Base64: inTransit, Sha256Hex: signed, DisableContentSha256: unchunked})
 	if err == nil && part.ETag == "" {
-		err = wire.Unconfirmed("an ETag")
+		err = wire.ErrUnexpectedResponse("an ETag")
 	}
 	if err == nil {
 		sum := md5.Sum(piece)
@@ -116,7 +116,7 @@ func (u *upload) part(piece []byte) error {
 	return err
 }
 
-// Abort implements wire.Parts. If the upload was completed and only the reply was lost, there is nothing to abort.
+// Abort implements wire.Parts. If the upload was completed and only the reply was lost, this does nothing.
 func (u *upload) Abort() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), abortDeadline)
 	defer cancel()
@@ -124,13 +124,13 @@ func (u *upload) Abort() {
 	_ = u.store.core.AbortMultipartUpload(ctx, u.store.bucket, u.key, u.id)
 }
 
-// hexMD5 is how S3 writes an MD5 in an ETag.
+// hexMD5 returns an MD5 as S3 writes it in an ETag.
 func hexMD5(of []byte) string {
 	sum := md5.Sum(of)
 	return hex.EncodeToString(sum[:])
 }
 
-// sums are what a server checks: with an object lock it insists on the MD5; the SHA-256 belongs to the signature.
+// sums returns the checksums of a piece: the MD5 is required with an object lock, the SHA-256 belongs to the signature.
 func sums(piece []byte) (base64MD5, hexSHA256 string) {
 	inTransit, signed := md5.Sum(piece), sha256.Sum256(piece)
 	return base64.StdEncoding.EncodeToString(inTransit[:]), hex.EncodeToString(signed[:])

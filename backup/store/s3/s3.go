@@ -21,27 +21,27 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is where buckets are unless an endpoint is given.
+// amazon is the default endpoint.
 const amazon = "https://s3.amazonaws.com"
 
-// Options say where a store is.
+// Options locate a store.
 type Options struct {
 	Bucket    string
-	Prefix    string   // before all names: empty, or ending with a slash
+	Prefix    string   // prefix of all names: empty, or ending with a slash
 	Endpoint  *url.URL // http or https, host and port only; nil: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon
-	Region    string   // empty: AWS_REGION, AWS_DEFAULT_REGION, or what the bucket says
-	PathStyle bool     // the bucket's name stands in the path, not before the host
+	Region    string   // empty: AWS_REGION, AWS_DEFAULT_REGION, or the bucket's own
+	PathStyle bool     // the bucket's name is in the path instead of the host
 	Wire      wire.Options
 }
 
-// Store is a bucket, or a part of it.
+// Store is a bucket or a prefix in it.
 type Store struct {
 	bucket, prefix string
 	core           minio.Core
 	credentials    *credentials.Credentials
 }
 
-// New checks the options; it contacts nothing yet. The error says which of them is wrong.
+// New checks the options and returns an error about the wrong one. It contacts nothing.
 func New(options Options) (*Store, error) {
 	if err := s3utils.CheckValidBucketNameStrict(options.Bucket); err != nil {
 		return nil, fmt.Errorf("%q is not the name of a bucket", options.Bucket)
@@ -84,7 +84,7 @@ func endpointOf(given *url.URL) (*url.URL, error) {
 	return url.Parse(amazon)
 }
 
-// regionOf returns no region for Amazon if none is known: the bucket is asked then. Others take any.
+// regionOf returns no region for Amazon if none is configured: the client then asks the bucket. Other servers accept any.
 func regionOf(given string, endpoint *url.URL) string {
 	for _, region := range []string{given, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")} {
 		if region != "" {
@@ -113,8 +113,8 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 		return nil, err
 	}
 	if length == 0 {
-		length = 1 // a range cannot be empty; that the object is there is to be seen all the same
-		return wire.Nothing(s.Get(ctx, name, offset, length))
+		length = 1 // a range cannot be empty, but the object must exist
+		return wire.EmptyIfExists(s.Get(ctx, name, offset, length))
 	}
 	options := minio.GetObjectOptions{}
 	if wanted := wire.Range(offset, length); wanted != "" {
@@ -125,11 +125,11 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	switch {
 	case err != nil && call.note.Status == http.StatusRequestedRangeNotSatisfiable:
 		return wire.Empty(), nil
-	case err != nil && strings.Contains(call.note.Type, "xml"): // so does S3 itself answer
+	case err != nil && strings.Contains(call.note.Type, "xml"): // the response is S3's
 		return nil, call.failed("cannot read "+name, err)
 	case err != nil:
-		return nil, wire.ConfirmAbsent(ctx, s, name, call.failed("cannot read "+name, err))
-	case !wire.Begins(header.Get("Content-Range"), offset, info.Size):
+		return nil, wire.ConfirmMissing(ctx, s, name, call.failed("cannot read "+name, err))
+	case !wire.IsRangeFrom(header.Get("Content-Range"), offset, info.Size):
 		_ = body.Close()
 		return nil, fmt.Errorf("cannot read %s from %s: %w", name, s, wire.ErrOtherRange)
 	default:
@@ -139,7 +139,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 
 // List implements store.Store.
 func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckListing(prefix, after); err != nil {
+	if err := store.CheckPrefix(prefix, after); err != nil {
 		return store.Failed(err)
 	}
 	return store.InOrder(s.list(ctx, prefix, after), s.prefix, after)
@@ -181,7 +181,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// uploadAge is how old an unfinished upload must be to be one that nobody goes on with.
+// uploadAge is the age from which an unfinished upload is considered abandoned.
 const uploadAge = 24 * time.Hour
 
 // Sweep implements store.Sweeper. It aborts multipart uploads below the prefix that are a day old.
@@ -191,7 +191,7 @@ func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 
 func (s *Store) sweep(ctx context.Context, before time.Time) (removed int, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the goroutine that lists
+	defer cancel() // ends the goroutine of the listing
 	call := s.begin(ctx)
 	for upload := range s.core.ListIncompleteUploads(call.ctx, s.bucket, s.prefix, true) {
 		if upload.Err != nil {

@@ -173,7 +173,7 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	}
 }
 
-// Whatever ends an upload, its parts would cost money for ever.
+// The parts of an upload that is not aborted cost money forever.
 func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, one := range map[string]struct {
@@ -250,7 +250,7 @@ func TestUploadsThatNobodyGoesOnWithAreAborted(t *testing.T) {
 	assert.Equal(t, awkward, f.find(http.MethodGet, "uploads")[0].URL.Query().Get("prefix"), "others' are left alone")
 }
 
-// A bucket that encrypts with a key of its own has ETags that are no MD5: then the object itself is asked for.
+// A bucket that encrypts with its own key has ETags that are no MD5; then the object itself is checked.
 func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size := "1"
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {

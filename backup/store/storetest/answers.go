@@ -18,43 +18,43 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// requests are all that can be asked of a store.
+// requests returns every method of a store.
 func requests(t *testing.T, s store.Store) map[string]func() error {
 	return map[string]func() error{
-		"create":               func() error { return s.Put(within(t), "a", strings.NewReader("x")) },
-		"create in two pieces": func() error { return s.Put(within(t), "a", Pattern(1, wire.PieceSize+1)) },
+		"create":               func() error { return s.Put(testContext(t), "a", strings.NewReader("x")) },
+		"create in two pieces": func() error { return s.Put(testContext(t), "a", Pattern(1, wire.PieceSize+1)) },
 		"read":                 func() error { return readingOf(t, s) },
 		"list":                 func() error { return listingOf(t, s) },
-		"delete":               func() error { return s.Delete(within(t), "a") },
+		"delete":               func() error { return s.Delete(testContext(t), "a") },
 	}
 }
 
 func readingOf(t *testing.T, s store.Store) error {
-	body, err := s.Get(within(t), "a", 0, -1)
+	body, err := s.Get(testContext(t), "a", 0, -1)
 	if err == nil {
 		_ = body.Close() // it was only read
 	}
 	return err
 }
 
-// answered is what a server may say to everything, and what that means.
-type answered struct {
+// response is a response to every request, and its meaning.
+type response struct {
 	by       func(w http.ResponseWriter)
-	creating error // nil: any error will do
+	creating error // nil for any error
 	others   error
 }
 
-func (d Dialect) told(t *testing.T) {
-	unavailable := func(status int) answered {
-		return answered{func(w http.ResponseWriter) { d.Refuse(w, status) }, store.ErrUnavailable, store.ErrUnavailable}
+func (d Dialect) errors(t *testing.T) {
+	unavailable := func(status int) response {
+		return response{func(w http.ResponseWriter) { d.Refuse(w, status) }, store.ErrUnavailable, store.ErrUnavailable}
 	}
 	skewed := func(w http.ResponseWriter) {
 		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
 		d.Denied(w)
 	}
-	var all sync.WaitGroup // they try several times
+	var all sync.WaitGroup // requests are repeated
 	defer all.Wait()
-	for name, answer := range map[string]answered{
+	for name, answer := range map[string]response{
 		"409":                 {func(w http.ResponseWriter) { d.Refuse(w, http.StatusConflict) }, d.Conflict, nil},
 		"412":                 {func(w http.ResponseWriter) { d.Refuse(w, http.StatusPreconditionFailed) }, store.ErrExists, nil},
 		"429":                 unavailable(http.StatusTooManyRequests),
@@ -64,7 +64,7 @@ func (d Dialect) told(t *testing.T) {
 		"a missing right":     {d.Denied, store.ErrDenied, store.ErrDenied},
 		"a clock that is off": {skewed, store.ErrSkewed, store.ErrSkewed},
 	} {
-		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) { answer.by(w) })
+		s := d.open(t, patience, func(w http.ResponseWriter, _ *http.Request) { answer.by(w) })
 		for asked, ask := range requests(t, s) {
 			all.Go(func() {
 				err, want := ask(), answer.others
@@ -77,19 +77,19 @@ func (d Dialect) told(t *testing.T) {
 				if want, is := want.(store.Failure); is {
 					assert.Equal(t, want, store.FailureOf(err), "%s: %s", name, asked)
 				}
-				assert.NotErrorIs(t, err, store.ErrNotFound, "what is not told is not absent: %s: %s", name, asked)
+				assert.NotErrorIs(t, err, store.ErrNotFound, "not ErrNotFound: %s: %s", name, asked)
 			})
 		}
 	}
 }
 
-func (d Dialect) absent(t *testing.T) {
-	assertFailure(t, d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) { d.NoBucket(w) }), store.ErrNoBucket)
+func (d Dialect) missingBucket(t *testing.T) {
+	assertFailure(t, d.open(t, patience, func(w http.ResponseWriter, _ *http.Request) { d.NoBucket(w) }), store.ErrNoBucket)
 }
 
-// elsewhere is what a web server answers that is not the store's: every path is absent, in its own words.
-func (d Dialect) elsewhere(t *testing.T) {
-	assertFailure(t, d.against(t, patience, http.NotFound), store.ErrNoBucket)
+// otherServer responds like a web server that is not the store's: every path is missing.
+func (d Dialect) otherServer(t *testing.T) {
+	assertFailure(t, d.open(t, patience, http.NotFound), store.ErrNoBucket)
 }
 
 func (d Dialect) unreachable(t *testing.T) {
@@ -99,7 +99,7 @@ func (d Dialect) unreachable(t *testing.T) {
 	s := d.Open(t, endpoint, patience)
 	server.Close()
 	assertFailure(t, s, store.ErrUnavailable)
-	assert.Equal(t, store.ErrUnavailable, store.FailureOf(s.Delete(within(t), "a")))
+	assert.Equal(t, store.ErrUnavailable, store.FailureOf(s.Delete(testContext(t), "a")))
 }
 
 func (d Dialect) lastPage(t *testing.T) {
@@ -111,7 +111,7 @@ func (d Dialect) lastPage(t *testing.T) {
 		"another service's": func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) },
 	} {
 		var pages atomic.Int32
-		s := d.against(t, patience, func(w http.ResponseWriter, _ *http.Request) {
+		s := d.open(t, patience, func(w http.ResponseWriter, _ *http.Request) {
 			if pages.Add(1) > 1 {
 				fails(w)
 				return
@@ -120,7 +120,7 @@ func (d Dialect) lastPage(t *testing.T) {
 		})
 		var found []string
 		var last error
-		for object, err := range s.List(within(t), "", "") {
+		for object, err := range s.List(testContext(t), "", "") {
 			if last = err; err == nil {
 				found = append(found, object.Name)
 			}
@@ -130,24 +130,24 @@ func (d Dialect) lastPage(t *testing.T) {
 	}
 }
 
-func (d Dialect) overwrites(t *testing.T) {
-	s := d.against(t, patience, func(w http.ResponseWriter, r *http.Request) {
+func (d Dialect) overwriteExisting(t *testing.T) {
+	s := d.open(t, patience, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {
 			d.Deleted(w)
 			return
 		}
 		d.Created(w, r)
 	})
-	abilities, err := store.Probe(within(t), s)
+	abilities, err := store.Probe(testContext(t), s)
 	require.NoError(t, err)
 	assert.False(t, abilities.CreateIfAbsent)
 	assert.NoError(t, abilities.Delete)
 }
 
-// locked is about a bucket that is locked as a whole: some servers look at that before they look at the condition.
+// locked tests a bucket that is locked as a whole: some servers check the lock before the condition.
 func (d Dialect) locked(t *testing.T) {
 	var created atomic.Bool
-	s := d.against(t, patience, func(w http.ResponseWriter, r *http.Request) {
+	s := d.open(t, patience, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodGet:
 			begin(w, "1")
@@ -159,27 +159,27 @@ func (d Dialect) locked(t *testing.T) {
 		}
 	})
 	for range 2 {
-		_, err := store.PutOnce(within(t), s, "a", strings.NewReader("x"))
+		_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("x"))
 		require.NoError(t, err)
 	}
-	_, err := store.PutOnce(within(t), s, "a", strings.NewReader("y"))
+	_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("y"))
 	assert.ErrorIs(t, err, store.ErrExists)
 	created.Store(false)
-	abilities, err := store.Probe(within(t), s)
+	abilities, err := store.Probe(testContext(t), s)
 	require.NoError(t, err)
 	assert.True(t, abilities.CreateIfAbsent)
 	assert.ErrorIs(t, abilities.Delete, store.ErrLocked)
 }
 
-// takesNothing is about an upload that is larger than what lies between two processes.
-func (d Dialect) takesNothing(t *testing.T) {
+// stalledUpload tests an upload that is larger than the buffers between two processes.
+func (d Dialect) stalledUpload(t *testing.T) {
 	over := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
 	t.Cleanup(server.Close)
-	t.Cleanup(func() { close(over) }) // before that
+	t.Cleanup(func() { close(over) }) // before the server is closed
 	endpoint, err := url.Parse(server.URL)
 	require.NoError(t, err)
-	err = d.Open(t, endpoint, soon).Put(within(t), "a", Pattern(1, wire.PieceSize))
+	err = d.Open(t, endpoint, soon).Put(testContext(t), "a", Pattern(1, wire.PieceSize))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "nothing moved")
 }

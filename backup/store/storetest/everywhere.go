@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Everywhere is a client all of whose requests come to one handler, whatever host they are for: it sees that as the request's
-// Host. It stands for the addresses at which machines and workloads are told who they are.
-func Everywhere(t *testing.T, handler http.HandlerFunc) *http.Client {
+// RedirectedClient returns a client that sends every request to one handler, which sees the original host as the request's Host. It replaces
+// the addresses from which machines and workloads get their identity.
+func RedirectedClient(t *testing.T, handler http.HandlerFunc) *http.Client {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	at, err := url.Parse(server.URL)

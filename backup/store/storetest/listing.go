@@ -20,7 +20,7 @@ func (c contract) listing(t *testing.T) {
 	s := c.Open(t)
 	want := []string{"other", "zz/last"}
 	for i := range c.many() {
-		// These sort otherwise as paths than as names: - and . come before the slash, = and letters after.
+		// These sort differently as paths and as names: - and . precede the slash, = and letters follow it.
 		want = append(want, fmt.Sprintf("dir%s%04d", []string{"/", "-", ".", "=", "/sub/", "x/"}[i%6], i))
 	}
 	create(t, s, want)
@@ -34,14 +34,14 @@ func (c contract) listing(t *testing.T) {
 	inside := slices.DeleteFunc(slices.Clone(want), func(name string) bool { return !strings.HasPrefix(name, "dir/") })
 	assert.Equal(t, inside, names(t, s, "dir/", ""))
 	assert.Equal(t, inside[upTo(inside, "dir/sub/"):], names(t, s, "dir/", "dir/sub/"))
-	for object, err := range s.List(within(t), "", "") {
+	for object, err := range s.List(testContext(t), "", "") {
 		require.NoError(t, err)
 		assert.Equal(t, want[0], object.Name)
-		break // whoever has enough may leave
+		break // a listing may be abandoned
 	}
 }
 
-// upTo is how many of the sorted names come before or at after.
+// upTo returns how many of the sorted names sort up to after.
 func upTo(sorted []string, after string) int {
 	at, found := slices.BinarySearch(sorted, after)
 	if found {
@@ -56,7 +56,7 @@ func create(t *testing.T, s store.Store, names []string) {
 	for range 8 {
 		workers.Go(func() {
 			for name := range work {
-				assert.NoError(t, s.Put(within(t), name, strings.NewReader(name)))
+				assert.NoError(t, s.Put(testContext(t), name, strings.NewReader(name)))
 			}
 		})
 	}
@@ -84,10 +84,10 @@ func (c contract) prefix(t *testing.T) {
 func (c contract) deleted(t *testing.T) {
 	s := c.Open(t)
 	put(t, s, "a/b", strings.NewReader("first"))
-	require.NoError(t, s.Delete(within(t), "a/b"))
-	absent(t, s, "a/b")
-	assert.NoError(t, s.Delete(within(t), "a/b"), "what is absent")
-	assert.NoError(t, s.Delete(within(t), "never/was"))
+	require.NoError(t, s.Delete(testContext(t), "a/b"))
+	assertMissing(t, s, "a/b")
+	assert.NoError(t, s.Delete(testContext(t), "a/b"), "what is absent")
+	assert.NoError(t, s.Delete(testContext(t), "never/was"))
 	put(t, s, "a/b", strings.NewReader("second"))
 	assert.Equal(t, "second", string(get(t, s, "a/b", 0, -1)))
 }
@@ -102,7 +102,7 @@ func (c contract) names(t *testing.T) {
 	for _, name := range want {
 		assert.Equal(t, "content of "+name, string(get(t, s, name, 0, -1)))
 		assert.Equal(t, []string{name}, names(t, s, name, ""))
-		require.NoError(t, s.Delete(within(t), name))
+		require.NoError(t, s.Delete(testContext(t), name))
 	}
 	assert.Empty(t, names(t, s, "", ""))
 }
@@ -110,12 +110,12 @@ func (c contract) names(t *testing.T) {
 func (c contract) badNames(t *testing.T) {
 	s := c.Open(t)
 	for _, name := range []string{"", "/a", "a/", "a//b", "../a", "a/../b", ".a", "a/.b", "a b", "a%41", "ä", "a\\b", "a:b"} {
-		assert.Error(t, s.Put(within(t), name, strings.NewReader("x")), name)
-		_, err := s.Get(within(t), name, 0, -1)
+		assert.Error(t, s.Put(testContext(t), name, strings.NewReader("x")), name)
+		_, err := s.Get(testContext(t), name, 0, -1)
 		assert.Error(t, err, name)
-		assert.Error(t, s.Delete(within(t), name), name)
+		assert.Error(t, s.Delete(testContext(t), name), name)
 	}
-	for _, err := range s.List(within(t), "a b", "") {
+	for _, err := range s.List(testContext(t), "a b", "") {
 		assert.Error(t, err)
 	}
 	assert.Empty(t, names(t, s, "", ""))
@@ -124,18 +124,18 @@ func (c contract) badNames(t *testing.T) {
 func (c contract) cancelled(t *testing.T) {
 	s := c.Open(t)
 	for _, length := range []int{10, c.large()} {
-		ctx, cancel := context.WithCancel(within(t))
-		// The end comes when all but a little was read, with parts of a large object stored.
+		ctx, cancel := context.WithCancel(testContext(t))
+		// The context ends after almost everything was read, with parts of a large object stored.
 		content := io.MultiReader(Pattern(1, length-5), AtEnd(cancel), Pattern(2, 5))
 		assert.ErrorIs(t, s.Put(ctx, "cancelled", content), context.Canceled)
-		absent(t, s, "cancelled")
+		assertMissing(t, s, "cancelled")
 		_, err := s.Get(ctx, "cancelled", 0, -1)
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, s.Delete(ctx, "cancelled"), context.Canceled)
 	}
 }
 
-// AtEnd is the end of a content, at which a function is called.
+// AtEnd returns an empty content that calls a function.
 type AtEnd func()
 
 // Read implements io.Reader.
@@ -147,7 +147,7 @@ func (f AtEnd) Read([]byte) (int, error) {
 func (c contract) cancelledListing(t *testing.T) {
 	s := c.Open(t)
 	put(t, s, "a", strings.NewReader("x"))
-	ctx, cancel := context.WithCancel(within(t))
+	ctx, cancel := context.WithCancel(testContext(t))
 	cancel()
 	var last error
 	for _, err := range s.List(ctx, "", "") {
@@ -161,9 +161,9 @@ func (c contract) sourceFails(t *testing.T) {
 	for _, broken := range []error{errors.New("disk failed"), io.ErrUnexpectedEOF} {
 		for _, length := range []int{10, c.large()} {
 			content := io.MultiReader(Pattern(1, length), failing{broken})
-			assert.ErrorIs(t, s.Put(within(t), "broken", content), broken)
-			absent(t, s, "broken")
-			_, err := store.PutOnce(within(t), s, "broken", io.MultiReader(Pattern(1, length), failing{broken}))
+			assert.ErrorIs(t, s.Put(testContext(t), "broken", content), broken)
+			assertMissing(t, s, "broken")
+			_, err := store.PutOnce(testContext(t), s, "broken", io.MultiReader(Pattern(1, length), failing{broken}))
 			assert.ErrorIs(t, err, broken)
 		}
 	}
@@ -175,7 +175,7 @@ func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func (c contract) probe(t *testing.T) {
 	s := c.Open(t)
-	abilities, err := store.Probe(within(t), s)
+	abilities, err := store.Probe(testContext(t), s)
 	require.NoError(t, err)
 	assert.True(t, abilities.CreateIfAbsent)
 	assert.NoError(t, abilities.Delete)

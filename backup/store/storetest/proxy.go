@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Proxy stands between a store and its server, and makes trouble.
+// Proxy is a faulty proxy between a store and its server.
 type Proxy struct {
 	URL *url.URL // where it listens
 
@@ -22,7 +22,7 @@ type Proxy struct {
 	closing chan struct{} // closed when the test ends
 
 	mu        sync.Mutex
-	lose      int // replies to creating requests
+	lose      int // number of replies to creating requests to lose
 	uploads   int // bytes after which requests are cut off; 0 means never
 	downloads int // the same of replies
 	refuse    int // HTTP status of all replies; 0 means that requests are let through
@@ -30,7 +30,7 @@ type Proxy struct {
 	requests  Requests
 }
 
-// Requests are how many an S3 server got, by what it asks money for.
+// Requests counts the requests to an S3 server by price.
 type Requests struct {
 	Writes int // puts, parts of uploads, and listings
 	Reads  int
@@ -50,12 +50,12 @@ func NewProxy(t *testing.T) *Proxy {
 	}
 	listener := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(listener.Close)
-	t.Cleanup(func() { close(p.closing) }) // before that: nobody waits then
+	t.Cleanup(func() { close(p.closing) }) // before the server is closed, so that no handler waits
 	p.URL, _ = url.Parse(listener.URL)
 	return p
 }
 
-// To says where the server is, and returns the endpoint to be used instead of it.
+// To sets the server and returns the endpoint of the proxy.
 func (p *Proxy) To(server *url.URL) *url.URL {
 	p.server = server
 	endpoint := *server
@@ -66,7 +66,7 @@ func (p *Proxy) To(server *url.URL) *url.URL {
 // LoseReply loses the next replies to requests that created an object.
 func (p *Proxy) LoseReply(times int) { p.set(func() { p.lose = times }) }
 
-// Left is how many replies are still to be lost.
+// Left returns the number of replies still to be lost.
 func (p *Proxy) Left() (left int) {
 	p.set(func() { left = p.lose })
 	return left
@@ -84,12 +84,12 @@ func (p *Proxy) Refuse(status int) { p.set(func() { p.refuse = status }) }
 // Delay makes every request wait.
 func (p *Proxy) Delay(each time.Duration) { p.set(func() { p.delay = each }) }
 
-// Heal ends all trouble.
+// Heal ends all faults.
 func (p *Proxy) Heal() {
 	p.set(func() { p.lose, p.uploads, p.downloads, p.refuse, p.delay = 0, 0, 0, 0, 0 })
 }
 
-// Requests are how many there were so far.
+// Requests returns the number of requests so far.
 func (p *Proxy) Requests() (all Requests) {
 	p.set(func() { all = p.requests })
 	return all
@@ -124,7 +124,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 	p.forward.ServeHTTP(w, r)
 }
 
-// count goes by S3's list of prices, where deletions are free.
+// count follows S3's prices; deletions are free.
 func (all *Requests) count(r *http.Request) {
 	switch {
 	case r.Method == http.MethodDelete:
@@ -149,7 +149,7 @@ func (p *Proxy) answer(response *http.Response) (err error) {
 	return err
 }
 
-// creates tells the request that makes an object visible, in each of the protocols.
+// creates reports whether a request makes an object visible, in any of the protocols.
 func creates(r *http.Request) bool {
 	return r.Header.Get("If-None-Match") == "*" || r.Header.Get("X-Goog-Hash") != "" ||
 		r.URL.Query().Get("uploadType") == "multipart"

@@ -1,4 +1,4 @@
-// Package storetest is the contract that every store keeps, as tests that are run against each of them.
+// Package storetest contains the contract of every store, as tests.
 package storetest
 
 import (
@@ -23,19 +23,19 @@ import (
 
 // Subject is a store under test.
 type Subject struct {
-	// Open returns an empty store, at another place each time.
+	// Open returns an empty store at a new place.
 	Open func(t *testing.T) store.Store
-	// Through returns one that is reached through a proxy; nil for a store without a network.
+	// Through returns a store behind a proxy; nil for a store without a network.
 	Through func(t *testing.T, proxy *Proxy) store.Store
-	// Missing returns a store whose bucket is not there, Denied one with wrong credentials; nil if there is no such thing.
+	// Missing returns a store without a bucket, Denied one with wrong credentials; nil if that is impossible.
 	Missing, Denied func(t *testing.T) store.Store
-	// Whole says that the store does not cut objects into pieces, so that small ones show everything.
+	// Whole means that the store does not split objects, so small ones suffice.
 	Whole bool
-	// Holds says that the store itself keeps the objects in this process's memory.
+	// Holds means that the store keeps objects in the memory of this process.
 	Holds bool
 }
 
-// large is the length of an object of several pieces.
+// large returns the length of an object of several pieces.
 func (s Subject) large() int {
 	if s.Whole {
 		return 300_001
@@ -44,19 +44,19 @@ func (s Subject) large() int {
 }
 
 const (
-	patience = 2 * time.Minute // for everything that a test waits for
+	patience = 2 * time.Minute // limit of every wait
 	huge     = 64 << 20
 )
 
 // Run runs the contract.
 func Run(t *testing.T, subject Subject) {
 	c := contract{Subject: subject}
-	t.Run("what was created is read back, whatever its length", c.created)
+	t.Run("an object of any length is read back", c.created)
 	t.Run("an object that exists stays as it is", c.exists)
 	t.Run("of several creators of one name exactly one wins", c.concurrent)
 	t.Run("an object of unknown length goes through bounded memory", c.bounded)
 	t.Run("a range is what lies between two offsets", c.ranges)
-	t.Run("a listing is in order and goes on after a name", c.listing)
+	t.Run("a listing is in order and resumes after a name", c.listing)
 	t.Run("a prefix may end in the middle of a name", c.prefix)
 	t.Run("a deleted object is absent and may be created again", c.deleted)
 	t.Run("names with every allowed character stay what they are", c.names)
@@ -65,8 +65,8 @@ func Run(t *testing.T, subject Subject) {
 	t.Run("a cancelled listing does not seem complete", c.cancelledListing)
 	t.Run("content that cannot be read leaves nothing", c.sourceFails)
 	t.Run("the probe finds create-if-absent honoured and leaves nothing", c.probe)
-	t.Run("a bucket that is not there is told apart", c.missing)
-	t.Run("wrong credentials are told apart", c.denied)
+	t.Run("a missing bucket is reported", c.missing)
+	t.Run("wrong credentials are reported", c.denied)
 	t.Run("a lost reply is resolved", c.lostReply)
 	t.Run("an upload that is cut off leaves nothing", c.cutUpload)
 	t.Run("a download that is cut off does not seem complete", c.cutDownload)
@@ -74,7 +74,7 @@ func Run(t *testing.T, subject Subject) {
 
 type contract struct{ Subject }
 
-// many is more than a page of any server, and what a disk can sync while others wait.
+// many returns a number larger than a page of any server, and small enough for a disk to sync.
 func (s Subject) many() int {
 	if s.Whole {
 		return 200
@@ -82,18 +82,18 @@ func (s Subject) many() int {
 	return 1100
 }
 
-func within(t *testing.T) context.Context {
+func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// Pattern is content that differs in every part, with a length and a beginning.
+// Pattern returns content of a length that differs everywhere and by seed.
 func Pattern(seed byte, length int) io.Reader {
 	return io.LimitReader(&pattern{seed: seed}, int64(length))
 }
 
-// pattern is made of blocks that begin with their number. It is copied, not computed: the race detector is slow with bytes.
+// pattern consists of numbered blocks. They are copied, not computed, because the race detector is slow with bytes.
 type pattern struct {
 	seed  byte
 	at    int
@@ -119,12 +119,12 @@ func bytesOf(t *testing.T, content io.Reader) []byte {
 
 func put(t *testing.T, s store.Store, name string, content io.Reader) {
 	t.Helper()
-	require.NoError(t, s.Put(within(t), name, content))
+	require.NoError(t, s.Put(testContext(t), name, content))
 }
 
 func get(t *testing.T, s store.Store, name string, offset, length int64) []byte {
 	t.Helper()
-	body, err := s.Get(within(t), name, offset, length)
+	body, err := s.Get(testContext(t), name, offset, length)
 	require.NoError(t, err)
 	defer body.Close()
 	return bytesOf(t, body)
@@ -132,16 +132,16 @@ func get(t *testing.T, s store.Store, name string, offset, length int64) []byte 
 
 func names(t *testing.T, s store.Store, prefix, after string) (found []string) {
 	t.Helper()
-	for object, err := range s.List(within(t), prefix, after) {
+	for object, err := range s.List(testContext(t), prefix, after) {
 		require.NoError(t, err)
 		found = append(found, object.Name)
 	}
 	return found
 }
 
-func absent(t *testing.T, s store.Store, name string) {
+func assertMissing(t *testing.T, s store.Store, name string) {
 	t.Helper()
-	_, err := s.Get(within(t), name, 0, -1)
+	_, err := s.Get(testContext(t), name, 0, -1)
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	assert.Empty(t, names(t, s, "", ""))
 }
@@ -157,7 +157,7 @@ func (c contract) created(t *testing.T) {
 		before := time.Now().Add(-time.Minute)
 		put(t, s, name, Pattern(1, length))
 		assert.True(t, bytes.Equal(bytesOf(t, Pattern(1, length)), get(t, s, name, 0, -1)), name)
-		for object, err := range s.List(within(t), name, "") {
+		for object, err := range s.List(testContext(t), name, "") {
 			require.NoError(t, err)
 			assert.Equal(t, int64(length), object.Size, name)
 			assert.WithinRange(t, object.Modified, before, time.Now().Add(time.Minute))
@@ -173,7 +173,7 @@ func (c contract) exists(t *testing.T) {
 		name := fmt.Sprintf("taken-%d", length)
 		put(t, s, name, Pattern(1, length))
 		for _, second := range []int{20, c.large()} {
-			assert.ErrorIs(t, s.Put(within(t), name, Pattern(2, second)), store.ErrExists)
+			assert.ErrorIs(t, s.Put(testContext(t), name, Pattern(2, second)), store.ErrExists)
 		}
 		assert.True(t, bytes.Equal(bytesOf(t, Pattern(1, length)), get(t, s, name, 0, -1)))
 	}
@@ -189,16 +189,16 @@ func (c contract) concurrent(t *testing.T) {
 	}
 }
 
-// race lets six create one name, each with another content, and returns who won.
+// race lets six writers create one name with different contents, and returns the winner.
 func race(t *testing.T, s store.Store, name string, length int) byte {
 	var winner atomic.Uint32
 	var racers sync.WaitGroup
 	for racer := byte(1); racer <= 6; racer++ {
 		racers.Go(func() {
-			_, err := store.PutOnce(within(t), s, name, Pattern(racer, length))
-			// A server may answer that it is busy with the other one: then it is asked again.
+			_, err := store.PutOnce(testContext(t), s, name, Pattern(racer, length))
+			// A server may be busy with another request.
 			for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
-				_, err = store.PutOnce(within(t), s, name, Pattern(racer, length))
+				_, err = store.PutOnce(testContext(t), s, name, Pattern(racer, length))
 			}
 			if err == nil {
 				assert.True(t, winner.CompareAndSwap(0, uint32(racer)), "two won")
@@ -238,7 +238,7 @@ func (c contract) ranges(t *testing.T) {
 		assert.Equal(t, one.want, string(get(t, s, one.name, one.offset, one.length)), "%+v", one)
 	}
 	for _, length := range []int64{-1, 0, 7} {
-		_, err := s.Get(within(t), "absent", 0, length)
+		_, err := s.Get(testContext(t), "absent", 0, length)
 		assert.ErrorIs(t, err, store.ErrNotFound)
 	}
 }

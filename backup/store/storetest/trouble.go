@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// memoryLimit is what an upload may hold, in bytes: a piece, and a second one for those who wrap it.
+// memoryLimit limits the memory of an upload, in bytes: one piece, and another for those who wrap it.
 const memoryLimit = 24 << 20
 
 func (c contract) bounded(t *testing.T) {
@@ -20,12 +20,12 @@ func (c contract) bounded(t *testing.T) {
 		t.Skip("this store holds everything in memory")
 	}
 	s := c.Open(t)
-	content := &weighed{content: Pattern(3, huge), before: liveHeap()}
-	written, err := store.PutOnce(within(t), s, "huge", content)
+	content := &memoryReader{content: Pattern(3, huge), before: liveHeap()}
+	written, err := store.PutOnce(testContext(t), s, "huge", content)
 	require.NoError(t, err)
 	assert.Less(t, content.most, uint64(memoryLimit))
 	assert.Equal(t, int64(huge), written.Size)
-	body, err := s.Get(within(t), "huge", 0, -1)
+	body, err := s.Get(testContext(t), "huge", 0, -1)
 	require.NoError(t, err)
 	defer body.Close()
 	hash := sha256.New()
@@ -34,15 +34,15 @@ func (c contract) bounded(t *testing.T) {
 	assert.Equal(t, written.SHA256[:], hash.Sum(nil))
 }
 
-// weighed looks at the memory in use every 8 MB that are read.
-type weighed struct {
+// memoryReader measures the memory in use every 8 MB.
+type memoryReader struct {
 	content io.Reader
 	read    int
 	before  uint64
 	most    uint64
 }
 
-func (w *weighed) Read(p []byte) (int, error) {
+func (w *memoryReader) Read(p []byte) (int, error) {
 	n, err := w.content.Read(p)
 	if w.read%(8<<20) > (w.read+n)%(8<<20) {
 		w.most = max(w.most, liveHeap()-min(w.before, liveHeap()))
@@ -64,8 +64,8 @@ func (c contract) missing(t *testing.T) {
 	}
 	s := c.Missing(t)
 	assertFailure(t, s, store.ErrNoBucket)
-	assert.ErrorIs(t, s.Put(within(t), "a", Pattern(1, c.large())), store.ErrNoBucket)
-	_, err := store.Probe(within(t), s)
+	assert.ErrorIs(t, s.Put(testContext(t), "a", Pattern(1, c.large())), store.ErrNoBucket)
+	_, err := store.Probe(testContext(t), s)
 	assert.Equal(t, store.ErrNoBucket, store.FailureOf(err))
 }
 
@@ -75,11 +75,11 @@ func (c contract) denied(t *testing.T) {
 	}
 	s := c.Denied(t)
 	assertFailure(t, s, store.ErrDenied)
-	assert.Equal(t, store.ErrDenied, store.FailureOf(s.Delete(within(t), "a")))
+	assert.Equal(t, store.ErrDenied, store.FailureOf(s.Delete(testContext(t), "a")))
 }
 
-// assertFailure checks that every method that has to find something out ends with one failure. Delete is not among them: a
-// server may report that what is absent from an absent bucket is deleted.
+// assertFailure checks that every method fails with want. Delete is excluded: a server may report that an object of a missing bucket
+// is deleted.
 func assertFailure(t *testing.T, s store.Store, want store.Failure) {
 	t.Helper()
 	for asked, ask := range requests(t, s) {
@@ -102,13 +102,13 @@ func (c contract) lostReply(t *testing.T) {
 	s, proxy := c.through(t)
 	for name, length := range map[string]int{"small": 1000, "large": c.large()} {
 		proxy.LoseReply(1)
-		_, err := store.PutOnce(within(t), s, name, Pattern(1, length))
+		_, err := store.PutOnce(testContext(t), s, name, Pattern(1, length))
 		require.NoError(t, err)
 		assert.Zero(t, proxy.Left(), "no reply was lost")
 		assert.Equal(t, []string{name}, names(t, s, name, ""))
-		_, err = store.PutOnce(within(t), s, name, Pattern(1, length))
+		_, err = store.PutOnce(testContext(t), s, name, Pattern(1, length))
 		assert.NoError(t, err, "the same again")
-		_, err = store.PutOnce(within(t), s, name, Pattern(2, length))
+		_, err = store.PutOnce(testContext(t), s, name, Pattern(2, length))
 		assert.ErrorIs(t, err, store.ErrExists)
 	}
 }
@@ -117,11 +117,11 @@ func (c contract) cutUpload(t *testing.T) {
 	s, proxy := c.through(t)
 	for _, length := range []int{100_000, c.large()} {
 		proxy.CutUploads(50_000)
-		assert.ErrorIs(t, s.Put(within(t), "cut", Pattern(1, length)), store.ErrUnavailable)
+		assert.ErrorIs(t, s.Put(testContext(t), "cut", Pattern(1, length)), store.ErrUnavailable)
 		proxy.Heal()
-		absent(t, s, "cut")
+		assertMissing(t, s, "cut")
 		put(t, s, "cut", Pattern(2, length))
-		require.NoError(t, s.Delete(within(t), "cut"))
+		require.NoError(t, s.Delete(testContext(t), "cut"))
 	}
 }
 
@@ -129,7 +129,7 @@ func (c contract) cutDownload(t *testing.T) {
 	s, proxy := c.through(t)
 	put(t, s, "cut", Pattern(1, c.large()))
 	proxy.CutDownloads(100_000)
-	body, err := s.Get(within(t), "cut", 0, -1)
+	body, err := s.Get(testContext(t), "cut", 0, -1)
 	require.NoError(t, err)
 	defer body.Close()
 	_, err = io.Copy(io.Discard, body)

@@ -43,7 +43,7 @@ func (c *Client) Do(
 	ctx context.Context, build func() (*http.Request, error), accepted ...int,
 ) (response *http.Response, err error) {
 	for attempt := range attempts {
-		response, err = c.Once(ctx, build, accepted...)
+		response, err = c.DoOnce(ctx, build, accepted...)
 		half := firstWait << attempt / 2
 		wait := max(store.RetryAfter(err), half+rand.N(half))
 		if !errors.Is(err, store.ErrUnavailable) || errors.Is(err, errStalled) || attempt == attempts-1 || wait > longestWait {
@@ -58,8 +58,8 @@ func (c *Client) Do(
 	return response, err
 }
 
-// Once sends a request without repeating it.
-func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), accepted ...int) (*http.Response, error) {
+// DoOnce sends a request without repeating it.
+func (c *Client) DoOnce(ctx context.Context, build func() (*http.Request, error), accepted ...int) (*http.Response, error) {
 	request, err := build()
 	if err != nil {
 		return nil, err
@@ -79,19 +79,19 @@ func (c *Client) Once(ctx context.Context, build func() (*http.Request, error), 
 	return nil, c.Refusal(response)
 }
 
-// Unconfirmed returns the error for a successful response without what the protocol of the store prescribes: a console, a proxy or
+// ErrUnexpectedResponse returns the error for a successful response without what the protocol of the store prescribes: a console, a proxy or
 // a captive portal has answered. It is unknown whether anything was stored.
-func Unconfirmed(lacks string) error {
+func ErrUnexpectedResponse(lacks string) error {
 	return &store.Unavailable{Cause: fmt.Errorf("something else than the store has answered (without %s); does endpoint= lead to the store?", lacks)}
 }
 
 // ErrNoBucket answers a 404 to a request that names no object, or that creates one: what is missing then is the bucket.
 var ErrNoBucket = fmt.Errorf("HTTP status 404: %w: %s", store.ErrNoBucket, store.ErrNoBucket.NextStep())
 
-// ConfirmAbsent checks err, with which reading an object ended, where it is ErrNotFound: an absent bucket looks the same, and
+// ConfirmMissing checks err, with which reading an object ended, where it is ErrNotFound: an absent bucket looks the same, and
 // so does a server that is not the store's and answers 404 to every request. An object is absent only from a bucket that can
 // be listed; otherwise the error of the listing is returned.
-func ConfirmAbsent(ctx context.Context, s store.Store, name string, err error) error {
+func ConfirmMissing(ctx context.Context, s store.Store, name string, err error) error {
 	if !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
@@ -178,27 +178,27 @@ type Answer struct {
 func (a Answer) Error(codes map[string]error) error {
 	kind, known := codes[a.Code]
 	switch {
-	case a.refused() && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
+	case a.isDenied() && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
 		return fmt.Errorf("%s: %w by about %s: %s", a, store.ErrSkewed, a.Skew.Abs().Round(time.Minute), store.ErrSkewed.NextStep()) // rounded, because a changed message is logged again
-	case errors.Is(kind, store.ErrDenied) || !known && a.refused():
+	case errors.Is(kind, store.ErrDenied) || !known && a.isDenied():
 		return fmt.Errorf("%s: %w: %s", a, store.ErrDenied, store.ErrDenied.NextStep())
 	case errors.Is(kind, store.ErrNoBucket):
 		return fmt.Errorf("%s: %w: %s", a, store.ErrNoBucket, store.ErrNoBucket.NextStep())
 	case known && !errors.Is(kind, store.ErrUnavailable):
 		return fmt.Errorf("%s: %w", a, kind)
-	case known || a.passing():
+	case known || a.isTemporary():
 		return &store.Unavailable{Cause: errors.New(a.String()), After: a.After}
 	default:
 		return errors.New(a.String())
 	}
 }
 
-func (a Answer) refused() bool {
+func (a Answer) isDenied() bool {
 	return a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden
 }
 
-// passing reports whether the next request may succeed.
-func (a Answer) passing() bool {
+// isTemporary reports whether the next request may succeed.
+func (a Answer) isTemporary() bool {
 	switch a.Status {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
 		return true
@@ -245,7 +245,7 @@ func WithNote(ctx context.Context, note *Answer) context.Context {
 	return context.WithValue(ctx, noteKey{}, note)
 }
 
-func noteAnswer(ctx context.Context, response *http.Response) {
+func noteResponse(ctx context.Context, response *http.Response) {
 	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
 		*note = AnswerOf(response)
 	}
@@ -258,8 +258,8 @@ func noteFailure(ctx context.Context, err error) {
 	}
 }
 
-// noted returns the error of an earlier request that stalled.
-func noted(ctx context.Context) error {
+// earlierFailure returns the error of an earlier request that stalled.
+func earlierFailure(ctx context.Context) error {
 	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
 		return note.stalled
 	}

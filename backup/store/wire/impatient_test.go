@@ -50,7 +50,7 @@ func TestSlowIsNotStuckAndTricklingIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for part, want := range map[int]error{progress / 2: nil, 1: store.ErrUnavailable} {
 			began := time.Now()
-			transport := &impatient{next: slowServer{part: part}, patience: patience}
+			transport := &stallDetector{next: slowServer{part: part}, patience: patience}
 			upload, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://x", bytes.NewReader(make([]byte, 20*part)))
 			require.NoError(t, err)
 			response, err := transport.RoundTrip(upload)
@@ -72,7 +72,7 @@ func TestSlowIsNotStuckAndTricklingIs(t *testing.T) {
 
 func TestTimeThatTheReaderTakesIsNotTheServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		transport := &impatient{next: slowServer{part: progress}, patience: patience}
+		transport := &stallDetector{next: slowServer{part: progress}, patience: patience}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x", nil)
 		require.NoError(t, err)
 		response, err := transport.RoundTrip(request)
@@ -94,8 +94,8 @@ func TestASmallObjectThatHangsIsGivenUpSoon(t *testing.T) {
 		})
 		for size, want := range map[int]time.Duration{small: brief, small + 1: patience} {
 			began := time.Now()
-			transport := &impatient{next: hangs, patience: patience}
-			request, err := http.NewRequestWithContext(Whole(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
+			transport := &stallDetector{next: hangs, patience: patience}
+			request, err := http.NewRequestWithContext(WithObjectSize(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
 			require.NoError(t, err)
 			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is none
 			require.ErrorIs(t, err, store.ErrUnavailable)

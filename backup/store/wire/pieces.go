@@ -31,31 +31,31 @@ type Parts interface {
 func Upload(content io.Reader, whole func(piece []byte) error, begin func() (Parts, error)) error {
 	pieces := newPieces(content)
 	defer pieces.close()
-	piece, last, err := pieces.next()
+	piece, last, err := pieces.read()
 	if err != nil {
 		return err
 	}
 	if last {
-		return taken(whole(piece))
+		return lockedToExists(whole(piece))
 	}
 	parts, err := begin()
 	if err != nil {
-		return taken(err)
+		return lockedToExists(err)
 	}
 	err = parts.Send(piece, last)
 	for err == nil && !last {
-		if piece, last, err = pieces.next(); err == nil {
+		if piece, last, err = pieces.read(); err == nil {
 			err = parts.Send(piece, last)
 		}
 	}
 	if err != nil {
 		parts.Abort()
 	}
-	return taken(err)
+	return lockedToExists(err)
 }
 
-// taken turns ErrLocked into ErrExists: some servers check the lock of an existing object before the condition.
-func taken(err error) error {
+// lockedToExists turns ErrLocked into ErrExists: some servers check the lock of an existing object before the condition.
+func lockedToExists(err error) error {
 	if errors.Is(err, store.ErrLocked) {
 		return fmt.Errorf("%w: %w", store.ErrExists, err)
 	}
@@ -72,9 +72,9 @@ func newPieces(content io.Reader) *pieces {
 	return &pieces{content: content, buffer: buffers.Get().(*[PieceSize]byte)}
 }
 
-// next returns the next piece, which is valid until the next call. All but the last have PieceSize bytes; the last one may be
+// read returns the next piece, which is valid until the next call. All but the last have PieceSize bytes; the last one may be
 // empty. Errors are those of content.
-func (p *pieces) next() (piece []byte, last bool, err error) {
+func (p *pieces) read() (piece []byte, last bool, err error) {
 	filled := 0
 	for filled < PieceSize {
 		// io.ReadFull would take an io.ErrUnexpectedEOF of content for its end.
@@ -111,9 +111,9 @@ func Range(offset, length int64) string {
 	}
 }
 
-// Begins reports whether a response with this Content-Range and body length, or -1, starts at offset. Without a length, a truncated
+// IsRangeFrom reports whether a response with this Content-Range and body length, or -1, starts at offset. Without a length, a truncated
 // response would look complete.
-func Begins(contentRange string, offset, length int64) bool {
+func IsRangeFrom(contentRange string, offset, length int64) bool {
 	if length < 0 {
 		return false
 	}
@@ -135,7 +135,7 @@ func Body(response *http.Response, offset, length int64) (io.ReadCloser, error) 
 	if len(response.TransferEncoding) > 0 {
 		arriving = max(0, arriving) // chunked encoding marks its end
 	}
-	if !Begins(response.Header.Get("Content-Range"), offset, arriving) {
+	if !IsRangeFrom(response.Header.Get("Content-Range"), offset, arriving) {
 		_ = response.Body.Close()
 		return nil, ErrOtherRange
 	}
@@ -156,8 +156,8 @@ func Limit(body io.ReadCloser, length int64) io.ReadCloser {
 // Empty returns an empty body.
 func Empty() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
 
-// Nothing closes a body that was only requested to check for the object.
-func Nothing(body io.ReadCloser, err error) (io.ReadCloser, error) {
+// EmptyIfExists closes a body that was only requested to check for the object.
+func EmptyIfExists(body io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}

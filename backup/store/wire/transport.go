@@ -38,11 +38,11 @@ func NewTransport(options Options) (http.RoundTripper, error) {
 	if options.Patience == 0 {
 		options.Patience = patience
 	}
-	rotating := &rotating{caPath: options.CAPath}
+	rotating := &reloadingTransport{caPath: options.CAPath}
 	if _, err := rotating.transport(); err != nil {
 		return nil, err
 	}
-	return &impatient{next: rotating, patience: options.Patience}, nil
+	return &stallDetector{next: rotating, patience: options.Patience}, nil
 }
 
 // NewClient returns a client that does not follow redirects, so that credentials stay with the store.
@@ -53,8 +53,8 @@ func NewClient(transport http.RoundTripper) *http.Client {
 	}
 }
 
-// rotating replaces its transport when the CA bundle changes.
-type rotating struct {
+// reloadingTransport replaces its transport when the CA bundle changes.
+type reloadingTransport struct {
 	caPath string
 
 	mu      sync.Mutex
@@ -63,7 +63,7 @@ type rotating struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (r *rotating) RoundTrip(request *http.Request) (*http.Response, error) {
+func (r *reloadingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	transport, err := r.transport()
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func (r *rotating) RoundTrip(request *http.Request) (*http.Response, error) {
 	return transport.RoundTrip(request)
 }
 
-func (r *rotating) transport() (*http.Transport, error) {
+func (r *reloadingTransport) transport() (*http.Transport, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	stamp := StampOf(r.caPath)
@@ -137,13 +137,13 @@ type bundleError struct{ text string }
 
 func (e *bundleError) Error() string { return e.text }
 
-// Stamp changes when a file does. The zero value is the stamp of a file that is not there.
+// Stamp changes when a file changes. The zero value stands for a missing file.
 type Stamp struct {
 	Modified time.Time
 	Size     int64
 }
 
-// StampOf looks at a file.
+// StampOf returns the current stamp of a file.
 func StampOf(path string) Stamp {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -152,74 +152,74 @@ func StampOf(path string) Stamp {
 	return Stamp{Modified: info.ModTime(), Size: info.Size()}
 }
 
-// progress is how much has to move within the patience: a server that sends a byte now and then hangs, too.
+// progress is the number of bytes that must move within the patience: a server that trickles bytes hangs, too.
 const progress = 16 << 10 // bytes
 
 var errStalled = errors.New("nothing moved")
 
 const (
-	// small is an object that a server has nothing to put together for, in bytes.
+	// small is the size of an object that a server need not assemble, in bytes.
 	small = 64 << 10
-	// brief is the patience for creating one.
+	// brief limits the creation of a small object.
 	brief = 10 * time.Second
 )
 
-type wholeKey struct{}
+type sizeKey struct{}
 
-// Whole returns a context for the request that creates an object of so many bytes at once. A small one that hangs is given up soon, and
-// may be asked for again: an object is created only if there is none, so the one that hung does no harm.
-func Whole(ctx context.Context, size int) context.Context {
+// WithObjectSize returns a context for the request that creates an object of this size. A small one that stalls fails soon and may be repeated:
+// an object is only created if it does not exist, so the stalled request does no harm.
+func WithObjectSize(ctx context.Context, size int) context.Context {
 	if size > small {
 		return ctx
 	}
-	return context.WithValue(ctx, wholeKey{}, true)
+	return context.WithValue(ctx, sizeKey{}, true)
 }
 
-// patienceFor is how long a request may not get on.
-func (i *impatient) patienceFor(ctx context.Context) time.Duration {
-	if ctx.Value(wholeKey{}) == nil {
+// patienceFor returns how long a request may stall.
+func (i *stallDetector) patienceFor(ctx context.Context) time.Duration {
+	if ctx.Value(sizeKey{}) == nil {
 		return i.patience
 	}
 	return min(i.patience, brief)
 }
 
-// impatient ends a request when neither its body, nor the answer, nor the answer's body got on for as long as its patience.
-// Its errors are those of the caller's context, or ErrUnavailable.
-type impatient struct {
+// stallDetector cancels a request that stalls: neither its body, nor the response, nor the response's body makes progress within the
+// patience. Its errors are those of the caller's context, or ErrUnavailable.
+type stallDetector struct {
 	next     http.RoundTripper
 	patience time.Duration
 }
 
 // RoundTrip implements http.RoundTripper.
-func (i *impatient) RoundTrip(request *http.Request) (*http.Response, error) {
-	if err := noted(request.Context()); err != nil {
+func (i *stallDetector) RoundTrip(request *http.Request) (*http.Response, error) {
+	if err := earlierFailure(request.Context()); err != nil {
 		closeBody(request)
 		return nil, err
 	}
 	watch := newWatch(request.Context(), i.patienceFor(request.Context()))
-	response, err := i.next.RoundTrip(watch.over(request))
+	response, err := i.next.RoundTrip(watch.wrapRequest(request))
 	if err != nil {
 		defer watch.end()
-		err = watch.explain(err)
+		err = watch.translate(err)
 		noteFailure(request.Context(), err)
 		return nil, err
 	}
 	watch.count(progress)
 	watch.pause()
-	noteAnswer(request.Context(), response)
-	response.Body = &answerBody{ReadCloser: response.Body, watch: watch}
+	noteResponse(request.Context(), response)
+	response.Body = &responseBody{ReadCloser: response.Body, watch: watch}
 	return response, nil
 }
 
-// closeBody is what a RoundTripper owes a request that it does not send.
+// closeBody closes the body of a request that is not sent, as a RoundTripper must.
 func closeBody(request *http.Request) {
 	if request.Body != nil {
 		_ = request.Body.Close()
 	}
 }
 
-// watch cancels a request that does not get on. Its clock runs only while the store is waited for: not while whoever reads
-// an answer's body does something else between two reads.
+// watch cancels a request that stalls. Its clock only runs while the server has to act, not while the caller does something else
+// between two reads of the body.
 type watch struct {
 	caller   context.Context
 	own      context.Context
@@ -228,9 +228,9 @@ type watch struct {
 
 	mu      sync.Mutex
 	timer   *time.Timer
-	started time.Time     // when the clock was last set going
-	left    time.Duration // of the patience, at that time
-	moved   int           // bytes since the patience began anew
+	started time.Time     // when the clock was last started
+	left    time.Duration // remaining patience at that time
+	moved   int           // bytes since the patience was last reset
 	running bool
 }
 
@@ -241,8 +241,8 @@ func newWatch(caller context.Context, patience time.Duration) *watch {
 	return w
 }
 
-// over returns the request under the watch's context, with a body that tells the watch.
-func (w *watch) over(request *http.Request) *http.Request {
+// wrapRequest returns the request with the watch's context, and with a body that reports its progress.
+func (w *watch) wrapRequest(request *http.Request) *http.Request {
 	request = request.Clone(w.own)
 	if request.Body == nil || request.Body == http.NoBody {
 		return request
@@ -272,7 +272,7 @@ func (w *watch) pause() {
 	w.running = false
 }
 
-// count notes that n bytes moved. Enough of them begin the patience anew.
+// count adds moved bytes. Enough of them reset the patience.
 func (w *watch) count(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -291,8 +291,8 @@ func (w *watch) end() {
 	w.cancel(context.Canceled)
 }
 
-// explain makes an error of the connection ours.
-func (w *watch) explain(err error) error {
+// translate translates a connection error.
+func (w *watch) translate(err error) error {
 	switch {
 	case w.caller.Err() != nil:
 		return context.Cause(w.caller)
@@ -303,7 +303,7 @@ func (w *watch) explain(err error) error {
 	}
 }
 
-// requestBody tells the watch how fast it is sent.
+// requestBody reports the progress of sending.
 type requestBody struct {
 	io.ReadCloser
 	watch *watch
@@ -315,24 +315,24 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answerBody tells the watch how fast it arrives.
-type answerBody struct {
+// responseBody reports the progress of receiving.
+type responseBody struct {
 	io.ReadCloser
 	watch *watch
 }
 
-func (b *answerBody) Read(p []byte) (int, error) {
+func (b *responseBody) Read(p []byte) (int, error) {
 	b.watch.resume()
 	n, err := b.ReadCloser.Read(p)
 	b.watch.count(n)
 	b.watch.pause()
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.watch.explain(err)
+		err = b.watch.translate(err)
 	}
 	return n, err
 }
 
-func (b *answerBody) Close() error {
+func (b *responseBody) Close() error {
 	defer b.watch.end()
 	return b.ReadCloser.Close()
 }

@@ -195,7 +195,7 @@ func TestPiecesEndWithTheContentAndNotWithItsError(t *testing.T) {
 		pieces := newPieces(io.LimitReader(zeros{}, int64(length)))
 		total, last := 0, false
 		for !last {
-			piece, end, err := pieces.next()
+			piece, end, err := pieces.read()
 			require.NoError(t, err)
 			assert.True(t, end || len(piece) == PieceSize)
 			total, last = total+len(piece), end
@@ -205,7 +205,7 @@ func TestPiecesEndWithTheContentAndNotWithItsError(t *testing.T) {
 	}
 	pieces := newPieces(io.MultiReader(strings.NewReader("x"), &failing{}))
 	defer pieces.close()
-	_, _, err := pieces.next()
+	_, _, err := pieces.read()
 	assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "which is not the end")
 }
 
@@ -219,7 +219,7 @@ func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.E
 
 const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
 
-// In a process of its own, since the environment's proxy is looked for once.
+// In its own process, since the proxy of the environment is read once.
 func TestAMachineIsNeverAskedThroughAProxy(t *testing.T) {
 	if target := os.Getenv(askedForProxy); target != "" {
 		request, err := http.NewRequest(http.MethodGet, target, nil)

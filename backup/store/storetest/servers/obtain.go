@@ -31,8 +31,8 @@ func install(t *testing.T, name string) string {
 	})
 }
 
-// obtain returns the path of a file in the cache, which command makes there if it is missing. Packages are tested side by
-// side; one makes it while the others wait. A server that can't be had skips the test, and says so on the terminal, too.
+// obtain returns the path of a file in the cache, and runs command to create it if it is missing. Packages are tested in parallel;
+// one creates the file while the others wait. A server that is unavailable skips the test, which is also shown on the terminal.
 func obtain(t *testing.T, lock, file string, command func(from, into string) *exec.Cmd) string {
 	t.Helper()
 	if !*wanted {
@@ -58,7 +58,7 @@ func obtain(t *testing.T, lock, file string, command func(from, into string) *ex
 	return path
 }
 
-// cache is a directory for what a lock file says.
+// cache returns a directory for the content of a lock file.
 func cache(t *testing.T, lock string) string {
 	content, err := os.ReadFile(lock)
 	require.NoError(t, err)

@@ -58,10 +58,10 @@ func Azure(t *testing.T) *url.URL {
 	})
 }
 
-// patience is for a server to start; it takes seconds on a machine with much else to do.
+// patience limits the start of a server, which takes seconds on a busy machine.
 const patience = 2 * time.Minute
 
-// start runs a server at a port that is free just now, and tries others if somebody else was quicker.
+// start runs a server at a free port, and tries others if the port is taken meanwhile.
 func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.URL {
 	var err error
 	for range 3 {
