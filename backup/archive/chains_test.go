@@ -94,7 +94,7 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 	path := w.find(archive.Target{})
 	assert.EqualValues(t, 20, path.Revision)
 	require.ErrorIs(t, path.PastEnd, archive.ErrHole)
-	assert.ErrorContains(t, path.PastEnd, "0000000000000000021.000000", "the first position that is missing")
+	assert.ErrorContains(t, path.PastEnd, "0000000000000000021.000000000", "the first position that is missing")
 	assert.GreaterOrEqual(t, path.Lost(), int64(8))
 	assert.Equal(t, revisions(11, 20), append(revisions(11, path.Full.Revision), w.restore(archive.Target{}).revisions...))
 
@@ -192,7 +192,7 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 func TestANameDoesNotMoveTheEnd(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 14, 20)
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
-		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000", []byte("x"))
+		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000000", []byte("x"))
 	}
 	head := w.head()
 	assert.NoError(t, head.Damaged)

@@ -254,7 +254,7 @@ func TestAGenerationCountsOnceTheOneBeforeHasEnded(t *testing.T) {
 	all, err := w.Generations(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, all, 2)
-	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/segment/0000000000000000013.000000"))
+	require.NoError(t, w.store.Delete(t.Context(), "gen/000001/segment/0000000000000000013.000000000"))
 	all, err = w.Generations(t.Context())
 	require.NoError(t, err, "a process that has seen the end remembers it")
 	assert.Len(t, all, 2)

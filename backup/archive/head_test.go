@@ -215,7 +215,7 @@ func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
 	_, err := w.Head(w.ctx, 1)
 	assert.ErrorIs(t, err, format.ErrDamaged, "it is not taken for a store that has nothing")
 	assert.ErrorContains(t, err, archive.ManifestName(1, newest.Name()))
-	w.store.SetContent("gen/000001/segment/0000009000000000000.000000", []byte("x"))
+	w.store.SetContent("gen/000001/segment/0000009000000000000.000000000", []byte("x"))
 	past, err := w.PastAll(w.ctx, 1, 14)
 	require.NoError(t, err)
 	assert.Equal(t, format.Position{Revision: 13, Part: 1}, past, "after the last segment that can be of this history, wherever that ends")
@@ -286,8 +286,8 @@ func TestNamesFarAheadDoNotMoveTheHead(t *testing.T) {
 			w.store.SetContent(archive.SegmentName(1, position), []byte("x"))
 		}
 	}
-	w.store.SetContent("gen/000001/segment/0000009000000000000.000000", []byte("x"))
-	w.store.SetContent("gen/000001/minute/0000000000000000011.000000_0000009000000000000.000000", []byte("x"))
+	w.store.SetContent("gen/000001/segment/0000009000000000000.000000000", []byte("x"))
+	w.store.SetContent("gen/000001/minute/0000000000000000011.000000_0000009000000000000.000000000", []byte("x"))
 	before := len(w.store.Calls())
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)

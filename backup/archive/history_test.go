@@ -129,8 +129,8 @@ func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
 func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	for _, name := range []string{
-		"gen/000001/segment/notes.txt", "gen/000001/segment/11.0", "gen/000001/minute/0000000000000000011.000000", "gen/x/generation.json",
-		"gen/000001/hour/0000000000000000015.000000_0000000000000000011.000000", "gen/000001/full/hello", "gen/1/generation.json",
+		"gen/000001/segment/notes.txt", "gen/000001/segment/11.0", "gen/000001/minute/0000000000000000011.000000000", "gen/x/generation.json",
+		"gen/000001/hour/0000000000000000015.000000_0000000000000000011.000000000", "gen/000001/full/hello", "gen/1/generation.json",
 		"gen/000001/full/0000000000000000099-yesterday/manifest.json", "gen/000001/verified/hello", "gen/zzz", "aaa", "zzz",
 	} {
 		w.store.SetContent(name, []byte("hello"))

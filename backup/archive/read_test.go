@@ -92,7 +92,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, err := w.follow(path)
 	assert.ErrorIs(t, err, archive.ErrHole)
-	assert.ErrorContains(t, err, "nothing in memory://test/ starts at 0000000000000000013.000000")
+	assert.ErrorContains(t, err, "nothing in memory://test/ starts at 0000000000000000013.000000000")
 }
 
 func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
@@ -123,7 +123,7 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 	w := begin(t, &format.Keys{}, 12, 14)
 	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
 	content, _ := w.store.Content(minute.Name())
-	w.store.SetContent(strings.Replace(minute.Name(), "15.000000", "16.000000", 1), content)
+	w.store.SetContent(strings.Replace(minute.Name(), "15.000000000", "16.000000000", 1), content)
 	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 	head := w.head()
 	assert.ErrorIs(t, head.Damaged, format.ErrDamaged)

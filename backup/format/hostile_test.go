@@ -69,7 +69,7 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := readAll(forged(t, empty(), records), &format.Keys{})
 			assert.ErrorIs(t, err, format.ErrDamaged)
-			assert.ErrorContains(t, err, "segment 0000000000000000007.000000: ")
+			assert.ErrorContains(t, err, "segment 0000000000000000007.000000000: ")
 		})
 	}
 	_, err := readAll(forged(t, empty(), record("Z", 0)), &format.Keys{})

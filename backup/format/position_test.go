@@ -13,7 +13,7 @@ import (
 
 func TestTheLastPartLeavesNoFurtherOne(t *testing.T) {
 	last := start()
-	last.Position.Part = 999_999
+	last.Position.Part = 999_999_999
 	object := Build(t, &format.Keys{}, last, nil)
 	_, err := format.NewSegmentBuilder(&format.Keys{}, object.Start())
 	assert.ErrorContains(t, err, "take a full")
@@ -31,9 +31,9 @@ func TestPositionsHaveTheOrderOfTheirNames(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{
-		"", "1.0", "0000000000000000001", "0000000000000000001.0000000", "0000000000000000000.000000", "000000000000000000a.000000",
-		"-000000000000000001.000000", "0000000000000000001.00000a", "0000000000000000001.000000x", "+000000000000000001.000000",
-		"9999999999999999999.000000",
+		"", "1.0", "0000000000000000001", "0000000000000000001.0000000000", "0000000000000000000.000000000", "000000000000000000a.000000000",
+		"-000000000000000001.000000000", "0000000000000000001.00000000a", "0000000000000000001.000000000x", "+000000000000000001.000000000",
+		"9999999999999999999.000000000",
 	} {
 		_, err := format.ParsePosition(bad)
 		assert.Error(t, err, bad)

@@ -151,8 +151,8 @@ func (b *Bucket) check() error {
 	return nil
 }
 
-// maxPart bounds the segments without rows at one revision. Segments are made once a second at most: that is eleven days.
-const maxPart = 999_999
+// maxPart bounds the segments without rows at one revision. Segments are made once a second at most: that is 31 years.
+const maxPart = 999_999_999
 
 // Position is where a segment begins, and names it. Positions have the order of history.
 type Position struct {
@@ -161,12 +161,12 @@ type Position struct {
 }
 
 // String is the position in names of objects: the order of such strings is that of positions.
-func (p Position) String() string { return fmt.Sprintf("%019d.%06d", p.Revision, p.Part) }
+func (p Position) String() string { return fmt.Sprintf("%019d.%09d", p.Revision, p.Part) }
 
 // ParsePosition undoes String.
 func ParsePosition(s string) (Position, error) {
 	var p Position
-	if _, err := fmt.Sscanf(s, "%019d.%06d", &p.Revision, &p.Part); err != nil || p.String() != s || !p.Valid() {
+	if _, err := fmt.Sscanf(s, "%019d.%09d", &p.Revision, &p.Part); err != nil || p.String() != s || !p.Valid() {
 		return Position{}, fmt.Errorf("%q is not a position", s)
 	}
 	return p, nil

@@ -68,11 +68,11 @@ def statement(line, kind, name):
 
 
 def position_name(position):
-    return f"{position[0]:019d}.{position[1]:06d}"
+    return f"{position[0]:019d}.{position[1]:09d}"
 
 
 def position_in(name):
-    found = re.fullmatch(r"(\d{19})\.(\d{6})", name)
+    found = re.fullmatch(r"(\d{19})\.(\d{9})", name)
     return found and (int(found[1]), int(found[2]))
 
 
