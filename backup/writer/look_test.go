@@ -138,9 +138,9 @@ func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
 	forged := map[string]string{
 		"gen/000001/segment/0000009000000000000.000000000":                           "x",
 		"gen/000001/minute/0000000000000000002.000000_0000009000000000000.000000000": "x",
-		"gen/000002/generation.json":                                              "x",
-		"gen/000777/generation.json":                                              "x",
-		"gen/000777/full/0000000000000000009-20301122T120010Z/manifest.json":      "x",
+		"gen/000002/generation.json":                                                 "x",
+		"gen/000777/generation.json":                                                 "x",
+		"gen/000777/full/0000000000000000009-20301122T120010Z/manifest.json":         "x",
 	}
 	s := begun(t)
 	for i := range int64(300) {
