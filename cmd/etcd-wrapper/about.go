@@ -85,8 +85,7 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 	return s.print(scripts[c.Shell])
 }
 
-// completeCommand is what those scripts ask: it prints a line for each word that the last one can become, with a tab before what the
-// word means.
+// completeCommand is run by those scripts. It prints a line for each word that the last one can become, with a tab before its meaning.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }
@@ -94,7 +93,10 @@ type completeCommand struct {
 func (c *completeCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	if err != nil || len(c.Words) == 0 {
-		return exitcode.NotTold // nobody reads why at the middle of a line
+		return exitcode.NotTold // an error has no place in the middle of a command line
+	}
+	if len(c.Words) > 1 && (c.Words[0] == "etcdctl" || c.Words[0] == "etcdutl") {
+		return s.print(completeTool(c.Words[0], c.Words[1:]))
 	}
 	for _, candidate := range commandline.Complete(parser.Model, c.Words) {
 		_, _ = fmt.Fprintf(s.out, "%s\t%s\n", candidate.Word, candidate.Help)

@@ -155,3 +155,41 @@ func runEtcdutl(args []string, out io.Writer) error {
 	}
 	return err
 }
+
+// completeTool returns what the last of words, arguments of one of etcd's tools, can become: a line for each candidate.
+func completeTool(tool string, words []string) string {
+	words = append([]string{cobra.ShellCompRequestCmd}, words...)
+	return printedBy(func() {
+		if tool == "etcdutl" {
+			_ = runEtcdutl(words, os.Stdout) // an error has no place in the middle of a command line
+			return
+		}
+		os.Args = append([]string{tool}, words...)
+		_ = ctlv3.Start() // as above
+	})
+}
+
+// printedBy returns what a function prints to the process's standard output, without the directive for shells that cobra ends it with.
+// What it prints to standard error is dropped.
+func printedBy(print func()) string {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return ""
+	}
+	printed := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(read)
+		printed <- string(text)
+	}()
+	stdout, stderr := os.Stdout, os.Stderr
+	os.Stdout = write
+	os.Stderr, _ = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	print()
+	os.Stdout, os.Stderr = stdout, stderr
+	_ = write.Close() // nothing is buffered
+	text := <-printed
+	if i := strings.LastIndex("\n"+text, "\n:"); i >= 0 {
+		text = text[:i]
+	}
+	return text
+}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -96,5 +98,19 @@ func TestACommandThatTalksToNobodyNeedsNoConfiguration(t *testing.T) {
 	}
 	for _, args := range [][]string{{"get", "version"}, {"member", "list"}, {"--debug", "endpoint", "health"}} {
 		assert.True(t, needsMember(args), "%v", args)
+	}
+}
+
+func TestComplete_wordsOfEtcdsTools(t *testing.T) {
+	own := os.Args
+	t.Cleanup(func() { os.Args = own })
+	for line, want := range map[string]string{
+		"etcdctl ": "member\t", "etcdctl mem": "member\t", "etcdctl member ": "list\t", "etcdctl get --pre": "--prefix\t", "etcdutl snap": "snapshot\t",
+		"etcdutl snapshot ": "restore\t", "backup ": "list\t",
+	} {
+		var out bytes.Buffer
+		run(append([]string{"__complete"}, strings.Split(line, " ")...), streams{out: &out, log: io.Discard})
+		assert.Contains(t, "\n"+out.String(), "\n"+want, line)
+		assert.NotContains(t, out.String(), "\n:", line)
 	}
 }
