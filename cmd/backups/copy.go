@@ -19,8 +19,8 @@ import (
 // ErrAnother: a place has something that the store lacks, so it is not a copy of it.
 var ErrAnother = errors.New("is not a copy of")
 
-// Copied is the result of backup copy; with -o json it is printed as it is.
-type Copied struct {
+// CopyResult is the result of backup copy; with -o json it is printed as it is.
+type CopyResult struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
 	Objects int    `json:"objects"` // copied by this run
@@ -29,7 +29,7 @@ type Copied struct {
 }
 
 // Print prints the result as text.
-func (c Copied) Print(to io.Writer) error {
+func (c CopyResult) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s has everything that %s has: %s copied and read back, %s; %s kept\n",
 		c.To, c.From, count(c.Objects, "object"), terminal.Size(c.Bytes), count(c.Kept, "object"))
 	return err
@@ -41,10 +41,10 @@ func (c Copied) Print(to io.Writer) error {
 //
 // Nothing is mixed with another history: ErrAnother means that the place has backups which Copy did not make, or that somebody has
 // written to the copy since. copyMark tells a copy from a store that a cluster writes to.
-func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (Copied, error) {
+func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (CopyResult, error) {
 	defer meter.Clear()
-	c := &copying{from: settings.Store, to: to, meter: meter, checked: map[string]bool{}}
-	c.result = Copied{From: c.from.String(), To: to.String()}
+	c := &copier{from: settings.Store, to: to, meter: meter, checked: map[string]bool{}}
+	c.result = CopyResult{From: c.from.String(), To: to.String()}
 	for {
 		err := c.untilEqual(ctx)
 		if err != nil && (follow == 0 || ctx.Err() == nil && !errors.Is(err, store.ErrUnavailable)) {
@@ -61,18 +61,18 @@ func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Du
 	}
 }
 
-// copying is a copy in progress.
-type copying struct {
+// copier is a copy in progress.
+type copier struct {
 	from, to store.Store
 	meter    *Meter
 	resumed  bool            // the objects of an earlier copy were counted
 	checked  map[string]bool // names of objects that were compared
 	stale    bool            // an object of the store disappeared before it was compared
-	result   Copied
+	result   CopyResult
 }
 
 // untilEqual copies until a pass finds nothing new: the cluster writes meanwhile, and merges what it wrote.
-func (c *copying) untilEqual(ctx context.Context) error {
+func (c *copier) untilEqual(ctx context.Context) error {
 	for {
 		copied, err := c.pass(ctx)
 		if err != nil || copied == 0 && !c.stale {
@@ -83,7 +83,7 @@ func (c *copying) untilEqual(ctx context.Context) error {
 
 // pass copies in the order of names. If it is interrupted, the part can be read: a full snapshot counts by its manifest, which comes
 // after its data, and segments come in their order.
-func (c *copying) pass(ctx context.Context) (copied int, err error) {
+func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
 	copies, err := list(ctx, c.to) // first: whatever the store gets afterwards is newer than the copy
 	if err != nil {
@@ -136,7 +136,7 @@ func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 }
 
 // copy copies an object and reads it back. One that has disappeared meanwhile was merged or pruned.
-func (c *copying) copy(ctx context.Context, name string) (copied bool, err error) {
+func (c *copier) copy(ctx context.Context, name string) (copied bool, err error) {
 	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
 		return false, nil
@@ -164,8 +164,8 @@ func (c *copying) copy(ctx context.Context, name string) (copied bool, err error
 	return true, nil
 }
 
-// differs returns the error for an object that the place has and that is not the store's.
-func (c *copying) differs(name string) error {
+// errDifferent returns the error for an object that the place has and that is not the store's.
+func (c *copier) differs(name string) error {
 	return fmt.Errorf("%s %w %s: %s differs; copy to another place", c.to, ErrAnother, c.from, name)
 }
 

@@ -30,8 +30,8 @@ var ErrExists = errors.New("exists already; give another name")
 // ErrIncomplete says that what was made lacks revisions that were backed up and cannot be read. It comes with the document.
 var ErrIncomplete = errors.New("incomplete")
 
-// Exported is what backup export tells, and with -o json its document.
-type Exported struct {
+// ExportResult is what backup export tells, and with -o json its document.
+type ExportResult struct {
 	File       string    `json:"file"`
 	Revision   int64     `json:"revision"` // that it holds
 	Time       time.Time `json:"time,omitzero"`
@@ -47,22 +47,22 @@ type Exported struct {
 // Export writes a stock etcd snapshot of a kept revision to a file that does not exist yet, for the user alone. It looks into our
 // backups first, and then into those that etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it,
 // and what there is; ErrIncomplete that it is the latest that can be read, and more was kept.
-func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (Exported, error) {
+func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		return Exported{}, fmt.Errorf("%s %w", file, ErrExists)
+		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
 	}
 	defer meter.Clear()
 	options := restore.Options{Inspect: settings.Inspect, Progress: func(p restore.Progress) { meter.Show("written", p.Bytes, p.Of) }}
-	exported, err := exportOwn(ctx, settings.Archive(), target, file, options)
-	if !errors.Is(err, archive.ErrNotKept) || !before(ctx, settings.Archive(), target) {
+	exported, err := exportArchive(ctx, settings.Archive(), target, file, options)
+	if !errors.Is(err, archive.ErrNotKept) || !mayPredate(ctx, settings.Archive(), target) {
 		return exported, err
 	}
 	theirs, listed := sidecarstore.List(ctx, settings.Store)
 	if listed != nil || len(theirs.Chains) == 0 {
-		return Exported{}, errors.Join(err, listed)
+		return ExportResult{}, errors.Join(err, listed)
 	}
 	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
-		return Exported{}, fmt.Errorf("%w; etcd-backup-restore has left backups there, which are %w: nobody signed them, and with --accept-unsigned they are read all the same",
+		return ExportResult{}, fmt.Errorf("%w; etcd-backup-restore has left backups there, which are %w: nobody signed them, and with --accept-unsigned they are read all the same",
 			err, format.ErrUntrusted)
 	}
 	from := sidecarExport{theirs, sidecarstore.Target{Revision: target.Revision, Time: target.Time}, file, options}
@@ -71,9 +71,9 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// before tells whether a target may lie in what etcd-backup-restore wrote, which is what came before our backups: what these should
+// mayPredate tells whether a target may lie in what etcd-backup-restore wrote, which is what came before our backups: what these should
 // have had, and have not, is not to be taken from there.
-func before(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
+func mayPredate(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
 	case target.Generation != 0:
@@ -85,19 +85,19 @@ func before(ctx context.Context, kept *archive.Archive, target archive.Target) b
 	}
 }
 
-func exportOwn(ctx context.Context, kept *archive.Archive, target archive.Target, file string, options restore.Options) (Exported, error) {
+func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Target, file string, options restore.Options) (ExportResult, error) {
 	sought, err := find(ctx, kept, target)
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
-	exported := Exported{File: file, Generation: sought.Generation.Number, Damaged: unread(sought)}
+	exported := ExportResult{File: file, Generation: sought.Generation.Number, Damaged: unread(sought)}
 	var result restore.Result
 	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
 		result, err = restore.Export(ctx, restore.From(kept, path, nil), file, options)
 		return err
 	}, exported.leaveOut)
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
 	exported.Revision, exported.Time, exported.Full = result.Revision, path.Time, path.Full.Name()
 	exported.Rows, exported.Bytes, exported.Lost = result.Rows, result.Bytes, lost(sought, path)
@@ -114,7 +114,7 @@ func find(ctx context.Context, kept *archive.Archive, target archive.Target) (ar
 }
 
 // leaveOut notes what could not be used.
-func (e *Exported) leaveOut(_, _ archive.Path, why error) error {
+func (e *ExportResult) leaveOut(_, _ archive.Path, why error) error {
 	e.Damaged = append(e.Damaged, printable.Line(why.Error()))
 	return nil
 }
@@ -144,7 +144,7 @@ func complete(made string, path archive.Path, lost int64, damaged []string) erro
 }
 
 // Print prints the document for people, with times in their zone.
-func (e Exported) Print(to io.Writer) error {
+func (e ExportResult) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; etcdutl snapshot restore takes it\n%s%s",
 		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), unsigned(e.Unsigned), leftOut(e.Damaged, e.Lost))
 	return err
@@ -179,10 +179,10 @@ type sidecarExport struct {
 }
 
 // export tries one full after the other, the best first: one may be damaged, or hold more than its name says.
-func (e sidecarExport) export(ctx context.Context) (exported Exported, err error) {
+func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
 	fulls, err := e.kept.Fulls(e.target)
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
 	var all error
 	for _, full := range fulls {
@@ -192,31 +192,31 @@ func (e sidecarExport) export(ctx context.Context) (exported Exported, err error
 		}
 		all = errors.Join(all, err)
 	}
-	return Exported{}, fmt.Errorf("no full backup of the sidecar's leads to %s: %w", e.target, all)
+	return ExportResult{}, fmt.Errorf("no full backup of the sidecar's leads to %s: %w", e.target, all)
 }
 
-func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported Exported, err error) {
+func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported ExportResult, err error) {
 	base := e.file + ".full.partial"
 	if err := remove(base); err != nil { // of one that was interrupted
-		return Exported{}, err
+		return ExportResult{}, err
 	}
 	defer func() { err = errors.Join(err, remove(base)) }()
 	fetched, err := restore.Database(ctx, restore.Source{
 		Snapshot: func(ctx context.Context) (io.ReadCloser, error) { return e.kept.Snapshot(ctx, full) },
 	}, base, e.options)
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
 	db, err := bolt.Open(base, 0o600, &bolt.Options{ReadOnly: true})
 	if err != nil {
-		return Exported{}, err
+		return ExportResult{}, err
 	}
 	defer db.Close()
 	result, err := restore.Export(ctx, e.source(full, db, fetched), e.file, e.options)
 	if err == nil && e.target.Revision != 0 && result.Revision != e.target.Revision {
 		err = errors.Join(fmt.Errorf("%w: it leads to revision %d and not to %d", sidecarstore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
 	}
-	return Exported{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
+	return ExportResult{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
 }
 
 func remove(path string) error {
@@ -290,9 +290,9 @@ func (s *snapshot) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// intact compares a stock snapshot with the digest at its end, before it is opened as a database: of one that was cut off, pages are
+// checkDigest compares a stock snapshot with the digest at its end, before it is opened as a database: of one that was cut off, pages are
 // missing, and whoever reads these is ended by the system.
-func intact(ctx context.Context, path string) error {
+func checkDigest(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
 		return err
@@ -304,11 +304,11 @@ func intact(ctx context.Context, path string) error {
 	}
 	size := info.Size() - sha256.Size
 	sum := sha256.New()
-	if _, err := io.Copy(sum, io.LimitReader(cancelable{ctx, file}, size)); err != nil {
+	if _, err := io.Copy(sum, io.LimitReader(contextReader{ctx, file}, size)); err != nil {
 		return err
 	}
 	if told, err := io.ReadAll(io.LimitReader(file, sha256.Size)); err != nil || size <= 0 || !bytes.Equal(told, sum.Sum(nil)) {
-		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, perhaps(path, info.Size()))
+		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, damageHint(path, info.Size()))
 	}
 	return nil
 }
@@ -316,21 +316,21 @@ func intact(ctx context.Context, path string) error {
 // sector is what the size of a snapshot without a digest is a multiple of, as etcdutl tells one.
 const sector = 512
 
-// perhaps is what a file may be that is no snapshot, and what to do with it.
-func perhaps(path string, size int64) string {
+// damageHint is what a file may be that is no snapshot, and what to do with it.
+func damageHint(path string, size int64) string {
 	if size == 0 || size%sector != 0 {
 		return "perhaps it was cut off"
 	}
 	return fmt.Sprintf("of a database that was copied, such as member/snap/db, etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR makes a data directory, if it is whole", path)
 }
 
-// cancelable is a reader that ends with its context.
-type cancelable struct {
+// contextReader is a reader that ends with its context.
+type contextReader struct {
 	ctx context.Context
 	io.Reader
 }
 
-func (c cancelable) Read(p []byte) (int, error) {
+func (c contextReader) Read(p []byte) (int, error) {
 	if c.ctx.Err() != nil {
 		return 0, context.Cause(c.ctx)
 	}

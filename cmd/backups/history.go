@@ -25,7 +25,7 @@ const copyMark = "copy.json"
 const maxMark = 4 << 10
 
 // mark makes sure that the place is a copy: one that has the mark, or an empty place, which gets it.
-func (c *copying) mark(ctx context.Context, copies map[string]int64) error {
+func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	if _, has := copies[copyMark]; has {
 		return nil
 	}
@@ -44,8 +44,8 @@ func (c *copying) mark(ctx context.Context, copies map[string]int64) error {
 	return err
 }
 
-// checkApart refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the mark of the copy.
-func (c *copying) checkApart(ctx context.Context, originals map[string]int64) error {
+// checkDistinct refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the mark of the copy.
+func (c *copier) checkApart(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func end(object archive.Object) format.Position {
 
 // compare refuses a copy with anything that the store never had: something in another generation, after the last position, or instead of
 // an object of the store. Objects that the store has merged or pruned since are its own.
-func (c *copying) compare(ctx context.Context, original, copied history) error {
+func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
 		if has && size != copied.sizes[name] && name != copyMark && !strings.HasPrefix(name, "probe/") {
@@ -176,13 +176,13 @@ func (c *copying) compare(ctx context.Context, original, copied history) error {
 	return nil
 }
 
-// written returns the error for something in the copy that the store never had.
-func (c *copying) written(what string) error {
+// errExtra returns the error for something in the copy that the store never had.
+func (c *copier) written(what string) error {
 	return fmt.Errorf("%s %w %s: it has %s, which %s lacks: a cluster was started on it; copy to another place", c.to, ErrAnother, c.from, what, c.from)
 }
 
 // compareObject compares an object that the copy has with the store's, once.
-func (c *copying) compareObject(ctx context.Context, original, copied history, name string) error {
+func (c *copier) compareObject(ctx context.Context, original, copied history, name string) error {
 	if _, has := copied.sizes[name]; !has {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (c *copying) compareObject(ctx context.Context, original, copied history, n
 }
 
 // compareGeneration compares where the sequences of segments end. The last segment of the copy has the digest of everything before it.
-func (c *copying) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
+func (c *copier) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
 	if len(copied.objects) == 0 {
 		return nil
 	}

@@ -87,7 +87,7 @@ const (
 // Get prints keys as they were at a target. ErrNoKey says that there was none, archive.ErrNotKept that the target is not kept. scratch is
 // a directory that nobody else uses; it holds the database meanwhile.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
-	past, err := goBack(ctx, settings, target, scratch, meter)
+	past, err := openDatabase(ctx, settings, target, scratch, meter)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 		}
 		return err
 	case AsShown:
-		kv = &mvccpb.KeyValue{Key: printable.Shown(kv.Key), Value: printable.Shown(kv.Value)}
+		kv = &mvccpb.KeyValue{Key: printable.ForTerminal(kv.Key), Value: printable.ForTerminal(kv.Value)}
 	case AsText:
 	}
 	_, err := fmt.Fprintf(to, "%s\n%s\n", kv.Key, kv.Value)
@@ -191,15 +191,15 @@ func (k *Key) name() string {
 	return printable.Line(k.Key)
 }
 
-// Between are two moments.
-type Between struct{ From, To archive.Target }
+// Range are two moments.
+type Range struct{ From, To archive.Target }
 
 // Diff prints what became of the keys that begin with a prefix between two moments, in the order of keys. Its errors are those of Get but
 // ErrNoKey.
-func Diff(ctx context.Context, settings Settings, between Between, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
-	var moments [2]*past
+func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
+	var moments [2]*database
 	for i, target := range []archive.Target{between.From, between.To} {
-		moments[i], err = goBack(ctx, settings, target, filepath.Join(scratch, fmt.Sprint(i)), meter)
+		moments[i], err = openDatabase(ctx, settings, target, filepath.Join(scratch, fmt.Sprint(i)), meter)
 		if err != nil {
 			return errors.Join(err, os.RemoveAll(scratch))
 		}
@@ -277,8 +277,8 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// past is the state of etcd's keys at a revision.
-type past struct {
+// database is the state of etcd's keys at a revision.
+type database struct {
 	*restore.Keys
 
 	dir      string
@@ -286,7 +286,7 @@ type past struct {
 }
 
 // goBack rebuilds the database of a target.
-func goBack(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (*past, error) {
+func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (*database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -303,12 +303,12 @@ func goBack(ctx context.Context, settings Settings, target archive.Target, dir s
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	return &past{Keys: keys, dir: dir, revision: exported.Revision}, nil
+	return &database{Keys: keys, dir: dir, revision: exported.Revision}, nil
 }
 
-func (p *past) close() error { return errors.Join(p.Close(), os.RemoveAll(p.dir)) }
+func (p *database) close() error { return errors.Join(p.Close(), os.RemoveAll(p.dir)) }
 
 // keys are those that are selected, in order.
-func (p *past) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
+func (p *database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
 	return p.From(ctx, []byte(selected.Key), selected.end())
 }

@@ -87,7 +87,7 @@ func TestWhatChangedBetweenTwoMomentsIsPrinted(t *testing.T) {
 	l := live(t)
 	settings, out := l.keep(t), &bytes.Buffer{}
 	scratch := filepath.Join(t.TempDir(), "scratch")
-	between := Between{From: archive.Target{Revision: l.revision}, To: archive.Target{Revision: l.revision + 2}}
+	between := Range{From: archive.Target{Revision: l.revision}, To: archive.Target{Revision: l.revision + 2}}
 	require.NoError(t, Diff(t.Context(), settings, between, "", AsText, scratch, out, NewMeter(nil)))
 	assert.Equal(t, fmt.Sprintf("changed key0, revision %[2]d, before %[4]d\nchanged key1, revision %[3]d, before %[5]d\n0 created, 2 changed, 0 deleted between revision %[1]d and revision %[3]d\n",
 		l.revision, l.revision+1, l.revision+2, 16, 17), out.String())

@@ -36,8 +36,8 @@ type Flags struct {
 	VolumeDir   string `json:"volume-dir"`
 }
 
-// Made is a full backup that is in the store: what backup now tells, and with -o json its document.
-type Made struct {
+// Backup is a full backup that is in the store: what backup now tells, and with -o json its document.
+type Backup struct {
 	Name     string    `json:"name"`     // of the full, as backup list shows it
 	Revision int64     `json:"revision"` // that it holds
 	Time     time.Time `json:"time"`     // at which the database was read
@@ -45,17 +45,17 @@ type Made struct {
 }
 
 // Print prints the document for people, with times in their zone.
-func (m Made) Print(to io.Writer) error {
+func (m Backup) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.Moment(m.Time), terminal.Size(m.Bytes))
 	return err
 }
 
 // event is a line of the reply to POST /backup. The last one has Made or Error; those before it show that it goes on.
 type event struct {
-	Uploaded int64  `json:"uploaded,omitempty"` // bytes of the database so far
-	Of       int64  `json:"of,omitempty"`       // and of how many
-	Made     *Made  `json:"made,omitempty"`
-	Error    string `json:"error,omitempty"`
+	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database so far
+	Of       int64   `json:"of,omitempty"`       // and of how many
+	Made     *Backup `json:"made,omitempty"`
+	Error    string  `json:"error,omitempty"`
 }
 
 const (
@@ -79,17 +79,17 @@ func NewClient(port uint16) *Client {
 			if err != nil {
 				return nil, err
 			}
-			return &impatient{conn}, nil
+			return &idleTimeoutConn{conn}, nil
 		},
 		ResponseHeaderTimeout: askTimeout,
 		DisableKeepAlives:     true,
 	}}}
 }
 
-// impatient is a connection that ends when nothing comes for too long.
-type impatient struct{ net.Conn }
+// idleTimeoutConn is a connection that ends when nothing comes for too long.
+type idleTimeoutConn struct{ net.Conn }
 
-func (c *impatient) Read(p []byte) (int, error) {
+func (c *idleTimeoutConn) Read(p []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(silence)); err != nil {
 		return 0, err
 	}
@@ -98,7 +98,7 @@ func (c *impatient) Read(p []byte) (int, error) {
 
 // Flags asks how backups are made. The error is ErrNoAnswer or ErrNoBackups, wrapped, or says what cannot be read.
 func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
-	reply, err := c.ask(ctx, http.MethodGet)
+	reply, err := c.send(ctx, http.MethodGet)
 	if err != nil {
 		return Flags{}, err
 	}
@@ -111,10 +111,10 @@ func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
 
 // Now has a full backup made, tells about every second how many bytes of the database are uploaded, and of how many, and waits
 // until it is in the store. The error is ErrNoAnswer or ErrNoBackups, wrapped, or the wrapper's own.
-func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Made, error) {
-	reply, err := c.ask(ctx, http.MethodPost)
+func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
+	reply, err := c.send(ctx, http.MethodPost)
 	if err != nil {
-		return Made{}, err
+		return Backup{}, err
 	}
 	defer reply.Body.Close()
 	lines := bufio.NewScanner(reply.Body)
@@ -124,9 +124,9 @@ func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Mad
 		err := json.Unmarshal(lines.Bytes(), &line)
 		switch {
 		case err != nil:
-			return Made{}, fmt.Errorf("cannot read the answer of etcd-wrapper on port %d: %w", c.port, err)
+			return Backup{}, fmt.Errorf("cannot read the answer of etcd-wrapper on port %d: %w", c.port, err)
 		case line.Error != "":
-			return Made{}, errors.New(printable.Line(line.Error))
+			return Backup{}, errors.New(printable.Line(line.Error))
 		case line.Made != nil:
 			line.Made.Name = printable.Line(line.Made.Name)
 			return *line.Made, nil
@@ -134,11 +134,11 @@ func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Mad
 			uploaded(line.Uploaded, line.Of)
 		}
 	}
-	return Made{}, fmt.Errorf("etcd-wrapper on port %d has ended, or broken off, before the backup was made; its log says why", c.port)
+	return Backup{}, fmt.Errorf("etcd-wrapper on port %d has ended, or broken off, before the backup was made; its log says why", c.port)
 }
 
-// ask asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
-func (c *Client) ask(ctx context.Context, method string) (*http.Response, error) {
+// send asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
+func (c *Client) send(ctx context.Context, method string) (*http.Response, error) {
 	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/backup"
 	request, err := http.NewRequestWithContext(ctx, method, address, nil)
 	if err != nil {
@@ -156,10 +156,10 @@ func (c *Client) ask(ctx context.Context, method string) (*http.Response, error)
 		return reply, nil
 	}
 	defer reply.Body.Close()
-	return nil, c.refused(reply)
+	return nil, c.statusError(reply)
 }
 
-func (c *Client) refused(reply *http.Response) error {
+func (c *Client) statusError(reply *http.Response) error {
 	var line event
 	err := json.NewDecoder(http.MaxBytesReader(nil, reply.Body, maxLine)).Decode(&line)
 	if err == nil && reply.StatusCode == http.StatusNotFound && line.Error == ErrNoBackups.Error() {
@@ -173,11 +173,11 @@ const (
 	patience  = 10 * time.Second // for a client to take one
 )
 
-// Maker makes full backups. Its methods may be called from any goroutine.
-type Maker interface {
+// Backend makes full backups. Its methods may be called from any goroutine.
+type Backend interface {
 	// Make makes one now, or waits for the one that is being made. Its error is a sentence for people. It must return soon after
 	// the context ends, which is when the client leaves or the server ends; the backup itself may go on.
-	Make(ctx context.Context) (Made, error)
+	Make(ctx context.Context) (Backup, error)
 	// Uploaded is how much of the one that is being made is in the store, and of how much, both in bytes of the database; 0 of 0
 	// while there is nothing to tell.
 	Uploaded() (done, total int64)
@@ -185,7 +185,7 @@ type Maker interface {
 
 // Routes are the endpoints by net/http's patterns, for clients on loopback. maker is nil if no backups are made; then flags are
 // not looked at.
-func Routes(flags Flags, maker Maker) map[string]http.Handler {
+func Routes(flags Flags, maker Backend) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if maker != nil {
 		tell = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, flags) }
@@ -214,11 +214,11 @@ func sendHeaders(w http.ResponseWriter) {
 }
 
 // serve sends a line of JSON each second and a last one when the backup was made.
-func serve(w http.ResponseWriter, r *http.Request, maker Maker) {
+func serve(w http.ResponseWriter, r *http.Request, maker Backend) {
 	sendHeaders(w)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	ended := runMaker(ctx, maker)
+	ended := startBackup(ctx, maker)
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
 	lines := &eventWriter{to: w, control: http.NewResponseController(w)}
@@ -234,12 +234,12 @@ func serve(w http.ResponseWriter, r *http.Request, maker Maker) {
 	<-ended
 }
 
-func progress(maker Maker) event {
+func progress(maker Backend) event {
 	done, total := maker.Uploaded()
 	return event{Uploaded: done, Of: total}
 }
 
-func runMaker(ctx context.Context, maker Maker) <-chan event {
+func startBackup(ctx context.Context, maker Backend) <-chan event {
 	ended := make(chan event, 1)
 	go func() {
 		made, err := maker.Make(ctx)

@@ -15,14 +15,14 @@ import (
 )
 
 // making is a Maker of a test.
-type making func(context.Context) (Made, error)
+type making func(context.Context) (Backup, error)
 
-func (m making) Make(ctx context.Context) (Made, error) { return m(ctx) }
+func (m making) Make(ctx context.Context) (Backup, error) { return m(ctx) }
 
 func (making) Uploaded() (done, total int64) { return 5, 10 }
 
 // wrapper serves the endpoints and returns a client of theirs.
-func serving(t *testing.T, flags Flags, maker Maker) *Client {
+func serving(t *testing.T, flags Flags, maker Backend) *Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker) {
 		mux.Handle(pattern, handler)
@@ -34,15 +34,15 @@ func serving(t *testing.T, flags Flags, maker Maker) *Client {
 
 func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
 	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
-	flags, err := serving(t, told, making(func(context.Context) (Made, error) { panic("not asked for") })).Flags(t.Context())
+	flags, err := serving(t, told, making(func(context.Context) (Backup, error) { panic("not asked for") })).Flags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, told, flags)
 }
 
 func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
-	made := Made{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
+	made := Backup{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
 	seen := make(chan string, 100)
-	client := serving(t, Flags{}, making(func(context.Context) (Made, error) {
+	client := serving(t, Flags{}, making(func(context.Context) (Backup, error) {
 		assert.Equal(t, "5 of 10", <-seen, "it goes on until the client has heard of it")
 		return made, nil
 	}))
@@ -52,8 +52,8 @@ func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 }
 
 func TestABackupThatFailsSaysWhy(t *testing.T) {
-	_, err := serving(t, Flags{}, making(func(context.Context) (Made, error) {
-		return Made{}, errors.New("s3://bucket: permission\x1b denied")
+	_, err := serving(t, Flags{}, making(func(context.Context) (Backup, error) {
+		return Backup{}, errors.New("s3://bucket: permission\x1b denied")
 	})).Now(t.Context(), func(int64, int64) {})
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
@@ -62,11 +62,11 @@ func TestABackupThatFailsSaysWhy(t *testing.T) {
 func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	client := serving(t, Flags{}, making(func(ctx context.Context) (Made, error) {
+	client := serving(t, Flags{}, making(func(ctx context.Context) (Backup, error) {
 		defer close(ended)
 		leave()
 		<-ctx.Done()
-		return Made{}, ctx.Err()
+		return Backup{}, ctx.Err()
 	}))
 	_, err := client.Now(ctx, func(int64, int64) {})
 	require.Error(t, err)
@@ -82,9 +82,9 @@ func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (Made, error) {
+		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (Backup, error) {
 			<-ctx.Done()
-			return Made{}, ctx.Err()
+			return Backup{}, ctx.Err()
 		})) // the recorder takes no deadline for writing, so nothing can be sent
 	}()
 	select {
@@ -124,7 +124,7 @@ func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
 }
 
 func TestOnlyThisHostMayAsk(t *testing.T) {
-	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (Made, error) { panic("by a stranger") }))
+	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (Backup, error) { panic("by a stranger") }))
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
 		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)
 		request.RemoteAddr = "10.0.0.7:1"

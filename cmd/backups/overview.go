@@ -18,27 +18,27 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Overview is what backup list tells, and with -o json its document. Times are RFC 3339, sizes are bytes in the store. Fields may
+// Listing is what backup list tells, and with -o json its document. Times are RFC 3339, sizes are bytes in the store. Fields may
 // be added, none is renamed.
-type Overview struct {
-	Store       string               `json:"store"`
-	Cluster     string               `json:"cluster,omitempty"` // etcd's cluster id at the beginning, hexadecimal
-	Created     time.Time            `json:"created,omitzero"`
-	Generations []GenerationOverview `json:"generations"`       // oldest first
-	Sidecar     []SidecarChain       `json:"sidecar,omitempty"` // what etcd-backup-restore wrote, oldest first
+type Listing struct {
+	Store       string              `json:"store"`
+	Cluster     string              `json:"cluster,omitempty"` // etcd's cluster id at the beginning, hexadecimal
+	Created     time.Time           `json:"created,omitzero"`
+	Generations []GenerationListing `json:"generations"`       // oldest first
+	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // what etcd-backup-restore wrote, oldest first
 }
 
-// GenerationOverview is the history between two restores.
-type GenerationOverview struct {
-	Number         int            `json:"number"`
-	Cluster        string         `json:"cluster"`
-	Parent         int            `json:"parent,omitempty"` // the generation that was restored, and up to which revision
-	ParentRevision int64          `json:"parent_revision,omitempty"`
-	Created        time.Time      `json:"created"`
-	Windows        []Window       `json:"windows"` // what can be gone back to, oldest first
-	Fulls          []FullOverview `json:"fulls"`   // oldest first
-	Segments       Amount         `json:"segments"`
-	Verified       *Verification  `json:"verified,omitempty"` // the last restore test, of a full or with segments
+// GenerationListing is the history between two restores.
+type GenerationListing struct {
+	Number         int           `json:"number"`
+	Cluster        string        `json:"cluster"`
+	Parent         int           `json:"parent,omitempty"` // the generation that was restored, and up to which revision
+	ParentRevision int64         `json:"parent_revision,omitempty"`
+	Created        time.Time     `json:"created"`
+	Windows        []Window      `json:"windows"` // what can be gone back to, oldest first
+	Fulls          []FullListing `json:"fulls"`   // oldest first
+	Segments       Total         `json:"segments"`
+	Verified       *Verification `json:"verified,omitempty"` // the last restore test, of a full or with segments
 }
 
 // Window is a range of revisions each of which is kept.
@@ -51,8 +51,8 @@ type Window struct {
 	Beyond string `json:"beyond,omitempty"` // why what follows cannot be read; absent if nothing does
 }
 
-// FullOverview is a backup of the whole database.
-type FullOverview struct {
+// FullListing is a backup of the whole database.
+type FullListing struct {
 	Name      string        `json:"name"`
 	Revision  int64         `json:"revision"`
 	Time      time.Time     `json:"time"`
@@ -74,8 +74,8 @@ type Verification struct {
 	Segments bool      `json:"segments,omitempty"` // of a revision behind a full
 }
 
-// Amount is how much of something there is.
-type Amount struct {
+// Total is how much of something there is.
+type Total struct {
 	Objects int   `json:"objects"`
 	Bytes   int64 `json:"bytes"`
 }
@@ -87,12 +87,12 @@ const restoreTestsFor = 31 * 24 * time.Hour
 var ErrEmpty = errors.New("has no backups")
 
 // List lists the backups. ErrEmpty comes with the document.
-func List(ctx context.Context, settings Settings, now time.Time) (Overview, error) {
-	all := Overview{Store: settings.Store.String(), Generations: []GenerationOverview{}}
+func List(ctx context.Context, settings Settings, now time.Time) (Listing, error) {
+	all := Listing{Store: settings.Store.String(), Generations: []GenerationListing{}}
 	kept := settings.Archive()
 	history, err := kept.History(ctx)
 	if err != nil {
-		return Overview{}, fmt.Errorf("cannot list what is kept: %w", err)
+		return Listing{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}
 	if history.Cluster != nil {
 		all.Cluster, all.Created = history.Cluster.Cluster, history.Cluster.Created
@@ -100,7 +100,7 @@ func List(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 	for _, generation := range history.Generations {
 		restoreTests, err := kept.RestoreTests(ctx, generation.Number, now.Add(-restoreTestsFor))
 		if err != nil {
-			return Overview{}, fmt.Errorf("cannot list what restoreTests showed: %w", err)
+			return Listing{}, fmt.Errorf("cannot list what restoreTests showed: %w", err)
 		}
 		all.Generations = append(all.Generations, ofGeneration(generation, restoreTests))
 	}
@@ -110,10 +110,10 @@ func List(ctx context.Context, settings Settings, now time.Time) (Overview, erro
 	return all, err
 }
 
-func ofGeneration(g archive.Generational, restoreTests []archive.Result) GenerationOverview {
-	seen := GenerationOverview{
+func ofGeneration(g archive.Generational, restoreTests []archive.Result) GenerationListing {
+	seen := GenerationListing{
 		Number: g.Number, Cluster: g.Cluster, Parent: g.Parent, ParentRevision: g.ParentRevision, Created: g.Created,
-		Windows: []Window{}, Fulls: []FullOverview{}, Segments: Amount{Objects: len(g.Objects)},
+		Windows: []Window{}, Fulls: []FullListing{}, Segments: Total{Objects: len(g.Objects)},
 	}
 	for _, chain := range g.Chains {
 		window := Window{From: chain.From, To: chain.To, Begin: chain.Begin, End: chain.End}
@@ -128,19 +128,19 @@ func ofGeneration(g archive.Generational, restoreTests []archive.Result) Generat
 	for _, full := range g.Fulls {
 		of := ofFull(full)
 		seen.Fulls = append(seen.Fulls, of)
-		seen.Verified = later(seen.Verified, of.Verified)
+		seen.Verified = newerOf(seen.Verified, of.Verified)
 	}
 	for _, test := range restoreTests {
-		seen.Verified = later(seen.Verified, ofResult(&test))
+		seen.Verified = newerOf(seen.Verified, ofResult(&test))
 	}
 	return seen
 }
 
-func ofFull(full archive.KeptFull) FullOverview {
+func ofFull(full archive.KeptFull) FullListing {
 	if full.Err != nil {
-		return FullOverview{Name: full.Name(), Bytes: full.Size, Error: printable.Line(full.Err.Error())}
+		return FullListing{Name: full.Name(), Bytes: full.Size, Error: printable.Line(full.Err.Error())}
 	}
-	return FullOverview{
+	return FullListing{
 		Name: full.Name(), Revision: full.Revision, Time: full.Time, Bytes: full.Size, Database: full.Database.Bytes, Encrypted: full.Encrypted,
 		Reason: printable.Line(full.Reason), Member: full.Member, Verified: ofResult(full.Result),
 	}
@@ -155,7 +155,7 @@ func ofResult(result *archive.Result) *Verification {
 	}
 }
 
-func later(a, b *Verification) *Verification {
+func newerOf(a, b *Verification) *Verification {
 	if a == nil || b != nil && b.At.After(a.At) {
 		return b
 	}
@@ -216,7 +216,7 @@ func JSON(to io.Writer, document any) error {
 }
 
 // Print prints the overview for people, with times in their zone.
-func (o Overview) Print(to io.Writer) error {
+func (o Listing) Print(to io.Writer) error {
 	var b strings.Builder
 	now := time.Now()
 	fmt.Fprintf(&b, "%s\n", printable.Line(o.Store))
@@ -231,7 +231,7 @@ func (o Overview) Print(to io.Writer) error {
 	return err
 }
 
-func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
+func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	head := fmt.Sprintf("cluster %s, since %s", printable.Line(g.Cluster), terminal.Moment(g.Created))
 	if g.Parent != 0 {
 		head += fmt.Sprintf(", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
@@ -248,20 +248,20 @@ func (g GenerationOverview) print(b *strings.Builder, now time.Time) {
 		facts = append(facts, []string{"can go back to", "nothing"})
 	}
 	b.WriteString(terminal.Table(append(facts,
-		[]string{"last verified", g.Verified.words(now, true)},
+		[]string{"last verified", g.Verified.describe(now, true)},
 		[]string{"segments", count(g.Segments.Objects, "object") + ", " + terminal.Size(g.Segments.Bytes)})...) + "\n")
-	printFulls(b, g.Fulls, now)
+	printSnapshots(b, g.Fulls, now)
 }
 
-// printFulls leaves out what their names say, and what few want to know: -o json has that.
-func printFulls(b *strings.Builder, fulls []FullOverview, now time.Time) {
+// printSnapshots leaves out what their names say, and what few want to know: -o json has that.
+func printSnapshots(b *strings.Builder, fulls []FullListing, now time.Time) {
 	rows := [][]string{{"FULL", "SIZE", "DATABASE", "VERIFIED"}}
 	for _, full := range fulls {
 		if full.Error != "" {
 			rows = append(rows, []string{printable.Line(full.Name), terminal.Size(full.Bytes), "", "cannot be used: " + full.Error})
 			continue
 		}
-		verified := full.Verified.words(now, false)
+		verified := full.Verified.describe(now, false)
 		if full.Encrypted {
 			verified += "; encrypted"
 		}
@@ -270,8 +270,8 @@ func printFulls(b *strings.Builder, fulls []FullOverview, now time.Time) {
 	b.WriteString(terminal.Table(rows...))
 }
 
-// words is a result for people, with the revision where the reader does not know it.
-func (v *Verification) words(now time.Time, revision bool) string {
+// describe is a result for people, with the revision where the reader does not know it.
+func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"
 	}

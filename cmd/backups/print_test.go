@@ -30,7 +30,7 @@ func printed(t *testing.T, document interface{ Print(to io.Writer) error }) stri
 	var out bytes.Buffer
 	require.NoError(t, document.Print(&out))
 	var lines []string
-	if _, is := document.(Overview); is {
+	if _, is := document.(Listing); is {
 		for line := range strings.Lines(out.String()) {
 			assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 80, line)
 		}
@@ -58,7 +58,7 @@ func generation() archive.Generational {
 }
 
 func TestWhatIsKeptIsTold(t *testing.T) {
-	overview := Overview{Store: "file:///b", Generations: []GenerationOverview{ofGeneration(generation(), nil)}}
+	overview := Listing{Store: "file:///b", Generations: []GenerationListing{ofGeneration(generation(), nil)}}
 	text := printed(t, overview)
 	for _, line := range []string{
 		"generation 2, cluster 1c45, since " + terminal.Moment(began) + ", restored from generation 1 at revision 40",
@@ -75,29 +75,29 @@ func TestWhatIsKeptIsTold(t *testing.T) {
 func TestOneIsNoPlural(t *testing.T) {
 	one := generation()
 	one.Objects = one.Objects[:1]
-	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
+	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
 	item := retention.Item{Kind: retention.Segments, Objects: 1, Revision: 9}
-	assert.Equal(t, "1 object of segments from revision 9 on", what(item))
+	assert.Equal(t, "1 object of segments from revision 9 on", describeItem(item))
 	var out bytes.Buffer
-	require.NoError(t, Exported{File: "out.db", Revision: 5, Full: "x", Rows: 1}.Print(&out))
+	require.NoError(t, ExportResult{File: "out.db", Revision: 5, Full: "x", Rows: 1}.Print(&out))
 	assert.Contains(t, out.String(), "made of full x and 1 row;")
 }
 
 func TestAFullThatIsEncryptedSaysSo(t *testing.T) {
 	encrypted := generation()
 	encrypted.Fulls[0].Encrypted = true
-	assert.Contains(t, printed(t, Overview{Generations: []GenerationOverview{ofGeneration(encrypted, nil)}}), " 2.0 MiB 3.0 GiB yes, 1m30s ago; encrypted")
+	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(encrypted, nil)}}), " 2.0 MiB 3.0 GiB yes, 1m30s ago; encrypted")
 }
 
 func TestARestoreTestThatFailedIsTold(t *testing.T) {
 	failed := archive.Result{Revision: 50, Segments: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
-	overview := Overview{Generations: []GenerationOverview{ofGeneration(generation(), []archive.Result{failed})}}
+	overview := Listing{Generations: []GenerationListing{ofGeneration(generation(), []archive.Result{failed})}}
 	assert.Contains(t, printed(t, overview), "last verified FAILED: its hash differs, revision 50")
 }
 
 func TestTheDocumentNamesWhatThereIs(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, JSON(&out, Overview{Store: "file:///b", Generations: []GenerationOverview{ofGeneration(generation(), nil)}}))
+	require.NoError(t, JSON(&out, Listing{Store: "file:///b", Generations: []GenerationListing{ofGeneration(generation(), nil)}}))
 	var document map[string]any
 	require.NoError(t, json.Unmarshal(out.Bytes(), &document))
 	g := document["generations"].([]any)[0].(map[string]any)
@@ -106,17 +106,17 @@ func TestTheDocumentNamesWhatThereIs(t *testing.T) {
 }
 
 func TestAnEmptyStoreSaysSo(t *testing.T) {
-	assert.Contains(t, printed(t, Overview{Store: "file:///b"}), "no backups")
+	assert.Contains(t, printed(t, Listing{Store: "file:///b"}), "no backups")
 }
 
 func TestWhatTheSidecarWroteIsTold(t *testing.T) {
-	text := printed(t, Overview{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
+	text := printed(t, Listing{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
 	assert.Contains(t, text, "Full-0-9-1 30 "+terminal.Moment(began)+", 3 deltas, 1.0 MiB")
 	assert.NotContains(t, text, "no backups")
 }
 
 func TestWhatGoesIsToldWithItsReason(t *testing.T) {
-	pruned := Pruned{
+	pruned := PruneResult{
 		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Done{Objects: 2, Bytes: 1 << 20, Locked: 1},
 		Items: []retention.Item{
 			{Kind: retention.Generation, Generation: 1, Goes: true, Why: "old"},
@@ -152,7 +152,7 @@ func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
 	holed := generation()
 	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
 	holed.Chains[0].PastEnd = errors.New("the chain has a hole")
-	text := printed(t, Overview{Generations: []GenerationOverview{ofGeneration(holed, nil)}})
+	text := printed(t, Listing{Generations: []GenerationListing{ofGeneration(holed, nil)}})
 	lines := strings.Split(text, "\n")
 	at := slices.IndexFunc(lines, func(line string) bool {
 		return strings.HasSuffix(line, "what follows cannot be read: the chain has a hole")

@@ -19,8 +19,8 @@ var ErrInDoubt = errors.New("nothing is deleted")
 // ErrNoPolicy says that nobody said what is to be kept. Whoever runs etcd may have said more than the default.
 var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
 
-// Pruned is what backup prune tells, and with -o json its document.
-type Pruned struct {
+// PruneResult is what backup prune tells, and with -o json its document.
+type PruneResult struct {
 	Store   string           `json:"store"`
 	Policy  string           `json:"policy"`
 	Assumed bool             `json:"assumed,omitempty"` // nobody said the policy: it is the default
@@ -33,20 +33,20 @@ type Pruned struct {
 
 // Prune lets go what need not be kept, or with dryRun only says what that is. ErrInDoubt comes with the document, as do errors of
 // the deletion; told is called with each item that is gone. ErrNoPolicy is about a flag.
-func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (Pruned, error) {
+func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (PruneResult, error) {
 	if !settings.Keep.Given && !dryRun {
-		return Pruned{}, ErrNoPolicy
+		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
 	history, err := kept.History(ctx) // by names alone a segment that is lost would not be missed
 	if err != nil {
-		return Pruned{}, fmt.Errorf("cannot list what is kept: %w", err)
+		return PruneResult{}, fmt.Errorf("cannot list what is kept: %w", err)
 	}
 	plan, err := retention.Of(ctx, kept, history, settings.Policy, time.Now(), 0)
 	if err != nil {
-		return Pruned{}, err
+		return PruneResult{}, err
 	}
-	document := Pruned{
+	document := PruneResult{
 		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Keep.Given, From: plan.From, Doubts: plan.Unsafe,
 		Items: plan.Items, DryRun: dryRun,
 	}
@@ -60,13 +60,13 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 }
 
 // Print prints the document for people, with times in their zone.
-func (p Pruned) Print(to io.Writer) error {
+func (p PruneResult) Print(to io.Writer) error {
 	var b strings.Builder
 	b.WriteString(printable.Line(p.Store) + "\n")
 	b.WriteString(terminal.Wrapped("", fmt.Sprintf("keeps %s, every revision since %s", p.policy(), terminal.Moment(p.From))) + "\n")
 	var rows [][]string
 	for i, item := range p.Items {
-		rows = append(rows, []string{p.word(item), what(item) + ", " + terminal.Size(item.Bytes) + moment(item.Time) + ": " + item.Why})
+		rows = append(rows, []string{p.word(item), describeItem(item) + ", " + terminal.Size(item.Bytes) + timeSuffix(item.Time) + ": " + item.Why})
 		if i == len(p.Items)-1 || p.Items[i+1].Generation != item.Generation {
 			fmt.Fprintf(&b, "\ngeneration %d\n%s", item.Generation, terminal.Table(rows...))
 			rows = nil
@@ -79,14 +79,14 @@ func (p Pruned) Print(to io.Writer) error {
 	return err
 }
 
-func (p Pruned) policy() string {
+func (p PruneResult) policy() string {
 	if p.Assumed {
 		return p.Policy + ", which is the default, since --backup-keep is not given"
 	}
 	return p.Policy
 }
 
-func (p Pruned) word(item retention.Item) string {
+func (p PruneResult) word(item retention.Item) string {
 	switch {
 	case !item.Goes:
 		return "stays"
@@ -97,7 +97,7 @@ func (p Pruned) word(item retention.Item) string {
 	}
 }
 
-func what(item retention.Item) string {
+func describeItem(item retention.Item) string {
 	switch item.Kind {
 	case retention.Full:
 		return "full " + printable.Line(item.Name)
@@ -110,7 +110,7 @@ func what(item retention.Item) string {
 	return "the whole generation"
 }
 
-func moment(at time.Time) string {
+func timeSuffix(at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}

@@ -18,8 +18,8 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// Restored is what restore tells, and with -o json its document.
-type Restored struct {
+// RestoreResult is what restore tells, and with -o json its document.
+type RestoreResult struct {
 	DataDir   string `json:"data_dir"`
 	Revision  int64  `json:"revision"`   // that was restored
 	GoesOn    int64  `json:"goes_on"`    // the revision that the cluster is at
@@ -34,7 +34,7 @@ type Restored struct {
 }
 
 // Print prints the document for people.
-func (r Restored) Print(to io.Writer) error {
+func (r RestoreResult) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and goes on at revision %d as cluster %s. That cluster is none of the store's: "+
 		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n%s%s",
 		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, unsigned(r.Unsigned), leftOut(r.Damaged, r.Lost))
@@ -44,22 +44,22 @@ func (r Restored) Print(to io.Writer) error {
 // Restore builds the data directory of an etcd that does not run, of a kept revision: of ours, or of those that
 // etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it, ErrIncomplete that it is the latest that can
 // be read, and more was kept.
-func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (Restored, error) {
+func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	kept := settings.Archive()
 	sought, err := find(ctx, kept, target)
-	if errors.Is(err, archive.ErrNotKept) && before(ctx, kept, target) {
+	if errors.Is(err, archive.ErrNotKept) && mayPredate(ctx, kept, target) {
 		return restoreExported(ctx, settings, target, plan, meter)
 	}
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
-	above, err := above(ctx, kept, sought)
+	above, err := highestRevision(ctx, kept, sought)
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	options := restore.Options{Above: above, Inspect: settings.Inspect}
-	var restored Restored
+	var restored RestoreResult
 	damaged := unread(sought)
 	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
 		restored, err = build(ctx, plan, restore.From(kept, path, nil), path.Revision, options, kept.String(), meter)
@@ -69,14 +69,14 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 		return nil
 	})
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	restored.Damaged, restored.Lost = damaged, lost(sought, path)
 	return restored, complete(plan.DataDir, path, restored.Lost, damaged)
 }
 
-// above is the revision that nothing was handed out above. Where the newest full is damaged, names tell how far backups go.
-func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
+// highestRevision is the revision that nothing was handed out above. Where the newest full is damaged, names tell how far backups go.
+func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return 0, err
@@ -102,20 +102,20 @@ func above(ctx context.Context, kept *archive.Archive, path archive.Path) (int64
 
 // restoreExported goes by way of a snapshot, which is what the sidecar's backups are made into. It lies in a directory of its own: what
 // stands beside the data directory under any name is somebody else's.
-func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored Restored, err error) {
+func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored RestoreResult, err error) {
 	beside := filepath.Dir(plan.DataDir)
 	if err := os.MkdirAll(beside, 0o700); err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	own, err := os.MkdirTemp(beside, filepath.Base(plan.DataDir)+".snapshot-")
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(own)) }()
 	file := filepath.Join(own, "snapshot")
 	exported, err := Export(ctx, settings, target, file, meter)
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	restored, err = RestoreSnapshot(ctx, file, plan, settings.Inspect, meter)
 	restored.From, restored.Unsigned = settings.Store.String(), exported.Unsigned
@@ -123,18 +123,18 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 }
 
 // RestoreSnapshot is Restore for a file that holds a stock etcd snapshot.
-func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (Restored, error) {
+func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
-	if err := intact(ctx, file); err != nil {
-		return Restored{}, fmt.Errorf("cannot restore %s: %w", file, err)
+	if err := checkDigest(ctx, file); err != nil {
+		return RestoreResult{}, fmt.Errorf("cannot restore %s: %w", file, err)
 	}
 	database, err := capture.OpenClosed(file, capture.Identity{})
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	revision, size := database.Revision(), database.Backend().Size()
 	if err := database.Close(); err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
 	source := restore.Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(file) }, DatabaseBytes: size,
@@ -142,13 +142,13 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 	return build(ctx, plan, source, revision, restore.Options{Above: archive.Above(0, revision), Inspect: inspect}, file, meter)
 }
 
-func build(ctx context.Context, plan seed.Seed, source restore.Source, revision int64, options restore.Options, from string, meter *Meter) (Restored, error) {
+func build(ctx context.Context, plan seed.Seed, source restore.Source, revision int64, options restore.Options, from string, meter *Meter) (RestoreResult, error) {
 	options.Progress = func(p restore.Progress) { meter.Show("written", p.Bytes, p.Of) }
 	built, err := plan.Build(ctx, source, options)
 	if err != nil {
-		return Restored{}, err
+		return RestoreResult{}, err
 	}
-	return Restored{
+	return RestoreResult{
 		DataDir: plan.DataDir, Revision: revision, GoesOn: built.Revision, ClusterID: fmt.Sprintf("%x", built.ClusterID), Bytes: built.Bytes, From: from,
 	}, nil
 }

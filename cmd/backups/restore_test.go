@@ -40,14 +40,14 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "snapshot")
 	exported, err := Export(t.Context(), l.keep(t), archive.Target{}, file, NewMeter(nil))
 	require.NoError(t, err)
-	for name, restore := range map[string]func(context.Context, seed.Seed) (Restored, error){
-		"ours": func(ctx context.Context, plan seed.Seed) (Restored, error) {
+	for name, restore := range map[string]func(context.Context, seed.Seed) (RestoreResult, error){
+		"ours": func(ctx context.Context, plan seed.Seed) (RestoreResult, error) {
 			return Restore(ctx, l.keep(t), archive.Target{}, plan, NewMeter(nil))
 		},
-		"the sidecar's": func(ctx context.Context, plan seed.Seed) (Restored, error) {
+		"the sidecar's": func(ctx context.Context, plan seed.Seed) (RestoreResult, error) {
 			return Restore(ctx, l.keepAsSidecar(t), archive.Target{}, plan, NewMeter(nil))
 		},
-		"a snapshot": func(ctx context.Context, plan seed.Seed) (Restored, error) {
+		"a snapshot": func(ctx context.Context, plan seed.Seed) (RestoreResult, error) {
 			return RestoreSnapshot(ctx, file, plan, nil, NewMeter(nil))
 		},
 	} {

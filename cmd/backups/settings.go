@@ -134,8 +134,8 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", amount(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// Following shows how much of a path's database a restore has written to a file, while it runs.
-func (m *Meter) Following(file string, restore Restorer) Restorer {
+// WhileRestoring shows how much of a path's database a restore has written to a file, while it runs.
+func (m *Meter) WhileRestoring(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})
 		go func() {

@@ -28,7 +28,7 @@ import (
 func TestEveryFieldOfADocumentIsDocumented(t *testing.T) {
 	rows := docs.Table(t, "document of", "fields")
 	for command, document := range map[string]any{
-		"list": Overview{}, "now": Made{}, "verify": Verified{}, "export": Exported{}, "prune": Pruned{},
+		"list": Listing{}, "now": Backup{}, "verify": VerifyResult{}, "export": ExportResult{}, "prune": PruneResult{},
 	} {
 		row := docs.Find(rows, command)
 		require.NotNil(t, row, command)
@@ -80,7 +80,7 @@ func TestTheDefaultsAreRead(t *testing.T) {
 }
 
 // silent is not asked for a backup.
-type silent struct{ Maker }
+type silent struct{ Backend }
 
 // wrapper is one that was told flags, and returns its port.
 func wrapper(t *testing.T, told Flags) uint16 {

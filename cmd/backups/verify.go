@@ -14,8 +14,8 @@ import (
 // ErrNotVerified says that a backup could not be restored, or not to what etcd had.
 var ErrNotVerified = errors.New("the test restore failed")
 
-// Verified is what backup verify tells, and with -o json its document.
-type Verified struct {
+// VerifyResult is what backup verify tells, and with -o json its document.
+type VerifyResult struct {
 	Generation int             `json:"generation"`
 	Full       string          `json:"full"`     // that it began with
 	Revision   int64           `json:"revision"` // that was restored
@@ -27,28 +27,28 @@ type Verified struct {
 	Recorded   bool            `json:"recorded"` // the result is in the store, and counts
 }
 
-// Choice is which backup is meant.
-type Choice struct {
+// Selector is which backup is meant.
+type Selector struct {
 	archive.Target
 	Full bool // not the target, but the newest full of its generation; of the newest one if that is 0
 }
 
-// Restorer restores what lies at the end of a path, and says what that showed.
-type Restorer func(context.Context, archive.Path) (archive.Result, error)
+// RestoreFunc restores what lies at the end of a path, and says what that showed.
+type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
 // Verify has a backup restored and keeps the result in the store. ErrNotVerified comes with the document, and so does
 // ErrIncomplete, which says that it could be restored and that something behind it cannot. restore restores a path and says what that showed.
-func Verify(ctx context.Context, settings Settings, chosen Choice, restore Restorer) (Verified, error) {
+func Verify(ctx context.Context, settings Settings, chosen Selector, restore RestoreFunc) (VerifyResult, error) {
 	kept := settings.Archive()
-	path, err := wanted(ctx, kept, chosen)
+	path, err := findSelected(ctx, kept, chosen)
 	if err != nil {
-		return Verified{}, err
+		return VerifyResult{}, err
 	}
 	result, err := restore(ctx, path)
 	if err != nil {
-		return Verified{}, err
+		return VerifyResult{}, err
 	}
-	verified := Verified{
+	verified := VerifyResult{
 		Generation: result.Generation, Full: result.Full, Revision: result.Revision, Segments: result.Segments, Outcome: result.Outcome,
 		Why: result.Why, Hash: result.Hash, Seconds: result.Seconds,
 	}
@@ -65,8 +65,8 @@ func Verify(ctx context.Context, settings Settings, chosen Choice, restore Resto
 	return verified, err
 }
 
-// wanted is the way to what is chosen.
-func wanted(ctx context.Context, kept *archive.Archive, chosen Choice) (archive.Path, error) {
+// findSelected is the way to what is chosen.
+func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (archive.Path, error) {
 	if !chosen.Full {
 		return kept.Find(ctx, chosen.Target)
 	}
@@ -93,7 +93,7 @@ func wanted(ctx context.Context, kept *archive.Archive, chosen Choice) (archive.
 }
 
 // Print prints the document for people.
-func (v Verified) Print(to io.Writer) error {
+func (v VerifyResult) Print(to io.Writer) error {
 	words := fmt.Sprintf("revision %d could be restored", v.Revision)
 	switch {
 	case v.Outcome != archive.Verified:

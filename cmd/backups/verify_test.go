@@ -27,7 +27,7 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 }
 
 // newest is the newest full alone.
-var newest = Choice{Full: true}
+var newest = Selector{Full: true}
 
 func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	l := live(t)
@@ -47,7 +47,9 @@ func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), settings.Archive(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
 	_, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept, "the newest generation has none")
-	of := func(generation int) Choice { return Choice{Full: true, Target: archive.Target{Generation: generation}} }
+	of := func(generation int) Selector {
+		return Selector{Full: true, Target: archive.Target{Generation: generation}}
+	}
 	verified, err := Verify(t.Context(), settings, of(1), restores(archive.Verified))
 	require.NoError(t, err)
 	assert.Equal(t, 1, verified.Generation)
@@ -66,7 +68,7 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 	require.True(t, there)
 	stored.SetContent(archive.SegmentName(1, format.After(l.last)), content) // what followed it
 	require.NoError(t, stored.Delete(t.Context(), first))
-	for _, choice := range []Choice{newest, {}} {
+	for _, choice := range []Selector{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
 		require.ErrorIs(t, err, ErrIncomplete)
 		require.ErrorContains(t, err, "nothing starts at "+format.After(l.revision).String())
@@ -75,14 +77,14 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 }
 
 func TestAHashThatWasComparedIsTold(t *testing.T) {
-	verified := Verified{Revision: 9, Outcome: archive.Verified, Hash: &archive.Hash{Revision: 7}}
+	verified := VerifyResult{Revision: 9, Outcome: archive.Verified, Hash: &archive.Hash{Revision: 7}}
 	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
 }
 
 func TestARevisionBehindAFullIsRestoredWithSegments(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
-	verified, err := Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: l.revision + 3}}, restores(archive.Failed))
+	verified, err := Verify(t.Context(), settings, Selector{Target: archive.Target{Revision: l.revision + 3}}, restores(archive.Failed))
 	require.ErrorIs(t, err, ErrNotVerified)
 	require.ErrorContains(t, err, "it differs")
 	assert.True(t, verified.Segments)
@@ -113,7 +115,7 @@ func TestWhatKeepsFromVerifyingIsNoResult(t *testing.T) {
 	away := errors.New("no room")
 	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })
 	require.ErrorIs(t, err, away)
-	_, err = Verify(t.Context(), settings, Choice{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
+	_, err = Verify(t.Context(), settings, Selector{Target: archive.Target{Revision: 1}}, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	_, err = Verify(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, newest, restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)

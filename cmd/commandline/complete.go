@@ -77,15 +77,15 @@ func childOf(node *kong.Node, name string) *kong.Node {
 // flagsOf are the flags that a command shows in its help: its own and those of the commands above it. Of the program's it is --help.
 func flagsOf(app *kong.Application, node *kong.Node) (flags []*kong.Flag) {
 	if node == app.Node {
-		return visible(app.Flags)
+		return visibleFlags(app.Flags)
 	}
 	for ; node != app.Node; node = node.Parent {
-		flags = append(flags, visible(node.Flags)...)
+		flags = append(flags, visibleFlags(node.Flags)...)
 	}
 	return append(flags, app.HelpFlag)
 }
 
-func visible(flags []*kong.Flag) (shown []*kong.Flag) {
+func visibleFlags(flags []*kong.Flag) (shown []*kong.Flag) {
 	for _, flag := range flags {
 		if !flag.Hidden {
 			shown = append(shown, flag)

@@ -14,7 +14,7 @@ func ManPage(app *kong.Application, version string) string {
 	name := roff(app.Name)
 	fmt.Fprintf(&page, ".TH %q 1 %q %q\n.SH NAME\n%s \\- %s\n", strings.ToUpper(app.Name), "", app.Name+" "+version, name, roff(app.Help))
 	fmt.Fprintf(&page, ".SH SYNOPSIS\n.B %s\n.I command\n.RI [ flags ]\n.SH OPTIONS\n", name)
-	writeFlags(&page, visible(app.Flags))
+	writeFlags(&page, visibleFlags(app.Flags))
 	page.WriteString(".SH COMMANDS\n")
 	for _, command := range app.Leaves(true) {
 		fmt.Fprintf(&page, ".SS %s\n%s\n", roff(command.Summary()), roff(command.Help))

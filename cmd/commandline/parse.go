@@ -64,7 +64,7 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	read := asGoReadsFlags(asked(args), passing(parser))
+	read := asGoReadsFlags(helpFlag(args), passthroughCommands(parser))
 	if len(read) > 0 && read[0] == startEtcd {
 		if err := unknownVariable(parser); err != nil {
 			return nil, err
@@ -77,8 +77,8 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	return context.Selected().Target.Addr().Interface(), nil
 }
 
-// passing are the commands after which the rest is passed on as it is.
-func passing(parser *kong.Kong) (names []string) {
+// passthroughCommands are the commands after which the rest is passed on as it is.
+func passthroughCommands(parser *kong.Kong) (names []string) {
 	for _, command := range parser.Model.Leaves(false) {
 		if command.Passthrough {
 			names = append(names, command.Name)
@@ -117,7 +117,7 @@ func asGoReadsFlags(args, passing []string) (read []string) {
 			i++
 			value = "=" + args[i]
 		}
-		read = append(read, "--"+name+truth(name, value))
+		read = append(read, "--"+name+booleanValue(name, value))
 		given[variable(name)] = true
 	}
 	forgetVariables(given)
@@ -125,7 +125,7 @@ func asGoReadsFlags(args, passing []string) (read []string) {
 }
 
 // truth spells out what Go takes for a boolean.
-func truth(name, value string) string {
+func booleanValue(name, value string) string {
 	if is, err := strconv.ParseBool(strings.TrimPrefix(value, "=")); err == nil && name == "backup-restore-tls-enabled" {
 		return fmt.Sprintf("=%t", is)
 	}
@@ -145,8 +145,8 @@ func forgetVariables(given map[string]bool) {
 // startEtcd is the command whose settings are a pod's.
 const startEtcd = "start-etcd"
 
-// ofService is how Kubernetes names the variables that it makes of a Service's name.
-var ofService = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+// servicePattern is how Kubernetes names the variables that it makes of a Service's name.
+var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // unknownVariable is an error about an environment variable that is meant for a flag and is no flag's: a pod whose variable is
 // misspelt would run without the backups that it was to make.
@@ -179,7 +179,7 @@ func unknownVariable(parser *kong.Kong) error {
 
 // isOfService reports whether Kubernetes made a variable of a Service's name.
 func isOfService(name string) bool {
-	service := ofService.FindStringSubmatch(name)
+	service := servicePattern.FindStringSubmatch(name)
 	if service == nil {
 		return false
 	}
@@ -241,8 +241,8 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	return err
 }
 
-// asked makes a flag of the word help in the place of a command, as in "help start-etcd".
-func asked(args []string) []string {
+// helpFlag makes a flag of the word help in the place of a command, as in "help start-etcd".
+func helpFlag(args []string) []string {
 	if len(args) > 0 && args[0] == "help" {
 		return append(slices.Clone(args[1:]), "--help")
 	}

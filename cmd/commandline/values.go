@@ -38,7 +38,7 @@ func (t *Target) UnmarshalText(text []byte) error {
 		}
 		return fmt.Errorf("%q is not a revision, such as revision:12345", text)
 	case "time":
-		if at, err := moment(value, time.Now()); err == nil && !at.IsZero() {
+		if at, err := parseTime(value, time.Now()); err == nil && !at.IsZero() {
 			*t = Target{Time: at}
 			return nil
 		}
@@ -47,8 +47,8 @@ func (t *Target) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z", text)
 }
 
-// moment reads a time with its zone, one as people write it, or how long ago it was.
-func moment(value string, now time.Time) (time.Time, error) {
+// parseTime reads a time with its zone, one as people write it, or how long ago it was.
+func parseTime(value string, now time.Time) (time.Time, error) {
 	if ago, is := strings.CutPrefix(value, "-"); is {
 		long, err := time.ParseDuration(ago)
 		return now.Add(-long), err

@@ -31,11 +31,11 @@ func TestATimeIsReadAsPeopleWriteIt(t *testing.T) {
 		"2026-11-22":                time.Date(2026, 11, 22, 0, 0, 0, 0, time.Local),
 		"-15m":                      now.Add(-15 * time.Minute),
 	} {
-		read, err := moment(text, now)
+		read, err := parseTime(text, now)
 		require.NoError(t, err, text)
 		assert.True(t, want.Equal(read), "%s is %s", text, read)
 	}
-	_, err := moment("-15", now)
+	_, err := parseTime("-15", now)
 	assert.Error(t, err)
 }
 

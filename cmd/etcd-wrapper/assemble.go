@@ -73,14 +73,14 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	unwanted, err := c.unwanted(log)
+	unwanted, err := c.replicaCheck(log)
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
 	rt.WorksWith(kept, recoverer, renewed, unwanted)
 	sidecar, end, err := c.sidecar(recoverer)
 	if err != nil {
-		return failed(blame(err), err)
+		return failed(configStatus(err), err)
 	}
 	happened, endEvents, err := c.events(log)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened 
 	go func() {
 		defer close(ended)
 		about.Watch(ctx, log, func() {
-			if err := c.message.Prepare(about.LostWords(c.CrashNotePath())); err != nil {
+			if err := c.message.Prepare(about.KilledMessage(c.CrashNotePath())); err != nil {
 				log.Debug().Err(err).Msg("Kubernetes would not be told of a kill")
 			}
 		}, happened)
@@ -145,16 +145,16 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// blame distinguishes a wrong flag from a wrong configuration.
-func blame(err error) exitcode.Code {
+// configStatus distinguishes a wrong flag from a wrong configuration.
+func configStatus(err error) exitcode.Code {
 	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
 	}
 	return exitcode.Usage
 }
 
-// briefly is the termination message of a run that did not begin.
-func briefly(outcome lifecycle.Outcome) string {
+// shortMessage is the termination message of a run that did not begin.
+func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
@@ -227,7 +227,7 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}
-	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), maker(kept)))
+	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), backendOf(kept)))
 	return served
 }
 
@@ -249,24 +249,24 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 	})
 }
 
-// maker makes full backups for a command on this host; nil if there are no backups.
-func maker(kept *backup.Backups) backups.Maker {
+// backendOf makes full backups for a command on this host; nil if there are no backups.
+func backendOf(kept *backup.Backups) backups.Backend {
 	if kept == nil {
 		return nil
 	}
-	return asked{kept}
+	return backend{kept}
 }
 
-type asked struct{ *backup.Backups }
+type backend struct{ *backup.Backups }
 
 // Make is backups.Maker's.
-func (a asked) Make(ctx context.Context) (backups.Made, error) {
+func (a backend) Make(ctx context.Context) (backups.Backup, error) {
 	full, err := a.Now(ctx)
-	return backups.Made{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+	return backups.Backup{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
 }
 
 // Uploaded is backups.Maker's.
-func (a asked) Uploaded() (done, total int64) {
+func (a backend) Uploaded() (done, total int64) {
 	if full := a.Published().RunningFullSnapshot; full != nil {
 		return full.SentBytes, full.TotalBytes
 	}
@@ -286,8 +286,8 @@ func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
 	return account, pod, nil
 }
 
-// unwanted returns what tells whether this member's StatefulSet wants fewer members; nil without --follow-replicas.
-func (c *startCommand) unwanted(log zerolog.Logger) (func(context.Context) bool, error) {
+// replicaCheck returns what tells whether this member's StatefulSet wants fewer members; nil without --follow-replicas.
+func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) bool, error) {
 	if !c.FollowReplicas {
 		return nil, nil
 	}

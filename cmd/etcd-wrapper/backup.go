@@ -55,7 +55,7 @@ func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.C
 	if err != nil && ctx.Err() != nil {
 		return s.failed(errInterrupted, exitcode.CutShort)
 	}
-	return s.conclude(f.output, result, err)
+	return s.finish(f.output, result, err)
 }
 
 // backupListCommand is `backup list`.
@@ -100,7 +100,7 @@ type backupExportCommand struct {
 	storeCommand `embed:""`
 	To           commandline.Target     `name:"to" env:"-" default:"latest" help:"Export this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
 	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
-	acceptance   `embed:""`
+	acceptFlags  `embed:""`
 	File         string `arg:"" name:"file" help:"Name of the snapshot. The file must not exist. A name that starts with a dash comes after --."`
 }
 
@@ -211,7 +211,7 @@ func (c *backupDiffCommand) execute(s streams) exitcode.Code {
 		if err != nil {
 			return nil, usageError{err}
 		}
-		between := backups.Between{From: targetOf(c.From), To: targetOf(c.To)}
+		between := backups.Range{From: targetOf(c.From), To: targetOf(c.To)}
 		return nil, backups.Diff(ctx, settings, between, c.Prefix, backups.Form(c.Output), scratch, s.out, s.meter())
 	})
 }
@@ -240,14 +240,14 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptance has the flags to accept backups that cannot all be read.
-type acceptance struct {
+// acceptFlags has the flags to accept backups that cannot all be read.
+type acceptFlags struct {
 	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Accept that the latest backups cannot be read: use what can be read, and exit with 0 instead of 70."`
 	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 }
 
 // result returns a document if something was made, and the error, unless it was accepted.
-func (a acceptance) result(made document, err error) (document, error) {
+func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:
 		return made, nil
@@ -278,7 +278,7 @@ func (c *backupNowCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.failed(err, backupStatus(err))
 	}
-	return s.conclude(c.output, made, nil)
+	return s.finish(c.output, made, nil)
 }
 
 // backupVerifyCommand is `backup verify`.
@@ -301,7 +301,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 		if err != nil {
 			return nil, usageError{err}
 		}
-		restore := s.meter().Following(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
+		restore := s.meter().WhileRestoring(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
 		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
 		if verified.Full == "" {
 			return nil, err
@@ -310,8 +310,8 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-func (c *backupVerifyCommand) choice() backups.Choice {
-	chosen := backups.Choice{Target: archive.Target{Generation: int(c.Generation)}, Full: c.To == nil}
+func (c *backupVerifyCommand) choice() backups.Selector {
+	chosen := backups.Selector{Target: archive.Target{Generation: int(c.Generation)}, Full: c.To == nil}
 	if c.To != nil {
 		chosen.Revision, chosen.Time = c.To.Revision, c.To.Time
 	}

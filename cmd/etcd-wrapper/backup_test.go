@@ -220,6 +220,6 @@ func TestBackupStatus_damageAlone(t *testing.T) {
 }
 
 func TestTheChildTakesAFileThatBeginsWithADash(t *testing.T) {
-	_, err := parse(inspecting("-out.db.partial"), io.Discard)
+	_, err := parse(inspectArgs("-out.db.partial"), io.Discard)
 	assert.NoError(t, err)
 }

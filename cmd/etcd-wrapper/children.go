@@ -95,11 +95,11 @@ func inspectInChild() backups.Inspect {
 	if err != nil {
 		return nil
 	}
-	return restore.InspectInChild(executable, inspecting)
+	return restore.InspectInChild(executable, inspectArgs)
 }
 
-// inspecting are that process's arguments.
-func inspecting(path string) []string { return []string{"inspect-database", "--", path} }
+// inspectArgs are that process's arguments.
+func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
 // verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to
 // etcd, and a panic in it is an answer.
@@ -123,7 +123,7 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 }
 
 // verifyBackupInChild runs that process with the flags for a store. scratch is a directory that nobody else uses.
-func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.Restorer {
+func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	executable, err := os.Executable()
 	if err != nil {
 		return func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, err }

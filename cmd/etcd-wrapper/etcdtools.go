@@ -67,8 +67,8 @@ func needsMember(args []string) bool {
 	return command >= 0 && !asksForHelp && !slices.Contains([]string{"version", "help", "completion"}, args[command])
 }
 
-// setting is a flag of etcdctl with its value.
-type setting struct{ flag, value string }
+// toolFlag is a flag of etcdctl with its value.
+type toolFlag struct{ flag, value string }
 
 // clientAccess is what etcd's configuration says about reaching the member.
 type clientAccess struct {
@@ -81,47 +81,47 @@ type clientAccess struct {
 }
 
 // etcdctlSettings are what etcdctl should use. The wrapper's environment takes precedence over the stored configuration.
-func etcdctlSettings() ([]setting, error) {
+func etcdctlSettings() ([]toolFlag, error) {
 	var access clientAccess
-	content, err := os.ReadFile(ownSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
+	content, err := os.ReadFile(wrapperSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
 	if err == nil {
 		err = yaml.Unmarshal(content, &access)
 	}
 	if err != nil {
 		err = fmt.Errorf("cannot use the stored configuration: %w", err)
 	}
-	known := []setting{{"endpoints", access.endpoints()}}
+	known := []toolFlag{{"endpoints", access.endpoints()}}
 	if !strings.HasPrefix(known[0].value, "http:") {
 		known = append(known,
-			setting{"cacert", access.Security.TrustedCAFile},
+			toolFlag{"cacert", access.Security.TrustedCAFile},
 			// etcd's own certificate, where no other is known.
-			setting{"cert", ownSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
-			setting{"key", ownSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
+			toolFlag{"cert", wrapperSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
+			toolFlag{"key", wrapperSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
 	}
 	return known, err
 }
 
-// ownSetting is a setting of start-etcd, by its name in the environment. It cannot be given as a flag here: all flags are
+// wrapperSetting is a setting of start-etcd, by its name in the environment. It cannot be given as a flag here: all flags are
 // etcdctl's.
-func ownSetting(name, otherwise string) string {
+func wrapperSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
 
 func (a clientAccess) endpoints() string {
-	name := ownSetting("ETCD_SERVER_NAME", "")
+	name := wrapperSetting("ETCD_SERVER_NAME", "")
 	if name == "" {
 		return a.Advertised
 	}
 	scheme := "http://"
-	if ownSetting("ETCD_CLIENT_CERT_PATH", a.Security.CertFile) != "" {
+	if wrapperSetting("ETCD_CLIENT_CERT_PATH", a.Security.CertFile) != "" {
 		scheme = "https://"
 	}
-	return scheme + net.JoinHostPort(name, ownSetting("ETCD_CLIENT_PORT", "2379"))
+	return scheme + net.JoinHostPort(name, wrapperSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
 // missingFlags are the settings that are known and neither among the arguments nor in etcdctl's own environment: etcdctl does
 // not allow a value to be given twice.
-func missingFlags(known []setting, args []string) []string {
+func missingFlags(known []toolFlag, args []string) []string {
 	var flags []string
 	for _, s := range known {
 		flag := "--" + s.flag
@@ -159,7 +159,7 @@ func runEtcdutl(args []string, out io.Writer) error {
 // completeTool returns what the last of words, arguments of one of etcd's tools, can become: a line for each candidate.
 func completeTool(tool string, words []string) string {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
-	return printedBy(func() {
+	return outputOf(func() {
 		if tool == "etcdutl" {
 			_ = runEtcdutl(words, os.Stdout) // an error has no place in the middle of a command line
 			return
@@ -169,9 +169,9 @@ func completeTool(tool string, words []string) string {
 	})
 }
 
-// printedBy returns what a function prints to the process's standard output, without the directive for shells that cobra ends it with.
+// outputOf returns what a function prints to the process's standard output, without the directive for shells that cobra ends it with.
 // What it prints to standard error is dropped.
-func printedBy(print func()) string {
+func outputOf(print func()) string {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return ""

@@ -76,7 +76,7 @@ func run(args []string, s streams) exitcode.Code {
 		s.json = !s.terminal && slices.Contains(args, "start-etcd")
 		log := s.logger()
 		log.Error().Err(err).Msg("wrong command line (see etcd-wrapper --help)")
-		explainUsage(args, err)
+		writeUsageMessage(args, err)
 		return exitcode.Usage
 	}
 	if visitor, is := chosen.(interface{ json() bool }); is {
@@ -104,9 +104,9 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// explainUsage leaves Kubernetes a message about a wrong command line, if it is the container's own and not that of a visitor. Where
+// writeUsageMessage leaves Kubernetes a message about a wrong command line, if it is the container's own and not that of a visitor. Where
 // the message belongs can't be asked of a command line that could not be read.
-func explainUsage(args []string, cause error) {
+func writeUsageMessage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
 	}

@@ -34,7 +34,7 @@ func (s streams) logger() zerolog.Logger {
 	if s.json {
 		return logstream.New(s.log, zerolog.InfoLevel)
 	}
-	return logstream.New(logstream.Sentences(s.log), zerolog.InfoLevel)
+	return logstream.New(logstream.Plain(s.log), zerolog.InfoLevel)
 }
 
 // print prints an answer that is one text.
@@ -80,8 +80,8 @@ func (o output) print(to io.Writer, text string, document any) error {
 // document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
-// conclude prints the result of a command, if there is one, and its error.
-func (s streams) conclude(how output, result document, err error) exitcode.Code {
+// finish prints the result of a command, if there is one, and its error.
+func (s streams) finish(how output, result document, err error) exitcode.Code {
 	if result != nil {
 		print := result.Print
 		if how.json() {

@@ -22,7 +22,7 @@ import (
 type restoreCommand struct {
 	storeCommand   `embed:""`
 	To             commandline.Target `name:"to" env:"-" default:"latest" help:"Restore this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z, or time:-15m."`
-	acceptance     `embed:""`
+	acceptFlags    `embed:""`
 	Snapshot       string `name:"snapshot" env:"-" placeholder:"FILE" help:"Restore this stock etcd snapshot instead of a store."`
 	DataDir        string `name:"data-dir" env:"-" required:"" placeholder:"DIR" help:"Create this data directory. It must be empty or absent."`
 	EtcdConfigFile string `name:"etcd-config-file" env:"-" placeholder:"PATH" help:"Read etcd's configuration from this file. Default is a single member on loopback."`
@@ -47,7 +47,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	defer stop()
 	restored, err := backups.RestoreSnapshot(ctx, c.Snapshot, plan, inspectInChild(), s.meter())
 	made, err := c.result(restored, err)
-	return s.conclude(c.output, made, err)
+	return s.finish(c.output, made, err)
 }
 
 // plan is the data directory to be made. The error is about the command line.

@@ -43,7 +43,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	syscall.Umask(0o077)
 
 	log := c.newLog(s)
-	logstream.CaptureLibraries(log)
+	logstream.CaptureOutput(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
 	warnOfEtcdVariables(log)
 	limitMemory(log)
@@ -60,13 +60,13 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	case p := <-ready:
 		ended := make(chan struct{})
 		if p.driver != nil {
-			go p.greet(log, c.LogFormat == "console", ended)
+			go p.announceReady(log, c.LogFormat == "console", ended)
 		}
 		defer close(ended)
-		return p.run(log, signals, func(outcome lifecycle.Outcome, words string) { c.tell(log, outcome, words) })
+		return p.run(log, signals, func(outcome lifecycle.Outcome, words string) { c.logOutcome(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
-		c.tell(log, outcome, briefly(outcome))
+		c.logOutcome(log, outcome, shortMessage(outcome))
 		return outcome
 	}
 }
@@ -75,7 +75,7 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 // a disk that hangs delays neither the reason nor the process's end.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
-		tell(p.outcome, briefly(p.outcome))
+		tell(p.outcome, shortMessage(p.outcome))
 		return p.outcome
 	}
 	driven, ended := make(chan struct{}), make(chan struct{})
@@ -89,7 +89,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	if outcome.Status == exitcode.Clean { // the exit record is settled: what etcd took on at last may go into the store
 		p.runtime.Flush(hurry)
 	}
-	tell(outcome, p.report.LastWords(outcome))
+	tell(outcome, p.report.TerminationMessage(outcome))
 	p.takeDown(log, outcome)
 	return outcome
 }
@@ -111,8 +111,8 @@ func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	}
 }
 
-// tell says how a run ended, in the log and, in more words, where Kubernetes looks.
-func (c *startCommand) tell(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
+// logOutcome says how a run ended, in the log and, in more words, where Kubernetes looks.
+func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
 		line = log.Error().Str("error", outcome.Reason)
@@ -140,7 +140,7 @@ func bounded(path string, write func() error) error {
 func (c *startCommand) newLog(s streams) zerolog.Logger {
 	to := s.log
 	if c.LogFormat == "console" {
-		to = logstream.ForPeople(to, logstream.Look{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
+		to = logstream.Console(to, logstream.ConsoleOptions{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
 	}
 	return logstream.New(to, c.Level())
 }
@@ -148,8 +148,8 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 // glance is how often greet looks whether the member is ready.
 const glance = 100 * time.Millisecond
 
-// greet says, as soon as the member may be used, how: in three lines for people, in one for a log. It ends with the run.
-func (p *parts) greet(log zerolog.Logger, forPeople bool, ended <-chan struct{}) {
+// announceReady says, as soon as the member may be used, how: in three lines for people, in one for a log. It ends with the run.
+func (p *parts) announceReady(log zerolog.Logger, forPeople bool, ended <-chan struct{}) {
 	for !p.ready() {
 		select {
 		case <-time.After(glance):
@@ -170,7 +170,7 @@ func (p *parts) greet(log zerolog.Logger, forPeople bool, ended <-chan struct{})
 
 // ready waits for the log to say so first: what is said here is to stay in sight.
 func (p *parts) ready() bool {
-	return p.report.SaidReady() && p.driver.Snapshot().State == lifecycle.Serving
+	return p.report.LoggedReady() && p.driver.Snapshot().State == lifecycle.Serving
 }
 
 // echo is how close together two equal signals count as one. timeout(1) signals its child and then the child's whole
@@ -189,7 +189,7 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 			if ok && (received != last || time.Since(at) > echo) {
 				p.systemd.stop()
 				p.driver.Signal(number)
-				urgeAfter(driven, urge)
+				hurryAfter(driven, urge)
 			}
 			last, at = received, time.Now()
 		case <-ended:
@@ -198,7 +198,7 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 	}
 }
 
-func urgeAfter(driven <-chan struct{}, urge func()) {
+func hurryAfter(driven <-chan struct{}, urge func()) {
 	select {
 	case <-driven:
 		urge()

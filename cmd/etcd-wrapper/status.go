@@ -37,7 +37,7 @@ type statusCommand struct {
 
 func (c *statusCommand) execute(s streams) exitcode.Code {
 	if c.Cluster {
-		return c.ofCluster(s)
+		return c.executeCluster(s)
 	}
 	ready := false
 	show := c.printer(s.out)
@@ -47,7 +47,7 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	err := c.ask(ctx, receive)
+	err := c.fetch(ctx, receive)
 	if ctx.Err() != nil {
 		return exitcode.CutShort // whoever pressed Ctrl-C knows
 	}
@@ -57,7 +57,7 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 			err = fmt.Errorf("%w; %s", err, last)
 		}
 		log.Error().Err(err).Msg("cannot tell the status")
-		return unanswered(err)
+		return answerStatus(err)
 	}
 	if !ready {
 		return exitcode.MemberNotReady
@@ -65,20 +65,20 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-func (c *statusCommand) ofCluster(s streams) exitcode.Code {
-	code, err := c.tellCluster(s)
+func (c *statusCommand) executeCluster(s streams) exitcode.Code {
+	code, err := c.printCluster(s)
 	if err == nil {
 		return code
 	}
 	log := s.logger()
 	log.Error().Err(err).Msg("cannot tell how the cluster is")
 	if code == exitcode.Clean {
-		return unanswered(err)
+		return answerStatus(err)
 	}
 	return code
 }
 
-func (c *statusCommand) ask(ctx context.Context, receive func(status.Document) error) error {
+func (c *statusCommand) fetch(ctx context.Context, receive func(status.Document) error) error {
 	client := status.NewClient(uint16(c.WrapperPort))
 	if c.Watch {
 		return client.Watch(ctx, receive)
@@ -105,7 +105,7 @@ func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
 	return printer.Print
 }
 
-func unanswered(err error) exitcode.Code {
+func answerStatus(err error) exitcode.Code {
 	if errors.Is(err, status.ErrNoAnswer) {
 		return exitcode.NoAnswer
 	}
@@ -132,7 +132,7 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 		return exitcode.ToolFailed
 	case err != nil:
 		log.Error().Err(err).Msg("cannot tell whether the database was defragmented")
-		return unanswered(err)
+		return answerStatus(err)
 	case last.Error != "":
 		log.Error().Msg("not defragmented: " + last.Error)
 		return exitcode.ToolFailed
@@ -186,8 +186,8 @@ func ended(now, before status.Document) *status.Defragmentation {
 	return is
 }
 
-// tellCluster asks the wrappers of all members that the one on this host knows.
-func (c *statusCommand) tellCluster(s streams) (exitcode.Code, error) {
+// printCluster asks the wrappers of all members that the one on this host knows.
+func (c *statusCommand) printCluster(s streams) (exitcode.Code, error) {
 	known, err := status.NewClient(uint16(c.WrapperPort)).Fetch(context.Background())
 	if err != nil {
 		return 0, err
@@ -195,7 +195,7 @@ func (c *statusCommand) tellCluster(s streams) (exitcode.Code, error) {
 	if len(known.Peers) == 0 {
 		return exitcode.MemberNotReady, fmt.Errorf("this member does not know its cluster yet: %s", known.Headline.Summary)
 	}
-	secured, err := trusting(known.Certificates)
+	secured, err := tlsConfigOf(known.Certificates)
 	if err != nil {
 		return exitcode.NotTold, err
 	}
@@ -209,9 +209,9 @@ func (c *statusCommand) tellCluster(s streams) (exitcode.Code, error) {
 	return exitcode.Clean, nil
 }
 
-// trusting is how the members' wrappers are spoken to: over TLS where this one shows a certificate, which the authority of its etcd has
+// tlsConfigOf is how the members' wrappers are spoken to: over TLS where this one shows a certificate, which the authority of its etcd has
 // signed, or one that the host trusts.
-func trusting(files []status.Certificate) (*tls.Config, error) {
+func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 	path := map[string]string{}
 	for _, file := range files {
 		path[file.Name] = file.Path

@@ -13,57 +13,57 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Look is how the log looks to people.
-type Look struct {
+// ConsoleOptions is how the log looks to people.
+type ConsoleOptions struct {
 	Colour bool // the terminal has colours, and its owner nothing against them
 	All    bool // show what etcd says while all is well, too
 }
 
-// ForPeople turns the lines of a logger that writes to it into a form for people at a terminal.
-func ForPeople(to io.Writer, look Look) io.Writer {
+// Console turns the lines of a logger that writes to it into a form for people at a terminal.
+func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	console := zerolog.ConsoleWriter{
-		Out: to, NoColor: !look.Colour, TimeFormat: "2006-01-02 15:04:05.000 MST", TimeLocation: time.UTC, FormatPrepare: forPeople,
+		Out: to, NoColor: !look.Colour, TimeFormat: "2006-01-02 15:04:05.000 MST", TimeLocation: time.UTC, FormatPrepare: prepareLine,
 	}
 	if look.All {
 		return console
 	}
-	return withoutChatter{console}
+	return quietWriter{console}
 }
 
-// forPeople makes a line fit for a terminal: nothing in it is obeyed there.
-func forPeople(line map[string]any) error {
+// prepareLine makes a line fit for a terminal: nothing in it is obeyed there.
+func prepareLine(line map[string]any) error {
 	for name, value := range line {
 		if number, is := value.(json.Number); is && strings.HasSuffix(name, inMilliseconds) {
 			delete(line, name)
-			name, value = strings.TrimSuffix(name, inMilliseconds), milliseconds(number)
+			name, value = strings.TrimSuffix(name, inMilliseconds), formatDuration(number)
 		}
-		line[name] = shownValue(value)
+		line[name] = printableValue(value)
 	}
 	said, _ := line[zerolog.MessageFieldName].(string)
 	if cause, is := line[zerolog.ErrorFieldName].(string); is && strings.Contains(said, cause) {
 		delete(line, zerolog.ErrorFieldName) // once is enough
 	}
-	return stepForPeople(line)
+	return prepareTransition(line)
 }
 
-func shownValue(value any) any {
+func printableValue(value any) any {
 	switch value := value.(type) {
 	case string:
 		return printable.Text(value)
 	case []any:
 		for i := range value {
-			value[i] = shownValue(value[i])
+			value[i] = printableValue(value[i])
 		}
 	case map[string]any:
 		for name := range value {
-			value[name] = shownValue(value[name])
+			value[name] = printableValue(value[name])
 		}
 	}
 	return value
 }
 
-// stepForPeople writes a step of the state machine as "Query → Wait: reason".
-func stepForPeople(line map[string]any) error {
+// prepareTransition writes a step of the state machine as "Query → Wait: reason".
+func prepareTransition(line map[string]any) error {
 	if line["event"] == nil || line["from"] == nil || line["to"] == nil {
 		return nil
 	}
@@ -81,7 +81,7 @@ func stepForPeople(line map[string]any) error {
 // inMilliseconds ends the names of durations.
 const inMilliseconds = "_ms"
 
-func milliseconds(number json.Number) string {
+func formatDuration(number json.Number) string {
 	count, err := number.Float64()
 	if err != nil {
 		return number.String()

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// CaptureLibraries takes what libraries print on their own into the one stream, so that every line on stderr is JSON. It
+// CaptureOutput takes what libraries print on their own into the one stream, so that every line on stderr is JSON. It
 // is for the whole process; call it once, before any library is used.
-func CaptureLibraries(log zerolog.Logger) {
+func CaptureOutput(log zerolog.Logger) {
 	stdlog.SetFlags(0)
 	stdlog.SetOutput(log.With().Str("component", "library").Logger())
 	warnings := grpcLines{log.With().Str("component", "grpc").Logger()}

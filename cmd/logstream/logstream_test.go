@@ -13,7 +13,7 @@ import (
 
 func TestTheLogForPeople(t *testing.T) {
 	var out bytes.Buffer
-	log := New(ForPeople(&out, Look{}), zerolog.InfoLevel)
+	log := New(Console(&out, ConsoleOptions{}), zerolog.InfoLevel)
 	log.Debug().Msg("noise")
 	log.Info().Str("from", "Query").Str("to", "Wait").Str("event", "replied").Int("times", 1).Dur("after_ms", 1234*time.Microsecond).Msg("hello")
 	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC INF Query → Wait +hello after=1ms\n$`, out.String())
@@ -21,7 +21,7 @@ func TestTheLogForPeople(t *testing.T) {
 
 func TestPeopleAreToldOfAnErrorOnce(t *testing.T) {
 	var out bytes.Buffer
-	log := New(ForPeople(&out, Look{}), zerolog.InfoLevel)
+	log := New(Console(&out, ConsoleOptions{}), zerolog.InfoLevel)
 	log.Error().Str("error", "the disk is full").Msg("etcd-wrapper ends: the disk is full")
 	log.Error().Str("error", "permission denied").Msg("cannot write")
 	assert.NotContains(t, out.String(), `error="the disk is full"`)
@@ -41,7 +41,7 @@ func TestTheLogIsInUTCWhereverTheProcessRuns(t *testing.T) {
 func TestColoursAreForWhomTheyWereAskedFor(t *testing.T) {
 	for _, colour := range []bool{true, false} {
 		var out bytes.Buffer
-		log := New(ForPeople(&out, Look{Colour: colour}), zerolog.InfoLevel)
+		log := New(Console(&out, ConsoleOptions{Colour: colour}), zerolog.InfoLevel)
 		log.Warn().Msg("hello")
 		assert.Equal(t, colour, bytes.Contains(out.Bytes(), []byte("\x1b[")), "%q", out.String())
 	}
@@ -50,7 +50,7 @@ func TestColoursAreForWhomTheyWereAskedFor(t *testing.T) {
 func TestPeopleAreSparedWhatEtcdSaysWhileAllIsWell(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		var out bytes.Buffer
-		log := New(ForPeople(&out, Look{All: all}), zerolog.InfoLevel)
+		log := New(Console(&out, ConsoleOptions{All: all}), zerolog.InfoLevel)
 		etcd := log.With().Str("component", "etcd").Logger()
 		etcd.Info().Msg("chatter")
 		etcd.Warn().Msg("slow disk")
@@ -63,7 +63,7 @@ func TestPeopleAreSparedWhatEtcdSaysWhileAllIsWell(t *testing.T) {
 
 func TestACommandSpeaksInSentencesAtATerminal(t *testing.T) {
 	var out bytes.Buffer
-	log := New(Sentences(&out), zerolog.InfoLevel)
+	log := New(Plain(&out), zerolog.InfoLevel)
 	log.Error().Str("error", "no answer").Msg("cannot tell the status")
 	log.Error().Msg("no more")
 	assert.Equal(t, "etcd-wrapper: cannot tell the status: no answer\netcd-wrapper: no more\n", out.String())
@@ -73,8 +73,8 @@ func TestACommandSpeaksInSentencesAtATerminal(t *testing.T) {
 func TestTheLogShowsNeitherPasswordsNorWhatATerminalObeys(t *testing.T) {
 	for format, open := range map[string]func(io.Writer) io.Writer{
 		"json":      func(to io.Writer) io.Writer { return to },
-		"console":   func(to io.Writer) io.Writer { return ForPeople(to, Look{}) },
-		"sentences": Sentences,
+		"console":   func(to io.Writer) io.Writer { return Console(to, ConsoleOptions{}) },
+		"sentences": Plain,
 	} {
 		var out bytes.Buffer
 		log := New(open(&out), zerolog.InfoLevel)
@@ -89,8 +89,8 @@ func TestTheLogShowsNeitherPasswordsNorWhatATerminalObeys(t *testing.T) {
 
 func TestLibrariesLogIntoTheStream(t *testing.T) {
 	var out bytes.Buffer
-	CaptureLibraries(New(&out, zerolog.InfoLevel))
-	defer CaptureLibraries(zerolog.Nop())
+	CaptureOutput(New(&out, zerolog.InfoLevel))
+	defer CaptureOutput(zerolog.Nop())
 	stdlog.Print("of a library")
 	assert.Contains(t, out.String(), `"component":"library"`)
 	assert.Contains(t, out.String(), "of a library")

@@ -8,14 +8,14 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// Sentences turns the lines of a logger that writes to it into what a command says to somebody at a terminal: the name of
+// Plain turns the lines of a logger that writes to it into what a command says to somebody at a terminal: the name of
 // the program, what happened, and why.
-func Sentences(to io.Writer) io.Writer { return sentences{to} }
+func Plain(to io.Writer) io.Writer { return plainWriter{to} }
 
-type sentences struct{ to io.Writer }
+type plainWriter struct{ to io.Writer }
 
 // Write implements io.Writer. It takes one line.
-func (s sentences) Write(line []byte) (int, error) {
+func (s plainWriter) Write(line []byte) (int, error) {
 	var told struct{ Message, Error string }
 	if err := json.Unmarshal(line, &told); err != nil {
 		return s.to.Write(line)
@@ -32,11 +32,11 @@ func (s sentences) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// withoutChatter drops what etcd says while all is well, which is forty lines at each start.
-type withoutChatter struct{ to io.Writer }
+// quietWriter drops what etcd says while all is well, which is forty lines at each start.
+type quietWriter struct{ to io.Writer }
 
 // Write implements io.Writer. It takes one line.
-func (w withoutChatter) Write(line []byte) (int, error) {
+func (w quietWriter) Write(line []byte) (int, error) {
 	var told struct{ Level, Component string }
 	if err := json.Unmarshal(line, &told); err == nil && told.Component == "etcd" && told.Level == "info" {
 		return len(line), nil

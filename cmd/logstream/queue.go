@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// heldLines is how many log lines wait for a reader that has stalled; further ones are lost.
-	heldLines = 4096
-	// flushing bounds each of the two waits for such a reader at the end.
-	flushing = 100 * time.Millisecond
+	// queueSize is how many log lines wait for a reader that has stalled; further ones are lost.
+	queueSize = 4096
+	// flushTimeout bounds each of the two waits for such a reader at the end.
+	flushTimeout = 100 * time.Millisecond
 )
 
 // queue is a writer that never waits for its reader: a log that nobody reads must not keep etcd from serving or from
@@ -25,18 +25,18 @@ type queue struct {
 // NeverWait returns a writer for any goroutine that passes lines on to another and never waits for it. flush, which the
 // owner calls last, writes out what is still held; with a reader that has stalled it gives up after 200 ms.
 func NeverWait(to io.Writer) (log io.Writer, flush func()) {
-	q := &queue{lines: make(chan []byte, heldLines)}
+	q := &queue{lines: make(chan []byte, queueSize)}
 	flushed := make(chan struct{})
 	go q.pass(to, flushed)
 	return q, func() {
 		select {
 		case q.lines <- nil:
-		case <-time.After(flushing):
+		case <-time.After(flushTimeout):
 			return
 		}
 		select {
 		case <-flushed:
-		case <-time.After(flushing):
+		case <-time.After(flushTimeout):
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestLinesThatNobodyReadsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{open: make(chan struct{})}
 		log, flush := NeverWait(s)
-		for i := range 1 + heldLines + 10 {
+		for i := range 1 + queueSize + 10 {
 			_, _ = io.WriteString(log, fmt.Sprint(i))
 			if i == 0 {
 				synctest.Wait() // it is on its way
@@ -52,6 +52,6 @@ func TestLinesThatNobodyReadsAreCounted(t *testing.T) {
 		flush()
 		said := strings.Join(s.lines, "")
 		assert.Contains(t, said, `"lines":10`)
-		assert.Contains(t, said, fmt.Sprint(heldLines), "the oldest stay")
+		assert.Contains(t, said, fmt.Sprint(queueSize), "the oldest stay")
 	})
 }

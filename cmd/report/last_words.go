@@ -10,15 +10,15 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// LastWords are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
+// TerminationMessage are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
 // start will find, and how long things took.
-func (r *Report) LastWords(outcome lifecycle.Outcome) string {
+func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	run := r.run.Snapshot()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n", outcome.Status, firstLine(outcome.Reason))
-	if i := slices.IndexFunc(run.History, ends); i >= 0 {
+	if i := slices.IndexFunc(run.History, isStop); i >= 0 {
 		left := run.History[i]
-		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, rounded(left.After))
+		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, format(left.After))
 	}
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
@@ -26,13 +26,13 @@ func (r *Report) LastWords(outcome lifecycle.Outcome) string {
 		fmt.Fprintf(&b, "backups: %s; the next start goes on from there\n", firstLine(missing.Error()))
 	}
 	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
-		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, rounded(time.Since(trouble.At)), over(trouble), firstLine(trouble.Text))
+		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
 	}
 	return b.String()
 }
 
 // ends reports whether a transition began the end.
-func ends(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
+func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
 // recordPatience is how long the volume may take to show the exit record: one that hangs must not keep the reason back.
 const recordPatience = 200 * time.Millisecond
@@ -59,29 +59,29 @@ func (r *Report) recordLeft() string {
 // durations lists what took how long.
 func (r *Report) durations() string {
 	start, stop, drain := r.runtime.Durations()
-	listed := "run " + rounded(time.Since(r.runtime.Began()))
+	listed := "run " + format(time.Since(r.runtime.Began()))
 	if start > 0 {
-		listed += ", etcd's start " + rounded(start)
+		listed += ", etcd's start " + format(start)
 	}
 	if stop > 0 {
-		listed += ", its close " + rounded(stop)
+		listed += ", its close " + format(stop)
 	}
 	if drain > 0 {
-		listed += ", of that draining " + rounded(drain)
+		listed += ", of that draining " + format(drain)
 	}
 	return listed
 }
 
-// over says that trouble was over long before the end.
-func over(trouble lifecycle.Condition) string {
+// endedSuffix says that trouble was over long before the end.
+func endedSuffix(trouble lifecycle.Condition) string {
 	if trouble.Ended.IsZero() {
 		return ""
 	}
 	return ", over since"
 }
 
-// LostWords are what `kubectl describe pod` shows of a run that is killed now, or whose panic nobody could catch.
-func (r *Report) LostWords(crashNote string) string {
+// KilledMessage are what `kubectl describe pod` shows of a run that is killed now, or whose panic nobody could catch.
+func (r *Report) KilledMessage(crashNote string) string {
 	run := r.run.Snapshot()
 	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.
 where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and, if it could leave one, the trace of a crash in %s on the volume
@@ -89,7 +89,7 @@ last seen: %s; since %s: %s
 `, crashNote, firstLine(r.Document().Headline.Summary), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
 }
 
-func rounded(d time.Duration) string { return terminal.Rounded(d).String() }
+func format(d time.Duration) string { return terminal.Rounded(d).String() }
 
 // firstLine keeps the trace of a panic out of a message for people.
 func firstLine(text string) string {

@@ -72,8 +72,8 @@ func (r *Report) Source() status.Source {
 	}
 }
 
-// SaidReady reports whether the log has said that the member is ready, and has not taken it back.
-func (r *Report) SaidReady() bool { return r.readiness.isReady() }
+// LoggedReady reports whether the log has said that the member is ready, and has not taken it back.
+func (r *Report) LoggedReady() bool { return r.readiness.isReady() }
 
 // Phase is what /readyz needs to know.
 func (r *Report) Phase() readiness.Phase {
@@ -102,7 +102,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 func (r *Report) Document() status.Document {
 	document := r.brief()
 	run := r.run.Snapshot()
-	document.Transitions, document.TransitionCounts = r.readiness.among(transitions(run.History)), edges(run.EdgeCounts)
+	document.Transitions, document.TransitionCounts = r.readiness.mergeInto(transitions(run.History)), edges(run.EdgeCounts)
 	document.Trends, document.Timeline = r.history.Trends(), r.history.Happened()
 	return document
 }
@@ -246,7 +246,7 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 }
 
 // among puts the changes between the lifecycle's steps, in the order of time.
-func (h *readinessHistory) among(steps []status.Transition) []status.Transition {
+func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := slices.Concat(steps, h.changes)
@@ -255,7 +255,7 @@ func (h *readinessHistory) among(steps []status.Transition) []status.Transition 
 }
 
 // unreadiness says in a clause why the member is not ready.
-func unreadiness(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
+func notReadyReason(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason
 	}

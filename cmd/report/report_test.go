@@ -128,7 +128,7 @@ func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
 func TestTheLastWordsSayNothingTwice(t *testing.T) {
 	run := full()
 	run.Condition.Text = "etcd did not start: port taken"
-	words := New(standing(run), &place{}, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
+	words := New(standing(run), &place{}, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
 	assert.Equal(t, 1, strings.Count(words, "port taken"), words)
 }
 
@@ -143,11 +143,11 @@ state: Serving, left after 1m0s
 exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
 last trouble: etcd, 3s ago, over since: etcd stopped
-`, about.LastWords(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
+`, about.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
 		there.unstored = errors.New("revisions 8 to 9 are not in the store: store unavailable")
-		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start goes on from there\n")
+		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start goes on from there\n")
 		there.record = ""
-		assert.Contains(t, about.LastWords(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
+		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
 	})
 }
 
@@ -166,7 +166,7 @@ func TestAVolumeThatHangsDoesNotKeepTheLastWordsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &hung{forever: make(chan struct{})}
 		began := time.Now()
-		words := New(standing(full()), runtime, "v1", "etcd-main-0").LastWords(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
+		words := New(standing(full()), runtime, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "the disk hangs"})
 		assert.LessOrEqual(t, time.Since(began), 200*time.Millisecond)
 		assert.Contains(t, words, "the disk hangs")
 		assert.Contains(t, words, "exit record: unknown: the volume does not answer")

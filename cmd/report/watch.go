@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// beat is the pause between looks at what changes without notice: readiness, and what etcd waits for.
-	beat = 250 * time.Millisecond
-	// worthALine is how long etcd must wait for the same thing before the log says so.
-	worthALine = time.Second
+	// pollInterval is the pause between looks at what changes without notice: readiness, and what etcd waits for.
+	pollInterval = 250 * time.Millisecond
+	// logDelay is how long etcd must wait for the same thing before the log says so.
+	logDelay = time.Second
 	// firstReminder and lastReminder bound the pauses between reminders of what lasts; each is twice the one before.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
@@ -25,7 +25,7 @@ const (
 // Neither may wait. It returns when ctx ends.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
 	w := &watcher{Report: r, log: log, lost: lost, happened: happened, pause: firstReminder}
-	clock := time.NewTicker(beat)
+	clock := time.NewTicker(pollInterval)
 	defer clock.Stop()
 	for ctx.Err() == nil {
 		w.look(time.Now())
@@ -65,7 +65,7 @@ func (w *watcher) look(now time.Time) {
 	w.noteReadiness(run, now)
 	w.noteHealth(headline, now)
 	w.noteProgress(run, now)
-	w.remind(run, is, now)
+	w.logReminder(run, is, now)
 	if now := string(run.State) + headline.Health + w.reason(run); now != w.latest {
 		w.latest = now
 		w.lost()
@@ -77,14 +77,14 @@ func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
 	ready := run.State == lifecycle.Serving && found.Ready(now)
 	reason := ""
 	if !ready {
-		reason = unreadiness(run, found, now)
+		reason = notReadyReason(run, found, now)
 	}
 	changed := w.readiness.note(ready, reason, run.State, w.readySince(run, found, now))
 	switch {
 	case ready && changed:
 		w.warned = false
 		w.log.Info().Msg("ready")
-	case !ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= worthALine):
+	case !ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= logDelay):
 		w.warned = true
 		w.log.Warn().Msg("not ready: " + reason)
 	}
@@ -115,16 +115,16 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	if waits != w.waits {
 		w.waits, w.since, w.logged = waits, now, false
 	}
-	if waits == "" || w.logged || now.Sub(w.since) < worthALine {
+	if waits == "" || w.logged || now.Sub(w.since) < logDelay {
 		return
 	}
 	w.logged = true
 	w.log.Info().Str("state", string(run.State)).Msg("etcd " + waits)
 }
 
-// remind says again what lasts, less and less often.
-func (w *watcher) remind(run *lifecycle.Snapshot, is status.Document, now time.Time) {
-	subject, quiet := w.lasting(run, is.Headline)
+// logReminder says again what lasts, less and less often.
+func (w *watcher) logReminder(run *lifecycle.Snapshot, is status.Document, now time.Time) {
+	subject, quiet := w.reminderSubject(run, is.Headline)
 	if subject != w.subject {
 		w.subject, w.reminded, w.pause = subject, subject, firstReminder
 	}
@@ -132,12 +132,12 @@ func (w *watcher) remind(run *lifecycle.Snapshot, is status.Document, now time.T
 		return
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
-	w.log.WithLevel(urgency(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
+	w.log.WithLevel(reminderLevel(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
 		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, is.Headline, now))
 }
 
-// lasting is since when there is something to be reminded of; quiet says that there is nothing.
-func (w *watcher) lasting(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
+// reminderSubject is since when there is something to be reminded of; quiet says that there is nothing.
+func (w *watcher) reminderSubject(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
 	ready := w.readiness.isReady()
 	if is.Health == status.HealthDegraded {
 		return w.degraded, false
@@ -148,11 +148,11 @@ func (w *watcher) lasting(run *lifecycle.Snapshot, is status.Headline) (since ti
 	return run.PhaseSince, false
 }
 
-// urgency is that of an alert where something is wrong. A start that takes long lacks a quorum, as a rule, and recovery that asks for
+// reminderLevel is that of an alert where something is wrong. A start that takes long lacks a quorum, as a rule, and recovery that asks for
 // long gets no answer; a validation may take its time.
-func urgency(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
+func reminderLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
-	if lasts(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
+	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
 		return zerolog.WarnLevel
 	}
 	return zerolog.InfoLevel
@@ -163,12 +163,12 @@ func (w *watcher) subjectOf(run *lifecycle.Snapshot, is status.Headline, now tim
 		return is.Summary
 	}
 	if run.State == lifecycle.Serving {
-		return "not ready: " + unreadiness(run, w.runtime.Readiness(), now)
+		return "not ready: " + notReadyReason(run, w.runtime.Readiness(), now)
 	}
-	if lasts(run.Condition) && w.runtime.Awaits() == "" {
+	if isActive(run.Condition) && w.runtime.Awaits() == "" {
 		return string(run.State) + ": " + run.Condition.Message // an attempt that is under way is not what lasts
 	}
 	return string(run.State) + ": " + w.reason(run)
 }
 
-func lasts(trouble lifecycle.Condition) bool { return trouble.Class != "" && trouble.Ended.IsZero() }
+func isActive(trouble lifecycle.Condition) bool { return trouble.Class != "" && trouble.Ended.IsZero() }

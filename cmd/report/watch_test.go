@@ -49,7 +49,7 @@ func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machi
 	return lines, told
 }
 
-// lasting is a run that stands in a state since now.
+// reminderSubject is a run that stands in a state since now.
 func lasting(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }
@@ -145,7 +145,7 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 			is.Headline.Health = status.HealthDegraded
 		}
 		w.noteHealth(is.Headline, now)
-		w.remind(run, is, now)
+		w.logReminder(run, is, now)
 		return log.String()
 	}
 	w.readiness.note(true, "", lifecycle.Serving, time.Unix(1.7e9, 0))
@@ -184,7 +184,7 @@ func TestAKilledProcessLeavesWhereItStood(t *testing.T) {
 		})
 		assert.Equal(t, 2, told, "once for each state, and not each time somebody looks")
 		run := lasting(lifecycle.Wait)
-		words := New(standing(run), &place{}, "v1", "etcd-main-0").LostWords("/v/exit_code.crash")
+		words := New(standing(run), &place{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
 		assert.Contains(t, words, "ended without a last word")
 		assert.Contains(t, words, "and, if it could leave one, the trace of a crash in /v/exit_code.crash on the volume\n", "a kill leaves none")
 		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
@@ -199,7 +199,7 @@ func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
 	require.True(t, h.note(true, "", lifecycle.Serving, at(10)))
 	assert.Equal(t, at(10), h.changed())
 	require.True(t, h.note(false, "quorum: no leader", lifecycle.Serving, at(30)))
-	steps := h.among([]status.Transition{{At: at(5), Event: "a"}, {At: at(20), Event: "b"}})
+	steps := h.mergeInto([]status.Transition{{At: at(5), Event: "a"}, {At: at(20), Event: "b"}})
 	var events []string
 	for _, step := range steps {
 		events = append(events, step.Event)
@@ -211,8 +211,8 @@ func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
 	for i := range int64(1000) {
 		h.note(i%2 == 0, "", lifecycle.Serving, at(100+i))
 	}
-	assert.Len(t, h.among(make([]status.Transition, 64)), 64, "a member that comes and goes does not fill a document")
-	assert.Len(t, h.among(nil), maxChanges)
+	assert.Len(t, h.mergeInto(make([]status.Transition, 64)), 64, "a member that comes and goes does not fill a document")
+	assert.Len(t, h.mergeInto(nil), maxChanges)
 }
 
 func TestTheHistoryIsKeptWhileTheRunIsWatched(t *testing.T) {

@@ -26,8 +26,8 @@ func Line(text string) string {
 // Text is Line for a text of several lines, which it keeps, and its tabs.
 func Text(text string) string { return escaped(credentials.ReplaceAllString(text, redacted), "\n\t") }
 
-// Shown is Text for what somebody has asked to see at a terminal: passwords stay.
-func Shown(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
+// ForTerminal is Text for what somebody has asked to see at a terminal: passwords stay.
+func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
 func escaped(text, kept string) string {
 	var b strings.Builder
@@ -61,7 +61,7 @@ func (l *log) Write(line []byte) (int, error) {
 	if bytes.Contains(line, []byte("://")) {
 		shown = credentials.ReplaceAll(line, []byte(redacted))
 	}
-	if bytes.ContainsFunc(shown, obeyed) {
+	if bytes.ContainsFunc(shown, needsEscape) {
 		shown = escapedJSON(shown)
 	}
 	if _, err := l.to.Write(shown); err != nil {
@@ -70,13 +70,13 @@ func (l *log) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// obeyed finds what JSON lets through although it is not printable.
-func obeyed(r rune) bool { return r >= utf8.RuneSelf && !unicode.IsPrint(r) }
+// needsEscape finds what JSON lets through although it is not printable.
+func needsEscape(r rune) bool { return r >= utf8.RuneSelf && !unicode.IsPrint(r) }
 
 func escapedJSON(line []byte) []byte {
 	var b bytes.Buffer
 	for _, r := range string(line) {
-		if !obeyed(r) {
+		if !needsEscape(r) {
 			b.WriteRune(r)
 			continue
 		}

@@ -67,7 +67,7 @@ func (m *member) visit(args ...string) (out string) {
 }
 
 // list is backup list.
-func (m *member) list() (seen backups.Overview) {
+func (m *member) list() (seen backups.Listing) {
 	m.T.Helper()
 	require.NoError(m.T, json.Unmarshal([]byte(m.visit("backup", "list", m.flag(), "-o", "json")), &seen))
 	return seen
