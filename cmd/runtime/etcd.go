@@ -37,6 +37,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 	if err != nil {
 		return err
 	}
+	r.forceOnce(checked.Etcd)
 	if !bytes.Equal(yaml, r.warned) { // it is configured again while something else is waited for
 		r.warned = yaml
 		r.nameOddities(checked)
@@ -130,10 +131,23 @@ func overTLS(listens []url.URL) bool {
 	return slices.ContainsFunc(listens, func(at url.URL) bool { return at.Scheme == "https" || at.Scheme == "unixs" })
 }
 
+// forceOnce clears force-new-cluster if an earlier start has performed it: the members that have joined since would be dropped.
+func (r *Runtime) forceOnce(etcd *embed.Config) {
+	note := bootstrap.ForceNoteOn(r.flags.VolumeDir)
+	if etcd.ForceNewCluster {
+		etcd.ForceNewCluster = !note.Exists()
+	} else if err := note.Remove(); err != nil {
+		r.log.Warn().Err(err).Msg("cannot forget that force-new-cluster was performed: it would be ignored if it were set again")
+	}
+}
+
 // warnings returns sentences about what is allowed and rarely meant.
 func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
-	if etcd.ForceNewCluster {
-		warnings = append(warnings, "force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards")
+	switch {
+	case etcd.ForceNewCluster:
+		warnings = append(warnings, "force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards")
+	case bootstrap.ForceNoteOn(r.flags.VolumeDir).Exists():
+		warnings = append(warnings, "force-new-cluster is ignored: an earlier start has performed it; remove it from etcd's configuration (after a start without it, it can be set again)")
 	}
 	if etcd.ClusterState == embed.ClusterStateFlagNew && r.lastRun.lost(etcd.Dir) {
 		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume has served data there: a new cluster starts, "+
@@ -157,6 +171,11 @@ func (r *Runtime) Open(ctx context.Context) error {
 			return bootstrap.SetupError{Cause: err}
 		}
 		return bootstrap.Advised(err, r.config.Etcd.Dir)
+	}
+	if r.config.Etcd.ForceNewCluster {
+		if err := bootstrap.ForceNoteOn(r.flags.VolumeDir).Write(); err != nil {
+			r.log.Error().Err(err).Msg("cannot record that force-new-cluster was performed: remove it from etcd's configuration before the next start, which would drop all other members again")
+		}
 	}
 	took := time.Since(began)
 	r.durations.start.Store(int64(took))

@@ -121,6 +121,33 @@ func TestConfigure_portOfTheWrapper(t *testing.T) {
 	assert.NoError(t, w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9096\n")))
 }
 
+// A key that is left in the configuration would drop the members that have joined since.
+func TestForceNewClusterIsPerformedOnceUntilItIsTakenOut(t *testing.T) {
+	var log bytes.Buffer
+	first, _ := newRuntime(t, &log)
+	plain := alone(t, "")
+	forced := append(bytes.Clone(plain), "force-new-cluster: true\n"...)
+	next := func(yaml []byte) *Runtime {
+		w := New(first.flags, metrics.New(), zerolog.New(zerolog.SyncWriter(&log)))
+		w.Connect(&server{}, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
+		require.NoError(t, w.Configure(yaml))
+		return w
+	}
+	assert.True(t, next(forced).config.Etcd.ForceNewCluster)
+	w := next(forced)
+	assert.True(t, w.config.Etcd.ForceNewCluster, "a start that did not come to open etcd does not count")
+	require.NoError(t, w.Open(t.Context()))
+	_, err := w.Close()
+	require.NoError(t, err)
+
+	for range 2 {
+		assert.False(t, next(forced).config.Etcd.ForceNewCluster)
+	}
+	assert.Contains(t, log.String(), "force-new-cluster is ignored: an earlier start has performed it")
+	next(plain)
+	assert.True(t, next(forced).config.Etcd.ForceNewCluster, "it was taken out, and is meant anew")
+}
+
 func TestHowTheLastRunEnded(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
