@@ -60,7 +60,8 @@ func (m *Member) closeInOrder() error {
 	}
 	m.etcd.Close()
 	m.catchingUp.Wait()
-	return nil
+	m.checkData()
+	return m.LostData()
 }
 
 // leaveReserve is what is left of ClosePatience for the close of a member that cannot leave.

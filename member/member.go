@@ -85,6 +85,8 @@ type Member struct {
 	crashOnce  sync.Once
 	crashed    chan struct{}
 	lost       atomic.Pointer[error] // why etcd stopped by itself
+	files      dataFiles             // set once etcd is ready
+	lostData   atomic.Pointer[error] // why they are gone
 }
 
 // opensData is how far a start has come that reads the database.

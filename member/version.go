@@ -114,6 +114,8 @@ func (m *Member) keep() {
 	k := &m.keeping
 	ctx, stop := context.WithCancel(context.Background())
 	k.stop = stop
+	m.files = m.openedFiles()
+	k.over.Go(func() { m.watchData(ctx) })
 	k.over.Go(func() { m.maintainer.Run(ctx, m.etcd.Server) })
 	if m.compaction.retention > 0 {
 		k.over.Go(func() { m.compact(ctx) })

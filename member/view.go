@@ -3,6 +3,8 @@ package member
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -11,6 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage"
+	"golang.org/x/net/http/httpproxy"
 )
 
 // View is its cluster as a member sees it at one moment, and the size of its own database. IDs are hexadecimal.
@@ -71,23 +74,52 @@ func (m *Member) View() (v View, ok bool) {
 	return v, true
 }
 
-// Missing are the members that etcd has no connection to, by name. It answers from memory.
-func (m *Member) Missing() (names []string) {
+// Missing describes the members that etcd has no connection to, with the addresses that it tries. It answers from memory.
+func (m *Member) Missing() (peers []string) {
 	if !m.running() {
 		return nil
 	}
-	return missing(m.etcd.Server.Cluster().Members(), m.etcd.Server.MemberID())
+	configured, _ := types.NewURLsMap(m.config.InitialCluster)
+	return missing(m.etcd.Server.Cluster().Members(), m.etcd.Server.MemberID(), configured)
 }
 
-func missing(members []*membership.Member, self types.ID) (names []string) {
+func missing(members []*membership.Member, self types.ID, configured types.URLsMap) (peers []string) {
 	active := activePeers(self)
 	for _, member := range members {
 		if member.ID != self && !active[member.ID] {
-			names = append(names, Peer{ID: member.ID.String(), Name: member.Name, URLs: member.PeerURLs}.Called())
+			peers = append(peers, unreachable(member, configured[member.Name]))
 		}
 	}
-	slices.Sort(names)
-	return names
+	slices.Sort(peers)
+	return peers
+}
+
+// unreachable describes a member that etcd cannot connect to: etcd goes by the addresses in its log, whatever the configuration names,
+// and through the proxy that its environment names.
+func unreachable(member *membership.Member, configured types.URLs) string {
+	peer := Peer{ID: member.ID.String(), Name: member.Name, URLs: member.PeerURLs}
+	var hints []string
+	if peer.Name != "" {
+		hints = append(hints, strings.Join(peer.URLs, ","))
+	}
+	if len(configured) > 0 && !sameURLs(peer.URLs, configured.StringSlice()) {
+		hints = append(hints, fmt.Sprintf("by etcd's log; initial-cluster has %s", configured))
+	}
+	proxyOf := httpproxy.FromEnvironment().ProxyFunc()
+	for _, each := range peer.URLs {
+		at, err := url.Parse(each)
+		if err != nil {
+			continue
+		}
+		if proxy, err := proxyOf(at); err == nil && proxy != nil {
+			hints = append(hints, fmt.Sprintf("through the proxy %s: add %s to NO_PROXY", proxy.Redacted(), at.Hostname()))
+			break
+		}
+	}
+	if len(hints) == 0 {
+		return peer.Called()
+	}
+	return fmt.Sprintf("%s (%s)", peer.Called(), strings.Join(hints, ", "))
 }
 
 // running reports whether embed.StartEtcd has come to a good end, and etcd to none.

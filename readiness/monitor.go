@@ -25,6 +25,8 @@ type Target interface {
 	Alarms() (corrupt, noSpace bool)
 	// ListenerError says why the client listener died; nil while it lives.
 	ListenerError() error
+	// LostData returns why etcd's files are no longer on the volume; nil while they are.
+	LostData() error
 	// Scarce says why the volume soon has no room left; empty if it has.
 	Scarce() string
 	// Unreadable says why the older etcd that has to be able to read the data could not; empty if it could.

@@ -127,6 +127,7 @@ func TestFactsFromMemory(t *testing.T) {
 		"corrupt":                      {func(m *fakeTarget) { m.corrupt = true }, corrupt, Failed, false},
 		"listener":                     {func(m *fakeTarget) { m.listener = errors.New("address gone") }, listener, Failed, false},
 		"no space":                     {func(m *fakeTarget) { m.noSpace = true }, space, Degraded, true},
+		"files that are gone":          {func(m *fakeTarget) { m.lostData = errors.New("the log was removed") }, volume, Failed, false},
 		"a volume that is nearly full": {func(m *fakeTarget) { m.scarce = "1 MiB of 1 GiB are free" }, volume, Degraded, true},
 		"too new":                      {func(m *fakeTarget) { m.tooNew = "the cluster runs at 3.6" }, dataVersion, Degraded, true},
 		"a database that stands still": {func(m *fakeTarget) { m.away = "the database is being defragmented" }, maintenance, Failed, false},
@@ -404,6 +405,7 @@ type fakeTarget struct {
 	ended    string
 	soon     string
 	scarce   string
+	lostData error
 	read     func(context.Context) error
 	changed  chan struct{}
 
@@ -487,6 +489,12 @@ func (m *fakeTarget) Missing() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.missing
+}
+
+func (m *fakeTarget) LostData() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lostData
 }
 
 func (m *fakeTarget) Scarce() string {

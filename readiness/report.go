@@ -207,8 +207,11 @@ func (w *watch) judgeSpace() (Status, string) {
 	return OK, ""
 }
 
-// judgeVolume speaks up before the volume is full: etcd panics when it is.
+// judgeVolume fails when etcd's files are gone, so that clients write elsewhere, and warns before the volume is full: etcd panics when it is.
 func (w *watch) judgeVolume() (Status, string) {
+	if err := w.target.LostData(); err != nil {
+		return Failed, err.Error()
+	}
 	if reason := w.target.Scarce(); reason != "" {
 		return Degraded, reason
 	}

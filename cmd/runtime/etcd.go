@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
@@ -126,6 +128,32 @@ func (r *Runtime) useCertificates(etcd *embed.Config) {
 	r.certificates.Use(files)
 }
 
+// listeners returns etcd's TLS listeners. Certificates that etcd makes for itself are verified by no client.
+func (r *Runtime) listeners() (all []certificates.Listener) {
+	etcd := r.config.Etcd
+	add := func(name string, listens, advertised []url.URL, files transport.TLSInfo) {
+		at := slices.IndexFunc(listens, func(at url.URL) bool { return at.Scheme == "https" && at.Port() != "0" })
+		if at < 0 {
+			return
+		}
+		l := certificates.Listener{Name: name, Address: listens[at].Host, Cert: files.CertFile, Key: files.KeyFile, CA: files.TrustedCAFile}
+		l.ClientCert, l.ClientKey = cmp.Or(files.ClientCertFile, l.Cert), cmp.Or(files.ClientKeyFile, l.Key)
+		for _, each := range advertised {
+			if each.Scheme == "https" && !slices.Contains(l.Hosts, each.Hostname()) {
+				l.Hosts = append(l.Hosts, each.Hostname())
+			}
+		}
+		all = append(all, l)
+	}
+	if !etcd.ClientAutoTLS {
+		add(certificates.EtcdServer, etcd.ListenClientUrls, etcd.AdvertiseClientUrls, etcd.ClientTLSInfo)
+	}
+	if !etcd.PeerAutoTLS {
+		add(certificates.EtcdPeer, etcd.ListenPeerUrls, etcd.AdvertisePeerUrls, etcd.PeerTLSInfo)
+	}
+	return all
+}
+
 // overTLS is false where etcd ignores the files that its configuration names.
 func overTLS(listens []url.URL) bool {
 	return slices.ContainsFunc(listens, func(at url.URL) bool { return at.Scheme == "https" || at.Scheme == "unixs" })
@@ -182,6 +210,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	r.counts.EtcdStarted(took)
 	r.memberID.Store(r.etcd.ID().String())
 	r.lastRun.serves(r.config.Etcd.Dir)
+	r.certificates.Serve(r.listeners())
 	r.beginBackups()
 	r.beginLeases()
 	watching, stop := context.WithCancel(context.Background())

@@ -42,14 +42,19 @@ const (
 type Files struct {
 	log zerolog.Logger
 
-	reading sync.Mutex // held while files are read, and by what only reading touches
-	warned  map[string]time.Time
+	reading   sync.Mutex // held while files are read, and by what only reading touches
+	warned    map[string]time.Time
+	shaken    fingerprint // of the files at the last handshakes
+	nextShake time.Time   // when handshakes that failed are repeated
 
 	mu    sync.Mutex        // held for moments only
 	paths map[string]string // by what they are for; empty where there is none
 	found []file            // sorted by what they are for
 	pools map[string]file   // of authorities, as etcd has read them at its start, which it does once
 	begun time.Time         // when they were read last
+
+	listeners []Listener // of an etcd that serves
+	refused   []string   // why clients or members that verify its certificates cannot connect
 }
 
 // file is what is in a certificate file.
@@ -136,8 +141,9 @@ func (f *Files) read() {
 	}
 	slices.SortFunc(found, func(a, b file) int { return strings.Compare(a.Name, b.Name) })
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.found = found
+	f.mu.Unlock()
+	f.shakeHands(found, time.Now())
 }
 
 func look(name, path string, known []file) (content file, ok bool) {

@@ -27,7 +27,7 @@ func (f *Files) Judge(now time.Time) (ended, soon string) {
 			rest = append(rest, why)
 		}
 	}
-	return ended, strings.Join(rest, "; ")
+	return ended, strings.Join(append(rest, f.refused...), "; ")
 }
 
 // judge says what is wrong with a file, of which etcd has read read if it is one of authorities, and whether that shuts clients out.

@@ -61,9 +61,15 @@ func (a *Authority) Pool() *x509.CertPool {
 // Issue makes a pair that is good for servers on loopback and for clients.
 func (a *Authority) Issue(name string) Pair {
 	a.t.Helper()
+	return a.IssueFor(name, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+}
+
+// IssueFor makes a pair that is good for some usages only.
+func (a *Authority) IssueFor(name string, usages ...x509.ExtKeyUsage) Pair {
+	a.t.Helper()
 	template := a.template(name)
 	template.DNSNames, template.IPAddresses = []string{"localhost", name}, []net.IP{net.IPv4(127, 0, 0, 1)}
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	template.ExtKeyUsage = usages
 	key := a.newKey()
 	a.write(name, template, a.cert, key, a.key)
 	return Pair{filepath.Join(a.dir, name+".crt"), filepath.Join(a.dir, name+".key")}

@@ -126,3 +126,17 @@ func TestAnAuthorityThatWasRenewedAsksForARestart(t *testing.T) {
 }
 
 const changedAuthority = "has changed since etcd read it at its start: restart this member"
+
+func TestACertificateThatClientsRefuseDegradesTheMember(t *testing.T) {
+	t.Parallel()
+	p := harness.NewPod(t)
+	p.DemandCertificates(certificates.NewAuthority(t, "authority"))
+	p.Config["advertise-client-urls"] = "https://etcd.example.org:2379"
+	run := p.StartReady()
+	harness.Eventually(t, "the check names the cause", func() bool {
+		_, body := run.Request(http.MethodGet, "/readyz?verbose")
+		return strings.Contains(body, "is not valid for etcd.example.org, which etcd advertises")
+	})
+	assert.Equal(t, http.StatusOK, run.Readyz(), "clients that do not verify names are served")
+	run.StopCleanly()
+}

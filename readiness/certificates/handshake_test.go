@@ -1,0 +1,94 @@
+package certificates_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	testcerts "etcd-wrapper/cmd/suites/certificates"
+	"etcd-wrapper/readiness/certificates"
+)
+
+// serve listens with the pair in files as etcd does, which reads them for each connection.
+func serve(t *testing.T, pair testcerts.Pair) (address string) {
+	t.Helper()
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			loaded, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
+			return &loaded, err
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_ = connection.(*tls.Conn).Handshake()
+				_ = connection.Close()
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+func TestAListenerThatClientsRefuseIsDegradedUntilItsFilesAreReplaced(t *testing.T) {
+	const long = 10 * 365 * 24 * time.Hour
+	authority, other := testcerts.NewAuthority(t, "authority"), testcerts.NewAuthority(t, "other")
+	for _, each := range []*testcerts.Authority{authority, other} {
+		each.IssuesUntil(time.Now().Add(long))
+	}
+	good := authority.Issue("good")
+	for name, c := range map[string]struct {
+		pair testcerts.Pair
+		host string
+		ca   string
+		why  string
+	}{
+		"as it should be":         {good, "127.0.0.1", authority.Bundle(), ""},
+		"without an authority":    {good, "localhost", "", ""},
+		"for another host":        {good, "etcd.example.org", authority.Bundle(), "is not valid for etcd.example.org, which etcd advertises"},
+		"for clients only":        {authority.IssueFor("client-only", x509.ExtKeyUsageClientAuth), "127.0.0.1", authority.Bundle(), "is not for servers by its extended key usage"},
+		"for clients, no CA":      {authority.IssueFor("client-alone", x509.ExtKeyUsageClientAuth), "127.0.0.1", "", "is not for servers by its extended key usage"},
+		"from another authority":  {other.Issue("stranger"), "127.0.0.1", authority.Bundle(), "is not signed by the authorities in"},
+		"with the key of another": {testcerts.Pair{Cert: authority.Issue("mixed").Cert, Key: good.Key}, "127.0.0.1", authority.Bundle(), "see that"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			files := certificates.New(map[string]string{certificates.EtcdServer: c.pair.Cert}, zerolog.Nop())
+			files.Serve([]certificates.Listener{{
+				Name: certificates.EtcdServer, Address: serve(t, c.pair), Hosts: []string{c.host}, Cert: c.pair.Cert, Key: c.pair.Key, CA: c.ca,
+			}})
+			if c.why == "" {
+				assert.Never(t, func() bool { _, soon := files.Judge(time.Now()); return soon != "" }, 300*time.Millisecond, 20*time.Millisecond)
+				return
+			}
+			require.Eventually(t, func() bool { _, soon := files.Judge(time.Now()); return soon != "" }, 30*time.Second, 10*time.Millisecond)
+			ended, soon := files.Judge(time.Now())
+			assert.Empty(t, ended, "the member stays ready")
+			assert.Contains(t, soon, c.why)
+			assert.Contains(t, soon, c.pair.Cert)
+		})
+	}
+
+	pair := authority.IssueFor("rotated", x509.ExtKeyUsageClientAuth)
+	files := certificates.New(map[string]string{certificates.EtcdServer: pair.Cert}, zerolog.Nop())
+	files.Serve([]certificates.Listener{{Name: certificates.EtcdServer, Address: serve(t, pair), Hosts: []string{"127.0.0.1"}, Cert: pair.Cert, Key: pair.Key}})
+	refused := func() bool { _, soon := files.Judge(time.Now()); return soon != "" }
+	require.Eventually(t, refused, 30*time.Second, 10*time.Millisecond)
+	for from, to := range map[string]string{good.Cert: pair.Cert, good.Key: pair.Key} {
+		content, err := os.ReadFile(from)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(to, content, 0o600))
+	}
+	require.Eventually(t, func() bool { return !refused() }, 20*time.Second, 10*time.Millisecond, "the files are read every 3 s")
+}
