@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +47,8 @@ func (f dataFiles) check() error {
 	if _, err := os.Lstat(layout.ToBackendFileName(f.dir)); errors.Is(err, fs.ErrNotExist) {
 		return f.gone(layout.ToBackendFileName(f.dir))
 	}
-	if segments, err := filepath.Glob(filepath.Join(f.wal, "*.wal")); err == nil && len(segments) == 0 {
+	isSegment := func(entry os.DirEntry) bool { return strings.HasSuffix(entry.Name(), ".wal") }
+	if entries, err := os.ReadDir(f.wal); err == nil && !slices.ContainsFunc(entries, isSegment) {
 		return f.gone(f.wal)
 	}
 	return nil
@@ -89,19 +90,4 @@ func (m *Member) LostData() error {
 		return *lost
 	}
 	return nil
-}
-
-// outdated lists what etcd and raft panic with when the data lack something that the cluster has committed: the first when the leader
-// refers to it, the second when the leader's log has other entries there, the third when an entry names a member that the data do not
-// know. At the next start the same data would end the same way.
-var outdated = []string{"tocommit(", "conflict with committed entry", "member unknown"}
-
-// DiedOfOutdatedData reports whether a crash has that reason.
-func DiedOfOutdatedData(reason string) bool {
-	for _, each := range outdated {
-		if strings.Contains(reason, each) {
-			return true
-		}
-	}
-	return false
 }

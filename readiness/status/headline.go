@@ -166,8 +166,7 @@ func conditions(d Document) (all []Condition) {
 		add(conditionsOf(d.Checks, HealthFailed)...)
 		add(conditionsOf(d.Checks, HealthDegraded)...)
 		if aboutSpace := func(c Condition) bool { return c.Subject == noSpace }; nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
-			add(newCondition("database", HealthDegraded,
-				fmt.Sprintf("%d%% of the quota is used; at 100%% writes are refused (compact, delete or raise quota-backend-bytes)", 100*d.DBSize/d.Quota)))
+			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
 	if d.State == "StartEtcd" { // while serving, the check named certificates reports them
@@ -230,6 +229,15 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 
 // nearlyFull reports whether a database uses so much of its quota that an operator should act before writes are refused.
 func nearlyFull(m Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
+
+// quotaUsed describes how much of its quota a database uses. etcd raises its alarm NOSPACE only when the next write comes.
+func quotaUsed(m Member) string {
+	consequence := "at 100% writes are refused"
+	if m.DBSize >= m.Quota {
+		consequence = "writes are refused"
+	}
+	return fmt.Sprintf("%d%% of the quota is used; %s (compact, delete or raise quota-backend-bytes)", 100*m.DBSize/m.Quota, consequence)
+}
 
 // maxLag is the lag of backups above which there is a condition without any error. The alert waits as long.
 const maxLag = 5 * time.Minute

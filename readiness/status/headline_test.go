@@ -92,6 +92,11 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"Serving, degraded: database: 80% of the quota is used; at 100% writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
+			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 135, Quota: 100}},
+			"degraded",
+			"Serving, degraded: database: 135% of the quota is used; writes are refused (compact, delete or raise quota-backend-bytes)",
+		},
+		{
 			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 100, Quota: 100}, Checks: []status.Check{noSpace}},
 			"degraded",
 			"Serving, degraded: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
