@@ -75,7 +75,7 @@ func (m *Member) watchData(ctx context.Context) {
 
 // checkData keeps the first finding: files that were put back are not those that etcd writes to.
 func (m *Member) checkData() {
-	if m.lostData.Load() != nil {
+	if m.lostData.Load() != nil || len(m.files.opened) == 0 {
 		return
 	}
 	if err := m.files.check(); err != nil {

@@ -1,6 +1,7 @@
 package member_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
 	_, ok := lead.View()
 	assert.False(t, ok, "it has closed")
 	require.Eventually(t, func() bool { return len(follower.Missing()) == 1 }, patience, tick)
-	assert.Equal(t, []string{lead.config.Name}, follower.Missing())
+	assert.Equal(t, []string{fmt.Sprintf("%s (%s)", lead.config.Name, lead.config.AdvertisePeerUrls[0].String())}, follower.Missing())
 	view, _ = follower.View()
 	for _, peer := range view.Peers {
 		assert.Equal(t, peer.Name != lead.config.Name, peer.Active, peer.Name)

@@ -27,7 +27,6 @@ func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, exam
 		return yaml, examine(ctx)
 	}
 	member := MemberOf(checked, config.DataDir)
-	member.Forced = member.Forced && !bootstrap.ForceNoteOn(r.options.VolumeDir).Exists()
 	others, err := peers.Of(checked.Etcd, r.options.Reach)
 	if err != nil {
 		return yaml, err

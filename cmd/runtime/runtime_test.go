@@ -110,7 +110,7 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 		assert.Contains(t, log.String(), said)
 	}
 	assert.Equal(t, []string{"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger",
-		"force-new-cluster is set: this start drops every other member from the cluster; take it out of etcd's configuration afterwards"}, w.ConfigOddities())
+		"force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards"}, w.ConfigOddities())
 }
 
 func TestConfigure_portOfTheWrapper(t *testing.T) {
