@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// zeros are as many as are looked at in one step: a copy of a segment may have them on the disk.
+// zeros are compared in one step: the file may have its zeros on the disk.
 var zeros [4096]byte
 
-// word is what the beginning of every frame is a multiple of, in bytes: that is what etcd pads them for.
+// word is the alignment of frames, in bytes: etcd pads them to a multiple of it.
 const word = 8
 
-// survivor is a record that lies behind the place from which on a segment can't be read.
+// survivor is an intact record behind the place where a segment becomes unreadable.
 type survivor struct {
 	record
 
@@ -25,9 +25,9 @@ type survivor struct {
 	checked bool  // whether its data are known to be whole
 }
 
-// survivors visits the intact records behind the place where s ends. Nothing says where they begin, so any frame is taken
-// whose checksum the one behind it continues; that one's data are proven to be whole by it, those of the first are not.
-// Where damage follows on damage, it looks on behind that.
+// survivors yields the intact records behind the place where s ends. Their positions are unknown, so it accepts any
+// frame whose checksum the next one continues. That proves the data of the next one to be intact; those of the first
+// remain unproven. It searches on behind further damage.
 func (s *segment) survivors() iter.Seq[survivor] {
 	return func(yield func(survivor) bool) {
 		if s.endsWithOneFrame() {
@@ -43,16 +43,16 @@ func (s *segment) survivors() iter.Seq[survivor] {
 	}
 }
 
-// endsWithOneFrame is true if nothing but zeros follows what can't be read, as after a power loss. What that frame holds
-// is not looked into: a value may be anything, records of a log included.
+// endsWithOneFrame reports whether nothing but zeros follows the unreadable frame, as after a power loss. The content
+// of that frame is not searched: a value may be anything, records of a log included.
 func (s *segment) endsWithOneFrame() bool {
 	last := segment{content: s.content, at: s.at}
 	_, whole := last.next()
 	return whole && s.nextData(last.at) < 0
 }
 
-// chain visits the records from the frame at that place on, as long as each continues the checksum of the one before, and
-// returns where they end. If there are not two, it visits none.
+// chain yields the records from that position on while each continues the checksum of the one before, and returns
+// where they end. It yields none unless there are two.
 func (s *segment) chain(at int64, yield func(survivor) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.next()
@@ -74,13 +74,13 @@ func (s *segment) chain(at int64, yield func(survivor) bool) (end int64, more bo
 	return end, true
 }
 
-// plausible is true of the records that etcd writes behind the first ones of a segment.
+// plausible reports whether etcd writes such a record after the first ones of a segment.
 func plausible(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
-// nextData is where the first word from at on begins that is not zero, -1 if there is none. Holes of the
-// file, which are not read, are usually most of the segment.
+// nextData returns the position of the first word from at on that is not zero, -1 if there is none. It skips the
+// holes of the file, which are usually most of the segment.
 func (s *segment) nextData(at int64) int64 {
 	size := int64(len(s.content))
 	for at < size {
@@ -92,7 +92,7 @@ func (s *segment) nextData(at int64) int64 {
 	return -1
 }
 
-// skipZeros is where the first word between two places begins that is not zero, or the end.
+// skipZeros returns the position of the first word in a range that is not zero, or the end.
 func (s *segment) skipZeros(at, end int64) int64 {
 	for step := int64(len(zeros)); at+step <= end && bytes.Equal(s.content[at:at+step], zeros[:]); {
 		at += step
@@ -103,7 +103,8 @@ func (s *segment) skipZeros(at, end int64) int64 {
 	return at
 }
 
-// extent is the next part of the file, in bytes, that is no hole. Where a file system can't tell, it is the rest.
+// extent returns the next part of the file, in bytes, that is no hole. If the file system cannot report holes, it is
+// the rest.
 func (s *segment) extent(at int64) (begin, end int64) {
 	size := int64(len(s.content))
 	begin, err := unix.Seek(int(s.file.Fd()), at, unix.SEEK_DATA)
@@ -131,19 +132,19 @@ func isZero(piece []byte) bool {
 	return true
 }
 
-// cut is the place where etcd cuts the log off when it starts, and what lies behind it and would be lost.
+// cut is the place where etcd cuts the log off when it starts, and what would be lost behind it.
 //
-// A power loss leaves such a place, too, and then nothing behind it was acknowledged, because the file was not flushed.
-// Two things prove that it was flushed, and that the disk has lost what it had:
+// A power loss leaves such a place, too, and then no entry behind it was acknowledged, because the file was not
+// flushed. Two things prove that it was flushed, and that the disk has lost data:
 //
-// Any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry; wal.SaveSnapshot
-// flushes it, too. Both hold a lock until then. So an entry is on the disk as soon as anything follows the hard state that
-// follows the entry. A follower acknowledges its entries to the leader before it goes on.
+// For any member: wal.Save writes entries, then the hard state, and flushes the file if there was an entry;
+// wal.SaveSnapshot flushes it, too. Both hold a lock meanwhile. So an entry is on the disk as soon as anything
+// follows the hard state after the entry. A follower acknowledges its entries to the leader before it continues.
 //
-// A single member of etcd 3.6: its commit index covers an entry. There a leader counts itself only after its entries
-// were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they have been
-// durably persisted"). A leader of etcd 3.5 counts itself at once (maybeCommit in appendEntry in raft 3.5), and a
-// follower of any version learns of entries and that they are committed in one message: both write an entry and the
+// For a single member of etcd 3.6: its commit index covers an entry. There a leader counts itself only after its
+// entries were flushed (appendEntry in raft 3.6: "The leader needs to self-ack the entries just appended once they
+// have been durably persisted"). A leader of etcd 3.5 counts itself at once (maybeCommit in appendEntry in raft 3.5),
+// and a follower of any version learns of entries and of their commitment in one message: both write an entry and the
 // commit index that covers it before one flush.
 type cut struct {
 	at        int64  // in bytes
@@ -154,7 +155,7 @@ type cut struct {
 	lost, ended bool // an entry was lost, and all that was written with it has been seen
 }
 
-// cutIn looks behind the place where the segment can't be read on. Before that, written is all that the log says.
+// cutIn searches behind the place where the segment becomes unreadable. written is the history up to there.
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
 	for r := range s.survivors() {
@@ -163,7 +164,7 @@ func cutIn(s *segment, written *history) cut {
 	return c
 }
 
-// take keeps to the rules above. Of a record that is not known to be whole only what it is counts, and its index.
+// take applies the rules above. Of a record that is not proven to be intact it uses the type and the index only.
 func (c *cut) take(r survivor) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
@@ -178,17 +179,17 @@ func (c *cut) take(r survivor) {
 	}
 }
 
-// reaches is true of the index of an entry that was lost between the cut and another place. Even the smallest takes
-// more than two words: what says that there were more is a part of a value that looks like a log.
+// reaches reports whether an entry of that index can have been lost between the cut and another position. Even the
+// smallest takes more than two words: a record that implies more is part of a value that looks like a log.
 func (c *cut) reaches(index uint64, at int64) bool {
 	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
 }
 
-// proven says that an acknowledged entry would be lost. single says that the member is alone in its cluster and that etcd
-// 3.6 wrote its log.
+// proven reports whether an acknowledged entry would be lost. single means that the member is alone in its cluster
+// and that etcd 3.6 wrote its log.
 func (c *cut) proven(single bool) bool { return c.flushed || single && c.committed > c.last }
 
-// commitment says what the records behind the cut know to be committed, if they say so.
+// commitment returns, as a clause, the commit index in the records behind the cut; empty if none has one.
 func (c *cut) commitment() string {
 	if c.committed == 0 {
 		return ""

@@ -22,16 +22,16 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 )
 
-// lockTimeout is how long to wait for another process to let go of the database.
+// lockTimeout bounds the wait for another process to release the database.
 const lockTimeout = time.Second
 
-// errCutOff is what a database is refused with that is shorter than it says of itself: to read on would fault.
+// errCutOff is the reason to refuse a database that is shorter than its own size field: reading on would fault.
 var errCutOff = errors.New("truncated")
 
-// errLocked is of a database that another process holds.
+// errLocked means that another process holds the database.
 var errLocked = errors.New("the database is locked by another process")
 
-// contents is what a database says of itself.
+// contents is what a database records about itself.
 type contents struct {
 	applied uint64            // index of the last entry of the log that has reached it; 0 if there is none
 	members map[string][]byte // of the cluster, as JSON, by their IDs in hex
@@ -41,17 +41,17 @@ type contents struct {
 	since36 bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
 }
 
-// single36 says that the member is alone in its cluster, and that its log is written as etcd 3.6 does it.
+// single36 reports whether the member is alone in its cluster, and etcd 3.6 wrote its log.
 func (c contents) single36() bool { return len(c.members) == 1 && c.since36 }
 
-// empty says that no client's write was ever stored. The first members may be in the database already, one entry
-// for each, before the log had that.
+// empty reports whether no client's write was ever stored. The first members may be in the database already, one
+// entry for each, before the log had that.
 func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.members)) }
 
-// unused says that etcd would fill the database from the first entry on.
+// unused reports whether etcd would fill the database from the first entry on.
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
-// knows tells whether a member is, or was, of the cluster.
+// knows reports whether a member is, or was, part of the cluster.
 func (c contents) knows(id uint64) bool {
 	key := fmt.Sprintf("%x", id)
 	_, is := c.members[key]
@@ -59,7 +59,7 @@ func (c contents) knows(id uint64) bool {
 	return is || was
 }
 
-// member is what the cluster knows of a member; the zero value if it knows none of that ID.
+// member returns the member with that ID; the zero value if there is none.
 func (c contents) member(id uint64) (known membership.Member) {
 	if err := json.Unmarshal(c.members[fmt.Sprintf("%x", id)], &known); err != nil {
 		return membership.Member{}
@@ -67,7 +67,7 @@ func (c contents) member(id uint64) (known membership.Member) {
 	return known
 }
 
-// voters is how many members have a vote.
+// voters returns the number of members with a vote.
 func (c contents) voters() (voters int) {
 	for _, member := range c.members {
 		var of membership.Member
@@ -78,8 +78,8 @@ func (c contents) voters() (voters int) {
 	return voters
 }
 
-// readDatabase has the database looked at, which is opened for reading only. fs.ErrNotExist says that there is none,
-// errCutOff that not all of its pages are there; then look is not called.
+// readDatabase calls look in a read-only transaction. fs.ErrNotExist means that there is no database, errCutOff that
+// pages are missing; then look is not called.
 func readDatabase(path string, look func(tx *bolt.Tx) error) error {
 	return guarded(func() error {
 		file, err := os.Stat(path)
@@ -135,7 +135,7 @@ func appliedIndex(tx *bolt.Tx) (uint64, error) {
 	}
 }
 
-// valueIn is what a bucket holds for a key; it need not be there. It is valid as long as the transaction.
+// valueIn returns a bucket's value for a key; neither need exist. It is valid as long as the transaction.
 func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	if bucket == nil {
 		return nil
@@ -143,7 +143,7 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// valuesOf is all that a bucket holds, by its keys; it need not be there. It is for the small ones.
+// valuesOf returns the content of a small bucket, which need not exist.
 func valuesOf(bucket *bolt.Bucket) map[string][]byte {
 	values := map[string][]byte{}
 	if bucket == nil {
@@ -214,7 +214,7 @@ func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue)
 	return revision, nil
 }
 
-// compactedRevision is the one up to which etcd has compacted the keys, or will when it starts.
+// compactedRevision returns the revision up to which etcd has compacted the keys, or will when it starts.
 func compactedRevision(tx *bolt.Tx) (compacted int64) {
 	meta := tx.Bucket(schema.Meta.Name())
 	if meta == nil {
@@ -228,7 +228,7 @@ func compactedRevision(tx *bolt.Tx) (compacted int64) {
 	return compacted
 }
 
-// quotedFindings is how many of bbolt's findings an error quotes.
+// quotedFindings is the number of bbolt's findings that an error quotes.
 const quotedFindings = 3
 
 // A database begins with two meta pages. Each transaction writes one of them, in turn, and bbolt opens the database with
@@ -244,7 +244,7 @@ const (
 	metaPageFlag = 4
 )
 
-// damagedMetaPages are the numbers of meta pages that are not as bbolt writes them.
+// damagedMetaPages returns the numbers of meta pages that bbolt has not written like that.
 func damagedMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 	file, err := os.Open(tx.DB().Path())
 	if err != nil {
@@ -321,7 +321,7 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	})
 }
 
-// aheadAtOnce is how much of a file is read at once, in bytes.
+// aheadAtOnce is the size of one read of the file, in bytes.
 const aheadAtOnce = 1 << 20
 
 // readAhead reads the whole file at path in the background, until the returned function is called. bbolt maps its file
@@ -336,9 +336,9 @@ func readAhead(ctx context.Context, path string) (stop func()) {
 	}
 }
 
-// intoMemory reads a file from its beginning to its end for no more than what the kernel keeps of it. It really reads:
-// of what it is only advised to fetch, Linux fetches no more than one window of its own, and forgets the rest. That a file
-// can't be read shows where its content is wanted.
+// intoMemory reads a file from start to end and discards it, to fill the kernel's page cache. Advice to the kernel
+// would not do: Linux fetches one window of its own size, and forgets the rest. An error shows up later, where the
+// content is needed.
 func intoMemory(ctx context.Context, path string) {
 	file, err := os.Open(path)
 	if err != nil {

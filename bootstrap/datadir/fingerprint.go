@@ -10,16 +10,17 @@ import (
 	"syscall"
 )
 
-// Fingerprint is what the files of a member that does not run look like from outside. etcd writes to its log as soon as it has
-// opened the data, so two that are equal say that no etcd has had them open for writing in between. Segments that etcd has
-// only prepared (*.tmp) do not count, and neither do modes and owners, which Kubernetes sets when it mounts a volume.
+// Fingerprint describes the files of a member that is not running, as seen from outside. etcd writes to its log as
+// soon as it has opened the data, so if two fingerprints are equal, no etcd has had the data open for writing in
+// between. Segments that etcd has only prepared (*.tmp) do not count, and neither do modes and owners, which
+// Kubernetes sets when it mounts a volume.
 type Fingerprint struct {
 	DataDir string            `json:"data_dir"`
 	WALDir  string            `json:"wal_dir,omitempty"` // where the log is, if that is not in the data directory
 	Files   []FileFingerprint `json:"files"`             // the database, the log's segments, the snapshots
 }
 
-// FileFingerprint is what one file looks like. A copy has another inode.
+// FileFingerprint describes one file. A copy has another inode.
 type FileFingerprint struct {
 	Path     string `json:"path"`
 	Size     int64  `json:"size"`
@@ -27,7 +28,7 @@ type FileFingerprint struct {
 	Modified int64  `json:"modified"` // nanoseconds since 1970
 }
 
-// TakeFingerprint looks at the data directory, and at the log's if walDir says that this is elsewhere. Nothing is opened.
+// TakeFingerprint describes the data directory, and the log's if walDir names another one. It opens no file.
 func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 	m := survey(dataDir, walDir)
 	taken := Fingerprint{DataDir: dataDir, WALDir: walDir}
@@ -53,7 +54,7 @@ func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 	return taken, nil
 }
 
-// Changed says how the data differ now; nil if they do not. Those of the zero value do.
+// Changed returns how the data differ now; nil if they do not. Those of the zero value always do.
 func (f Fingerprint) Changed() error {
 	if f.DataDir == "" {
 		return errors.New("it is not known what the data looked like")
@@ -77,13 +78,13 @@ func (f Fingerprint) Changed() error {
 	return nil
 }
 
-// Note is the fingerprint as text, for ChangedSince.
+// Note returns the fingerprint as text, for ChangedSince.
 func (f Fingerprint) Note() []byte {
 	note, _ := json.Marshal(f) // of texts, numbers and times it never fails
 	return note
 }
 
-// ChangedSince says how the data differ from what a note tells of them; nil if they do not.
+// ChangedSince returns how the data differ from those in a note; nil if they do not.
 func ChangedSince(note []byte) error {
 	var then Fingerprint
 	if err := json.Unmarshal(note, &then); err != nil {

@@ -15,17 +15,17 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// Identity is who the configuration says that the member is.
+// Identity identifies the member as the configuration does.
 type Identity struct {
 	Name           string
 	PeerURLs       []string // that it advertises
 	InitialCluster string   // as etcd's configuration has it: name=URL, separated by commas
 }
 
-// Inspect refuses what etcd would take without a word, and serve with less than was acknowledged, or under a wrong name.
-// It is called right before etcd opens the directory, even if a validation has passed. An uninitialized member is moved out of
-// the way. What can't be read is left to etcd, which says why. What etcd puts up with, and a person should know of, is
-// warned of.
+// Inspect refuses data that etcd would open without a word, and serve with less than was acknowledged, or under a
+// wrong name. Call it right before etcd opens the directory, even if a validation has passed. It moves an
+// uninitialized member out of the way, and logs warnings about what etcd tolerates. Anything unreadable is left to
+// etcd, which reports it.
 func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
 	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
@@ -67,15 +67,15 @@ const (
 	olderUninitializedPrefix = "member.unborn-"
 )
 
-// errNoVoter is what a log is refused with that was lost, or cut off at its beginning.
+// errNoVoter is the reason to refuse a log that was lost, or cut off at its start.
 var errNoVoter = errors.New("it was lost, cut off or damaged, or is of another database")
 
-// settleUninitialized deals with a log that names no voter. etcd would open it and wait for ever to be elected; without any
-// log it would begin a new one, and drop what is written until that is as long as the one before.
+// settleUninitialized handles a log that names no voter. etcd would open it and wait forever to be elected; without
+// any log it would create a new one, and drop what is written until that is as long as the old one.
 //
-// A member is uninitialized if its log names no voter and its database is empty: etcd was killed in the first moment of its
-// first start. No write was acknowledged, no vote was given. Its directory is moved out of the way, so that etcd starts
-// afresh; nothing is deleted. In any other case the error says what was lost.
+// A member is uninitialized if its log names no voter and its database is empty: etcd was killed in the first moment
+// of its first start. It has acknowledged no write and given no vote. Its directory is moved out of the way, so that
+// etcd starts with an empty one; nothing is deleted. In any other case the error names what was lost.
 func (f *Findings) settleUninitialized(log zerolog.Logger) (moved bool, err error) {
 	if f.wal.unreadable() != nil || !f.namesNoVoter() {
 		return false, nil
@@ -104,8 +104,8 @@ func moveUninitialized(m *member, log zerolog.Logger) error {
 	return nil
 }
 
-// refuseLostRestore is an error if the database is missing or unused, and the log goes on from one that was restored.
-// etcd would fill a new database from the log, with nothing of what the backup held.
+// refuseLostRestore refuses data whose database is missing or unused, and whose log continues a restored one. etcd
+// would fill a new database from the log, without the content of the backup.
 func refuseLostRestore(m *member, found contents) error {
 	segments := m.segments()
 	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() || !continuesRestore(m.segment(firstSegment)) {
@@ -114,9 +114,9 @@ func refuseLostRestore(m *member, found contents) error {
 	return lostRestore.because(m.wal.path, m.database)
 }
 
-// refuseOtherCluster is an error if the database is of another cluster than the log: one of them was rolled back, copied or
-// mounted without the other. etcd would bring what the log has into that database, and die of a member that it does not
-// know. A database that knows the log's own member need not be asked any further. What can't be read is refused elsewhere.
+// refuseOtherCluster refuses a database of another cluster than the log's: one of them was rolled back, copied or
+// mounted without the other. etcd would apply the log to that database, and die of a member that it does not know. A
+// database that knows the log's own member needs no further check. Anything unreadable is refused elsewhere.
 func refuseOtherCluster(m *member, found contents) error {
 	identity, err := m.identity()
 	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.knows(identity.NodeID) {
@@ -129,9 +129,9 @@ func refuseOtherCluster(m *member, found contents) error {
 	return otherCluster.because(m.database, m.wal.path)
 }
 
-// refuseShort is an error if the database was cut off, or if the disk proves that the log was: etcd mends a damaged log
-// by cutting it off, and serves without what was acknowledged behind the damage. What can't be read is left to etcd, which
-// says why.
+// refuseShort refuses a database that was cut off, and a log of which the disk proves that it was: etcd repairs a
+// damaged log by cutting it off, and serves without the acknowledged entries behind the damage. Anything unreadable
+// is left to etcd, which reports it.
 func (f *Findings) refuseShort() error {
 	if errors.Is(f.contentsErr, errCutOff) {
 		return cutOff.because(f.database, f.contentsErr)
@@ -142,16 +142,17 @@ func (f *Findings) refuseShort() error {
 	return nil
 }
 
-// refuseTail is an error if the log's tail proves that etcd would drop what was acknowledged, or ends before the database.
+// refuseTail refuses a log whose tail proves that etcd would drop acknowledged entries, or that ends before the
+// database.
 //
-// In the second case a member that is alone would drop what is proposed until the log is as long again; it has been
-// damaged, because such a member applies an entry only after its log was flushed. Of several members it need not be
-// damage. A follower of etcd 3.6 hands an entry that it learns of together with its commitment to the database while its
-// log is still being written (raftNode.start; etcd 3.5.5 and later wait). After a power loss at the right moment its
-// database is ahead. Such a member has not acknowledged what its log lacks and would do no harm. But its disk looks just
-// as after damage, and then it has acknowledged to a leader what it does not have any more, and would help to elect one
-// that does not have it either. So both are refused, and have the same way out. That loses neither data nor the
-// quorum: an entry is committed because a majority of logs has it already, so that only a minority can be without.
+// In the second case a single member would drop what is proposed until the log is as long again. Its log was damaged,
+// because such a member applies an entry only after its log was flushed. With several members it need not be damage.
+// A follower of etcd 3.6 passes an entry to the database while its log is still being written, if it learns of the
+// entry and of its commitment together (raftNode.start; etcd 3.5.5 and later wait). After a power loss at the right
+// moment its database is ahead. Such a member has not acknowledged what its log lacks and would do no harm. But its
+// disk looks just as after damage, and then it has acknowledged to a leader what it no longer has, and would help to
+// elect one that does not have it either. So both are refused, with the same way out. That loses neither data nor the
+// quorum: an entry is committed because a majority of logs have it, so only a minority can lack it.
 func (c contents) refuseTail(m *member, tail *history) error {
 	switch {
 	case tail.cut.proven(c.single36()):
@@ -164,9 +165,9 @@ func (c contents) refuseTail(m *member, tail *history) error {
 	return nil
 }
 
-// refuseOtherMember is an error if the data directory is that of another member of this cluster: volumes were mixed up. etcd
-// would take that member's identity, which then is there twice. A directory of an unknown member is warned of only: a
-// restore may have given it any name. What can't be read is left to etcd, which says why.
+// refuseOtherMember refuses the data directory of another member of this cluster: volumes were mixed up. etcd would
+// take that member's identity, which would exist twice. A directory of an unknown member causes a warning only: a
+// restore may have given it any name. Anything unreadable is left to etcd, which reports it.
 func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) error {
 	owner, err := f.owner()
 	if err != nil || owner.Name == "" || owner.Name == configured.Name {
@@ -185,7 +186,7 @@ func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) er
 	return nil
 }
 
-// owner is the member that the data directory was written by, as it was last known there.
+// owner returns the member that wrote the data directory, as the database knows it.
 func (f *Findings) owner() (owner membership.Member, err error) {
 	identity, err := f.identity()
 	if err != nil {

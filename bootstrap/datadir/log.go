@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// history is what a log tells when it is read from its first record to its last.
+// history is the state of a log after reading its records in order.
 type history struct {
 	last      uint64     // index of the last entry
 	committed uint64     // highest index that was recorded as committed
@@ -30,7 +30,7 @@ type history struct {
 	unread    error      // why its segment can't be read
 }
 
-// recorded is a snapshot that the log knows of.
+// recorded is a snapshot that the log knows.
 type recorded struct {
 	walpb.Snapshot
 
@@ -64,18 +64,18 @@ func readLog(ctx context.Context, m *member) (*history, error) {
 	return written, nil
 }
 
-// takeTail takes the last segment, and looks behind the place where it can't be read on.
+// takeTail takes the last segment, and searches behind the place where it becomes unreadable.
 func (h *history) takeTail(ctx context.Context, s *segment) error {
 	err := h.takeSegment(ctx, s)
 	h.cut = cutIn(s, h)
 	return err
 }
 
-// errNoRecord is of a segment that is empty, or holds nothing but zeros.
+// errNoRecord means that a segment is empty, or holds nothing but zeros.
 var errNoRecord = errors.New("it holds no record")
 
-// beginAt has the log begin with that segment. What was before it is lost, which matters only to an etcd that starts from
-// before it.
+// beginAt makes the log start with that segment. What came before is lost, which matters only to an etcd that starts
+// from before it.
 func (h *history) beginAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
@@ -102,7 +102,7 @@ func (h *history) takeSegment(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// take adds one record to the history, and refuses what etcd refuses when it replays it.
+// take adds one record to the history, and refuses what etcd refuses when it replays the log.
 func (h *history) take(record record) error {
 	switch record.kind {
 	case wal.MetadataType:
@@ -128,7 +128,7 @@ func (h *history) take(record record) error {
 	return nil
 }
 
-// takeMetadata wants each segment to be of the same member.
+// takeMetadata requires all segments to belong to the same member.
 func (h *history) takeMetadata(data []byte) error {
 	if h.metadata != nil && !bytes.Equal(h.metadata, data) {
 		return wal.ErrMetadataConflict
@@ -178,25 +178,25 @@ func (h *history) skim(s *segment) {
 	}
 }
 
-// knows says whether the log has a record of the snapshot, and whether it was committed when the log ended.
+// knows reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
 func (h *history) knows(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == index && r.Term == term })
 }
 
-// has says whether the snapshot of an entry is recorded.
+// has reports whether a snapshot of that entry is recorded.
 func (h *history) has(snapshot uint64) bool {
 	return slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == snapshot })
 }
 
-// unfinished says whether a snapshot file is one that etcd was writing when it died: newer than every snapshot in the log,
-// where a snapshot is recorded after its file was written. etcd renames such a file when it starts.
+// unfinished reports whether etcd was writing a snapshot file when it died: the file is newer than every snapshot in
+// the log, where a snapshot is recorded after its file was written. etcd renames such a file when it starts.
 func (h *history) unfinished(name string) bool {
 	index, ok := snapshotIndex(name)
 	return ok && !slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index >= index })
 }
 
-// beginsWith says whether the snapshot is recorded in that segment or a later one. An empty log's is recorded, too: its
-// index is 0.
+// beginsWith returns an error unless the snapshot is recorded in that segment or a later one. The snapshot of an
+// empty log, of index 0, is recorded, too.
 func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
 	if segment < 0 {
 		return errors.New("no segment goes back so far")
@@ -217,8 +217,8 @@ func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
 	return nil
 }
 
-// firstReplayed is the segment from which on etcd reads the log, the last one that begins before the index or at it, and
-// -1 if there is none.
+// firstReplayed returns the number of the segment from which on etcd reads the log, the last one that starts at or
+// before the index, and -1 if there is none.
 func firstReplayed(segments []string, index uint64) int {
 	for i, name := range slices.Backward(segments) {
 		if _, first, ok := parseSegmentName(name); ok && first <= index {
@@ -228,13 +228,14 @@ func firstReplayed(segments []string, index uint64) int {
 	return -1
 }
 
-// segmentsFrom are the segments that may hold an entry or what comes behind it. A segment's name tells its first.
+// segmentsFrom returns the segments that may hold an entry or a later one. A segment's name has the index of its
+// first.
 func (m *member) segmentsFrom(index uint64) []string {
 	segments := m.segments()
 	return segments[max(firstReplayed(segments, index), 0):]
 }
 
-// identity is whose the log is. etcd steps over a first segment without a record.
+// identity returns the cluster and the member that the log belongs to. etcd skips a first segment without a record.
 func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
 		if identity, err = headOf(m.segment(name)); err != nil || identity.NodeID != 0 {
@@ -244,7 +245,7 @@ func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	return identity, err
 }
 
-// headOf is who writes the log; each of its segments begins with that, after a checksum.
+// headOf returns the metadata of a segment, which follow a checksum at its start.
 func headOf(path string) (identity etcdserverpb.Metadata, err error) {
 	var unreadable error
 	err = firstRecords(path, func(r record) (more bool) {
@@ -256,11 +257,11 @@ func headOf(path string) (identity etcdserverpb.Metadata, err error) {
 	return identity, errors.Join(err, unreadable)
 }
 
-// firstSegment is the name of the only segment that a log has before anything is written to it.
+// firstSegment is the name of the first segment of any log.
 const firstSegment = "0000000000000000-0000000000000000.wal"
 
-// namesNoVoter is true if there is no log, or if there is no snapshot and nothing in the log's only segment but its head. The
-// voters are in the first entries, so that no more than these is read.
+// namesNoVoter reports whether there is no log, or no snapshot and nothing in the log's only segment but its head.
+// The voters are in the first entries, so it reads no more than these.
 func (m *member) namesNoVoter() bool {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -270,7 +271,7 @@ func (m *member) namesNoVoter() bool {
 		hasOnlyHead(m.segment(firstSegment))
 }
 
-// hasOnlyHead is false of a segment that can't be read.
+// hasOnlyHead reports whether a readable segment holds neither entries nor state.
 func hasOnlyHead(path string) bool {
 	only := true
 	err := firstRecords(path, func(r record) (more bool) {
@@ -280,9 +281,9 @@ func hasOnlyHead(path string) bool {
 	return err == nil && only
 }
 
-// continuesRestore says whether a log begins as a restore writes it: with the first members and, before anything else, a
-// snapshot that stands for the database. A member that was never restored takes none before it has elected a leader, for
-// which it writes an entry.
+// continuesRestore reports whether a log starts as a restore writes it: with the first members and, before anything
+// else, a snapshot that includes the database. A member that was never restored takes none before it has elected a
+// leader, for which it writes an entry.
 func continuesRestore(firstSegment string) (restored bool) {
 	err := firstRecords(firstSegment, func(r record) (more bool) {
 		restored = r.kind == wal.SnapshotType && varint(r.data, snapshotIndexField) > 0
@@ -291,7 +292,8 @@ func continuesRestore(firstSegment string) (restored bool) {
 	return err == nil && restored
 }
 
-// firstRecords calls take with the records of a segment, until it wants no more. What etcd repairs is no error.
+// firstRecords calls take with the records of a segment until take returns false. A torn end, which etcd repairs, is
+// no error.
 func firstRecords(path string, take func(r record) (more bool)) error {
 	return readSegment(path, func(s *segment) error {
 		for r, err := range s.records() {
@@ -306,8 +308,8 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 	})
 }
 
-// eachRecord calls take with all records of segments, whose checksums are not compared. The error says that a segment can't be
-// read; a record that can't be is passed over.
+// eachRecord calls take with all records of the segments, without comparing checksums. It skips records that cannot
+// be parsed; the error means that a segment cannot be read.
 func (m *member) eachRecord(segments []string, take func(r record)) (unread error) {
 	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
@@ -322,7 +324,7 @@ func (m *member) eachRecord(segments []string, take func(r record)) (unread erro
 	return unread
 }
 
-// membersNamed are the members that the log names where it tells of changes and of snapshots.
+// membersNamed returns the members in the log's changes and snapshots.
 func (m *member) membersNamed() (named []uint64, unread error) {
 	unread = m.eachRecord(m.segments(), func(r record) {
 		switch {
@@ -335,7 +337,7 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 	return named, unread
 }
 
-// memberChanged is the member that an entry is about; none if that can't be read.
+// memberChanged returns the member that an entry changes; none if that cannot be parsed.
 func memberChanged(entry []byte) []uint64 {
 	var change raftpb.ConfChange
 	if change.Unmarshal(message(entry, entryData)) != nil || change.NodeID == 0 {
@@ -344,7 +346,8 @@ func memberChanged(entry []byte) []uint64 {
 	return []uint64{change.NodeID}
 }
 
-// membersAt are the members at the time of a snapshot; none if that can't be read, or an etcd before 3.5 has recorded it.
+// membersAt returns the members at the time of a snapshot; none if that cannot be parsed, or if an etcd before 3.5
+// recorded it.
 func membersAt(record []byte) []uint64 {
 	var snapshot walpb.Snapshot
 	if snapshot.Unmarshal(record) != nil || snapshot.ConfState == nil {
@@ -364,13 +367,13 @@ const (
 	snapshotIndexField = 1
 )
 
-// changesMembers says that an entry is no normal one.
+// changesMembers reports whether an entry changes the members.
 func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 
-// entryIndex is that of an entry, which is at its beginning: what it holds may be large. 0 is none.
+// entryIndex returns the index of an entry, which is near its start: the rest may be large. 0 means none.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
-// varint is the number of a protobuf message's field, 0 if it has none. What comes after the field is not read.
+// varint returns a numeric field of a protobuf message, 0 if it is missing. Nothing after the field is read.
 func varint(message []byte, wanted protowire.Number) uint64 {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
@@ -391,8 +394,8 @@ func varint(message []byte, wanted protowire.Number) uint64 {
 	return 0
 }
 
-// message is what a field of a protobuf message holds that is a text or a message itself; nil if it has none. Other
-// fields are stepped over by their lengths. An entry that changes the members holds another message, which has no such
+// message returns a field of a protobuf message that is a text or a message itself; nil if it is missing. Other
+// fields are skipped by their lengths. An entry that changes the members holds another message, which has no such
 // field.
 func message(of []byte, wanted protowire.Number) []byte {
 	for len(of) > 0 {

@@ -18,12 +18,12 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// databaseRetry is the pause before looking again whether another process still holds the database.
+// databaseRetry is the pause between two attempts to see the database released.
 const databaseRetry = 200 * time.Millisecond
 
-// Await returns when no other process holds the database, or when ctx ends. Whenever it finds that one has it open for
-// writing it says so to writing. Inside etcd the same wait could not be interrupted, and a stop during it would look like
-// a stop of an etcd that had opened its data.
+// Await returns when no other process holds the database, or when ctx ends. It calls writing whenever it finds that a
+// process has it open for writing. Inside etcd the same wait could not be interrupted, and a stop during it would
+// look like a stop of an etcd that had opened its data.
 func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func()) error {
 	path := layout.ToBackendFileName(dataDir)
 	for logged := false; ; logged = true {
@@ -47,7 +47,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 	}
 }
 
-// Findings are what one look at the data of an etcd that does not run has found. Inspect and ClusterVersions judge them.
+// Findings are the result of Look. Its methods judge them.
 type Findings struct {
 	*member
 
@@ -60,9 +60,9 @@ type Findings struct {
 	replayErr error               // why they can't be read
 }
 
-// Look reads what has to be known right before etcd opens the data, and no more than that: a start waits for it. Of the
-// database it reads what that says of itself. Of the log it walks through the segments that etcd replays, but only in the
-// last one, which etcd mends without a word, does it look into every record. walDir is where the log is, if that is not in
+// Look reads what must be known right before etcd opens the data, and no more than that: a start waits for it. It
+// reads what the database records about itself, and the segments of the log that etcd replays. Only in the last one,
+// which etcd repairs without a word, does it check every record. walDir is the directory of the log if that is not in
 // the data directory, and empty otherwise.
 func Look(dataDir, walDir string) *Findings {
 	f := &Findings{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
@@ -74,7 +74,7 @@ func Look(dataDir, walDir string) *Findings {
 	return f
 }
 
-// Empty is true where etcd begins with nothing.
+// Empty reports whether etcd would start without any data.
 func (f *Findings) Empty() bool { return f.hasNoDatabase() && f.newestSegment() == "" }
 
 // Uncommitted returns how many entries follow the last one that the log records as committed, and its index. A crash leaves such
@@ -94,11 +94,11 @@ func (f *Findings) hasNoDatabase() bool {
 	return err == nil && none
 }
 
-// hasLogElsewhere says that the log is not where the member's directory is.
+// hasLogElsewhere reports whether the log is outside the member's directory.
 func (f *Findings) hasLogElsewhere() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
-// tail is the history of the last segment, up to where it can't be read on, and nil if there is none. The segment's name
-// tells what the ones before end with; damage there makes etcd give up.
+// tail returns the history of the last segment, up to where it becomes unreadable, and nil if there is none. The
+// segment's name has the last index of the ones before; damage there makes etcd give up.
 func (f *Findings) tail() *history {
 	newest := f.newestSegment()
 	if _, _, ok := parseSegmentName(newest); !ok || f.read[newest].unread != nil {
@@ -107,8 +107,8 @@ func (f *Findings) tail() *history {
 	return f.read[newest]
 }
 
-// histories are those of segments, of which each is read once, and all that have not been at the same time: this is what a
-// start on a long log waits for.
+// histories returns those of the segments. Each segment is read once, and all new ones at the same time: a start on a
+// long log waits for this.
 func (f *Findings) histories(segments []string) (histories []*history) {
 	newest, reading := f.newestSegment(), sync.WaitGroup{}
 	for _, name := range segments {
@@ -123,7 +123,7 @@ func (f *Findings) histories(segments []string) (histories []*history) {
 	return histories
 }
 
-// look reads a segment: the last one record for record, of any other only what it says of versions and snapshots.
+// look reads a segment: the last one record by record, of any other only the notes and snapshots.
 func (h *history) look(path string, isLast bool) {
 	h.unread = readSegment(path, func(s *segment) error {
 		if isLast {
@@ -168,7 +168,7 @@ func (f *Findings) replayed() (start uint64, notes []note, err error) {
 	return start, slices.DeleteFunc(notes, func(n note) bool { return n.index <= start }), err
 }
 
-// startingPoints are the indexes that the names of snapshots tell, the newest first, and 0 for the beginning of the log.
+// startingPoints returns the indexes in the names of snapshots, the newest first, and 0 for the start of the log.
 func (m *member) startingPoints() (indexes []uint64) {
 	for _, name := range slices.Backward(m.snapshots()) {
 		if index, ok := snapshotIndex(name); ok {
@@ -178,8 +178,8 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// Tighten makes everything in the data directory accessible to its owner only: a restore may have made it otherwise. What can't be changed
-// is warned of.
+// Tighten makes everything in the data directory accessible to its owner only, which a restore may have changed. What
+// cannot be changed is logged.
 func Tighten(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

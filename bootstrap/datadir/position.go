@@ -15,7 +15,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Position is whose the data of a member are that does not run, and how far they go. What isn't there is zero.
+// Position describes the data of a member that is not running: the cluster and the member that they belong to, and
+// the last revision and entry. What is missing is zero.
 type Position struct {
 	ClusterID, MemberID uint64   // of the log's
 	Members             int      // of the cluster, as the database knows them
@@ -32,11 +33,12 @@ type Position struct {
 	PeerURLs []string // the same
 }
 
-// VotesAlone reports whether the data are those of the only member with a vote, so that an etcd can go on with them by itself.
+// VotesAlone reports whether the data belong to the only member with a vote, so that an etcd can continue with them
+// on its own.
 func (p Position) VotesAlone() bool { return p.Voters == 1 && !p.Learner }
 
-// ReadPosition reads a member's position. The data need not be valid; nothing is changed. The error says what is there and can't
-// be read, so that a zero may not be taken for nothing.
+// ReadPosition reads a member's position. The data need not be valid; nothing is changed. An error means that
+// something exists and cannot be read, so a zero does not mean that it is missing.
 func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
@@ -57,7 +59,7 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	return p, errors.Join(unread, err)
 }
 
-// read takes what the database tells; one that etcd has not written to yet tells nothing.
+// read reads the database; one that etcd has not written to yet is skipped.
 func (p *Position) read(m *member) (found contents, err error) {
 	if none, err := vacant(m.database); err != nil || none {
 		return contents{}, err
@@ -85,15 +87,15 @@ func lastRevision(tx *bolt.Tx) int64 {
 	return mvcc.BytesToBucketKey(last).Main
 }
 
-// beyond is what the log holds behind an index.
+// beyond describes the log after an index.
 type beyond struct {
 	changes int64  // entries that may each have made a revision
 	members bool   // there are entries that change the members
 	last    uint64 // index of the last entry
 }
 
-// beyond reads the log behind an index, what is not known to be committed included: a follower learns of a commit one message
-// later. The error says that a segment can't be read; a record that can't be tells nothing.
+// beyond reads the log after an index, including entries that are not known to be committed: a follower learns of a
+// commit one message later. The error means that a segment cannot be read; records that cannot be parsed are skipped.
 func (m *member) beyond(index uint64) (b beyond, unread error) {
 	type entry struct{ changes, members bool }
 	entries := map[uint64]entry{}
@@ -120,10 +122,10 @@ func (m *member) beyond(index uint64) (b beyond, unread error) {
 	return b, unread
 }
 
-// The numbers of the requests that may change a key (etcd's raft_internal.proto).
+// changing are the numbers of the requests that may change a key (etcd's raft_internal.proto).
 var changing = map[protowire.Number]bool{4: true, 5: true, 6: true, 9: true} // put, delete range, transaction, lease revoked
 
-// mayChange says that an entry is a request that may make a revision.
+// mayChange reports whether an entry is a request that may create a revision.
 func mayChange(entry []byte) bool {
 	if changesMembers(entry) {
 		return false
@@ -145,16 +147,16 @@ func mayChange(entry []byte) bool {
 	return false
 }
 
-// compared is how many rows are compared, the newest ones.
+// compared bounds how many rows are compared, the newest ones.
 const compared = 10_000
 
-// revisionBytes is the part of a row's key that is its revision; a deletion has one byte more.
+// revisionBytes is the size of the revision in a row's key; a deletion has one byte more.
 const revisionBytes = 17
 
-// Divergence returns the newest revision that both data directories have rows of which are not equal, or 0 if there is none.
-// A revision has the same rows for ever, so then the data are no earlier state of the others: they were rolled back, or
-// copied, and written to. Rows that one
-// of them has not, or not any more, say nothing. Neither may be open for writing.
+// Divergence returns the newest revision of which both data directories have rows that differ, or 0 if there is none.
+// The rows of a revision never change, so such data are no earlier state of the others: they were rolled back or
+// copied, and then written to. A row that one of them lacks proves nothing. Neither directory may be open for
+// writing.
 func Divergence(dataDir, other string) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
 	err = readDatabase(data, func(tx *bolt.Tx) error {
@@ -183,8 +185,9 @@ func divergence(rows, others *bolt.Cursor) int64 {
 	return 0
 }
 
-// LastWrite is when etcd last wrote to the log of a data directory, by the file system: nothing was acknowledged later. It is later
-// than that if something else has written there since, and zero if there is no log that can be looked at.
+// LastWrite returns when etcd last wrote to the log of a data directory, by the file system: no write was
+// acknowledged later. If something else has written there since it is too late a time; it is zero if there is no log
+// that can be read.
 func LastWrite(dataDir string) (last time.Time) {
 	m := survey(dataDir, "")
 	for _, name := range m.segments() {

@@ -23,20 +23,21 @@ const (
 	letRead = "make it readable for the user that etcd-wrapper runs as, or name another data-dir"
 )
 
-// refusal is a kind of data that etcd is not started on: how an error tells of it, and the way out.
+// refusal is a reason not to start etcd on the data: the format of its error, and the way out.
 type refusal struct{ format, wayOut string }
 
-// refusals are all kinds, for the test that holds docs/runbook.md to them.
+// refusals are all of them, for the test that compares docs/runbook.md with them.
 var refusals []refusal
 
-// refuse makes a kind. Its format is the sentence that the runbook has, with … for each verb.
+// refuse adds a refusal. The runbook has its format, with … for each verb.
 func refuse(format, wayOut string) refusal {
 	kind := refusal{format: format, wayOut: wayOut}
 	refusals = append(refusals, kind)
 	return kind
 }
 
-// because is the error for one directory; the arguments are those of the format. What may not be read has a way out of its own.
+// because returns the error for one directory; the arguments are those of the format. A file without read permission
+// has a way out of its own.
 func (r refusal) because(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
@@ -45,7 +46,7 @@ func (r refusal) because(args ...any) error {
 	return &refused{cause: cause, wayOut: r.wayOut}
 }
 
-// refused is an error that names the way out.
+// refused is an error with a way out.
 type refused struct {
 	cause  error
 	wayOut string
@@ -100,23 +101,23 @@ var (
 	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or move the data directory away")
 )
 
-// Panicked is the error of an etcd that panicked while it opened its data.
+// Panicked returns the error of an etcd that panicked while it opened its data.
 func Panicked(cause any) error { return panicked.because(cause) }
 
-// Crashed is the error of a validation that ended without a result: reading the data made it crash.
+// Crashed returns the error of a validation that ended without a result: reading the data crashed it.
 func Crashed(reason string) error { return crashed.because(reason) }
 
-// ErrUnable says that data could not be looked at, whatever they are.
+// ErrUnable means that the data could not be read, whatever they are.
 var ErrUnable = errors.New("the data could not be looked at")
 
-// SaysNothing reports whether an error of a validation is not about the data: it is the operating system's, or ErrUnable, or
-// another process has the data in use. The data are not corrupt because of it.
+// SaysNothing reports whether an error of a validation is no verdict on the data: it comes from the operating system,
+// or it is ErrUnable, or another process is using the data. The data are not corrupt because of it.
 func SaysNothing(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
-// withWayOut gives one to an error that has none. What was only stopped is no refusal.
+// withWayOut adds a way out to an error that has none. A validation that was only stopped needs none.
 func withWayOut(ctx context.Context, err error) error {
 	var named *refused
 	if err == nil || ctx.Err() != nil || errors.As(err, &named) {

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// segment is a file of the log, mapped into memory, and how far it was read. Frames are visited without looking into
-// them, which is what speed needs, or as records whose checksums are compared.
+// segment is a file of the log, mapped into memory, with a read position. It is read as frames, which is fast, or as
+// records whose checksums are compared.
 type segment struct {
 	file    *os.File
 	content []byte
@@ -25,7 +25,7 @@ type segment struct {
 	torn    bool  // after the last frame: something is left that is no whole frame
 }
 
-// frame is a record as it lies in a segment: neither its form nor its checksum was looked at.
+// frame is a record as it is stored in a segment. Neither its form nor its checksum has been checked.
 type frame struct {
 	at     int64 // where it begins in its segment, in bytes
 	record []byte
@@ -35,7 +35,7 @@ type frame struct {
 // castagnoli is the polynomial of the log's checksums, for which processors have an instruction.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// record is one whose form was checked.
+// record is a record whose form has been checked.
 type record struct {
 	kind int64 // as wal.EntryType
 	crc  uint32
@@ -43,7 +43,7 @@ type record struct {
 	sum  uint32 // of the log's data up to here, this record's included
 }
 
-// readSegment calls read with the segment at path. Nothing that read was given may be kept.
+// readSegment calls read with the segment at path. read must keep nothing of it.
 func readSegment(path string, read func(s *segment) error) error {
 	return guarded(func() error {
 		file, err := os.Open(path)
@@ -69,8 +69,8 @@ func mapped(file *os.File) ([]byte, error) {
 	return unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
 }
 
-// frames visits what is left of the segment. It ends where the file does, at the zeros that etcd allocates for what
-// comes, or at a frame that is longer than what is left.
+// frames yields the rest of the segment. It ends at the end of the file, at the zeros that etcd allocates in advance,
+// or at a frame that is longer than the rest.
 func (s *segment) frames() iter.Seq[frame] {
 	return func(yield func(frame) bool) {
 		for {
@@ -82,8 +82,8 @@ func (s *segment) frames() iter.Seq[frame] {
 	}
 }
 
-// next reads one frame. A record is preceded by its length; of these eight bytes, little-endian, the highest tells how
-// much padding follows, if it is negative (etcd's server/storage/wal/encoder.go).
+// next reads one frame. A record follows its length, eight bytes, little-endian; if that is negative, the highest
+// byte has the size of the padding (etcd's server/storage/wal/encoder.go).
 func (s *segment) next() (f frame, whole bool) {
 	rest := s.content[s.at:]
 	if len(rest) < 8 {
@@ -104,8 +104,8 @@ func (s *segment) next() (f frame, whole bool) {
 	return f, true
 }
 
-// records visits what is left of the segment as records with good checksums. An error ends it: io.ErrUnexpectedEOF for
-// what a crash leaves behind and etcd repairs, the last record written in part.
+// records yields the rest of the segment as records with correct checksums. An error ends it: io.ErrUnexpectedEOF for
+// a record that a crash has left in part, which etcd repairs.
 func (s *segment) records() iter.Seq2[record, error] {
 	return func(yield func(record, error) bool) {
 		sum := uint32(0) // a segment begins with a record that says what the one before ended with
@@ -125,7 +125,7 @@ func (s *segment) records() iter.Seq2[record, error] {
 	}
 }
 
-// orRepaired is nil instead of the error of a record that etcd cuts off and goes on.
+// orRepaired returns nil instead of the error of a record that etcd cuts off.
 func orRepaired(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
@@ -133,7 +133,7 @@ func orRepaired(err error) error {
 	return err
 }
 
-// check compares the checksum. sum is that of what came before in the segment.
+// check compares the checksum. sum is the checksum of the records before in the segment.
 func (f frame) check(sum uint32) (record, error) {
 	r, err := f.parse()
 	switch {
@@ -153,7 +153,7 @@ func (f frame) check(sum uint32) (record, error) {
 	return record{}, fmt.Errorf("%w at position %d", err, f.at)
 }
 
-// parse reads a record. Of any form that is not the one that etcd writes, etcd's own parser says what it is worth.
+// parse parses a record. etcd's own parser judges any form but the one that etcd writes.
 func (f frame) parse() (record, error) {
 	if r, ok := f.parseCanonical(); ok {
 		return r, nil
@@ -172,7 +172,7 @@ const (
 	dataTag = 3<<3 | byte(protowire.BytesType)
 )
 
-// parseCanonical reads kind, checksum and, if there is any, data, in this order and without a copy.
+// parseCanonical parses type, checksum and data, if there are any, in this order and without a copy.
 func (f frame) parseCanonical() (r record, ok bool) {
 	kind, rest, _ := consumeNumber(f.record, kindTag)
 	crc, rest, ok := consumeNumber(rest, crcTag)
@@ -191,7 +191,7 @@ func (f frame) parseCanonical() (r record, ok bool) {
 	return r, n == len(rest)-1
 }
 
-// consumeNumber reads the number that follows a tag. There is no rest unless ok.
+// consumeNumber returns the number after a tag, and the rest of the message if ok.
 func consumeNumber(message []byte, tag byte) (value uint64, rest []byte, ok bool) {
 	if len(message) == 0 || message[0] != tag {
 		return 0, nil, false
@@ -203,10 +203,10 @@ func consumeNumber(message []byte, tag byte) (value uint64, rest []byte, ok bool
 	return value, message[1+n:], true
 }
 
-// sector is what a disk writes as a whole, in bytes.
+// sector is the size in bytes that a disk writes atomically.
 const sector = 512
 
-// isTorn is true if a sector of the record holds nothing but zeros: it never reached the disk.
+// isTorn reports whether a sector of the record holds nothing but zeros: it never reached the disk.
 func (f frame) isTorn() bool {
 	rest, room := f.padded, sector-(f.at+8)%sector
 	for len(rest) > 0 {

@@ -8,10 +8,11 @@ import (
 	"slices"
 )
 
-// unrelated are names in a data directory that say nothing about a member, as patterns. File systems put the first two
-// there, etcd the third when it tests whether it may write. The others are there if the data directory is the volume
-// itself: the exit record and what goes with it, the stored configuration, the sidecar's mark of who owns the volume. What
-// the sidecar calls after the data directory (new.etcd.part, new.etcd.bak) is not among them: it may hold data.
+// unrelated are patterns of names in a data directory that are no part of a member. File systems create the first
+// two, etcd the third when it checks that it may write. The others appear if the data directory is the volume itself:
+// the exit record with its notes, the stored configuration, the sidecar's mark of the volume's owner. The directories
+// that the sidecar names after the data directory (new.etcd.part, new.etcd.bak) are not among them: they may hold
+// data.
 var unrelated = []string{
 	"lost+found", ".snapshot", ".touch",
 	"exit_code", "exit_code.*",
@@ -27,14 +28,14 @@ func isUnrelated(name string) bool {
 	})
 }
 
-// IsEmpty says that a directory is there and holds nothing yet of a member.
+// IsEmpty reports whether a directory exists and holds nothing of a member yet.
 func IsEmpty(dataDir string) bool {
 	initialized, err := checkStructure(survey(dataDir, ""))
 	return err == nil && !initialized && exists(dataDir)
 }
 
-// checkStructure judges what files there are and how they are called, without opening one but for the log's head. initialized
-// is false if there is nothing yet that could be read: the directory belongs to a new member.
+// checkStructure judges which files exist and what they are called. It opens none but the log's first. initialized is
+// false if there is nothing to read yet: the directory belongs to a new member.
 func checkStructure(m *member) (initialized bool, err error) {
 	if m.root.unreadable() == nil && m.root.err != nil && !exists(m.root.path) {
 		return false, nil
@@ -57,7 +58,7 @@ func checkStructure(m *member) (initialized bool, err error) {
 	return checkComplete(m)
 }
 
-// isFresh refuses a directory that holds something, but no member: etcd would start a new one beside what may be the
+// isFresh refuses a directory that holds something, but no member: etcd would start a new one next to what may be the
 // data that were moved away.
 func isFresh(root listing) (bool, error) {
 	unknown := ""
@@ -95,8 +96,8 @@ func checkSequence(m *member) error {
 	return nil
 }
 
-// checkComplete says what a member that is initialized lacks. One that has neither log nor snapshot may be
-// without a database, and so may one whose log goes back to its first entry: etcd fills the database from that.
+// checkComplete refuses an initialized member that lacks a part. One without log and snapshot may lack a database,
+// and so may one whose log starts with its first entry: etcd fills the database from that.
 func checkComplete(m *member) (initialized bool, err error) {
 	file, err := statDatabase(m.database)
 	switch {
@@ -131,13 +132,13 @@ func statDatabase(path string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// vacant says that there is no database, or one without a byte.
+// vacant reports whether there is no database, or one of 0 bytes.
 func vacant(database string) (bool, error) {
 	file, err := statDatabase(database)
 	return file == nil || file.Size() == 0, err
 }
 
-// exists is true for a symbolic link that points nowhere, too.
+// exists is true for a dangling symbolic link, too.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

@@ -15,8 +15,8 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 )
 
-// member is what lies in the data directory of an etcd member, listed and not judged. Files with other names are left
-// alone: etcd ignores them, too.
+// member lists the files in the data directory of an etcd member. Files with other names are left out: etcd ignores
+// them, too.
 type member struct {
 	root, dir, wal, snap listing
 	database             string // path of the database, which need not be there
@@ -24,15 +24,15 @@ type member struct {
 	warnings []string // of what was found that etcd puts up with
 }
 
-// listing is what a directory holds.
+// listing is the content of a directory.
 type listing struct {
 	path    string
 	entries []fs.DirEntry // in order of their names
 	err     error         // why it was not listed, that it does not exist included
 }
 
-// survey lists the data directory, and the log's if walDir says that this is elsewhere. What can't be listed is a
-// judgement's concern.
+// survey lists the data directory, and the log's directory if walDir names another one. It judges nothing, also not a
+// directory that cannot be listed.
 func survey(dataDir, walDir string) *member {
 	m := &member{
 		root: list(dataDir), dir: list(layout.ToMemberDir(dataDir)),
@@ -47,7 +47,7 @@ func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
-// oddities are what etcd puts up with, and a person should know of.
+// oddities returns sentences about what etcd tolerates and an operator should know.
 func (m *member) oddities() (oddities []string) {
 	for _, name := range m.misnamed() {
 		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
@@ -60,12 +60,12 @@ func (m *member) oddities() (oddities []string) {
 	return oddities
 }
 
-// segments are the names of the log's segments, in sequence.
+// segment returns the path of a segment.
 func (m *member) segments() []string {
 	return slices.DeleteFunc(m.wal.ending(".wal"), func(name string) bool { return !isTaken(name) })
 }
 
-// newestSegment is the name of the last one; empty if there is none.
+// newestSegment returns the name of the last segment, or "".
 func (m *member) newestSegment() string {
 	segments := m.segments()
 	if len(segments) == 0 {
@@ -74,19 +74,20 @@ func (m *member) newestSegment() string {
 	return segments[len(segments)-1]
 }
 
-// misnamed are files whose names end as those of segments do, and which etcd ignores.
+// misnamed returns the files with the suffix of a segment that etcd ignores.
 func (m *member) misnamed() []string { return slices.DeleteFunc(m.wal.ending(".wal"), isTaken) }
 
 // segment is the path of one of them.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
 
-// snapshots are the names of the snapshot files, oldest first.
+// snapshots returns the names of the snapshot files, oldest first.
 func (m *member) snapshots() []string { return m.snap.ending(".snap") }
 
-// snapshot is the path of one of them.
+// snapshot returns the path of a snapshot file.
 func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
 
-// hadSnapshot is true if any file tells of a snapshot, also one that was received in part, or renamed by etcd.
+// hadSnapshot reports whether any file is, or was, a snapshot: also one that was received in part, or renamed by
+// etcd.
 func (m *member) hadSnapshot() bool {
 	for _, entry := range m.snap.entries {
 		if strings.Contains(entry.Name(), ".snap") {
@@ -96,7 +97,7 @@ func (m *member) hadSnapshot() bool {
 	return false
 }
 
-// paths are those of segments and snapshots.
+// paths returns the paths of segments and snapshots.
 func (m *member) paths() (paths []string) {
 	for _, name := range m.segments() {
 		paths = append(paths, m.segment(name))
@@ -107,7 +108,8 @@ func (m *member) paths() (paths []string) {
 	return paths
 }
 
-// hasReceived says whether the database that a leader sent with the snapshot of that entry waits to be swapped in.
+// hasReceived reports whether the database that a leader sent with the snapshot of that entry is there, to be swapped
+// in.
 func (m *member) hasReceived(index uint64) bool {
 	return isRegular(m.snapshot(fmt.Sprintf("%016x.snap.db", index)))
 }
@@ -125,7 +127,7 @@ func list(path string) listing {
 	return listing{path: path, entries: entries, err: err}
 }
 
-// unreadable is why a directory that exists can't be listed.
+// unreadable returns the reason why a directory that exists cannot be listed.
 func (l listing) unreadable() error {
 	if errors.Is(l.err, fs.ErrNotExist) {
 		return nil
@@ -142,15 +144,15 @@ func (l listing) ending(suffix string) (names []string) {
 	return names
 }
 
-// isTaken says whether etcd takes a file for a segment (etcd's server/storage/wal/util.go): it minds neither short
-// numbers nor what comes after the name.
+// isTaken reports whether etcd takes a file for a segment (etcd's server/storage/wal/util.go): it accepts short
+// numbers, and anything after the name.
 func isTaken(name string) bool {
 	var sequence, first uint64
 	_, err := fmt.Sscanf(name, "%016x-%016x.wal", &sequence, &first)
 	return err == nil
 }
 
-// segmentName matches what etcd calls a segment: its place in the sequence and the first entry in it, both in hex.
+// segmentName matches the name of a segment: its place in the sequence and the index of its first entry, both in hex.
 var segmentName = regexp.MustCompile(`^([0-9a-f]{16})-([0-9a-f]{16})\.wal$`)
 
 // parseSegmentName returns a segment's place in the sequence and the index of the first entry in it.
@@ -164,14 +166,14 @@ func parseSegmentName(name string) (sequence, first uint64, ok bool) {
 	return sequence, first, true
 }
 
-// lastBefore is the index of the last entry before a segment. After etcd has purged old segments, the name of the first one
-// left is all that tells of what was in them.
+// lastBefore returns the index of the last entry before a segment. After etcd has purged old segments, the name of
+// the first one left is the only trace of them.
 func lastBefore(segment string) uint64 {
 	_, first, _ := parseSegmentName(segment)
 	return max(first, 1) - 1
 }
 
-// snapshotIndex is the index of the entry that a snapshot file stands for, by its name.
+// snapshotIndex returns the index of the last entry that a snapshot file includes, by its name.
 func snapshotIndex(name string) (index uint64, ok bool) {
 	var term uint64
 	_, err := fmt.Sscanf(name, "%016x-%016x.snap", &term, &index)

@@ -20,20 +20,20 @@ import (
 	"etcd-wrapper/internal/child"
 )
 
-// A Validation validates the etcd data directory at dataDir as deeply as mode asks for. It returns nil if etcd may open
-// the directory and otherwise says what is broken. Warnings are of what is damaged and etcd can do without. It has to end
+// A Validation validates the etcd data directory at dataDir as deeply as mode requires. It returns nil if etcd may
+// open the directory, and otherwise what is broken. Warnings are about damage that etcd can do without. It must end
 // soon after ctx does. Verify is one, in this process.
 type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
-// Validator validates a volume's data directory again and again. It is for one goroutine at a time.
+// Validator validates the data directory of a volume repeatedly. One goroutine at a time may use it.
 type Validator struct {
 	Run Validation // how a validation is run
 
 	last memory
 }
 
-// Validate says what is wrong with the data directory. Data that have not changed since the last result against them are not read
-// again. The log is told of a validation that begins, and of its warnings.
+// Validate returns what is wrong with the data directory. Data that have not changed since the last verdict against
+// them are not read again. It logs the start of a validation, and its warnings.
 func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) error {
 	looks := lookAt(dataDir, mode)
 	if known := v.last.recall(looks); known != nil {
@@ -48,7 +48,7 @@ func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap
 	return unfit(dataDir, err)
 }
 
-// unfit is a result against the data directory, if it is one.
+// unfit adds the data directory to a verdict against it.
 func unfit(dataDir string, result error) error {
 	if result == nil || SaysNothing(result) {
 		return result
@@ -56,26 +56,26 @@ func unfit(dataDir string, result error) error {
 	return fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, result)
 }
 
-// resultLasts is how long a result about data that have not changed is believed: what a disk itself got wrong may pass
-// without a trace in its files.
+// resultLasts bounds how long a verdict on unchanged data is reused: an error of the disk itself may disappear
+// without a trace in the files.
 const resultLasts = 10 * time.Minute
 
-// memory keeps the last result against a data directory, so that data which have not changed are not read again and
-// again. Its methods are called by one validation at a time.
+// memory keeps the last verdict against a data directory, so that data which have not changed are not read again. Its
+// methods are called by one validation at a time.
 type memory struct {
 	of     looks
 	at     time.Time
 	result error // nil if there is none
 }
 
-// looks are what a result is about: a directory as it was, and how deeply it was looked at.
+// looks identify what a verdict is about: the state of a directory, and the depth of the validation.
 type looks struct {
 	dataDir string
 	mode    bootstrap.Mode
 	files   [sha256.Size]byte
 }
 
-// recall returns the result on data that look like that, or nil.
+// recall returns the verdict on data in that state, or nil.
 func (m *memory) recall(now looks) error {
 	if m.result == nil || m.of != now || time.Since(m.at) > resultLasts {
 		return nil
@@ -83,7 +83,7 @@ func (m *memory) recall(now looks) error {
 	return m.result
 }
 
-// keep remembers what is wrong with data that looked like that.
+// keep remembers the verdict on data in that state.
 func (m *memory) keep(of looks, result error) {
 	if SaysNothing(result) {
 		result = nil
@@ -91,8 +91,8 @@ func (m *memory) keep(of looks, result error) {
 	*m = memory{of: of, at: time.Now(), result: result}
 }
 
-// lookAt takes a fingerprint of all names, sizes, times, modes and inodes. Nothing but a change of the files, which the
-// change time tells of, makes another one. A directory that can't be listed looks like an empty one.
+// lookAt takes a fingerprint of all names, sizes, times, modes and inodes. It differs only if files change, which the
+// change time shows. A directory that cannot be listed counts as an empty one.
 func lookAt(dataDir string, mode bootstrap.Mode) looks {
 	var seen strings.Builder
 	_ = filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
@@ -147,7 +147,7 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 	return childValid
 }
 
-// bounded keeps a result's line within what is read of a child.
+// bounded limits the warnings, so that the result's line fits what is read of a child.
 func bounded(warnings []string) []string {
 	kept := make([]string, 0, maxWarnings)
 	for _, warning := range warnings[:min(len(warnings), maxWarnings)] {
@@ -173,7 +173,7 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 	}
 }
 
-// conclude makes warnings and an error of how a child ended. Only a status and a line that agree count as a result.
+// conclude turns the end of a child into warnings and an error. Status and line must agree.
 func conclude(ended child.Ended) (warnings []string, _ error) {
 	var outcome answer
 	readable := ended.Said(&outcome)
@@ -195,13 +195,13 @@ func conclude(ended child.Ended) (warnings []string, _ error) {
 	}
 }
 
-// starved tells whether the Go runtime gave up for want of something, such as memory or a thread. Over what it reads it gives up
-// only where pages refer to each other in a circle, or where the disk does not give a page.
+// starved reports whether the Go runtime gave up because it lacked something, such as memory or a thread. Bad data
+// make it give up only where pages refer to each other in a circle, or where the disk does not return a page.
 func starved(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }
 
-// inode is what tells a file from another one in its place, and when it was changed last, be it in name or mode.
+// inode identifies a file and its last change, of name or mode too.
 func inode(path string) string {
 	var is unix.Stat_t
 	if err := unix.Lstat(path, &is); err != nil {

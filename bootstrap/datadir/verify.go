@@ -56,8 +56,8 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	return verifyLog(ctx, m, found)
 }
 
-// verifyDatabase returns what the database says of itself. In every mode but Sanity it reads all of it. One that is
-// missing, or has no bytes yet, was found to be one that etcd fills.
+// verifyDatabase returns what the database records about itself. In every mode but Sanity it reads all of it.
+// checkStructure has found that etcd fills one that is missing or has no bytes yet.
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
 	if none, err := vacant(m.database); err != nil || none {
 		return contents{keyless: true}, err
@@ -84,12 +84,12 @@ func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found 
 	return found, err
 }
 
-// inUse is a refusal that says nothing of the data.
+// inUse is a refusal that is no verdict on the data.
 type inUse struct{ error }
 
 func (e inUse) Unwrap() []error { return []error{e.error, errLocked} }
 
-// describe names the object of an error that has a way out already, or was only stopped, and gives one to any other.
+// describe adds the object to an error that has a way out already, or was only stopped, and a way out to any other.
 func describe(ctx context.Context, kind refusal, object string, err error) error {
 	var named *refused
 	if ctx.Err() != nil || errors.As(err, &named) {
@@ -98,9 +98,9 @@ func describe(ctx context.Context, kind refusal, object string, err error) error
 	return kind.because(object, err)
 }
 
-// verifyBuckets checks that the database belongs to a log, and that it has the two buckets without which there is no data.
-// The first thing that etcd stores creates both, so a database without them is whole as long as nothing refers to what it
-// held.
+// verifyBuckets checks that the database belongs to a log, and that it has the two buckets without which there is no
+// data. The first write of etcd creates both, so a database without them is intact as long as nothing refers to its
+// content.
 func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	found, err := readContents(tx)
 	if err != nil {
@@ -121,7 +121,7 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	return found, nil
 }
 
-// verifyLog reads the WAL and the snapshots, and compares them with what the database says of itself.
+// verifyLog reads the WAL and the snapshots, and compares them with what the database records about itself.
 func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m)
 	if err != nil && !written.cut.proven(found.single36()) {
@@ -146,8 +146,8 @@ func verifyLog(ctx context.Context, m *member, found contents) error {
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkMisnamed refuses a log beside which a file lies that goes on where the log ends: a segment was given another
-// name, and etcd would serve without what is in it. What can't be read as a segment is none.
+// checkMisnamed refuses a log if a file next to it continues where the log ends: a segment was renamed, and etcd
+// would serve without its entries. A file that cannot be read as a segment is ignored.
 func checkMisnamed(m *member, last uint64) error {
 	for _, name := range m.misnamed() {
 		if !isRegular(m.segment(name)) {
@@ -167,9 +167,9 @@ func checkMisnamed(m *member, last uint64) error {
 	return nil
 }
 
-// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be read
-// and that the log knows of, or none, which is index 0. etcd renames a file that it can't read; whether the log holds
-// everything from the snapshot before it is checkReplay's and checkConsistency's concern.
+// verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be
+// read and that the log knows, or none, which is index 0. etcd renames a file that it cannot read; checkReplay and
+// checkConsistency judge whether the log holds everything from the snapshot before it.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
 		if ctx.Err() != nil {
@@ -194,7 +194,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 	return newest, nil
 }
 
-// errPipe is of a file that may keep its reader waiting.
+// errPipe means that reading a file may never return.
 var errPipe = errors.New("it is a pipe")
 
 func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
@@ -208,8 +208,8 @@ func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
 	return content, err
 }
 
-// checkReplay says whether etcd can start from the newest snapshot with what follows in the WAL. It is what is left of
-// wal.Verify when every record has been read: that would read them once more.
+// checkReplay refuses a log from which etcd cannot continue the newest snapshot. It is the rest of wal.Verify once
+// every record has been read: that would read them again.
 func checkReplay(m *member, written *history, newest walpb.Snapshot) error {
 	if err := written.beginsWith(newest, firstReplayed(m.segments(), newest.Index)); err != nil {
 		return brokenReplay.because(m.wal.path, newest.Index, err)
@@ -217,7 +217,7 @@ func checkReplay(m *member, written *history, newest walpb.Snapshot) error {
 	return nil
 }
 
-// errReceived is of a log that only a snapshot file makes whole, which is missing or damaged.
+// errReceived means that a log depends on a snapshot file that is missing or damaged.
 var errReceived = errors.New("it lacks entries that a snapshot stands for, and that snapshot is missing or damaged")
 
 // checkConsistency checks that WAL, snapshot and database tell one story.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// facts are what a member knows of its cluster, at one moment.
+// facts describe the cluster as this member knows it at one moment.
 type facts struct {
 	announced Version // by this member
 	cluster   Version // unknown until the cluster has decided
@@ -15,7 +15,7 @@ type facts struct {
 	newcomers []string
 }
 
-// act is what a member asks its cluster for.
+// act is a request of this member to its cluster.
 type act int
 
 const (
@@ -24,7 +24,7 @@ const (
 	cancel      // the downgrade
 )
 
-// Phase is where the keeping of the version stands.
+// Phase is the state of the data's version.
 type Phase string
 
 // The phases, in no order: a cluster goes from each to each.
@@ -38,16 +38,16 @@ const (
 	Foreign   Phase = "not changed" // somebody asked etcd for something else
 )
 
-// decision is what to do about the facts, and how that is told to people.
+// decision is the request to make, and the state to publish.
 type decision struct {
 	act    act
 	phase  Phase
 	reason string
 }
 
-// decide compares the facts with what is wanted. Every member lets go of a downgrade for a newcomer, because the leader
-// may be a plain etcd, which would not; everything else is for the leader to ask for, so that members that want different
-// versions do not take turns.
+// decide compares the facts with the wanted version. Every member cancels a downgrade for a newcomer, because the
+// leader may be a plain etcd, which would not. Everything else is up to the leader, so that members that want
+// different versions do not take turns.
 func decide(wanted Version, f facts) decision {
 	downgrading := f.downgrade != (Version{})
 	switch {

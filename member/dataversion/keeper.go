@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// interval is how often the cluster is looked at. That costs a few reads of memory and one of the database's page.
+	// interval is the pause between two checks of the cluster. A check costs a few reads of memory and one of a
+	// database page.
 	interval = time.Second
 	// patience bounds one request to the cluster.
 	patience = 5 * time.Second
@@ -19,7 +20,7 @@ const (
 // notLookedAt is the reason of the first state.
 const notLookedAt = "the cluster has not been looked at yet"
 
-// State is what there is to know about the data's version.
+// State describes the version of the data.
 type State struct {
 	Wanted  Version `json:"wanted"`
 	Cluster Version `json:"cluster"` // unknown until the cluster has decided
@@ -60,7 +61,7 @@ func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	return k
 }
 
-// Run looks at the cluster until ctx ends, every second, and asks it for what is needed. Call it once, and let it return
+// Run checks the cluster every second until ctx ends, and requests what is needed. Call it once, and let it return
 // before etcd is closed.
 func (k *Keeper) Run(ctx context.Context) {
 	ticker := time.NewTicker(interval)
@@ -75,7 +76,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// State is the latest.
+// State returns the latest state.
 func (k *Keeper) State() State { return *k.state.Load() }
 
 func (k *Keeper) look(ctx context.Context) {
@@ -93,8 +94,9 @@ func (k *Keeper) look(ctx context.Context) {
 	})
 }
 
-// readable knows that a cluster never decides on more than a member announces. It waits for one more look after the
-// cluster has come down: etcd then writes the snapshot that makes a start forget the higher version.
+// readable reports whether an etcd of the wanted version can read the data. A cluster never decides on more than a
+// member announces. After the cluster has come down it waits for one more check: by then etcd has written the
+// snapshot that makes a start forget the higher version.
 func (k *Keeper) readable(f facts) bool {
 	if f.cluster == (Version{}) {
 		return !k.wanted.Less(f.announced)
@@ -115,8 +117,8 @@ func (k *Keeper) do(ctx context.Context, what act) error {
 	return nil
 }
 
-// publish logs a state that differs from the one before. What can't be done is a warning; what needs nobody is for those
-// who look for it.
+// publish logs a state that differs from the previous one. What cannot be done is a warning; what needs no attention
+// is logged at debug level.
 func (k *Keeper) publish(level zerolog.Level, state State) {
 	before := k.state.Swap(&state)
 	if *before == state {
@@ -129,5 +131,5 @@ func (k *Keeper) publish(level zerolog.Level, state State) {
 		Str("phase", string(state.Phase)).Bool("readable", state.Readable).Msg("version of the data: " + state.Reason)
 }
 
-// calm says that the data can be read as they are, and that nothing is asked of the cluster for it.
+// calm reports whether the data can be read as they are, without any request to the cluster.
 func (s State) calm() bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// letGo is how long a new member waits for its peers to let go of a downgrade: they look once a second, and electing a
-	// leader takes seconds more.
+	// letGo bounds the wait of a new member until its peers have canceled a downgrade: they check once a second,
+	// and an election takes seconds more.
 	letGo = time.Minute
 	// askAgain is the pause before peers are asked again, and answerWithin how long one of them may take.
 	askAgain     = 500 * time.Millisecond
@@ -29,10 +29,11 @@ const (
 	answerSize = 4 << 10
 )
 
-// AwaitPeers is for a member without data that joins a running cluster. It returns the cluster's version as soon as etcd
-// would admit the member. The error is an *UpgradeError if a peer runs an etcd that this one must not join; others are that its
-// peers hold a downgrade for a minute, or that ctx ends. say is called once, with the reason for a wait. If no peer can be
-// asked it returns at once with a zero version: etcd finds that out too, and says more about it.
+// AwaitPeers waits for the peers of a member without data that joins a running cluster. It returns the cluster's
+// version as soon as etcd would admit the member. The error is an *UpgradeError if a peer runs an etcd that this one
+// must not join; otherwise the peers have held a downgrade for a minute, or ctx has ended. say is called once, with
+// the reason for a wait. If no peer can be reached AwaitPeers returns at once with a zero version: etcd finds that
+// out as well, and explains it better.
 func AwaitPeers(ctx context.Context, config *embed.Config, say func(reason string)) (Version, error) {
 	peers, err := peersOf(config)
 	if err != nil {
@@ -83,7 +84,8 @@ func (p *peers) await(ctx context.Context, bound time.Duration, say func(reason 
 	return highest, checkOldest(oldest)
 }
 
-// downgrading is what the first peer that answers says; it asks its leader first, so that one is enough.
+// downgrading reports whether a downgrade is enabled, by the first peer that answers. That peer asks its leader, so
+// one is enough.
 func (p *peers) downgrading(ctx context.Context) bool {
 	for _, url := range p.urls {
 		answer, err := p.get(ctx, url+etcdserver.DowngradeEnabledPath)

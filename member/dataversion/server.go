@@ -10,7 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// embeddedServer asks the server object itself, so that authentication has no part in it.
+// embeddedServer calls the server object itself, so that authentication does not apply.
 type embeddedServer struct{ *etcdserver.EtcdServer }
 
 func (s embeddedServer) facts() facts {
@@ -46,7 +46,7 @@ func (s embeddedServer) downgrade(ctx context.Context, target Version) error {
 	return err
 }
 
-// cancelDowngrade goes around Downgrade, which loses the error.
+// cancelDowngrade bypasses Downgrade, which loses the error.
 func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
 	return s.Version().DowngradeCancel(ctx)
 }

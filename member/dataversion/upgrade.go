@@ -2,7 +2,8 @@ package dataversion
 
 import "fmt"
 
-// undecided is what a cluster records whose members have not all been heard yet (MinClusterVersion in etcd's api/version).
+// undecided is the version of a cluster some of whose members have not started yet (MinClusterVersion in etcd's
+// api/version).
 var undecided = Version{3, 0}
 
 // CheckUpgrade returns an *UpgradeError if the embedded etcd must not open the data of a cluster. recorded is the highest
@@ -32,7 +33,7 @@ func checkOldest(oldest Version) error {
 		"and then replace them by etcd-wrapper", oldest, Embedded)}
 }
 
-// UpgradeError says that the embedded etcd cannot take over the data, or join the cluster. Its text names the way out.
+// UpgradeError means that the embedded etcd cannot open the data, or join the cluster. Its text names the way out.
 type UpgradeError struct{ text string }
 
 func (e *UpgradeError) Error() string { return e.text }

@@ -29,7 +29,7 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 }
 
-// MarshalText writes what String says.
+// MarshalText implements encoding.TextMarshaler.
 func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
 
 // UnmarshalText reads a wanted version, as a flag has it: 3.5 or 3.6. Anything else is an error that names both.
@@ -52,8 +52,8 @@ func Parse(text string) Version {
 	return v
 }
 
-// Embedded is the version of the etcd in this program, whatever it announces. It may be read at any time, which etcd's own
-// variable may not.
+// Embedded is the version of the etcd in this program, whatever it announces. It may be read at any time, unlike
+// etcd's own variable.
 var Embedded = version.Version
 
 // reader is the etcd 3.5 whose word for it is tested: what Announce names, it can read.
@@ -74,10 +74,10 @@ const reader = "3.5.27"
 // only. That matters where etcd's feature LeaseCheckpoint is on, which it is not by default, and its own switch
 // LeaseCheckpointPersist brings it back. Nothing else in etcd waits for 3.6: its APIs answer as ever.
 
-// Announce has the embedded etcd present itself to its cluster, and to whoever asks for its version, as 3.5.27+3.6.16: a
-// 3.5 with the true version behind it. It does so if 3.5 is wanted and nothing is recorded that 3.5 could not read;
-// otherwise the embedded etcd says what it is. It reports what is announced. The name belongs to the process and must not
-// change under a running etcd: call it before one is opened.
+// Announce makes the embedded etcd present itself as 3.5.27+3.6.16, a 3.5 followed by the true version, if 3.5 is
+// wanted and nothing is recorded that 3.5 could not read. Otherwise it presents itself as it is. It returns the
+// announced name. The name belongs to the process and must not change under a running etcd, so call it before one is
+// opened.
 func Announce(wanted, recorded Version) string {
 	name := Embedded
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
@@ -89,7 +89,7 @@ func Announce(wanted, recorded Version) string {
 	return name
 }
 
-// Truth is the version of the etcd that presents itself by that name, which Announce may have given it.
+// Truth returns the version of the etcd that presents itself by that name, which Announce may have given it.
 func Truth(announced string) string {
 	if _, build, older := strings.Cut(announced, "+"); older && Parse(build) != (Version{}) {
 		return build
