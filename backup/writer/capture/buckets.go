@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// small are all buckets of etcd's but that of the rows.
+// small lists all buckets of etcd except that of the rows.
 var small = slices.DeleteFunc(slices.Clone(schema.AllBuckets), func(b backend.Bucket) bool { return b.ID() == schema.Key.ID() })
 
-// SmallBuckets are the names of the buckets beside that of the rows.
+// SmallBuckets returns the names of all buckets except that of the rows.
 func SmallBuckets() (names []string) {
 	for _, bucket := range small {
 		names = append(names, string(bucket.Name()))
@@ -22,9 +22,9 @@ func SmallBuckets() (names []string) {
 	return names
 }
 
-// readBucket copies a bucket in the order of its keys. etcd visits first what is in the file, in order, and then what waits
-// for the next commit; the latter may have a key twice, of which the later one counts. Only what is out of order takes more
-// memory than its bytes: a bucket may have a million leases.
+// readBucket copies a bucket in the order of its keys. etcd visits the entries in the file first, in order, and then those that wait
+// for the next commit, which may contain a key twice: the later one is valid. Only entries that are out of order take extra memory,
+// since a bucket may have a million leases.
 func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
 	copied, late := format.NewBucket(string(bucket.Name())), map[string][]byte{}
 	var last []byte
@@ -43,7 +43,7 @@ func readBucket(tx backend.UnsafeReader, bucket backend.Bucket) *format.Bucket {
 	return merged(copied, late)
 }
 
-// merged is a bucket with entries that were added or replaced.
+// merged returns a bucket with some entries added or replaced.
 func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 	all := format.NewBucket(bucket.Name)
 	keys := slices.Sorted(maps.Keys(late))
@@ -53,7 +53,7 @@ func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 			keys = keys[1:]
 		}
 		if len(keys) > 0 && keys[0] == string(key) {
-			continue // it comes with the next entry, or at the end
+			continue // added with the next entry, or at the end
 		}
 		all.Add(key, value)
 	}
@@ -63,19 +63,19 @@ func merged(bucket *format.Bucket, late map[string][]byte) *format.Bucket {
 	return all
 }
 
-// ofItself are the entries of the meta bucket that etcd moves as it goes along, without anybody having changed anything.
-var ofItself = [][]byte{
+// bookkeeping lists the entries of the meta bucket that etcd updates although nothing has changed.
+var bookkeeping = [][]byte{
 	schema.MetaConsistentIndexKeyName, schema.MetaTermKeyName, schema.ScheduledCompactKeyName, schema.FinishedCompactKeyName,
 }
 
-// Digest tells whether a small bucket was changed, other than by etcd's own bookkeeping of how far it is.
+// Digest returns a digest of a small bucket that changes with its content, but not with etcd's bookkeeping.
 func Digest(bucket *format.Bucket) format.Digest {
 	if bucket.Name != string(schema.Meta.Name()) {
 		return bucket.Digest()
 	}
 	changed := format.NewBucket(bucket.Name)
 	for key, value := range bucket.Entries() {
-		if !slices.ContainsFunc(ofItself, func(own []byte) bool { return bytes.Equal(own, key) }) {
+		if !slices.ContainsFunc(bookkeeping, func(own []byte) bool { return bytes.Equal(own, key) }) {
 			changed.Add(key, value)
 		}
 	}

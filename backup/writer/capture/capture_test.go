@@ -57,7 +57,7 @@ func copied(t *testing.T, r *Reader) (string, *Snapshot) {
 	return file.Name(), snapshot
 }
 
-// write makes a history of everything that makes rows, without waiting for anybody.
+// write makes random requests of every kind that creates rows.
 func write(ctx context.Context, client *clientv3.Client, random *rand.Rand) {
 	key := func() string { return fmt.Sprint("key", random.IntN(50)) }
 	lease, err := client.Grant(ctx, 3600)

@@ -15,19 +15,19 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// lockPatience bounds the wait for a database that somebody else has open.
-const lockPatience = time.Second
+// lockTimeout bounds the wait for a database that another process has open.
+const lockTimeout = time.Second
 
-// Identity is what a member knows of itself, or knew when it was closed.
+// Identity describes a member, as of its close if it is closed.
 type Identity struct {
 	MemberID, ClusterID string // etcd's, hexadecimal
-	Leader              bool   // it leads its cluster; of a closed one, it wrote the cluster's backups
-	Members             int    // of the cluster of a closed one; 0 if that is not known
-	Term                uint64 // raft's; 0 for a closed one: that of the last entry of the log that the database has
+	Leader              bool   // the member leads its cluster; if it is closed, it wrote the backups
+	Members             int    // size of the cluster of a closed member; 0 if it is unknown
+	Term                uint64 // of raft; 0 if it is closed: OpenClosed fills in that of the last applied entry
 }
 
-// Closed is an etcd that was closed, seen as a running one is, so that what it took on until its last moment can still be brought
-// into the store. It only reads. Its methods may be called from any goroutine until Close.
+// Closed gives read access to an etcd that was closed, with the methods of a running one, so that its last writes can be stored. Its
+// methods may be called from any goroutine until Close.
 type Closed struct {
 	identity Identity
 	database *closedDatabase
@@ -35,12 +35,12 @@ type Closed struct {
 	applied  uint64
 }
 
-// errClosed is for what only a running etcd can tell.
+// errClosed is returned where a running etcd is needed.
 var errClosed = errors.New("etcd is closed")
 
-// OpenClosed opens the database file of an etcd that was closed. The error names the file.
+// OpenClosed opens the database file of a closed etcd.
 func OpenClosed(path string, identity Identity) (*Closed, error) {
-	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockPatience})
+	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
 		return nil, fmt.Errorf("cannot read database %s: %w", path, err)
 	}
@@ -53,31 +53,31 @@ func OpenClosed(path string, identity Identity) (*Closed, error) {
 	return e, nil
 }
 
-// Close ends reading. Nothing may be read afterwards.
+// Close closes the database file.
 func (e *Closed) Close() error { return e.database.db.Close() }
 
-// Backend is the database; of its methods those for reading work.
+// Backend returns the database. Only its methods for reading work.
 func (e *Closed) Backend() backend.Backend { return e.database }
 
-// Revision is the last one.
+// Revision returns the last revision.
 func (e *Closed) Revision() int64 { return e.revision }
 
-// AppliedIndex is that of the last entry of the log that the database has.
+// AppliedIndex returns the index of the last log entry that the database has.
 func (e *Closed) AppliedIndex() uint64 { return e.applied }
 
-// Identity is what the member knew of itself.
+// Identity returns the identity of the member.
 func (e *Closed) Identity() Identity { return e.identity }
 
-// Members is how many its cluster had.
+// Members returns the size of the cluster.
 func (e *Closed) Members() int { return e.identity.Members }
 
-// Hashes are none: etcd has forgotten them.
+// Hashes returns nothing: etcd keeps them in memory.
 func (*Closed) Hashes() []format.CompactionHash { return nil }
 
-// Hash is an error.
+// Hash returns an error.
 func (*Closed) Hash(int64) (archive.Hash, error) { return archive.Hash{}, errClosed }
 
-// closedDatabase is the part of etcd's backend that reads. The rest is absent: a call of it is a fault of this program.
+// closedDatabase implements the part of backend.Backend that reads. Other methods panic.
 type closedDatabase struct {
 	backend.Backend
 	db *bolt.DB
@@ -87,12 +87,12 @@ type closedDatabase struct {
 func (d *closedDatabase) ConcurrentReadTx() backend.ReadTx {
 	tx, err := d.db.Begin(false)
 	if err != nil {
-		panic(err) // it is closed; whoever reads etcd's database expects that of it
+		panic(err) // as etcd's own backend does once it is closed
 	}
 	return &closedTx{boltReader: boltReader{tx}, Tx: tx}
 }
 
-// BatchTx implements backend.Backend: nobody writes.
+// BatchTx implements backend.Backend. Nothing writes, so its lock does nothing.
 func (*closedDatabase) BatchTx() backend.BatchTx { return noWrite{} }
 
 type noWrite struct{ backend.BatchTx }
@@ -115,27 +115,27 @@ func (d *closedDatabase) Snapshot() backend.Snapshot {
 	return d.ConcurrentReadTx().(*closedTx)
 }
 
-// closedTx implements backend.ReadTx, and backend.Snapshot, which is the transaction that its content comes from, as etcd's own is.
+// closedTx implements backend.ReadTx and backend.Snapshot.
 type closedTx struct {
 	boltReader
 	*bolt.Tx
 }
 
-// RLock implements backend.ReadTx. It is locked from the beginning.
+// RLock implements backend.ReadTx. The transaction is open already.
 func (t *closedTx) RLock() {}
 
 // RUnlock implements backend.ReadTx.
-func (t *closedTx) RUnlock() { _ = t.Rollback() } // it has only read
+func (t *closedTx) RUnlock() { _ = t.Rollback() } // a read transaction
 
 // Close implements backend.Snapshot.
 func (t *closedTx) Close() error { return t.Rollback() }
 
-// boltTx is a read transaction of bbolt's, as etcd's snapshot also is.
+// boltTx is a read transaction of bbolt. etcd's snapshot implements it.
 type boltTx interface {
 	Bucket(name []byte) *bolt.Bucket
 }
 
-// boltReader reads in one as etcd does in its own.
+// boltReader implements backend.UnsafeReader with a transaction of bbolt.
 type boltReader struct{ tx boltTx }
 
 // UnsafeRange implements backend.UnsafeReader.

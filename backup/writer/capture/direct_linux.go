@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// directPiece is how many bytes are written to the disk at a time. After each, whoever copies waits for a processor, among all that
-// serve clients, and so does the transaction; what is much larger has etcd's own flushes wait.
+// directPiece is the number of bytes written to the disk at a time. After each piece the copy waits for a processor, with its transaction
+// open, so pieces should be large; much larger ones delay etcd's flushes.
 const directPiece = 16 << 20
 
-// direct copies a section of one file to another, from the page cache to the disk. It is unsupported, and nothing is copied,
-// where the file system cannot do that.
+// direct copies a section of a file from the page cache to the disk. It returns errors.ErrUnsupported before anything is copied if the
+// file system does not support that.
 func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	section, ok := from.R.(*io.SectionReader)
 	if !ok {
@@ -30,8 +30,8 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	defer func() { _ = unix.Munmap(mapped) }() // it can only fail for what is not mapped
-	restore, err := pastTheCache(int(p.file.Fd()))
+	defer func() { _ = unix.Munmap(mapped) }() // fails only for memory that is not mapped
+	restore, err := bypassCache(int(p.file.Fd()))
 	if err != nil {
 		return 0, err
 	}
@@ -42,13 +42,13 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 		at, copied = at+int64(n), copied+int64(n)
 	}
 	if copied == 0 && errors.Is(err, unix.EINVAL) {
-		err = errors.ErrUnsupported // it wants another alignment
+		err = errors.ErrUnsupported // the file system needs another alignment
 	}
 	return copied, err
 }
 
-// pastTheCache has a file written to the disk itself, until restore is called.
-func pastTheCache(file int) (restore func(), err error) {
+// bypassCache opens a file for direct I/O until restore is called.
+func bypassCache(file int) (restore func(), err error) {
 	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags|unix.O_DIRECT)
@@ -56,5 +56,5 @@ func pastTheCache(file int) (restore func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // what follows may be closed only
+	return func() { _, _ = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags) }, nil // the file is only closed after that
 }

@@ -7,5 +7,5 @@ import (
 	"io"
 )
 
-// direct is for Linux only.
+// direct is supported on Linux only.
 func (p *paced) direct(*io.LimitedReader) (int64, error) { return 0, errors.ErrUnsupported }

@@ -1,6 +1,9 @@
-// Package capture reads out of a running etcd's database what a backup needs: the rows of a range of revisions, the small
-// buckets beside them, or all of it. It reads beside etcd's own readers, in transactions that are closed before anything
-// is encoded, waited for or sent, and knows neither where backups go nor what they look like.
+// Package capture reads what a backup needs from etcd's database: the rows of a range of revisions (Reader.Since), the small
+// buckets (leases, users, members), or a snapshot of the whole database (Reader.Snapshot).
+//
+// Each read uses one transaction of etcd's own kind, which is closed before anything is encoded or sent: a long transaction keeps etcd
+// from reusing pages. OpenClosed reads the database file of an etcd that was closed in the same way, so that a stop can store the last
+// writes. The package does not know where backups are stored or how they are encoded.
 package capture
 
 import (
@@ -12,47 +15,46 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 )
 
-// GapError says that compaction has passed the revision that was asked for: rows from there on may be missing, and only
-// the whole database tells what the keys are now.
+// GapError reports that etcd was compacted beyond the requested revision: rows may be missing from there on, and only a full snapshot
+// has the current keys.
 type GapError struct {
-	From      int64 // the first revision that was asked for
+	From      int64 // the first requested revision
 	Compacted int64 // the revision that etcd has compacted up to
 }
 
-// Error is for people.
+// Error implements error.
 func (e *GapError) Error() string {
 	return fmt.Sprintf("etcd was compacted at revision %d before revision %d was captured", e.Compacted, e.From)
 }
 
-// ErrClosed says that the database was closed or replaced while it was read, as etcd does when it stops or takes over a
-// leader's snapshot. Reading again may succeed.
+// ErrClosed reports that the database was closed or replaced during the read, as etcd does when it stops or installs a snapshot of the
+// leader. Reading again may succeed.
 var ErrClosed = errors.New("etcd's database was closed while it was read")
 
-// Reader reads the database of one running etcd. Its methods may be called from any goroutine.
+// A Reader reads the database of one etcd. Its methods may be called from any goroutine.
 type Reader struct {
 	database func() backend.Backend
 	open     atomic.Int64
-	closed   atomic.Pointer[backend.Backend] // found closed; a lock in it may be held for good
+	closed   atomic.Pointer[backend.Backend] // a database that was found closed, in which a lock may be held forever
 }
 
-// NewReader returns the reader of the database that the function names. It is asked anew each time, since etcd replaces
-// its database when it takes over a leader's snapshot.
+// NewReader returns a reader of the database that the function returns. It calls the function for each read, since etcd replaces its
+// database when it installs a snapshot of the leader.
 func NewReader(database func() backend.Backend) *Reader { return &Reader{database: database} }
 
-// Open says how many read transactions are open now. Each keeps etcd from reusing the pages that it sees.
+// Open returns the number of open read transactions. Each of them keeps etcd from reusing the pages that it sees.
 func (r *Reader) Open() int64 { return r.open.Load() }
 
-// view runs read inside of one read transaction and says how long that was open. What read keeps it must have copied.
+// view calls read in one read transaction and returns how long it was open. read must copy what it keeps.
 //
-// The transaction is etcd's concurrent one, as each of its own range requests takes: it copies the list of rows that wait
-// for the next commit (some 48 bytes a row, nothing if another reader did so just before) and then holds no lock. The other
-// one, ReadTx, would hold etcd's writers up for as long as it is read.
+// The transaction is the concurrent one that etcd uses for range requests: it copies the list of rows that wait for the next commit
+// (about 48 bytes a row, or nothing if another reader has just done so) and then holds no lock. ReadTx would block etcd's writers.
 func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, err error) {
 	r.open.Add(1)
-	begun := time.Now()
+	started := time.Now()
 	defer func() {
 		r.open.Add(-1)
-		held = time.Since(begun)
+		held = time.Since(started)
 	}()
 	database, err := r.current()
 	if err != nil {
@@ -65,8 +67,7 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 	return held, nil
 }
 
-// begin opens the transaction between two writes. etcd shows what a write puts before it has committed what the same write deletes,
-// and holds this lock meanwhile.
+// begin opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write without its deletions.
 func begin(database backend.Backend) backend.ReadTx {
 	batch := database.BatchTx()
 	batch.LockOutsideApply()
@@ -74,7 +75,7 @@ func begin(database backend.Backend) backend.ReadTx {
 	return database.ConcurrentReadTx()
 }
 
-// current is the database of the moment.
+// current returns the database that etcd uses now.
 func (r *Reader) current() (backend.Backend, error) {
 	database := r.database()
 	if closed := r.closed.Load(); closed != nil && *closed == database {
@@ -83,8 +84,8 @@ func (r *Reader) current() (backend.Backend, error) {
 	return database, nil
 }
 
-// survive makes an error of the panic that reading a closed database is. etcd has no lock that would keep it open, and
-// leaves one held in it when it panics: so it is never read again.
+// survive turns a panic about a closed database into an error. No lock of etcd keeps the database open during a read. The panic leaves a
+// lock in it held, so that database is never read again.
 func (r *Reader) survive(database backend.Backend, err *error) {
 	if cause := recover(); cause != nil {
 		r.closed.Store(&database)

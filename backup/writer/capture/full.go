@@ -15,22 +15,22 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Snapshot is the whole database at one revision. As long as it is open, etcd reuses none of the pages it had then, and
-// neither defragmentation nor growth beyond the mapped ten gigabytes can go on: copy it and close it.
+// A Snapshot is the whole database at one revision. While it is open, etcd reuses no page that it had then, and can neither defragment
+// nor grow beyond the mapped ten gigabytes: copy it and close it.
 type Snapshot struct {
-	Revision  int64 // the last one with rows in it; 1, as etcd counts, if there is none
-	Compacted int64 // the revision that etcd has compacted up to, or is about to; 0 if it never did
+	Revision  int64 // the last one with rows; 1, as in etcd, if there is none
+	Compacted int64 // the scheduled compaction of etcd; 0 if there was none
 	Size      int64 // bytes
 
 	reader   *Reader
 	snapshot backend.Snapshot
-	begun    time.Time
+	opened   time.Time
 	held     time.Duration
 }
 
-// Snapshot commits what etcd has in memory and opens a read transaction on all of it. It must be closed.
+// Snapshot makes etcd commit what it has in memory and opens a read transaction. The snapshot must be closed.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
-	// A database that was closed ends the process when it is asked for a snapshot; when it is read, it does not.
+	// A closed database exits the process when it is asked for a snapshot, but only panics when it is read.
 	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 		return nil, err
 	}
 	defer r.survive(database, &err)
-	s = &Snapshot{reader: r, snapshot: database.Snapshot(), begun: time.Now()}
+	s = &Snapshot{reader: r, snapshot: database.Snapshot(), opened: time.Now()}
 	r.open.Add(1)
 	tx, ok := s.snapshot.(boltTx)
 	if !ok {
@@ -52,7 +52,7 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	return s, nil
 }
 
-// Digests are those of the small buckets in the snapshot, by name. It must be open.
+// Digests returns the digests of the small buckets by name. The snapshot must be open.
 func (s *Snapshot) Digests() map[string]format.Digest {
 	digests := map[string]format.Digest{}
 	for _, bucket := range small {
@@ -71,28 +71,28 @@ func lastRevision(tx boltTx) int64 {
 	return 1
 }
 
-// Close ends the transaction. It may be called again.
+// Close closes the transaction. Further calls do nothing.
 func (s *Snapshot) Close() error {
 	if s.snapshot == nil {
 		return nil
 	}
 	err := s.snapshot.Close()
-	s.snapshot, s.held = nil, time.Since(s.begun)
+	s.snapshot, s.held = nil, time.Since(s.opened)
 	s.reader.open.Add(-1)
 	return err
 }
 
-// Held is how long the transaction was open, once it is closed.
+// Held returns how long the transaction was open. The snapshot must be closed.
 func (s *Snapshot) Held() time.Duration { return s.held }
 
-// WriteTo writes the database, and ends the transaction. It goes past the page cache to a file that can: a database that is left there
-// for the kernel to write makes etcd's own flushes wait behind it. It ends early with ctx.
+// WriteTo writes the database and closes the transaction. If it can, it writes to a file without the page cache: etcd's flushes would wait
+// for the kernel to write the database from there.
 func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	defer s.Close()
 	file, _ := to.(*os.File)
 	written, err := s.snapshot.WriteTo(&paced{ctx: ctx, Writer: to, file: file})
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // bbolt keeps the words only
+		err = context.Cause(ctx) // bbolt keeps only its text
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy the database at revision %d: %w", s.Revision, err)
@@ -103,14 +103,14 @@ func (s *Snapshot) WriteTo(ctx context.Context, to io.Writer) error {
 	return s.Close()
 }
 
-// paced copies piece by piece, so that the end of its context is noticed in between.
+// paced copies in pieces and stops between two of them once its context is done.
 type paced struct {
 	io.Writer
 	ctx  context.Context
-	file *os.File // nil if it is none
+	file *os.File // the writer, if it is a file
 }
 
-// piece is how many bytes are copied at a time.
+// piece is the number of bytes copied at a time.
 const piece = 4 << 20
 
 func (p *paced) Write(b []byte) (int, error) {
@@ -120,7 +120,7 @@ func (p *paced) Write(b []byte) (int, error) {
 	return p.Writer.Write(b)
 }
 
-// ReadFrom is what io.Copy uses. bbolt reads its data pages through a section of the database's file.
+// ReadFrom implements io.ReaderFrom. bbolt passes its data pages as a section of the database file.
 func (p *paced) ReadFrom(from io.Reader) (copied int64, err error) {
 	if limited, ok := from.(*io.LimitedReader); ok && p.file != nil {
 		copied, err = p.direct(limited)

@@ -104,7 +104,7 @@ func large(b *testing.B, size int) backend.Backend {
 	return database
 }
 
-// BenchmarkFull copies a database of 2 GB and tells how long its transaction was held.
+// BenchmarkFull copies a database of 2 GB and reports how long its transaction was open.
 func BenchmarkFull(b *testing.B) {
 	database := large(b, 2<<30)
 	reader := NewReader(func() backend.Backend { return database })

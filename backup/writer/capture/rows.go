@@ -12,36 +12,35 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Request is what a capture is to read.
+// A Request defines what Since reads.
 type Request struct {
 	From    int64 // the first revision
-	UpTo    int64 // the last one; etcd must have answered with it before, then all of its rows are there
-	Beyond  bool  // whether rows are read as well that came behind UpTo before the transaction began
-	Limit   int   // bytes of rows after which the capture ends with the revision that it is at
-	Buckets bool  // whether the small buckets are read as well; only with Beyond, and if the limit isn't reached
-	Left    bool  // whether what compaction has left of the rows will do
+	UpTo    int64 // the last one, which must be a current or past revision of etcd, so that all of its rows exist
+	Beyond  bool  // read later revisions as well, if they exist
+	Limit   int   // stop after the revision in which the rows exceed this many bytes
+	Buckets bool  // read the small buckets as well; only with Beyond, and if the limit is not reached
+	Left    bool  // accept the rows that compaction has left
 }
 
-// Rows is what one read transaction saw.
+// Rows is the result of one read transaction.
 type Rows struct {
 	Rows      []format.Row     // in order
-	Bytes     int              // of the rows
+	Bytes     int              // size of the rows
 	End       int64            // the last revision with rows; From-1 if there are none
-	More      bool             // the limit ended it before UpTo
-	Compacted int64            // the revision that etcd has compacted up to, or is about to; 0 if it never did
-	Buckets   []*format.Bucket // all small ones, those without content included; none unless they were asked for and read
+	More      bool             // the limit was reached before UpTo
+	Compacted int64            // the scheduled compaction of etcd; 0 if there was none
+	Buckets   []*format.Bucket // all small buckets, including empty ones; nil if they were not read
 	Held      time.Duration    // how long the transaction was open
 }
 
-// The rows of so many revisions are looked up at once. They cost 48 bytes each until they are copied, and a look-up under
-// a microsecond.
+// Revisions that are looked up at once. A row costs 48 bytes until it is copied, a look-up less than a microsecond.
 const (
-	stride        = 256
-	longestStride = 1 << 16 // over revisions that have no rows, which a bump of the revision leaves behind
+	stride    = 256
+	maxStride = 1 << 16 // across revisions without rows, which a bump of the revision leaves
 )
 
-// Since reads the rows of a range of revisions, whole revisions only. The error is a *GapError if compaction has passed the
-// first of them, and ErrClosed if etcd closed its database meanwhile.
+// Since reads the rows of a range of revisions, and only whole revisions. It returns a *GapError if the first of them is compacted, and
+// ErrClosed if etcd closed its database meanwhile.
 func (r *Reader) Since(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
 	var gap error
@@ -65,8 +64,8 @@ func (r *Reader) Since(request Request) (Rows, error) {
 	return rows, gap
 }
 
-// read takes stride by stride. A limit on the number of rows would leave rows out: etcd then prefers those that wait for
-// the next commit to older ones.
+// read reads in strides. A limit on the number of rows would skip rows: etcd then returns those that wait for the next commit before
+// older ones.
 func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 	var copies arena
 	step := int64(stride)
@@ -75,23 +74,22 @@ func (r *Rows) read(tx backend.UnsafeReader, request Request) {
 		if r.take(tx, from, to, request.Limit, &copies) {
 			step = stride
 		} else {
-			step = min(2*step, longestStride)
+			step = min(2*step, maxStride)
 		}
 		from = to
 	}
-	if request.Beyond && !r.More { // a moment's worth
+	if request.Beyond && !r.More { // few rows
 		r.take(tx, max(request.From, request.UpTo+1), math.MaxInt64, request.Limit, &copies)
 	}
 }
 
-// take copies rows from one revision up to, but not including, another, until one begins a revision beyond the limit, and tells whether
-// there were any. etcd answers with those in the file and then with those that wait for the next commit; where it remembers the latter
-// from before a commit, they come twice.
+// take copies the rows from one revision up to, but not including, another, or up to the first revision beyond the limit. It reports
+// whether there were any. etcd returns the rows in the file and then those that wait for the next commit; a row may occur in both.
 func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int, copies *arena) (found bool) {
-	var before []byte
-	keys, values := tx.UnsafeRange(schema.Key, first(from), first(to), math.MaxInt64)
+	var previous []byte
+	keys, values := tx.UnsafeRange(schema.Key, firstKey(from), firstKey(to), math.MaxInt64)
 	for i, key := range keys {
-		if bytes.Compare(key, before) <= 0 {
+		if bytes.Compare(key, previous) <= 0 {
 			continue
 		}
 		revision := mvcc.BytesToBucketKey(key).Main
@@ -100,13 +98,13 @@ func (r *Rows) take(tx backend.UnsafeReader, from, to int64, limit int, copies *
 		}
 		r.Rows = append(r.Rows, format.Row{Key: copies.copy(key), Value: copies.copy(values[i])})
 		r.Bytes += len(key) + len(values[i])
-		r.End, before = revision, key
+		r.End, previous = revision, key
 	}
 	return len(keys) > 0
 }
 
-// first is the key of the first row that a revision can have.
-func first(revision int64) []byte {
+// firstKey returns the key of the first row that a revision can have.
+func firstKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
