@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Begin has the kernel begin to write what is in its cache of so many bytes, or of all from the offset on if length is 0, so that there is
-// little left to flush at the end. It promises nothing, and so does not say whether it did.
+// Begin makes the kernel start to write length bytes of a file from its cache, or all from the offset if length is 0, so that little is
+// left to flush in the end. It is a hint: errors are ignored.
 func Begin(file *os.File, offset, length int64) {
 	_ = unix.SyncFileRange(int(file.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// Flush waits until all of a file that is in the kernel's cache is on its way out of it. It promises no more than Writer does.
+// Flush waits until the kernel has written all cached pages of a file. Like Writer, it does not make the file durable.
 func Flush(file *os.File) { flush(file, 0, 0, false) }
 
 func flush(file *os.File, offset, length int64, drop bool) {

@@ -4,10 +4,10 @@ package steady
 
 import "os"
 
-// Begin does nothing: only Linux can be asked to begin.
+// Begin does nothing: only Linux has such a call.
 func Begin(*os.File, int64, int64) {}
 
-// Flush does nothing: only Linux can be asked for it.
+// Flush does nothing: only Linux has such a call.
 func Flush(*os.File) {}
 
 func flush(*os.File, int64, int64, bool) {}

@@ -1,6 +1,6 @@
-// Package steady writes and removes large files without making everybody else's flushes wait, those of etcd's log above all, which is
-// on the same disk as a rule. What the kernel has gathered in its cache, and what a removed file has taken on the disk, goes with the
-// next flush, whoever asks for that: for gigabytes it takes hundreds of milliseconds.
+// Package steady writes and removes large files without delaying the flushes of other files on the same disk, above all those of etcd's
+// log. The next flush of any file also writes what the kernel holds in its cache and frees the blocks of removed files. For gigabytes
+// that takes hundreds of milliseconds, so this package does both a few megabytes at a time.
 package steady
 
 import (
@@ -10,20 +10,20 @@ import (
 	"time"
 )
 
-// piece is how many bytes are flushed or given back at a time.
+// piece is the number of bytes that are flushed or freed at a time.
 const piece = 4 << 20
 
-// Writer writes to a file from its beginning, and waits for the disk after every few megabytes. It promises nothing: the file has to
-// be synced in the end, if it is to last.
+// Writer writes to a file from its start and waits for the disk after every few megabytes. It does not make the file durable: call Sync
+// for that in the end.
 type Writer struct {
 	File *os.File
-	// Drop has the kernel forget what is on the disk: the cache is for etcd's database. It is for files that nobody reads soon.
+	// Drop removes flushed pages from the kernel's cache, which etcd's database needs. It is for files that are not read soon.
 	Drop bool
 
 	written, flushed int64 // bytes
 }
 
-// Write is io.Writer's.
+// Write implements io.Writer.
 func (w *Writer) Write(p []byte) (int, error) {
 	n, err := w.File.Write(p)
 	w.written += int64(n)
@@ -34,14 +34,14 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Remove removes a file that nobody needs any more, piece by piece from its end, and at once when ctx ends. It rests as long as each piece
-// has taken: a disk that is told what it need not keep any more is as busy as one that is written to.
+// Remove removes a file piece by piece from its end, and all that is left when ctx ends. After each piece it pauses for as long as the
+// piece took: freeing blocks keeps a disk as busy as writing them.
 func Remove(ctx context.Context, path string) error {
-	_ = shrink(ctx, path) // where that does not go, all goes at once
+	_ = shrink(ctx, path) // on an error the whole file is removed in one step
 	return os.Remove(path)
 }
 
-// shrink has the disk take back what a file takes, with a flush for each piece, since nobody else's may come for a while.
+// shrink truncates a file to nothing and flushes after each piece: the next flush of another file may be long in coming.
 func shrink(ctx context.Context, path string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -54,12 +54,12 @@ func shrink(ctx context.Context, path string) error {
 	}
 	for size := info.Size(); size > 0 && ctx.Err() == nil; {
 		size = max(size-piece, 0)
-		began := time.Now()
+		start := time.Now()
 		if err := errors.Join(file.Truncate(size), file.Sync()); err != nil {
 			return err
 		}
 		select {
-		case <-time.After(time.Since(began)):
+		case <-time.After(time.Since(start)):
 		case <-ctx.Done():
 		}
 	}

@@ -1,5 +1,6 @@
-// Package certificates knows the certificate files in use and when what is in them begins and ends. It reads them again by itself, as
-// they are renewed while the program runs, and warns of each that ends soon.
+// Package certificates checks the certificate files in use. It reads them every few seconds, because they are renewed while the program
+// runs, and warns before one expires. Once etcd serves, it also verifies etcd's own listeners by a TLS handshake, as a client does: dates
+// alone do not show a certificate without the advertised names, for clients only, or of another authority.
 //
 // The command names the files, at the start and once etcd's configuration is known; the status document shows them.
 package certificates
@@ -21,19 +22,19 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// rereadAfter is how old what is known of the files may be.
+// rereadAfter is the age at which the content of the files is read again.
 const rereadAfter = 3 * time.Second
 
-// maxBytes bounds what is read of one certificate file. The bundles of whole operating systems have a quarter of it.
+// maxBytes is the largest certificate file that is read. The bundle of a whole operating system has a quarter of that.
 const maxBytes = 1 << 20
 
-// What a certificate file is for.
+// The purposes of certificate files.
 const (
-	WrapperServer = "wrapper_server" // of the wrapper's own server
-	SidecarCA     = "sidecar_ca"     // that the sidecar's certificate is checked with
+	WrapperServer = "wrapper_server" // served by the wrapper
+	SidecarCA     = "sidecar_ca"     // verifies the sidecar's certificate
 	EtcdClient    = "etcd_client"
 	EtcdServer    = "etcd_server"
-	EtcdServerCA  = "etcd_server_ca" // that clients' certificates are checked with
+	EtcdServerCA  = "etcd_server_ca" // verifies clients' certificates
 	EtcdPeer      = "etcd_peer"
 	EtcdPeerCA    = "etcd_peer_ca"
 )
@@ -42,43 +43,43 @@ const (
 type Files struct {
 	log zerolog.Logger
 
-	reading   sync.Mutex // held while files are read, and by what only reading touches
+	reading   sync.Mutex // held while files are read; guards the three fields below
 	warned    map[string]time.Time
 	shaken    fingerprint // of the files at the last handshakes
 	nextShake time.Time   // when handshakes that failed are repeated
 
-	mu    sync.Mutex        // held for moments only
-	paths map[string]string // by what they are for; empty where there is none
-	found []file            // sorted by what they are for
-	pools map[string]file   // of authorities, as etcd has read them at its start, which it does once
-	begun time.Time         // when they were read last
+	mu    sync.Mutex        // never held during I/O
+	paths map[string]string // by purpose; empty if there is no such file
+	found []file            // sorted by purpose
+	pools map[string]file   // of authorities, as etcd read them at its start: it does not read them again
+	begun time.Time         // when the last read started
 
 	listeners []Listener // of an etcd that serves
 	refused   []string   // why clients or members that verify its certificates cannot connect
 }
 
-// file is what is in a certificate file.
+// file describes the content of a certificate file.
 type file struct {
 	status.Certificate
-	leaf   validity // of the first certificate in it, the one that is shown to the other side
-	any    validity // from when on the first of them is valid, and until when the last
+	leaf   validity // of the first certificate, which is shown to the other side
+	any    validity // while at least one of them is valid
 	digest [sha256.Size]byte
 }
 
 type validity struct{ begins, ends time.Time }
 
-// isPool tells whether a file has the authorities that etcd checks others with.
+// isPool reports whether a file has the authorities that etcd verifies others with.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
-// New returns the files that are in use from the start: paths by what they are for, an empty one where there is none. They
-// are read in the background at once, and then again whenever somebody asks and they have not been for 3 s.
+// New returns the files that are in use from the start: paths by purpose, empty if there is no such file. They are read in the background
+// now, and again at each call that finds them older than 3 s.
 func New(paths map[string]string, log zerolog.Logger) *Files {
 	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
 
-// refresh begins to read the files if that is due. Nobody waits for it: it ends within a second, whatever hangs.
+// refresh starts to read the files in the background if that is due. Even with a mount that hangs it ends within a second.
 func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,7 +89,7 @@ func (f *Files) refresh(now time.Time) {
 	}
 }
 
-// Use adds the files of an etcd that is about to start, and reads all, which takes a second at most.
+// Use adds the files of an etcd that is about to start and reads all files, which takes up to a second.
 func (f *Files) Use(paths map[string]string) {
 	f.mu.Lock()
 	maps.Copy(f.paths, paths)
@@ -103,8 +104,7 @@ func (f *Files) Use(paths map[string]string) {
 	}
 }
 
-// Now returns what was in the files when they were read last, sorted by what they are for, from memory. A file that can't
-// be read is left out.
+// Now returns the content of the files as last read, sorted by purpose, from memory. A file that cannot be read is left out.
 func (f *Files) Now() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -116,7 +116,7 @@ func (f *Files) Now() []status.Certificate {
 	return all
 }
 
-// read looks at all files at once: of those on a mount that hangs, what was known before is returned again.
+// read reads all files at once. For a file on a mount that hangs, the previous content is kept.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -132,7 +132,7 @@ func (f *Files) read() {
 			}
 		})
 	}
-	reading.Wait() // for a second at most
+	reading.Wait() // up to a second
 	close(read)
 	var found []file
 	for content := range read {
@@ -155,7 +155,7 @@ func look(name, path string, known []file) (content file, ok bool) {
 	return content, err == nil
 }
 
-// What to do about a certificate.
+// The ways out.
 const (
 	renew   = "renew it in its Secret, the file is read again by itself"
 	restart = "renew it in its Secret, and restart this member: etcd reads it once, at its start"
@@ -188,7 +188,7 @@ func (f *Files) warn(c file, now time.Time) {
 		Msgf("certificate %s %s %s on %s; %s", c.Name, c.Path, word, date(c.NotAfter), c.advice())
 }
 
-// dates are when the certificates in a PEM file begin and end.
+// dates returns the content of a PEM file with the validity of its certificates.
 func dates(path string) (is file, err error) {
 	content, err := disk.Read(path, maxBytes)
 	if err != nil {

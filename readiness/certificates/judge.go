@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// Judge says, from memory, what is wrong with the files at now. ended is why no client can connect to etcd, empty if they can: the
-// certificate that its client listener shows has ended or not begun, or all that it checks clients' with. soon names every other one of
-// which that is so, or that ends within 72 hours, and authorities that etcd does not know yet; it is empty if there is none. Other members
-// whom the ended authorities of peers shut out are no reason to send clients away: connections that stand go on, and a read through a
-// quorum tells when they do not.
+// Judge returns, from memory, what is wrong with the files at now. ended is the reason why no client can connect to etcd: the certificate of
+// its client listener, or all authorities that it verifies clients with, are not valid now. soon lists all other problems: files that
+// are not valid now or expire within 72 hours, authorities that etcd has not read yet, and listeners whose certificates others refuse.
+// Expired authorities of peers are no reason to send clients away: established connections stay, and linearizable reads fail once they
+// do not.
 //
-// Of a certificate with its key the file counts, which etcd reads again for each connection. Those of authorities it reads once, when
-// it starts.
+// etcd reads its own certificate and key for each connection, so the file counts. It reads authorities once, at its start.
 func (f *Files) Judge(now time.Time) (ended, soon string) {
 	f.refresh(time.Now())
 	f.mu.Lock()
@@ -30,7 +29,7 @@ func (f *Files) Judge(now time.Time) (ended, soon string) {
 	return ended, strings.Join(append(rest, f.refused...), "; ")
 }
 
-// judge says what is wrong with a file, of which etcd has read read if it is one of authorities, and whether that shuts clients out.
+// judge returns what is wrong with a file and whether that shuts clients out. read is the content that etcd read, for authorities.
 func (f file) judge(read file, now time.Time) (why string, clients bool) {
 	loaded := read.Path != ""
 	shuts := func(is, wayOut string) (string, bool) {
@@ -59,7 +58,7 @@ func (f file) judge(read file, now time.Time) (why string, clients bool) {
 	return "", false
 }
 
-// others are whom a pool of authorities lets in.
+// others names the peers that a pool of authorities admits.
 var others = map[string]string{EtcdServerCA: "client with a certificate", EtcdPeerCA: "other member"}
 
 func date(at time.Time) string { return at.UTC().Format("2006-01-02 15:04 MST") }
