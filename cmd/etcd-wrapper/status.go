@@ -31,6 +31,7 @@ type statusCommand struct {
 	wrapperPort `embed:""`
 	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Directory of the volume, whose notes say how the last run ended if nobody answers."`
 	Watch       bool   `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Show everything: checks, the last hours, the latest steps."`
 	Cluster     bool   `name:"cluster" env:"-" help:"Ask all members of the cluster, and print one table."`
 	output      `embed:""`
 }
@@ -99,6 +100,7 @@ func (c *statusCommand) printer(to io.Writer) func(status.Document) error {
 		return func(document status.Document) error { return encoder.Encode(document) }
 	}
 	printer := terminal.NewPrinter(to)
+	printer.Verbose = c.Verbose
 	if c.Watch {
 		return printer.PrintChanges
 	}

@@ -104,7 +104,7 @@ func TestABackupIsListedAndMadeAndToldOf(t *testing.T) {
 	assert.Len(t, seen.Generations[0].Windows, 1, "the second full is part of the chain")
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(t, page, "etcd_wrapper_backup_problem 0")
-	out, log, code := m.Begin("status").Wait()
+	out, log, code := m.Begin("status", "-v").Wait()
 	require.Zero(t, code, log)
 	assert.Contains(t, out, "file://"+m.dir)
 	run.StopCleanly()

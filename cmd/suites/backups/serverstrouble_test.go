@@ -56,7 +56,7 @@ func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
 		run := m.Start()
 		run.AwaitAnswer()
 		harness.Eventually(t, "status says what it waits for", func() bool {
-			out, _, _ := m.Begin("status").Wait()
+			out, _, _ := m.Begin("status", "-v").Wait()
 			return strings.Contains(harness.OneLine(out), "bucket not found")
 		})
 		service.make(t, "bucket")

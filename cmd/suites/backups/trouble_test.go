@@ -30,7 +30,7 @@ func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 	assert.Equal(m.T, 200, run.Readyz())
 	_, page := run.Request("GET", "/metrics")
 	assert.Contains(m.T, page, "etcd_wrapper_backup_problem 1")
-	out, log, code := m.Begin("status").Wait()
+	out, log, code := m.Begin("status", "-v").Wait()
 	require.Zero(m.T, code, log)
 	assert.Contains(m.T, harness.OneLine(out), words)
 }

@@ -57,7 +57,7 @@ func answersInTime(t *testing.T, p *harness.Pod, state string) {
 		t.Logf("%s in %s: %d after %v", path, state, code, time.Since(began))
 	}
 	began := time.Now()
-	out, log, code := p.Begin("status").Wait()
+	out, log, code := p.Begin("status", "-v").Wait()
 	t.Logf("status in %s: after %v", state, time.Since(began))
 	assert.Equal(t, int(exitcode.MemberNotReady), code, log)
 	assert.Contains(t, out, ", not ready\n") // a validation is asked about: Wait and Query alternate
@@ -83,7 +83,7 @@ func TestAnExpiredServerCertificateMakesTheMemberUnreadyUntilItIsRenewed(t *test
 	run.AwaitState("Serving")
 	var out string
 	harness.Eventually(t, "the check fails", func() bool {
-		out, _, _ = p.Begin("status").Wait()
+		out, _, _ = p.Begin("status", "-v").Wait()
 		return strings.Contains(harness.OneLine(out), "failed certificates etcd's server certificate") && strings.Contains(out, "ok        quorum")
 	})
 	assert.Contains(t, out, "Serving, not ready: ")

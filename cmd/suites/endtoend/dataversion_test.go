@@ -112,7 +112,7 @@ func TestThePodTellsOfTheDatasVersion(t *testing.T) {
 	assert.Contains(t, checks, "[+]data_version ok\n")
 	_, metrics := run.Request(http.MethodGet, "/metrics")
 	assert.Contains(t, metrics, `etcd_wrapper_data_version_readable{wanted="3.5"} 1`)
-	out, _, _ := p.Begin("status").Wait()
+	out, _, _ := p.Begin("status", "-v").Wait()
 	assert.Contains(t, out, "3.5 wanted, kept: the cluster runs at 3.5")
 	assert.Empty(t, run.Log.Matching(harness.Line{"check": "data_version"}), "there was never a doubt")
 	run.StopCleanly()

@@ -24,8 +24,8 @@ func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.
 	})
 	_, metrics := run.Request(http.MethodGet, "/metrics")
 	assert.Contains(t, metrics, `etcd_wrapper_lease_problem{kind="member"} 1`)
-	out, _, _ := p.Begin("status").Wait()
-	assert.Regexp(t, `(?m)^lease trouble +.+`, out)
+	out, _, _ := p.Begin("status", "-v").Wait()
+	assert.Regexp(t, `(?m)^lease fails +.+`, out)
 	assert.Equal(t, http.StatusOK, run.Readyz())
 	run.StopCleanly()
 }

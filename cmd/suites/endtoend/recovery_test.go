@@ -82,7 +82,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 			assert.Equal(t, "value", p.Get("key"))
 			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			assert.Len(t, preserved(p), of.asides)
-			out, _, _ := p.Begin("status").Wait()
+			out, _, _ := p.Begin("status", "-v").Wait()
 			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are in their place")
 			requireCompacted(p, before)
 			second.Kill()

@@ -11,21 +11,21 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// fact is something to know about a run, with its name. One without a name continues the fact before.
-type fact struct{ name, is string }
+// fact is a line of the status. One without a name continues the fact before it.
+type fact struct{ name, text string }
 
-// factsOf are what there is to know about a run, at now.
+// factsOf returns all facts about a run.
 func factsOf(d status.Document, now time.Time) []fact {
 	return slices.Concat(
-		since(d, now), trouble(d, now), validated(d), identity(d), recovered(d), maintenance(d.Maintenance, now),
+		since(d, now), lastError(d, now), validated(d), identity(d), recovered(d), maintenance(d.Maintenance, now),
 		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.ConfigWarnings), process(d, now),
 	)
 }
 
-// since says how long the state has lasted, and when it changes.
+// since returns how long the state has lasted, and when it will change.
 func since(d status.Document, now time.Time) []fact {
 	began := d.PhaseSince
-	if began.IsZero() { // a wrapper of an older version
+	if began.IsZero() { // an older wrapper
 		began = d.Since
 	}
 	all := []fact{{"since", ago(began, now)}}
@@ -41,13 +41,13 @@ func since(d status.Document, now time.Time) []fact {
 	return all
 }
 
-// validated says what was asked for, and what the sidecar said.
+// validated returns the requested validation and the sidecar's answer.
 func validated(d status.Document) (all []fact) {
 	if v := d.Validation; v != nil {
 		all = append(all, fact{"validation", v.Mode + ": " + v.Reason})
 	}
 	if d.SidecarStatus != "" {
-		all = append(all, fact{"sidecar said", d.SidecarStatus})
+		all = append(all, fact{"sidecar", d.SidecarStatus})
 	}
 	return all
 }
@@ -61,7 +61,7 @@ func expiring(files []status.Certificate, now time.Time) (all []fact) {
 	return all
 }
 
-// configured is what is odd about etcd's configuration.
+// configured returns the warnings about etcd's configuration.
 func configured(oddities []string) (all []fact) {
 	for _, oddity := range oddities {
 		all = append(all, fact{"configuration", oddity})
@@ -69,7 +69,7 @@ func configured(oddities []string) (all []fact) {
 	return all
 }
 
-// process is about this one, and how the one before it ended.
+// process describes this process, and how the one before it ended.
 func process(d status.Document, now time.Time) []fact {
 	lastExit := d.LastExit
 	if d.LastExitReason != "" {
@@ -82,16 +82,15 @@ func process(d status.Document, now time.Time) []fact {
 	}
 }
 
-// trouble says since when it lasts and how often it was met, or that it is over. What the reason of the state says already
-// is not repeated.
-func trouble(d status.Document, now time.Time) []fact {
+// lastError returns the last error with its duration and count. It does not repeat the reason of the state.
+func lastError(d status.Document, now time.Time) []fact {
 	e := d.LastError
 	if e == nil {
 		return nil
 	}
-	name, is := "trouble", e.Class
+	name, is := "error", e.Class
 	if !e.Ended.IsZero() {
-		name = "last trouble"
+		name = "last error"
 	}
 	if !strings.Contains(d.Reason, e.Message) {
 		is += ": " + e.Message
@@ -101,7 +100,7 @@ func trouble(d status.Document, now time.Time) []fact {
 		met = fmt.Sprintf("%d times since %s", e.Count, ago(e.Since, now))
 	}
 	if !e.Ended.IsZero() {
-		met += ", over since " + ago(e.Ended, now)
+		met += ", resolved " + ago(e.Ended, now)
 	}
 	return []fact{{name, is}, {"", met}}
 }
@@ -113,7 +112,7 @@ func readyWord(ready bool) string {
 	return "not ready"
 }
 
-// identity is who the member is, in which cluster, and how large its database is.
+// identity describes the member, its cluster, and its database.
 func identity(d status.Document) (all []fact) {
 	add := func(name, is string) {
 		if is != "" {
@@ -121,13 +120,13 @@ func identity(d status.Document) (all []fact) {
 		}
 	}
 	add("member", both(d.Name, d.MemberID))
-	add("cluster", d.ClusterID+map[bool]string{true: ", new: it began in this run, on an empty data directory"}[d.NewCluster])
+	add("cluster", d.ClusterID+map[bool]string{true: "; new: created by this run on an empty data directory"}[d.NewCluster])
 	add("leader", leader(d))
 	if d.DBSize > 0 {
 		add("database", database(d.Member))
 	}
 	if d.VolumeSize > 0 {
-		add("volume", fmt.Sprintf("%s of %s are free", Size(d.VolumeFree), Size(d.VolumeSize)))
+		add("volume", fmt.Sprintf("%s of %s free", Size(d.VolumeFree), Size(d.VolumeSize)))
 	}
 	if v := d.DataVersion; v != nil {
 		add("data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason))
@@ -142,7 +141,7 @@ func identity(d status.Document) (all []fact) {
 	return all
 }
 
-// both puts an ID behind the name that people know, if there is one.
+// both returns a name with its ID.
 func both(name, id string) string {
 	if name == "" || id == "" {
 		return name + id
@@ -152,7 +151,7 @@ func both(name, id string) string {
 
 func leader(d status.Document) string {
 	if d.Leader == "" && d.ClusterID != "" {
-		return fmt.Sprintf("none is known, term %d", d.Term)
+		return fmt.Sprintf("none, term %d", d.Term)
 	}
 	for _, peer := range d.Peers {
 		if peer.Leader {
@@ -178,9 +177,9 @@ func peerLine(p status.Peer) string {
 }
 
 func database(m status.Member) string {
-	text := fmt.Sprintf("%s, of it %s in use", Size(m.DBSize), Size(m.DBInUse))
+	text := fmt.Sprintf("%s, %s in use", Size(m.DBSize), Size(m.DBInUse))
 	if m.Quota > 0 {
-		text += fmt.Sprintf(", %d%% of its quota of %s", 100*m.DBSize/m.Quota, Size(m.Quota))
+		text += fmt.Sprintf(", %d%% of the quota of %s", 100*m.DBSize/m.Quota, Size(m.Quota))
 	}
 	return text
 }
@@ -192,18 +191,18 @@ func validity(expires, now time.Time) string {
 	return fmt.Sprintf("expires in %v, %s", Rounded(expires.Sub(now)), Moment(expires))
 }
 
-// ago is a moment in the reader's zone, with its age.
+// ago returns a time in the local zone with its age.
 func ago(at, now time.Time) string {
 	return Moment(at) + ", " + Age(at, now)
 }
 
-// backup is how far the store is, what it can give back, and what is wrong with it.
+// backup describes the backups: how far they are, the restore points and errors.
 func backup(d status.Document, now time.Time) (all []fact) {
 	b := d.Backup
 	switch {
 	case b == nil && d.Standalone:
 		return []fact{{"backups", "none (no --backup-store)"}}
-	case b == nil: // they are the sidecar's
+	case b == nil: // the sidecar makes them
 		return nil
 	}
 	add := func(name, is string) { all = append(all, fact{name, is}) }
@@ -211,32 +210,31 @@ func backup(d status.Document, now time.Time) (all []fact) {
 	if b.Cluster != "" {
 		add("backups of", clusterOf(b))
 	}
-	if trouble := b.Problem; trouble != nil {
-		add("backup trouble", trouble.Message)
-		add("", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Count), nextTry(trouble.NextRetry, now)))
+	if problem := b.Problem; problem != nil {
+		add("backups fail", fmt.Sprintf("since %s, %s%s", ago(problem.Since, now), often(problem.Count), nextRetry(problem.NextRetry, now)))
 	}
 	if b.Revision > 0 {
 		add("in the store", inTheStore(b))
 	}
-	for _, span := range ranges(b) {
-		add("can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, Moment(span.From), Moment(span.To)))
+	for _, span := range windows(b) {
+		add("restore points", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, Moment(span.From), Moment(span.To)))
 	}
 	if full := b.LastFullSnapshot; full != nil {
-		add("last full", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), ago(full.At, now), full.Reason))
+		add("last full snapshot", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), ago(full.At, now), full.Reason))
 	}
 	if run := b.RunningFullSnapshot; run != nil {
-		add("full in the making", making(run))
+		add("running full snapshot", making(run))
 	} else if !b.NextFullSnapshot.IsZero() {
-		add("next full", Moment(b.NextFullSnapshot))
+		add("next full snapshot", Moment(b.NextFullSnapshot))
 	}
-	add("last verified", verified(b.LastVerification, now))
+	add("last restore test", verified(b.LastVerification, now))
 	if b.SpoolBytes > 0 {
-		add("spool", fmt.Sprintf("%s of %s wait on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit)))
+		add("spool", fmt.Sprintf("%s of %s queued on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit)))
 	}
 	return all
 }
 
-// clusterOf names the cluster that etcd's data are of.
+// clusterOf names the cluster that etcd's data belong to.
 func clusterOf(b *facts.Backups) string {
 	text := b.Cluster
 	if b.Owner != "" {
@@ -248,8 +246,8 @@ func clusterOf(b *facts.Backups) string {
 	return text
 }
 
-// ranges are what can be gone back to: in all generations, as far as that is told.
-func ranges(b *facts.Backups) (all []facts.Window) {
+// windows returns the windows of restore points in all generations.
+func windows(b *facts.Backups) (all []facts.Window) {
 	for _, span := range b.Windows {
 		all = append(all, span.Window)
 	}
@@ -273,7 +271,7 @@ func making(run *facts.SnapshotProgress) string {
 func inTheStore(b *facts.Backups) string {
 	stored := ""
 	if b.StoredBytes > 0 {
-		stored = "; " + Size(b.StoredBytes) + " in all"
+		stored = "; " + Size(b.StoredBytes) + " in total"
 	}
 	if b.LagRevisions == 0 {
 		return fmt.Sprintf("everything up to revision %d%s", b.Revision, stored)
@@ -293,7 +291,7 @@ func verified(proof *facts.Verification, now time.Time) string {
 	}
 }
 
-// often is how many times something went wrong in a row.
+// often formats a count of failures.
 func often(times int) string {
 	if times == 1 {
 		return "once"
@@ -301,14 +299,14 @@ func often(times int) string {
 	return fmt.Sprintf("%d times", times)
 }
 
-func nextTry(at, now time.Time) string {
+func nextRetry(at, now time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return ", next try within " + Rounded(max(0, at.Sub(now))).String()
+	return ", next retry within " + Rounded(max(0, at.Sub(now))).String()
 }
 
-// recovered is what came back from the store, or comes, or why it does not.
+// recovered describes a recovery: its step, and what it restores.
 func recovered(d status.Document) (all []fact) {
 	r := d.Recovery
 	if r == nil {
@@ -332,7 +330,7 @@ func recovered(d status.Document) (all []fact) {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// maintenance is how far a defragmentation is or what it waits for, how the last one ended, and who reads the whole database.
+// maintenance describes defragmentations and the readers of the whole database.
 func maintenance(u *status.Maintenance, now time.Time) (all []fact) {
 	if u == nil {
 		return nil
@@ -342,10 +340,10 @@ func maintenance(u *status.Maintenance, now time.Time) (all []fact) {
 		add("defragmentation", u.Phase+progress(u)+": "+u.Reason)
 	}
 	if last := u.LastDefragmentation; last != nil {
-		add("last defragmented", Defragmented(last)+", "+ago(last.At, now))
+		add("last defragmentation", Defragmented(last)+", "+ago(last.At, now))
 	}
 	for _, reader := range u.Readers {
-		add("being read by", reader.Name+" since "+ago(reader.Since, now))
+		add("readers", reader.Name+" since "+ago(reader.Since, now))
 	}
 	return all
 }
@@ -357,16 +355,16 @@ func progress(u *status.Maintenance) string {
 	return fmt.Sprintf(" (%.0f%%)", 100*u.Progress)
 }
 
-// Defragmented is how a defragmentation ended, in a clause.
+// Defragmented returns how a defragmentation ended.
 func Defragmented(d *status.Defragmentation) string {
 	if d.Error != "" {
-		return "not, by " + d.Origin + ": " + d.Error
+		return "failed, by " + d.Origin + ": " + d.Error
 	}
 	took := Rounded(time.Duration(d.Seconds * float64(time.Second)))
-	return fmt.Sprintf("by %s, in %v: %s are %s now", d.Origin, took, Size(d.BytesBefore), Size(d.BytesAfter))
+	return fmt.Sprintf("by %s in %v: %s → %s", d.Origin, took, Size(d.BytesBefore), Size(d.BytesAfter))
 }
 
-// renewed are the leases that the member renews, and what keeps it from that.
+// renewed describes the leases that the member renews.
 func renewed(all []status.Lease, now time.Time) (facts []fact) {
 	for i, lease := range all {
 		name := "leases"
@@ -374,9 +372,8 @@ func renewed(all []status.Lease, now time.Time) (facts []fact) {
 			name = ""
 		}
 		facts = append(facts, fact{name, leaseLine(lease, now)})
-		if trouble := lease.Problem; trouble != nil {
-			facts = append(facts, fact{"lease trouble", trouble.Message},
-				fact{"", fmt.Sprintf("since %s, %s%s", ago(trouble.Since, now), often(trouble.Count), nextTry(trouble.NextRetry, now))})
+		if problem := lease.Problem; problem != nil {
+			facts = append(facts, fact{"lease fails", fmt.Sprintf("since %s, %s%s", ago(problem.Since, now), often(problem.Count), nextRetry(problem.NextRetry, now))})
 		}
 	}
 	return facts
@@ -386,5 +383,5 @@ func leaseLine(lease status.Lease, now time.Time) string {
 	if lease.Renewed.IsZero() {
 		return lease.Name + ", not renewed yet"
 	}
-	return fmt.Sprintf("%s says %s, renewed %s", lease.Name, lease.Holder, ago(lease.Renewed, now))
+	return fmt.Sprintf("%s: %s, renewed %s", lease.Name, lease.Holder, ago(lease.Renewed, now))
 }

@@ -28,13 +28,13 @@ func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Minute), Passed: true, Reason: "the hash is etcd's own"},
 	})
 	for _, line := range []string{
-		`^backups +s3://b/main, this member is the writer$`, `^in the store +everything up to revision 90; 5.0 GiB in all$`, `^next full +` + at + `$`,
-		`^can go back to +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
-		`^last verified +revision 80, ` + at + `, 1m0s ago: the hash is etcd's own$`,
+		`^backups +s3://b/main, this member is the writer$`, `^in the store +everything up to revision 90; 5.0 GiB in total$`, `^next full snapshot +` + at + `$`,
+		`^restore points +revisions 7 to 90, ` + at + ` to ` + at + `$`, `^last full snapshot +revision 80, 3.0 MiB, ` + at + `, 1m0s ago: schedule$`,
+		`^last restore test +revision 80, ` + at + `, 1m0s ago: the hash is etcd's own$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
-	assert.NotContains(t, out, "backup trouble")
+	assert.NotContains(t, out, "backups fail")
 	assert.NotContains(t, out, "spool", "nothing waits")
 }
 
@@ -49,7 +49,7 @@ func TestWhatCanBeGoneBackToIsSaidOfAllGenerations(t *testing.T) {
 	out := printed(t, &facts.Backups{Window: &facts.Window{FromRevision: 1000, ToRevision: 1009}, Windows: []facts.GenerationWindow{
 		{Generation: 1, Window: facts.Window{FromRevision: 3, ToRevision: 9}}, {Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009}},
 	}})
-	assert.Regexp(t, `(?m)^can go back to +revisions 3 to 9, .*\ncan go back to +revisions 1000 to 1009, `, out)
+	assert.Regexp(t, `(?m)^restore points +revisions 3 to 9, .*\nrestore points +revisions 1000 to 1009, `, out)
 }
 
 func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
@@ -58,7 +58,7 @@ func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
 
 func TestAMomentOfAClockThatIsAheadSaysSo(t *testing.T) {
 	out := printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(time.Hour)}})
-	assert.Regexp(t, `(?m)^last full +revision 80, .*, 1h0m0s ahead of this machine's clock`, out)
+	assert.Regexp(t, `(?m)^last full snapshot +revision 80, .*, 1h0m0s ahead of this machine's clock`, out)
 }
 
 func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
@@ -68,27 +68,27 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 		Problem:          &facts.Problem{Since: now.Add(-time.Minute), Count: 4, Message: "the store is away", NextRetry: now.Add(30 * time.Second)},
 	})
 	for _, line := range []string{
-		`^backup trouble +the store is away since ` + at + `, 1m0s ago, 4 times, next try within 30s$`,
-		`^in the store +up to revision 90; 5 behind, for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB wait on the volume$`,
-		`^last verified +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash is another one$`,
+		`^backups fail +since ` + at + `, 1m0s ago, 4 times, next retry within 30s$`,
+		`^in the store +up to revision 90; 5 behind, for 1m1s$`, `^spool +2.0 MiB of 1.0 GiB queued on the volume$`,
+		`^last restore test +FAILED at revision 80, ` + at + `, 1h0m0s ago: the hash is another one$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 }
 
 func TestASmallSizeIsNotNothing(t *testing.T) {
-	assert.Regexp(t, `(?m)^last full +revision 80, 622 bytes, `, printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now, Bytes: 622}}))
+	assert.Regexp(t, `(?m)^last full snapshot +revision 80, 622 bytes, `, printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now, Bytes: 622}}))
 }
 
 func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
 	run := &facts.SnapshotProgress{Reason: "schedule", Since: now, Step: "copies the database"}
-	assert.Regexp(t, `(?m)^full in the making +copies the database: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
+	assert.Regexp(t, `(?m)^running full snapshot +copies the database: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
 	run.Step, run.SentBytes, run.TotalBytes, run.RemainingSeconds = "stores the copy", 1<<30, 3<<30, 61
-	assert.Regexp(t, `(?m)^full in the making +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
+	assert.Regexp(t, `(?m)^running full snapshot +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
 }
 
 func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
-	assert.Regexp(t, `(?m)^last verified +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "standby"}))
+	assert.Regexp(t, `(?m)^last restore test +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "standby"}))
 	assert.NotContains(t, printed(t, nil), "backup")
 }
 
@@ -120,24 +120,24 @@ func tended(t *testing.T, u *status.Maintenance) string {
 func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 	out := tended(t, &status.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
 	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): etcd copies$`, out)
-	assert.NotContains(t, out, "last defragmented")
+	assert.NotContains(t, out, "last defragmentation")
 
 	out = tended(t, &status.Maintenance{
 		Phase:               "waiting",
-		Reason:              "512 MiB of its 1.0 GiB are free, but somebody reads it",
+		Reason:              "512 MiB of its 1.0 GiB free, but somebody reads it",
 		LastDefragmentation: &status.Defragmentation{At: now.Add(-time.Minute), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
 		Readers:             []status.DatabaseReader{{Name: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
 	})
 	for _, line := range []string{
-		`^defragmentation +waiting: 512 MiB of its 1.0 GiB are free, but somebody reads it$`,
-		`^last defragmented +by threshold, in 2s: 1.0 GiB are 5.0 MiB now, ` + at + `, 1m0s ago$`,
-		`^being read by +the snapshot for 10.0.0.7:4031 since ` + at + `, 1h0m0s ago$`,
+		`^defragmentation +waiting: 512 MiB of its 1.0 GiB free, but somebody reads it$`,
+		`^last defragmentation +by threshold in 2s: 1.0 GiB → 5.0 MiB, ` + at + `, 1m0s ago$`,
+		`^readers +the snapshot for 10.0.0.7:4031 since ` + at + `, 1h0m0s ago$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 
 	out = tended(t, &status.Maintenance{Phase: "idle", LastDefragmentation: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
-	assert.Regexp(t, `(?m)^last defragmented +not, by client: no space left on device, `, out)
+	assert.Regexp(t, `(?m)^last defragmentation +failed, by client: no space left on device, `, out)
 	assert.NotContains(t, out, "\ndefragmentation", "nothing goes on")
 	assert.NotContains(t, tended(t, nil), "defragment")
 }
@@ -153,8 +153,8 @@ func TestLeasesAreToldWithWhatTheySayAndWhatIsWrong(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printerTo(&out).Print(told))
 	for _, line := range []string{
-		`^leases +etcd-main-0 says a:b:Leader, renewed ` + at + `, 3s ago etcd-main-full-snap, not renewed yet$`,
-		`^lease trouble +the API server answers 500 Internal Server Error since ` + at + `, 1m0s ago, 4 times, next try within (9|10)s$`,
+		`^leases +etcd-main-0: a:b:Leader, renewed ` + at + `, 3s ago etcd-main-full-snap, not renewed yet$`,
+		`^lease fails +since ` + at + `, 1m0s ago, 4 times, next retry within (9|10)s$`,
 	} {
 		assert.Regexp(t, "(?m)"+line, unwrapped(t, &out))
 	}

@@ -1,6 +1,3 @@
-// Package terminal is how status documents, and the steps and durations in them, look to people at a terminal.
-//
-// `etcd-wrapper status` prints with it; the log's form for people writes steps and durations the same way.
 package terminal
 
 import (
@@ -17,13 +14,13 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Colourful reports whether a stream is a terminal whose owner has nothing against colours.
+// Colourful reports whether a stream is a terminal with colours, and NO_COLOR is not set.
 func Colourful(to io.Writer) bool {
 	file, ok := to.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// What terminals understand (ECMA-48).
+// Colours of terminals (ECMA-48).
 const (
 	bold   = 1
 	red    = 31
@@ -38,123 +35,158 @@ func (p *Printer) paint(colour int, text string) string {
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
 }
 
-// Printer prints documents for people. One goroutine at a time may use it.
+// Printer prints documents at a terminal. It is not safe for concurrent use.
 type Printer struct {
 	to     io.Writer
-	now    func() time.Time // ages are told by it
+	now    func() time.Time
 	colour bool
-	until  map[bool]time.Time // steps up to here were printed: the machine's, and readiness's, which come late
-	known  map[happened]bool  // what happened and was printed
+	until  map[bool]time.Time // steps up to here were printed: of the machine, and of readiness, which arrive late
+	known  map[eventKey]bool  // events that were printed
 	ready  bool
-	live   bool   // it can be written over what was written
-	below  string // what is below the changes, to be written over
+	live   bool   // the stream is a terminal, on which lines can be overwritten
+	below  string // the last lines, to be overwritten
+	width  int    // columns of the terminal
+
+	// Verbose makes Print write everything.
+	Verbose bool
 }
 
-// happened tells one thing that happened from another.
-type happened struct {
-	at         int64
-	kind, what string
+// eventKey identifies an event of the timeline.
+type eventKey struct {
+	at            int64
+	kind, message string
 }
 
-// NewPrinter returns a printer that writes to a stream, in colours if that is a terminal that has them.
+// NewPrinter returns a printer for a stream, in colours if that is a terminal with colours.
 func NewPrinter(to io.Writer) *Printer {
 	file, ok := to.(*os.File)
-	return &Printer{to: to, now: time.Now, colour: Colourful(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[happened]bool{}}
+	return &Printer{to: to, now: time.Now, colour: Colourful(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
 }
 
-// ofReadiness is the kind of what happened when the member became ready.
+// ofReadiness is the kind of the timeline's events about readiness.
 const ofReadiness = "readiness"
 
-// lastSteps is how many transitions, and happenings, are shown at once.
-const lastSteps = 10
+const (
+	lastEvents  = 10  // transitions, and events of the timeline, that are shown at once
+	briefEvents = 4   // without Verbose
+	longReason  = 100 // bytes of a reason that is not repeated
+)
 
-// longReason is what is not said twice, in bytes.
-const longReason = 100
+// brief lists the facts that Print shows without Verbose.
+var brief = map[string]bool{
+	"ready since": true, "not ready since": true, "error": true, "next step": true, "leader": true, "database": true, "volume": true,
+	"recovery": true, "defragmentation": true, "backups": true, "in the store": true, "running full snapshot": true, "last restore test": true,
+	"certificate": true, "configuration": true, "last exit": true,
+}
 
-// Print writes one document in full. The error is the stream's.
+// Print writes a document: what an operator needs first, on one screen, or everything if p is Verbose. It returns the stream's error.
 func (p *Printer) Print(d status.Document) error {
 	var b strings.Builder
-	now := p.now()
-	fmt.Fprintf(&b, "%s\n%s\n\n", Wrapped("", whose(d)+p.headline(d)), Wrapped("", d.Reason))
-	var facts [][]string
-	for _, fact := range factsOf(d, now) {
-		facts = append(facts, []string{fact.name, fact.is})
+	b.WriteString(p.wrapped("", name(d)+p.headline(d)) + "\n")
+	if p.Verbose || !d.Ready && d.State != "Serving" {
+		b.WriteString(p.wrapped("", d.Reason) + "\n")
 	}
-	b.WriteString(Table(facts...))
-	if d.Trends != nil {
-		b.WriteString("\n" + trends(d.Trends))
-	}
-	b.WriteString("\nchecks\n" + p.checks(d.Checks))
-	if len(d.Timeline) > 0 {
-		b.WriteString("\nwhat happened\n")
-	}
-	for _, is := range d.Timeline[max(0, len(d.Timeline)-lastSteps):] {
-		b.WriteString(p.happening("  ", is))
-	}
-	b.WriteString("\nlatest steps\n")
-	for _, step := range d.Transitions[max(0, len(d.Transitions)-lastSteps):] {
-		if len(step.Reason) > longReason && step.Reason == d.Reason {
-			step.Reason = "as said above"
+	for _, c := range status.HeadlineOf(d).Conditions {
+		command := c.Command + ", "
+		if c.Command == "etcd-wrapper status" { // the reader has just run it
+			command = ""
 		}
-		b.WriteString(stepLine("  ", step))
+		b.WriteString(p.wrapped("  ", c.Subject+": see "+command+c.Runbook) + "\n")
+	}
+	var facts [][]string
+	shown := false
+	for _, fact := range factsOf(d, p.now()) {
+		if fact.name != "" {
+			shown = p.Verbose || brief[fact.name]
+		}
+		if shown {
+			facts = append(facts, []string{fact.name, fact.text})
+		}
+	}
+	b.WriteString("\n" + p.table(facts...))
+	if p.Verbose {
+		if d.Trends != nil {
+			b.WriteString("\n" + p.trends(d.Trends))
+		}
+		b.WriteString("\nchecks\n" + p.checks(d.Checks))
+	}
+	events := lastEvents
+	if !p.Verbose {
+		events = briefEvents
+	}
+	if len(d.Timeline) > 0 {
+		b.WriteString("\ntimeline\n")
+	}
+	for _, event := range d.Timeline[max(0, len(d.Timeline)-events):] {
+		b.WriteString(p.event("  ", event))
+	}
+	if p.Verbose {
+		b.WriteString("\nlatest steps\n")
+		for _, step := range d.Transitions[max(0, len(d.Transitions)-lastEvents):] {
+			if len(step.Reason) > longReason && step.Reason == d.Reason {
+				step.Reason = "see above"
+			}
+			b.WriteString(p.step("  ", step))
+		}
 	}
 	_, err := io.WriteString(p.to, b.String())
 	return err
 }
 
-// headline is the first line, with the state strong and the rest in the colour of the health.
+// headline returns the first line, with the state in bold and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
-	is := status.HeadlineOf(d) // a wrapper of another version may not say
+	is := status.HeadlineOf(d) // an older wrapper may lack it
 	return p.strong(is.Phase) + p.paint(map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health], strings.TrimPrefix(is.Summary, is.Phase))
 }
 
-func whose(d status.Document) string {
+// name returns the pod's name as a prefix.
+func name(d status.Document) string {
 	if d.Pod == "" {
 		return ""
 	}
 	return d.Pod + ": "
 }
 
-// checks is one line if all fail for one reason: etcd does not run.
+// checks returns one line if all checks fail for the same reason: etcd is not running.
 func (p *Printer) checks(all []status.Check) string {
 	differs := func(c status.Check) bool { return c.Status != "failed" || c.Reason != all[0].Reason }
 	if len(all) > 0 && !slices.ContainsFunc(all, differs) {
-		return Wrapped("  "+p.status("failed")+"  ", all[0].Reason) + "\n"
+		return p.wrapped("  "+p.status("failed")+"  ", all[0].Reason) + "\n"
 	}
 	var rows [][]string
 	for _, check := range all {
 		rows = append(rows, []string{"  " + p.status(check.Status), check.Name, check.Reason})
 	}
-	return Table(rows...)
+	return p.table(rows...)
 }
 
-// change is a line about something that happened.
+// change is a line about an event.
 type change struct {
 	at   time.Time
 	line string
 }
 
-// PrintChanges writes what happened, and the transitions, that an earlier document did not have, and that readiness has changed, in the
-// order in which they happened. At a terminal the headline and the last hours stay below them. The error is the stream's.
+// PrintChanges writes the events and transitions that earlier documents did not have, and changes of readiness, in order. At a terminal
+// the headline, progress bars and the last hours stay below them. It returns the stream's error.
 func (p *Printer) PrintChanges(d status.Document) error {
 	var changes []change
 	for _, step := range d.Transitions {
 		if kind := isOfReadiness(step); step.At.After(p.until[kind]) {
-			changes = append(changes, change{step.At, stepLine("", step)})
+			changes = append(changes, change{step.At, p.step("", step)})
 			p.until[kind] = step.At
 		}
 	}
 	for _, is := range d.Timeline {
 		if is.Kind == ofReadiness && is.Health == status.HealthOK {
-			continue // the document itself tells it; why it is lost only this does
+			continue // the document itself has it; only the timeline has the reason of a loss
 		}
-		if key := (happened{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
+		if key := (eventKey{is.At.UnixNano(), is.Kind, is.Message}); !p.known[key] {
 			p.known[key] = true
-			changes = append(changes, change{is.At, p.happening("", is)})
+			changes = append(changes, change{is.At, p.event("", is)})
 		}
 	}
 	if d.Ready != p.ready {
-		at := cmp.Or(d.ReadySince, p.now()) // a wrapper of another version may not say
+		at := cmp.Or(d.ReadySince, p.now()) // an older wrapper may lack it
 		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", Moment(at), p.readiness(d.Ready))})
 		p.ready = d.Ready
 	}
@@ -164,9 +196,9 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		b.WriteString(change.line)
 	}
 	if p.live {
-		below := "\n" + Wrapped("", whose(d)+p.headline(d)) + "\n"
+		below := "\n" + p.wrapped("", name(d)+p.headline(d)) + "\n" + p.progress(d)
 		if d.Trends != nil {
-			below += "\n" + trends(d.Trends)
+			below += "\n" + p.trends(d.Trends)
 		}
 		p.keepBelow(&b, below)
 	}
@@ -174,7 +206,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	return err
 }
 
-// keepBelow writes changes over what is below them, and that again.
+// keepBelow writes changes over the lines below them, and then those lines again.
 func (p *Printer) keepBelow(changes *strings.Builder, below string) {
 	if changes.Len() == 0 && below == p.below {
 		return
@@ -189,20 +221,20 @@ func (p *Printer) keepBelow(changes *strings.Builder, below string) {
 }
 
 // happening is a line about what happened, in the colour of its health.
-func (p *Printer) happening(indent string, is status.TimelineEvent) string {
-	what := is.Message
-	if colour := map[string]int{status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health]; colour != 0 {
-		what = p.paint(colour, what)
+func (p *Printer) event(indent string, e status.TimelineEvent) string {
+	text := e.Message
+	if colour := map[string]int{status.HealthDegraded: yellow, status.HealthFailed: red}[e.Health]; colour != 0 {
+		text = p.paint(colour, text)
 	}
-	return Wrapped(indent+Moment(is.At)+"  ", what) + "\n"
+	return p.wrapped(indent+Moment(e.At)+"  ", text) + "\n"
 }
 
-// isOfReadiness is true of what is no step of the state machine.
+// isOfReadiness reports whether a transition is a change of readiness, not a step of the state machine.
 func isOfReadiness(step status.Transition) bool {
 	return step.Event == "ready" || step.Event == "not ready"
 }
 
-func stepLine(indent string, step status.Transition) string {
+func (p *Printer) step(indent string, step status.Transition) string {
 	line := Way(step.From, step.To)
 	if isOfReadiness(step) {
 		line = step.From + ": " + step.Event
@@ -214,7 +246,7 @@ func stepLine(indent string, step status.Transition) string {
 	if step.Reason != "" {
 		line += ": " + step.Reason
 	}
-	return Wrapped(indent+Moment(step.At)+"  ", line) + "\n"
+	return p.wrapped(indent+Moment(step.At)+"  ", line) + "\n"
 }
 
 func (p *Printer) readiness(ready bool) string {
@@ -230,3 +262,29 @@ func (p *Printer) status(word string) string {
 }
 
 func (p *Printer) strong(text string) string { return p.paint(bold, text) }
+
+// progress returns a bar for each long operation that is running.
+func (p *Printer) progress(d status.Document) string {
+	var rows [][]string
+	add := func(name string, share float64, text string) {
+		filled := int(barWidth * min(1, max(0, share)))
+		rows = append(rows, []string{"  " + name, strings.Repeat("█", filled) + strings.Repeat("░", barWidth-filled), fmt.Sprintf("%3.0f%%%s", 100*share, text)})
+	}
+	left := func(seconds float64) string {
+		if seconds == 0 {
+			return ""
+		}
+		return ", " + Rounded(time.Duration(seconds*float64(time.Second))).String() + " left"
+	}
+	if r := d.Recovery; r != nil && r.State == "Build" && r.TotalBytes > 0 {
+		add("restore", float64(r.RestoredBytes)/float64(r.TotalBytes), " of "+Size(r.TotalBytes)+left(r.RemainingSeconds))
+	}
+	if m := d.Maintenance; m != nil && m.Phase == "running" {
+		add("defragmentation", m.Progress, "")
+	}
+	if b := d.Backup; b != nil && b.RunningFullSnapshot != nil && b.RunningFullSnapshot.TotalBytes > 0 {
+		run := b.RunningFullSnapshot
+		add("full snapshot", float64(run.SentBytes)/float64(run.TotalBytes), " of "+Size(run.TotalBytes)+left(run.RemainingSeconds))
+	}
+	return p.table(rows...)
+}

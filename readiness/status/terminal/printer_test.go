@@ -20,7 +20,7 @@ var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 // printerTo prints as if it were now.
 func printerTo(out *bytes.Buffer) *Printer {
 	p := NewPrinter(out)
-	p.now = func() time.Time { return now }
+	p.now, p.Verbose = func() time.Time { return now }, true
 	return p
 }
 
@@ -75,9 +75,9 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	for _, line := range []string{
 		`^etcd-main-0: Wait, not ready: no answer$`, `^the sidecar validates$`, `^since +` + at + `, 1m30s ago$`, `^attempt +2$`,
 		`^not ready since +` + at + `, 1h0m0s ago$`, `^next step +within (1m0s|59s)$`,
-		`^trouble +sidecar: no answer ` + at + `, 3s ago$`, `^validation +full: no record$`, `^sidecar said +Progress$`, `^last exit +crash$`,
+		`^error +sidecar: no answer ` + at + `, 3s ago$`, `^validation +full: no record$`, `^sidecar +Progress$`, `^last exit +crash$`,
 		`^member +main-0 \(abc\)$`, `^cluster +cdf8$`, `^leader +main-1 \(91bc\), term 7$`,
-		`^database +1.5 GiB, of it 5.0 MiB in use, 75% of its quota of 2.0 GiB$`,
+		`^database +1.5 GiB, 5.0 MiB in use, 75% of the quota of 2.0 GiB$`,
 		`^data version +3.5 wanted, kept: the cluster runs at 3.5$`, `^peers +active   main-0 \(abc\) active   main-1 \(91bc\), leader missing  http://main-2:2380 \(fd42\), learner$`,
 		`^certificate +etcd_server has expired, ` + at + `, 1h0m0s ago: /a$`, `^certificate +etcd_peer expires in (1h0m0s|59m59s), ` + at + `: /b$`,
 		`^configuration +quota is no key that etcd knows; it is ignored$`,
@@ -100,16 +100,16 @@ func TestTroubleIsOverWhenItIsOver(t *testing.T) {
 		told.Checks[i] = status.Check{Name: told.Checks[i].Name, Status: "failed", Reason: "etcd does not run"}
 	}
 	require.NoError(t, printerTo(&out).Print(told))
-	assert.Regexp(t, `(?m)^last trouble +sidecar: no answer 7 times since .+ ago, over since .+ ago$`, unwrapped(t, &out))
+	assert.Regexp(t, `(?m)^last error +sidecar: no answer 7 times since .+ ago, resolved .+ ago$`, unwrapped(t, &out))
 	assert.Regexp(t, `(?m)^last exit +failed: status 70, port taken$`, out.String())
 	assert.Equal(t, 1, strings.Count(out.String(), "etcd does not run"))
 	assert.Contains(t, out.String(), "  failed    etcd does not run\n")
 }
 
 func TestAChangeOfReadinessIsNoStepOfTheStateMachine(t *testing.T) {
-	line := stepLine("", status.Transition{From: "Serving", To: "Serving", Event: "ready", Count: 1, AfterSeconds: 2})
+	line := printerTo(&bytes.Buffer{}).step("", status.Transition{From: "Serving", To: "Serving", Event: "ready", Count: 1, AfterSeconds: 2})
 	assert.Regexp(t, `^`+at+`  Serving: ready after 2s\n$`, line)
-	line = stepLine("", status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Count: 1, AfterSeconds: 60})
+	line = printerTo(&bytes.Buffer{}).step("", status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Count: 1, AfterSeconds: 60})
 	assert.Regexp(t, `^`+at+`  Serving: not ready after 1m0s: quorum: no leader\n$`, line)
 }
 
@@ -148,7 +148,7 @@ func TestALongReasonIsSaidOnce(t *testing.T) {
 	told.Transitions = []status.Transition{{Reason: "a"}, {Reason: told.Reason}}
 	require.NoError(t, printerTo(&out).Print(told))
 	assert.Equal(t, 10, strings.Count(out.String(), "words;"), out.String())
-	assert.Contains(t, out.String(), "as said above")
+	assert.Contains(t, out.String(), "see above")
 }
 
 func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
@@ -162,7 +162,7 @@ func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
 }
 
 func TestAMemberWithoutALeaderSaysSo(t *testing.T) {
-	assert.Equal(t, "none is known, term 3", leader(status.Document{Member: status.Member{ClusterID: "1", Term: 3}}))
+	assert.Equal(t, "none, term 3", leader(status.Document{Member: status.Member{ClusterID: "1", Term: 3}}))
 	assert.Empty(t, leader(status.Document{}), "etcd does not run")
 }
 
@@ -192,4 +192,55 @@ func TestColoursAreForTerminals(t *testing.T) {
 	told.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
 	require.NoError(t, printer.Print(told))
 	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are refused\x1b[0m", "green hides trouble")
+}
+
+func TestPrint_fitsOneScreenUnlessVerbose(t *testing.T) {
+	d := document()
+	d.State, d.Ready = "Serving", true
+	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+	for range 12 {
+		d.Timeline = append(d.Timeline, status.TimelineEvent{At: now, Kind: "leader", Health: "ok", Message: "main-1 leads"})
+	}
+	lines := func(verbose bool) (text string, count int) {
+		var out bytes.Buffer
+		p := printerTo(&out)
+		p.Verbose = verbose
+		require.NoError(t, p.Print(d))
+		return out.String(), strings.Count(out.String(), "\n")
+	}
+	short, count := lines(false)
+	assert.LessOrEqual(t, count, 24, short)
+	for _, want := range []string{"degraded: no space", "no space: see etcd-wrapper defrag, docs/", "database", "last exit"} {
+		assert.Contains(t, short, want)
+	}
+	for _, extra := range []string{"versions", "checks", "latest steps"} {
+		assert.NotContains(t, short, extra)
+	}
+	all, _ := lines(true)
+	assert.Contains(t, all, "latest steps")
+}
+
+func TestPrint_usesTheWidthOfTheTerminal(t *testing.T) {
+	var out bytes.Buffer
+	p := printerTo(&out)
+	p.width = 120
+	d := document()
+	d.Reason = strings.Repeat("word ", 40)
+	require.NoError(t, p.Print(d))
+	assert.Contains(t, out.String(), strings.TrimSpace(strings.Repeat("word ", 24))+"\n")
+}
+
+func TestWatch_showsABarForLongWork(t *testing.T) {
+	var out bytes.Buffer
+	p := printerTo(&out)
+	p.live = true
+	d := document()
+	d.Recovery = &status.Recovery{State: "Build", RestoredBytes: 1 << 20, TotalBytes: 2 << 20, RemainingSeconds: 3}
+	require.NoError(t, p.PrintChanges(d))
+	assert.Contains(t, out.String(), "  restore  ███████████████░░░░░░░░░░░░░░░   50% of 2.0 MiB, 3s left\n")
+	out.Reset()
+	d.Recovery.RestoredBytes = 2 << 20
+	require.NoError(t, p.PrintChanges(d))
+	assert.Contains(t, out.String(), "100% of 2.0 MiB")
+	assert.Contains(t, out.String(), "\x1b[J", "the bar is overwritten")
 }

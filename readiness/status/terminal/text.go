@@ -2,13 +2,16 @@ package terminal
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
-// Way is a step of the state machine, as "Query → Wait" or "Query stays".
+// Way formats a step of the state machine: "Query → Wait" or "Query stays".
 func Way(from, to string) string {
 	if from == to {
 		return from + " stays"
@@ -16,7 +19,7 @@ func Way(from, to string) string {
 	return from + " → " + to
 }
 
-// Rounded is a duration in milliseconds below a second, and in seconds above.
+// Rounded rounds a duration to milliseconds below a second, else to seconds.
 func Rounded(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
@@ -24,7 +27,7 @@ func Rounded(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// Age says how long ago a moment was. The clock that told it may be ahead of the reader's.
+// Age formats the age of a time, which may come from a clock ahead of this one.
 func Age(at, now time.Time) string {
 	if ahead := at.Sub(now); ahead >= time.Second {
 		return fmt.Sprintf("%v ahead of this machine's clock", Rounded(ahead))
@@ -32,7 +35,7 @@ func Age(at, now time.Time) string {
 	return fmt.Sprintf("%v ago", Rounded(max(0, now.Sub(at))))
 }
 
-// Size is a number of bytes as people read it.
+// Size formats a number of bytes.
 func Size(bytes int64) string {
 	switch {
 	case bytes < 1<<10:
@@ -46,22 +49,26 @@ func Size(bytes int64) string {
 	}
 }
 
-// Moment is a time in the reader's zone.
+// Moment formats a time in the local zone.
 func Moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
-	// columns is how wide lines are at most, unless a single word is wider: a command or a path that was cut could not be copied.
+	// columns is the width of lines where the stream is no terminal. A single word may be wider: commands and paths are not broken.
 	columns = 80
-	// narrow is how many columns are too few for a text to be wrapped in.
+	// narrow is the smallest number of columns to wrap a text in.
 	narrow = 12
 )
 
-// words are what stays in one line: a moment does.
+// words matches what is not broken: times and words.
 var words = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+|\S+`)
 
-// Wrapped is a text behind a lead, in lines of at most 80 columns that break at blanks. Those after the first begin under the text. Behind
-// a lead that leaves no room it is one line.
-func Wrapped(lead, text string) string {
+// Wrapped returns a lead and a text in lines of max 80 columns, broken at blanks and aligned after the lead. After a lead that leaves no
+// room the text is one line.
+func Wrapped(lead, text string) string { return wrapped(lead, text, columns) }
+
+func (p *Printer) wrapped(lead, text string) string { return wrapped(lead, text, p.width) }
+
+func wrapped(lead, text string, columns int) string {
 	indent := width(lead)
 	if indent > columns-narrow {
 		return lead + text
@@ -82,8 +89,12 @@ func Wrapped(lead, text string) string {
 	return b.String()
 }
 
-// Table aligns rows of as many cells each. The last column wraps.
-func Table(rows ...[]string) string {
+// Table aligns rows with the same number of cells. The last column wraps.
+func Table(rows ...[]string) string { return table(columns, rows) }
+
+func (p *Printer) table(rows ...[]string) string { return table(p.width, rows) }
+
+func table(columns int, rows [][]string) string {
 	widths := map[int]int{}
 	for _, row := range rows {
 		for i, cell := range row[:len(row)-1] {
@@ -96,14 +107,14 @@ func Table(rows ...[]string) string {
 		for i, cell := range row[:last] {
 			lead += padded(cell, widths[i]) + "  "
 		}
-		b.WriteString(strings.TrimRight(Wrapped(lead, row[last]), " ") + "\n")
+		b.WriteString(strings.TrimRight(wrapped(lead, row[last], columns), " ") + "\n")
 	}
 	return b.String()
 }
 
 func padded(text string, to int) string { return text + strings.Repeat(" ", max(0, to-width(text))) }
 
-// width is how many columns a text takes. Colours take none.
+// width returns the number of columns of a text. Colours have none.
 func width(text string) int {
 	plain := 0
 	for {
@@ -114,4 +125,16 @@ func width(text string) int {
 		}
 		_, text, _ = strings.Cut(after, "m")
 	}
+}
+
+// columnsOf returns the width of a terminal, or 80 if the file is none. Very wide lines are hard to read.
+func columnsOf(file *os.File) int {
+	if file == nil {
+		return columns
+	}
+	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
+	if err != nil || size.Col < columns/2 {
+		return columns
+	}
+	return min(int(size.Col), 2*columns)
 }

@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// trends are the series of the last hours, a line each: how it went, how it is, and how high it has been.
-func trends(t *status.Trends) string {
+// trends returns a line for each series of the last hours, with the latest and the highest value.
+func (p *Printer) trends(t *status.Trends) string {
 	covers := time.Duration(float64(len(t.Write)) * t.Interval * float64(time.Second))
 	rows := [][]string{}
 	for _, series := range []struct {
@@ -33,15 +33,17 @@ func trends(t *status.Trends) string {
 			rows = append(rows, []string{"  " + series.name, bars(series.points), series.text(now) + ", max " + series.text(highest)})
 		}
 	}
-	return fmt.Sprintf("the last %v\n", Rounded(covers)) + Table(rows...)
+	return fmt.Sprintf("the last %v\n", Rounded(covers)) + p.table(rows...)
 }
 
 func isMissing(point float32) bool { return math.IsNaN(float64(point)) }
 
-// lineWidth is how many columns the points of a series take at most.
-const lineWidth = 40
+const (
+	lineWidth = 40 // columns of a series, max
+	barWidth  = 30 // columns of a progress bar
+)
 
-// bars draws points, of which one is measured, from nothing to the highest; several share a column, which is as high as the highest of them.
+// bars draws a series from 0 up. Points that share a column are drawn as the highest of them. One point at least is measured.
 func bars(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
@@ -58,10 +60,10 @@ func bars(points status.Points) string {
 	return b.String()
 }
 
-// ofBytes makes up for the digits that points lack.
+// ofBytes formats bytes. Points have four digits, so it rounds to KiB.
 func ofBytes(v float64) string { return Size(int64(math.Round(v/1024)) * 1024) }
 
-// ofSeconds is a duration in seconds, with three digits.
+// ofSeconds formats seconds with three digits.
 func ofSeconds(v float64) string {
 	d := time.Duration(v * float64(time.Second))
 	for unit := time.Microsecond; unit <= time.Second; unit *= 10 {

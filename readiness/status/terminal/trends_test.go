@@ -48,7 +48,7 @@ func TestWhatHappenedIsTold(t *testing.T) {
 	d.Timeline = []status.TimelineEvent{{At: d.Started, Kind: "leader", Health: "ok", Message: "main-1 leads"}, {At: d.Since, Kind: "problem", Health: "failed", Message: "sidecar: no answer"}}
 	var out bytes.Buffer
 	require.NoError(t, printerTo(&out).Print(d))
-	assert.Regexp(t, `(?m)^what happened\n  `+at+`  main-1 leads\n  `+at+`  sidecar: no answer$`, out.String())
+	assert.Regexp(t, `(?m)^timeline\n  `+at+`  main-1 leads\n  `+at+`  sidecar: no answer$`, out.String())
 
 	out.Reset()
 	printer := printerTo(&out)

@@ -69,7 +69,7 @@ func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-1", writes)
 	for name := range w.pods() {
-		status := w.asked(name, "status")
+		status := w.asked(name, "status", "-v")
 		assert.Contains(t, status, "3.5 wanted, kept", name)
 	}
 }

@@ -52,7 +52,7 @@ func TestLeasesTellOfAMemberAndOfItsBackups(t *testing.T) {
 	assert.GreaterOrEqual(t, before, revisionOf(t, full))
 	w.greet()
 	w.lease("etcd-main-delta-snap", func(l *coordinationv1.Lease) bool { return revisionOf(t, l) > before })
-	assert.Contains(t, w.asked("etcd-main-0", "status"), "etcd-main-delta-snap says ")
+	assert.Contains(t, w.asked("etcd-main-0", "status", "-v"), "etcd-main-delta-snap: ")
 
 	w.apply(one, leasing)
 	assert.Equal(t, full.Spec, w.lease("etcd-main-full-snap", renewed).Spec, "to apply it again overwrites nothing")
@@ -103,7 +103,7 @@ func TestMembersServeOnWithoutTheRightToRenewTheirLeasesAndSaySo(t *testing.T) {
 	out, err := w.Kubectl("delete", "-n", w.namespace, "rolebinding", "etcd-main")
 	require.NoError(t, err, out)
 	cluster.Eventually(t, "it is said", func() error {
-		return contains(w.asked("etcd-main-1", "status"), "lease trouble", "Role does not let it get and patch")
+		return contains(w.asked("etcd-main-1", "status", "-v"), "lease fails", "Role does not let it get and patch")
 	})
 	w.awaitReady(3)
 	w.greet()

@@ -3,6 +3,7 @@ package stories
 import (
 	"context"
 	"errors"
+	"strings"
 	"fmt"
 	"sync"
 	"testing"
@@ -43,8 +44,8 @@ func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
 	require.EqualValues(t, 137, status.LastTerminationState.Terminated.ExitCode)
 	w.awaitReady(3)
 	cluster.Eventually(t, "it says so, unless it is just being killed once more", func() error {
-		out, err := w.tell(killed, "status")
-		return errors.Join(err, contains(out, "last exit        killed"))
+		out, err := w.tell(killed, "status", "-v")
+		return errors.Join(err, contains(strings.Join(strings.Fields(out), " "), "last exit killed"))
 	})
 	assert.NoError(t, contains(w.log(killed), "full validation"))
 	w.checkBackups(killed, writes)
