@@ -38,7 +38,7 @@ func TestPeopleHaveADatabaseDefragmented(t *testing.T) {
 
 	out, log, code := p.Begin("defrag").Wait()
 	require.Zero(t, code, log)
-	assert.Regexp(t, `(?m)^defragmented by command, in .+: .+ MiB are .+ MiB now$`, out)
+	assert.Regexp(t, `(?m)^defragmented by command in .+: .+ MiB → .+ MiB$`, out)
 	told := run.Status()
 	assert.Less(t, told.DBSize, before)
 	assert.Equal(t, 1, told.Maintenance.Completed)
