@@ -3,8 +3,8 @@ package stories
 import (
 	"context"
 	"errors"
-	"strings"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
