@@ -24,13 +24,13 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrExists says that a file is there, which is never written over.
+// ErrExists: the file exists, and is never overwritten.
 var ErrExists = errors.New("exists already; give another name")
 
-// ErrIncomplete says that what was made lacks revisions that were backed up and cannot be read. It comes with the document.
+// ErrIncomplete: revisions that were backed up cannot be read, so the result lacks them. It comes with the result.
 var ErrIncomplete = errors.New("incomplete")
 
-// ExportResult is what backup export tells, and with -o json its document.
+// ExportResult is the result of backup export; -o json prints it.
 type ExportResult struct {
 	File       string    `json:"file"`
 	Revision   int64     `json:"revision"` // that it holds
@@ -71,8 +71,8 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// mayPredate tells whether a target may lie in what etcd-backup-restore wrote, which is what came before our backups: what these should
-// have had, and have not, is not to be taken from there.
+// mayPredate reports whether a target may be older than our backups, and so in those of etcd-backup-restore. A state that our backups
+// should have is never taken from there.
 func mayPredate(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
@@ -104,7 +104,7 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	return exported, complete(file, path, exported.Lost, exported.Damaged)
 }
 
-// find finds the way to a target. What nobody trusts is not damaged: nothing is made without it.
+// find returns the path to a target. Backups without a trusted signature are not damaged: nothing is restored without them.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
@@ -113,13 +113,13 @@ func find(ctx context.Context, kept *archive.Archive, target archive.Target) (ar
 	return path, err
 }
 
-// leaveOut notes what could not be used.
+// leaveOut records a backup that could not be used.
 func (e *ExportResult) leaveOut(_, _ archive.Path, why error) error {
 	e.Damaged = append(e.Damaged, printable.Line(why.Error()))
 	return nil
 }
 
-// unread is what is said of what lies behind the latest revision and cannot be read.
+// unread returns a sentence about backups after the latest revision that cannot be read.
 func unread(path archive.Path) []string {
 	if path.PastEnd == nil {
 		return nil
@@ -127,10 +127,10 @@ func unread(path archive.Path) []string {
 	return []string{printable.Line(path.PastEnd.Error())}
 }
 
-// lost is how many revisions behind the end of a path at least cannot be read, of those that were sought.
+// lost returns how many revisions after the end of a path cannot be read, at least.
 func lost(sought, path archive.Path) int64 { return sought.Lost() + sought.Revision - path.Revision }
 
-// complete is an ErrIncomplete if something cannot be read behind the end of a path that was to lead to the latest revision.
+// complete returns ErrIncomplete if something after the end of a path to the latest revision cannot be read.
 func complete(made string, path archive.Path, lost int64, damaged []string) error {
 	if lost <= 0 && path.PastEnd == nil {
 		return nil
@@ -150,7 +150,7 @@ func (e ExportResult) Print(to io.Writer) error {
 	return err
 }
 
-// unsigned is what people are told of a backup that was read with --accept-unsigned.
+// unsigned returns a warning about a backup that was read with --accept-unsigned.
 func unsigned(is bool) string {
 	if !is {
 		return ""
@@ -158,7 +158,7 @@ func unsigned(is bool) string {
 	return "nobody signed that full: whoever may write to the store can have made it\n"
 }
 
-// leftOut is what people are told of what could not be used.
+// leftOut returns lines about backups that could not be used.
 func leftOut(damaged []string, lost int64) (text string) {
 	for _, sentence := range damaged {
 		text += "left out: " + sentence + "\n"
@@ -313,10 +313,10 @@ func checkDigest(ctx context.Context, path string) error {
 	return nil
 }
 
-// sector is what the size of a snapshot without a digest is a multiple of, as etcdutl tells one.
+// sector divides the size of a snapshot without a digest, as in etcdutl.
 const sector = 512
 
-// damageHint is what a file may be that is no snapshot, and what to do with it.
+// damageHint returns what a file that is no snapshot may be, and the next step.
 func damageHint(path string, size int64) string {
 	if size == 0 || size%sector != 0 {
 		return "perhaps it was cut off"

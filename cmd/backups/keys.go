@@ -21,10 +21,10 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// ErrNoKey says that there was no such key.
+// ErrNoKey: there was no such key.
 var ErrNoKey = errors.New("was not there")
 
-// Selection is the keys that are meant.
+// Selection selects keys.
 type Selection struct {
 	Key    string
 	Prefix bool // all that begin with Key, and not Key alone
@@ -73,7 +73,7 @@ func keyOf(kv *mvccpb.KeyValue) Key {
 	return key
 }
 
-// Form is how keys are printed.
+// Form is a format of keys.
 type Form string
 
 // The forms.
@@ -129,7 +129,7 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 	return err
 }
 
-// put is a command that puts a key back, without its lease. An argument of a command cannot hold a zero byte; values come from standard
+// put returns a command that puts a key back, without its lease. An argument of a command cannot hold a zero byte; values come from standard
 // input.
 func put(kv *mvccpb.KeyValue) (string, error) {
 	if strings.ContainsRune(string(kv.Key), 0) {
@@ -163,7 +163,7 @@ func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", 
 // quote is a key for people.
 func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
 
-// Change is what became of a key between two moments.
+// Change is a difference of a key between two moments.
 type Change struct {
 	Change string `json:"change"` // created, changed or deleted
 	From   *Key   `json:"from,omitempty"`
@@ -191,7 +191,7 @@ func (k *Key) name() string {
 	return printable.Line(k.Key)
 }
 
-// Range are two moments.
+// Range is a pair of moments.
 type Range struct{ From, To archive.Target }
 
 // Diff prints what became of the keys that begin with a prefix between two moments, in the order of keys. Its errors are those of Get but
@@ -277,7 +277,7 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// database is the state of etcd's keys at a revision.
+// database has etcd's keys at a revision.
 type database struct {
 	*restore.Keys
 

@@ -19,14 +19,14 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNoAnswer says that no wrapper answered on the port.
+// ErrNoAnswer: no wrapper answered on the port.
 var ErrNoAnswer = errors.New("no answer")
 
-// ErrNoBackups says that the wrapper that answered makes no backups.
+// ErrNoBackups: the wrapper that answered makes no backups.
 var ErrNoBackups = errors.New("it makes no backups: it was started without --backup-store")
 
-// Flags is what GET /backup answers: flags of the wrapper by name, without the dashes. None of them is a secret; files of keys
-// are named only.
+// Flags is the answer of GET /backup: flags of the wrapper by name, without the dashes. None of them is secret; of keys it has the
+// paths only.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -36,7 +36,7 @@ type Flags struct {
 	VolumeDir   string `json:"volume-dir"`
 }
 
-// Backup is a full backup that is in the store: what backup now tells, and with -o json its document.
+// Backup is a full snapshot in the store, the result of backup now; -o json prints it.
 type Backup struct {
 	Name     string    `json:"name"`     // of the full, as backup list shows it
 	Revision int64     `json:"revision"` // that it holds
@@ -86,7 +86,7 @@ func NewClient(port uint16) *Client {
 	}}}
 }
 
-// idleTimeoutConn is a connection that ends when nothing comes for too long.
+// idleTimeoutConn is a connection that ends when it receives nothing for too long.
 type idleTimeoutConn struct{ net.Conn }
 
 func (c *idleTimeoutConn) Read(p []byte) (int, error) {
@@ -137,7 +137,7 @@ func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Bac
 	return Backup{}, fmt.Errorf("etcd-wrapper on port %d has ended, or broken off, before the backup was made; its log says why", c.port)
 }
 
-// send asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
+// send uses plain HTTP, which every wrapper understands on loopback.
 func (c *Client) send(ctx context.Context, method string) (*http.Response, error) {
 	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/backup"
 	request, err := http.NewRequestWithContext(ctx, method, address, nil)

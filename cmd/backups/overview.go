@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Listing is what backup list tells, and with -o json its document. Times are RFC 3339, sizes are bytes in the store. Fields may
+// Listing is the result of backup list; -o json prints it. Times are RFC 3339, sizes are bytes in the store. Fields may
 // be added, none is renamed.
 type Listing struct {
 	Store       string              `json:"store"`
@@ -35,7 +35,7 @@ type GenerationListing struct {
 	Parent         int           `json:"parent,omitempty"` // the generation that was restored, and up to which revision
 	ParentRevision int64         `json:"parent_revision,omitempty"`
 	Created        time.Time     `json:"created"`
-	Windows        []Window      `json:"windows"` // what can be gone back to, oldest first
+	Windows        []Window      `json:"windows"` // restore points, oldest first
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
 	Verified       *Verification `json:"verified,omitempty"` // the last restore test, of a full or with segments
@@ -74,16 +74,16 @@ type Verification struct {
 	Segments bool      `json:"segments,omitempty"` // of a revision behind a full
 }
 
-// Total is how much of something there is.
+// Total is a number of objects and their size.
 type Total struct {
 	Objects int   `json:"objects"`
 	Bytes   int64 `json:"bytes"`
 }
 
-// restoreTestsFor is how old a restore test may be that is told of.
+// restoreTestsFor bounds the age of the restore tests that are listed.
 const restoreTestsFor = 31 * 24 * time.Hour
 
-// ErrEmpty says that nothing was ever kept in a place.
+// ErrEmpty: the store never had backups.
 var ErrEmpty = errors.New("has no backups")
 
 // List lists the backups. ErrEmpty comes with the document.
@@ -239,13 +239,13 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	b.WriteString("\n" + terminal.Wrapped(fmt.Sprintf("generation %d, ", g.Number), head) + "\n\n")
 	var facts [][]string
 	for _, window := range g.Windows {
-		facts = append(facts, []string{"can go back to", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.Moment(window.Begin), terminal.Moment(window.End))})
+		facts = append(facts, []string{"restore points", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.Moment(window.Begin), terminal.Moment(window.End))})
 		if window.Beyond != "" {
 			facts = append(facts, []string{"", "what follows cannot be read: " + window.Beyond})
 		}
 	}
 	if len(g.Windows) == 0 {
-		facts = append(facts, []string{"can go back to", "nothing"})
+		facts = append(facts, []string{"restore points", "none"})
 	}
 	b.WriteString(terminal.Table(append(facts,
 		[]string{"last verified", g.Verified.describe(now, true)},
@@ -253,7 +253,7 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	printSnapshots(b, g.Fulls, now)
 }
 
-// printSnapshots leaves out what their names say, and what few want to know: -o json has that.
+// printSnapshots omits what the names show already and what few users need: -o json has everything.
 func printSnapshots(b *strings.Builder, fulls []FullListing, now time.Time) {
 	rows := [][]string{{"FULL", "SIZE", "DATABASE", "VERIFIED"}}
 	for _, full := range fulls {
@@ -270,7 +270,7 @@ func printSnapshots(b *strings.Builder, fulls []FullListing, now time.Time) {
 	b.WriteString(terminal.Table(rows...))
 }
 
-// describe is a result for people, with the revision where the reader does not know it.
+// describe returns a result as text, with the revision if the reader does not know it.
 func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"

@@ -62,7 +62,7 @@ func TestWhatIsKeptIsTold(t *testing.T) {
 	text := printed(t, overview)
 	for _, line := range []string{
 		"generation 2, cluster 1c45, since " + terminal.Moment(began) + ", restored from generation 1 at revision 40",
-		"can go back to revisions 42 to 77, " + terminal.Moment(began) + " to " + terminal.Moment(began.Add(time.Hour)),
+		"restore points revisions 42 to 77, " + terminal.Moment(began) + " to " + terminal.Moment(began.Add(time.Hour)),
 		"last verified yes, revision 42, 1m30s ago",
 		"segments 2 objects, 2.0 MiB",
 		archive.FullName(42, began) + " 2.0 MiB 3.0 GiB yes, 1m30s ago",
@@ -158,6 +158,6 @@ func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
 		return strings.HasSuffix(line, "what follows cannot be read: the chain has a hole")
 	})
 	require.GreaterOrEqual(t, at, 0)
-	assert.Contains(t, lines[at], "can go back to revisions 42 to 77")
-	assert.Contains(t, lines[at+1], "can go back to revisions 90 to 99")
+	assert.Contains(t, lines[at], "restore points revisions 42 to 77")
+	assert.Contains(t, lines[at+1], "restore points revisions 90 to 99")
 }

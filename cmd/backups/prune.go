@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrInDoubt says that nothing may go for now.
+// ErrInDoubt: nothing may be deleted for now.
 var ErrInDoubt = errors.New("nothing is deleted")
 
-// ErrNoPolicy says that nobody said what is to be kept. Whoever runs etcd may have said more than the default.
+// ErrNoPolicy: --backup-keep is missing. start-etcd may keep more than the default.
 var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
 
-// PruneResult is what backup prune tells, and with -o json its document.
+// PruneResult is the result of backup prune; -o json prints it.
 type PruneResult struct {
 	Store   string           `json:"store"`
 	Policy  string           `json:"policy"`

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// RestoreResult is what restore tells, and with -o json its document.
+// RestoreResult is the result of restore; -o json prints it.
 type RestoreResult struct {
 	DataDir   string `json:"data_dir"`
 	Revision  int64  `json:"revision"`   // that was restored
@@ -75,7 +75,8 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, complete(plan.DataDir, path, restored.Lost, damaged)
 }
 
-// highestRevision is the revision that nothing was handed out above. Where the newest full is damaged, names tell how far backups go.
+// highestRevision returns the revision above which none was ever handed out. If the newest full snapshot is damaged, names show how far
+// backups reach.
 func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {

@@ -1,5 +1,9 @@
-// Package backups does what the commands `etcd-wrapper backup …` and `etcd-wrapper restore` are for. Package main reads the command
-// line for it, and makes exit statuses of its errors.
+// Package backups implements the commands `etcd-wrapper backup …` and `etcd-wrapper restore`: it lists, tests, exports, copies, prunes
+// and restores what a store has. Package main reads the command line, and turns errors into exit statuses.
+//
+// A command works on a Settings, returns a result that prints itself, and may return an error with it. Nothing is overwritten, and
+// nothing is left behind by a command that fails. A store is copied only to a place that Copy marked, and only while both have one
+// history. The package makes no backups: `backup now` asks the running wrapper, by the endpoints in local.go.
 package backups
 
 import (
@@ -118,7 +122,7 @@ type Meter struct {
 // NewMeter returns a meter that writes to a terminal; to is nil if there is none.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
-// Show says that so many bytes are done. total is 0 if it is not known.
+// Show shows how many bytes are done. total is 0 if it is unknown.
 func (m *Meter) Show(what string, done, total int64) {
 	if m.to == nil {
 		return
@@ -134,7 +138,7 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", amount(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// WhileRestoring shows how much of a path's database a restore has written to a file, while it runs.
+// WhileRestoring shows how much of a database a restore has written to a file, while it runs.
 func (m *Meter) WhileRestoring(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})

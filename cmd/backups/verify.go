@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNotVerified says that a backup could not be restored, or not to what etcd had.
+// ErrNotVerified: a backup could not be restored, or the result differs from the data of etcd.
 var ErrNotVerified = errors.New("the test restore failed")
 
-// VerifyResult is what backup verify tells, and with -o json its document.
+// VerifyResult is the result of backup verify; -o json prints it.
 type VerifyResult struct {
 	Generation int             `json:"generation"`
 	Full       string          `json:"full"`     // that it began with
@@ -27,13 +27,13 @@ type VerifyResult struct {
 	Recorded   bool            `json:"recorded"` // the result is in the store, and counts
 }
 
-// Selector is which backup is meant.
+// Selector selects a backup.
 type Selector struct {
 	archive.Target
 	Full bool // not the target, but the newest full of its generation; of the newest one if that is 0
 }
 
-// RestoreFunc restores what lies at the end of a path, and says what that showed.
+// RestoreFunc restores a path and returns the result of the test.
 type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
 // Verify has a backup restored and keeps the result in the store. ErrNotVerified comes with the document, and so does
@@ -65,7 +65,7 @@ func Verify(ctx context.Context, settings Settings, chosen Selector, restore Res
 	return verified, err
 }
 
-// findSelected is the way to what is chosen.
+// findSelected returns the path to the selected backup.
 func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (archive.Path, error) {
 	if !chosen.Full {
 		return kept.Find(ctx, chosen.Target)

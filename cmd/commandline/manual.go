@@ -7,11 +7,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Documented is a command line with more to say about its commands than their flags. Entries have the names of commands, such as
-// "backup list".
+// Documented is a command line with a manual: an entry for each command by its words, such as "backup list".
 type Documented interface{ Manual() map[string]Entry }
 
-// Entry is what help and manual page show of a command after its flags.
+// Entry is the part of help and manual page that follows the flags of a command.
 type Entry struct {
 	Text     string // sentences
 	Examples []Example

@@ -20,10 +20,10 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// prefix begins the name of every flag's environment variable.
+// prefix starts the name of every flag's environment variable.
 const prefix = "ETCD_WRAPPER"
 
-// Done is the error of Parse when everything is said, as after --help. Its value is the exit status.
+// Done is the error of Parse when nothing is left to do, as after --help. Its value is the exit status.
 type Done int
 
 // Error implements error.
@@ -77,7 +77,7 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	return context.Selected().Target.Addr().Interface(), nil
 }
 
-// passthroughCommands are the commands after which the rest is passed on as it is.
+// passthroughCommands returns the commands that get the rest of the command line unread.
 func passthroughCommands(parser *kong.Kong) (names []string) {
 	for _, command := range parser.Model.Leaves(false) {
 		if command.Passthrough {
@@ -91,7 +91,7 @@ func passthroughCommands(parser *kong.Kong) (names []string) {
 // does as well as two.
 var longFlag = regexp.MustCompile(`^--?([a-z][a-z-]+)(=.*)?$`)
 
-// valued are the operator's flags that take the next argument for their value, if they have none, whatever it looks like.
+// valued are the operator's flags. Without a value they take the next argument, even if it starts with a dash.
 var valued = []string{
 	"etcd-wrapper-port", "etcd-client-port", "backup-restore-host-port", "backup-restore-ca-cert-bundle-path",
 	"etcd-server-name", "etcd-client-cert-path", "etcd-client-key-path", "etcd-ready-timeout",
@@ -145,7 +145,7 @@ func forgetVariables(given map[string]bool) {
 // startEtcd is the command whose settings are a pod's.
 const startEtcd = "start-etcd"
 
-// servicePattern is how Kubernetes names the variables that it makes of a Service's name.
+// servicePattern matches the variables that Kubernetes creates for a Service.
 var servicePattern = regexp.MustCompile(`^(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // unknownVariable is an error about an environment variable that is meant for a flag and is no flag's: a pod whose variable is
@@ -187,7 +187,7 @@ func isOfService(name string) bool {
 	return has
 }
 
-// EtcdVariables returns the names of the environment variables that begin with ETCD_, as etcd's own settings do, in order. Variables of
+// EtcdVariables returns the names of the environment variables that start with ETCD_, as etcd's own settings do, in order. Variables of
 // this program, those of a Service and empty ones are not among them.
 func EtcdVariables() (names []string) {
 	for _, entry := range os.Environ() {
@@ -200,11 +200,11 @@ func EtcdVariables() (names []string) {
 	return names
 }
 
-// serviceURL is what Kubernetes gives a variable whose name ends in _PORT, for each Service in the namespace.
+// serviceURL matches the value of the _PORT variable that Kubernetes creates for each Service in the namespace.
 var serviceURL = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
 // ForgetServices removes the environment variables that Kubernetes has made of a Service's name and that have the name of
-// a flag by accident: for a Service "etcd-wrapper-etcd-client" there is ETCD_WRAPPER_ETCD_CLIENT_PORT, a URL, and beside
+// a flag by accident: for a Service "etcd-wrapper-etcd-client" there is ETCD_WRAPPER_ETCD_CLIENT_PORT, a URL, and next to
 // it ETCD_WRAPPER_ETCD_CLIENT_SERVICE_HOST. It returns their names. Call it before anything reads the environment.
 func ForgetServices() (forgotten []string) {
 	for _, entry := range os.Environ() {
@@ -241,7 +241,7 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	return err
 }
 
-// helpFlag makes a flag of the word help in the place of a command, as in "help start-etcd".
+// helpFlag replaces the command help by the flag, as in "help start-etcd".
 func helpFlag(args []string) []string {
 	if len(args) > 0 && args[0] == "help" {
 		return append(slices.Clone(args[1:]), "--help")

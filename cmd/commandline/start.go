@@ -15,7 +15,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// DefaultTerminationPath is where Kubernetes looks unless a pod says otherwise.
+// DefaultTerminationPath is the terminationMessagePath of a pod that sets none.
 const DefaultTerminationPath = "/dev/termination-log"
 
 // StartEtcd are the flags of `start-etcd`. The first nine flags are those of gardener/etcd-wrapper, with the same names, types,
@@ -29,29 +29,29 @@ type StartEtcd struct {
 	EtcdClientPort   Port          `name:"etcd-client-port" group:"etcd" default:"2379" help:"etcd's client port. Kept for the operator."`
 	EtcdCertPath     string        `name:"etcd-client-cert-path" group:"etcd" placeholder:"PATH" help:"Client certificate for etcd. Its presence announces that etcd serves TLS."`
 	EtcdKeyPath      string        `name:"etcd-client-key-path" group:"etcd" placeholder:"PATH" help:"Key of the client certificate."`
-	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"How long etcd may take to become ready; 0 waits for ever."`
+	EtcdReadyTimeout time.Duration `name:"etcd-ready-timeout" group:"etcd" default:"0s" help:"Fail if etcd takes longer to become ready. 0 waits for ever."`
 
 	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
-	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Where the fetched configuration is kept for debugging."`
+	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Keep the fetched configuration here for debugging."`
 	WrapperCertPath  string    `name:"etcd-wrapper-cert-path" group:"The wrapper's own server" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
 	WrapperKeyPath   string    `name:"etcd-wrapper-key-path" group:"The wrapper's own server" placeholder:"PATH" help:"Key of that certificate."`
-	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: the data directory is validated in this program."`
+	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: validate the data directory in this program."`
 	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
 	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when this part of it and at least so many bytes are free, unless clients would wait longer than the pause; or never."`
 
-	Leases bool `name:"leases" group:"Without a sidecar" help:"In a pod, with --standalone: renew the Kubernetes leases of the member and of its backups, which the operator's tools read."`
+	Leases bool `name:"leases" group:"Without a sidecar" help:"Renew the Kubernetes leases of the member and its backups, which the operator's tools read. In a pod, with --standalone."`
 
-	FollowReplicas bool `name:"follow-replicas" group:"Without a sidecar" help:"In a pod of a StatefulSet, with --standalone: a member that is beyond the set's replicas when it is stopped leaves its cluster."`
+	FollowReplicas bool `name:"follow-replicas" group:"Without a sidecar" help:"Leave the cluster when this member stops and the replicas of its StatefulSet no longer include it. In a pod, with --standalone."`
 
-	Events bool `name:"events" group:"Log and last words" help:"In a pod: post Kubernetes Events on it about restores, refused data, alarms, defragmentations and trouble."`
+	Events bool `name:"events" group:"Log and last words" help:"Post Kubernetes Events on this pod about restores, refused data, alarms, defragmentations and conditions."`
 
 	Backups  Backups  `embed:""`
 	Recovery Recovery `embed:""`
 
 	LogLevel        string `name:"log-level" group:"Log and last words" enum:"debug,info,warn,error" default:"info" help:"Least severe level that is logged: debug, info, warn or error."`
 	LogFormat       string `name:"log-format" group:"Log and last words" enum:"json,console" default:"json" help:"json, a line for each event, or console, for people at a terminal: without etcd's own info lines, unless --log-level is debug."`
-	TerminationPath string `name:"termination-message-path" group:"Log and last words" default:"${termination}" help:"Where Kubernetes reads why the container ended, if it exists."`
+	TerminationPath string `name:"termination-message-path" group:"Log and last words" default:"${termination}" help:"Write why the container ended to this file, if it exists: Kubernetes reads it."`
 }
 
 // Validate is called by kong. Each error names the flag.
@@ -117,16 +117,16 @@ func (f *StartEtcd) Level() zerolog.Level {
 	return level
 }
 
-// Address is what the wrapper's own server binds, <host>:<port>.
+// Address returns the address that the wrapper's own server binds, <host>:<port>.
 func (f *StartEtcd) Address() string { return net.JoinHostPort("", strconv.Itoa(int(f.WrapperPort))) }
 
-// RecordPath is where the exit record lies; the reference program uses the same name.
+// RecordPath returns the path of the exit record; the reference program uses the same name.
 func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exit_code") }
 
-// CrashNotePath is where a crash leaves its reason.
+// CrashNotePath returns the path of the reason of a crash.
 func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
 
-// LastRunPath is where a run leaves for the next one how it ended.
+// LastRunPath returns the path of the note that tells the next run how this one ended.
 func (f *StartEtcd) LastRunPath() string { return f.RecordPath() + ".last" }
 
 // DataDir is etcd's data directory where there is no sidecar to name it.
@@ -134,15 +134,15 @@ func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.et
 
 // Recovery are the flags about what happens with broken or lost data.
 type Recovery struct {
-	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"What happens with data that are broken, lost or were put back to an older state: auto brings them back, from --backup-store or from the other members, where that is safe, never leaves them alone."`
-	RestoreTo string `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Go back once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
-	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name of that restore; one that was done is not done again."`
+	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover broken, lost or rolled-back data. auto: from --backup-store or from the other members, where that is safe. never: leave the data alone."`
+	RestoreTo string `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
+	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name the restore. A restore of a name is done once."`
 
-	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Whose the store is: a member without data takes none that is another one's; default is POD_NAMESPACE and initial-cluster-token."`
-	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take the store of the cluster with that id, once: with data that no store knows, or that are a copy, a generation of their own begins; an empty volume gets what the store has. ID/N does so again, and ends generation N."`
+	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name the owner of the store. A member without data does not take the store of another owner. Default is POD_NAMESPACE and initial-cluster-token."`
+	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this id, once. Data that no store knows, or that is a copy, starts a generation of its own; an empty volume is restored from the store. ID/N does so again, and ends generation N."`
 }
 
-// Owner is whose the store is of a cluster with that token, which may name the namespace itself.
+// Owner returns the owner of the store of a cluster with this token, which may contain the namespace.
 func (f *Recovery) Owner(token string) string {
 	namespace := os.Getenv("POD_NAMESPACE")
 	switch {
@@ -154,13 +154,13 @@ func (f *Recovery) Owner(token string) string {
 	return path.Join(namespace, token)
 }
 
-// adoptable is what --adopt may be.
+// adoptable matches the values of --adopt.
 var adoptable = regexp.MustCompile(`^([0-9a-f]{32}(/[1-9][0-9]*)?)?$`)
 
-// maxRestoreID is how long the name of a restore may be.
+// maxRestoreID bounds the name of a restore, in bytes.
 const maxRestoreID = 100
 
-// validateFor says what is wrong with the flags, beside those of a store.
+// validateFor checks the flags. The error names the flag.
 func (f *Recovery) validateFor(standalone bool, store string) error {
 	switch {
 	case !standalone && f.Recover == "never":
@@ -188,14 +188,14 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 	return err
 }
 
-// Target is what --restore-to asks for.
+// Target returns the value of --restore-to.
 func (f *Recovery) Target() (target Target, err error) {
 	err = target.UnmarshalText([]byte(f.RestoreTo))
 	return target, err
 }
 
 // StoreFlags are the flags that reading backups takes, which start-etcd shares with the commands. The packages below backup refuse a URL
-// or a key that is wrong, with errors that begin with the flag.
+// or a key that is wrong, with errors that start with the flag.
 type StoreFlags struct {
 	Store       string `name:"backup-store" group:"Backups" placeholder:"URL" help:"Store the backups at this URL: file:///DIR, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or azblob://CONTAINER/PREFIX, with endpoint=, region=, path-style=, account= and ca= after a question mark. In start-etcd only with --standalone."`
 	Identities  string `name:"backup-identities" group:"Backups" placeholder:"PATH" help:"File of age identities to decrypt backups with."`
@@ -214,12 +214,12 @@ func (f *StoreFlags) Reading() []string {
 	return args
 }
 
-// SigningFlags is the flag of whatever adds to a store.
+// SigningFlags is the flag of commands that write to a store.
 type SigningFlags struct {
 	SigningKey string `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"File of the ed25519 private key (PEM) to sign backups with."`
 }
 
-// KeepFlags is the flag of whatever deletes backups.
+// KeepFlags is the flag of commands that delete backups.
 type KeepFlags struct {
 	Keep Keep `name:"backup-keep" group:"Backups" default:"${keep}" help:"Keep every revision within points, and after that the last verified full snapshot of so many hours, days and weeks."`
 }
@@ -235,7 +235,7 @@ type Backups struct {
 	SpoolLimit   Bytes         `name:"backup-spool-limit" group:"Backups" default:"1Gi" help:"Hold at most this much on the volume while the store is unreachable."`
 }
 
-// What the flags can be: sooner than a marker is made nothing can be sent, and a segment has to fit into the spool.
+// Bounds of the flags. Markers are not made more often than minInterval, and a segment has to fit into the spool.
 const (
 	minInterval = 100 * time.Millisecond
 	maxInterval = time.Hour

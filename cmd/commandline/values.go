@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Target is a state of etcd to go back to: the one after a revision, or the one at a time; the zero value is the latest.
+// Target is a state of etcd: after a revision, or at a time. The zero value is the latest.
 type Target struct {
 	Revision int64     // 0 if it is not asked for
 	Time     time.Time // zero if it is not asked for
@@ -63,7 +63,7 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 	return at, err
 }
 
-// ahead is how far somebody's clock may be ahead of this machine's.
+// ahead bounds how far another clock may be ahead of this machine's.
 const ahead = time.Minute
 
 // Check refuses a time that has not come yet: another one is meant.
@@ -197,7 +197,7 @@ type Keep struct {
 	Given  bool // somebody said it, be it the default
 }
 
-// DefaultKeep is what --backup-keep is unless it is given.
+// DefaultKeep is the default of --backup-keep.
 const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
 
 // UnmarshalText is called by kong.

@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ConsoleOptions is how the log looks to people.
+// ConsoleOptions configure the log at a terminal.
 type ConsoleOptions struct {
-	Colour bool // the terminal has colours, and its owner nothing against them
-	All    bool // show what etcd says while all is well, too
+	Colour bool // use colours
+	All    bool // show the info lines of etcd as well
 }
 
-// Console turns the lines of a logger that writes to it into a form for people at a terminal.
+// Console returns a writer that formats the lines of a logger for a terminal.
 func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	console := zerolog.ConsoleWriter{
 		Out: to, NoColor: !look.Colour, TimeFormat: "2006-01-02 15:04:05.000 MST", TimeLocation: time.UTC, FormatPrepare: prepareLine,
@@ -30,7 +30,7 @@ func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	return quietWriter{console}
 }
 
-// prepareLine makes a line fit for a terminal: nothing in it is obeyed there.
+// prepareLine escapes everything that could control a terminal, and formats durations.
 func prepareLine(line map[string]any) error {
 	for name, value := range line {
 		if number, is := value.(json.Number); is && strings.HasSuffix(name, inMilliseconds) {

@@ -1,7 +1,7 @@
-// Package logstream is the one log stream of the program: JSON lines, or a form for people at a terminal, that never
-// wait for their reader and into which libraries log as well.
+// Package logstream owns the one log stream of the program: JSON lines, or text at a terminal. Writers never wait for the
+// reader of the stream, and libraries log to it too.
 //
-// The command opens the stream, puts libraries into it and makes the loggers that every other part gets.
+// The command opens the stream, redirects libraries to it and creates the loggers of all other packages.
 package logstream
 
 import (
@@ -14,13 +14,13 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// writeTimes sets what zerolog keeps for the whole process. Loggers that are in use read it, so it is set once.
+// writeTimes sets the time format of zerolog, which is global. Active loggers read it, so it is set once.
 var writeTimes = sync.OnceFunc(func() {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
 })
 
-// New returns a logger that writes a JSON object a line, from level upwards. Times are in UTC, wherever the process runs.
+// New returns a logger that writes a JSON object a line, from level upwards. Times are in UTC.
 func New(to io.Writer, level zerolog.Level) zerolog.Logger {
 	writeTimes()
 	return zerolog.New(printable.Log(to)).Level(level).With().Timestamp().Logger()

@@ -8,20 +8,19 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// Plain turns the lines of a logger that writes to it into what a command says to somebody at a terminal: the name of
-// the program, what happened, and why.
+// Plain returns a writer that turns the lines of a logger into sentences, as a command prints errors at a terminal: program, event, cause.
 func Plain(to io.Writer) io.Writer { return plainWriter{to} }
 
 type plainWriter struct{ to io.Writer }
 
 // Write implements io.Writer. It takes one line.
 func (s plainWriter) Write(line []byte) (int, error) {
-	var told struct{ Message, Error string }
-	if err := json.Unmarshal(line, &told); err != nil {
+	var fields struct{ Message, Error string }
+	if err := json.Unmarshal(line, &fields); err != nil {
 		return s.to.Write(line)
 	}
 	words := []string{"etcd-wrapper"}
-	for _, word := range []string{told.Message, told.Error} {
+	for _, word := range []string{fields.Message, fields.Error} {
 		if word != "" {
 			words = append(words, printable.Line(word)) // in JSON it was escaped
 		}
@@ -32,13 +31,13 @@ func (s plainWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// quietWriter drops what etcd says while all is well, which is forty lines at each start.
+// quietWriter drops the info lines of etcd, forty at each start.
 type quietWriter struct{ to io.Writer }
 
 // Write implements io.Writer. It takes one line.
 func (w quietWriter) Write(line []byte) (int, error) {
-	var told struct{ Level, Component string }
-	if err := json.Unmarshal(line, &told); err == nil && told.Component == "etcd" && told.Level == "info" {
+	var fields struct{ Level, Component string }
+	if err := json.Unmarshal(line, &fields); err == nil && fields.Component == "etcd" && fields.Level == "info" {
 		return len(line), nil
 	}
 	return w.to.Write(line)

@@ -9,14 +9,13 @@ import (
 )
 
 const (
-	// queueSize is how many log lines wait for a reader that has stalled; further ones are lost.
+	// queueSize is the number of lines that are held for a stalled reader; further ones are lost.
 	queueSize = 4096
 	// flushTimeout bounds each of the two waits for such a reader at the end.
 	flushTimeout = 100 * time.Millisecond
 )
 
-// queue is a writer that never waits for its reader: a log that nobody reads must not keep etcd from serving or from
-// being stopped.
+// queue is a writer that never waits for its reader: a stalled log must not keep etcd from serving or stopping.
 type queue struct {
 	lines chan []byte
 	lost  atomic.Int64
@@ -58,10 +57,10 @@ func (q *queue) pass(to io.Writer, flushed chan<- struct{}) {
 		if line == nil {
 			return
 		}
-		_, _ = to.Write(line) // there is nobody to tell
+		_, _ = to.Write(line) // there is no other place to report it
 		if lost := q.lost.Swap(0); lost > 0 {
 			logger := New(to, zerolog.DebugLevel)
-			logger.Warn().Int64("lines", lost).Msg("nobody reads the log; lines were lost")
+			logger.Warn().Int64("lines", lost).Msg("log lines lost: the reader of the log is too slow")
 		}
 	}
 }

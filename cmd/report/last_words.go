@@ -10,8 +10,8 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// TerminationMessage are what `kubectl describe pod` shows of a run that has ended: how and why, from which state, what the next
-// start will find, and how long things took.
+// TerminationMessage returns the message that `kubectl describe pod` shows of a run that has ended: how and why, in which state, what
+// the next start will find, and the durations.
 func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	run := r.run.Snapshot()
 	var b strings.Builder
@@ -23,7 +23,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
 	if missing := r.runtime.Unstored(); missing != nil {
-		fmt.Fprintf(&b, "backups: %s; the next start goes on from there\n", firstLine(missing.Error()))
+		fmt.Fprintf(&b, "backups: %s; the next start continues there\n", firstLine(missing.Error()))
 	}
 	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
 		fmt.Fprintf(&b, "last trouble: %s, %s ago%s: %s\n", trouble.Class, format(time.Since(trouble.At)), endedSuffix(trouble), firstLine(trouble.Text))
@@ -31,13 +31,13 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	return b.String()
 }
 
-// ends reports whether a transition began the end.
+// isStop reports whether a transition started the stop.
 func isStop(t lifecycle.Transition) bool { return t.To == lifecycle.Terminating && t.From != t.To }
 
-// recordPatience is how long the volume may take to show the exit record: one that hangs must not keep the reason back.
+// recordPatience bounds the read of the exit record: a volume that hangs must not delay the reason.
 const recordPatience = 200 * time.Millisecond
 
-// recordLeft is read anew: what counts is what the next start finds.
+// recordLeft reads the exit record again and returns what the next start will find.
 func (r *Report) recordLeft() string {
 	left := make(chan string, 1)
 	go func() {
@@ -72,7 +72,7 @@ func (r *Report) durations() string {
 	return listed
 }
 
-// endedSuffix says that trouble was over long before the end.
+// endedSuffix returns a note if the condition had ended before the run did.
 func endedSuffix(trouble lifecycle.Condition) string {
 	if trouble.Ended.IsZero() {
 		return ""
@@ -80,7 +80,7 @@ func endedSuffix(trouble lifecycle.Condition) string {
 	return ", over since"
 }
 
-// KilledMessage are what `kubectl describe pod` shows of a run that is killed now, or whose panic nobody could catch.
+// KilledMessage returns the message that `kubectl describe pod` shows if the process is killed now, or panics.
 func (r *Report) KilledMessage(crashNote string) string {
 	run := r.run.Snapshot()
 	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.

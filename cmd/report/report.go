@@ -1,5 +1,5 @@
-// Package report is what the wrapper says about a run, put together from the lifecycle, the runtime and the readiness
-// monitor: the status document, the phase that /readyz shows, and the last words that Kubernetes keeps.
+// Package report describes a run: the status document, the phase that /readyz shows, and the termination message that
+// Kubernetes keeps. It reads the lifecycle, the runtime and the readiness monitor.
 //
 // The command makes one Report for a run and serves it; the page, the metrics and `etcd-wrapper status` are made from its
 // document. Nothing here changes anything, and every answer comes from memory but for what is read of certificates, and
@@ -25,7 +25,7 @@ import (
 // Lifecycle is the machine that drives the run.
 type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
-// Runtime is what the lifecycle acts on, as far as the report asks it.
+// Runtime is the part of the running member that a report reads.
 type Runtime interface {
 	Standalone() bool // there is no sidecar
 	Began() time.Time
@@ -64,7 +64,7 @@ func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
 	return &Report{run: run, runtime: runtime, version: version, pod: pod, history: history.New(prometheus.DefaultGatherer), readiness: readinessHistory{since: runtime.Began()}}
 }
 
-// Source is where the handler of GET /lifecycle gets its documents from.
+// Source returns the source of the documents of GET /lifecycle.
 func (r *Report) Source() status.Source {
 	return status.Source{
 		Document: r.Document,
@@ -72,10 +72,10 @@ func (r *Report) Source() status.Source {
 	}
 }
 
-// LoggedReady reports whether the log has said that the member is ready, and has not taken it back.
+// LoggedReady reports whether the log has the member as ready.
 func (r *Report) LoggedReady() bool { return r.readiness.isReady() }
 
-// Phase is what /readyz needs to know.
+// Phase returns the phase that /readyz shows.
 func (r *Report) Phase() readiness.Phase {
 	now := r.run.Snapshot()
 	return readiness.Phase{
@@ -83,7 +83,7 @@ func (r *Report) Phase() readiness.Phase {
 	}
 }
 
-// reason is what the state is about and, while etcd starts or closes, or data come back, what that waits for.
+// reason returns the reason of the state and, while etcd starts, closes or recovers, what that waits for.
 func (r *Report) reason(run *lifecycle.Snapshot) string {
 	if run.State == lifecycle.StartEtcd || run.State == lifecycle.Terminating {
 		if progress := r.runtime.Progress(); progress != "" {
@@ -254,7 +254,7 @@ func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transit
 	return all[max(0, len(all)-maxSteps):]
 }
 
-// unreadiness says in a clause why the member is not ready.
+// notReadyReason returns a clause: why the member is not ready.
 func notReadyReason(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason

@@ -145,7 +145,7 @@ durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
 last trouble: etcd, 3s ago, over since: etcd stopped
 `, about.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
 		there.unstored = errors.New("revisions 8 to 9 are not in the store: store unavailable")
-		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start goes on from there\n")
+		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start continues there\n")
 		there.record = ""
 		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
 	})

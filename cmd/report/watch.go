@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// pollInterval is the pause between looks at what changes without notice: readiness, and what etcd waits for.
+	// pollInterval is the pause between polls of values that change without notice: readiness, and what etcd waits for.
 	pollInterval = 250 * time.Millisecond
-	// logDelay is how long etcd must wait for the same thing before the log says so.
+	// logDelay is how long etcd must wait for one thing before it is logged.
 	logDelay = time.Second
 	// firstReminder and lastReminder bound the pauses between reminders of what lasts; each is twice the one before.
 	firstReminder = 30 * time.Second
 	lastReminder  = 5 * time.Minute
 )
 
-// Watch writes down what nobody asks for while a run lasts: it repeats in the log what lasts, notes when readiness changes, keeps the
+// Watch observes a run: it logs reminders of lasting conditions and changes of readiness, keeps the
 // history, calls lost whenever something else would be true if the process were killed now, and happened for all that the timeline notes.
 // Neither may wait. It returns when ctx ends.
 func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), happened func(status.TimelineEvent)) {
@@ -36,7 +36,7 @@ func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), hap
 	}
 }
 
-// watcher is what one Watch remembers.
+// watcher is the state of a Watch.
 type watcher struct {
 	*Report
 	log      zerolog.Logger
@@ -122,7 +122,7 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	w.log.Info().Str("state", string(run.State)).Msg("etcd " + waits)
 }
 
-// logReminder says again what lasts, less and less often.
+// logReminder repeats a lasting condition, less and less often.
 func (w *watcher) logReminder(run *lifecycle.Snapshot, is status.Document, now time.Time) {
 	subject, quiet := w.reminderSubject(run, is.Headline)
 	if subject != w.subject {
@@ -136,7 +136,7 @@ func (w *watcher) logReminder(run *lifecycle.Snapshot, is status.Document, now t
 		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, is.Headline, now))
 }
 
-// reminderSubject is since when there is something to be reminded of; quiet says that there is nothing.
+// reminderSubject returns the time since which a condition lasts; quiet reports that there is none.
 func (w *watcher) reminderSubject(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
 	ready := w.readiness.isReady()
 	if is.Health == status.HealthDegraded {
@@ -148,8 +148,8 @@ func (w *watcher) reminderSubject(run *lifecycle.Snapshot, is status.Headline) (
 	return run.PhaseSince, false
 }
 
-// reminderLevel is that of an alert where something is wrong. A start that takes long lacks a quorum, as a rule, and recovery that asks for
-// long gets no answer; a validation may take its time.
+// reminderLevel returns warn where something is wrong. A long start usually lacks a quorum, and a long recovery gets no answer; a
+// validation may be slow.
 func reminderLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {

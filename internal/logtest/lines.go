@@ -1,4 +1,4 @@
-// Package logtest has a log for tests that read it while it is written.
+// Package logtest provides a log that tests read while it is written.
 package logtest
 
 import (
@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// Lines is all that was written to a log so far. The zero value is an empty one; any goroutine may write and read it.
+// Lines holds everything that was written to a log. The zero value is empty; any goroutine may write and read it.
 type Lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -19,14 +19,14 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// String is what was written.
+// String returns everything that was written.
 func (l *Lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// Tail is the end of what was written, as much as a person reads when a test fails.
+// Tail returns the end, as much as fits below a failed test.
 func (l *Lines) Tail() string {
 	all := l.String()
 	return all[max(0, len(all)-3000):]

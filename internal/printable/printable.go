@@ -1,8 +1,7 @@
-// Package printable makes texts fit to be shown to people. Errors quote what others wrote: the names in a
-// certificate, a reply, a file name. On a terminal such a text can move the cursor, change the title or hide a line. And
-// a URL may hold a password.
+// Package printable makes text safe to show. Errors quote text of others: names in a certificate, a reply, a file name. On a
+// terminal such text can move the cursor, change the title or hide a line, and a URL may contain a password.
 //
-// Everything that shows such a text calls it: the log, the server's answers, the status document, the termination message.
+// Everything that shows such text uses this package: the log, HTTP replies, the status document, the termination message.
 package printable
 
 import (
@@ -18,7 +17,7 @@ import (
 )
 
 // Line returns text as one line: white space is one blank, everything else that is not printable is written as Go
-// escapes it, such as \x1b. What a URL says of user and password is replaced by "redacted".
+// escapes it, such as \x1b. User and password of a URL are replaced by "redacted".
 func Line(text string) string {
 	return escaped(credentials.ReplaceAllString(strings.Join(strings.Fields(text), " "), redacted), "")
 }
@@ -26,7 +25,7 @@ func Line(text string) string {
 // Text is Line for a text of several lines, which it keeps, and its tabs.
 func Text(text string) string { return escaped(credentials.ReplaceAllString(text, redacted), "\n\t") }
 
-// ForTerminal is Text for what somebody has asked to see at a terminal: passwords stay.
+// ForTerminal returns data that a user asked for as Text does, but keeps passwords.
 func ForTerminal(text []byte) []byte { return []byte(escaped(string(text), "\n\t")) }
 
 func escaped(text, kept string) string {
@@ -44,14 +43,13 @@ func escaped(text, kept string) string {
 	return b.String()
 }
 
-// credentials are what stands between the scheme and the host of a URL, in the characters that Go's reader of URLs allows
+// credentials matches user and password of a URL, in the characters that net/url allows
 // there, but for the comma, which ends a URL in etcd's lists.
 var credentials = regexp.MustCompile(`://[-\w.:~!$&'()*+;=%@]*@`)
 
 const redacted = "://redacted@"
 
-// Log returns a writer for lines of JSON that hides passwords in URLs, and writes characters that a terminal might obey
-// as JSON escapes them. It passes each write on as one write.
+// Log returns a writer for lines of JSON that hides passwords in URLs, and escapes characters that control a terminal. It passes each write on as one write.
 func Log(to io.Writer) io.Writer { return &log{to} }
 
 type log struct{ to io.Writer }
@@ -70,7 +68,7 @@ func (l *log) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// needsEscape finds what JSON lets through although it is not printable.
+// needsEscape reports whether JSON allows a character that is not printable.
 func needsEscape(r rune) bool { return r >= utf8.RuneSelf && !unicode.IsPrint(r) }
 
 func escapedJSON(line []byte) []byte {

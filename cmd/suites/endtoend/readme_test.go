@@ -113,7 +113,7 @@ func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
 		typed(block(t, readme, "bin/etcd-wrapper etcdctl --endpoints=http://127.0.0.1:2379 get"))+
 		typed(block(t, readme, "zstd -dc"), "NAME", "$(ls .run/backups/gen/000001/full | head -n 1)")+
 		"stopped\n"+inAnother("make run")+"stopped\n")
-	assertSaid(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "can go back to", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
+	assertSaid(t, printed, ": Serving, ready\n", "OK\n", "OK\n", "restore points", "greeting\nhello\n", "changed greeting, revision 3, before 2\n",
 		"out.db holds revision 2", "greeting\ngoodbye\n", "restored snapshot")
 	assert.DirExists(t, filepath.Join(dir, "restored", "member"))
 	log, err := os.ReadFile(filepath.Join(dir, "log"))
