@@ -18,7 +18,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// behaviour is how one call of the runtime goes.
+// behaviour describes one call of the runtime.
 type behaviour struct {
 	Fails    bool
 	Takes    time.Duration // before it returns
@@ -28,7 +28,7 @@ type behaviour struct {
 	Single   bool                           // a configuration is that of a new cluster of one
 }
 
-// chaos is a runtime that behaves as a schedule says and keeps an eye on the promises.
+// chaos is a runtime that follows a schedule and checks the promises.
 type chaos struct {
 	mu     sync.Mutex
 	plan   schedule

@@ -57,7 +57,7 @@ func readPage(t *testing.T, path string) string {
 	return string(content)
 }
 
-// The documentation says the same about each state as the diagram does, numbers included.
+// The documentation describes each state as the diagram does, including the numbers.
 func TestTheDocumentedStatesAreTheTables(t *testing.T) {
 	rows := docs.Table(t, "state", "what happens", "bounded by")
 	require.Len(t, rows, len(States), "the table of states of docs/*.md has a row for each state and no other")
@@ -98,7 +98,7 @@ func edges() (ids []string) {
 	return ids
 }
 
-// laidOut is what Graphviz returns.
+// laidOut is Graphviz's output.
 type laidOut struct {
 	ViewBox string `xml:"viewBox,attr"`
 	Graph   struct {
@@ -169,7 +169,7 @@ func TestTheCommittedOverviewIsTheTables(t *testing.T) {
 	tested.AssertPicture(t, "overview.svg", overviewDOT(), func(svg string) string { return overviewOf(t, svg) })
 }
 
-// drawing is what the tests read of the overview.
+// drawing is the part of the overview that the tests check.
 type drawing struct {
 	Groups []struct {
 		ID    string `xml:"id,attr"`

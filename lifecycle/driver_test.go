@@ -116,7 +116,7 @@ func TestTheRecordIsNotWrittenBeforeTheCloseHasReturned(t *testing.T) {
 	})
 }
 
-// stopInVain begins a run and asks it to stop, but its close of etcd hangs.
+// stopInVain starts a run and requests its stop, but the close of etcd hangs.
 func (s *stage) stopInVain(t *testing.T) (wait func() Outcome) {
 	t.Helper()
 	s.shut = func() error { pass(time.Hour); return nil }

@@ -23,7 +23,7 @@ func slowly(ctx context.Context) error {
 	}
 }
 
-// served is how long a stage takes from its begin to Serving.
+// served returns the time that a stage takes from its start to Serving.
 func served(t *testing.T, s *stage) time.Duration {
 	t.Helper()
 	began := time.Now()

@@ -94,7 +94,7 @@ func outcomes(action Action, now truth) []outcome {
 	return nil
 }
 
-// unknownWord is one that no release of the sidecar says so far.
+// unknownWord is a status that no release of the sidecar returns so far.
 const unknownWord bootstrap.InitializationStatus = "WordOfALaterSidecar"
 
 func hints() []outcome {
@@ -143,7 +143,7 @@ func prefetches() []outcome {
 	return all
 }
 
-// intrusion is to find that somebody else has the data open for writing. The record goes at once.
+// intrusion finds that another process has the data open for writing, which voids the record immediately.
 var intrusion = outcome{happening{DataInUse, Payload{}}, func(t truth) truth {
 	t.another, t.recorded = true, false
 	return t
@@ -167,7 +167,7 @@ func settles(change func(*truth)) []outcome {
 	}
 }
 
-// begins is what becomes true in the instant in which an action starts.
+// begins applies what becomes true in the instant in which an action starts.
 func begins(action Action, t truth) truth {
 	if action == OpenEtcd {
 		t.opened = true
@@ -178,7 +178,7 @@ func begins(action Action, t truth) truth {
 	return t
 }
 
-// anytime is what can happen whatever the machine does.
+// anytime lists the events that can happen in any state.
 var anytime = []happening{
 	{Signal, Payload{Signal: syscall.SIGTERM}},
 	{Signal, Payload{Signal: syscall.SIGINT}},
@@ -205,7 +205,7 @@ func split(do []Action) (slow []Action, timer bool, aside Action) {
 	return slow, timer, aside
 }
 
-// promises are what must hold at every instant.
+// promises must hold at every instant.
 var promises = []struct {
 	what string
 	kept func(place, truth, Facts) bool
@@ -260,7 +260,7 @@ var promises = []struct {
 	}},
 }
 
-// holdsBound holds a place against what its state says about the end of a visit.
+// holdsBound checks a place against the bound of its state.
 func holdsBound(p place) bool {
 	switch boundOf(p.core.State) {
 	case ByTimer:
@@ -287,7 +287,7 @@ type explorer struct {
 	wrong []string
 }
 
-// arrival is how a place was first found.
+// arrival records how a place was first reached.
 type arrival struct {
 	before place
 	by     Event
@@ -381,7 +381,7 @@ func (e *explorer) take(found, here place, h happening) {
 	e.find(there.bounded(), arrival{found, h.event})
 }
 
-// way is how a place was reached, in words.
+// way returns how a place was reached, in words.
 func (e *explorer) way(p place) string {
 	from := e.from[p]
 	if from.before == p {

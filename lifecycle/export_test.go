@@ -19,7 +19,7 @@ func TakeInOrder(table []Row, rows ...int) error {
 	return nil
 }
 
-// UrgentFirst puts a completion and then a stop into the mailboxes and reports whether the stop is looked at first.
+// UrgentFirst puts a completion and then a stop into the mailboxes and reports whether the stop is handled first.
 func UrgentFirst(d *Driver) bool {
 	d.mailbox <- message{event: Replied}
 	d.urgent <- message{event: Signal}
@@ -42,7 +42,7 @@ func IsBound(action Action) bool {
 	return SetsTimer(action) || slow || IsBeside(action)
 }
 
-// IsBeside reports whether an action begins or ends the early fetch.
+// IsBeside reports whether an action starts or ends the prefetch.
 func IsBeside(action Action) bool { return prefetchActions[action] != nil }
 
 // PollingDriver brings a driver, whose sidecar always says Progress, to the polling of a validation. Each call of the
@@ -74,7 +74,7 @@ func Stepping(rules *Rules) (step func()) {
 	}
 }
 
-// KeptOf is how many of so many transitions, no two of them alike, the history keeps.
+// KeptOf returns how many of so many different transitions the history keeps.
 func KeptOf(transitions int) int {
 	var kept timeline
 	for n := range transitions {

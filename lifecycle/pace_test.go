@@ -14,7 +14,7 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// askedAt notes when the sidecar was asked for its status.
+// askedAt records when the sidecar's status was requested.
 func askedAt(s *stage, answer func(context.Context) error) *[]time.Time {
 	var asked []time.Time
 	s.status = func(ctx context.Context) error {

@@ -16,13 +16,13 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// review is where `make review` wants its page.
+// review is the file for the page of `make review`.
 var review = flag.String("review", "", "write the review page to this file")
 
 //go:embed review_test.html
 var reviewPage string
 
-// page is what the review page shows.
+// page is the content of the review page.
 type page struct {
 	Diagram   template.HTML
 	States    []reviewState
@@ -209,7 +209,7 @@ func reviewed(played scenario) reviewScenario {
 	return s
 }
 
-// did is what the machine does beside moving, in words.
+// did returns what the machine does other than moving, in words.
 func (l answered) did() string {
 	if l.Row < 0 {
 		return string(l.Answer) + ": " + l.Why

@@ -63,7 +63,7 @@ func read(t *testing.T, path string) story {
 
 func (s *story) id() string { return strings.TrimSuffix(filepath.Base(s.path), ".txt") }
 
-// group is where the story is played, if that is more than one state.
+// group is the set of states in which the story is played, if more than one.
 func (s *story) group() (Group, bool) {
 	group, is := everywhere[s.script[0]]
 	return group, is
@@ -104,7 +104,7 @@ func (s *story) playIn(t *testing.T, state State, all []story) scenario {
 	return scenario{}
 }
 
-// wayTo is what has to happen until a state is reached, nil if it never is.
+// wayTo returns the events until a state is reached, or nil if it never is.
 func wayTo(state State, lines []answered) (way []string) {
 	for _, line := range lines {
 		way = append(way, line.phrase)
@@ -228,7 +228,7 @@ func TestCommittedScenarios(t *testing.T) {
 	}
 }
 
-// No story tells of something that can't be, every story is told to its end, and together they take every row.
+// No story contains an impossible event, every story is complete, and together they take every row.
 func TestTheScenariosTakeEveryRowOfTheTable(t *testing.T) {
 	taken := map[int]bool{}
 	for _, played := range scenarios(t) {
@@ -243,7 +243,7 @@ func TestTheScenariosTakeEveryRowOfTheTable(t *testing.T) {
 	}
 }
 
-// phrases are the words in which scenarios are told, one for everything that can happen.
+// phrases are the vocabulary of scenarios, one for every event.
 var phrases = map[string]happening{
 	"the process begins":                         {Started, Payload{}},
 	"another process holds the volume":           {VolumeBusy, Payload{}},
@@ -284,7 +284,7 @@ var phrases = map[string]happening{
 	"a goroutine panics, or etcd calls it fatal": {Crashed, Payload{}},
 }
 
-// everywhere are the words that begin a scenario which is played once in each state of a group.
+// everywhere are the phrases that start a scenario which is played once in each state of a group.
 var everywhere = map[string]Group{
 	"in each state before etcd":    BeforeEtcd,
 	"in each state with etcd":      WithEtcd,

@@ -16,8 +16,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// stage is a runtime whose parts do what a test tells them, and that notes what was done to it. By default the sidecar
-// says New, takes the request and says Successful, and etcd starts, runs and closes.
+// stage is a runtime whose parts behave as a test requests, and that records every call. By default the sidecar's status is New, it
+// accepts the request, its status is Successful, and etcd starts, runs and closes.
 type stage struct {
 	mu    sync.Mutex
 	done  []string
@@ -89,7 +89,7 @@ func (s *stage) note(what string) {
 	s.done = append(s.done, what)
 }
 
-// succeed has the sidecar say Successful from now on.
+// succeed makes the sidecar's status Successful from now on.
 func (s *stage) succeed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

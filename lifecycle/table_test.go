@@ -38,7 +38,7 @@ func TestNothingLeadsOutOfTerminated(t *testing.T) {
 	assert.Equal(t, []State{Terminated}, tested.Reachable(Terminated))
 }
 
-// Once etcd may hold the data, no way leads back to where an initialization is asked for.
+// Once etcd may have the data open, no way leads back to a request for an initialization.
 func TestNoWayLeadsFromAnEtcdToAnInitialization(t *testing.T) {
 	for _, state := range tested.StateNames() {
 		if slices.Contains(BeforeEtcd, state) {
@@ -233,7 +233,7 @@ var sentences = []sentence{
 	{"the first signal after POST /stop changes nothing", Terminating, begunByStop, Signal, sigterm, Terminating, nil},
 }
 
-// suite is what is expected of single steps.
+// suite tests single steps.
 var suite = func() statemachinetest.Suite[Facts, Payload] {
 	all := statemachinetest.Suite[Facts, Payload]{
 		Machine: tested, Final: Terminated, Rest: answerWithoutRow, Given: begunByTerm, Told: Payload{Err: assert.AnError},
@@ -244,7 +244,7 @@ var suite = func() statemachinetest.Suite[Facts, Payload] {
 	return all
 }()
 
-// answerWithoutRow is that where there is no row: everything is over in Terminated, a repeated stop is no news, all else cannot come.
+// answerWithoutRow returns the expected answer without a row: Terminated ignores everything, a repeated stop is ignored, the rest is rejected.
 func answerWithoutRow(state State, event Event) Answer {
 	if state == Terminated || (state == Terminating && (event == StopPosted || event == ListenerLost)) {
 		return Ignore

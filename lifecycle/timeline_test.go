@@ -100,12 +100,12 @@ func TestTheSnapshotSaysHowTheDataIsValidatedAndWhy(t *testing.T) {
 	})
 }
 
-// errExpired is what a call says when the other side's certificate is.
+// errExpired is the error of a call to a server with an expired certificate.
 var errExpired = fmt.Errorf("cannot ask: %w", &tls.CertificateVerificationError{
 	Err: x509.CertificateInvalidError{Reason: x509.Expired},
 })
 
-// troubles are ways in which a run can go wrong, with the class that people are told.
+// troubles are failures of a run, with their class.
 var troubles = map[string]struct {
 	spoil func(*stage)
 	class Class

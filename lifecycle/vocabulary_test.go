@@ -61,7 +61,7 @@ func declared[T ~string]() []T {
 	return words
 }
 
-// assertKnown holds what a part of the program knows against what is declared, and says what to do about a difference.
+// assertKnown compares what a part of the program handles with what is declared, and reports the remedy for a difference.
 func assertKnown[T ~string](t *testing.T, known []T, advice string) {
 	t.Helper()
 	kind := reflect.TypeFor[T]().Name()

@@ -13,45 +13,45 @@ import (
 	"time"
 )
 
-// Start is what a segment goes on from: a full, or the segment before it.
+// Start describes what a segment continues: a full snapshot or the previous segment.
 type Start struct {
 	Cluster    string
 	Generation int
 	Position   Position
 	Before     Digest // the chain's digest there
-	Last       Digest // over the rows of the last revision with rows before; zero if unknown
-	Applied    uint64 // the small buckets so far are not newer than this index of raft's log; 0 if unknown
+	Last       Digest // digest of the rows of the last revision with rows; zero if unknown
+	Applied    uint64 // raft index up to which the small buckets are known; 0 if unknown
 }
 
-// Source says where a segment's records come from.
+// Source describes the origin of a segment's records.
 type Source struct {
 	Compacted int64  // etcd's scheduled compaction, read in the transaction that the rows come from; 0 if there was none
 	Term      uint64 // raft's
 	Member    string // etcd's member id, hexadecimal
-	Applied   uint64 // raft's index that the member had applied once it had read the small buckets; 0 if it did not look at them
+	Applied   uint64 // raft index applied when the small buckets were read; 0 if they were not read
 	Session   string // of the process
 
-	// Only without rows:
-	Released bool     // this is the last one, and its writer ends in order
-	Opens    Position // another chain goes on there
+	// Only for a segment without rows:
+	Released bool     // the last segment of a writer that stops in order
+	Opens    Position // position at which another chain continues
 	Ends     *Ending  // of the generation
 }
 
-// Object is a whole segment as it is stored.
+// Object is a segment as it is stored.
 type Object struct {
 	Manifest
 	Line []byte  // the signed line, with its newline
 	data *pieces // what follows it
 }
 
-// Size is its length in bytes.
+// Size returns the length in bytes.
 func (o Object) Size() int64 { return int64(len(o.Line)) + o.Body.Bytes }
 
-// Reader reads it from its beginning. There may be several.
+// Reader returns a new reader of the object.
 func (o Object) Reader() io.Reader { return io.MultiReader(bytes.NewReader(o.Line), o.data.reader()) }
 
-// SegmentBuilder makes a segment in memory, compressed on the way. Rows come in order, markers behind the rows of their revision,
-// buckets last. After an error it is good for nothing more. One goroutine owns it.
+// SegmentBuilder builds a compressed segment in memory. Rows come in order, markers after the rows of their revision, buckets last.
+// After an error it is unusable. It is not safe for concurrent use.
 type SegmentBuilder struct {
 	keys     *Keys
 	sequence *sequence
@@ -63,7 +63,7 @@ type SegmentBuilder struct {
 	scratch []byte
 }
 
-// NewSegmentBuilder begins a segment.
+// NewSegmentBuilder starts a segment.
 func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	if !start.Position.Valid() {
 		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)
@@ -78,16 +78,16 @@ func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	return b, err
 }
 
-// RawBytes is the size of the records so far, before compression.
+// RawBytes returns the size of the records so far, before compression.
 func (b *SegmentBuilder) RawBytes() int64 { return b.raw }
 
-// Rows is how many rows were added.
+// Rows returns the number of rows.
 func (b *SegmentBuilder) Rows() int64 { return b.sequence.rows }
 
-// End is the revision of the last row, or the one before the segment's first.
+// End returns the revision of the last row, or the one before the segment.
 func (b *SegmentBuilder) End() int64 { return b.sequence.chain.Revision() }
 
-// Row adds a row, which may be changed afterwards.
+// Row adds a row. It does not retain it.
 func (b *SegmentBuilder) Row(row Row) error {
 	if err := b.sequence.row(row); err != nil {
 		return err
@@ -98,7 +98,7 @@ func (b *SegmentBuilder) Row(row Row) error {
 	return b.write(row.Value)
 }
 
-// Marker adds a marker, behind all rows up to its revision. It may lie behind the last row's: etcd has revisions without rows.
+// Marker adds a marker after all rows up to its revision. It may be above the last row's: etcd has revisions without rows.
 func (b *SegmentBuilder) Marker(marker Marker) error {
 	milliseconds := marker.Time.UnixMilli()
 	if milliseconds <= 0 {
@@ -114,7 +114,7 @@ func (b *SegmentBuilder) Marker(marker Marker) error {
 	return b.write(nil)
 }
 
-// CompactionHash adds what etcd found when it compacted, at any time after that.
+// CompactionHash adds the hash that etcd computed when it compacted. It may come late.
 func (b *SegmentBuilder) CompactionHash(hash CompactionHash) error {
 	if hash.Revision < 0 || hash.Compacted < 0 {
 		return errors.New("a compaction's hash has a negative revision")
@@ -129,7 +129,7 @@ func (b *SegmentBuilder) CompactionHash(hash CompactionHash) error {
 	return b.write(nil)
 }
 
-// Bucket adds the content of a small bucket as of the segment's end.
+// Bucket adds the content of a small bucket at the end of the segment.
 func (b *SegmentBuilder) Bucket(bucket *Bucket) error {
 	if err := b.sequence.bucket(bucket); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (b *SegmentBuilder) Bucket(bucket *Bucket) error {
 	return b.write(bucket.entries)
 }
 
-// Finish ends the segment.
+// Finish completes the segment.
 func (b *SegmentBuilder) Finish(from Source) (Object, error) {
 	records := b.records
 	b.begin(typeEnd)
@@ -166,7 +166,7 @@ func (b *SegmentBuilder) begin(kind byte) {
 	b.scratch = append(b.scratch[:0], kind)
 }
 
-// number appends a number that is not negative.
+// number appends a non-negative number.
 func (b *SegmentBuilder) number(n int64) { b.scratch = binary.AppendUvarint(b.scratch, uint64(n)) }
 
 func (b *SegmentBuilder) bytes(p []byte) {
@@ -174,7 +174,7 @@ func (b *SegmentBuilder) bytes(p []byte) {
 	b.scratch = append(b.scratch, p...)
 }
 
-// write ends a record with bytes that may be many.
+// write completes a record with a large value.
 func (b *SegmentBuilder) write(p []byte) error {
 	b.raw += int64(len(b.scratch) + len(p))
 	if _, err := b.sealed.Write(b.scratch); err != nil {
@@ -184,14 +184,14 @@ func (b *SegmentBuilder) write(p []byte) error {
 	return err
 }
 
-// Bounds of what a segment has of a kind: etcd has a dozen buckets, and doesn't compact twice within milliseconds.
+// Limits per segment: etcd has a dozen buckets, and does not compact twice within milliseconds.
 const (
 	maxBuckets = 64
 	maxHashes  = 4096
 )
 
-// sequence is the order that records come in, and what a manifest says of them. Builder and Reader both go through it, so
-// nothing is written that cannot be read.
+// sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader both use it, so
+// whatever is written can be read.
 type sequence struct {
 	chain   *Chain
 	start   Manifest
@@ -250,7 +250,7 @@ func (s *sequence) bucket(bucket *Bucket) error {
 	return nil
 }
 
-// manifest is what the one of the segment says of its records.
+// manifest returns the facts about the records.
 func (s *sequence) manifest() Manifest {
 	m := s.start
 	m.Rows, m.Buckets, m.From, m.To = s.rows, s.buckets, s.from, s.to
@@ -262,7 +262,7 @@ func (s *sequence) manifest() Manifest {
 	return m
 }
 
-// agrees compares what was read with what was promised.
+// agrees compares the records with the manifest.
 func (s *sequence) agrees(promised Manifest) error {
 	read := s.manifest()
 	same := read.End == promised.End && read.Rows == promised.Rows && read.After == promised.After &&
@@ -274,13 +274,13 @@ func (s *sequence) agrees(promised Manifest) error {
 	return nil
 }
 
-// Sizes of pieces in bytes. They grow with what there is, so a small segment takes little.
+// Sizes of pieces in bytes. They grow with the content, so a small segment takes little memory.
 const (
 	leastPiece = 4 << 10
 	mostPiece  = 256 << 10
 )
 
-// pieces are bytes in memory that are never copied to make room: a segment of 8 MiB takes no more than that.
+// pieces hold bytes without ever copying them to grow: a segment of 8 MiB takes no more than that.
 type pieces struct {
 	all  [][]byte
 	size int64
@@ -305,7 +305,7 @@ func (p *pieces) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// body is what a manifest says of them.
+// body returns the manifest's description of the bytes.
 func (p *pieces) body() Body { return Body{Bytes: p.size, SHA256: Digest(p.hash.Sum(nil))} }
 
 func (p *pieces) reader() io.Reader {

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// maxKeyFile is the size of the largest key file in bytes.
+// maxKeyFile limits a key file, in bytes.
 const maxKeyFile = 1 << 20
 
 type (
@@ -38,7 +38,7 @@ func (s *signing) key() (ed25519.PrivateKey, error) {
 	return s.load("--backup-signing-key", parseSigningKey)
 }
 
-// keys returns the trusted keys by what names them in a line.
+// keys returns the trusted keys by id.
 func (t *trusted) keys() (map[string]ed25519.PublicKey, error) {
 	return t.load("--backup-trusted-keys", parseTrustedKeys)
 }
@@ -48,7 +48,7 @@ func (i *identities) check() error { _, err := i.keys(); return err }
 func (s *signing) check() error    { _, err := s.key(); return err }
 func (t *trusted) check() error    { _, err := t.keys(); return err }
 
-// file is a key file and what its present content means.
+// file caches the parsed content of a key file.
 type file[T any] struct {
 	path string
 
@@ -57,7 +57,7 @@ type file[T any] struct {
 	parsed  T
 }
 
-// load reads the file, and parses it if it isn't the same as the last time. Without a file there is nothing.
+// load reads the file, and parses it if it has changed. Without a path it returns nothing.
 func (f *file[T]) load(flag string, parse func([]byte) (T, error)) (none T, err error) {
 	if f.path == "" {
 		return none, nil
@@ -89,7 +89,7 @@ func parseRecipients(content []byte) ([]age.Recipient, error) {
 
 func parseIdentities(content []byte) ([]age.Identity, error) {
 	keys, err := age.ParseIdentities(bytes.NewReader(content))
-	if err != nil { // which is not told, since it may hold some of the key
+	if err != nil { // the error may contain parts of the key
 		return nil, errors.New("is not a file of age identities, which begin with AGE-SECRET-KEY-, one a line")
 	}
 	return keys, nil
@@ -98,7 +98,7 @@ func parseIdentities(content []byte) ([]age.Identity, error) {
 func parseSigningKey(content []byte) (ed25519.PrivateKey, error) {
 	block, _ := pem.Decode(content)
 	if block != nil && block.Type == "PRIVATE KEY" {
-		parsed, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // its error may hold some of the key
+		parsed, _ := x509.ParsePKCS8PrivateKey(block.Bytes) // the error may contain parts of the key
 		if key, is := parsed.(ed25519.PrivateKey); is {
 			return key, nil
 		}

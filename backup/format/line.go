@@ -12,29 +12,29 @@ import (
 )
 
 const (
-	// MaxLine is the length of the longest signed line in bytes, with its newline.
+	// MaxLine limits a signed line, in bytes, with its newline.
 	MaxLine = 1 << 20
-	// Format is the version of everything that backups consist of.
+	// Format is the version of the format.
 	Format = 1
 
-	checksum = `,"sha256":"` // begins the end of every line: it covers all bytes before it
+	checksum = `,"sha256":"` // precedes the checksum, which covers all bytes before it
 	tail     = len(checksum) + 2*sha256.Size + len("\"}\n")
 )
 
-// Heading is how every statement begins.
+// Heading is the start of every statement.
 type Heading struct {
 	Format int    `json:"format"`
-	Kind   string `json:"kind"` // what is stated
+	Kind   string `json:"kind"` // kind of the statement
 }
 
 // envelope is a line.
 type envelope struct {
 	Statement json.RawMessage `json:"statement"`
 	Signature []byte          `json:"signature,omitempty"` // ed25519 over the bytes of Statement
-	Key       string          `json:"key,omitempty"`       // what made it: the first 8 bytes of the public key's sha256, hex
+	Key       string          `json:"key,omitempty"`       // id of the key: the first 8 bytes of the public key's sha256, hex
 }
 
-// Sign makes the line that states something. A statement is an object of JSON that begins as [Heading] does.
+// Sign returns the line with a statement, a JSON object that starts with a [Heading].
 func (k *Keys) Sign(statement any) ([]byte, error) {
 	stated, err := json.Marshal(statement)
 	if err != nil {
@@ -47,7 +47,7 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	}
 	if key != nil {
 		line.Signature, line.Key = ed25519.Sign(key, stated), keyName(key.Public().(ed25519.PublicKey))
-		if err := k.trust(line); err != nil { // nobody could use it, and it would keep its name from what can be used
+		if err := k.trust(line); err != nil { // it would be unusable, and block its name for usable ones
 			return nil, fmt.Errorf("--backup-signing-key: its public key is not in --backup-trusted-keys; add it there: %.200s", err.Error())
 		}
 	}
@@ -61,13 +61,13 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	return withChecksum(written[:len(written)-1]), nil
 }
 
-// withChecksum ends a line that lacks its closing brace.
+// withChecksum completes a line that lacks its closing brace.
 func withChecksum(line []byte) []byte {
 	sum := sha256.Sum256(line)
 	return fmt.Appendf(line, "%s%x\"}\n", checksum, sum)
 }
 
-// Check reads what a line states into a pointer, if it is of that kind and believable.
+// Check verifies a line and decodes its statement, if it is of that kind.
 func (k *Keys) Check(line []byte, kind string, into any) error {
 	if len(line) > MaxLine || len(line) < tail {
 		return fmt.Errorf("%w: a line of %d bytes", ErrDamaged, len(line))
@@ -106,7 +106,7 @@ func checkHeading(statement []byte, kind string) error {
 	return nil
 }
 
-// Signed tells whether a line that was checked carries a signature, whoever's it is.
+// Signed reports whether a checked line carries a signature of any key.
 func Signed(line []byte) bool {
 	var read envelope
 	return json.Unmarshal(line, &read) == nil && read.Signature != nil
@@ -132,7 +132,7 @@ func (k *Keys) trust(line envelope) error {
 	return nil
 }
 
-// ReadLine reads a line with its newline. It returns io.EOF if there is nothing more to read.
+// ReadLine reads a line with its newline. It returns io.EOF at the end.
 func ReadLine(r *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -151,7 +151,7 @@ func ReadLine(r *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// keyName names a public key in a line.
+// keyName returns the id of a public key.
 func keyName(key ed25519.PublicKey) string {
 	sum := sha256.Sum256(key)
 	return hex.EncodeToString(sum[:8])

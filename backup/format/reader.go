@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// SegmentReader reads segments, one after the other. It checks everything that can be known without the ones before: what was read
-// of a segment counts only when its end was reached without an error. One goroutine owns it.
+// SegmentReader reads consecutive segments. It checks everything that can be checked without the previous ones. The content of a segment
+// counts only after its end was reached without an error. It is not safe for concurrent use.
 //
-// Errors wrap those of package seal where something is wrong with what was read; what reading itself failed with comes
-// through. After an error every call returns it again.
+// Errors about the content wrap ErrDamaged and the like; errors of the underlying reader are returned unchanged. After an error
+// every call returns it again.
 type SegmentReader struct {
 	keys   *Keys
 	source *bufio.Reader
@@ -24,17 +24,17 @@ type SegmentReader struct {
 	manifest Manifest
 	body     *body    // what is left of the present segment; nil before the first one
 	records  *records // nil before the first record of a segment
-	ended    bool     // the end of the present segment's records was reached
+	ended    bool     // the end of the current segment was reached
 	err      error
 }
 
-// NewSegmentReader reads from r, in bounded memory, whatever r holds.
+// NewSegmentReader reads from r, in bounded memory for any content.
 func NewSegmentReader(r io.Reader, keys *Keys) *SegmentReader {
 	return &SegmentReader{keys: keys, source: bufio.NewReaderSize(r, 64<<10)}
 }
 
-// Next goes on to the next segment. What is left of the one before is read and compared with its digest, but not opened, so a
-// caller who wants no records needs no identity. io.EOF says that there is no further one.
+// Next advances to the next segment. It verifies the digest of the rest of the current one without decrypting it, so a caller who needs
+// no records needs no identity. It returns io.EOF after the last one.
 func (r *SegmentReader) Next() (Manifest, error) {
 	if r.err == nil {
 		r.err = r.next()
@@ -61,7 +61,7 @@ func (r *SegmentReader) next() error {
 	return nil
 }
 
-// ReadManifest reads the line that a segment begins with.
+// ReadManifest reads the first line of a segment.
 func ReadManifest(line []byte, keys *Keys) (Manifest, error) {
 	var manifest Manifest
 	if err := keys.Check(line, SegmentKind, &manifest); err != nil {
@@ -73,7 +73,7 @@ func ReadManifest(line []byte, keys *Keys) (Manifest, error) {
 	return manifest, nil
 }
 
-// finish reads what is left of the present segment.
+// finish reads the rest of the current segment.
 func (r *SegmentReader) finish() error {
 	if r.body == nil {
 		return nil
@@ -84,8 +84,8 @@ func (r *SegmentReader) finish() error {
 	return r.named(err)
 }
 
-// Record returns the next record of the segment, which is valid until the next call. io.EOF says that the segment ended, and
-// that all of it was as its manifest says.
+// Record returns the next record, which is valid until the next call. It returns io.EOF at the end of the segment, after everything was
+// verified against the manifest.
 func (r *SegmentReader) Record() (Record, error) {
 	switch {
 	case r.err != nil:
@@ -135,7 +135,7 @@ func (r *SegmentReader) named(err error) error {
 	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
 }
 
-// records reads those of a segment.
+// records reads the records of a segment.
 type records struct {
 	plain    io.ReadCloser
 	limited  *limited
@@ -152,7 +152,7 @@ type records struct {
 func newRecords(plain io.ReadCloser, promised Manifest) *records {
 	start := promised
 	if promised.Rows > 0 {
-		start.Last = Digest{} // its own, which the records show
+		start.Last = Digest{} // of this segment; the records yield it
 	}
 	limited := &limited{source: plain, left: promised.RawBytes}
 	return &records{
@@ -161,7 +161,7 @@ func newRecords(plain io.ReadCloser, promised Manifest) *records {
 	}
 }
 
-// next returns io.EOF behind the last one.
+// next returns io.EOF after the last one.
 func (r *records) next() (Record, error) {
 	kind, err := r.buffered.ReadByte()
 	if err != nil {
@@ -199,7 +199,7 @@ func (r *records) read(kind byte) (Record, error) {
 	}
 }
 
-// follow checks that the record may stand where it does.
+// follow checks that the record may follow the previous ones.
 func (r *records) follow(record Record) error {
 	switch record := record.(type) {
 	case *Row:
@@ -238,7 +238,7 @@ func (r *records) readHash() (Record, error) {
 	return &r.hash, err
 }
 
-// readBucket returns one that the caller may keep.
+// readBucket returns a bucket that the caller may keep.
 func (r *records) readBucket() (Record, error) {
 	name, err := r.bytes(nil, 1<<10)
 	if err != nil {
@@ -252,7 +252,7 @@ func (r *records) readBucket() (Record, error) {
 	return &Bucket{Name: string(name), count: uint64(count), entries: entries}, err
 }
 
-// end checks what only the end shows.
+// end checks the totals.
 func (r *records) end() error {
 	count, err := r.number()
 	if err != nil {
@@ -284,7 +284,7 @@ func (r *records) number() (int64, error) {
 	switch {
 	case err != nil && r.limited.failed != nil:
 		return 0, err
-	case err != nil: // too many bytes, or none are left
+	case err != nil: // too many bytes, or too few
 		return 0, Damaged(err)
 	case n > math.MaxInt64:
 		return 0, fmt.Errorf("%w: a number is too large", ErrDamaged)
@@ -292,7 +292,7 @@ func (r *records) number() (int64, error) {
 	return int64(n), nil
 }
 
-// bytes reads a length and as many bytes, into room if that is enough.
+// bytes reads a length and that many bytes, into room if they fit.
 func (r *records) bytes(room []byte, most int64) ([]byte, error) {
 	length, err := r.number()
 	if err != nil {
@@ -302,7 +302,7 @@ func (r *records) bytes(room []byte, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%w: something of %d bytes is larger than %d", ErrDamaged, length, most)
 	}
 	room = room[:0]
-	for int64(len(room)) < length { // piece by piece, since the length may be a lie
+	for int64(len(room)) < length { // in pieces, since the length may be forged
 		have := len(room)
 		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
 		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {
@@ -319,7 +319,7 @@ func early(err error) error {
 	return err
 }
 
-// limited fails if there are more bytes than were promised, so that a little cannot become very much.
+// limited fails after more bytes than promised, as a protection against decompression bombs.
 type limited struct {
 	source io.Reader
 	left   int64
@@ -338,14 +338,14 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Body is what a statement says of bytes.
+// Body is a statement's description of bytes.
 type Body struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 Digest `json:"sha256"`
 }
 
-// Reader reads what the statement speaks of from source, and no more. It returns io.EOF only if all of that was there and as
-// stated; else ErrDamaged, or what source fails with.
+// Reader reads exactly the described bytes from source. It returns io.EOF only if all of them were there and match; otherwise ErrDamaged, or
+// the error of source.
 func (b Body) Reader(source io.Reader) io.Reader { return newBody(source, b) }
 
 type body struct {
@@ -384,7 +384,7 @@ func (b *body) end() error {
 	return io.EOF
 }
 
-// check says whether all was read, and is what was promised.
+// check verifies that everything was read and matches.
 func (b *body) check() error {
 	if b.left > 0 {
 		return fmt.Errorf("%w: its records end %d bytes before it", ErrDamaged, b.left)

@@ -1,11 +1,3 @@
-// Package format is what backups look like as bytes, as docs/backup-format.md describes it for others. It knows no store and no etcd.
-//
-// A segment is what lies between full snapshots: the rows of a range of revisions, as they are in etcd's database (record.go,
-// builder.go, reader.go). Every object is compressed, encrypted to age recipients, and described by a line of JSON that carries a
-// checksum and an ed25519 signature (keys.go, seal.go, stream.go, line.go).
-//
-// Encryption keeps others from reading a backup; it does not keep them from making one, since recipients are public. Only
-// signatures do.
 package format
 
 import (
@@ -21,24 +13,24 @@ import (
 	"time"
 )
 
-// Record is one of the things that a segment consists of: *[Row], *[Marker], *[CompactionHash] or *[Bucket].
+// Record is a part of a segment: *[Row], *[Marker], *[CompactionHash] or *[Bucket].
 type Record interface{ record() }
 
-// Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision as 8, big endian, '_' and what distinguishes the
-// changes of one revision as 8; and one more, 't', if it says that a key was deleted. Its value may be empty.
+// Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision (8, big endian), '_', and the number of the change within the
+// revision (8); a deletion has a final 't'. Its value may be empty.
 type Row struct {
 	Key, Value []byte
 }
 
-// Marker says what etcd's revision was at a time. It stands behind all rows up to that revision.
+// Marker records etcd's revision at a time. It follows all rows up to that revision.
 type Marker struct {
 	Revision int64
 	Time     time.Time // to the millisecond
 }
 
-// CompactionHash is what etcd's hash of the revisions up to one was when it compacted them.
+// CompactionHash is etcd's hash of the revisions up to one, computed when it compacted them.
 type CompactionHash struct {
-	Revision, Compacted int64 // what was hashed: up to this revision, of a database that was compacted at that one
+	Revision, Compacted int64 // hashed up to Revision, of a database compacted at Compacted
 	Hash                uint32
 }
 
@@ -50,11 +42,11 @@ func (*Bucket) record()         {}
 const (
 	rowKey       = 17
 	tombstoneKey = rowKey + 1
-	// maxRecord bounds the bytes of a row, and of a bucket. etcd's largest request is 1.5 MiB unless told otherwise.
+	// maxRecord limits a row and a bucket, in bytes. etcd's default limit of a request is 1.5 MiB.
 	maxRecord = 256 << 20
 )
 
-// Revision is what the row belongs to. An error says that its key is not that of a row.
+// Revision returns the row's revision, or an error if the key is not that of a row.
 func (r Row) Revision() (int64, error) {
 	plain := len(r.Key) == rowKey && r.Key[8] == '_'
 	tombstone := len(r.Key) == tombstoneKey && r.Key[8] == '_' && r.Key[rowKey] == 't'
@@ -64,10 +56,10 @@ func (r Row) Revision() (int64, error) {
 	return int64(binary.BigEndian.Uint64(r.Key)), nil
 }
 
-// Tombstone tells whether the row says that a key was deleted.
+// Tombstone reports whether the row deletes a key.
 func (r Row) Tombstone() bool { return len(r.Key) == tombstoneKey }
 
-// The byte that each record begins with.
+// The first byte of each record.
 const (
 	typeRow    = 'R'
 	typeMarker = 'M'
@@ -76,8 +68,7 @@ const (
 	typeEnd    = 'Z'
 )
 
-// Bucket is the whole content of one of etcd's small buckets, such as lease or authUsers. It may be large all the same, so it
-// is kept in one piece of memory.
+// Bucket is the whole content of a small bucket of etcd, such as lease or authUsers. It may still be large, so it is one allocation.
 type Bucket struct {
 	Name string
 
@@ -85,10 +76,10 @@ type Bucket struct {
 	entries []byte // each: length of the key, key, length of the value, value; lengths as uvarints
 }
 
-// NewBucket returns an empty one.
+// NewBucket returns an empty bucket.
 func NewBucket(name string) *Bucket { return &Bucket{Name: name} }
 
-// Add adds an entry; the keys must come in order.
+// Add adds an entry. Keys must be in order.
 func (b *Bucket) Add(key, value []byte) {
 	b.count++
 	b.entries = binary.AppendUvarint(b.entries, uint64(len(key)))
@@ -97,13 +88,13 @@ func (b *Bucket) Add(key, value []byte) {
 	b.entries = append(b.entries, value...)
 }
 
-// Len is how many entries there are.
+// Len returns the number of entries.
 func (b *Bucket) Len() int { return int(b.count) }
 
-// Digest tells contents apart.
+// Digest identifies the content.
 func (b *Bucket) Digest() Digest { return sha256.Sum256(b.entries) }
 
-// Entries yields keys and values in order. They belong to the bucket.
+// Entries yields keys and values in order, without copying.
 func (b *Bucket) Entries() iter.Seq2[[]byte, []byte] {
 	return func(yield func([]byte, []byte) bool) {
 		for rest := b.entries; len(rest) > 0; {
@@ -119,7 +110,7 @@ func (b *Bucket) Entries() iter.Seq2[[]byte, []byte] {
 
 var errBucket = errors.New("entries of a bucket don't fit it")
 
-// cut takes bytes off that begin with their length.
+// cut splits off bytes that are preceded by their length.
 func cut(b []byte) (first, rest []byte, err error) {
 	length, n := binary.Uvarint(b)
 	if n <= 0 || length > uint64(len(b)-n) {
@@ -128,7 +119,7 @@ func cut(b []byte) (first, rest []byte, err error) {
 	return b[n : n+int(length) : n+int(length)], b[n+int(length):], nil
 }
 
-// check is for buckets that were read.
+// check validates a bucket that was read.
 func (b *Bucket) check() error {
 	var count uint64
 	var before []byte
@@ -151,19 +142,19 @@ func (b *Bucket) check() error {
 	return nil
 }
 
-// maxPart bounds the segments without rows at one revision. Segments are made once a second at most: that is 31 years.
+// maxPart limits the segments without rows at one revision. There is at most one a second: enough for 31 years.
 const maxPart = 999_999_999
 
-// Position is where a segment begins, and names it. Positions have the order of history.
+// Position is the start of a segment, and its name. Positions are ordered like history.
 type Position struct {
-	Revision int64 `json:"revision"` // the first one that is not covered yet
-	Part     int   `json:"part"`     // how many segments without rows stand before this one at that revision
+	Revision int64 `json:"revision"` // first revision that is not covered yet
+	Part     int   `json:"part"`     // number of earlier segments without rows at that revision
 }
 
-// String is the position in names of objects: the order of such strings is that of positions.
+// String returns the position in object names, which sort like positions.
 func (p Position) String() string { return fmt.Sprintf("%019d.%09d", p.Revision, p.Part) }
 
-// ParsePosition undoes String.
+// ParsePosition reverses String.
 func ParsePosition(s string) (Position, error) {
 	var p Position
 	if _, err := fmt.Sscanf(s, "%019d.%09d", &p.Revision, &p.Part); err != nil || p.String() != s || !p.Valid() {
@@ -172,30 +163,30 @@ func ParsePosition(s string) (Position, error) {
 	return p, nil
 }
 
-// Valid tells whether a segment can begin there.
+// Valid reports whether a segment can start there.
 func (p Position) Valid() bool { return p.Revision > 0 && p.Part >= 0 && p.Part <= maxPart }
 
-// Compare is negative if p comes before other, and positive if it comes behind.
+// Compare is negative if p precedes other, and positive if it follows.
 func (p Position) Compare(other Position) int {
 	return cmp.Or(cmp.Compare(p.Revision, other.Revision), cmp.Compare(p.Part, other.Part))
 }
 
-// IsZero tells whether p is no position.
+// IsZero reports whether p is unset.
 func (p Position) IsZero() bool { return p == Position{} }
 
-// After is the position behind revision.
+// After returns the position after revision.
 func After(revision int64) Position { return Position{Revision: revision + 1} }
 
 // Digest is a SHA-256. In JSON it is lower-case hexadecimal.
 type Digest [sha256.Size]byte
 
-// String is hexadecimal.
+// String returns the digest in hexadecimal.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
-// MarshalText is String, for JSON.
+// MarshalText implements encoding.TextMarshaler.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText undoes MarshalText.
+// UnmarshalText implements encoding.TextUnmarshaler.
 func (d *Digest) UnmarshalText(text []byte) error {
 	if len(text) != 2*len(d) {
 		return errors.New("not a digest of 64 hexadecimal digits")
@@ -204,35 +195,35 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Seed is the digest that a chain begins with, at the full of that revision.
+// Seed returns the initial digest of a chain, at the full snapshot of that revision.
 func Seed(cluster string, generation int, revision int64) Digest {
 	return sha256.Sum256(fmt.Appendf(nil, "etcd-wrapper chain\n%s\n%d\n%d\n", cluster, generation, revision))
 }
 
-// Chain computes the digest over all rows since a full. It doesn't depend on how they were cut into segments:
+// Chain computes the digest over all rows since a full snapshot. It does not depend on the division into segments:
 //
 //	C(r) = SHA-256(C(before r) || r as 8 bytes, big endian || SHA-256(rows of r))
 //
 // where each row is the length of its key, the key, the length of its value and the value, lengths as uvarints. Revisions
-// without rows don't count. One goroutine owns it.
+// without rows do not count. It is not safe for concurrent use.
 type Chain struct {
-	digest   Digest // over all revisions before the present one
-	last     Digest // over the rows of the revision before the present one
-	revision int64  // the present one, or the one before the first
-	open     bool   // rows of the present revision were added
+	digest   Digest // of all revisions before the current one
+	last     Digest // of the rows of the previous revision
+	revision int64  // current, or the one before the first
+	open     bool   // the current revision has rows
 	rows     hash.Hash
-	key      []byte // of the row before
+	key      []byte // of the previous row
 	scratch  []byte
 }
 
-// Continue returns a chain whose digest is before, at the position.
+// Continue returns a chain with digest before at the position.
 func Continue(before Digest, position Position) *Chain {
 	return &Chain{digest: before, revision: position.Revision - 1, rows: sha256.New()}
 }
 
 var errOrder = errors.New("rows are out of order")
 
-// Add adds the next row. An error says that it cannot be the next one; then nothing was added.
+// Add adds the next row. If the row cannot follow, it returns an error and adds nothing.
 func (c *Chain) Add(row Row) error {
 	revision, err := row.Revision()
 	if err != nil {
@@ -253,7 +244,7 @@ func (c *Chain) Add(row Row) error {
 	return nil
 }
 
-// close ends the present revision.
+// close completes the current revision.
 func (c *Chain) close() {
 	c.rows.Sum(c.last[:0])
 	c.rows.Reset()
@@ -265,11 +256,11 @@ func (c *Chain) close() {
 	c.open = false
 }
 
-// Revision is that of the last row, or of the one before the first.
+// Revision returns the revision of the last row, or the one before the first.
 func (c *Chain) Revision() int64 { return c.revision }
 
-// End returns the digest over all rows so far, and that of the last revision's alone, which is zero if there was no row. The
-// last revision is then complete: no row of it may follow.
+// End returns the digest over all rows so far, and that of the last revision alone, which is zero without rows. It completes the last
+// revision: no row of it may follow.
 func (c *Chain) End() (digest, last Digest) {
 	if c.open {
 		c.close()
@@ -277,45 +268,45 @@ func (c *Chain) End() (digest, last Digest) {
 	return c.digest, c.last
 }
 
-// SegmentKind is that of a segment's statement.
+// SegmentKind is the kind of a segment's statement.
 const SegmentKind = "segment"
 
-// Manifest is the statement that every segment begins with.
+// Manifest is the statement at the start of every segment.
 type Manifest struct {
 	Heading
 	Cluster    string    `json:"cluster"`            // the store's
 	Generation int       `json:"generation"`         // the history between two restores
-	Position   Position  `json:"position"`           // where it begins
-	End        int64     `json:"end"`                // the last revision that it covers; Position.Revision-1 without rows
+	Position   Position  `json:"position"`           // start
+	End        int64     `json:"end"`                // last covered revision; Position.Revision-1 without rows
 	Rows       int64     `json:"rows"`               // how many
 	RawBytes   int64     `json:"raw_bytes"`          // of the records, before compression
 	Before     Digest    `json:"before"`             // the chain's digest at Position
-	After      Digest    `json:"after"`              // the chain's digest behind End
+	After      Digest    `json:"after"`              // the chain's digest after End
 	Last       Digest    `json:"last,omitzero"`      // over the rows of the last revision with rows up to End; zero if unknown
 	Compacted  int64     `json:"compacted"`          // etcd's scheduled compaction, read with the rows; 0 before the first one
 	From       time.Time `json:"from,omitzero"`      // the first marker's time; zero without markers
 	To         time.Time `json:"to,omitzero"`        // the last marker's time
 	Term       uint64    `json:"term"`               // raft's
-	Member     string    `json:"member"`             // who wrote it: etcd's member id, hexadecimal
+	Member     string    `json:"member"`             // of the writer: etcd's member id, hexadecimal
 	Session    string    `json:"session,omitempty"`  // of the process that wrote it: random, hexadecimal
-	Released   bool      `json:"released,omitzero"`  // its writer has ended in order: it adds nothing behind it
-	Opens      Position  `json:"opens,omitzero"`     // a full snapshot begins another chain, which goes on there; zero if none does
-	Ends       *Ending   `json:"ends,omitempty"`     // the generation ends here: nothing follows, ever; nil if it does not
-	Applied    uint64    `json:"applied,omitzero"`   // raft's index that its writer had applied, as in Source, or that of the segment before
+	Released   bool      `json:"released,omitzero"`  // its writer stopped in order and adds nothing after it
+	Opens      Position  `json:"opens,omitzero"`     // a full snapshot starts another chain, which continues there; zero if none
+	Ends       *Ending   `json:"ends,omitempty"`     // end of the generation; nil if it continues
+	Applied    uint64    `json:"applied,omitzero"`   // raft index as in Source, or that of the previous segment
 	Buckets    []string  `json:"buckets,omitempty"`  // names of the small buckets inside
-	Body       Body      `json:"body"`               // what follows the line
+	Body       Body      `json:"body"`               // the bytes after the line
 	Encrypted  bool      `json:"encrypted,omitzero"` // with age
 }
 
-// Ending is what the last object of a generation says of who goes on. It is made at the position where the next segment
-// would go, so that no segment can follow what a restore has read.
+// Ending is the end marker of a generation, which names its successor. It is stored at the position of the next segment, so that no
+// segment can follow what a restore has read.
 type Ending struct {
-	Successor int       `json:"successor"` // the generation that goes on
-	Nonce     string    `json:"nonce"`     // of who ends it: random, hexadecimal
+	Successor int       `json:"successor"` // the successor generation
+	Nonce     string    `json:"nonce"`     // random id of the process that ended it, hexadecimal
 	At        time.Time `json:"at"`
 }
 
-// Next is where the next segment begins.
+// Next returns the position of the next segment.
 func (m Manifest) Next() Position {
 	if m.Rows > 0 {
 		return After(m.End)
@@ -323,15 +314,15 @@ func (m Manifest) Next() Position {
 	return Position{Revision: m.Position.Revision, Part: m.Position.Part + 1}
 }
 
-// Start is what the next segment goes on from.
+// Start returns what the next segment continues.
 func (m Manifest) Start() Start {
 	return Start{Cluster: m.Cluster, Generation: m.Generation, Position: m.Next(), Before: m.After, Last: m.Last, Applied: m.Applied}
 }
 
-// maxRaw bounds a segment's records in bytes: 8 MiB and one revision, which may have deleted all keys there were.
+// maxRaw limits the records of a segment, in bytes: 8 MiB and one revision, which may delete all keys.
 const maxRaw = 16 << 30
 
-// check finds what contradicts itself.
+// check rejects contradictions.
 func (m Manifest) check() error {
 	switch {
 	case m.Cluster == "" || m.Generation <= 0 || !m.Position.Valid():

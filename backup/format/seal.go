@@ -7,38 +7,38 @@ import (
 	"os"
 )
 
-// What is wrong with something that was read, for errors.Is. Whatever came before such an error counts for nothing.
+// Errors about what was read, for errors.Is. Everything read before such an error must be discarded.
 var (
-	// ErrDamaged says that it is not what was written: a checksum, a length or the syntax is wrong, or it ends early.
+	// ErrDamaged: a checksum, a length or the syntax is wrong, or it is truncated.
 	ErrDamaged = errors.New("damaged")
-	// ErrUntrusted says that it is not signed by one of the keys of --backup-trusted-keys.
+	// ErrUntrusted: it is not signed by a key of --backup-trusted-keys.
 	ErrUntrusted = errors.New("not signed by a key of --backup-trusted-keys")
-	// ErrNoIdentity says that it is encrypted, and that no identity of --backup-identities opens it.
+	// ErrNoIdentity: it is encrypted, and no identity of --backup-identities can decrypt it.
 	ErrNoIdentity = errors.New("no identity opens it")
-	// ErrNewer says that it is of a format that this program doesn't know.
+	// ErrNewer: its format is newer than this program.
 	ErrNewer = errors.New("made by a newer etcd-wrapper")
 )
 
-// Damaged is an ErrDamaged with what showed it. errors.Is doesn't see the cause, which may be an io.EOF in a wrong place; and of
-// its text only the beginning is told, since that may quote what was read.
+// Damaged returns an ErrDamaged with its cause as text. It does not wrap the cause, which may be an io.EOF, and truncates it, since it
+// may quote what was read.
 func Damaged(cause error) error { return fmt.Errorf("%w: %.200s", ErrDamaged, cause.Error()) }
 
-// Ended tells whether err is io.EOF, the end of what was read. An error that wraps it is none: a connection may be lost by one.
+// Ended reports whether err is io.EOF itself. An error that wraps io.EOF may be a lost connection.
 func Ended(err error) bool { return err == io.EOF } //nolint:errorlint // see above
 
-// KeyFiles are the paths of key files; an empty one is not given.
+// KeyFiles are the paths of key files, or empty.
 type KeyFiles struct {
-	Recipients  string // --backup-recipients: age recipients, one a line; what is written is encrypted to all of them
-	Identities  string // --backup-identities: age identities, one a line; what is read is opened with any of them
+	Recipients  string // --backup-recipients: age recipients, one a line; backups are encrypted to all of them
+	Identities  string // --backup-identities: age identities, one a line; any of them may decrypt
 	SigningKey  string // --backup-signing-key: an ed25519 key, PKCS#8 in PEM
 	TrustedKeys string // --backup-trusted-keys: ed25519 public keys, PKIX in PEM, one block after the other
 }
 
-// Keys are what backups are sealed and opened with. The zero value has none: what is written is neither encrypted nor signed,
-// and every signature is ignored. Its methods may be called from any goroutine.
+// Keys encrypt, sign, decrypt and verify backups. The zero value does not encrypt or sign, and ignores signatures. Keys are safe for
+// concurrent use.
 //
-// The files are read at every use, so a key that was replaced counts at once. While a file cannot be read, or holds no keys,
-// what needs it fails with an error that begins with the flag's name.
+// The files are read at every use, so a replaced key takes effect immediately. If a file cannot be read, or contains no keys, the
+// operations that need it fail with an error that starts with the name of the flag.
 type Keys struct {
 	recipients recipients
 	identities identities
@@ -46,7 +46,7 @@ type Keys struct {
 	trusted    trusted
 }
 
-// LoadKeys reads the files for the first time. Its errors begin with the name of the flag.
+// LoadKeys reads the files for the first time. Its errors start with the name of the flag.
 func LoadKeys(files KeyFiles) (*Keys, error) {
 	keys := &Keys{}
 	keys.recipients.path = files.Recipients
@@ -63,8 +63,8 @@ func LoadKeys(files KeyFiles) (*Keys, error) {
 	return keys, nil
 }
 
-// CheckOwn is an error that begins with a flag's name if what these keys sign is not believed by them. It is for whoever is about
-// to write: the first line in a store that nobody believes keeps everybody from using it.
+// CheckOwn returns an error that starts with the name of a flag if these keys would not trust their own signature. Writers call it first: an
+// untrusted first line makes a store unusable for everyone.
 func (k *Keys) CheckOwn() error {
 	if !k.Trusts() {
 		return nil
@@ -76,7 +76,7 @@ func (k *Keys) CheckOwn() error {
 	return err
 }
 
-// Weaknesses are sentences about keys that protect less than their owner may think, each with the flag and the way out.
+// Weaknesses returns warnings about keys that protect less than expected, each with the flag and the next step.
 func (k *Keys) Weaknesses() (all []string) {
 	if k.Signs() && !k.Trusts() {
 		all = append(all, "--backup-signing-key: backups are signed, and no signature is looked at when they are read; give --backup-trusted-keys, too")
@@ -91,14 +91,14 @@ func (k *Keys) Weaknesses() (all []string) {
 
 const othersRead = 0o004
 
-// Encrypts tells whether what is written is encrypted.
+// Encrypts reports whether backups are encrypted.
 func (k *Keys) Encrypts() bool { return k.recipients.path != "" }
 
-// Opens tells whether there are identities, so that what is encrypted may be read.
+// Opens reports whether there are identities for decryption.
 func (k *Keys) Opens() bool { return k.identities.path != "" }
 
-// Signs tells whether what is written is signed.
+// Signs reports whether backups are signed.
 func (k *Keys) Signs() bool { return k.signing.path != "" }
 
-// Trusts tells whether only what a trusted key signed is believed.
+// Trusts reports whether a signature by a trusted key is required.
 func (k *Keys) Trusts() bool { return k.trusted.path != "" }

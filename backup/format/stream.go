@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// window is how far back zstd looks, in bytes: what an encoder and a decoder keep in memory.
+	// window is zstd's window of an encoder, in bytes, which determines its memory.
 	window = 1 << 20
-	// maxWindow is what a decoder accepts, in bytes: that of zstd's own tool without options.
+	// maxWindow is the largest window that a decoder accepts, in bytes: that of zstd's own tool by default.
 	maxWindow = 8 << 20
 )
 
-// encoders and decoders are kept, since each has some megabytes of tables.
+// encoders and decoders are reused, since each has some megabytes of tables.
 var (
 	encoders = sync.Pool{New: func() any {
 		encoder, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
@@ -37,8 +37,7 @@ var (
 	}}
 )
 
-// Seal compresses what is written, encrypts it if there are recipients, and writes it to w. Nothing is complete before Close,
-// which doesn't close w.
+// Seal returns a writer that compresses, encrypts if there are recipients, and writes to w. Close completes the output; it does not close w.
 func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
 	sealed := &sealing{}
 	keys, err := k.recipients.keys()
@@ -77,8 +76,8 @@ func (s *sealing) Close() error {
 	return err
 }
 
-// Open undoes Seal. It reads r to its end, and returns io.EOF only if all is as it was written. Errors of r come through as
-// they are; everything else that is wrong is ErrDamaged or ErrNoIdentity. Close doesn't close r.
+// Open reverses Seal. It reads r to its end, and returns io.EOF only if everything is intact. Errors of r are returned unchanged; anything
+// else is ErrDamaged or ErrNoIdentity. Close does not close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
 	opened := &opening{source: &noting{Reader: r}}
 	opened.plain = opened.source
@@ -104,7 +103,7 @@ func (k *Keys) decrypt(r *noting) (io.Reader, error) {
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%w: it is encrypted, and there is no --backup-identities", ErrNoIdentity)
 	}
-	decrypted, err := age.Decrypt(r, keys...) // which reads a header of 2 MiB at most
+	decrypted, err := age.Decrypt(r, keys...) // reads a header of 2 MiB max
 	var none *age.NoIdentityMatchError
 	switch {
 	case err == nil:
@@ -117,7 +116,7 @@ func (k *Keys) decrypt(r *noting) (io.Reader, error) {
 }
 
 type opening struct {
-	source, plain *noting // before and behind age
+	source, plain *noting // before and after age
 	decoder       *zstd.Decoder
 }
 
@@ -138,14 +137,14 @@ func (o *opening) Read(p []byte) (int, error) {
 
 func (o *opening) Close() error {
 	if o.decoder != nil {
-		_ = o.decoder.Reset(nil) // to nothing; that cannot fail
+		_ = o.decoder.Reset(nil) // cannot fail
 		decoders.Put(o.decoder)
 		o.decoder = nil
 	}
 	return nil
 }
 
-// noting tells errors of what it reads from those of the layers above it.
+// noting remembers errors of a reader, to distinguish them from those of the layers above.
 type noting struct {
 	io.Reader
 	size   int64
