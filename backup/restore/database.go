@@ -1,9 +1,9 @@
-// Package restore makes a database file of a full and the rows that followed it, without an etcd: the full is written as
-// it streams in, the rows are inserted behind those that it has, and the small buckets are replaced by what they had
-// become. The result is what the database of an etcd was at that revision, save for rows that a compaction has deleted
-// since the full: these are there again, and the compaction is scheduled, as if etcd had been killed before it began.
+// Package restore builds a database file from a full snapshot and the rows that followed it, without an etcd: the snapshot is written
+// while it is streamed in, the rows are inserted after its own, and the small buckets are replaced by their later content. The
+// result is the database of an etcd at that revision, except for rows that a compaction has deleted since the snapshot: these
+// exist again, and the compaction is scheduled, as if etcd had been killed before it started. Recovery and the backup commands call it.
 //
-// HashKV is etcd's own hash of a database that no etcd has open: what was restored is compared with what its etcd said of itself.
+// HashKV computes etcd's own hash of a closed database, to compare a restored database with the hash that its etcd recorded.
 package restore
 
 import (
@@ -26,36 +26,36 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// Options say what is to be done beside rebuilding. The zero value asks for nothing.
+// Options change how a database is built. The zero value is the default.
 type Options struct {
-	// Above, if it is not 0, is the highest revision that was ever handed out. The database then goes on above it, and
-	// all before is marked as compacted, so that whoever watches lists again.
+	// Above, if it is not 0, is the highest revision that was ever promised to a client. The database then continues above it, and everything
+	// before is marked as compacted, so that watchers list again.
 	Above int64
-	// Finish is called in the last transaction, if it is not nil.
+	// Finish, if not nil, is called in the last transaction.
 	Finish func(*bolt.Tx) error
-	// Inspect looks at the database before it is opened to be changed, if it is not nil: InspectInChild. Where pages of it
-	// contradict each other this process would end.
+	// Inspect, if not nil, checks the database before it is opened for writing, as InspectInChild does. Inconsistent pages would crash
+	// this process.
 	Inspect func(ctx context.Context, path string) error
-	// Beside is how many bytes are needed on the volume beside the database.
+	// Beside is the number of bytes needed on the volume in addition to the database.
 	Beside int64
-	// Scratch says that the file is removed soon, and that etcd serves beside it: it need not reach the disk, and leaves that to etcd.
+	// Scratch means that the file is removed soon and etcd is serving: it need not be durable, and etcd has precedence on the disk.
 	Scratch bool
-	// Progress is told how far it is, if it is not nil, many times a second and from one goroutine.
+	// Progress, if not nil, is called many times a second by one goroutine.
 	Progress func(Progress)
 }
 
-// Result is what was rebuilt.
+// Result describes the database.
 type Result struct {
-	Revision int64 // the newest one, that of Options.Above included
+	Revision int64 // the newest, including Options.Above
 	Rows     int64 // inserted
 	Bytes    int64 // of the file
 }
 
-// compression is about how much smaller rows are in an archive.
+// compression estimates how much smaller rows are in an archive.
 const compression = 4
 
-// From is the source at the end of a path through an archive. What was read of the archive, save for the rows, is stored
-// in reading, if it is not nil, when the rows have been read.
+// From returns the source for a path through an archive. After the rows were read, everything else that was read is stored in reading,
+// unless that is nil.
 func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Source {
 	source := Source{
 		Snapshot:      func(ctx context.Context) (io.ReadCloser, error) { return a.OpenFull(ctx, path.Full) },
@@ -81,10 +81,10 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 	return source
 }
 
-// Best builds from a path through an archive, and from the next best one where something on it is missing or damaged, until one
-// leads there. It returns that path. build must be able to begin anew after an error. instead, unless it is nil, is told of each
-// change before it is built: the paths' revisions say what is lost by it, and why is what is wrong with the former. An error of it
-// is Best's. Otherwise the error is the last path's: what nobody trusts is not damaged, so no revision is given up for it.
+// Best builds from a path through an archive, and from the next best one if an object on it is missing or damaged, until one succeeds. It
+// returns that path. build must support a retry. instead, unless it is nil, is called before each retry with the error of the previous
+// path; its own error ends Best. Otherwise the error is that of the last path: an untrusted object is not damaged, so no revision is
+// given up for it.
 func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, instead func(from, to archive.Path, why error) error) (archive.Path, error) {
 	for {
 		err := build(path)
@@ -107,8 +107,8 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 	}
 }
 
-// Blamed is an archive.Fault of an error of building from a path, if it is about what lies in the archive: also a full that was
-// damaged when it was stored.
+// Blamed returns the archive.Fault in an error of building from a path, if the cause lies in the archive, such as a full snapshot that
+// was stored damaged.
 func Blamed(err error, path archive.Path) error {
 	var fault *archive.Fault
 	if errors.As(err, &fault) || !errors.Is(err, ErrDamaged) {
@@ -117,9 +117,8 @@ func Blamed(err error, path archive.Path) error {
 	return &archive.Fault{Object: archive.DataName(path.Full.Generation, path.Full.Name()), Err: err}
 }
 
-// Database rebuilds a database in a file that does not exist yet, for the user alone. When it returns without an error
-// the file is on the disk; otherwise it was removed. Nothing is fetched if the volume has not the room, which is an
-// ErrNoRoom. Errors of the source and of ctx come through.
+// Database builds a database in a new file with mode 0600. On success the file is durable; otherwise it is removed. If the volume lacks
+// the room, nothing is fetched and the error is ErrNoRoom. Errors of the source and of ctx are returned unchanged.
 func Database(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if err := CheckRoom(filepath.Dir(path), source, options); err != nil {
 		return Result{}, err
@@ -139,7 +138,7 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 	return result, nil
 }
 
-// rebuild closes nothing.
+// rebuild does not close the file.
 func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
 	told := &teller{tell: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
 	if err := receive(ctx, source.Snapshot, &receiver{to: writer(file, options.Scratch), sum: sha256.New(), told: told}); err != nil {
@@ -178,7 +177,7 @@ func flush(file *os.File) error {
 	return disk.SyncDirectory(filepath.Dir(file.Name()))
 }
 
-// change brings the database from the full's revision to the one that is wanted.
+// change takes the database from the revision of the full snapshot to the wanted one.
 func change(ctx context.Context, source Source, file *os.File, options Options, told *teller) (result Result, err error) {
 	changes := options.Above > 0 || options.Finish != nil || source.Rows != nil
 	db, err := bolt.Open(file.Name(), 0, boltOptions(source, changes))
@@ -203,8 +202,8 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 	})
 }
 
-// boltOptions are made for writing a lot and flushing once. The list of free pages is kept out of all transactions but
-// the last, so that the next one to open the file need not look for them.
+// boltOptions suit many writes and one flush. Only the last transaction writes the list of free pages, so that the next process need not
+// scan for them.
 func boltOptions(source Source, changes bool) *bolt.Options {
 	return &bolt.Options{
 		ReadOnly:        !changes,
@@ -237,7 +236,7 @@ func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.F
 	})
 }
 
-// finish does all that is not rows.
+// finish does everything but the rows.
 func finish(tx *bolt.Tx, changed Changes, options Options) error {
 	if _, err := newestRevision(tx); err != nil {
 		return err
@@ -264,7 +263,7 @@ func finish(tx *bolt.Tx, changed Changes, options Options) error {
 	return options.Finish(tx)
 }
 
-// replace gives a small bucket its new content.
+// replace replaces the content of a small bucket.
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	switch bucket.Name {
 	case string(schema.Key.Name()):
@@ -276,7 +275,7 @@ func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	return err
 }
 
-// replaceMeta leaves what the full's compaction had finished: the rows that a later one has deleted are there again.
+// replaceMeta keeps the compaction that the full snapshot had finished: rows that a later one has deleted exist again.
 func replaceMeta(tx *bolt.Tx, bucket *format.Bucket) error {
 	finished := bytes.Clone(tx.Bucket(schema.Meta.Name()).Get(schema.FinishedCompactKeyName))
 	meta, err := refill(tx, bucket)
@@ -306,7 +305,7 @@ func refill(tx *bolt.Tx, bucket *format.Bucket) (*bolt.Bucket, error) {
 	return filled, nil
 }
 
-// addLeases adds those that are not there yet.
+// addLeases adds the leases that are missing.
 func addLeases(tx *bolt.Tx, later []*format.Bucket) error {
 	leases := tx.Bucket(schema.Lease.Name())
 	for _, bucket := range later {
@@ -325,16 +324,15 @@ func addLeases(tx *bolt.Tx, later []*format.Bucket) error {
 	return nil
 }
 
-// ErrNoRoom says that a volume has not the room for what is to be written.
+// ErrNoRoom means that a volume has too little room.
 var ErrNoRoom = errors.New("not enough room")
 
 const (
-	rowOverhead = 2       // a row just larger than half of a page has one of its own
-	spare       = 8 << 20 // bytes, for what is rounded up
+	rowOverhead = 2       // a row just over half a page takes a page
+	spare       = 8 << 20 // bytes, for rounding
 )
 
-// CheckRoom is an ErrNoRoom with both numbers if the volume has less than is needed. A volume that does not say how much
-// it has is tried.
+// CheckRoom returns an ErrNoRoom with both numbers if the volume has less than needed. A volume of unknown size passes.
 func CheckRoom(dir string, source Source, options Options) error {
 	free, _, err := disk.Space(dir)
 	if err != nil {
@@ -350,13 +348,13 @@ func CheckRoom(dir string, source Source, options Options) error {
 // Beside an etcd that serves, the disk is left to that: a scratch database is written little by little. Without one everybody waits for
 // the last flush: so the kernel begins to write at once, while the next rows are read.
 
-// wave is after how many bytes of rows the kernel is asked to write.
+// wave is the number of bytes of rows between two requests to the kernel to start writing.
 const wave = 32 << 20
 
-// page is a multiple of how many bytes the kernel writes at a time.
+// page divides the size of the kernel's writes.
 const page = 64 << 10
 
-// writer is how a full gets into the file.
+// writer writes a full snapshot to the file.
 func writer(file *os.File, scratch bool) io.Writer {
 	if scratch {
 		return &steady.Writer{File: file}
@@ -364,7 +362,7 @@ func writer(file *os.File, scratch bool) io.Writer {
 	return &early{File: file}
 }
 
-// early has the kernel begin to write at once, but for the page that the next write may change.
+// early makes the kernel start writing, apart from the page that the next write may change.
 type early struct {
 	*os.File
 	size, begun int64

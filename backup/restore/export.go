@@ -25,12 +25,11 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// partial is what the name of a file ends with that is not finished.
+// partial is the suffix of an unfinished file.
 const partial = ".partial"
 
-// Export rebuilds a database in a file that does not exist yet, and ends it with its SHA-256: a stock snapshot, which
-// `etcdutl snapshot restore` takes. A file that has come to exist meanwhile is fs.ErrExist. It is made under another name,
-// PATH.partial, which one that was interrupted leaves behind and the next one replaces.
+// Export builds a database in a new file and appends its SHA-256: a stock snapshot for `etcdutl snapshot restore`. If the file exists by
+// then, the error is fs.ErrExist. The file is written as PATH.partial, which an interrupted export leaves behind and the next one replaces.
 func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return Result{}, fmt.Errorf("cannot write %s: it exists already, or cannot be looked at", path)
@@ -59,7 +58,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	return result, nil
 }
 
-// name gives a file a name that nobody else has: a rename alone would replace what has come to have it meanwhile.
+// name links a file to a new name. A rename would replace a file that was created meanwhile.
 func name(path, name string) error {
 	err := os.Link(path, name)
 	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
@@ -72,7 +71,7 @@ func name(path, name string) error {
 	return errors.Join(taken.Close(), os.Rename(path, name))
 }
 
-// addDigest appends a file's SHA-256.
+// addDigest appends the SHA-256 of a file.
 func addDigest(ctx context.Context, path string) (err error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -89,14 +88,13 @@ func addDigest(ctx context.Context, path string) (err error) {
 	return flush(file)
 }
 
-// Keys are those of a database that nobody else uses, as etcd's own store reads them. They belong to one goroutine.
+// Keys reads the keys of a closed database with etcd's own store. It is not safe for concurrent use.
 type Keys struct {
 	database backend.Backend
 	store    mvcc.WatchableKV
 }
 
-// OpenKeys opens a database that was rebuilt, or a snapshot that was exported. It changes the file. Opening takes memory for the name of
-// every key.
+// OpenKeys opens a restored database or an exported snapshot, and changes the file. It takes memory for the name of every key.
 func OpenKeys(file string) (keys *Keys, err error) {
 	err = guarded(func() error {
 		config := backend.DefaultBackendConfig(zap.NewNop())
@@ -108,11 +106,11 @@ func OpenKeys(file string) (keys *Keys, err error) {
 	return keys, err
 }
 
-// keysAtOnce is how many keys are held in memory with their values.
+// keysAtOnce limits the keys in memory with their values.
 const keysAtOnce = 1000
 
-// From yields the keys from one on up to end, in order, as etcd has ranges: a nil end means that key alone, and an empty one all behind
-// it. An error comes last.
+// From yields the keys of a range in order, with etcd's rules: a nil end means a single key, an empty one all keys from there. An error
+// comes last.
 func (k *Keys) From(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyValue, error] {
 	return func(yield func(*mvccpb.KeyValue, error) bool) {
 		for {
@@ -139,9 +137,9 @@ func (k *Keys) Close() error { return errors.Join(k.store.Close(), k.database.Cl
 
 const inspectionStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
 
-// Inspect opens a database as it is opened to be changed, and closes it. Where pages contradict each other bbolt panics in a
-// goroutine of its own, or its stack overflows, which nobody can recover from: this is for a process of its own, the one that
-// InspectInChild starts, of which it changes limits. What is an error here is one for Database, too, which says it.
+// Inspect opens a database for writing and closes it. On inconsistent pages bbolt panics in its own goroutine, or its stack overflows,
+// neither of which can be recovered: call it in a process of its own, as InspectInChild does. It changes limits of the process.
+// Errors that it returns are also returned by Database.
 func Inspect(path string) {
 	debug.SetMaxStack(inspectionStack)
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})
@@ -150,8 +148,8 @@ func Inspect(path string) {
 	}
 }
 
-// InspectInChild returns what Options.Inspect can be: it runs `executable args...`, a command that is expected to call
-// Inspect. That it panics is an ErrDamaged. The child is killed when ctx ends, and on Linux when this process dies.
+// InspectInChild returns a value for Options.Inspect: it runs `executable args...`, a command that calls Inspect. A panic of the child
+// is an ErrDamaged. The child is killed when ctx ends, and on Linux when this process dies.
 func InspectInChild(executable string, args func(path string) []string) func(context.Context, string) error {
 	return func(ctx context.Context, path string) error {
 		ended, err := child.Run(ctx, executable, args(path)...)

@@ -20,13 +20,13 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// lockTimeout is how long to wait for another process to let go of the database.
+// lockTimeout limits the wait for another process to close the database.
 const lockTimeout = time.Second
 
-// ErrCompacted is of a database that no longer holds all the rows that the hash goes over.
+// ErrCompacted: the database no longer contains all rows of the hash.
 var ErrCompacted = errors.New("compacted")
 
-// ErrFutureRevision is of a database that ends before the revision.
+// ErrFutureRevision: the database ends before the revision.
 var ErrFutureRevision = errors.New("the database ends before that revision")
 
 // HashKV returns what etcd's HashKV (HashByRev) at `revision` is on a member that has compacted at `compacted`, which need
@@ -75,7 +75,7 @@ func (q request) of(ctx context.Context, path string) (hash uint32, err error) {
 	return hash, nil
 }
 
-// refuse says whether the database has what the hash goes over.
+// refuse returns an error if the database lacks rows of the hash.
 func (s scan) refuse(meta *bolt.Bucket) error {
 	if s.keys == nil || meta == nil {
 		return errors.New("it has no keys of etcd")
@@ -142,7 +142,7 @@ func (s scan) keep() (bits, error) {
 	return s.newest(s.compacted)
 }
 
-// deletesLast says whether a key was deleted at the revision itself.
+// deletesLast reports whether a key was deleted at the revision itself.
 func (s scan) deletesLast() bool {
 	cursor, first := s.keys.Cursor(), mvcc.RevToBytes(mvcc.Revision{Main: s.revision}, mvcc.NewRevBytes())
 	for key, _ := cursor.Seek(first); key != nil; key, _ = cursor.Next() {
@@ -157,10 +157,10 @@ func (s scan) deletesLast() bool {
 	return false
 }
 
-// tableSize is how many keys are in the table at a time; 256 Ki take 12 MiB at most.
+// tableSize is the number of keys in the table; 256 Ki take 12 MiB.
 const tableSize = 256 << 10
 
-// fingerprint stands for a key: 128 bits with seeds of this process, so that no two keys share one.
+// fingerprint identifies a key by 128 bits with seeds of this process, so that no two keys share one.
 type fingerprint struct{ high, low uint64 }
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -169,14 +169,14 @@ func fingerprintOf(key []byte) fingerprint {
 	return fingerprint{maphash.Bytes(seeds[0], key), maphash.Bytes(seeds[1], key)}
 }
 
-// part is a range of the keys' fingerprints, both ends included.
+// part is a range of fingerprints, inclusive.
 type part struct{ from, to uint64 }
 
 func (p part) has(f fingerprint) bool { return p.from <= f.high && f.high <= p.to }
 
 func (p part) last() bool { return p.to == math.MaxUint64 }
 
-// next is the part behind p, and as large.
+// next returns the following part of the same size.
 func (p part) next() part {
 	from := p.to + 1
 	return part{from, from + min(p.to-p.from, math.MaxUint64-from)}
@@ -230,7 +230,7 @@ func (r row) replace(table map[fingerprint]uint32, print fingerprint, kept *bits
 	kept.set(r.ordinal)
 }
 
-// bits has one for each row, by its ordinal.
+// bits has a bit for each row, by ordinal.
 type bits []uint64
 
 func (b *bits) set(i uint32) {
@@ -246,7 +246,7 @@ func (b bits) has(i uint32) bool { return int(i/64) < len(b) && b[i/64]&(1<<(i%6
 
 func (b bits) any() bool { return slices.ContainsFunc(b, func(word uint64) bool { return word != 0 }) }
 
-// rowsPerLook is how many rows are read between two looks at the context.
+// rowsPerLook is the number of rows between two checks of the context.
 const rowsPerLook = 1024
 
 const revisionBytes = 8 + 1 + 8 // main, '_', sub; a deletion has a letter more
@@ -268,7 +268,7 @@ type row struct {
 	key, value []byte
 }
 
-// rows are those up to a revision.
+// rows yields the rows up to a revision.
 func (s scan) rows(until int64) iter.Seq2[row, error] {
 	return func(yield func(row, error) bool) {
 		cursor, ordinal := s.keys.Cursor(), uint32(0)
@@ -302,7 +302,7 @@ func parse(key []byte) (bucketKey, error) {
 	return bucketKey{main: int64(main), tombstone: mvcc.IsTombstone(key)}, nil //nolint:gosec // compared above
 }
 
-// userKey is the key whose row this is. It is read by itself, as a whole mvccpb.KeyValue would copy the value.
+// userKey decodes only the key of a row; a whole mvccpb.KeyValue would copy the value.
 func (r row) userKey() ([]byte, error) {
 	for rest := r.value; len(rest) > 0; {
 		number, kind, n := protowire.ConsumeTag(rest)

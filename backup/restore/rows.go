@@ -26,15 +26,15 @@ const (
 	fillPercent = 0.9     // as etcd does: rows are only appended
 )
 
-// errNotEtcds is of a database that was not etcd's.
+// errNotEtcds: the database is not etcd's.
 var errNotEtcds = fmt.Errorf("%w: it is no database of etcd, which has buckets named key and meta", ErrDamaged)
 
-// inserter appends rows to the bucket of keys, many in one transaction.
+// inserter appends rows to the bucket of keys in batched transactions.
 type inserter struct {
 	ctx  context.Context
 	db   *bolt.DB
 	told *teller
-	// written is told of bytes that were committed.
+	// written is called with the number of committed bytes.
 	written func(bytes int64)
 
 	tx      *bolt.Tx
@@ -44,7 +44,7 @@ type inserter struct {
 	pending int64  // rows of the transaction
 }
 
-// insert returns when all rows are in the database, and none if there was an error.
+// insert inserts all rows, or none if it returns an error.
 func (i *inserter) insert(source Source) (changed Changes, err error) {
 	defer func() {
 		if i.tx != nil {
@@ -117,7 +117,7 @@ const (
 	waiting   = 4         // batches that may wait
 )
 
-// batch is rows on their way from who reads them to who inserts them.
+// batch holds rows in transit from the reader to the inserter.
 type batch struct {
 	rows    []format.Row
 	content []byte // of all of them
@@ -184,7 +184,7 @@ func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, e
 	return changed, hand()
 }
 
-// has tells whether there is room for a row.
+// has reports whether there is room for a row.
 func (b *batch) has(row format.Row) bool {
 	return len(b.rows) == 0 || len(b.content)+len(row.Key)+len(row.Value) <= batchSize
 }
@@ -209,7 +209,7 @@ func (b *batch) each(row func(format.Row) error) (err error) {
 	return err
 }
 
-// schedule has etcd compact when it starts, unless it was going to anyway.
+// schedule makes etcd compact when it starts, unless it was going to anyway.
 func schedule(tx *bolt.Tx, compaction int64) error {
 	meta := tx.Bucket(schema.Meta.Name())
 	if compaction <= revisionIn(meta, schema.ScheduledCompactKeyName) {
@@ -218,7 +218,7 @@ func schedule(tx *bolt.Tx, compaction int64) error {
 	return meta.Put(schema.ScheduledCompactKeyName, revisionKey(compaction))
 }
 
-// bump goes on above a revision, and has all before it compacted, the way etcdutl does.
+// bump continues above a revision and marks everything before as compacted, as etcdutl does.
 func bump(tx *bolt.Tx, above int64) error {
 	newest, err := newestRevision(tx)
 	if err != nil {

@@ -13,36 +13,36 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Source is what a database is rebuilt from.
+// Source provides the content of a database.
 type Source struct {
-	// Snapshot opens the full: a stock etcd snapshot, which is a database and 32 bytes that are its SHA-256.
+	// Snapshot opens the full snapshot: a stock etcd snapshot, which is a database followed by its SHA-256 (32 bytes).
 	Snapshot func(context.Context) (io.ReadCloser, error)
-	// Rows gives every row behind the full to row, in order, and returns what else has changed. It may be nil.
+	// Rows passes every row after the full snapshot to row, in order, and returns the other changes. It may be nil.
 	Rows func(ctx context.Context, row func(format.Row) error) (Changes, error)
-	// Revision is that of the last row that the full has; 0 if nobody says. A full with another one is ErrDamaged: it is not what it
-	// was taken for, and what follows does not follow it.
+	// Revision is the revision of the last row of the full snapshot, or 0 if unknown. A snapshot with another one is ErrDamaged: the rows do
+	// not follow it.
 	Revision int64
-	// DatabaseBytes and RowBytes are how large the full's database is, and about how large the rows are. They are for
-	// the room that is needed and for the progress that is told, and may be 0.
+	// DatabaseBytes and RowBytes estimate the sizes of the snapshot's database and of the rows, for the check of room and for progress. They
+	// may be 0.
 	DatabaseBytes, RowBytes int64
 }
 
-// Changes is what has become of the full beside its rows.
+// Changes are the changes after the full snapshot other than rows.
 type Changes struct {
-	Revision  int64            // of the last row, or the full's if there was none; 0 if nobody says. Another result is ErrDamaged
-	Buckets   []*format.Bucket // that differ from the full's, as they are now
-	Compacted int64            // etcd's scheduled compaction; 0 for that of the full
-	// Later are buckets as they were a moment after the revision. Leases of theirs are added: a key may belong to one
-	// that was granted in between, and would stay for ever without it, while a lease without keys just expires.
+	Revision  int64            // of the last row, or of the snapshot without rows; 0 if unknown. Another result is ErrDamaged
+	Buckets   []*format.Bucket // that differ from the snapshot's, with their present content
+	Compacted int64            // etcd's scheduled compaction; 0 for the snapshot's
+	// Later are buckets from just after the revision. Their leases are added: a key may belong to one granted in between, and would stay
+	// forever without it, while a lease without keys just expires.
 	Later []*format.Bucket
-	// Recorded is the bucket of leases as it was recorded next behind the revision, nil if nobody knows. It is called if a key belongs
-	// to a lease that is in none of the others, and may be nil.
+	// Recorded returns the bucket of leases recorded next after the revision, or nil if unknown. It is called if a key belongs to a lease in
+	// none of the others, and may be nil.
 	Recorded func(context.Context) (*format.Bucket, error)
 
 	behind []byte // the key of the first row that can be new
 }
 
-// Progress is how far a rebuild is.
+// Progress describes the progress of a build.
 type Progress struct {
 	Bytes, Of int64 // of database and rows; Of is 0 if that is not known, and an estimate if there are rows
 	Rows      int64 // inserted
@@ -62,13 +62,13 @@ func (t *teller) add(bytes, rows int64) {
 	}
 }
 
-// chunk is how many bytes are read and written at a time.
+// chunk is the unit of reading and writing, in bytes.
 const chunk = 1 << 20
 
-// ErrDamaged says that what was read cannot be what was once written.
+// ErrDamaged means that the content cannot be what was once written.
 var ErrDamaged = errors.New("the backup is damaged")
 
-// receive writes a snapshot's database to its file, as it comes, and compares it with the digest behind it.
+// receive writes the database of a snapshot to its file while it arrives, and verifies its digest.
 func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, error), database *receiver) error {
 	snapshot, err := open(ctx)
 	if err != nil {
@@ -83,8 +83,7 @@ func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, err
 	return database.verify()
 }
 
-// readAhead has another goroutine read whole chunks, so that opening what was sealed and writing it take two cores. stop waits for
-// that goroutine.
+// readAhead reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that goroutine.
 func readAhead(r io.Reader) (ahead io.Reader, stop func()) {
 	reader, writer := io.Pipe()
 	done := make(chan struct{})
@@ -122,8 +121,8 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// receiver writes all but the last 32 bytes, which are the digest. Nobody knows yet how long a snapshot is, so the newest
-// 32 bytes are always held back.
+// receiver writes all but the last 32 bytes, which are the digest. The size of a snapshot is unknown, so it always holds back the newest
+// 32 bytes.
 type receiver struct {
 	to   io.Writer // the file
 	sum  hash.Hash
@@ -160,7 +159,7 @@ func (r *receiver) keep(parts ...[]byte) error {
 
 func (r *receiver) verify() error {
 	switch {
-	case r.size == 0 || r.size%512 != 0: // as etcdutl judges whether there is a digest
+	case r.size == 0 || r.size%512 != 0: // the rule of etcdutl for the presence of a digest
 		return fmt.Errorf("%w: it has %d bytes, which is no database and a digest", ErrDamaged, r.size+int64(len(r.held)))
 	case !bytes.Equal(r.sum.Sum(nil), r.held):
 		return fmt.Errorf("%w: its SHA-256 is %x, and it says %x", ErrDamaged, r.sum.Sum(nil), r.held)
@@ -168,8 +167,7 @@ func (r *receiver) verify() error {
 	return nil
 }
 
-// guarded turns a panic into an error, memory faults included: bbolt maps the file, and a page that was made up may point
-// anywhere.
+// guarded turns a panic into an error, including memory faults: bbolt maps the file, and a forged page may point anywhere.
 func guarded(work func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

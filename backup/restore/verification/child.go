@@ -25,14 +25,14 @@ const (
 	childStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
 )
 
-// answer is the line of JSON with which a child ends.
+// answer is the result of a child, a line of JSON.
 type answer struct {
 	Result *archive.Result `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
 }
 
-// RunChild verifies a backup, prints what that showed to stdout as one line of JSON and returns the exit status of the
-// process. It changes limits and priority of the process, so it is for a process of its own, the one that InChild starts.
+// RunChild verifies a backup, prints the result to stdout as one line of JSON and returns the exit status. It changes limits and priority
+// of the process, so it needs its own, which InChild starts.
 func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, stdout io.Writer) int {
 	child.Yield()
 	debug.SetGCPercent(gcPercent)
@@ -79,7 +79,7 @@ func InChild(executable string, args func(Job) []string) func(context.Context, a
 	}
 }
 
-// childError is what a child said, which is a sentence already.
+// childError is the message of a child.
 type childError string
 
 func (e childError) Error() string { return string(e) }

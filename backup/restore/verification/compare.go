@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/backup/restore"
 )
 
-// quotedFindings is how many of bbolt's findings are quoted.
+// quotedFindings limits the findings of bbolt in a message.
 const quotedFindings = 3
 
-// checkPages has bbolt check every page, and looks whether the last row is that of the revision.
+// checkPages lets bbolt check every page, and checks the revision of the last row.
 func checkPages(ctx context.Context, path string, revision int64) error {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
 	if err != nil {
@@ -43,7 +43,7 @@ func checkPages(ctx context.Context, path string, revision int64) error {
 	})
 }
 
-// lastRevision is that of the last row; 1 if there is none, as etcd counts.
+// lastRevision returns the revision of the last row, or 1 without rows, as etcd does.
 func lastRevision(tx *bolt.Tx) int64 {
 	if keys := tx.Bucket(schema.Key.Name()); keys != nil {
 		if last, _ := keys.Cursor().Last(); last != nil {
@@ -53,8 +53,8 @@ func lastRevision(tx *bolt.Tx) int64 {
 	return 1
 }
 
-// compare compares the database's hash with the newest of etcd's own that it has the rows for: of a compaction on the way,
-// or of the full. It returns which that was; nil if there is none.
+// compare compares the hash of the database with the newest of etcd's hashes for which it has the rows: that of a compaction after the full
+// snapshot, or of the snapshot. It returns that hash, or nil.
 func compare(ctx context.Context, database string, path archive.Path, compactions []format.CompactionHash) (*archive.Hash, error) {
 	said, hash := path.Full.Hash, restore.HashKV
 	for _, compaction := range compactions {
@@ -77,7 +77,7 @@ func compare(ctx context.Context, database string, path archive.Path, compaction
 	return said, nil
 }
 
-// comparable tells whether a hash that begins behind a compaction goes over rows that the full still had.
+// comparable reports whether the rows of a hash after a compaction are still in the full snapshot.
 func comparable(full archive.Full, compacted int64) bool {
 	return full.Compacted == 0 || compacted >= full.Compacted
 }

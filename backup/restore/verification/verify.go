@@ -1,6 +1,6 @@
-// Package verification brings backups back for no other reason than to see whether that works: it fetches one, opens what
-// was sealed, rebuilds the database beside the one in use, has bbolt check it, and compares its hash with etcd's own. It is
-// done in a process of its own that leaves the machine to etcd.
+// Package verification restores backups only to test them: it fetches one, decrypts it, rebuilds the database next to the one in
+// use, checks it with bbolt, and compares its hash with etcd's own. It runs in a process of its own, which leaves the machine's
+// resources to etcd. The backup writer and `backup verify` call it.
 package verification
 
 import (
@@ -19,19 +19,19 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// Job says what is to be brought back.
+// Job describes what to restore.
 type Job struct {
 	Generation int
 	Full       string // its name; with it alone begins what is brought back if Revision is the full's
 	Revision   int64  // otherwise this revision, from whichever full is best: a restore test
 }
 
-// errDiffers is of a database that is not what it should be, though all of it was read as it was written.
+// errDiffers: the database is wrong although everything was read as it was written.
 var errDiffers = errors.New("what was brought back is not what etcd had")
 
-// Verify brings a backup back in the scratch directory, which is this one's alone: it is emptied first, and removed in the
-// end. The result says whether it worked; the caller stores it, and adds which member had it done. An error says why that
-// could not be found out: the store is away, say, the volume has no room, or there is no identity for what is encrypted.
+// Verify restores a backup in the scratch directory, which it empties first and removes at the end. The result reports whether that
+// worked; the caller stores it. An error means that this is still unknown, for example because the store is unreachable, the volume
+// lacks room, or an identity is missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
 	began := time.Now()
 	path, err := job.find(ctx, a)
@@ -55,7 +55,7 @@ func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (a
 	return result, nil
 }
 
-// find looks the way up, in the child, which is told no more than a name.
+// find finds the path, in the child, which only gets a name.
 func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error) {
 	full, err := a.Full(ctx, j.Generation, j.Full)
 	if err != nil {
@@ -67,7 +67,7 @@ func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error)
 	return archive.Path{Generation: archive.Generation{Number: full.Generation, Cluster: full.Cluster}, Full: full, Revision: full.Revision}, nil
 }
 
-// instead is a clause about what would come back in the place of what failed, by what is listed.
+// instead returns a clause about what would be restored instead, according to the listing.
 func instead(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
 	other, none := a.Instead(ctx, path, restore.Blamed(err, path))
 	switch lost := path.Revision - other.Revision; {
@@ -82,8 +82,8 @@ func instead(ctx context.Context, a *archive.Archive, path archive.Path, err err
 	}
 }
 
-// failed tells whether an error is about the backup. An object that is missing is, unless the backup was deleted meanwhile:
-// its manifest goes first.
+// failed reports whether an error is about the backup. A missing object is, unless the backup was deleted meanwhile: its manifest is
+// deleted first.
 func failed(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
 	for _, about := range []error{errDiffers, restore.ErrDamaged, format.ErrDamaged, format.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
 		if errors.Is(err, about) {
@@ -97,7 +97,7 @@ func failed(ctx context.Context, a *archive.Archive, path archive.Path, err erro
 	return gone == nil
 }
 
-// bringBack returns etcd's own hash that the database was compared with; nil if none is known.
+// bringBack restores the database and returns etcd's hash with which it was compared, or nil if none is known.
 func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *archive.Hash, err error) {
 	if err := os.RemoveAll(scratch); err != nil {
 		return nil, err
@@ -118,16 +118,16 @@ func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scrat
 	return compare(ctx, database, path, reading.Hashes)
 }
 
-// reserveMost is how much etcd can take of any volume while a backup is verified, in bytes.
+// reserveMost limits reserve, in bytes.
 const reserveMost = 4 << 30
 
-// reserve is how many bytes of the volume are etcd's, whatever is free: a tenth of it, on a large one less.
+// reserve returns the bytes of the volume that are left to etcd: a tenth of it, less on a large one.
 func reserve(dir string) int64 {
-	_, size, _ := disk.Space(dir) // 0 if that cannot be told
+	_, size, _ := disk.Space(dir) // 0 if unknown
 	return min(size/10, reserveMost)
 }
 
-// ofCompaction is etcd's hash of a compaction, in the words of a manifest.
+// ofCompaction returns etcd's hash of a compaction as a manifest has it.
 func ofCompaction(hash format.CompactionHash) *archive.Hash {
 	return &archive.Hash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash}
 }
