@@ -345,8 +345,8 @@ func CheckRoom(dir string, source Source, options Options) error {
 	return nil
 }
 
-// Beside an etcd that serves, the disk is left to that: a scratch database is written little by little. Without one everybody waits for
-// the last flush: so the kernel begins to write at once, while the next rows are read.
+// While etcd serves, it has precedence on the disk: a scratch database is written little by little. Otherwise everything waits for the last
+// flush, so the kernel starts writing while the next rows are read.
 
 // wave is the number of bytes of rows between two requests to the kernel to start writing.
 const wave = 32 << 20
@@ -378,7 +378,7 @@ func (e *early) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// steadily is to be told of the rows that were written to the file.
+// steadily is called for the rows that were written to the file.
 func steadily(file *os.File, scratch bool) (written func(bytes int64)) {
 	var since int64
 	return func(bytes int64) {

@@ -244,8 +244,7 @@ func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	return mvcc.BytesToRev(value).Main
 }
 
-// newestRevision is that of the last row, or of the compaction that has deleted it. It refuses a database that is not
-// etcd's.
+// newestRevision returns the revision of the last row, or of the compaction that deleted it. It rejects a database that is not etcd's.
 func newestRevision(tx *bolt.Tx) (int64, error) {
 	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
 	if keys == nil || meta == nil {
@@ -254,7 +253,7 @@ func newestRevision(tx *bolt.Tx) (int64, error) {
 	return max(lastRow(keys), revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), nil
 }
 
-// lastRow is the revision of the last row; 1 in an etcd that nobody has written to.
+// lastRow returns the revision of the last row, or 1 in an etcd without writes.
 func lastRow(keys *bolt.Bucket) int64 {
 	if last, _ := keys.Cursor().Last(); last != nil {
 		return mvcc.BytesToRev(last).Main
@@ -262,7 +261,7 @@ func lastRow(keys *bolt.Bucket) int64 {
 	return 1
 }
 
-// holds refuses a database whose last row is of another revision than was said, if that was said.
+// holds rejects a database whose last row has another revision than announced.
 func holds(tx *bolt.Tx, revision int64) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if revision == 0 || keys == nil {
@@ -274,10 +273,9 @@ func holds(tx *bolt.Tx, revision int64) error {
 	return nil
 }
 
-// The time in seconds that a lease gets which a key names, and of which nobody has stated how long it is.
+// TTLs, in seconds, of leases that a key names but no statement describes.
 const (
-	// endedTTL is for one that had come to its end by the next statement: its keys went a moment later, and do so again. etcd makes
-	// as much of it as it allows at the least.
+	// endedTTL applies to a lease that had ended by the next statement: its keys were deleted a moment later, and will be again.
 	endedTTL = 1
 	// unknownTTL is for one of which nothing further is stated: somebody may still hold it, and must not lose it earlier than
 	// agreed. So it gets as much as the longest that is known, and at least what etcd's own sessions have.
@@ -387,7 +385,7 @@ func longest(leases *bolt.Bucket) int64 {
 	return ttl
 }
 
-// leaseKey is what etcd has a lease under.
+// leaseKey returns etcd's key of a lease.
 func leaseKey(id int64) []byte {
 	return binary.BigEndian.AppendUint64(nil, uint64(id)) //nolint:gosec // as etcd does
 }

@@ -49,7 +49,7 @@ func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, eac
 	require.NoError(t, err)
 }
 
-// Copy writes a file anew and flushes it, which is the least that every restore has to do.
+// Copy copies a file and flushes it, the minimum work of every restore.
 func Copy(t testing.TB, from, to string) {
 	t.Helper()
 	source, err := os.Open(from)

@@ -1,4 +1,4 @@
-// Package restoretest makes large fulls, and archives of them, for benchmarks: without the etcd that it would take an hour to fill.
+// Package restoretest builds large full snapshots, and archives of them, for benchmarks, without an etcd, which would take an hour to fill.
 package restoretest
 
 import (
@@ -23,8 +23,7 @@ import (
 	"etcd-wrapper/backup/restore"
 )
 
-// Full makes a stock snapshot with revisions up to one, of half as many keys, and returns how to read it. A value has as
-// many bytes as size says.
+// Full builds a stock snapshot with revisions up to one and half as many keys, and returns a function that opens it. A value has size bytes.
 func Full(t testing.TB, path string, revision int64, size int) restore.Source {
 	t.Helper()
 	source := empty(t)
