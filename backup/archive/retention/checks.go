@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// skew is how far this machine's clock and the store's may lie apart, or something may come from the future.
+	// skew is the largest tolerated difference between this machine's clock and the store's, and of times in the future.
 	skew = 15 * time.Minute
-	// quiet is how long nothing may have been written, at least, before nothing goes because of that.
+	// quiet is the shortest time without backups that stops deletions.
 	quiet = day
 )
 
-// check returns the reasons why nothing may go now, as sentences that name what to look at: those of the safety checks that fail.
+// check returns the messages of the safety checks that fail. Nothing is deleted while there are any.
 func check(policy Policy, facts Facts) (failed []string) {
 	history := facts.History
 	if history == nil || history.Newest() == nil {
@@ -30,7 +30,7 @@ func check(policy Policy, facts Facts) (failed []string) {
 	return slices.DeleteFunc(all, func(why string) bool { return why == "" })
 }
 
-// checkClocks compares three clocks: this machine's, the store's, and that of whoever wrote the backups.
+// checkClocks compares the clocks of this machine, of the store, and of the writers of the backups.
 func checkClocks(facts Facts) string {
 	if facts.Store.IsZero() {
 		return "the store's clock is not known, so that this machine's cannot be compared with it"
@@ -48,7 +48,7 @@ func checkClocks(facts Facts) string {
 	return ""
 }
 
-// checkOrder finds revisions that claim to be older than ones before them, as long as one of the two is within points.
+// checkOrder finds full snapshots with an earlier time than one of a lower revision, while one of the two is within points.
 func checkOrder(g archive.Generational, from time.Time) string {
 	var before archive.KeptFull
 	for _, full := range g.Fulls {
@@ -64,7 +64,7 @@ func checkOrder(g archive.Generational, from time.Time) string {
 	return ""
 }
 
-// checkSilence finds backups that nobody makes any longer: what there is then has to last.
+// checkSilence reports that no backups are made any more: the existing ones have to last.
 func checkSilence(policy Policy, facts Facts, g archive.Generational) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
 		return fmt.Sprintf("nothing has been backed up for %s", ago(facts.Now, since))
@@ -93,17 +93,17 @@ func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// checkListing finds out that less is listed, or can be read, than there is.
+// checkListing reports that the store has more than is listed or can be read.
 func checkListing(facts Facts, g archive.Generational) string {
 	last := int64(0)
 	for i, chain := range g.Chains {
 		last = max(last, chain.To)
 		why := chain.Unverified
-		if i == len(g.Chains)-1 { // a hole before a younger chain is there for good
+		if i == len(g.Chains)-1 { // a hole before a later chain is permanent
 			why = cmp.Or(why, chain.PastEnd)
 		}
 		if facts.Known > 0 && slices.ContainsFunc(g.Fulls, func(f archive.KeptFull) bool { return f.Err != nil && f.Err == why && f.Revision > facts.Known }) {
-			continue // a name beyond all that was stored is none of this history
+			continue // a name beyond all stored revisions is not part of this history
 		}
 		if why != nil {
 			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
@@ -115,7 +115,7 @@ func checkListing(facts Facts, g archive.Generational) string {
 	return ""
 }
 
-// checkVerification looks at the last test restore, of a full or with segments.
+// checkVerification reports that the last restore test, of a full snapshot or with segments, has failed.
 func checkVerification(facts Facts, g archive.Generational) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)

@@ -13,16 +13,16 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Done is what came of a plan.
+// Done is the result of executing a plan.
 type Done struct {
-	Objects int   `json:"objects"` // that are gone
-	Bytes   int64 `json:"bytes"`   // as far as is known
-	Locked  int   `json:"locked"`  // items that the store keeps for now: they go when it no longer does
+	Objects int   `json:"objects"` // deleted
+	Bytes   int64 `json:"bytes"`   // as far as known
+	Locked  int   `json:"locked"`  // items that the store has locked; they are deleted later
 }
 
-// Execute lets go what the plan says, oldest first, and reports each item that is gone; gone may be nil. Before anything goes, the
-// fulls for whose sake it may are read once more. The error says what kept the rest from going: store.ErrDenied, that nothing
-// may be deleted. A plan may be executed again, also after a crash, and by several processes at once.
+// Execute deletes the items of the plan, oldest first, and calls gone, which may be nil, for each deleted item. Before that it reads the
+// full snapshots again that make the items superfluous. The error is store.ErrDenied if nothing may be deleted. A plan may be executed
+// several times, after a crash, and by several processes at once.
 func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Done, err error) {
 	goes := p.Goes()
 	if len(goes) == 0 {
@@ -43,12 +43,12 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 			gone(item)
 		}
 	}
-	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // which is told of last
+	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the plan ends with it
 	ofNone := func(name string) bool { return run.ofNoFull(name, p) }
 	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
 }
 
-// prove reads the fulls that the rest goes for.
+// prove reads the full snapshots that make other items superfluous.
 func (p Plan) prove(ctx context.Context, a *archive.Archive) error {
 	for _, item := range p.Items {
 		if !item.proof || item.Goes {
@@ -65,7 +65,7 @@ func (p Plan) prove(ctx context.Context, a *archive.Archive) error {
 	return nil
 }
 
-// present looks for the last byte of an object.
+// present reads the last byte of an object.
 func present(ctx context.Context, s store.Store, name string, size int64) error {
 	reader, err := s.Get(ctx, name, max(size-1, 0), 1)
 	if err != nil {
@@ -78,18 +78,18 @@ func present(ctx context.Context, s store.Store, name string, size int64) error 
 	return nil
 }
 
-// execution deletes.
+// execution is the state of Execute.
 type execution struct {
 	ctx   context.Context
 	store store.Store
 	done  *Done
-	fulls []string // that are gone
+	fulls []string // deleted
 }
 
 func (e *execution) item(item Item) error {
 	var err error
 	switch item.Kind {
-	case Full: // its manifest first: what has none counts for nothing
+	case Full: // its manifest first: without it the data is ignored
 		err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
 		if err == nil {
 			e.fulls = append(e.fulls, item.Name)
@@ -105,7 +105,7 @@ func (e *execution) item(item Item) error {
 	return err
 }
 
-// delete deletes objects until one of them cannot be.
+// delete deletes objects and stops at the first error.
 func (e *execution) delete(names ...string) error {
 	for _, name := range names {
 		if err := e.store.Delete(e.ctx, name); err != nil {
@@ -116,7 +116,7 @@ func (e *execution) delete(names ...string) error {
 	return nil
 }
 
-// generation deletes everything that a generation has: what makes others count first, what names it last.
+// generation deletes a generation: the manifests first, generation.json last.
 func (e *execution) generation(prefix string) error {
 	var manifests, others []string
 	for object, err := range e.store.List(e.ctx, prefix, "") {
@@ -132,8 +132,8 @@ func (e *execution) generation(prefix string) error {
 	return e.delete(slices.Concat(manifests, others, []string{prefix + "generation.json"})...)
 }
 
-// ofNoFull tells whether a result is of a full that is gone, and not of one that is locked or could not be deleted: without its result
-// that would seem to be of use. One that is younger than the plan may be of a full that it does not know.
+// ofNoFull reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it the full
+// snapshot would seem usable. A result that is newer than the plan may belong to a full snapshot that the plan does not contain.
 func (e *execution) ofNoFull(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")
 	_, at, err := archive.ParseFullName(full)
@@ -141,14 +141,14 @@ func (e *execution) ofNoFull(name string, p Plan) bool {
 	return slices.Contains(e.fulls, full) || err == nil && at.Before(p.From) && !slices.ContainsFunc(p.Items, known)
 }
 
-// ofOldTest tells whether a result is of a restore test of what is no longer promised.
+// ofOldTest reports whether a result belongs to an old restore test.
 func (p Plan) ofOldTest(name string) bool {
 	text, _, _ := strings.Cut(name, ".")
 	at, err := time.Parse("20060102T150405Z", text)
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
-// sweep deletes what is below a prefix and fits. What is locked stays for now.
+// sweep deletes the objects below a prefix that fit, except locked ones.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
 	var names []string
 	for object, err := range e.store.List(e.ctx, prefix, "") {

@@ -13,11 +13,11 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// step is how objects of one level become those of the next.
+// A step merges objects of one level into those of the next.
 type step struct {
 	from, to archive.Level
-	span     time.Duration // what was created within one such span becomes one object
-	age      time.Duration // how long the span must be over
+	span     time.Duration // objects created within one span are merged into one
+	age      time.Duration // time after the end of a span before it is merged
 }
 
 var steps = []step{
@@ -25,37 +25,37 @@ var steps = []step{
 	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
 }
 
-// Merger merges what is in an archive. One goroutine uses it; if two members do so at once, they only do the same work twice.
+// A Merger merges the objects of an archive. It is used by one goroutine. Two members that merge at once do the same work twice.
 type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time         // the wall clock
-	clock   func() time.Time         // one that doesn't jump
-	known   map[string]*object       // of the objects that are there, by name, those of which anything is known
-	gaps    map[format.Position]bool // where one ends and nothing begins
+	clock   func() time.Time         // the monotonic clock
+	known   map[string]*object       // what is known of existing objects, by name
+	gaps    map[format.Position]bool // where an object ends and no other one starts
 }
 
-// object is what a merger knows of an object.
+// object is what a merger knows of an object in the store.
 type object struct {
-	since time.Time // of a merged one: since when it has been known to be there, by the monotonic clock
-	holds *contents // of a merged one: what it holds; nil if it was neither made nor read
-	hole  bool      // the one behind does not follow it
+	since time.Time // of a merged one: when it was first seen, by the monotonic clock
+	holds *contents // of a merged one: its contents; nil if they are unknown
+	hole  bool      // the next object does not follow it
 }
 
-// NewMerger returns a merger; now is the clock that the ages of objects are reckoned by.
+// NewMerger returns a merger. It computes the ages of objects by the clock now.
 func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
 	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}, gaps: map[format.Position]bool{}}
 }
 
-// Merged is what a merger did.
+// Merged is the result of a run.
 type Merged struct {
-	Merged  int  // objects that were made
-	Deleted int  // objects that they were made of
-	Left    bool // there is something to do later, though nothing new may come
-	Holes   int  // places that were not known yet where something is missing, or where a chain ended and another one began
+	Merged  int  // objects created
+	Deleted int  // source objects deleted
+	Left    bool // something remains to be done later, even without new objects
+	Holes   int  // newly found places where an object is missing or another chain starts
 }
 
-// Run merges what is old enough, and deletes what was merged long enough ago. What is locked is left for later. It may be
-// cut off at any time. Where nothing may be deleted, it merges all the same, and says so.
+// Run merges objects that are old enough, and deletes sources that were merged long enough ago, except locked ones. It may be interrupted
+// at any time. If deletions are denied, it merges anyway and returns the error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	r := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}
 	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
@@ -81,13 +81,13 @@ func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 // round is one run of a merger.
 type round struct {
 	*Merger
-	levels  map[archive.Level][]archive.Object // that are there
+	levels  map[archive.Level][]archive.Object // existing objects
 	done    Merged
-	refused int   // objects that are locked
-	denied  error // nothing may be deleted at all
+	refused int   // number of locked objects
+	denied  error // deletions are denied
 }
 
-// merge makes the objects of a step.
+// merge creates the objects of a step.
 func (r *round) merge(ctx context.Context, step step) error {
 	fresh, err := r.notMerged(ctx, r.levels[step.from], r.levels[step.to])
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		}
 		made, err := r.archive.Merge(ctx, step.to, group)
 		if archive.Unusable(err) || errors.Is(err, store.ErrExists) {
-			first.hole = true // a chain ended there, or somebody deleted it or put something in its place: it stays as it is
+			first.hole = true // a chain ends there, or an object was deleted or replaced: the group stays
 			if step.from == archive.Segment && !errors.Is(err, store.ErrExists) {
 				r.done.Holes++
 			}
@@ -111,7 +111,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 		if err != nil {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
-		made.Modified = r.now() // about what the next listing says
+		made.Modified = r.now() // the next listing has about the same time
 		r.of(made.Object).holds = newContents(made.Size, made.Segments, group...)
 		r.levels[step.to] = append(r.levels[step.to], made.Object)
 		r.done.Merged++
@@ -119,9 +119,9 @@ func (r *round) merge(ctx context.Context, step step) error {
 	return nil
 }
 
-// clear deletes what objects of a step were made of, the oldest first.
+// clear deletes the sources of merged objects, oldest first.
 func (r *round) clear(ctx context.Context, step step) error {
-	r.refused = 0 // younger segments may be locked where the minutes of an hour are not
+	r.refused = 0 // newer segments may be locked when the minutes of an hour are not
 	for _, merged := range r.levels[step.to] {
 		to := r.of(merged)
 		if to.since.IsZero() {
@@ -151,11 +151,11 @@ func (r *round) clear(ctx context.Context, step step) error {
 	return nil
 }
 
-// mostRefused is how many objects are asked for in vain in a round. A lock mostly is on all of them, and there may be a month's.
-const mostRefused = 16
+// maxRefused bounds the failed deletions in a round: usually all objects are locked, and there may be those of a month.
+const maxRefused = 16
 
 func (r *round) delete(ctx context.Context, object archive.Object) error {
-	if r.refused >= mostRefused || r.denied != nil {
+	if r.refused >= maxRefused || r.denied != nil {
 		r.done.Left = true
 		return nil
 	}
@@ -177,7 +177,7 @@ func (r *round) delete(ctx context.Context, object archive.Object) error {
 	return nil
 }
 
-// of is what is known of an object.
+// of returns what is known of an object.
 func (m *Merger) of(one archive.Object) *object {
 	name := one.Name()
 	if m.known[name] == nil {
@@ -186,12 +186,12 @@ func (m *Merger) of(one archive.Object) *object {
 	return m.known[name]
 }
 
-// last tells whether an object is the newest of its level, which stays: whoever looks for the end of the chain finds it there.
+// last reports whether an object is the newest of its level. It stays, so that the end of the chain is found quickly.
 func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// forget keeps the memory of objects that are there only.
+// forget drops what is known of objects that no longer exist.
 func (m *Merger) forget(levels map[archive.Level][]archive.Object) {
 	there := map[string]bool{}
 	for _, objects := range levels {
@@ -202,8 +202,8 @@ func (m *Merger) forget(levels map[archive.Level][]archive.Object) {
 	maps.DeleteFunc(m.known, func(name string, _ *object) bool { return !there[name] })
 }
 
-// Covered are the objects that a merged one holds to their end: two members that merge at once may cut differently. Where a
-// segment ends only its manifest knows; merged objects end where segments do.
+// Covered returns the objects that a merged one covers completely: two members that merge at once may group differently. The end of a
+// segment is known only from its manifest; merged objects end where segments do.
 func Covered(objects []archive.Object, merged archive.Object) (held []archive.Object) {
 	for _, object := range objects {
 		ends := object.Next.IsZero() || object.Next.Compare(merged.Next) <= 0
@@ -214,15 +214,15 @@ func Covered(objects []archive.Object, merged archive.Object) (held []archive.Ob
 	return held
 }
 
-// few is how many objects a group has at least, where as many were created within a spell: every group costs a request that writes.
+// minGroup is the smallest size of a group if enough objects were created within maxSpan: each group costs a PUT.
 const (
-	few   = 60
-	spell = 30 * time.Minute
+	minGroup = 60
+	maxSpan  = 30 * time.Minute
 )
 
-// Groups are the objects that become one each: neighbours that were created within the same span, which ended before a time, and
-// where that are few, those of the next spans of the same spell. A single object is a group, too, so that each level has
-// everything that is older. Left tells whether there are younger ones.
+// Groups returns the groups of objects to merge: neighbors that were created within the same span, which ended before a time. Groups that
+// are too small are extended by the next spans, up to maxSpan. A single object may be a group, so that each level has everything that is
+// older. left reports whether there are newer objects.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
 		if last := len(groups) - 1; last >= 0 && belongs(object, groups[last], span) {
@@ -233,29 +233,29 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 	}
 	closed := groups[:0]
 	for i, group := range groups {
-		grows := i == len(groups)-1 && len(group) < few
-		if newest := group[len(group)-1].Modified; isOver(newest, span, before) && (!grows || isOver(newest, max(span, spell), before)) {
+		grows := i == len(groups)-1 && len(group) < minGroup
+		if newest := group[len(group)-1].Modified; isOver(newest, span, before) && (!grows || isOver(newest, max(span, maxSpan), before)) {
 			closed = append(closed, group)
 		}
 	}
 	return closed, len(closed) < len(groups)
 }
 
-// belongs tells whether an object is of the same group as those before it.
+// belongs reports whether an object belongs to the group of those before it.
 func belongs(object archive.Object, group []archive.Object, span time.Duration) bool {
-	if len(group) < few {
-		span = max(span, spell)
+	if len(group) < minGroup {
+		span = max(span, maxSpan)
 	}
 	return group[len(group)-1].Modified.Truncate(span).Equal(object.Modified.Truncate(span))
 }
 
-// isOver tells whether the span in which something was created ended before a time.
+// isOver reports whether the span in which an object was created ended before a time.
 func isOver(created time.Time, span time.Duration, before time.Time) bool {
 	return !created.Truncate(span).Add(span).After(before)
 }
 
-// newGaps counts the places, each once, where a merged object ends and nothing begins, though something lies behind. Within what
-// becomes one object merging finds out.
+// newGaps counts the places, each once, where a merged object ends, no object starts, and others follow. Merging finds those within a
+// group.
 func (m *Merger) newGaps(levels map[archive.Level][]archive.Object) (count int) {
 	merged := slices.Concat(levels[archive.Minute], levels[archive.Hour])
 	all := slices.Concat(levels[archive.Segment], merged)
@@ -273,12 +273,11 @@ func (m *Merger) newGaps(levels map[archive.Level][]archive.Object) (count int) 
 	return count
 }
 
-// contents are what a merged object was seen to hold when it was made, or read to its end. A name says nothing: whoever may put
-// objects chooses it.
+// contents lists what a merged object contained when it was created or read to its end. Its name proves nothing.
 type contents struct {
 	size     int64                               // bytes of the object
-	segments map[format.Position]format.Manifest // none if the object is not to be believed
-	compared map[string]bool                     // objects that were read, too, by name, and whether this one holds them
+	segments map[format.Position]format.Manifest // empty if the object cannot be verified
+	compared map[string]bool                     // objects that were compared, by name, and whether this one contains them
 }
 
 func newContents(size int64, segments []format.Manifest, of ...archive.Object) *contents {
@@ -292,7 +291,7 @@ func newContents(size int64, segments []format.Manifest, of ...archive.Object) *
 	return c
 }
 
-// has tells whether these are among the segments, with the same rows and the same of everything else.
+// has reports whether it contains segments with the same rows and body.
 func (c *contents) has(segments []format.Manifest) bool {
 	for _, manifest := range segments {
 		own, there := c.segments[manifest.Position]
@@ -303,7 +302,7 @@ func (c *contents) has(segments []format.Manifest) bool {
 	return true
 }
 
-// contents returns what a merged object holds, which is read unless this process has made or read it.
+// contents returns the contents of a merged object. It reads the object unless this process has created or read it.
 func (m *Merger) contents(ctx context.Context, merged archive.Object) (*contents, error) {
 	known := m.of(merged)
 	if known.holds != nil && known.holds.size == merged.Size {
@@ -317,7 +316,7 @@ func (m *Merger) contents(ctx context.Context, merged archive.Object) (*contents
 	return known.holds, nil
 }
 
-// holds tells whether a merged object holds everything that another object does. Both were read to their ends then, and believed.
+// holds reports whether a merged object contains everything that another object does. Both were read to the end and verified.
 func (m *Merger) holds(ctx context.Context, merged, source archive.Object) (bool, error) {
 	c, err := m.contents(ctx, merged)
 	if err != nil {
@@ -335,7 +334,7 @@ func (m *Merger) holds(ctx context.Context, merged, source archive.Object) (bool
 	return c.compared[source.Name()], nil
 }
 
-// notMerged are the objects of a level that no object of the next one holds. What cannot be believed holds nothing.
+// notMerged returns the objects of a level that no object of the next level contains. Unverified objects contain nothing.
 func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) ([]archive.Object, error) {
 	held := map[string]bool{}
 	for _, one := range merged {

@@ -70,7 +70,7 @@ func (w *merging) run() Merged {
 // merged merges some segments, which stay for now.
 func (w *merging) merged() Merged {
 	w.t.Helper()
-	w.pass(spell + 2*time.Minute)
+	w.pass(maxSpan + 2*time.Minute)
 	return w.run()
 }
 
@@ -159,7 +159,7 @@ func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 		w := newMerging(t)
 		w.each(2*time.Minute, 6)
 		last := w.last()
-		w.pass(spell + 2*time.Minute)
+		w.pass(maxSpan + 2*time.Minute)
 		before := len(w.store.Calls())
 		if call > 1 {
 			w.store.Inject(memory.Fault{Delay: 1, Times: call - 1}) // these are well
@@ -419,7 +419,7 @@ func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T)
 				}
 			}
 			asked := w.asked(memory.Delete, func() { _, err = w.merger.Run(t.Context(), 1) })
-			assert.LessOrEqual(t, asked, 2*mostRefused)
+			assert.LessOrEqual(t, asked, 2*maxRefused)
 			assert.Equal(t, errors.Is(refusal, store.ErrDenied), errors.Is(err, store.ErrDenied), "what is locked is for later, and no failure")
 			assert.NotEmpty(t, w.objects(archive.Hour), "minutes become hours all the same")
 			w.store.ClearFaults()

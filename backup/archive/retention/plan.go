@@ -1,10 +1,10 @@
-// Package retention says which backups may go and lets them go, as --backup-keep wants it, and makes few large objects of the
-// many small ones that stay: a restore then fetches tens of objects and not thousands, and a day's listing is short.
+// Package retention deletes the backups that --backup-keep no longer requires, and merges the small objects that stay into larger ones,
+// so that a restore fetches tens of objects instead of thousands and listings stay short.
 //
-// A Plan is pure: it is made of what is listed, the policy and the time, and can be shown before anything is deleted. It
-// counts verified backups only, and comes to nothing where one of the safety checks fails: of the listing, the clocks, the last verification.
+// A Plan is a pure function of a listing, the policy and the time, and can be shown before anything is deleted. It counts only verified
+// full snapshots. If a safety check fails (of the clocks, the listing or the last restore test), it deletes nothing.
 //
-// A Merger makes minutes of segments, and hours of minutes. It deletes what it has merged once no reader can be on its way to it.
+// A Merger merges segments into minutes, and minutes into hours. It deletes the sources once no reader can still need them.
 package retention
 
 import (
@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Of makes a plan of what a caller has just listed in the archive. known is a revision that was stored in the newest generation before that,
-// 0 if the caller knows none. The store's clock is asked only if something would go, since that creates an object.
+// Of returns a plan for a history that was just listed. known is a revision that was stored in the newest generation before the listing, or
+// 0. Of reads the store's clock only if something would be deleted, since that creates an object.
 func Of(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
@@ -40,51 +40,51 @@ func Of(ctx context.Context, a *archive.Archive, history *archive.History, polic
 	return Make(policy, facts), nil
 }
 
-// Facts are what a plan is made of.
+// Facts is the input of a plan.
 type Facts struct {
 	History      *archive.History
-	RestoreTests []archive.Result // of the newest generation; that of the last one suffices
+	RestoreTests []archive.Result // of the newest generation; only the last one matters
 	Now          time.Time        // by this machine's clock
 	Store        time.Time        // by the store's clock, at that moment
-	Known        int64            // a revision that is known to be in the store, in the newest generation; 0 if none is
+	Known        int64            // a revision that is stored in the newest generation; 0 if none is known
 }
 
-// Plan says what goes and what stays. It is a value: nothing happens before Execute.
+// A Plan lists what is deleted and what stays. Execute carries it out.
 type Plan struct {
 	Policy Policy
-	From   time.Time // where the window of points begins
-	Unsafe []string  // what the safety checks found, sentences; while there are any, nothing goes
-	Items  []Item    // what there is, by generation; within one what is oldest first
+	From   time.Time // the start of the window of points
+	Unsafe []string  // failed safety checks; nothing is deleted while there are any
+	Items  []Item    // by generation, and by age within one
 }
 
-// Kind is what an item of a plan is.
+// Kind is the kind of an item.
 type Kind string
 
 // The kinds.
 const (
 	Full       Kind = "full"
-	Segments   Kind = "segments"   // several in a row, of all levels
-	Remains    Kind = "remains"    // of fulls that were never finished, or whose deletion was cut off
+	Segments   Kind = "segments"   // consecutive objects, of all levels
+	Remains    Kind = "remains"    // of full snapshots that were not completed or not completely deleted
 	Generation Kind = "generation" // a whole one
 )
 
-// Item is a part of what is kept that goes or stays as a whole. In JSON it is what backup prune tells of it.
+// An Item is deleted or kept as a whole. Its JSON is the output of backup prune.
 type Item struct {
 	Kind       Kind      `json:"kind"`
 	Generation int       `json:"generation"`
-	Name       string    `json:"name"`               // of a full; of the first object of others
-	Time       time.Time `json:"time,omitzero"`      // when what it holds was the present; zero if that is not known
-	Revision   int64     `json:"revision,omitempty"` // of a full; the first one of segments
-	Objects    int       `json:"objects,omitempty"`  // how many; 0 if that is not known
-	Bytes      int64     `json:"bytes"`              // in the store, as far as is known
+	Name       string    `json:"name"`               // of the full snapshot, or of the first object
+	Time       time.Time `json:"time,omitzero"`      // of its content; zero if it is unknown
+	Revision   int64     `json:"revision,omitempty"` // of the full snapshot, or the first one of segments
+	Objects    int       `json:"objects,omitempty"`  // 0 if it is unknown
+	Bytes      int64     `json:"bytes"`              // in the store, as far as known
 	Goes       bool      `json:"goes"`
 	Why        string    `json:"why"` // a clause
 
 	names []string // of the objects of segments and remains
-	proof bool     // others go because this full stays
+	proof bool     // other items are deleted because this full snapshot stays
 }
 
-// Goes are the items that go, in the order in which they do. There are none while a safety check fails.
+// Goes returns the items to delete, in order. There are none while a safety check fails.
 func (p Plan) Goes() (items []Item) {
 	for _, item := range p.Items {
 		if item.Goes && len(p.Unsafe) == 0 {
@@ -94,13 +94,13 @@ func (p Plan) Goes() (items []Item) {
 	return items
 }
 
-// slack is how far the clocks of members may lie apart: what was the present when the window begins is looked for before that.
+// slack is the largest tolerated difference between the clocks of members: the start of the window is sought that much earlier.
 const slack = 5 * time.Minute
 
-// remainsAfter is for how long an upload without a manifest may be one that is still made, by a writer that was paused.
+// remainsAfter is how long an upload without a manifest may still be in progress, by a writer that was paused.
 const remainsAfter = day
 
-// Make makes a plan. It looks at nothing but the facts.
+// Make returns the plan for some facts.
 func Make(policy Policy, facts Facts) Plan {
 	plan := Plan{Policy: policy, From: facts.Now.Add(-policy.Points), Unsafe: check(policy, facts)}
 	if facts.History == nil {
@@ -116,8 +116,8 @@ func Make(policy Policy, facts Facts) Plan {
 	return plan
 }
 
-// old decides about a generation that a restore has ended. It stays whole while a point of it is promised; its last revision was
-// the present until the next one began.
+// old decides about a generation that a restore has ended. All of it stays while any point of it is promised. Its last revision was
+// current until the next generation was created.
 func (p Plan) old(g archive.Generational, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
@@ -138,20 +138,20 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 	return item
 }
 
-// endOf is the latest time that is known of a generation.
+// endOf returns the latest known time of a generation.
 func endOf(g archive.Generational) time.Time {
 	return slices.MaxFunc(append(moments(g), moment{Time: g.Created}), byTime).Time
 }
 
-// moment is when something was the present or was written.
+// A moment is a time at which something was current or was written.
 type moment struct {
 	time.Time
-	of string // that, for people
+	of string // what it is, for messages
 }
 
 func byTime(a, b moment) int { return a.Compare(b.Time) }
 
-// moments are all that a generation tells of.
+// moments returns all known times of a generation.
 func moments(g archive.Generational) (all []moment) {
 	for _, full := range g.Fulls {
 		if full.Err == nil { // else anybody may have chosen the time in its name
@@ -168,7 +168,7 @@ func moments(g archive.Generational) (all []moment) {
 	return all
 }
 
-// newest decides about the generation that is being written.
+// newest decides about the current generation.
 func (p Plan) newest(g archive.Generational) (items []Item) {
 	base := p.base(g)
 	for _, full := range g.Fulls {
@@ -180,10 +180,9 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 	return items
 }
 
-// base is the full from which on everything stays, so that every revision of the window can still be gone back to: the newest
-// verified one before the window. The store has to agree that it is so old: one that was made while its maker's clock was
-// behind would have everything before it go. A full that the chain has passed leads to nothing behind it. The zero full has
-// everything behind it.
+// base returns the full snapshot with which the kept range starts: the newest verified one before the window, so that every revision of
+// the window can be restored. The store's clock has to agree that it is that old, since the clock of its writer may have been behind. A
+// full snapshot that the chain has passed has no segments after it. The zero value keeps everything.
 func (p Plan) base(g archive.Generational) archive.KeptFull {
 	begin := p.From.Add(-slack)
 	return newestVerified(g.Fulls, func(full archive.KeptFull) bool {
@@ -191,7 +190,7 @@ func (p Plan) base(g archive.Generational) archive.KeptFull {
 	})
 }
 
-// newestVerified is the last full that fits and was restored once; the zero full if there is none.
+// newestVerified returns the last verified full snapshot that fits; zero if there is none.
 func newestVerified(fulls []archive.KeptFull, fits func(archive.KeptFull) bool) archive.KeptFull {
 	for _, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {
@@ -205,7 +204,7 @@ func verified(full archive.KeptFull) bool {
 	return full.Err == nil && full.Result != nil && full.Result.Outcome == archive.Verified
 }
 
-// full decides about a full of the newest generation.
+// full decides about a full snapshot of the newest generation.
 func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.KeptFull) Item {
 	item := Item{
 		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
@@ -230,7 +229,7 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 
 const notCovered = "there is no verified full before the window of points yet"
 
-// before tells whether one full was made before another one. In a cluster at rest they have one revision.
+// before reports whether a full snapshot was made before another one. They may have the same revision.
 func before(a, b archive.KeptFull) bool {
 	return cmp.Or(a.Next.Compare(b.Next), a.Time.Compare(b.Time)) < 0
 }
@@ -248,7 +247,7 @@ func tooOld(full archive.KeptFull) string {
 	}
 }
 
-// span is a kind of time of which the last verified full stays.
+// A span is a kind of period of which the last verified full snapshot stays.
 type span struct {
 	word   string
 	length time.Duration
@@ -259,10 +258,10 @@ func (p Policy) spans() []span {
 	return []span{{"hour", time.Hour, p.Hourly}, {"day", day, p.Daily}, {"week", week, p.Weekly}}
 }
 
-// monday is the beginning of a week, in UTC.
+// monday is the start of a week, in UTC.
 var monday = time.Date(1970, time.January, 5, 0, 0, 0, 0, time.UTC)
 
-// begin is the beginning of the span that a time lies in. Spans lie fixed, so that who is the last of one remains it.
+// begin returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of one stays the last.
 func (s span) begin(at time.Time) time.Time {
 	since := at.Sub(monday)
 	if since < 0 { // a clock that was never set
@@ -271,12 +270,12 @@ func (s span) begin(at time.Time) time.Time {
 	return monday.Add(since / s.length * s.length)
 }
 
-// first is the beginning of the earliest span that counts, where the window of points begins at a time.
+// first returns the start of the earliest span that counts, for a window of points that starts at a time.
 func (s span) first(window time.Time) time.Time {
 	return s.begin(window).Add(-time.Duration(s.count-1) * s.length)
 }
 
-// reach is the time before which nothing is promised.
+// reach returns the time before which nothing is promised.
 func (p Plan) reach() time.Time {
 	reach := p.From
 	for _, s := range p.Policy.spans() {
@@ -287,7 +286,7 @@ func (p Plan) reach() time.Time {
 	return reach
 }
 
-// slot tells whether a full is the last verified one of an hour, a day or a week that counts, and of which.
+// slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and of which.
 func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, which string) {
 	if !verified(full) {
 		return false, ""
@@ -305,8 +304,8 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 	return false, ""
 }
 
-// segments is one item for those that lie wholly before the floor, and one for the rest. The name of a segment does not tell where it
-// ends, and what others are called does not, either: one that was not read stays.
+// segments returns an item for the objects that end before the floor, and one for the rest. The name of a segment does not contain its
+// end, so a segment that was not read stays.
 func segments(g archive.Generational, floor format.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full that the window of points begins with"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
@@ -328,7 +327,7 @@ func segments(g archive.Generational, floor format.Position) (items []Item) {
 	return items
 }
 
-// add adds an object, which has a first revision.
+// add adds an object to an item.
 func (i *Item) add(name string, revision, bytes int64) {
 	if i.Objects == 0 {
 		i.Name, i.Revision = name, revision
@@ -338,14 +337,14 @@ func (i *Item) add(name string, revision, bytes int64) {
 	i.names = append(i.names, name)
 }
 
-// remains is one item for objects of fulls that never became any, so old that nobody makes them any longer.
+// remains returns an item for objects of full snapshots that were never completed and are too old to be in progress.
 func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full that was never finished"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
 		if err != nil || revision >= floor.Revision || !archive.Later(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
-			continue // what is not ours, or may still be made
+			continue // not ours, or may be in progress
 		}
 		if item.Objects == 0 {
 			item.Time = at
@@ -358,5 +357,5 @@ func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 	return []Item{item}
 }
 
-// ago is for sentences.
+// ago formats a duration for messages.
 func ago(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// keepFlag is what every error about a policy begins with.
+// keepFlag starts every error about a policy.
 const keepFlag = "--backup-keep"
 
 const (
@@ -19,16 +19,16 @@ const (
 	mostFulls     = 10_000 // of a kind
 )
 
-// Policy is what has to stay. The zero value promises nothing; ParsePolicy makes one.
+// A Policy defines which backups stay. The zero value requires none.
 type Policy struct {
-	// Points is the window up to now in which every revision can be gone back to.
+	// Points is the length of the window up to now in which every revision can be restored.
 	Points time.Duration
-	// Hourly, Daily and Weekly are for how many hours, days and weeks before the window the last verified full stays.
+	// Hourly, Daily and Weekly are the numbers of hours, days and weeks before the window of which the last verified full snapshot stays.
 	Hourly, Daily, Weekly int
 }
 
-// ParsePolicy reads --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=, whole numbers,
-// with commas between them. What is not named is 0. The error is one sentence that begins with the flag.
+// ParsePolicy parses --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=, whole numbers, separated
+// by commas. Missing keys are 0. The error starts with the flag.
 func ParsePolicy(text string) (policy Policy, err error) {
 	given := map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -88,10 +88,10 @@ func parseCount(text string) (int, error) {
 	return n, nil
 }
 
-// String is the policy as ParsePolicy reads it.
+// String returns the policy in the form that ParsePolicy parses.
 func (p Policy) String() string {
 	return fmt.Sprintf("points=%s,hourly=%d,daily=%d,weekly=%d", zeros.ReplaceAllString(p.Points.String(), "$1$2"), p.Hourly, p.Daily, p.Weekly)
 }
 
-// zeros are those at the end of a duration behind hours or minutes.
+// zeros matches the zero minutes and seconds at the end of a duration.
 var zeros = regexp.MustCompile(`(h)0m0s$|(m)0s$`)
