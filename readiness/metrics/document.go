@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// document makes metrics of the status document at each scrape, so that they cannot disagree with it.
+// document collects metrics from the status document at each scrape, so that the two cannot disagree.
 type document struct {
 	now    func() status.Document
 	states []string
@@ -30,7 +30,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		state:       desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state"),
 		transitions: desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event"),
 		seconds:     desc("state_seconds_total", "Time spent in each state since the process started.", "state"),
-		ready:       desc("ready", "1 if /readyz says that clients may use the member."),
+		ready:       desc("ready", "1 if the member is ready, as /readyz reports."),
 		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
 		voters:      desc("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run."),
 		connected:   desc("voters_connected", "Those of them that this member has a connection to, itself included."),
@@ -38,10 +38,10 @@ func newDocument(now func() status.Document, states []string) *document {
 		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
 		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
 		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them."),
-		cluster:     desc("cluster_info", "Which cluster of the store etcd's data are of, whose that is, and which generation; always 1.", "cluster", "owner", "generation"),
-		recovery:    desc("recovery_state", "1 for the state that the recovery of data is in; absent where there is nothing to tell of.", "state"),
-		free:        desc("volume_free_bytes", "What is free of the volume that the database lies on."),
-		volume:      desc("volume_size_bytes", "The size of the volume that the database lies on."),
+		cluster:     desc("cluster_info", "The cluster in the store that etcd's data belong to, its owner and generation; always 1.", "cluster", "owner", "generation"),
+		recovery:    desc("recovery_state", "1 for the state that the recovery of data is in; absent without a recovery.", "state"),
+		free:        desc("volume_free_bytes", "Free bytes of the volume with the database."),
+		volume:      desc("volume_size_bytes", "Size of the volume with the database."),
 		backup:      newBackup(),
 		maintenance: newMaintenance(),
 		leases:      newLeases(),
@@ -109,7 +109,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// collectVoters says who has a vote and who of them is there, as members that run know it: one that does not has no metrics.
+// collectVoters counts the voting members and those that this member is connected to.
 func (d *document) collectVoters(is status.Document, to chan<- prometheus.Metric) {
 	voters, connected := 0, 0
 	for _, peer := range is.Peers {
@@ -131,7 +131,7 @@ func owner(is status.Document) string {
 	return is.Backup.Owner
 }
 
-// steps counts the steps by from, to and event, whatever guard held.
+// steps counts transitions by from, to and event, for all guards.
 func steps(is status.Document) map[[3]string]float64 {
 	times := map[[3]string]float64{}
 	for _, edge := range is.TransitionCounts {
@@ -140,7 +140,7 @@ func steps(is status.Document) map[[3]string]float64 {
 	return times
 }
 
-// spent adds up the seconds in each state, the present visit included.
+// spent returns the seconds in each state, including the current visit.
 func spent(is status.Document, now time.Time) map[string]float64 {
 	seconds := map[string]float64{is.State: now.Sub(is.Since).Seconds()}
 	for _, edge := range is.TransitionCounts {
@@ -156,10 +156,10 @@ func number(holds bool) float64 {
 	return 0
 }
 
-// backup makes metrics of the document's backups. What is not known yet is absent, so that no alert takes it for 0.
+// backup collects the metrics of backups. Unknown values are absent, so that no alert mistakes them for 0.
 type backup []backupMetric
 
-// backupMetric is a metric with what it is; false where it is not known.
+// backupMetric is a metric with a function that returns its value, or false if the value is unknown.
 type backupMetric struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
@@ -167,14 +167,14 @@ type backupMetric struct {
 }
 
 func newBackup() backup {
-	return slices.Concat(backupsGoOn(), backupsAreKept(), backup{
-		backupGauge("spool_bytes", "What waits on the volume for the store.", func(b *facts.Backups) (float64, bool) {
+	return slices.Concat(lagMetrics(), storedMetrics(), backup{
+		backupGauge("spool_bytes", "Bytes queued on the volume for the store.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.SpoolBytes), true
 		}),
-		backupGauge("spool_limit_bytes", "What may wait there.", func(b *facts.Backups) (float64, bool) {
+		backupGauge("spool_limit_bytes", "Bytes that may be queued there, max.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.SpoolLimit), true
 		}),
-		{desc("backup_uploaded_bytes_total", "What this process has put into the store."), prometheus.CounterValue, func(b *facts.Backups) (float64, bool) {
+		{desc("backup_uploaded_bytes_total", "Bytes that this process has uploaded."), prometheus.CounterValue, func(b *facts.Backups) (float64, bool) {
 			return float64(b.UploadedBytes), true
 		}},
 	})
@@ -184,14 +184,14 @@ func backupGauge(name, help string, is func(*facts.Backups) (float64, bool)) bac
 	return backupMetric{desc("backup_"+name, help), prometheus.GaugeValue, is}
 }
 
-// backupsGoOn are how far the store is behind, and what is wrong.
-func backupsGoOn() backup {
+// lagMetrics are the metrics of the lag and of problems.
+func lagMetrics() backup {
 	return backup{
-		backupGauge("lag_revisions", "Revisions that etcd has and the store has not.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.LagRevisions), knowsHowFar(b)
+		backupGauge("lag_revisions", "Revisions that are not in the store yet.", func(b *facts.Backups) (float64, bool) {
+			return float64(b.LagRevisions), lagKnown(b)
 		}),
-		backupGauge("lag_seconds", "How long the oldest revision that the store has not is waiting; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
-			return b.LagSeconds, knowsHowFar(b)
+		backupGauge("lag_seconds", "Age of the oldest revision that is not in the store; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
+			return b.LagSeconds, lagKnown(b)
 		}),
 		backupGauge("revision", "The newest revision in the store.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.Revision), b.Revision > 0
@@ -199,10 +199,10 @@ func backupsGoOn() backup {
 		backupGauge("writer", "1 for the member that makes the backups.", func(b *facts.Backups) (float64, bool) {
 			return number(b.Role == facts.Writer), true
 		}),
-		backupGauge("problem", "1 while something keeps backups from being made, or makes them worth less.", func(b *facts.Backups) (float64, bool) {
+		backupGauge("problem", "1 while backups fail or are incomplete.", func(b *facts.Backups) (float64, bool) {
 			return number(b.Problem != nil), true
 		}),
-		backupGauge("next_retry_timestamp_seconds", "When what went wrong is tried again, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+		backupGauge("next_retry_timestamp_seconds", "When a failed backup is retried, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
 			if b.Problem == nil {
 				return 0, false
 			}
@@ -211,20 +211,19 @@ func backupsGoOn() backup {
 	}
 }
 
-// knowsHowFar is true of the member that writes. One that watches has a 0, which an alert would take for an up-to-date store
-// that nobody reaches.
-func knowsHowFar(b *facts.Backups) bool { return b.Role == facts.Writer && b.Revision > 0 }
+// lagKnown reports whether the lag is known: only the writer knows it. A standby would report 0, which looks like an up-to-date store.
+func lagKnown(b *facts.Backups) bool { return b.Role == facts.Writer && b.Revision > 0 }
 
-// backupsAreKept are what lies in the store.
-func backupsAreKept() backup {
+// storedMetrics are the metrics of the backups in the store.
+func storedMetrics() backup {
 	return backup{
-		backupGauge("last_full_snapshot_timestamp_seconds", "When the newest full was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+		backupGauge("last_full_snapshot_timestamp_seconds", "When the newest full snapshot was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
 			if b.LastFullSnapshot == nil {
 				return 0, false
 			}
 			return at(b.LastFullSnapshot.At)
 		}),
-		backupGauge("last_full_snapshot_bytes", "Size of the newest full in the store.", func(b *facts.Backups) (float64, bool) {
+		backupGauge("last_full_snapshot_bytes", "Size of the newest full snapshot in the store.", func(b *facts.Backups) (float64, bool) {
 			if b.LastFullSnapshot == nil {
 				return 0, false
 			}
@@ -239,7 +238,7 @@ func backupsAreKept() backup {
 		backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *facts.Backups) (float64, bool) {
 			return number(b.LastVerification != nil && b.LastVerification.Passed), b.LastVerification != nil
 		}),
-		backupGauge("window_start_timestamp_seconds", "The earliest time that can be gone back to, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+		backupGauge("window_start_timestamp_seconds", "The earliest restore point, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
 			if b.Window == nil {
 				return 0, false
 			}
@@ -270,7 +269,7 @@ func (all backup) collect(b *facts.Backups, to chan<- prometheus.Metric) {
 	}
 }
 
-// maintenance makes metrics of the document's maintenance.
+// maintenance collects the metrics of defragmentations.
 type maintenance struct{ busy, waiting, ended, seconds, freed, lifted, readers *prometheus.Desc }
 
 func newMaintenance() maintenance {
@@ -278,9 +277,9 @@ func newMaintenance() maintenance {
 		busy:    desc("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it."),
 		waiting: desc("defragmentation_waiting", "1 while the database should be defragmented and something is in the way."),
 		ended:   desc("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", "outcome"),
-		seconds: desc("defragmentation_last_duration_seconds", "How long the database stood still for the last defragmentation."),
-		freed:   desc("defragmentation_freed_bytes_total", "What defragmentations have given back to the volume."),
-		lifted:  desc("nospace_disarmed_total", "How often this member's alarm NOSPACE was lifted."),
+		seconds: desc("defragmentation_last_duration_seconds", "How long the last defragmentation blocked the database."),
+		freed:   desc("defragmentation_freed_bytes_total", "Bytes that defragmentations have freed."),
+		lifted:  desc("nospace_disarmed_total", "How often this member's alarm NOSPACE was disarmed."),
 		readers: desc("database_readers", "Snapshots and backups that read the whole database now."),
 	}
 }
@@ -310,7 +309,7 @@ func (u maintenance) collect(is *status.Maintenance, to chan<- prometheus.Metric
 	}
 }
 
-// leases makes metrics of the document's leases.
+// leases collects the metrics of Kubernetes leases.
 type leases struct{ renewed, trouble *prometheus.Desc }
 
 func newLeases() leases {

@@ -1,8 +1,7 @@
-// Package metrics answers GET /metrics. It has a registry of its own: etcd registers
-// its metrics in the global one and serves them itself.
+// Package metrics serves GET /metrics. It has its own registry: etcd registers its metrics in the global one and serves them itself.
 //
-// What the lifecycle knows is read from the status document when Prometheus asks; only what passes by, such as calls to
-// the sidecar, is counted here. The command reports those. No label's values can grow without bound.
+// Most metrics are made from the status document at each scrape. Only events that the document does not have, such as calls to the
+// sidecar, are counted here; package runtime reports them. No label has an unbounded number of values.
 package metrics
 
 import (
@@ -20,20 +19,20 @@ import (
 
 const namespace = "etcd_wrapper"
 
-// Result is how an initialization ended.
+// Result is the outcome of an initialization.
 type Result string
 
 // The results.
 const (
 	Successful Result = "successful"
 	Failed     Result = "failed"
-	Lost       Result = "lost" // the sidecar has forgotten it
+	Lost       Result = "lost" // the sidecar restarted and forgot it
 )
 
-// Unrequested is the mode of an initialization that this run did not ask for.
+// Unrequested is the mode of an initialization that an earlier run requested.
 const Unrequested = "unrequested"
 
-// Metrics counts what passes by and serves everything. Its methods may be called from any goroutine.
+// Metrics counts events and serves all metrics. It is safe for concurrent use.
 type Metrics struct {
 	requests        *prometheus.HistogramVec
 	initializations *prometheus.CounterVec
@@ -44,7 +43,7 @@ type Metrics struct {
 	drain           prometheus.Gauge
 }
 
-// New returns metrics with nothing counted yet.
+// New returns metrics in which nothing is counted yet.
 func New() *Metrics {
 	return &Metrics{
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -60,14 +59,14 @@ func New() *Metrics {
 			Namespace: namespace, Name: "recoveries_total",
 			Help: "Recoveries that ended, by cause (the state of the volume, requested, unfinished) and outcome (restored, rejoined, refused).",
 		}, []string{"cause", "outcome"}),
-		lost:  gauge("recovery_lost_revisions", "How many revisions are known to be lost by the last restore since the process started."),
+		lost:  gauge("recovery_lost_revisions", "Revisions that the last restore since the process started is known to have lost."),
 		start: gauge("etcd_start_duration_seconds", "How long etcd took from its start until it had joined its cluster."),
 		stop:  gauge("etcd_stop_duration_seconds", "How long etcd took to close."),
-		drain: gauge("etcd_drain_duration_seconds", "How long clients' endless streams took to end when etcd closed."),
+		drain: gauge("etcd_drain_duration_seconds", "How long clients' streams took to end when etcd closed."),
 	}
 }
 
-// collectors are all that was counted.
+// collectors returns the metrics that are counted here.
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.initializations, m.recoveries, m.lost, m.start, m.stop, m.drain}
 }
@@ -76,8 +75,7 @@ func gauge(name, help string) prometheus.Gauge {
 	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
 }
 
-// Handler serves what was counted and what is in the status document, which is asked for from memory at each scrape.
-// states are the names of all states.
+// Handler serves the counted metrics and those of the document that now returns. states lists all states of the lifecycle.
 func (m *Metrics) Handler(now func() status.Document, states []string) http.Handler {
 	return promhttp.HandlerFor(m.registry(now, states), promhttp.HandlerOpts{MaxRequestsInFlight: 4})
 }
@@ -94,12 +92,12 @@ func (m *Metrics) Request(call string, took time.Duration, err error) {
 	m.requests.WithLabelValues(call, outcome(err)).Observe(took.Seconds())
 }
 
-// Initialization counts an initialization that ended. mode is sanity, full or Unasked.
+// Initialization counts an initialization that ended. mode is sanity, full or Unrequested.
 func (m *Metrics) Initialization(mode string, result Result) {
 	m.initializations.WithLabelValues(mode, string(result)).Inc()
 }
 
-// Recovered counts a recovery that ended, with how many revisions it is known to have lost.
+// Recovered counts a recovery that ended, and the revisions that it is known to have lost.
 func (m *Metrics) Recovered(cause, outcome string, lost int64) {
 	m.recoveries.WithLabelValues(cause, outcome).Inc()
 	m.lost.Set(float64(lost))

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	askTimeout = 5 * time.Second // for a reply to begin: a machine may be busy
-	maxEvent   = 4 << 20         // bytes of the largest event that is read
+	askTimeout = 5 * time.Second // until a reply starts: the machine may be busy
+	maxEvent   = 4 << 20         // bytes of an event, max
 )
 
-// ErrNoAnswer says that no wrapper answered on the port.
+// ErrNoAnswer is returned if no wrapper answers on the port.
 var ErrNoAnswer = errors.New("no answer")
 
-// Client asks the wrapper on this host.
+// Client reads the status of the wrapper on this host.
 type Client struct {
 	port uint16
 	http *http.Client
@@ -73,7 +73,7 @@ func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	return document, nil
 }
 
-// decode reads a document, and makes it fit for a terminal.
+// decode reads a document and makes its texts printable.
 func decode(body io.Reader) (document Document, err error) {
 	err = json.NewDecoder(body).Decode(&document)
 	return document.printable(), err
@@ -123,13 +123,13 @@ func patched(object map[string]any, event []byte) (document Document, err error)
 	return document, err
 }
 
-// RefusalError is why the wrapper does not do now what it was asked for: a sentence.
+// RefusalError is the reason for which the wrapper refuses a request, a sentence.
 type RefusalError string
 
 // Error implements error.
 func (r RefusalError) Error() string { return string(r) }
 
-// maxRefusal is how many bytes of a refusal are read.
+// maxRefusal is the size of a refusal in bytes, max.
 const maxRefusal = 4 << 10
 
 // Defragment asks for a defragmentation and returns once that is promised; the document shows its progress. The error is a
@@ -154,7 +154,7 @@ func (c *Client) Defragment(ctx context.Context) error {
 	}
 }
 
-// open asks for the document.
+// open requests the document.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
 	reply, err := c.send(ctx, http.MethodGet, "/lifecycle"+query)
 	if err != nil {
@@ -171,7 +171,7 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	return reply, nil
 }
 
-// send asks in plain HTTP, which a wrapper understands on loopback whatever else it speaks.
+// send uses plain HTTP, which a wrapper always accepts on loopback.
 func (c *Client) send(ctx context.Context, method, path string) (*http.Response, error) {
 	reply, err := c.do(ctx, method, path)
 	var network net.Error

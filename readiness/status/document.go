@@ -1,8 +1,8 @@
-// Package status is all that the wrapper says about itself, in one JSON document: the schema of GET /lifecycle, and the
-// handler that serves and streams it. `etcd-wrapper status`, the page and the metrics are made from the same document,
-// so that they cannot disagree.
+// Package status defines the status document of the wrapper and serves it as GET /lifecycle, once or as a stream of changes. The status
+// command, the page and the metrics are made from the same document, so that they cannot disagree.
 //
-// The package knows neither the lifecycle nor etcd: the command fills the document in.
+// The headline (headline.go) is derived from the rest of the document. The package imports neither the lifecycle nor etcd: package report
+// fills the document in.
 package status
 
 import (
@@ -13,22 +13,22 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// Document is everything there is to know about a run at one moment. Its JSON form is a documented interface: fields are
-// added, but not renamed. It holds no secrets; texts are those of the log.
+// Document describes a run at one moment. Its JSON form is a documented interface: fields are added, never renamed. It holds no secrets;
+// its messages are those of the log.
 type Document struct {
-	Headline         Headline          `json:"headline"` // what to read first
+	Headline         Headline          `json:"headline"` // the summary
 	State            string            `json:"state"`
 	Since            time.Time         `json:"since"`                // when the state was entered
-	Reason           string            `json:"reason"`               // a sentence: why this state
-	Ready            bool              `json:"ready"`                // what /readyz says
-	ReadySince       time.Time         `json:"ready_since"`          // since when Ready is what it is
+	Reason           string            `json:"reason"`               // why the state was entered, a sentence
+	Ready            bool              `json:"ready"`                // as /readyz reports it
+	ReadySince       time.Time         `json:"ready_since"`          // when Ready changed last
 	Attempt          int               `json:"attempt"`              // how often the state was entered the same way in a row
 	NextRetry        time.Time         `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError        *Error            `json:"last_error,omitempty"` // the latest; it may be over: see Ended
-	Validation       *Validation       `json:"validation,omitempty"` // once it was asked for
+	LastError        *Error            `json:"last_error,omitempty"` // the latest; Ended is set once it is resolved
+	Validation       *Validation       `json:"validation,omitempty"` // once it was requested
 	SidecarStatus    string            `json:"sidecar_status,omitempty"`
 	Standalone       bool              `json:"standalone,omitempty"` // there is no sidecar
-	Pod              string            `json:"pod"`                  // or whatever the host is called
+	Pod              string            `json:"pod"`                  // or the name of the host
 	MemberID         string            `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
 	Member                             // once etcd is opened
 	Started          time.Time         `json:"started"`   // when the process started
@@ -38,17 +38,17 @@ type Document struct {
 	DataVersion      *DataVersion      `json:"data_version,omitempty"`    // once etcd is ready
 	Maintenance      *Maintenance      `json:"maintenance,omitempty"`     // once etcd is opened
 	Backup           *facts.Backups    `json:"backup,omitempty"`          // with a store for backups
-	Recovery         *Recovery         `json:"recovery,omitempty"`        // while data come back from the store, after they did, or if they cannot
-	Leases           []Lease           `json:"leases,omitempty"`          // with --leases, once there is something to write into them
-	ConfigWarnings   []string          `json:"config_warnings,omitempty"` // of etcd's configuration, sentences: what has no effect, or perhaps another one than was meant
+	Recovery         *Recovery         `json:"recovery,omitempty"`        // while data are recovered, afterwards, or if they cannot be
+	Leases           []Lease           `json:"leases,omitempty"`          // with --leases, once they have content
+	ConfigWarnings   []string          `json:"config_warnings,omitempty"` // settings of etcd that have no effect or perhaps not the intended one, as sentences
 	Certificates     []Certificate     `json:"certificates,omitempty"`    // those in use, once they are known
-	Transitions      []Transition      `json:"transitions"`               // oldest first, at most 64; two that alternate are counted, not repeated
-	TransitionCounts []TransitionCount `json:"transition_counts"`         // every way that was gone since the process started
+	Transitions      []Transition      `json:"transitions"`               // oldest first, max 64; alternating ones are counted
+	TransitionCounts []TransitionCount `json:"transition_counts"`         // since the process started
 
 	Trends   *Trends         `json:"trends,omitempty"`   // once etcd has run for seconds
-	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, at most 10 of a kind
+	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, max 10 of a kind
 
-	PhaseSince     time.Time `json:"phase_since"`                // when the phase began, which polling does not begin anew
+	PhaseSince     time.Time `json:"phase_since"`                // when the phase started; polling is one phase
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
 }
 
@@ -61,10 +61,10 @@ type Member struct {
 	Revision   int64  `json:"revision,omitempty"`  // the newest of its database
 	DBSize     int64  `json:"db_size,omitempty"`   // bytes of the file
 	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
-	Quota      int64  `json:"quota,omitempty"`     // bytes that the database may have; 0 if there is no limit
+	Quota      int64  `json:"quota,omitempty"`     // bytes, max; 0 if there is no limit
 	VolumeFree int64  `json:"volume_free,omitempty"`
-	VolumeSize int64  `json:"volume_size,omitempty"` // bytes of the volume that the database lies on; Free are left of it
-	NewCluster bool   `json:"new_cluster,omitempty"` // the cluster began in this run, on an empty data directory
+	VolumeSize int64  `json:"volume_size,omitempty"` // bytes of the volume with the database
+	NewCluster bool   `json:"new_cluster,omitempty"` // this run created the cluster on an empty data directory
 	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
 }
 
@@ -78,38 +78,38 @@ type Peer struct {
 	Learner bool     `json:"learner"` // it has no vote yet
 }
 
-// What LastExit is, beside the words of the exit record.
+// Values of LastExit, in addition to those of the exit record.
 const (
 	ExitCrash   = "crash"
-	ExitUnknown = "unknown" // somebody else ran, or a version that left no note
-	ExitFailed  = "failed"  // it ended in order, with an exit status that is not 0
-	ExitKilled  = "killed"  // it ended without a word
+	ExitUnknown = "unknown" // another program ran, or a version that writes no note
+	ExitFailed  = "failed"  // it ended by itself with an exit status other than 0
+	ExitKilled  = "killed"  // it was killed
 	ExitNone    = "none"    // there was none: the volume is new
 )
 
-// LastExits returns everything that LastExit can be.
+// LastExits returns all values of LastExit.
 func LastExits() []string {
 	return []string{"terminated", "interrupt", ExitCrash, ExitFailed, ExitKilled, ExitNone, ExitUnknown}
 }
 
-// Error is something that went wrong.
+// Error is an error of the run.
 type Error struct {
 	At    time.Time `json:"at"`             // the latest time
 	Since time.Time `json:"since"`          // the first time in a row
 	Count int       `json:"count"`          // how often in a row
-	Ended time.Time `json:"ended,omitzero"` // when the run got further; absent while it lasts
+	Ended time.Time `json:"ended,omitzero"` // when it was resolved; absent while it lasts
 	// Class is one of volume, sidecar, validation, configuration, certificate, timeout, server, record, etcd, crash.
 	Class   string `json:"class"`
 	Message string `json:"message"`
 }
 
-// Validation is how the data directory is validated in this run.
+// Validation describes the validation of the data directory in this run.
 type Validation struct {
 	Mode   string `json:"mode"` // sanity or full
 	Reason string `json:"reason"`
 }
 
-// Versions are those of the programs in the process.
+// Versions lists the versions of the programs in the process.
 type Versions struct {
 	Wrapper string `json:"wrapper"`
 	Etcd    string `json:"etcd"`
@@ -123,13 +123,13 @@ type Check struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// DataVersion is how far the data are kept at a version that an older etcd can read.
+// DataVersion describes whether an older etcd can read the data.
 type DataVersion struct {
 	Wanted   string `json:"wanted"`   // 3.5 or 3.6
 	Cluster  string `json:"cluster"`  // 3.5, for example, or unknown
 	Storage  string `json:"storage"`  // of this member's database, likewise
 	Phase    string `json:"phase"`    // waiting, lowering, holding, letting go, rising, kept or not changed
-	Reason   string `json:"reason"`   // of the phase: a clause, for people
+	Reason   string `json:"reason"`   // of the phase, a clause
 	Readable bool   `json:"readable"` // etcd of the wanted version can read the data
 }
 
@@ -141,10 +141,10 @@ type Certificate struct {
 	NotAfter  time.Time `json:"not_after"`  // the earliest in the file
 }
 
-// expiryWarning is how long before its end a certificate is worth a warning.
+// expiryWarning is the time before the end of a certificate from which on there is a warning.
 const expiryWarning = 72 * time.Hour
 
-// ExpiresSoon reports whether a certificate is worth a warning: it ends within 72 hours of now, or has ended.
+// ExpiresSoon reports whether the certificate has expired or will within 72 hours.
 func (c Certificate) ExpiresSoon(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
 // Transition is one step of the state machine.
@@ -155,11 +155,11 @@ type Transition struct {
 	Guard        string    `json:"guard,omitempty"`
 	To           string    `json:"to"`
 	Reason       string    `json:"reason"`
-	Count        int       `json:"count"`         // how often it was taken in the current back and forth
-	AfterSeconds float64   `json:"after_seconds"` // seconds that From had lasted
+	Count        int       `json:"count"`         // of alternating transitions
+	AfterSeconds float64   `json:"after_seconds"` // the time in From
 }
 
-// Edge adds up how often an event led from one state to another, for each guard that held.
+// TransitionCount counts the transitions from one state to another by event and guard.
 type TransitionCount struct {
 	From    string    `json:"from"`
 	Event   string    `json:"event"`
@@ -167,65 +167,65 @@ type TransitionCount struct {
 	To      string    `json:"to"`
 	Count   int       `json:"count"`
 	Last    time.Time `json:"last"`
-	Seconds float64   `json:"seconds"` // seconds in From, by visits that ended this way
+	Seconds float64   `json:"seconds"` // in From, for visits that ended this way
 }
 
-// Recovery is how far data are that come back from the store, or why they do not.
+// Recovery describes the recovery of lost or damaged data.
 type Recovery struct {
 	State            string    `json:"state"` // of the machine of --dump-fsm --machine=recovery
 	Since            time.Time `json:"since"`
 	Reason           string    `json:"reason"`                      // why it is in that state: a sentence
-	Loss             string    `json:"loss,omitempty"`              // what comes back and what does not, in numbers; empty if nothing is restored
-	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // rebuilt so far
-	TotalBytes       int64     `json:"total_bytes,omitempty"`       // about how many that will be
+	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost, in numbers; empty if nothing is restored
+	RestoredBytes    int64     `json:"restored_bytes,omitempty"`    // so far
+	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
 	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes a second
-	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // that building will still take
+	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
 }
 
-// Maintenance is how the member's database is kept small.
+// Maintenance describes the defragmentations of the database.
 type Maintenance struct {
 	Phase               string           `json:"phase"`            // idle, waiting, handing off, running or catching up
-	Since               time.Time        `json:"since"`            // when the phase began
-	Reason              string           `json:"reason,omitempty"` // of the phase: a clause, for people
-	ExpectedSeconds     float64          `json:"expected_seconds"` // seconds that a defragmentation would take now, or is expected to take
-	Progress            float64          `json:"progress"`         // of one that runs, from 0 to 1
+	Since               time.Time        `json:"since"`            // when the phase started
+	Reason              string           `json:"reason,omitempty"` // of the phase, a clause
+	ExpectedSeconds     float64          `json:"expected_seconds"` // for a defragmentation
+	Progress            float64          `json:"progress"`         // of the running one, from 0 to 1
 	Readers             []DatabaseReader `json:"readers,omitempty"`
 	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // since the process started
 	Completed           int              `json:"completed"`                      // defragmentations since the process started
-	Failed              int              `json:"failed"`                         // those that were asked for or begun, and came to nothing
-	FreedBytes          int64            `json:"freed_bytes"`                    // bytes that were given back to the volume
-	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // how often the alarm NOSPACE was lifted
+	Failed              int              `json:"failed"`                         // requested or started, but not completed
+	FreedBytes          int64            `json:"freed_bytes"`                    // in total
+	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // how often the alarm NOSPACE was disarmed
 }
 
-// DatabaseReader is somebody who reads the whole database, beside whom it is not defragmented.
+// DatabaseReader is a client that reads the whole database, which delays defragmentation.
 type DatabaseReader struct {
 	Name  string    `json:"name"`
 	Since time.Time `json:"since"`
 }
 
-// Defragmentation is how one ended.
+// Defragmentation describes a defragmentation that ended.
 type Defragmentation struct {
 	At          time.Time `json:"at"`
-	Seconds     float64   `json:"seconds"`      // seconds in which the database stood still
-	Origin      string    `json:"origin"`       // who wanted it: threshold, command or client
+	Seconds     float64   `json:"seconds"`      // during which the database was blocked
+	Origin      string    `json:"origin"`       // threshold, command or client
 	BytesBefore int64     `json:"bytes_before"` // bytes of the file
 	BytesAfter  int64     `json:"bytes_after"`
-	Error       string    `json:"error,omitempty"` // why it came to nothing
+	Error       string    `json:"error,omitempty"` // why it failed
 }
 
-// Busy reports whether a defragmentation is under way.
+// Busy reports whether a defragmentation is running.
 func (u *Maintenance) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
 
 // Lease is a Kubernetes lease that the member renews.
 type Lease struct {
 	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
 	Name    string        `json:"name"`              // of the lease, in the pod's namespace
-	Holder  string        `json:"holder"`            // what it says; empty until it was renewed
-	Renewed time.Time     `json:"renewed,omitzero"`  // when it was renewed last, or found to be right
+	Holder  string        `json:"holder"`            // the content; empty until it was renewed
+	Renewed time.Time     `json:"renewed,omitzero"`  // when it was last renewed or found correct
 	Problem *LeaseProblem `json:"problem,omitempty"` // while it lasts
 }
 
-// LeaseTrouble is why a lease is not renewed.
+// LeaseProblem describes why a lease is not renewed.
 type LeaseProblem struct {
 	Since     time.Time `json:"since"`
 	Count     int       `json:"count"` // in a row
@@ -233,13 +233,12 @@ type LeaseProblem struct {
 	NextRetry time.Time `json:"next_retry"`
 }
 
-// printable returns the document with every text made fit for a terminal, since it may quote texts of unknown origin. What is shared with
-// others is left alone.
+// printable returns a copy in which no text contains control characters: messages may quote text of unknown origin.
 func (d Document) printable() Document {
 	return cleaned(reflect.ValueOf(d)).Interface().(Document)
 }
 
-// cleaned is a copy whose texts are printable, however deep they lie.
+// cleaned returns a deep copy with printable texts.
 func cleaned(of reflect.Value) reflect.Value {
 	clean := reflect.New(of.Type()).Elem()
 	clean.Set(of)
@@ -251,7 +250,7 @@ func cleaned(of reflect.Value) reflect.Value {
 			clean.Set(cleaned(of.Elem()).Addr())
 		}
 	case reflect.Slice:
-		if of.Type().Elem().Kind() == reflect.Float32 { // no text lies there
+		if of.Type().Elem().Kind() == reflect.Float32 { // numbers only
 			return of
 		}
 		if !of.IsNil() {
@@ -262,7 +261,7 @@ func cleaned(of reflect.Value) reflect.Value {
 		}
 	case reflect.Struct:
 		for i := range of.NumField() {
-			if field := clean.Field(i); field.CanSet() { // not those of a time
+			if field := clean.Field(i); field.CanSet() { // the fields of a time are not exported
 				field.Set(cleaned(of.Field(i)))
 			}
 		}

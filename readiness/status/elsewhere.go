@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// Answer is what one member of a cluster says of itself.
+// Answer is the status of one member of a cluster.
 type Answer struct {
 	Member   string    `json:"member"`
 	Document *Document `json:"status,omitempty"` // nil if it has not answered
-	Error    string    `json:"error,omitempty"`  // why not
+	Error    string    `json:"error,omitempty"`  // why there is no document
 }
 
-// forAll is how long the members of a cluster may take to answer, all at once.
+// forAll bounds the time for all members to answer, in parallel.
 const forAll = 3 * time.Second
 
-// FetchAll asks the wrappers of the members that one of them knows, each on the host of its peer URL and the same port, and returns
-// their answers in the order in which that one lists them. secured is how they are reached over TLS; nil is plain HTTP.
+// FetchAll fetches the status of all members that known lists, from the hosts of their peer URLs and the same port, in the same order.
+// secured is the TLS configuration; nil means plain HTTP.
 func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []Answer {
 	ctx, cancel := context.WithTimeout(ctx, forAll)
 	defer cancel()

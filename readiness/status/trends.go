@@ -7,23 +7,23 @@ import (
 	"time"
 )
 
-// Trends are how a member did in the last hours: series of as many points each, the oldest first.
+// Trends are series of measurements of the last hours, of the same length, the oldest point first.
 type Trends struct {
-	Interval  float64   `json:"interval"`           // seconds between two points; it grows with the time that they cover
+	Interval  float64   `json:"interval"`           // seconds between two points; it grows with the time covered
 	Until     time.Time `json:"until"`              // when the last point was taken
-	Write     Points    `json:"write_seconds"`      // that writes took, as clients of this member saw them: the mean
-	Read      Points    `json:"read_seconds"`       // that reads took, likewise
-	Fsync     Points    `json:"fsync_seconds"`      // in which 99 of 100 writes of etcd's log reached the disk
+	Write     Points    `json:"write_seconds"`      // the mean duration of clients' writes here
+	Read      Points    `json:"read_seconds"`       // likewise of reads
+	Fsync     Points    `json:"fsync_seconds"`      // the 99th percentile of fsync of etcd's log
 	DBSize    Points    `json:"db_size"`            // bytes of the database's file
 	DBInUse   Points    `json:"db_in_use"`          // bytes of it that defragmentation would keep
-	BackupLag Points    `json:"backup_lag_seconds"` // since when the oldest change waits that the store has not
+	BackupLag Points    `json:"backup_lag_seconds"` // the age of the oldest change that is not in the store
 	Revisions Points    `json:"revisions_per_second"`
 }
 
-// Points are the numbers of a series. Where nothing was measured they are NaN, which is null in JSON.
+// Points are the values of a series. A missing value is NaN, which is null in JSON.
 type Points []float32
 
-// digits are how many of each point are told.
+// digits is the precision of points in JSON.
 const digits = 4
 
 // MarshalJSON implements json.Marshaler.
@@ -57,7 +57,7 @@ func (p *Points) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Happening is something that people care for: it happened once, or it began and may be over.
+// TimelineEvent is a notable event.
 type TimelineEvent struct {
 	At      time.Time `json:"at"`
 	Kind    string    `json:"kind"`    // one of start, readiness, leader, full_snapshot, restore_test, defragmentation, alarm, trouble, recovery, restore
