@@ -12,25 +12,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// autoCompaction is what etcd compacts by itself, as configured. Where somebody wants to read first what a compaction removes,
-// the member runs etcd's compactor, since nobody could step in where etcd does: a retention of few revisions or of seconds
-// would remove what nobody has read.
+// autoCompaction is etcd's configured automatic compaction. With Options.BeforeCompaction the member runs etcd's compactor itself,
+// because etcd offers no hook: a retention of few revisions or of seconds would remove what backups have not read yet.
 type autoCompaction struct {
 	mode      string
-	retention time.Duration // in the mode of revisions so many of these, as etcd has it
+	retention time.Duration // in the mode "revision" a number of revisions, as in etcd
 }
 
-// takeAutoCompaction takes it out of etcd's configuration.
+// takeAutoCompaction removes it from etcd's configuration and returns it.
 func takeAutoCompaction(config *embed.Config) autoCompaction {
 	retention, err := retentionOf(config.AutoCompactionMode, config.AutoCompactionRetention)
 	if err != nil || retention == 0 {
-		return autoCompaction{} // etcd says what is wrong with it
+		return autoCompaction{} // etcd reports what is wrong with it
 	}
 	config.AutoCompactionRetention = "0"
 	return autoCompaction{mode: config.AutoCompactionMode, retention: retention}
 }
 
-// retentionOf reads it as etcd does: a number is one of hours, or of revisions.
+// retentionOf parses a retention as etcd does: a bare number counts hours, or revisions.
 func retentionOf(mode, text string) (time.Duration, error) {
 	number, err := strconv.Atoi(text)
 	switch {
@@ -70,25 +69,23 @@ func (m *Member) compact(ctx context.Context) {
 	}
 }
 
-// readingFirst is an etcd whose revisions are read before they are compacted.
+// readingFirst compacts revisions only after they were read.
 type readingFirst struct {
 	server *etcdserver.EtcdServer
 	read   func(context.Context)
 }
 
-// Compact is v3compactor.Compactable's.
+// Compact implements v3compactor.Compactable.
 func (r readingFirst) Compact(ctx context.Context, request *etcdserverpb.CompactionRequest) (*etcdserverpb.CompactionResponse, error) {
 	readBefore(ctx, r.read)
 	return r.server.Compact(ctx, request)
 }
 
-// compactionPatience is how long a client's compaction waits at most for backups to take what it will remove. That takes
-// milliseconds; on a machine that is busy it takes longer, and a compaction that did not wait would cost a full backup.
-// Compactions are rare, and no other request waits for one.
+// compactionPatience bounds how long a compaction waits for the backups to read what it will remove. That takes milliseconds, and longer
+// on a busy machine; a compaction that does not wait costs a full snapshot. Compactions are rare, and no other request waits for one.
 const compactionPatience = 3 * time.Second
 
-// beforeCompaction lets somebody read what a client's compaction would remove. What etcd compacts by itself does not come by
-// here, but by readingFirst.
+// beforeCompaction returns an interceptor that calls read before a client's compaction. Automatic compactions go through readingFirst.
 func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		if info.FullMethod == "/etcdserverpb.KV/Compact" {
@@ -98,7 +95,7 @@ func beforeCompaction(read func(context.Context)) grpc.UnaryServerInterceptor {
 	}
 }
 
-// readBefore ends in time: what takes longer misses the compaction.
+// readBefore calls read and waits up to compactionPatience for it.
 func readBefore(ctx context.Context, read func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, compactionPatience)
 	defer cancel()

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// betweenLeaders is how long a write is tried again that raft has dropped for want of a leader. An election takes one to
-	// two seconds with etcd's own timeouts, and a change of leadership that was asked for a few milliseconds.
+	// betweenLeaders bounds how long a write is retried that raft dropped because there was no leader. An election takes one to two
+	// seconds with etcd's default timeouts, and a requested change of leadership a few milliseconds.
 	betweenLeaders = 3 * time.Second
-	// nextTry is the pause before each try.
+	// nextTry is the pause before each retry.
 	nextTry = 10 * time.Millisecond
 )
 
-// again is for etcd's gRPC server. Between two leaders, raft drops what a member is asked to write, and plain etcd makes an
-// error of it, which no client takes for harmless. It is harmless: nothing was proposed, so it can be tried again here.
+// again is an interceptor that retries writes that raft dropped. Between two leaders raft drops proposals, and etcd returns an error that
+// clients cannot tell from a failed write. Nothing was proposed, so a retry is safe.
 func again(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	reply, err = handler(ctx, request)
 	if !wasDropped(err) || !isWrite(info.FullMethod) {
@@ -43,7 +43,7 @@ func isWrite(method string) bool {
 	return strings.HasPrefix(method, "/etcdserverpb.KV/") || strings.HasPrefix(method, "/etcdserverpb.Lease/")
 }
 
-// wasDropped reports whether raft has refused a proposal, of which etcd hands out nothing but the text.
+// wasDropped reports whether raft has dropped the proposal. etcd passes on only the text of that error.
 func wasDropped(err error) bool {
 	return err != nil && status.Code(err) == codes.Unknown && status.Convert(err).Message() == raft.ErrProposalDropped.Error()
 }

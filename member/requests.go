@@ -9,14 +9,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Requests are those that clients of this member had answered since etcd was made, and how long these took together: with raft, the
-// disk and whatever a request had to wait for, but without the network.
+// Requests counts the successful requests of this member's clients since etcd was created, and their total duration: raft, the disk and
+// all waiting, but not the network.
 type Requests struct {
 	Count int64
 	Took  time.Duration
 }
 
-// requests adds them up. etcd's own metrics have no time of a write that includes raft and the disk, unless they are extensive.
+// requests accumulates them. Only etcd's extensive metrics have the duration of a write with raft and the disk.
 type requests struct{ writes, reads added }
 
 type added struct{ count, nanoseconds atomic.Int64 }
@@ -25,12 +25,12 @@ func (a *added) total() Requests {
 	return Requests{Count: a.count.Load(), Took: time.Duration(a.nanoseconds.Load())}
 }
 
-// Requests are clients' writes, which are puts, deletions and transactions, and their reads. They may be asked for from any goroutine.
+// Requests returns clients' writes (puts, deletions and transactions) and reads. It may be called from any goroutine.
 func (m *Member) Requests() (writes, reads Requests) {
 	return m.requests.writes.total(), m.requests.reads.total()
 }
 
-// unary is for etcd's gRPC server.
+// unary implements grpc.UnaryServerInterceptor.
 func (r *requests) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	var kind *added
 	switch request.(type) {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// View is its cluster as a member sees it at one moment, and the size of its own database. IDs are hexadecimal.
+// View describes the cluster as a member sees it at one moment, and the size of its own database. IDs are hexadecimal.
 type View struct {
 	Name      string
 	ClusterID string
@@ -26,24 +26,24 @@ type View struct {
 	DBSize    int64 // bytes of the file
 	DBInUse   int64 // bytes of it that defragmentation would keep
 	Quota     int64 // bytes; 0 if there is no limit
-	New       bool  // the cluster began with this etcd, on an empty data directory
+	New       bool  // this etcd founded the cluster, on an empty data directory
 	Peers     []Peer
 }
 
-// Peer is one member of the cluster, the one that looks included.
+// Peer is a member of the cluster, which may be the observing member itself.
 type Peer struct {
 	ID      string
-	Name    string // empty until it has told its name
+	Name    string // empty until it has published its name
 	URLs    []string
 	Active  bool // etcd has a connection to it
 	Leader  bool
 	Learner bool
 }
 
-// Called is what people know the peer by.
+// Called returns the peer's name, or its URLs or ID while it has none.
 func (p Peer) Called() string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
 
-// Server is etcd's own, for what reads its database; nil until etcd has been opened.
+// Server returns etcd's server, for readers of its database; nil until etcd is open.
 func (m *Member) Server() *etcdserver.EtcdServer {
 	if !m.running() {
 		return nil
@@ -51,8 +51,7 @@ func (m *Member) Server() *etcdserver.EtcdServer {
 	return m.etcd.Server
 }
 
-// View looks at the cluster; ok is false until etcd has been opened. It answers from memory, asks nobody and may be called
-// from any goroutine.
+// View returns the state of the cluster from memory; ok is false until etcd is open. It may be called from any goroutine.
 func (m *Member) View() (v View, ok bool) {
 	if !m.running() {
 		return View{}, false
@@ -122,7 +121,7 @@ func unreachable(member *membership.Member, configured types.URLs) string {
 	return fmt.Sprintf("%s (%s)", peer.Called(), strings.Join(hints, ", "))
 }
 
-// running reports whether embed.StartEtcd has come to a good end, and etcd to none.
+// running reports whether embed.StartEtcd has succeeded and etcd has not stopped.
 func (m *Member) running() bool {
 	select {
 	case <-m.started:
@@ -140,7 +139,7 @@ func (m *Member) running() bool {
 	}
 }
 
-// quota is etcd's in bytes; 0 if there is none.
+// quota returns the quota of the database in bytes; 0 if there is none.
 func (m *Member) quota() int64 {
 	switch configured := m.config.QuotaBackendBytes; {
 	case configured < 0:
@@ -152,15 +151,15 @@ func (m *Member) quota() int64 {
 	}
 }
 
-// The methods below are for the readiness monitor, between a successful Open and Close. They look at the server object
-// itself, so that neither authentication nor certificates nor host names can make a healthy member look ill.
+// The methods below are for the readiness monitor, between a successful Open and Close. They use the server object itself, so that
+// authentication, certificates and host names cannot make a healthy member look unhealthy.
 
 // LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx ends or etcd stops.
 func (m *Member) LinearizableRead(ctx context.Context) error {
 	return m.etcd.Server.LinearizableReadNotify(ctx)
 }
 
-// ID is the member's number in its cluster.
+// ID returns the member's ID.
 func (m *Member) ID() types.ID { return m.etcd.Server.MemberID() }
 
 // LeaderChanged returns a channel that is closed when the cluster gets another leader.

@@ -109,8 +109,10 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 	for _, said := range []string{`"key":"nonsense"`, `"keys":["logger"]`, "force-new-cluster is set"} {
 		assert.Contains(t, log.String(), said)
 	}
-	assert.Equal(t, []string{"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger",
-		"force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards"}, w.ConfigOddities())
+	assert.Equal(t, []string{
+		"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger",
+		"force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards",
+	}, w.ConfigOddities())
 }
 
 func TestConfigure_portOfTheWrapper(t *testing.T) {

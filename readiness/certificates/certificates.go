@@ -43,10 +43,10 @@ const (
 type Files struct {
 	log zerolog.Logger
 
-	reading   sync.Mutex // held while files are read; guards the three fields below
-	warned    map[string]time.Time
-	shaken    fingerprint // of the files at the last handshakes
-	nextShake time.Time   // when handshakes that failed are repeated
+	reading    sync.Mutex // held while files are read; guards the three fields below
+	warned     map[string]time.Time
+	verified   fingerprint // of the files at the last handshakes
+	nextVerify time.Time   // when handshakes that failed are repeated
 
 	mu    sync.Mutex        // never held during I/O
 	paths map[string]string // by purpose; empty if there is no such file
@@ -143,7 +143,7 @@ func (f *Files) read() {
 	f.mu.Lock()
 	f.found = found
 	f.mu.Unlock()
-	f.shakeHands(found, time.Now())
+	f.verifyListeners(found, time.Now())
 }
 
 func look(name, path string, known []file) (content file, ok bool) {

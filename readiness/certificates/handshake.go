@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	shakePatience = 5 * time.Second
-	shakeAgain    = 30 * time.Second // from handshakes that failed to the next, if the files do not change
+	handshakeTimeout = 5 * time.Second
+	verifyAgain      = 30 * time.Second // from handshakes that failed to the next, if the files do not change
 )
 
 // Listener is a TLS listener of etcd's, as those who connect to it see it.
@@ -44,8 +44,8 @@ func (f *Files) Serve(listeners []Listener) {
 	go f.read()
 }
 
-// shakeHands verifies the listeners' certificates if the files have changed, or if they were refused a while ago. f.reading is held.
-func (f *Files) shakeHands(found []file, now time.Time) {
+// verifyListeners verifies the listeners' certificates if the files have changed, or if they were refused a while ago. f.reading is held.
+func (f *Files) verifyListeners(found []file, now time.Time) {
 	f.mu.Lock()
 	listeners, failed := f.listeners, len(f.refused) > 0
 	f.mu.Unlock()
@@ -53,7 +53,7 @@ func (f *Files) shakeHands(found []file, now time.Time) {
 		return
 	}
 	files := fingerprintOf(found, listeners)
-	if files == f.shaken && (!failed || now.Before(f.nextShake)) {
+	if files == f.verified && (!failed || now.Before(f.nextVerify)) {
 		return
 	}
 	var refused []string
@@ -62,7 +62,7 @@ func (f *Files) shakeHands(found []file, now time.Time) {
 			refused = append(refused, err.Error())
 		}
 	}
-	f.shaken, f.nextShake = files, time.Now().Add(shakeAgain)
+	f.verified, f.nextVerify = files, time.Now().Add(verifyAgain)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refused = refused
@@ -71,11 +71,11 @@ func (f *Files) shakeHands(found []file, now time.Time) {
 func fingerprintOf(found []file, listeners []Listener) fingerprint {
 	hash := sha256.New()
 	for _, each := range found {
-		fmt.Fprintf(hash, "%s %x\n", each.Name, each.digest)
+		_, _ = fmt.Fprintf(hash, "%s %x\n", each.Name, each.digest)
 	}
 	for _, each := range listeners {
 		if info, err := os.Stat(each.Key); err == nil {
-			fmt.Fprintln(hash, each.Key, info.ModTime().UnixNano(), info.Size())
+			_, _ = fmt.Fprintln(hash, each.Key, info.ModTime().UnixNano(), info.Size())
 		}
 	}
 	return fingerprint(hash.Sum(nil))
@@ -125,7 +125,7 @@ func (l Listener) verify(now time.Time) error {
 // handshake returns the certificates that the listener shows. It need not be let in: with TLS 1.2, a listener that asks for a certificate
 // refuses only after it has shown its own.
 func (l Listener) handshake() (shown []*x509.Certificate, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), shakePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{
 		MinVersion:         tls.VersionTLS12,
