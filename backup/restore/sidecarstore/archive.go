@@ -55,7 +55,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Object is a full backup or a delta, by its name.
+// Object is a full snapshot or a delta, described by its name.
 type Object struct {
 	Name        string    // in the store
 	Full        bool      // a snapshot; otherwise a delta
@@ -65,7 +65,7 @@ type Object struct {
 	Size        int64     // bytes in the store
 
 	compression string   // the suffix
-	parts       []string // what is read: the object, or its chunks
+	parts       []string // the objects to read: the object, or its chunks
 }
 
 var (
@@ -73,7 +73,7 @@ var (
 	chunkPattern = regexp.MustCompile(`^(.+?)(?:\.chunk)?/\d{10}$`)
 )
 
-// parse is false for an object that is none of the sidecar's.
+// parse returns false for an object that is not the sidecar's.
 func parse(stored store.Object) (object Object, ours bool) {
 	words := namePattern.FindStringSubmatch(stored.Name)
 	if words == nil {
@@ -94,7 +94,7 @@ func parse(stored store.Object) (object Object, ours bool) {
 	}, numbers[0] <= numbers[1]
 }
 
-// chunkOf is the name of the object that is uploaded with name as a chunk; empty if name is no chunk.
+// chunkOf returns the name of the object of which name is a chunk, or "".
 func chunkOf(name string) string {
 	words := chunkPattern.FindStringSubmatch(name)
 	if words == nil {
@@ -114,21 +114,21 @@ func inSequence(a, b Object) int {
 	return cmp.Or(cmp.Compare(a.Last, b.Last), full(a)-full(b), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
-// Archive is what a sidecar keeps in a store, as it was when it was listed. It may be read from any goroutine.
+// Archive is a listing of the sidecar's backups in a store. It is safe for concurrent use.
 type Archive struct {
 	Chains []Chain  // oldest first
-	Stray  []Object // deltas that are older than every full: nothing can be made of them
+	Stray  []Object // deltas older than every full snapshot, which are unusable
 
 	store store.Store
 }
 
-// Chain is a full and the deltas until the next full, by their names.
+// Chain is a full snapshot and the deltas until the next one, by name.
 type Chain struct {
 	Full   Object
 	Deltas []Object // by their last revisions; two sidecars at a time leave some that overlap
 }
 
-// Reach is the last object to which the names of the chain lead without a gap: its full if no delta follows.
+// Reach returns the last object that the names of the chain connect without a gap: its full snapshot if no delta follows.
 func (c Chain) Reach() Object {
 	reached := c.Full
 	for _, delta := range byFirst(c.Deltas) {
@@ -142,7 +142,7 @@ func (c Chain) Reach() Object {
 	return reached
 }
 
-// List finds the sidecar's backups in s. An archive without any is no error. Errors are the store's.
+// List lists the sidecar's backups in s. An empty archive is no error. Errors are those of the store.
 func List(ctx context.Context, s store.Store) (*Archive, error) {
 	archive := &Archive{store: s}
 	objects, err := find(ctx, s)
@@ -164,7 +164,7 @@ func List(ctx context.Context, s store.Store) (*Archive, error) {
 	return archive, nil
 }
 
-// find lists only what can be the sidecar's, as much else may be kept beside it.
+// find lists only names that can be the sidecar's, as much else may be stored next to them.
 func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	chunks := map[string][]store.Object{}
 	for _, prefix := range []string{"Backup-", "Full-", "Incr-", "v1/", "v2/"} {
@@ -198,13 +198,13 @@ func (o *Object) gather(chunks []store.Object) {
 	}
 }
 
-// Target is the state that is asked for: the one after Revision; or else the one at Time; or else the last that is kept.
+// Target selects the state after Revision, or at Time, or the last one.
 type Target struct {
 	Revision int64
 	Time     time.Time
 }
 
-// String is the target for people.
+// String describes the target to users.
 func (t Target) String() string {
 	switch {
 	case t.Revision > 0:
@@ -216,8 +216,8 @@ func (t Target) String() string {
 	}
 }
 
-// Fulls are those to begin with on the way to a target, the best one first. The next one is for when that is damaged, or turns
-// out to be ErrNewer. The error says that none is old enough, or that there is none.
+// Fulls returns the full snapshots to start from for a target, the best one first. The next one is used if that is damaged, or turns out
+// to be ErrNewer. The error means that none is old enough, or that there is none.
 func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
 	for _, chain := range slices.Backward(a.Chains) {
 		if chain.Full.suits(to) {
@@ -236,7 +236,7 @@ func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
 	}
 }
 
-// suits is false for a full that is newer than the target, as far as its name tells.
+// suits returns false for a full snapshot that is newer than the target, according to its name.
 func (o Object) suits(to Target) bool {
 	switch {
 	case to.Revision > 0:
@@ -248,7 +248,7 @@ func (o Object) suits(to Target) bool {
 	}
 }
 
-// after are the deltas that have revisions later than the given one, by their first revisions.
+// after returns the deltas with revisions later than the given one, by first revision.
 func (a *Archive) after(revision int64) (deltas []Object) {
 	for _, chain := range a.Chains {
 		deltas = append(deltas, chain.Deltas...)
@@ -261,31 +261,30 @@ func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return int(min(max(a.First-b.First, -1), 1)) })
 }
 
-// What can be wrong with backups, for errors.Is. An error that is none of these comes from the store, or from the context.
+// Errors of backups, for errors.Is. Any other error comes from the store, or from the context.
 var (
-	// ErrDamaged says that an object is cut off, altered, or nothing that a sidecar writes.
+	// ErrDamaged: an object is truncated, altered, or not written by a sidecar.
 	ErrDamaged = errors.New("damaged backup")
-	// ErrNewer says that a full holds later revisions than the target, whatever its name says: an older full is needed.
+	// ErrNewer: a full snapshot holds later revisions than the target, contrary to its name: an older one is needed.
 	ErrNewer = errors.New("full backup is newer than the target")
-	// ErrConflict says that two objects have different changes for one revision: of two clusters, or of one that was put back to
-	// an older state in between.
+	// ErrConflict: two objects have different changes for one revision: those of two clusters, or of one that was rolled back in between.
 	ErrConflict = errors.New("backups contradict each other")
-	// ErrNotKept says that no backup leads to the target.
+	// ErrNotKept: no backup leads to the target.
 	ErrNotKept = errors.New("not kept")
 )
 
-// GapError says which revisions are in no object. It is an ErrNotKept. The last revision that can be reached is From-1.
+// GapError is an ErrNotKept that names the missing revisions. The last revision that can be reached is From-1.
 type GapError struct {
 	From, To      int64  // the first and the last that are missing
 	Before, After string // the names of the objects between which they are missing
 }
 
-// Error is for people.
+// Error implements error.
 func (g *GapError) Error() string {
 	return fmt.Sprintf("revisions %d to %d are in no backup: they would be between %s and %s", g.From, g.To, g.Before, g.After)
 }
 
-// Unwrap makes it an ErrNotKept.
+// Unwrap returns ErrNotKept.
 func (g *GapError) Unwrap() error { return ErrNotKept }
 
 var (

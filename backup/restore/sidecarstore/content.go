@@ -34,7 +34,7 @@ func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, err
 	return opened, nil
 }
 
-// content is what an object holds, decompressed and without the digest at its end.
+// content is the decompressed content of an object without its digest.
 type content struct {
 	*sealed
 	object Object
@@ -79,7 +79,7 @@ func (c *content) Read(p []byte) (int, error) {
 // Close may be called at any time.
 func (c *content) Close() error { return c.stored.Close() }
 
-// explain tells what is the store's fault from what is the object's.
+// explain distinguishes errors of the store from damage of the object.
 func (c *content) explain(err error) error {
 	switch {
 	case c.stored.failed != nil:
@@ -91,7 +91,7 @@ func (c *content) explain(err error) error {
 	}
 }
 
-// maxLost is how often in a row a connection may be lost without a byte in between.
+// maxLost limits how often in a row a connection may be lost without progress.
 const maxLost = 3
 
 // parts reads objects one after the other. A connection that is lost is taken up again where it was, since a full takes long.
@@ -206,14 +206,14 @@ func (s *sealed) readSum(p []byte) (int, error) {
 // takes requests of 1.5 MB by default, and its authors advise against more than 10 MB.
 const maxEvent = 16 << 20
 
-// Row is a row of the bucket key of etcd's database: a key at a revision.
+// Row is a row of etcd's bucket named key: a key at a revision.
 type Row struct {
 	Key   []byte    // the revision and the position within it, and a mark if the key was deleted
 	Value []byte    // an mvccpb.KeyValue
-	Time  time.Time // when the sidecar received it, by its clock
+	Time  time.Time // time of receipt by the sidecar's clock
 }
 
-// event is what the sidecar writes of an event.
+// event is an event as the sidecar writes it.
 type event struct {
 	EtcdEvent *mvccpb.Event `json:"etcdEvent"`
 	Time      time.Time     `json:"time"`
@@ -249,7 +249,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	return d, ended, err
 }
 
-// next goes to the next row. At the end the digest was right.
+// next advances to the next row. At the end, the digest was verified.
 func (d *delta) next() (ended bool, err error) {
 	d.budget.left = maxEvent
 	if !d.decoder.More() {
@@ -265,7 +265,7 @@ func (d *delta) next() (ended bool, err error) {
 	return false, d.take(next)
 }
 
-// end expects the end of the array, and nothing behind it.
+// end expects the end of the array, and nothing after it.
 func (d *delta) end() error {
 	if _, err := d.decoder.Token(); err != nil {
 		return d.explain(err)
@@ -284,7 +284,7 @@ func (d *delta) verify() error {
 
 func (d *delta) close() { _ = d.content.Close() }
 
-// explain never repeats what the decoder says, since that quotes the backup.
+// explain never repeats the text of the decoder, which quotes the backup.
 func (d *delta) explain(err error) error {
 	switch {
 	case d.content.stored.failed != nil:
@@ -306,7 +306,7 @@ func (d *delta) refuse(cause error) error {
 	return damaged(d.content.object.Name, cause)
 }
 
-// check says what keeps an event from being one of etcd's.
+// check returns an error if an event cannot be etcd's.
 func check(e event) error {
 	if e.EtcdEvent == nil || e.EtcdEvent.Kv == nil || len(e.EtcdEvent.Kv.Key) == 0 {
 		return errors.New("an event has no key")
@@ -323,7 +323,7 @@ func check(e event) error {
 	}
 }
 
-// take makes the event the present row.
+// take makes the event the current row.
 func (d *delta) take(e event) error {
 	revision, object := e.EtcdEvent.Kv.ModRevision, d.content.object
 	switch {
@@ -345,7 +345,7 @@ func (d *delta) take(e event) error {
 	return err
 }
 
-// rowKey is the key of a row, without the mark of a deletion.
+// rowKey returns the key of a row, without the mark of a deletion.
 func rowKey(revision, position int64) []byte {
 	key := binary.BigEndian.AppendUint64(make([]byte, 0, 18), uint64(revision))
 	return binary.BigEndian.AppendUint64(append(key, '_'), uint64(position))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Base is the database of a full, to which rows are added.
+// Base is the database of a full snapshot, to which rows are added.
 type Base struct {
 	Revision int64 // the last one that it holds, which may be later than the full's name says
 	// Row is the row whose key begins with revision, 17 bytes; empty if there is none, as after a compaction. With it, what both
@@ -42,7 +42,7 @@ func (a *Archive) Rows(ctx context.Context, full Object, base Base, to Target) i
 
 var errStopped = errors.New("the caller wants no more rows")
 
-// replay is one iteration of Rows.
+// replay is an iteration of Rows.
 type replay struct {
 	archive *Archive
 	merge   merge
@@ -69,7 +69,7 @@ func (r *replay) run() error {
 	return err
 }
 
-// advance goes from one revision to the next until the target is reached.
+// advance processes revisions until the target is reached.
 func (r *replay) advance() error {
 	for r.to.Revision == 0 || r.at < r.to.Revision {
 		more, err := r.merge.next()
@@ -92,7 +92,7 @@ func (r *replay) advance() error {
 	return nil
 }
 
-// gap is an error unless the next revision is the one that follows.
+// gap returns an error unless the next revision follows the last one.
 func (r *replay) gap(next int64, object string) error {
 	if next <= r.at+1 {
 		return nil
@@ -100,12 +100,12 @@ func (r *replay) gap(next int64, object string) error {
 	return &GapError{From: r.at + 1, To: next - 1, Before: r.source, After: object}
 }
 
-// beyond says that the next revision came later than the target's time.
+// beyond reports whether the next revision came later than the target's time.
 func (r *replay) beyond() bool {
 	return !r.to.Time.IsZero() && r.merge.received().After(r.to.Time)
 }
 
-// pass hands the next revision on, or compares it with the base.
+// pass yields the next revision, or compares it with the base.
 func (r *replay) pass() error {
 	handOn := func(row Row) error {
 		if !r.yield(row, nil) {
@@ -126,7 +126,7 @@ func (r *replay) pass() error {
 	return nil
 }
 
-// compare holds a row against the base's.
+// compare compares a row with the base's.
 func (r *replay) compare(row Row) error {
 	if r.base.Row == nil {
 		return nil
@@ -157,10 +157,10 @@ func (r *replay) ended() error {
 	}
 }
 
-// maxOverlap bounds how many deltas are read side by side. Two sidecars at a time make two or three.
+// maxOverlap limits how many deltas are read in parallel. Two sidecars at a time make two or three.
 const maxOverlap = 8
 
-// merge reads deltas side by side, as one sequence of revisions.
+// merge reads overlapping deltas as one sequence of revisions.
 type merge struct {
 	ctx     context.Context
 	archive *Archive
@@ -172,7 +172,7 @@ type merge struct {
 	name     string // of the delta that it is read from
 }
 
-// next finds the next revision. There is no more if it returns false: every delta was read to its end.
+// next finds the next revision. It returns false when every delta was read to its end.
 func (m *merge) next() (more bool, err error) {
 	for {
 		m.revision = 0
@@ -204,10 +204,10 @@ func (m *merge) openNext() error {
 	return err
 }
 
-// lead is one of those that have the next revision.
+// lead returns one of the deltas with the next revision.
 func (m *merge) lead() *delta { return m.same[0] }
 
-// received is when the first sidecar received the next revision.
+// received returns when the first sidecar received the next revision.
 func (m *merge) received() time.Time {
 	first := slices.MinFunc(m.same, func(a, b *delta) int { return a.row.Time.Compare(b.row.Time) })
 	return first.row.Time
