@@ -33,7 +33,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// parts are what a run is made of.
+// parts are the parts of a run.
 type parts struct {
 	driver  *lifecycle.Driver // nil if there is nothing to run
 	runtime *runtime.Runtime
@@ -153,7 +153,7 @@ func configStatus(err error) exitcode.Code {
 	return exitcode.Usage
 }
 
-// shortMessage is the termination message of a run that did not begin.
+// shortMessage returns the termination message of a run that did not start.
 func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
@@ -215,7 +215,7 @@ func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
 	return exitcode.Clean, nil
 }
 
-// routes are what the wrapper's server answers beside its own endpoints.
+// routes returns the handlers that the wrapper's server has in addition to its own endpoints.
 func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
@@ -259,13 +259,13 @@ func backendOf(kept *backup.Backups) backups.Backend {
 
 type backend struct{ *backup.Backups }
 
-// Make is backups.Maker's.
+// Make implements backups.Backend.
 func (a backend) Make(ctx context.Context) (backups.Backup, error) {
 	full, err := a.Now(ctx)
 	return backups.Backup{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
 }
 
-// Uploaded is backups.Maker's.
+// Uploaded implements backups.Backend.
 func (a backend) Uploaded() (done, total int64) {
 	if full := a.Published().RunningFullSnapshot; full != nil {
 		return full.SentBytes, full.TotalBytes
@@ -273,7 +273,7 @@ func (a backend) Uploaded() (done, total int64) {
 	return 0, 0
 }
 
-// ofStatefulSet is the account and the pod that a flag needs. The error says what it cannot be used for.
+// ofStatefulSet returns the account and the pod that a flag needs. The error names the flag.
 func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
 	account, err := kubernetes.FromEnvironment()
 	if err != nil {
@@ -286,7 +286,7 @@ func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
 	return account, pod, nil
 }
 
-// replicaCheck returns what tells whether this member's StatefulSet wants fewer members; nil without --follow-replicas.
+// replicaCheck returns a function that reports whether the StatefulSet no longer includes this member; nil without --follow-replicas.
 func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) bool, error) {
 	if !c.FollowReplicas {
 		return nil, nil
@@ -298,7 +298,7 @@ func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) b
 	return kubernetes.NewServer(account).Unwanted(pod, log), nil
 }
 
-// leases returns what renews the leases of the run; nil without --leases. The error says what the flag cannot be used for.
+// leases returns the renewal of the leases of the run; nil without --leases. The error names the flag.
 func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*kubernetes.Leases, error) {
 	if !c.Leases {
 		return nil, nil
@@ -335,12 +335,12 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 	return recovery.New(options)
 }
 
-// etcdConfig is where the configuration comes from that etcd is started with.
+// etcdConfig returns the source of the configuration that etcd is started with.
 func (c *startCommand) etcdConfig() etcdconf.Source {
 	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
 }
 
-// request is the restore that is asked for; nil if none is.
+// request returns the restore of --restore-to; nil without it.
 func (c *startCommand) request() *recovery.Request {
 	if c.Recovery.RestoreTo == "" {
 		return nil
@@ -361,7 +361,7 @@ func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, 
 	return kept.FlushSpool
 }
 
-// events returns what is told of everything that the timeline notes, and what ends the telling; without --events nobody is told.
+// events returns a function that posts events of the timeline to Kubernetes, and one that ends it. Without --events they do nothing.
 func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEvent), end func(), err error) {
 	if !c.Events {
 		return func(status.TimelineEvent) {}, func() {}, nil
@@ -390,7 +390,7 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf is what Kubernetes is told of something that happened; false if it is told nothing.
+// eventOf returns the Kubernetes Event for an event of the timeline; false if there is none.
 func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not

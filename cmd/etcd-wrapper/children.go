@@ -98,16 +98,16 @@ func inspectInChild() backups.Inspect {
 	return restore.InspectInChild(executable, inspectArgs)
 }
 
-// inspectArgs are that process's arguments.
+// inspectArgs returns the arguments of that process.
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
 // verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to
 // etcd, and a panic in it is an answer.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
-	Generation             int    `name:"generation" env:"-" required:"" help:"Of the full."`
-	Full                   string `name:"full" env:"-" required:"" help:"The full's name."`
-	Revision               int64  `name:"revision" env:"-" required:"" help:"What to go back to."`
+	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`
+	Full                   string `name:"full" env:"-" required:"" help:"Name of the full snapshot."`
+	Revision               int64  `name:"revision" env:"-" required:"" help:"Revision to restore."`
 	Scratch                string `name:"scratch" env:"-" required:"" help:"A directory that is emptied first and removed in the end."`
 }
 
@@ -122,7 +122,7 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	return exitcode.Code(verification.RunChild(ctx, settings.Archive(), job, c.Scratch, s.out))
 }
 
-// verifyBackupInChild runs that process with the flags for a store. scratch is a directory that nobody else uses.
+// verifyBackupInChild runs that process with the flags for a store. scratch is a directory that no other process uses.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	executable, err := os.Executable()
 	if err != nil {

@@ -38,7 +38,7 @@ type command interface {
 	execute(s streams) exitcode.Code
 }
 
-// commandLine is what kong reads. Flags that are settings of a pod have an environment variable, ETCD_WRAPPER_ and their
+// commandLine is the command line that kong parses. Flags that are settings of a pod have an environment variable, ETCD_WRAPPER_ and their
 // name in capitals; the others have env:"-".
 type commandLine struct {
 	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
@@ -46,17 +46,17 @@ type commandLine struct {
 	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery,backup" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle, recovery or backup."`
 	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
 
-	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member under the full lifecycle."`
-	Status       statusCommand       `cmd:"" name:"status" help:"Tell how the wrapper on this host is; the exit status says whether it is ready."`
+	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member."`
+	Status       statusCommand       `cmd:"" name:"status" help:"Show the status of the wrapper on this host. Exits 0 if it is ready."`
 	Defrag       defragCommand       `cmd:"" name:"defrag" help:"Defragment the database of the member on this host now."`
-	Backup       backupCommand       `cmd:"" name:"backup" help:"Look at backups, have one made, and delete what need not be kept."`
-	Restore      restoreCommand      `cmd:"" name:"restore" help:"Make the data directory of an etcd that does not run, of a backup or a snapshot."`
-	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"etcd's own client; endpoint and certificates of this member are filled in unless given."`
-	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"etcd's own tool for snapshots and data directories."`
+	Backup       backupCommand       `cmd:"" name:"backup" help:"List, make, test, export, copy and prune backups."`
+	Restore      restoreCommand      `cmd:"" name:"restore" help:"Restore a data directory from a backup or snapshot."`
+	Etcdctl      etcdctlCommand      `cmd:"" name:"etcdctl" passthrough:"" help:"Run etcd's client, with endpoint and certificates of this member unless set."`
+	Etcdutl      etcdutlCommand      `cmd:"" name:"etcdutl" passthrough:"" help:"Run etcd's tool for snapshots and data directories."`
 	Version      versionCommand      `cmd:"" help:"Print the versions of the wrapper, etcd and Go."`
-	Completion   completionCommand   `cmd:"" name:"completion" help:"Print what makes a shell complete this program's commands and flags."`
+	Completion   completionCommand   `cmd:"" name:"completion" help:"Print the completion script of a shell."`
 	Man          manCommand          `cmd:"" name:"man" help:"Print the manual page."`
-	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Tell whether the data directory of an etcd that does not run is valid, and change nothing."`
+	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of an etcd that does not run. Changes nothing."`
 	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; whoever restores runs it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
 	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Tell what a word can become; the shells' completion runs it."`
@@ -124,7 +124,7 @@ func terminationPath(args []string) string {
 	return ""
 }
 
-// noCommand is what runs when no command is named. It shows what the program can do.
+// noCommand runs if no command is named. It prints the help.
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {

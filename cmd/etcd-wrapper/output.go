@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// streams are what a command writes to: results for its caller, and the log. What the log leads to cannot be seen from it.
+// streams are the outputs of a command: results for its caller, and the log.
 type streams struct {
 	out      io.Writer
 	log      io.Writer
@@ -29,7 +29,7 @@ type streams struct {
 	command  string // that runs, for its errors; empty is backup
 }
 
-// logger is for commands that visitors run: sentences, or JSON lines where a program reads them.
+// logger returns the logger of a command that users run: sentences, or JSON lines for a program.
 func (s streams) logger() zerolog.Logger {
 	if s.json {
 		return logstream.New(s.log, zerolog.InfoLevel)
@@ -53,7 +53,7 @@ func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	return status
 }
 
-// meter shows progress where somebody sees it.
+// meter shows progress at a terminal.
 func (s streams) meter() *backups.Meter {
 	if !s.terminal {
 		return backups.NewMeter(nil)
@@ -61,14 +61,14 @@ func (s streams) meter() *backups.Meter {
 	return backups.NewMeter(s.log)
 }
 
-// output is how a command that visitors run answers.
+// output is the flag for the format of results.
 type output struct {
 	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"Print text, or json. With json, errors are a line of JSON, too."`
 }
 
 func (o output) json() bool { return o.Output == "json" }
 
-// print prints an answer as text, or a document in its place.
+// print prints a result as text or as JSON.
 func (o output) print(to io.Writer, text string, document any) error {
 	if o.json() {
 		return backups.JSON(to, document)
@@ -97,7 +97,7 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 	return exitcode.Clean
 }
 
-// errInterrupted is of a command that was told to end.
+// errInterrupted: the command got a signal.
 var errInterrupted = errors.New("interrupted, and nothing was left behind")
 
 // usageError is an error about a flag that was found while a command ran.

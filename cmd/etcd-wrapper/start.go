@@ -136,7 +136,7 @@ func bounded(path string, write func() error) error {
 	}
 }
 
-// newLog returns the log in the form that was asked for.
+// newLog returns the log in the format of --log-format.
 func (c *startCommand) newLog(s streams) zerolog.Logger {
 	to := s.log
 	if c.LogFormat == "console" {
@@ -217,7 +217,7 @@ func limitMemory(log zerolog.Logger) {
 	case limit == math.MaxInt64:
 		log.Info().Msg("memory is not limited")
 	case given:
-		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is what the environment says")
+		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is set in the environment")
 	default:
 		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is 90% of the container's memory limit")
 	}

@@ -26,13 +26,13 @@ type wrapperPort struct {
 	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host. --port for short."`
 }
 
-// statusCommand asks the wrapper that runs on this host, in the same pod. Its exit status says whether it is ready.
+// statusCommand shows the status of the wrapper that runs on this host, in the same pod.
 type statusCommand struct {
 	wrapperPort `embed:""`
-	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Directory of the volume, whose notes say how the last run ended if nobody answers."`
-	Watch       bool   `name:"watch" env:"-" short:"w" help:"Go on and tell every change, until the wrapper ends."`
+	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Read how the last run ended from this volume if no wrapper answers."`
+	Watch       bool   `name:"watch" env:"-" short:"w" help:"Print every change until the wrapper ends."`
 	Verbose     bool   `name:"verbose" env:"-" short:"v" help:"Show everything: checks, the last hours, the latest steps."`
-	Cluster     bool   `name:"cluster" env:"-" help:"Ask all members of the cluster, and print one table."`
+	Cluster     bool   `name:"cluster" env:"-" help:"Show all members of the cluster in one table."`
 	output      `embed:""`
 }
 
