@@ -1,10 +1,3 @@
-// Package writer keeps a running etcd's backups going: it captures what changes, lets it wait on the volume while the store is
-// away, stores it, makes full snapshots by schedule and whenever a chain cannot go on, and merges small segments into larger ones.
-//
-// What a member does about backups is a state machine with an explicit table (table.go). One goroutine, Run's, owns the machine,
-// the spool, which has the segments that wait for the store, and three values: remote is what is known of the store, chain where the
-// next segment goes, fulls the full snapshots that are due or in the making. That goroutine never waits for the store: what does
-// runs in jobs, one request about the chain at a time, and posts its result. Nothing here touches serving.
 package writer
 
 import (
