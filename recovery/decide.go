@@ -14,6 +14,7 @@ type VolumeState string
 // The states of a volume.
 const (
 	VolumeEmpty   VolumeState = "empty"            // there is nothing, or an etcd had only just begun
+	VolumeLost    VolumeState = "lost"             // as empty, and a run has served data there that nobody has restored
 	VolumeCorrupt VolumeState = "corrupt"          // etcd could not open it, or not read all of it
 	VolumeValid   VolumeState = "valid"            // nothing is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, and the store or the other members have more
@@ -27,6 +28,7 @@ type PeerState string
 // The states of the other members. The last eight need a quorum of equal answers, or every member's.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
+	PeersItself    PeerState = "none, joins"        // as none, and initial-cluster-state says that it joins a cluster; the volume is empty
 	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster, and names no other member
 	PeersExisting  PeerState = "not named, joins"   // it joins one, and names no other member
 	PeersUnasked   PeerState = "not asked"          //
@@ -147,11 +149,13 @@ func decideBy(rules []rule, c Case) Decision {
 // The lists that several rules name.
 var (
 	usable    = []VolumeState{VolumeValid, VolumeStored}
-	empty     = []VolumeState{VolumeEmpty}
+	empty     = []VolumeState{VolumeEmpty, VolumeLost}
+	lostData  = []VolumeState{VolumeLost}
 	corrupt   = []VolumeState{VolumeCorrupt}
 	anonymous = []VolumeState{VolumeUnnamed}
-	without   = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeBehind}
-	single    = []PeerState{PeersNone}
+	without   = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeBehind}
+	single    = []PeerState{PeersNone, PeersItself}
+	nothing   = []StoreState{StoreNone, StoreEmpty, StoreFounded}
 	nameless  = []PeerState{PeersUnnamed, PeersExisting}
 	unasked   = []PeerState{PeersUnasked}
 	heard     = []PeerState{
@@ -198,11 +202,15 @@ var rules = []rule{
 	{nil, unasked, []StoreState{StoreInUse}, goesBack, so(ConsultPeers, "the other members may be the ones that still write the backups")},
 	{nil, []PeerState{PeersNotAgreed}, nil, goesBack, so(Wait, "every member has to be stopped and ask for the same restore before one goes back")},
 	{nil, nil, []StoreState{StoreInUse}, nil, Decision{Wait, "a process that still runs may have written the backups a moment ago, and nothing replaces them before it has been silent for 90 s", "if it runs elsewhere, stop it; or point --backup-store at another place"}},
-	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all members go back, and what the volume has comes into the store first")},
-	{nil, []PeerState{PeersNone, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back, and the store has what can be read of the volume")},
+	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all members go back, and what the volume has comes into the store first")},
+	{nil, []PeerState{PeersNone, PeersItself, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back, and the store has what can be read of the volume")},
 
 	// Data that may be opened, and members that are new.
-	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, []StoreState{StoreNone, StoreEmpty, StoreFounded}, nil, so(FoundCluster,
+	{empty, []PeerState{PeersItself}, nothing, nil, refuse("initial-cluster names this member only, and initial-cluster-state: existing makes it join other members",
+		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster")},
+	{lostData, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, nothing, nil, refuse("data were served from this data directory, and nothing is there now: no empty cluster replaces them",
+		"mount the volume that has them, or move a preserved copy back to the data directory; to create a new cluster instead, delete the file exit_code.last on the volume")},
+	{empty, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew}, nothing, nil, so(FoundCluster,
 		"a new cluster: nobody is known to have data, and nothing was ever kept")},
 	{usable, []PeerState{PeersNone, PeersUnasked}, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started as it is")},
 	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may have more, and takes what waits for it on the volume")},
@@ -230,7 +238,7 @@ var rules = []rule{
 	{nil, []PeerState{PeersNew, PeersLost}, []StoreState{StoreOurs}, isAuto, so(ConsultPeers, "another member may have the data by now")},
 	{nil, []PeerState{PeersUnstored}, nil, nil, so(Wait, "what only the volumes of the others have comes into the store first")},
 	{nil, []PeerState{PeersJustLost}, nil, nil, so(Wait, "no volume has data of use, and one that is mounted late comes back within 10 s")},
-	{without, []PeerState{PeersNone, PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "no volume has the data any more, and the store has the newest")},
+	{without, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{StoreOurs}, isAuto, so(RestoreData, "no volume has the data any more, and the store has the newest")},
 	{nil, nil, []StoreState{StoreOurs}, isNever, refuse("it could be brought back, but --recover=never", "start with --recover=auto to have it brought back")},
 	{nil, nil, []StoreState{StoreBare}, nil, refuse("the store names a cluster, and none of its backups can be found there, so nothing can be restored and no new cluster is created",
 		"start again if the store lists its objects late; or restore them from an earlier version of the bucket; or bring back the volume, of several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
@@ -259,6 +267,8 @@ func (f Facts) wish() Asked {
 
 func (f Facts) volumeState() VolumeState {
 	switch {
+	case f.Volume == VolumeEmpty && f.Lost:
+		return VolumeLost
 	case f.Volume == VolumeEmpty, f.Volume == VolumeCorrupt:
 		return f.Volume
 	case f.Asked && f.Brought:
@@ -274,6 +284,8 @@ func (f Facts) volumeState() VolumeState {
 
 func (f Facts) peerState() PeerState {
 	switch {
+	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
+		return PeersItself
 	case f.Alone:
 		return PeersNone
 	case !f.Peers && !f.Heard && f.Joins:

@@ -14,12 +14,12 @@ import (
 )
 
 var (
-	allVolumes = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeValid, VolumeBehind, VolumeUnnamed}
+	allVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeBehind, VolumeUnnamed}
 	allStores  = []StoreState{
 		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreFounded, StoreNotOwned, StoreUnclaimed, StoreAdopted, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
 	}
 	allPeers = []PeerState{
-		PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
+		PeersNone, PeersItself, PeersUnnamed, PeersExisting, PeersUnasked, PeersMissing, PeersMinority, PeersNew, PeersSomeNew, PeersLost, PeersJustLost, PeersStillLost, PeersUnstored,
 		PeersExpect, PeersKnow, PeersAdded, PeersUnlisted, PeersBusy,
 	}
 	allResults = []Event{
@@ -32,8 +32,8 @@ func cases() (all []Case) {
 	for _, asked := range []Asked{AskedNothing, AskedNever, AskedRestore} {
 		volumes, others := allVolumes, allPeers
 		if asked == AskedRestore {
-			volumes = []VolumeState{VolumeEmpty, VolumeCorrupt, VolumeValid, VolumeStored}
-			others = []PeerState{PeersNone, PeersUnnamed, PeersExisting, PeersUnasked, PeersNotAgreed, PeersAgreed, PeersUnstored}
+			volumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeStored}
+			others = []PeerState{PeersNone, PeersItself, PeersUnnamed, PeersExisting, PeersUnasked, PeersNotAgreed, PeersAgreed, PeersUnstored}
 		}
 		for _, volume := range volumes {
 			for _, peer := range others {

@@ -23,6 +23,7 @@ type Facts struct {
 	Peers        bool        // the configuration names other members
 	Remains      bool        // something is in the place of the data directory
 	Unidentified bool        // the volume is valid, and names no cluster
+	Lost         bool        // a run has served data from the data directory, where nothing is now
 	Asked        bool        // a restore is asked for that was not done before
 
 	// PeersTold tells of them.
@@ -48,7 +49,7 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 	switch event { //nolint:exhaustive // the others tell nothing
 	case Examined:
 		f.Volume, f.Alone, f.Asked = told.Volume, told.Alone, told.Asked
-		f.Joins, f.Peers, f.Remains, f.Unidentified = told.Joins, told.Peers, told.Remains, told.Unidentified
+		f.Joins, f.Peers, f.Remains, f.Unidentified, f.Lost = told.Joins, told.Peers, told.Remains, told.Unidentified, told.Lost
 		f.Listing, f.Heard = "", false
 	case PeersTold:
 		f.Listing, f.Outdated, f.Free = told.Listing, told.Outdated, told.Free
@@ -56,7 +57,7 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 	case Flushed:
 		f.Brought = true
 	case Moved:
-		f.Volume, f.Remains = VolumeEmpty, false
+		f.Volume, f.Remains, f.Lost = VolumeEmpty, false, false
 	case Installed:
 		f.Asked = told.Asked
 	case Answered:

@@ -1,14 +1,19 @@
 package recovery
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
+	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -63,4 +68,82 @@ func TestAMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
 	w, _ := ofThree(t)
 	w.options.Died = func() string { return "no space left on device" }
 	w.requireStarts()
+}
+
+// kubeadm and charts leave initial-cluster-state: existing in the configuration of a single member.
+func TestASingleMemberThatJoinsIsRestoredFromItsStore(t *testing.T) {
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			w := usedWorld(t)
+			w.member.Joins = true
+			lose(w)
+			require.NoError(t, w.run())
+			w.requireKeys("key")
+		})
+	}
+	w := newWorld(t)
+	w.member.Joins = true
+	w.requireRefused("initial-cluster-state: existing", "remove initial-cluster-state")
+}
+
+func TestNoNewClusterReplacesDataThatWereServed(t *testing.T) {
+	for name, c := range map[string]func(*world){
+		"without a store":     func(w *world) { w.options.Archive = nil },
+		"with an empty store": func(*world) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c(w)
+			dir := w.member.DataDir
+			w.options.Lost = func(dataDir string) bool { return dataDir == dir }
+			w.requireRefused("data were served from this data directory", "delete the file exit_code.last")
+			w.options.Lost = func(string) bool { return false }
+			require.NoError(t, w.run())
+		})
+	}
+	w := usedWorld(t)
+	w.options.Lost = func(string) bool { return true }
+	w.lose()
+	require.NoError(t, w.run())
+	w.requireKeys("key")
+
+	w, o := ofThree(t)
+	w.options.Lost = func(string) bool { return true }
+	w.lose()
+	w.requireTakenIn()
+	assert.Equal(t, peers.Ruins, o.holds, "no other member creates a new cluster either")
+}
+
+// A survivor was forced to go on alone: the others, whose data it does not have, must not give them up for its.
+func TestDataAreNotGivenUpForAClusterWithoutAQuorumOfTheirMembers(t *testing.T) {
+	for known, replaced := range map[types.ID]bool{0xabcdef0123456789: true, 0xaaaaaaaaaaaaaaaa: false} {
+		w, o := ofThree(t)
+		o.other = 0xabcdef0123456789
+		w.joinedBy(known.String(), "bb")
+		o.listing, o.outdated = peers.Unlisted, errors.New("of a member that the cluster has no more")
+		if o.own = stand(t, w.member.DataDir).MemberID; !replaced {
+			o.own = 7
+			assert.Contains(t, w.waits(o), "no quorum of them, as after force-new-cluster")
+			continue
+		}
+		w.requireTakenIn()
+		assert.Len(t, w.asides(), 1)
+	}
+}
+
+func TestAlarmsThatARestoreDropsAreLogged(t *testing.T) {
+	w := usedWorld(t)
+	server, err := datadirtest.Start(w.member.DataDir)
+	require.NoError(t, err)
+	_, err = v3client.New(server.Server).Put(t.Context(), "a", "value")
+	require.NoError(t, err)
+	_, err = server.Server.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(server.Server.MemberID()), Alarm: etcdserverpb.AlarmType_CORRUPT,
+	})
+	require.NoError(t, err)
+	server.Close()
+	w.backUp(1)
+	w.lose()
+	require.NoError(t, w.run())
+	assert.Contains(t, w.log.String(), `"alarms":["CORRUPT"]`)
 }

@@ -54,7 +54,7 @@ func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
 		// That is what ids are made of; what is advertised may differ from it.
 		member.PeerURLs = cluster[etcd.Name]
-		member.Alone = !member.Joins
+		member.Alone = true
 	}
 	return member
 }

@@ -48,6 +48,8 @@ type Options struct {
 	SpoolDir   string // where that waits; empty if nothing can
 	// Died is what etcd died of at the last start on the volume; empty if it did not. It may be nil.
 	Died func() string
+	// Lost reports whether a run has served data from a data directory, by the notes on the volume. It may be nil.
+	Lost func(dataDir string) bool
 	// Ended is told how a run has ended that had something to bring back. It may be nil.
 	Ended func(Outcome)
 
@@ -68,7 +70,7 @@ type Member struct {
 	Token    string        // initial-cluster-token
 	Joins    bool          // the cluster is one that exists already
 	Forced   bool          // somebody has said by force-new-cluster that it goes on without the others
-	Alone    bool          // no other member is in initial-cluster, and the cluster is to be a new one
+	Alone    bool          // no other member is in initial-cluster
 	Members  types.URLsMap // that the cluster is configured with
 	Peers    Peers         // the other members; nil if the configuration names none
 }
@@ -133,8 +135,9 @@ func New(options Options) *Recovery {
 // returns that; what it has begun is gone on with by the next run. It is for the time before etcd is opened, for whoever holds the
 // volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
+	lost := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.Place(member.DataDir)
-	now := &run{Recovery: r, session: archive.NewID(), ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
+	now := &run{Recovery: r, session: archive.NewID(), lost: lost, ctx: ctx, member: member, examine: examine, legal: statemachine.NewLegality(Table, Resume)}
 	now.core = statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: r.options.Never, Store: r.options.Archive != nil}}
 	r.tell(func(p *Progress) { *p = Progress{State: Resume, Since: time.Now()} })
 	defer now.release()
@@ -156,6 +159,7 @@ type run struct {
 	silent      int       // how often in a row the store, or a quorum of the peers, has not answered
 	silentSince time.Time // since when the store was asked without an answer; zero if it has answered, or was not asked
 	looked      int       // how often what the store has told of was looked for again
+	lost        bool      // a run has served data from the data directory
 	joins       string    // the members of the cluster that exists and that this one joins; empty if the configuration stands
 
 	held     *os.File // what was built, locked; nil if nothing is

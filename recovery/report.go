@@ -109,7 +109,11 @@ func (r *run) noteCause() {
 	if is := r.core.Facts.caseOf(); is.Asked == AskedRestore {
 		r.outcome.Cause = Wanted
 	} else {
-		r.outcome.Cause = cmp.Or(r.outcome.Cause, string(is.Volume))
+		volume := is.Volume
+		if volume == VolumeLost {
+			volume = VolumeEmpty
+		}
+		r.outcome.Cause = cmp.Or(r.outcome.Cause, string(volume))
 	}
 }
 

@@ -38,10 +38,29 @@ func (r *run) askThePeers() (Event, Facts) {
 	if c.Outdated == nil && r.core.Facts.Volume == VolumeValid {
 		c.Outdated = r.ofAnother()
 	}
-	c.InTheWay = cmp.Or(c.InTheWay, r.roomFor(c))
+	c.InTheWay = cmp.Or(c.InTheWay, r.mayLackWrites(c), r.roomFor(c))
 	return PeersTold, Facts{
 		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
 	}
+}
+
+// mayLackWrites keeps valid data from being given up for a cluster that may lack what they acknowledged. Members that were removed in order
+// were removed by a quorum of those that the data know, which has every acknowledged write. One that was forced to go on alone is none.
+func (r *run) mayLackWrites(c *peers.Survey) error {
+	if c.Listing != peers.Unlisted || c.Outdated == nil || c.Cluster != hex(r.stands.ClusterID) || r.core.Facts.Volume != VolumeValid {
+		return nil
+	}
+	common := 0
+	for _, m := range c.Members {
+		if slices.Contains(r.stands.Known, m.ID.String()) {
+			common++
+		}
+	}
+	if common > r.stands.Members/2 {
+		return nil
+	}
+	return fmt.Errorf("the cluster that answers has %d of the %d members that the data know, no quorum of them, as after force-new-cluster, so it may lack writes that this member "+
+		"has acknowledged: to keep these data, stop the members that answer and start the others; to give them up, move the data directory away", common, r.stands.Members)
 }
 
 // roomFor says that the volume has not the room for the data of the others. What it had is out of the way by then, and is let go of as for
@@ -66,6 +85,8 @@ func (r *run) roomFor(c *peers.Survey) error {
 func (r *run) holds() peers.Holds {
 	switch volume := r.core.Facts.Volume; {
 	case volume == VolumeCorrupt:
+		return peers.Ruins
+	case volume == VolumeEmpty && r.lost: // so that no other member creates a new cluster with this one either
 		return peers.Ruins
 	case volume == VolumeEmpty:
 		return peers.Nothing

@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/archivetest"
@@ -220,6 +222,8 @@ type others struct {
 	cluster  uint64
 	id       string  // of their cluster in its store, as they tell; empty if they tell none
 	of       int     // which generation
+	other    uint64  // the id of the one that answers
+	own      uint64  // the id that this member has there; 0 for one that its volume does not know
 	inTheWay []error // of the next answers
 	outdated error
 	silent   int    // so many answers have no quorum
@@ -254,9 +258,9 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Survey {
 		return c
 	}
 	c.Cluster, c.ID, c.Generation, c.Size = strconv.FormatUint(o.cluster, 16), o.id, o.of, o.size
-	c.Own = peers.Member{ID: 7}
+	c.Own = peers.Member{ID: types.ID(cmp.Or(o.own, 7))}
 	c.Own.PeerURLs = []string{"http://m-2"}
-	other := peers.Member{ID: 1}
+	other := peers.Member{ID: types.ID(cmp.Or(o.other, 1))}
 	other.Name, other.PeerURLs = "m-0", []string{"http://m-0"}
 	c.Members = []peers.Member{other, c.Own}
 	if self.MemberID != 0 {

@@ -330,7 +330,11 @@ var whenExamined = when(Examine, Examined, []row{
 	{"whatever they have said", Facts{Listing: peers.Asking}, Facts{Volume: VolumeValid, Asked: true}, isRefused},
 	{"nor with others that are not named", Facts{Store: true}, Facts{Volume: VolumeValid, Asked: true}, isRefused},
 	{"several go back together: the store comes first", these{{Store: true}, {Store: true, Never: true}}, each(together, VolumeValid, VolumeEmpty), asksStore},
+	{"several: nor do they replace data that one of them has lost", Facts{}, Facts{Volume: VolumeEmpty, Lost: true}, isRefused.because("no empty cluster replaces them")},
 	// a member alone
+	{"a member alone that is to join others has nobody to join", Facts{Alone: true}, Facts{Alone: true, Joins: true, Volume: VolumeEmpty}, isRefused.because("initial-cluster-state: existing")},
+	{"its store may have its data", alone, Facts{Alone: true, Joins: true, Volume: VolumeEmpty}, asksStore},
+	{"data that were served and are gone are no new cluster", these{{}, {Never: true}}, Facts{Alone: true, Volume: VolumeEmpty, Lost: true}, isRefused.because("no empty cluster replaces them")},
 	{"without a store valid data start", these{{}, {Never: true}}, found(VolumeValid), starts},
 	{"because nobody has more", Facts{}, found(VolumeValid), starts.because("nobody is known to have more")},
 	{"without a store an empty volume is a new cluster", Facts{}, found(VolumeEmpty), starts},
@@ -438,6 +442,10 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"empty, chain: restore", asVolume(VolumeEmpty), ahead, restores},
 	{"empty or broken, and no backup of a known cluster: refuse, for a cluster is founded once", asVolume(VolumeEmpty), these{certificate, isTold(StoreBare)}, isRefused.because("no new cluster is created")},
 	{"empty, and the store is not believed: refuse", asVolume(VolumeEmpty), isTold(StoreUnverified), isRefused.because("nothing is kept")},
+	{"empty, and joins: restore, or name the key that is in the way", Facts{Alone: true, Store: true, Joins: true, Volume: VolumeEmpty}, ahead, restores},
+	{"empty, joins, and nothing was ever kept", Facts{Alone: true, Store: true, Joins: true, Volume: VolumeEmpty}, each(isTold, StoreEmpty, StoreFounded), isRefused.because("initial-cluster-state: existing")},
+	{"lost: restored where there is a backup", Facts{Alone: true, Store: true, Lost: true, Volume: VolumeEmpty}, ahead, restores},
+	{"lost, and nothing was ever kept", Facts{Alone: true, Store: true, Lost: true, Volume: VolumeEmpty}, each(isTold, StoreEmpty, StoreFounded), isRefused.because("no empty cluster replaces them")},
 	{"empty, no certificate: new", asVolume(VolumeEmpty), isTold(StoreEmpty), starts},
 	{"what the store says of itself is damaged, also if all are here", these{alone, gone(VolumeEmpty, peers.Founding)}, isTold(StoreDamaged), isRefused},
 	// --recover=never

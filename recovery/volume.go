@@ -99,6 +99,7 @@ func (r *run) examined(there bool) (Event, Facts) {
 	}
 	return Examined, Facts{
 		Volume: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
+		Lost:         found == VolumeEmpty && r.lost,
 		Unidentified: found == VolumeValid && r.stands.ClusterID != 0 && !r.identity.Known(),
 	}
 }

@@ -323,7 +323,11 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 	options := recovery.Options{
 		Config:    c.etcdConfig(),
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
-		Died:  died,
+		Died: died,
+		Lost: func(dataDir string) bool {
+			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // a note that cannot be read says nothing
+			return last.Lost(dataDir, func(string) bool { return true })
+		},
 		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
 		Reach: peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath),
 	}

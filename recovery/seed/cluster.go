@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
@@ -30,9 +31,10 @@ func NewToken() string { return "restored-" + rand.Text() }
 type cluster struct {
 	*membership.RaftCluster
 	self       *membership.Member
-	former     int    // voters of the cluster that was backed up
-	generation uint64 // that begins with it; 0 if none does
-	begins     uint64 // index of the snapshot that its log begins with; set with the database
+	former     int      // voters of the cluster that was backed up
+	alarms     []string // that were raised in it
+	generation uint64   // that begins with it; 0 if none does
+	begins     uint64   // index of the snapshot that its log begins with; set with the database
 }
 
 // found gives the cluster and its members ids.
@@ -63,7 +65,7 @@ func (c *cluster) confState() *raftpb.ConfState {
 // settle has the database belong to the new cluster: to its members and to its log. Alarms go with the members that
 // raised them.
 func (c *cluster) settle(tx *bolt.Tx) error {
-	c.former = voters(tx)
+	c.former, c.alarms = voters(tx), alarms(tx)
 	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return err
@@ -118,6 +120,20 @@ func voters(tx *bolt.Tx) (count int) {
 		})
 	}
 	return count
+}
+
+// alarms returns the alarms that were raised, once each. What cannot be read is none.
+func alarms(tx *bolt.Tx) (raised []string) {
+	if bucket := tx.Bucket(schema.Alarm.Name()); bucket != nil {
+		_ = bucket.ForEach(func(key, _ []byte) error {
+			var alarm etcdserverpb.AlarmMember
+			if alarm.Unmarshal(key) == nil && !slices.Contains(raised, alarm.Alarm.String()) {
+				raised = append(raised, alarm.Alarm.String())
+			}
+			return nil
+		})
+	}
+	return raised
 }
 
 func (c *cluster) settleMeta(meta *bolt.Bucket) error {

@@ -33,7 +33,8 @@ type Seed struct {
 type Result struct {
 	restore.Result
 	ClusterID, MemberID uint64
-	Voters              int // of the cluster that was backed up, at that revision
+	Voters              int      // of the cluster that was backed up, at that revision
+	Alarms              []string // that were raised in it; the restored cluster has none
 }
 
 // Build makes the data directory, of whatever the source leads to. It is made under another name, DATADIR.restoring, and
@@ -58,7 +59,7 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
 	}
-	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former}, nil
+	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former, Alarms: c.alarms}, nil
 }
 
 // logBytes is what a new log takes: it has one segment, and etcd sets the next one aside.
