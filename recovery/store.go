@@ -246,8 +246,7 @@ func (r *run) buildData() (Event, Facts) {
 		return broke(err)
 	}
 	if len(result.Alarms) > 0 {
-		r.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: the alarms that were raised in the backed-up cluster are not restored; " +
-			"after CORRUPT, compare the data with its source, for example with etcdctl endpoint hashkv")
+		r.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: the alarms of the backed-up cluster are not restored")
 	}
 	r.options.Log.Info().Int64("revision", r.kept.path.Revision).Int64("continues_above", r.above()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(began)).Msg("recovery: the backup is rebuilt")
