@@ -26,11 +26,11 @@ func Advised(err error, dir string) error {
 	}
 	switch {
 	// etcd's fatal failures are texts.
-	case is(err, syscall.ENOSPC), is(err, syscall.EDQUOT):
-		return &advised{err, room(dir) + "enlarge the volume or make room on it"}
+	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
+		return &advised{err, freeSpace(dir) + "enlarge the volume or make room on it"}
 	case strings.Contains(err.Error(), "failed to repair WAL"):
-		return &advised{err, room(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
-	case is(err, syscall.EADDRINUSE):
+		return &advised{err, freeSpace(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
+	case isErrno(err, syscall.EADDRINUSE):
 		return &advised{err, "end the process that listens there"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
 		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
@@ -66,12 +66,12 @@ func (a *advised) Error() string { return a.cause.Error() + " (" + a.advice + ")
 
 func (a *advised) Unwrap() error { return a.cause }
 
-func is(err error, number syscall.Errno) bool {
+func isErrno(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())
 }
 
-// room returns how full a disk is, as the first part of a list; empty if that is unknown.
-func room(dir string) string {
+// freeSpace returns how full a disk is, as the first part of a list; empty if that is unknown.
+func freeSpace(dir string) string {
 	left, size, err := disk.Space(dir)
 	if err != nil {
 		return ""

@@ -25,14 +25,14 @@ func holder(path string) string {
 		// 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF
 		words := strings.Fields(lines.Text())
 		if len(words) > 5 && words[1] == "FLOCK" && words[5] == file {
-			return "process " + words[4] + named(words[4])
+			return "process " + words[4] + commandOf(words[4])
 		}
 	}
 	return ""
 }
 
-// named returns the command of a process in brackets.
-func named(pid string) string {
+// commandOf returns the command of a process in brackets.
+func commandOf(pid string) string {
 	command, err := os.ReadFile("/proc/" + pid + "/comm")
 	if err != nil {
 		return ""

@@ -210,14 +210,14 @@ func (v *Volume) LockData(directory string) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return fmt.Errorf("cannot lock data directory: %w", err)
 	}
-	if isAt(v.locked, directory) || isAt(v.data, directory) {
+	if leadsTo(v.locked, directory) || leadsTo(v.data, directory) {
 		return nil
 	}
 	locked, err := lockDirectory(directory)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return takenError(directory)
 	}
-	if err == nil && !isAt(locked, directory) {
+	if err == nil && !leadsTo(locked, directory) {
 		err = errors.Join(errors.New("it was replaced meanwhile"), locked.Close())
 	}
 	if err != nil {
@@ -230,8 +230,8 @@ func (v *Volume) LockData(directory string) error {
 	return err
 }
 
-// isAt reports whether the path leads to the open directory.
-func isAt(open *os.File, path string) bool {
+// leadsTo reports whether the path leads to the open directory.
+func leadsTo(open *os.File, path string) bool {
 	if open == nil {
 		return false
 	}

@@ -17,19 +17,19 @@ var zeros [4096]byte
 // word is the alignment of frames, in bytes: etcd pads them to a multiple of it.
 const word = 8
 
-// survivor is an intact record behind the place where a segment becomes unreadable.
-type survivor struct {
+// intactRecord is an intact record behind the place where a segment becomes unreadable.
+type intactRecord struct {
 	record
 
 	at      int64 // in bytes
 	checked bool  // whether its data are known to be whole
 }
 
-// survivors yields the intact records behind the place where s ends. Their positions are unknown, so it accepts any
+// intactRecords yields the intact records behind the place where s ends. Their positions are unknown, so it accepts any
 // frame whose checksum the next one continues. That proves the data of the next one to be intact; those of the first
 // remain unproven. It searches on behind further damage.
-func (s *segment) survivors() iter.Seq[survivor] {
-	return func(yield func(survivor) bool) {
+func (s *segment) intactRecords() iter.Seq[intactRecord] {
+	return func(yield func(intactRecord) bool) {
 		if s.endsWithOneFrame() {
 			return
 		}
@@ -53,7 +53,7 @@ func (s *segment) endsWithOneFrame() bool {
 
 // chain yields the records from that position on while each continues the checksum of the one before, and returns
 // where they end. It yields none unless there are two.
-func (s *segment) chain(at int64, yield func(survivor) bool) (end int64, more bool) {
+func (s *segment) chain(at int64, yield func(intactRecord) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.next()
 	before, ok := f.parseCanonical()
@@ -66,7 +66,7 @@ func (s *segment) chain(at int64, yield func(survivor) bool) (end int64, more bo
 		if err != nil || !plausible(r) {
 			break
 		}
-		if end == at && !yield(survivor{record: before, at: at}) || !yield(survivor{record: r, at: f.at, checked: true}) {
+		if end == at && !yield(intactRecord{record: before, at: at}) || !yield(intactRecord{record: r, at: f.at, checked: true}) {
 			return end, false
 		}
 		before, end = r, rest.at
@@ -158,14 +158,14 @@ type cut struct {
 // cutIn searches behind the place where the segment becomes unreadable. written is the history up to there.
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
-	for r := range s.survivors() {
+	for r := range s.intactRecords() {
 		c.take(r)
 	}
 	return c
 }
 
 // take applies the rules above. Of a record that is not proven to be intact it uses the type and the index only.
-func (c *cut) take(r survivor) {
+func (c *cut) take(r intactRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
 	case wal.EntryType:

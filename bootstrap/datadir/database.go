@@ -33,12 +33,12 @@ var errLocked = errors.New("the database is locked by another process")
 
 // contents is what a database records about itself.
 type contents struct {
-	applied uint64            // index of the last entry of the log that has reached it; 0 if there is none
-	members map[string][]byte // of the cluster, as JSON, by their IDs in hex
-	former  map[string][]byte // the IDs of those that were removed from it
-	version string            // of the cluster, such as 3.6.0; empty if it says none
-	keyless bool              // not one revision is in it
-	since36 bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
+	applied        uint64            // index of the last entry of the log that has reached it; 0 if there is none
+	members        map[string][]byte // of the cluster, as JSON, by their IDs in hex
+	removedMembers map[string][]byte // the IDs of those that were removed from it
+	version        string            // of the cluster, such as 3.6.0; empty if it says none
+	keyless        bool              // not one revision is in it
+	since36        bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
 }
 
 // single36 reports whether the member is alone in its cluster, and etcd 3.6 wrote its log.
@@ -52,10 +52,10 @@ func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.m
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
 // knows reports whether a member is, or was, part of the cluster.
-func (c contents) knows(id uint64) bool {
+func (c contents) hasMember(id uint64) bool {
 	key := fmt.Sprintf("%x", id)
 	_, is := c.members[key]
-	_, was := c.former[key]
+	_, was := c.removedMembers[key]
 	return is || was
 }
 
@@ -114,12 +114,12 @@ func openDatabase(path string) (*bolt.DB, error) {
 func readContents(tx *bolt.Tx) (contents, error) {
 	applied, err := appliedIndex(tx)
 	return contents{
-		applied: applied,
-		members: valuesOf(tx.Bucket(schema.Members.Name())),
-		former:  valuesOf(tx.Bucket(schema.MembersRemoved.Name())),
-		version: string(valueIn(tx.Bucket(schema.Cluster.Name()), schema.ClusterClusterVersionKeyName)),
-		keyless: holdsNothing(tx.Bucket(schema.Key.Name())),
-		since36: valueIn(tx.Bucket(schema.Meta.Name()), schema.MetaStorageVersionName) != nil,
+		applied:        applied,
+		members:        valuesOf(tx.Bucket(schema.Members.Name())),
+		removedMembers: valuesOf(tx.Bucket(schema.MembersRemoved.Name())),
+		version:        string(valueIn(tx.Bucket(schema.Cluster.Name()), schema.ClusterClusterVersionKeyName)),
+		keyless:        holdsNothing(tx.Bucket(schema.Key.Name())),
+		since36:        valueIn(tx.Bucket(schema.Meta.Name()), schema.MetaStorageVersionName) != nil,
 	}, err
 }
 

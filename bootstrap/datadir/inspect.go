@@ -119,11 +119,11 @@ func refuseLostRestore(m *member, found contents) error {
 // database that knows the log's own member needs no further check. Anything unreadable is refused elsewhere.
 func refuseOtherCluster(m *member, found contents) error {
 	identity, err := m.identity()
-	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.knows(identity.NodeID) {
+	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
 		return nil //nolint:nilerr // see above
 	}
 	named, err := m.membersNamed()
-	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.knows) {
+	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.hasMember) {
 		return nil //nolint:nilerr // see above
 	}
 	return otherCluster.because(m.database, m.wal.path)

@@ -366,8 +366,8 @@ func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
 	for id, refuses := range map[string]bool{"a": false, "b": false, "c": false, "d": false, "e": true} {
 		known := map[string][]byte{id: nil}
 		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: known}) != nil, id)
-		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: map[string][]byte{"f": nil}, former: known}) != nil, id)
-		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{members: nobody, former: known}), "it has none yet")
+		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: map[string][]byte{"f": nil}, removedMembers: known}) != nil, id)
+		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{members: nobody, removedMembers: known}), "it has none yet")
 	}
 }
 

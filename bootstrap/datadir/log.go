@@ -17,21 +17,21 @@ import (
 
 // history is the state of a log after reading its records in order.
 type history struct {
-	last      uint64     // index of the last entry
-	committed uint64     // highest index that was recorded as committed
-	received  uint64     // index of the newest snapshot that stands for entries which are not in the log
-	snapshots []recorded // every snapshot that it knows of, oldest first
-	checksum  uint32     // running checksum, carried from segment to segment
-	metadata  []byte     // whose log it is
-	cut       cut        // where the last segment ends
-	segment   int        // which one is read, from 0 on
-	notes     []note     // the entries that matter to a judgement
-	lowest    uint64     // index of the entry with the lowest index; 0 if there is none
-	unread    error      // why its segment can't be read
+	last      uint64           // index of the last entry
+	committed uint64           // highest index that was recorded as committed
+	received  uint64           // index of the newest snapshot that stands for entries which are not in the log
+	snapshots []snapshotRecord // every snapshot that it knows of, oldest first
+	checksum  uint32           // running checksum, carried from segment to segment
+	metadata  []byte           // whose log it is
+	cut       cut              // where the last segment ends
+	segment   int              // which one is read, from 0 on
+	notes     []note           // the entries that matter to a judgement
+	lowest    uint64           // index of the entry with the lowest index; 0 if there is none
+	unread    error            // why its segment can't be read
 }
 
-// recorded is a snapshot that the log knows.
-type recorded struct {
+// snapshotRecord is a snapshot that the log knows.
+type snapshotRecord struct {
 	walpb.Snapshot
 
 	segment int
@@ -158,7 +158,7 @@ func (h *history) takeSnapshot(data []byte) error {
 	if err := snapshot.Unmarshal(data); err != nil {
 		return fmt.Errorf("unreadable snapshot record: %w", err)
 	}
-	h.snapshots = append(h.snapshots, recorded{snapshot, h.segment})
+	h.snapshots = append(h.snapshots, snapshotRecord{snapshot, h.segment})
 	if snapshot.Index > h.last {
 		h.last, h.received = snapshot.Index, snapshot.Index
 	}
@@ -180,19 +180,19 @@ func (h *history) skim(s *segment) {
 
 // knows reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
 func (h *history) knows(index, term uint64) bool {
-	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == index && r.Term == term })
+	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
 }
 
 // has reports whether a snapshot of that entry is recorded.
 func (h *history) has(snapshot uint64) bool {
-	return slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index == snapshot })
+	return slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == snapshot })
 }
 
 // unfinished reports whether etcd was writing a snapshot file when it died: the file is newer than every snapshot in
 // the log, where a snapshot is recorded after its file was written. etcd renames such a file when it starts.
 func (h *history) unfinished(name string) bool {
 	index, ok := snapshotIndex(name)
-	return ok && !slices.ContainsFunc(h.snapshots, func(r recorded) bool { return r.Index >= index })
+	return ok && !slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index >= index })
 }
 
 // beginsWith returns an error unless the snapshot is recorded in that segment or a later one. The snapshot of an

@@ -90,7 +90,7 @@ func (f *Findings) Uncommitted() (entries, committed uint64) {
 
 // hasNoDatabase is false of what can't be looked at.
 func (f *Findings) hasNoDatabase() bool {
-	none, err := vacant(f.database)
+	none, err := isVacant(f.database)
 	return err == nil && none
 }
 

@@ -61,13 +61,13 @@ func ReadPosition(dataDir string) (p Position, err error) {
 
 // read reads the database; one that etcd has not written to yet is skipped.
 func (p *Position) read(m *member) (found contents, err error) {
-	if none, err := vacant(m.database); err != nil || none {
+	if none, err := isVacant(m.database); err != nil || none {
 		return contents{}, err
 	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
 		p.Revision = lastRevision(tx)
-		p.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.former))
+		p.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.removedMembers))
 		slices.Sort(p.Known)
 		p.Known = slices.Compact(p.Known)
 		return err
@@ -147,8 +147,8 @@ func mayChange(entry []byte) bool {
 	return false
 }
 
-// compared bounds how many rows are compared, the newest ones.
-const compared = 10_000
+// maxCompared bounds how many rows are compared, the newest ones.
+const maxCompared = 10_000
 
 // revisionBytes is the size of the revision in a row's key; a deletion has one byte more.
 const revisionBytes = 17
@@ -174,7 +174,7 @@ func Divergence(dataDir, other string) (revision int64, err error) {
 
 func divergence(rows, others *bolt.Cursor) int64 {
 	key, value := rows.Last()
-	for n := 0; key != nil && n < compared; n++ {
+	for n := 0; key != nil && n < maxCompared; n++ {
 		at := key[:revisionBytes]
 		found, otherValue := others.Seek(at)
 		if bytes.HasPrefix(found, at) && (!bytes.Equal(found, key) || !bytes.Equal(otherValue, value)) {

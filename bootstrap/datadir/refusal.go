@@ -41,20 +41,20 @@ func refuse(format, wayOut string) refusal {
 func (r refusal) because(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
-		return &refused{cause: cause, wayOut: letRead}
+		return &refusalError{cause: cause, wayOut: letRead}
 	}
-	return &refused{cause: cause, wayOut: r.wayOut}
+	return &refusalError{cause: cause, wayOut: r.wayOut}
 }
 
-// refused is an error with a way out.
-type refused struct {
+// refusalError is an error with a way out.
+type refusalError struct {
 	cause  error
 	wayOut string
 }
 
-func (r *refused) Error() string { return r.cause.Error() + "; way out: " + r.wayOut }
+func (r *refusalError) Error() string { return r.cause.Error() + "; way out: " + r.wayOut }
 
-func (r *refused) Unwrap() error { return r.cause }
+func (r *refusalError) Unwrap() error { return r.cause }
 
 // The kinds of what Verify refuses.
 var (
@@ -119,9 +119,9 @@ func SaysNothing(err error) bool {
 
 // withWayOut adds a way out to an error that has none. A validation that was only stopped needs none.
 func withWayOut(ctx context.Context, err error) error {
-	var named *refused
+	var named *refusalError
 	if err == nil || ctx.Err() != nil || errors.As(err, &named) {
 		return err
 	}
-	return &refused{cause: err, wayOut: restoreBackup}
+	return &refusalError{cause: err, wayOut: restoreBackup}
 }

@@ -132,8 +132,8 @@ func statDatabase(path string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// vacant reports whether there is no database, or one of 0 bytes.
-func vacant(database string) (bool, error) {
+// isVacant reports whether there is no database, or one of 0 bytes.
+func isVacant(database string) (bool, error) {
 	file, err := statDatabase(database)
 	return file == nil || file.Size() == 0, err
 }

@@ -39,7 +39,7 @@ func survey(dataDir, walDir string) *member {
 		wal: list(cmp.Or(walDir, layout.ToWALDir(dataDir))), snap: list(layout.ToSnapDir(dataDir)),
 		database: layout.ToBackendFileName(dataDir),
 	}
-	m.warnings = m.oddities()
+	m.warnings = m.tolerated()
 	return m
 }
 
@@ -47,8 +47,8 @@ func (m *member) warn(format string, args ...any) {
 	m.warnings = append(m.warnings, fmt.Sprintf(format, args...))
 }
 
-// oddities returns sentences about what etcd tolerates and an operator should know.
-func (m *member) oddities() (oddities []string) {
+// tolerated returns sentences about what etcd tolerates and an operator should know.
+func (m *member) tolerated() (oddities []string) {
 	for _, name := range m.misnamed() {
 		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
 	}
@@ -62,7 +62,7 @@ func (m *member) oddities() (oddities []string) {
 
 // segment returns the path of a segment.
 func (m *member) segments() []string {
-	return slices.DeleteFunc(m.wal.ending(".wal"), func(name string) bool { return !isTaken(name) })
+	return slices.DeleteFunc(m.wal.ending(".wal"), func(name string) bool { return !isSegmentName(name) })
 }
 
 // newestSegment returns the name of the last segment, or "".
@@ -75,7 +75,7 @@ func (m *member) newestSegment() string {
 }
 
 // misnamed returns the files with the suffix of a segment that etcd ignores.
-func (m *member) misnamed() []string { return slices.DeleteFunc(m.wal.ending(".wal"), isTaken) }
+func (m *member) misnamed() []string { return slices.DeleteFunc(m.wal.ending(".wal"), isSegmentName) }
 
 // segment is the path of one of them.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
@@ -144,9 +144,9 @@ func (l listing) ending(suffix string) (names []string) {
 	return names
 }
 
-// isTaken reports whether etcd takes a file for a segment (etcd's server/storage/wal/util.go): it accepts short
+// isSegmentName reports whether etcd takes a file for a segment (etcd's server/storage/wal/util.go): it accepts short
 // numbers, and anything after the name.
-func isTaken(name string) bool {
+func isSegmentName(name string) bool {
 	var sequence, first uint64
 	_, err := fmt.Sscanf(name, "%016x-%016x.wal", &sequence, &first)
 	return err == nil

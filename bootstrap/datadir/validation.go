@@ -35,9 +35,9 @@ type Validator struct {
 // Validate returns what is wrong with the data directory. Data that have not changed since the last verdict against
 // them are not read again. It logs the start of a validation, and its warnings.
 func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) error {
-	looks := lookAt(dataDir, mode)
+	looks := stateOf(dataDir, mode)
 	if known := v.last.recall(looks); known != nil {
-		return unfit(dataDir, known)
+		return invalidData(dataDir, known)
 	}
 	log.Info().Msg("validation begins")
 	warnings, err := v.Run(ctx, dataDir, mode)
@@ -45,55 +45,55 @@ func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap
 		log.Warn().Msg(warning)
 	}
 	v.last.keep(looks, err)
-	return unfit(dataDir, err)
+	return invalidData(dataDir, err)
 }
 
-// unfit adds the data directory to a verdict against it.
-func unfit(dataDir string, result error) error {
+// invalidData adds the data directory to a verdict against it.
+func invalidData(dataDir string, result error) error {
 	if result == nil || SaysNothing(result) {
 		return result
 	}
 	return fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, result)
 }
 
-// resultLasts bounds how long a verdict on unchanged data is reused: an error of the disk itself may disappear
+// resultTTL bounds how long a verdict on unchanged data is reused: an error of the disk itself may disappear
 // without a trace in the files.
-const resultLasts = 10 * time.Minute
+const resultTTL = 10 * time.Minute
 
 // memory keeps the last verdict against a data directory, so that data which have not changed are not read again. Its
 // methods are called by one validation at a time.
 type memory struct {
-	of     looks
+	of     dirState
 	at     time.Time
 	result error // nil if there is none
 }
 
-// looks identify what a verdict is about: the state of a directory, and the depth of the validation.
-type looks struct {
+// dirState identifies what a verdict is about: the state of a directory, and the depth of the validation.
+type dirState struct {
 	dataDir string
 	mode    bootstrap.Mode
 	files   [sha256.Size]byte
 }
 
 // recall returns the verdict on data in that state, or nil.
-func (m *memory) recall(now looks) error {
-	if m.result == nil || m.of != now || time.Since(m.at) > resultLasts {
+func (m *memory) recall(now dirState) error {
+	if m.result == nil || m.of != now || time.Since(m.at) > resultTTL {
 		return nil
 	}
 	return m.result
 }
 
 // keep remembers the verdict on data in that state.
-func (m *memory) keep(of looks, result error) {
+func (m *memory) keep(of dirState, result error) {
 	if SaysNothing(result) {
 		result = nil
 	}
 	*m = memory{of: of, at: time.Now(), result: result}
 }
 
-// lookAt takes a fingerprint of all names, sizes, times, modes and inodes. It differs only if files change, which the
+// stateOf takes a fingerprint of all names, sizes, times, modes and inodes. It differs only if files change, which the
 // change time shows. A directory that cannot be listed counts as an empty one.
-func lookAt(dataDir string, mode bootstrap.Mode) looks {
+func stateOf(dataDir string, mode bootstrap.Mode) dirState {
 	var seen strings.Builder
 	_ = filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -108,7 +108,7 @@ func lookAt(dataDir string, mode bootstrap.Mode) looks {
 		fmt.Fprintf(&seen, "%q %v %d %d %s\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(path))
 		return nil
 	})
-	return looks{dataDir: dataDir, mode: mode, files: sha256.Sum256([]byte(seen.String()))}
+	return dirState{dataDir: dataDir, mode: mode, files: sha256.Sum256([]byte(seen.String()))}
 }
 
 // Exit statuses of RunValidation. Go's own for a panic is 2.
@@ -186,7 +186,7 @@ func conclude(ended child.Ended) (warnings []string, _ error) {
 		return outcome.Warnings, errors.New(outcome.Reason)
 	case ended.Status < 0:
 		return nil, fmt.Errorf("%w: the validation was ended by a %s", ErrUnable, ended.Crash)
-	case starved(ended.Crash):
+	case lacksResources(ended.Crash):
 		return nil, fmt.Errorf("%w: the validation ended: %s", ErrUnable, ended.Crash)
 	case ended.Status == 0:
 		return nil, errors.New("validation ended without a result")
@@ -195,9 +195,9 @@ func conclude(ended child.Ended) (warnings []string, _ error) {
 	}
 }
 
-// starved reports whether the Go runtime gave up because it lacked something, such as memory or a thread. Bad data
+// lacksResources reports whether the Go runtime gave up because it lacked something, such as memory or a thread. Bad data
 // make it give up only where pages refer to each other in a circle, or where the disk does not return a page.
-func starved(crash string) bool {
+func lacksResources(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }
 

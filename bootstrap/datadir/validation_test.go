@@ -69,12 +69,12 @@ func TestWhatTheOperatingSystemSaysIsNoResult(t *testing.T) {
 func TestAResultIsNotBelievedForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := memory{}
-		known.keep(looks{dataDir: "/data"}, errors.New("broken"))
-		time.Sleep(resultLasts)
-		require.Error(t, known.recall(looks{dataDir: "/data"}))
-		require.NoError(t, known.recall(looks{dataDir: "/data", mode: bootstrap.Sanity}))
+		known.keep(dirState{dataDir: "/data"}, errors.New("broken"))
+		time.Sleep(resultTTL)
+		require.Error(t, known.recall(dirState{dataDir: "/data"}))
+		require.NoError(t, known.recall(dirState{dataDir: "/data", mode: bootstrap.Sanity}))
 		time.Sleep(time.Nanosecond)
-		require.NoError(t, known.recall(looks{dataDir: "/data"}))
+		require.NoError(t, known.recall(dirState{dataDir: "/data"}))
 	})
 }
 

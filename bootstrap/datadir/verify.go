@@ -59,7 +59,7 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 // verifyDatabase returns what the database records about itself. In every mode but Sanity it reads all of it.
 // checkStructure has found that etcd fills one that is missing or has no bytes yet.
 func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
-	if none, err := vacant(m.database); err != nil || none {
+	if none, err := isVacant(m.database); err != nil || none {
 		return contents{keyless: true}, err
 	}
 	if mode != bootstrap.Sanity {
@@ -91,7 +91,7 @@ func (e inUse) Unwrap() []error { return []error{e.error, errLocked} }
 
 // describe adds the object to an error that has a way out already, or was only stopped, and a way out to any other.
 func describe(ctx context.Context, kind refusal, object string, err error) error {
-	var named *refused
+	var named *refusalError
 	if ctx.Err() != nil || errors.As(err, &named) {
 		return fmt.Errorf("database %s: %w", object, err)
 	}

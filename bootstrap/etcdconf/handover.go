@@ -19,7 +19,7 @@ import (
 
 // handOver lets etcd read the document and finishes the configuration the way etcd's own command does (etcdmain).
 func handOver(document map[string]any, s *settings) (*embed.Config, error) {
-	cfg, err := quietly(document)
+	cfg, err := readQuietly(document)
 	if err != nil {
 		return nil, err
 	}
@@ -38,9 +38,9 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// quietly has etcd read and validate the document. The validation logs to stderr in etcd's format; at the level fatal it
+// readQuietly has etcd read and validate the document. The validation logs to stderr in etcd's format; at the level fatal it
 // has nothing to say. A file such as /dev/null as the output would stay open for good.
-func quietly(document map[string]any) (cfg *embed.Config, err error) {
+func readQuietly(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
 	asJSON, err := json.Marshal(document) // JSON is YAML
@@ -49,7 +49,7 @@ func quietly(document map[string]any) (cfg *embed.Config, err error) {
 	}
 	err = throughPipe(asJSON, func(path string) (readErr error) {
 		if cfg, readErr = embed.ConfigFromFile(path); readErr != nil {
-			return problem(blamed(readErr), "etcd refuses it: %w", readErr)
+			return problem(keyIn(readErr), "etcd refuses it: %w", readErr)
 		}
 		return nil
 	})
@@ -82,8 +82,8 @@ func descriptors() string {
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 
-// blamed finds the key in a message of etcd's, which speaks of command line flags. It returns "" if there is none.
-func blamed(err error) string {
+// keyIn finds the key in a message of etcd's, which speaks of command line flags. It returns "" if there is none.
+func keyIn(err error) string {
 	keys := keysOf(reflect.TypeFor[settings]())
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
 		if _, known := keys[match[1]]; known {

@@ -36,7 +36,7 @@ func TestBlamedReadsEtcdsMessages(t *testing.T) {
 		"unrecognized feature gate: Foo":                       "feature-gates",
 		"no":                                                   "",
 	} {
-		assert.Equal(t, key, blamed(errors.New(message)), message)
+		assert.Equal(t, key, keyIn(errors.New(message)), message)
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// perMember are the keys under which a configuration for all members has URLs by member. etcd knows them as texts.
-var perMember = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
+// perMemberKeys are the keys under which a configuration for all members has URLs by member. etcd knows them as texts.
+var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 
 // ForMember makes the configuration of one member out of one for all of them, as the operator writes it: the sidecar does
 // the same for the pods that have one. pod is the name of the member's pod. Where neither of the two keys has URLs by
@@ -21,7 +21,7 @@ var perMember = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 // no sidecar has edited goes through it before Parse.
 func ForMember(document []byte, pod string) ([]byte, error) {
 	mapping, warnings, err := decode(document)
-	if err != nil || !slices.ContainsFunc(perMember, func(key string) bool { return isMapping(mapping[key]) }) {
+	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
 	if len(warnings) > 0 { // the new document would not show it any more
@@ -35,7 +35,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 		return nil, err
 	}
 	mapping["name"] = name
-	for _, key := range perMember {
+	for _, key := range perMemberKeys {
 		if mapping[key], err = urlsOf(name, key, mapping[key]); err != nil {
 			return nil, err
 		}
@@ -54,7 +54,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	prefix, isText := mapping[key].(string)
 	switch {
 	case pod == "":
-		return "", problem(perMember[0], "has URLs by member, and POD_NAME does not say which of them this is; set it from metadata.name")
+		return "", problem(perMemberKeys[0], "has URLs by member, and POD_NAME does not say which of them this is; set it from metadata.name")
 	case mapping[key] != nil && !isText:
 		return "", problem(key, "must be text")
 	case prefix != "":
@@ -67,7 +67,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
-		return "", problem(key, "must have URLs by member, as %s has", other(key))
+		return "", problem(key, "must have URLs by member, as %s has", otherKey(key))
 	}
 	if members[name] == nil {
 		return "", problem(key, "has no URLs for this member, %s, as POD_NAME or the host name has it", quote(name))
@@ -76,8 +76,8 @@ func urlsOf(name, key string, value any) (string, error) {
 	return strings.Join(urls, ","), err
 }
 
-func other(key string) string {
-	return perMember[(slices.Index(perMember, key)+1)%len(perMember)]
+func otherKey(key string) string {
+	return perMemberKeys[(slices.Index(perMemberKeys, key)+1)%len(perMemberKeys)]
 }
 
 // urlList takes a list of texts, or one text.
@@ -113,12 +113,12 @@ func completeCluster(mapping map[string]any) error {
 			pairs, named[name] = append(pairs, pair), found
 		}
 	}
-	members, _ := mapping[perMember[0]].(map[string]any) // urlsOf says if it is none
+	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf says if it is none
 	for _, name := range slices.SortedFunc(maps.Keys(members), byOrdinal) {
 		if named[name] {
 			continue
 		}
-		urls, err := urlList(name, perMember[0], members[name])
+		urls, err := urlList(name, perMemberKeys[0], members[name])
 		if err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ func sift(raw map[string]any) (*sifting, error) {
 func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
 	for _, given := range slices.Sorted(maps.Keys(raw)) { // the order in which etcd's decoder sees them
-		name, err := spelled(given, known, t)
+		name, err := canonicalKey(given, known, t)
 		path := append(slices.Clone(in), name)
 		switch value, expected := raw[given], known[name]; {
 		case err != nil:
@@ -222,9 +222,9 @@ func keysOf(t reflect.Type) map[string]reflect.Type {
 	return keys
 }
 
-// spelled returns a key as etcd spells it, and an unknown one as it is. It refuses the names of Go fields: etcd's decoder
+// canonicalKey returns a key as etcd spells it, and an unknown one as it is. It refuses the names of Go fields: etcd's decoder
 // would fill those, although they are no keys.
-func spelled(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
+func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (string, error) {
 	if known[given] != nil {
 		return given, nil
 	}
@@ -249,7 +249,7 @@ func withoutPointer(t reflect.Type) reflect.Type {
 }
 
 func mistyped(key string, value any, expected reflect.Type) error {
-	return problem(key, "must be %s, not %s", wanted(expected), given(value, expected))
+	return problem(key, "must be %s, not %s", wanted(expected), describeValue(value, expected))
 }
 
 // wanted describes the values that a type takes.
@@ -272,8 +272,8 @@ func wanted(t reflect.Type) string {
 	}
 }
 
-// given describes a value. Only numbers are shown, and only where a number was expected: all else may be a credential.
-func given(value any, expected reflect.Type) string {
+// describeValue describes a value. Only numbers are shown, and only where a number was expected: all else may be a credential.
+func describeValue(value any, expected reflect.Type) string {
 	switch v := value.(type) {
 	case nil:
 		return "empty"

@@ -215,14 +215,14 @@ func checkPair(certKey, certFile, keyKey, keyFile string) error {
 		err = checkCertificate(cert)
 	}
 	if err != nil {
-		return unusable(certKey, certFile, err)
+		return badFile(certKey, certFile, err)
 	}
 	key, err := bootstrap.ReadCertificates(keyFile)
 	if err == nil {
 		_, err = tls.X509KeyPair(cert, key)
 	}
 	if err != nil {
-		return unusable(keyKey, keyFile, err)
+		return badFile(keyKey, keyFile, err)
 	}
 	return nil
 }
@@ -257,12 +257,12 @@ func (t security) checkAuthorities(section string) error {
 		err = errNoCertificate
 	}
 	if err != nil {
-		return unusable(section+".trusted-ca-file", t.TrustedCAFile, err)
+		return badFile(section+".trusted-ca-file", t.TrustedCAFile, err)
 	}
 	return nil
 }
 
-// unusable is bootstrap.ErrCertificates, whatever is wrong with the file.
-func unusable(key, path string, err error) error {
+// badFile is bootstrap.ErrCertificates, whatever is wrong with the file.
+func badFile(key, path string, err error) error {
 	return problem(key, "cannot use file %s: %w", quote(path), bootstrap.CertificateError{Cause: err})
 }

@@ -34,14 +34,14 @@ var (
 // takes at most 1 s, and no time while an earlier read of the path hangs: then the error is ErrHangs. Errors wrap their
 // cause and do not repeat the path. Any goroutine may call it.
 func Read(path string, limit int64) ([]byte, error) {
-	return within(path, func() ([]byte, error) { return read(path, limit, 0) })
+	return readWithin(path, func() ([]byte, error) { return read(path, limit, 0) })
 }
 
 // ReadHere is like Read, for a file that this program wrote: it follows no symbolic link, and waits as long as the
 // disk takes.
 func ReadHere(path string, limit int64) ([]byte, error) { return read(path, limit, syscall.O_NOFOLLOW) }
 
-func within(path string, read func() ([]byte, error)) ([]byte, error) {
+func readWithin(path string, read func() ([]byte, error)) ([]byte, error) {
 	r := join(path, read)
 	left := time.NewTimer(patience - time.Since(r.began))
 	defer left.Stop()

@@ -54,11 +54,11 @@ func TestAReadThatHangsIsWaitedForOnce(t *testing.T) {
 		}
 		path := t.Name()
 		start := time.Now()
-		_, err := within(path, hanging)
+		_, err := readWithin(path, hanging)
 		require.ErrorIs(t, err, ErrHangs)
 		require.Equal(t, patience, time.Since(start))
 		for range 10 {
-			_, err = within(path, hanging)
+			_, err = readWithin(path, hanging)
 			require.ErrorIs(t, err, ErrHangs)
 		}
 		require.Equal(t, patience, time.Since(start), "no time was spent again")
@@ -66,7 +66,7 @@ func TestAReadThatHangsIsWaitedForOnce(t *testing.T) {
 
 		close(answer)
 		synctest.Wait()
-		content, err := within(path, hanging)
+		content, err := readWithin(path, hanging)
 		require.NoError(t, err)
 		require.Equal(t, "late", string(content))
 		require.EqualValues(t, 2, begun.Load(), "it is read anew")

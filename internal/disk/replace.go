@@ -79,7 +79,7 @@ func Remove(path string) error {
 func clearPath(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, syscall.EEXIST) {
-		err = moveAway(path)
+		err = preserve(path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -87,7 +87,7 @@ func clearPath(path string) error {
 	return err
 }
 
-func moveAway(path string) error {
+func preserve(path string) error {
 	to, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".aside-")
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func decide(wanted Version, f facts) decision {
 	case f.cluster == (Version{}):
 		return decision{nothing, Waiting, "the cluster has not decided on its version yet"}
 	case downgrading && len(f.newcomers) > 0:
-		return decision{cancel, LettingGo, "etcd admits no new member during a downgrade, and " + joining(f.newcomers)}
+		return decision{cancel, LettingGo, "etcd admits no new member during a downgrade, and " + namesOf(f.newcomers)}
 	case downgrading && f.downgrade != Of3_5:
 		return decision{nothing, Foreign, fmt.Sprintf("somebody asked for a downgrade to %s", f.downgrade)}
 	case wanted == Of3_5:
@@ -75,7 +75,7 @@ func lower(f facts, downgrading bool) decision {
 	case downgrading:
 		return decision{nothing, Lowering, "the downgrade to 3.5 was asked for; etcd carries it out within seconds"}
 	case len(f.newcomers) > 0:
-		return decision{nothing, Waiting, "the downgrade to 3.5 is not asked for yet: " + joining(f.newcomers)}
+		return decision{nothing, Waiting, "the downgrade to 3.5 is not asked for yet: " + namesOf(f.newcomers)}
 	case !f.leader:
 		return decision{nothing, Waiting, "the leader has to ask for the downgrade to 3.5"}
 	default:
@@ -96,6 +96,6 @@ func rise(wanted Version, f facts, downgrading bool) decision {
 	}
 }
 
-func joining(newcomers []string) string {
+func namesOf(newcomers []string) string {
 	return "this is joining: " + strings.Join(newcomers, ", ")
 }

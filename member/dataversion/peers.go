@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// letGo bounds the wait of a new member until its peers have canceled a downgrade: they check once a second,
+	// downgradeWait bounds the wait of a new member until its peers have canceled a downgrade: they check once a second,
 	// and an election takes seconds more.
-	letGo = time.Minute
-	// askAgain is the pause before peers are asked again, and answerWithin how long one of them may take.
-	askAgain     = 500 * time.Millisecond
-	answerWithin = 5 * time.Second
+	downgradeWait = time.Minute
+	// retryPause is the pause before peers are asked again, and answerTimeout bounds the answer of one of them.
+	retryPause    = 500 * time.Millisecond
+	answerTimeout = 5 * time.Second
 	// answerSize bounds what is read of an answer, in bytes.
 	answerSize = 4 << 10
 )
@@ -40,7 +40,7 @@ func AwaitPeers(ctx context.Context, config *embed.Config, say func(reason strin
 		return Version{}, nil //nolint:nilerr // see above
 	}
 	defer peers.client.CloseIdleConnections()
-	return peers.await(ctx, letGo, say)
+	return peers.await(ctx, downgradeWait, say)
 }
 
 type peers struct {
@@ -56,12 +56,12 @@ func peersOf(config *embed.Config) (*peers, error) {
 	delete(members, config.Name)
 	info := config.PeerTLSInfo
 	info.InsecureSkipVerify = info.InsecureSkipVerify || config.PeerAutoTLS && info.Empty() // as etcd will, with certificates of its own making
-	transport, err := rafthttp.NewRoundTripper(info, answerWithin)
+	transport, err := rafthttp.NewRoundTripper(info, answerTimeout)
 	if err != nil {
 		return nil, err
 	}
 	urls := slices.Sorted(slices.Values(members.URLs()))
-	return &peers{urls: urls, client: &http.Client{Transport: transport, Timeout: answerWithin}}, nil
+	return &peers{urls: urls, client: &http.Client{Transport: transport, Timeout: answerTimeout}}, nil
 }
 
 func (p *peers) await(ctx context.Context, bound time.Duration, say func(reason string)) (Version, error) {
@@ -77,7 +77,7 @@ func (p *peers) await(ctx context.Context, bound time.Duration, say func(reason 
 		select {
 		case <-ctx.Done():
 			return Version{}, fmt.Errorf("gave up while peers hold a downgrade: %w", ctx.Err())
-		case <-time.After(askAgain):
+		case <-time.After(retryPause):
 		}
 	}
 	highest, oldest := p.versions(ctx)
