@@ -1,8 +1,7 @@
-// Package history keeps in memory how a member did in the last hours: a few series of numbers (trends.go), and what happened that
-// people care for (happened.go). Nothing of it outlives the process; Prometheus is for that.
+// Package history keeps the last hours of a member in memory: series of measurements (trends.go) and a timeline of notable events
+// (timeline.go). It ends with the process; Prometheus keeps more.
 //
-// The watcher of package report owns a History and has it look at each document. The status document, the page and the terminal
-// show what it keeps.
+// The watcher of package report owns a History and passes it each document. The status document publishes the trends and the timeline.
 package history
 
 import (
@@ -14,17 +13,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Requests add up since etcd's start.
+// Requests counts the requests since etcd's start.
 type Requests struct {
 	Count int64
-	Took  time.Duration // all of them together
+	Took  time.Duration // in total
 }
 
-// History is of one run. One goroutine calls Look; Trends and Happened may be called from any.
+// History is the history of one run. Look is for one goroutine; Trends and Happened are safe for concurrent use.
 type History struct {
 	etcd prometheus.Gatherer
 
-	// The owner's.
+	// Used by Look only.
 	before status.Document
 	taken  reading
 	due    time.Time // when the next point is taken; zero until etcd has run
@@ -34,11 +33,10 @@ type History struct {
 	happened []status.TimelineEvent
 }
 
-// New returns a history in which nothing has happened. etcd is the registry of etcd's own metrics.
+// New returns an empty history. etcd is the registry of etcd's metrics.
 func New(etcd prometheus.Gatherer) *History { return &History{etcd: etcd} }
 
-// Look takes in what is true at now, and returns what has happened since the last look. requests are called when a point is taken, and
-// say what clients have asked for.
+// Look compares a document with the one before it and returns the new events. It calls requests when a measurement is due.
 func (h *History) Look(is status.Document, now time.Time, requests func() (writes, reads Requests)) []status.TimelineEvent {
 	found := h.note(is, now)
 	h.measure(is, now, requests)
@@ -46,14 +44,14 @@ func (h *History) Look(is status.Document, now time.Time, requests func() (write
 	return found
 }
 
-// Trends are the series as they are now; nil before there are any. They never change.
+// Trends returns the series, or nil before the first measurement. Callers must not change them.
 func (h *History) Trends() *status.Trends {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.trends
 }
 
-// Happened are the latest of each kind, the oldest first. They never change.
+// Happened returns the latest events of each kind, the oldest first. Callers must not change them.
 func (h *History) Happened() []status.TimelineEvent {
 	h.mu.Lock()
 	defer h.mu.Unlock()

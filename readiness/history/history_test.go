@@ -159,7 +159,7 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 		"leader ok main-1 leads, term 7": func(d *status.Document) {
 			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []status.Peer{{ID: "b", Name: "main-1"}}
 		},
-		"start ok a new cluster begins: the data directory was empty": func(d *status.Document) { d.NewCluster = true },
+		"start ok new cluster: the data directory was empty": func(d *status.Document) { d.NewCluster = true },
 		"full_snapshot ok full snapshot of revision 80: schedule": func(d *status.Document) {
 			d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: at, Reason: "schedule"}}
 		},

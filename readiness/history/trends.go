@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// capacity is how many points a series has. When it is full, each two become one, until they are longest apart: then the
-	// oldest goes. So there is something to see after seconds, and 160 minutes in the end, in 3 KiB.
+	// capacity is the maximum number of points of a series. A full series is halved, and its interval doubled up to longest; then
+	// the oldest point is dropped. So a series covers seconds at first and 160 minutes later, in 3 KiB.
 	capacity = 120
 	shortest = 5 * time.Second
 	longest  = 16 * shortest
 )
 
-// The metrics of etcd that are read.
+// Metrics of etcd.
 const (
 	fsyncMetric    = "etcd_disk_wal_fsync_duration_seconds"
 	revisionMetric = "etcd_debugging_mvcc_current_revision"
 )
 
-// reading is what was read of etcd at one moment. What it counts only grows, until etcd is started anew.
+// reading is a snapshot of etcd's metrics. Its counters only grow until etcd restarts.
 type reading struct {
 	at            time.Time
 	writes, reads Requests
@@ -31,14 +31,14 @@ type reading struct {
 	revision      float64
 }
 
-// measure takes a point when it is due.
+// measure adds a point to each series when it is due.
 func (h *History) measure(is status.Document, now time.Time, requests func() (writes, reads Requests)) {
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
 	}
 	taken := h.read(now, requests)
 	defer func() { h.taken = taken }()
-	if h.due.IsZero() { // there is nothing yet to compare with
+	if h.due.IsZero() { // the first reading has no predecessor
 		h.due = now.Add(shortest)
 		return
 	}
@@ -49,7 +49,7 @@ func (h *History) measure(is status.Document, now time.Time, requests func() (wr
 	trends.Until = now
 	points := h.points(&trends, taken, is)
 	for _, next := range points {
-		*next.series = append(*next.series, float32(next.point)) // behind what others read
+		*next.series = append(*next.series, float32(next.point)) // beyond the part that readers have
 	}
 	if len(trends.Write) == capacity {
 		shorten(&trends, points)
@@ -65,7 +65,7 @@ type next struct {
 	point  float64
 }
 
-// points are the next ones of all series.
+// points returns the next point of each series.
 func (h *History) points(of *status.Trends, now reading, is status.Document) []next {
 	missing := math.NaN()
 	size, inUse, behind, revisions := missing, missing, missing, missing
@@ -87,7 +87,7 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []n
 	}
 }
 
-// shorten makes room for the points to come.
+// shorten makes room for more points.
 func shorten(of *status.Trends, all []next) {
 	shortened := func(p status.Points) status.Points { return p[1:] }
 	if of.Interval < longest.Seconds() {
@@ -99,7 +99,7 @@ func shorten(of *status.Trends, all []next) {
 	}
 }
 
-// halved makes one point of each two. What was not measured does not count.
+// halved merges each two points into their mean. A missing point does not count.
 func halved(p status.Points) status.Points {
 	half := make(status.Points, len(p)/2)
 	for i := range half {
@@ -116,11 +116,11 @@ func halved(p status.Points) status.Points {
 	return half
 }
 
-// read asks etcd's registry, which may lack what a version of etcd calls otherwise.
+// read reads etcd's metrics. Another version of etcd may lack some.
 func (h *History) read(now time.Time, requests func() (writes, reads Requests)) (is reading) {
 	is.at = now
 	is.writes, is.reads = requests()
-	families, _ := h.etcd.Gather() // what cannot be gathered is missing
+	families, _ := h.etcd.Gather() // missing metrics are missing points
 	for _, family := range families {
 		if len(family.GetMetric()) == 0 {
 			continue
@@ -135,7 +135,7 @@ func (h *History) read(now time.Time, requests func() (writes, reads Requests)) 
 	return is
 }
 
-// mean is how long requests took between two readings; NaN if there were none.
+// mean returns the mean duration of requests between two readings, or NaN if there were none.
 func mean(from, to Requests) float64 {
 	if to.Count <= from.Count {
 		return math.NaN()
@@ -143,7 +143,7 @@ func mean(from, to Requests) float64 {
 	return (to.Took - from.Took).Seconds() / float64(to.Count-from.Count)
 }
 
-// p99 is what 99 in 100 took at most between two readings, as Prometheus' histogram_quantile has it; NaN if there were none.
+// p99 returns the 99th percentile between two readings, as Prometheus' histogram_quantile computes it, or NaN if there were none.
 func p99(from, to *dto.Histogram) float64 {
 	counted := map[float64]uint64{}
 	for _, bucket := range from.GetBucket() {

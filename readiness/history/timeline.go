@@ -10,17 +10,17 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// ofAKind is how many happenings of one kind are kept, so that what comes and goes leaves room for the rest.
+// ofAKind is the number of events of a kind that are kept, so that a flapping condition leaves room for others.
 const ofAKind = 10
 
-// note compares a document with the one before it, and returns what has changed.
+// note adds the events between the previous document and this one, and returns them.
 func (h *History) note(is status.Document, now time.Time) []status.TimelineEvent {
 	found := slices.Concat(begun(h.before, is), readiness(h.before, is, now), founded(h.before, is, now), leader(h.before, is, now), backups(h.before, is), defragmented(h.before, is),
-		checks(h.before, is, now), troubles(h.before, is, now), recovered(h.before, is))
+		checks(h.before, is, now), problems(h.before, is, now), recovered(h.before, is))
 	if len(found) == 0 {
 		return nil
 	}
-	all := append(slices.Clone(h.Happened()), found...) // those who read it keep what they have
+	all := append(slices.Clone(h.Happened()), found...) // readers keep the old slice
 	slices.SortStableFunc(all, func(a, b status.TimelineEvent) int { return a.At.Compare(b.At) })
 	kept := map[string]int{}
 	for i := len(all) - 1; i >= 0; i-- {
@@ -40,7 +40,7 @@ func one(at time.Time, kind, health, what string) happenings {
 	return happenings{{At: at, Kind: kind, Health: health, Message: what}}
 }
 
-// begun is the start of the process, with how the last one ended.
+// begun returns the start of the process, with the end of the last one.
 func begun(was, is status.Document) happenings {
 	if !was.Started.IsZero() {
 		return nil
@@ -56,12 +56,12 @@ func begun(was, is status.Document) happenings {
 	return one(is.Started, "start", health, "the process started"+last)
 }
 
-// founded is what a lost volume looks like where nothing brings its data back.
+// founded returns the creation of a cluster. Without recovery, a lost volume looks like that.
 func founded(was, is status.Document, now time.Time) happenings {
 	if was.NewCluster || !is.NewCluster {
 		return nil
 	}
-	return one(now, "start", status.HealthOK, "a new cluster begins: the data directory was empty")
+	return one(now, "start", status.HealthOK, "new cluster: the data directory was empty")
 }
 
 func readiness(was, is status.Document, now time.Time) happenings {
@@ -75,7 +75,7 @@ func readiness(was, is status.Document, now time.Time) happenings {
 	}
 }
 
-// leader notes another leader or term, of which an election that the same member won has changed the latter only.
+// leader returns a change of the leader or the term. If the leader wins an election again, only the term changes.
 func leader(was, is status.Document, now time.Time) happenings {
 	if is.ClusterID == "" || is.Leader == was.Leader && is.Term == was.Term || is.Leader == "" && was.Leader == "" {
 		return nil
@@ -95,7 +95,7 @@ func called(in status.Document, id string) string {
 	return id
 }
 
-// backups are full snapshots and restore tests that came since the process started, and trouble with them.
+// backups returns the new full snapshots and restore tests of this run.
 func backups(was, is status.Document) (found happenings) {
 	if is.Backup == nil {
 		return nil
@@ -115,12 +115,12 @@ func backups(was, is status.Document) (found happenings) {
 	return append(found, one(at, "restore_test", status.HealthOK, fmt.Sprintf("restore test of revision %d passed", test.Revision))...)
 }
 
-// same tells whether a full snapshot is another one. The store keeps the second only.
+// same reports whether two full snapshots are the same. The store keeps times in seconds.
 func same(a, b facts.FullSnapshot) bool {
 	return a.Revision == b.Revision && a.At.Truncate(time.Second).Equal(b.At.Truncate(time.Second))
 }
 
-// inThisRun is true of what was made since the process started, of which the store keeps the second.
+// inThisRun reports whether a time, in seconds, is not before the start of the process.
 func inThisRun(is status.Document, at time.Time) bool {
 	return !at.Before(is.Started.Truncate(time.Second))
 }
@@ -143,9 +143,9 @@ func defragmented(was, is status.Document) happenings {
 	return one(last.At, "defragmentation", status.HealthOK, fmt.Sprintf("defragmented by %s in %.1f s", last.Origin, last.Seconds))
 }
 
-// checks are etcd's alarms, and what else is found wrong with a member that serves.
+// checks returns alarms of etcd, and checks that failed or recovered while the member serves.
 func checks(was, is status.Document, now time.Time) (found happenings) {
-	if is.State != "Serving" || was.State != "Serving" || unwatched(is.Checks) { // they say no more than that etcd does not run
+	if is.State != "Serving" || was.State != "Serving" || unwatched(is.Checks) { // they only say that etcd is not running
 		return nil
 	}
 	before := map[string]string{}
@@ -170,12 +170,12 @@ func checks(was, is status.Document, now time.Time) (found happenings) {
 	return found
 }
 
-// badness orders what a check says. One that has not been made yet is well.
+// badness orders the statuses of checks. An unknown one counts as ok.
 func badness(health string) int {
 	return slices.Index([]string{status.HealthDegraded, status.HealthFailed}, health)
 }
 
-// unwatched tells whether all checks fail for one reason, as they do until the first look at an etcd that has just begun to serve.
+// unwatched reports whether all checks fail for the same reason, as they do until the first check of an etcd that has just started.
 func unwatched(checks []status.Check) bool {
 	differs := func(c status.Check) bool {
 		return c.Status != status.HealthFailed || c.Reason != checks[0].Reason
@@ -183,14 +183,14 @@ func unwatched(checks []status.Check) bool {
 	return len(checks) > 1 && !slices.ContainsFunc(checks, differs)
 }
 
-// trouble is what lasts until it is over.
-type trouble struct {
+// problem is an error that lasts.
+type problem struct {
 	health, message string
 	since           time.Time
 }
 
-// troubles are the lifecycle's, the backups' and the leases'. The message may change while one lasts.
-func troubles(was, is status.Document, now time.Time) (found happenings) {
+// problems returns the errors of the lifecycle, the backups and the leases that started or ended. The message may change meanwhile.
+func problems(was, is status.Document, now time.Time) (found happenings) {
 	before, after := lasting(was), lasting(is)
 	for name, begun := range after {
 		if _, lasts := before[name]; !lasts {
@@ -206,23 +206,23 @@ func troubles(was, is status.Document, now time.Time) (found happenings) {
 	return found
 }
 
-func lasting(d status.Document) map[string]trouble {
-	all := map[string]trouble{}
+func lasting(d status.Document) map[string]problem {
+	all := map[string]problem{}
 	if e := d.LastError; e != nil && e.Ended.IsZero() {
-		all[e.Class] = trouble{status.HealthFailed, e.Message, e.Since}
+		all[e.Class] = problem{status.HealthFailed, e.Message, e.Since}
 	}
 	if d.Backup != nil && d.Backup.Problem != nil {
-		all["backups"] = trouble{status.HealthDegraded, d.Backup.Problem.Message, d.Backup.Problem.Since}
+		all["backups"] = problem{status.HealthDegraded, d.Backup.Problem.Message, d.Backup.Problem.Since}
 	}
 	for _, lease := range d.Leases {
 		if lease.Problem != nil {
-			all["lease "+lease.Name] = trouble{status.HealthDegraded, lease.Problem.Message, lease.Problem.Since}
+			all["lease "+lease.Name] = problem{status.HealthDegraded, lease.Problem.Message, lease.Problem.Since}
 		}
 	}
 	return all
 }
 
-// recovered is how a recovery ended.
+// recovered returns the end of a recovery.
 func recovered(was, is status.Document) happenings {
 	switch r := is.Recovery; {
 	case r == nil || was.Recovery != nil && was.Recovery.State == r.State:
