@@ -175,17 +175,17 @@ etcd-wrapper etcdutl snapshot restore plain.db --data-dir lib/etcd --name node-1
 	assert.FileExists(t, filepath.Join(dir, "backups", "cluster.json"), "the store was founded")
 }
 
-// snapshots are the first two commands of the block about another chart, last is the third one.
+// snapshots are the commands of the block about another chart but the last one, which starts the member.
 func snapshots(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")
-	three.Text = strings.Join(three.Commands()[:2], "\n")
+	three.Text = strings.Join(three.Commands()[:3], "\n")
 	return typed(three, "/var/etcd/data", "moved")
 }
 
 func last(t *testing.T, page string) string {
 	t.Helper()
 	three := block(t, page, "etcdctl --endpoints=$OLD")
-	three.Text = three.Commands()[2]
+	three.Text = three.Commands()[3]
 	return typed(three, "/var/etcd/data", "$PWD/moved", "s3://bucket/main", "file://$PWD/bucket")
 }
