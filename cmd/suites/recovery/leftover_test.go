@@ -160,11 +160,11 @@ func (l *leftover) stop(which ...int) {
 	}
 }
 
-// lose kills members and removes their volumes. What only a quorum of them has would be lost for good, so the first member and the store
-// have everything when several are lost.
+// lose kills members and removes their volumes. Where no quorum is left, a write that the first member has not applied would be lost for
+// good, so that member and the store have everything first.
 func (l *leftover) lose(which ...int) {
 	l.t.Helper()
-	if len(which) > 1 {
+	if l.members-len(which) <= l.members/2 {
 		l.paused.Store(true)
 		defer l.paused.Store(false)
 		last := fmt.Sprintf("key-%06d", l.written.Load())
