@@ -71,7 +71,7 @@ func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
 		members      int
 	}{
 		"alone":                      {"initial-cluster: m-0=http://127.0.0.1:1", true, false, 1},
-		"added to one that exists":   {"initial-cluster: m-0=http://127.0.0.1:1\ninitial-cluster-state: existing", false, true, 1},
+		"alone in one that exists":   {"initial-cluster: m-0=http://127.0.0.1:1\ninitial-cluster-state: existing", true, true, 1},
 		"one of several":             {"initial-cluster: m-0=http://127.0.0.1:1,m-1=http://127.0.0.1:2", false, false, 2},
 		"one that is to be found":    {"discovery-srv: cluster.invalid", false, false, 0},
 		"that are found and exist":   {"discovery-srv: cluster.invalid\ninitial-cluster-state: existing", false, true, 0},

@@ -93,7 +93,6 @@ func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
 		"there is no quorum":           func(_ *world, o *others) { o.silent = 1 },
 		"there is neither nor a store": func(w *world, o *others) { o.silent, w.options.Archive = 1, nil },
 		"there is neither, and the store is away": func(w *world, o *others) {
-			w.joinedBy("aa")
 			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 			o.silent = 1
 		},
@@ -103,6 +102,7 @@ func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, o := ofThree(t)
+			w.joinedBy("aa", "bb")
 			happens(w, o)
 			w.requireStarts()
 			assert.Empty(t, o.changes)
