@@ -16,7 +16,7 @@ type document struct {
 	now    func() status.Document
 	states []string
 
-	info, state, transitions, seconds, ready, check, voters, connected, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
+	info, state, transitions, seconds, ready, check, degraded, voters, connected, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
 
 	backup      backup
 	maintenance maintenance
@@ -32,6 +32,7 @@ func newDocument(now func() status.Document, states []string) *document {
 		seconds:     desc("state_seconds_total", "Time spent in each state since the process started.", "state"),
 		ready:       desc("ready", "1 if the member is ready, as /readyz reports."),
 		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
+		degraded:    desc("readiness_check_degraded", "1 while the check needs attention but does not make the member unready.", "check"),
 		voters:      desc("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run."),
 		connected:   desc("voters_connected", "Those of them that this member has a connection to, itself included."),
 		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
@@ -54,7 +55,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.info, d.state, d.transitions, d.seconds, d.ready, d.check, d.voters, d.connected, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery, d.free, d.volume} {
+	for _, each := range []*prometheus.Desc{d.info, d.state, d.transitions, d.seconds, d.ready, d.check, d.degraded, d.voters, d.connected, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery, d.free, d.volume} {
 		to <- each
 	}
 	d.backup.describe(to)
@@ -76,6 +77,7 @@ func (d *document) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, check := range is.Checks {
 		gauge(d.check, check.Status != "failed", check.Name)
+		gauge(d.degraded, check.Status == "degraded", check.Name)
 	}
 	for _, file := range is.Certificates {
 		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.NotAfter.Unix()), file.Name)

@@ -87,6 +87,8 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`ready 1`,
 		`readiness_check{check="quorum"} 0`,
 		`readiness_check{check="space"} 1`,
+		`readiness_check_degraded{check="quorum"} 0`,
+		`readiness_check_degraded{check="space"} 1`,
 		`last_exit{class="crash"} 1`,
 		`last_exit{class="terminated"} 0`,
 		`sidecar_request_duration_seconds_count{call="status",outcome="ok"} 1`,

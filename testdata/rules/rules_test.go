@@ -83,6 +83,11 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 		fires: `etcd_wrapper_certificate_expiry_timestamp_seconds` + pod + `,certificate="etcd_server"} 1200000`,
 		quiet: `etcd_wrapper_certificate_expiry_timestamp_seconds` + pod + `,certificate="etcd_server"} 9000000`,
 	},
+	"EtcdCertificateRefused": {
+		fires: `etcd_wrapper_readiness_check_degraded` + pod + `,check="certificates"} 1`,
+		quiet: `etcd_wrapper_readiness_check_degraded` + pod + `,check="certificates"} 0
+			etcd_wrapper_readiness_check_degraded` + pod + `,check="space"} 1`,
+	},
 	"EtcdRestartedWithFull": {
 		fires: `etcd_wrapper_initializations_total` + pod + `,mode="full",verdict="Successful"} 1
 			etcd_wrapper_state_seconds_total` + pod + `,state="Serving"} 600
