@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrAnother: a place has something that the store lacks, so it is not a copy of it.
+// ErrAnother reports that a place is not a copy of the store: Copy did not make what it holds, or another process wrote to it since.
 var ErrAnother = errors.New("is not a copy of")
 
 // CopyResult is the result of backup copy; with -o json it is printed as it is.

@@ -196,7 +196,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 			l.goOn(t, original)
 			l.goOn(t, original)
 		}, "is not a copy of"},
-		"a rehearsal that ended, no more": {func(t *testing.T, original, copied store.Store) {
+		"a rehearsal that ended, no more": {func(t *testing.T, _, copied store.Store) {
 			rehearse(t, copied)
 			require.NoError(t, copied.Delete(t.Context(), "gen/000002/generation.json"))
 		}, "which memory://test/ lacks"},

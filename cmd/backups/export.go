@@ -24,10 +24,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrExists: the file exists, and is never overwritten.
+// ErrExists reports that the output file exists: it is never overwritten.
 var ErrExists = errors.New("exists already; give another name")
 
-// ErrIncomplete: revisions that were backed up cannot be read, so the result lacks them. It comes with the result.
+// ErrIncomplete reports that later revisions were backed up and cannot be read. The result comes with it.
 var ErrIncomplete = errors.New("incomplete")
 
 // ExportResult is the result of backup export; -o json prints it.

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// ErrNoKey: there was no such key.
+// ErrNoKey reports that no key matched.
 var ErrNoKey = errors.New("was not there")
 
 // Selection selects keys.

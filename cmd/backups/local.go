@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNoAnswer: no wrapper answered on the port.
+// ErrNoAnswer reports that no wrapper answered on the port.
 var ErrNoAnswer = errors.New("no answer")
 
-// ErrNoBackups: the wrapper that answered makes no backups.
+// ErrNoBackups reports that the wrapper that answered makes no backups.
 var ErrNoBackups = errors.New("it makes no backups: it was started without --backup-store")
 
 // Flags is the answer of GET /backup: flags of the wrapper by name, without the dashes. None of them is secret; of keys it has the

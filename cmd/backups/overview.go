@@ -83,7 +83,7 @@ type Total struct {
 // restoreTestsFor bounds the age of the restore tests that are listed.
 const restoreTestsFor = 31 * 24 * time.Hour
 
-// ErrEmpty: the store never had backups.
+// ErrEmpty reports that the store never had backups.
 var ErrEmpty = errors.New("has no backups")
 
 // List lists the backups. ErrEmpty comes with the document.

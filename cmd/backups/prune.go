@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrInDoubt: nothing may be deleted for now.
+// ErrInDoubt reports that nothing may be deleted for now.
 var ErrInDoubt = errors.New("nothing is deleted")
 
-// ErrNoPolicy: --backup-keep is missing. start-etcd may keep more than the default.
+// ErrNoPolicy reports that --backup-keep is missing. start-etcd may keep more than the default.
 var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
 
 // PruneResult is the result of backup prune; -o json prints it.

@@ -78,7 +78,7 @@ func absolute(path string) string {
 	return path
 }
 
-// ErrNoStore: neither a flag nor a running wrapper names a store.
+// ErrNoStore reports that neither a flag nor a running wrapper names a store.
 var ErrNoStore = errors.New("--backup-store: is missing; set it, or ETCD_WRAPPER_BACKUP_STORE, as for start-etcd")
 
 // Find reads the flags of a command. Without --backup-store it takes those of the wrapper that runs on this host; flags that are set

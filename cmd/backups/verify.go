@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrNotVerified: a backup could not be restored, or the result differs from the data of etcd.
+// ErrNotVerified reports that a backup could not be restored, or the result differs from the data of etcd.
 var ErrNotVerified = errors.New("the test restore failed")
 
 // VerifyResult is the result of backup verify; -o json prints it.

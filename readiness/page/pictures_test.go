@@ -61,7 +61,7 @@ func states() map[string]status.Document {
 		"defragmentation": cluster(defragmenting()),
 		"terminated": with(well(), func(d *status.Document) {
 			d.State, d.Ready, d.Reason = "Terminated", false, "all that the next start needs is on the disk"
-			d.Member.Peers = nil
+			d.Peers = nil
 		}),
 	}
 }
