@@ -69,7 +69,7 @@ func (t Condition) isResolvedBy(row *Row, payload Payload) bool {
 	switch {
 	case forward:
 		return true
-	case t.Class == ClassValidation:
+	case t.Class == ClassValidation, t.Class == ClassCertificate && t.on == Replied:
 		return false // a new attempt is not yet a success
 	case t.on == NotAccepted:
 		return row.On == Accepted || payload.Word.Running()
@@ -84,6 +84,8 @@ func classOf(row *Row, payload Payload) Class {
 	switch {
 	case row.On == ConfigPrefetched: // it is fetched again, which reports the failure
 		return ""
+	case row.When == StatusFailed && errors.Is(payload.Err, bootstrap.ErrCertificates):
+		return ClassCertificate
 	case row.When == StatusFailed:
 		return ClassValidation
 	case row.On == Replied && row.When == Always: // an unknown status

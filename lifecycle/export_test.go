@@ -85,9 +85,9 @@ func KeptOf(transitions int) int {
 
 // UnusedHints returns the next steps of hints that belong to no row.
 func UnusedHints(table []Row) (unused []string) {
-	for key, h := range hintsByRow {
+	for key, all := range hintsByRow {
 		if !slices.ContainsFunc(table, func(row Row) bool { return key == rowKey{row.From, row.On, row.When} }) {
-			unused = append(unused, h.Next)
+			unused = append(unused, all[0].Next)
 		}
 	}
 	return unused
@@ -96,7 +96,11 @@ func UnusedHints(table []Row) (unused []string) {
 // Messages returns the sentences of all rows, each once.
 func Messages() (all []string) {
 	for i := range Table {
-		for _, sentence := range []string{Table[i].Why, hintFor(&Table[i]).Fail} {
+		sentences := []string{Table[i].Why}
+		for _, h := range hintsByRow[rowKey{Table[i].From, Table[i].On, Table[i].When}] {
+			sentences = append(sentences, h.Fail)
+		}
+		for _, sentence := range sentences {
 			if sentence != "" && !slices.Contains(all, sentence) {
 				all = append(all, sentence)
 			}

@@ -1,11 +1,18 @@
 package lifecycle
 
+import (
+	"errors"
+
+	"etcd-wrapper/bootstrap"
+)
+
 // hint adds to the sentence of a row what operators need: the next step, and the sentence to use instead if the event
 // carries an error.
 type hint struct {
 	From  Source
 	On    Event
 	When  Guard
+	Cause error  // if set, the hint is only for errors that wrap it
 	Fail  string // replaces the row's sentence if the event carries an error that it need not carry
 	Next  string // the next step for an operator, a clause
 	Cert  string // replaces Next if the certificate of the sidecar is the cause
@@ -25,7 +32,8 @@ const (
 
 // hints has an entry for the rows that need one; docs/troubleshooting.md explains every message.
 var hints = []hint{
-	{From: Query, On: VolumeBusy, Next: "the process that holds it must end first"},
+	{From: Query, On: VolumeBusy, Cause: bootstrap.ErrVolumeBusy, Next: "the process that holds it must end first"},
+	{From: Query, On: Replied, When: StatusFailed, Cause: bootstrap.ErrCertificates, Fail: "etcd's configuration cannot be used yet", Next: "repair the file that the cause names; retrying"},
 	{From: Query, On: Replied, When: StatusFailed, Fail: "the initialization failed", Next: "nothing was changed; retrying when a file changes"},
 	{From: Query, On: Replied, Next: "check that the versions of etcd-wrapper and of backup-restore are compatible"},
 	{From: Query, On: NoAnswer, Next: "check that the backup-restore container is running, and its log", Cert: renewCert},
@@ -68,23 +76,31 @@ type rowKey struct {
 	when Guard
 }
 
-// hintsByRow has the hints for each state of a group.
-var hintsByRow = func() map[rowKey]hint {
-	all := map[rowKey]hint{}
+// hintsByRow has the hints for each state of a group, in their order.
+var hintsByRow = func() map[rowKey][]hint {
+	all := map[rowKey][]hint{}
 	for _, h := range hints {
 		for _, from := range h.From.States() {
-			all[rowKey{from, h.On, h.When}] = h
+			key := rowKey{from, h.On, h.When}
+			all[key] = append(all[key], h)
 		}
 	}
 	return all
 }()
 
-// hintFor returns the hint of a row; most rows have none.
-func hintFor(row *Row) hint { return hintsByRow[rowKey{row.From, row.On, row.When}] }
+// hintFor returns the first hint of a row that fits the error of its event; most rows have none.
+func hintFor(row *Row, err error) hint {
+	for _, h := range hintsByRow[rowKey{row.From, row.On, row.When}] {
+		if h.Cause == nil || errors.Is(err, h.Cause) {
+			return h
+		}
+	}
+	return hint{}
+}
 
 // messageFor returns the sentence of a row with the details of the event and the next step.
 func messageFor(row *Row, payload Payload) string {
-	h := hintFor(row)
+	h := hintFor(row, payload.Err)
 	text, next := summary(row, payload), h.Next
 	if h.Cert != "" && isVerificationError(payload.Err) {
 		next = h.Cert
@@ -98,7 +114,7 @@ func messageFor(row *Row, payload Payload) string {
 // summary returns the message without the next step.
 func summary(row *Row, payload Payload) string {
 	text := row.Why
-	if fail := hintFor(row).Fail; payload.Err != nil && fail != "" {
+	if fail := hintFor(row, payload.Err).Fail; payload.Err != nil && fail != "" {
 		text = fail
 	}
 	if payload.Detail != "" {

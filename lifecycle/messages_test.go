@@ -7,6 +7,8 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -112,25 +114,67 @@ func TestAStopThatRunsOutOfItsBudgetIsLoggedAsAnError(t *testing.T) {
 	})
 }
 
-// knowing is a sidecar that knows why it failed.
-type knowing struct{ Sidecar }
+// explaining is a sidecar that returns the cause of its failure.
+type explaining struct {
+	Sidecar
+	cause error
+}
 
-func (knowing) WhyFailed() error { return errors.New("db is corrupt") }
+func (e explaining) WhyFailed() error { return e.cause }
 
-func TestTheReasonOfAFailureIsSaidWhereItIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStage(bootstrap.Failed)
-		runtime := s.runtime()
-		runtime.Sidecar = knowing{runtime.Sidecar}
-		s.driver = NewDriver(Options{Runtime: runtime, Log: zerolog.Nop()})
-		wait := s.run(t)
-		pass(time.Minute)
-		now := s.driver.Snapshot()
-		assert.Contains(t, now.Reason, "the initialization failed: db is corrupt; ")
-		assert.Equal(t, "the initialization failed: db is corrupt", now.Condition.Text)
-		s.sigterm()
-		wait()
-	})
+func TestAFailedInitialization_showsItsCause(t *testing.T) {
+	missing := fmt.Errorf("peer-transport-security.cert-file: cannot use file %q: %w", "/tls/tls.crt",
+		bootstrap.CertificateError{Cause: errors.New("no such file or directory")})
+	for _, test := range []struct {
+		cause      error
+		class      Class
+		text, next string
+	}{
+		{errors.New("db is corrupt"), ClassValidation, "the initialization failed: db is corrupt", "; nothing was changed"},
+		{missing, ClassCertificate, "etcd's configuration cannot be used yet: " + missing.Error(), "; repair the file that the cause names"},
+	} {
+		t.Run(string(test.class), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, log := newStage(bootstrap.Failed, bootstrap.New, bootstrap.Progress), &logged{}
+				runtime := s.runtime()
+				runtime.Sidecar = explaining{runtime.Sidecar, test.cause}
+				s.driver = NewDriver(Options{Runtime: runtime, Log: zerolog.New(log).Level(zerolog.InfoLevel)})
+				wait := s.run(t)
+				pass(time.Minute)
+				assert.NotEmpty(t, log.saying(t, test.text+test.next))
+				now := s.driver.Snapshot()
+				assert.Equal(t, test.class, now.Condition.Class)
+				assert.Equal(t, test.text, now.Condition.Text)
+				assert.Zero(t, now.Condition.Ended, "another attempt is not yet a success")
+				s.succeed()
+				pass(time.Minute)
+				assert.NotZero(t, s.driver.Snapshot().Condition.Ended)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
+}
+
+func TestAVolumeThatCannotBeLocked_blamesAnotherProcessOnlyIfThereIsOne(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		blames bool
+	}{{fmt.Errorf("cannot lock volume /data: %w", bootstrap.ErrVolumeBusy), true}, {fs.ErrPermission, false}} {
+		t.Run(test.err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage()
+				s.lock = func() error { return test.err }
+				wait := s.run(t)
+				pass(time.Minute)
+				reason := s.driver.Snapshot().Reason
+				assert.Contains(t, reason, "the volume cannot be locked: "+test.err.Error())
+				assert.Equal(t, test.blames, strings.Contains(reason, "the process that holds it must end first"), reason)
+				s.sigterm()
+				wait()
+			})
+		})
+	}
 }
 
 func TestPollingIsOnePhase(t *testing.T) {

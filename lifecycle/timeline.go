@@ -163,7 +163,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 	taken := d.timeline.add(Transition{
 		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason,
 	})
-	if !hintFor(row).Quiet {
+	if !hintFor(row, payload.Err).Quiet {
 		d.timeline.reason = reason
 	}
 	was := d.timeline.condition
