@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/internal/disk"
 	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
 )
 
 const (
@@ -32,6 +33,22 @@ type record struct {
 	Claim  *position `json:"claim,omitempty"` // what may be claimed and is not installed yet
 	Done   []string  `json:"done,omitempty"`  // ids of restores that were done, the newest last
 	Last   *position `json:"last,omitempty"`  // what was installed last
+
+	Refused *refusal `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
+}
+
+// refusal remembers that data were compared with the store and refused. They are not served before they are compared again, whether
+// or not the store can be reached then.
+type refusal struct {
+	DataDir string    `json:"data_dir"`
+	Why     string    `json:"why"`
+	At      time.Time `json:"at"`
+}
+
+// RememberRefusal notes on the volume that the data in a directory have turned out not to be those of the store, as when the generation of
+// a running etcd has ended. It is called once etcd is closed.
+func (r *Recovery) RememberRefusal(dataDir string, why error) error {
+	return r.change(func(kept *record) { kept.Refused = &refusal{seed.Place(dataDir), why.Error(), r.now().UTC()} })
 }
 
 // position is all that is needed to bring a restore to its end that was cut off.
@@ -55,10 +72,10 @@ func (r *run) premises() string {
 	return fmt.Sprintf("the volume ends with entry %d and revision %d, and %s", r.stands.Index, r.stands.HighestRevision, asked)
 }
 
-func (r *run) recordPath() string { return filepath.Join(r.options.VolumeDir, positionFile) }
+func (r *Recovery) recordPath() string { return filepath.Join(r.options.VolumeDir, positionFile) }
 
 // readRecord returns an empty record if there is none. One that cannot be read is an error that names the way out.
-func (r *run) readRecord() (record, error) {
+func (r *Recovery) readRecord() (record, error) {
 	content, err := disk.ReadHere(r.recordPath(), maxPosition)
 	if errors.Is(err, fs.ErrNotExist) {
 		return record{Format: positionFormat}, nil
@@ -77,7 +94,7 @@ func (r *run) readRecord() (record, error) {
 }
 
 // change reads the record, has it changed and writes it.
-func (r *run) change(how func(*record)) error {
+func (r *Recovery) change(how func(*record)) error {
 	kept, err := r.readRecord()
 	if err != nil {
 		return err

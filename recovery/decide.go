@@ -19,6 +19,7 @@ const (
 	VolumeValid   VolumeState = "valid"            // nothing is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, and the store or the other members have more
 	VolumeStored  VolumeState = "stored"           // valid, and the store has all of it, as far as it takes that
+	VolumeRefused VolumeState = "refused before"   // valid, and the store, which was not asked or does not answer now, has refused the data before
 	VolumeUnnamed VolumeState = "names no cluster" // valid, as of a plain etcd, and the store was not asked whose it is
 )
 
@@ -215,6 +216,7 @@ var rules = []rule{
 	{usable, []PeerState{PeersNone, PeersUnasked}, nil, isNever, so(StartEtcd, "with --recover=never a valid volume is started as it is")},
 	{nil, single, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store may have more, and takes what waits for it on the volume")},
 	{anonymous, known, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the volume names no cluster, and the store tells whether it has one")},
+	{[]VolumeState{VolumeRefused}, known, []StoreState{StoreUnasked}, nil, so(ConsultStore, "the store has refused these data before, so it is asked again before they are served")},
 	{usable, known, nil, nothingAsked, so(StartEtcd, "nobody is known to have more than the volume")},
 	{empty, []PeerState{PeersExisting, PeersExpect}, nil, nil, so(StartEtcd, "the cluster is there, or is founded, with this member, which has never started")},
 	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, so(StartEtcd, "with --recover=never it is left to people what the others say")},
@@ -275,6 +277,8 @@ func (f Facts) volumeState() VolumeState {
 		return VolumeStored
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
+	case f.Rejected && f.Store && !f.Never && !f.Asked && !f.Told.answers():
+		return VolumeRefused
 	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
 		return VolumeUnnamed
 	default:

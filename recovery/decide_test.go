@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	allVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeBehind, VolumeUnnamed}
+	allVolumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeBehind, VolumeUnnamed, VolumeRefused}
 	allStores  = []StoreState{
 		StoreNone, StoreUnasked, StoreAway, StoreLongAway, StoreInUse, StoreEmpty, StoreOurs, StoreBare, StoreFounded, StoreNotOwned, StoreUnclaimed, StoreAdopted, StoreOthers, StoreUnverified, StoreDamaged, StoreLocked,
 	}

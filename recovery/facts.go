@@ -23,6 +23,7 @@ type Facts struct {
 	Peers        bool        // the configuration names other members
 	Remains      bool        // something is in the place of the data directory
 	Unidentified bool        // the volume is valid, and names no cluster
+	Rejected     bool        // the volume is valid, and a comparison with the store has refused its data before
 	Lost         bool        // a run has served data from the data directory, where nothing is now
 	Asked        bool        // a restore is asked for that was not done before
 
@@ -50,6 +51,7 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 	case Examined:
 		f.Volume, f.Alone, f.Asked = told.Volume, told.Alone, told.Asked
 		f.Joins, f.Peers, f.Remains, f.Unidentified, f.Lost = told.Joins, told.Peers, told.Remains, told.Unidentified, told.Lost
+		f.Rejected = told.Rejected
 		f.Listing, f.Heard = "", false
 	case PeersTold:
 		f.Listing, f.Outdated, f.Free = told.Listing, told.Outdated, told.Free
@@ -82,6 +84,11 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 		return Facts{Never: f.Never, Store: f.Store}
 	}
 	return f
+}
+
+// refusedByStore reports whether a comparison with the store speaks against a valid volume.
+func (f Facts) refusedByStore() bool {
+	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
 
 // Holds reports whether the guard's condition is true. An unknown guard never holds.

@@ -2,10 +2,12 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -422,4 +424,33 @@ func TestAStoreThatListsLateIsNotTakenForAnEmptyOne(t *testing.T) {
 	}
 	require.NoError(t, w.run())
 	w.requireKeys("key")
+}
+
+// The store's failure must not make data good that it has refused.
+func TestDataThatTheStoreHasRefusedAreNotServedWhileItIsUnreachable(t *testing.T) {
+	w := usedWorld(t)
+	require.NoError(t, archive.Identity{Cluster: "beef", Generation: 1}.Write(w.member.DataDir))
+	w.now = func() func() time.Time {
+		now := at
+		return func() time.Time { now = now.Add(time.Minute); return now } // longer than valid data wait
+	}()
+	w.requireRefused("belongs to cluster " + ours + ", and the data to cluster beef")
+
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	_, err := w.patient()
+	require.ErrorContains(t, err, "recovery was stopped in AskStore")
+	w.store.ClearFaults()
+
+	w.emptyStore()
+	w.requireStarts()
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	w.requireStarts()
+}
+
+func TestDataWhoseGenerationEndedWhileTheyWereServedAreNotServedAgain(t *testing.T) {
+	w := usedWorld(t)
+	require.NoError(t, w.recovery().RememberRefusal(w.member.DataDir, errors.New("another copy of these data goes on")))
+	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
+	_, err := w.patient()
+	require.ErrorContains(t, err, "recovery was stopped in AskStore")
 }

@@ -8,6 +8,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -176,6 +177,7 @@ type run struct {
 	identity   archive.Identity // of the volume
 	older      error            // what the store has more than a valid volume; nil if that is nothing, or not known
 	asked      bool             // a restore is asked for that is not done
+	refused    bool             // the data were refused by an earlier comparison with the store
 	kept       inStore          // what the store has
 	position   position         // of what is about to be claimed
 	needs      int64            // the revision that a member of a quorum must have, by the store; 0 if it has not told
@@ -207,7 +209,7 @@ func (r *run) drive() error {
 		}
 	}
 	if r.core.State == Ready {
-		if err := r.identify(); err != nil {
+		if err := errors.Join(r.identify(), r.forgetRefusal()); err != nil {
 			return err
 		}
 		peers.Opens(r.stands.HighestRevision, r.identity)
@@ -215,7 +217,21 @@ func (r *run) drive() error {
 		r.foresee()
 		return nil
 	}
+	if r.core.Facts.refusedByStore() {
+		if err := r.RememberRefusal(r.member.DataDir, r.ended); err != nil {
+			r.options.Log.Error().Err(err).Msg("recovery: the refusal is not remembered on the volume")
+		}
+	}
 	return r.ended
+}
+
+// forgetRefusal removes the note about data that may be opened by now.
+func (r *run) forgetRefusal() error {
+	kept, err := r.readRecord()
+	if err != nil || kept.Refused == nil {
+		return err
+	}
+	return r.change(func(kept *record) { kept.Refused = nil })
 }
 
 // take asks the table, and has the library's machine agree.

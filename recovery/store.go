@@ -359,10 +359,10 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 // writer describes the process that wrote the end of the newest generation.
 func (r *run) writer(now inStore) string {
 	id := now.Head.Newest().Member
-	switch self := strconv.FormatUint(r.stands.MemberID, 16); {
-	case id == "":
+	switch id {
+	case "":
 		return "a member of this member's own cluster " + now.Newest().Cluster
-	case id == self:
+	case hex(r.stands.MemberID):
 		return "this member itself, as a process on this volume or on a copy of it,"
 	}
 	if at := slices.IndexFunc(r.survey.Members, func(m peers.Member) bool { return m.ID.String() == id && m.Name != "" }); at >= 0 {

@@ -275,6 +275,7 @@ var (
 	hasFlushed = Facts{Store: true, Asked: true, Volume: VolumeValid, Brought: true, Told: StoreOurs}
 	unnamed    = Facts{Store: true, Volume: VolumeEmpty}
 	anonym     = Facts{Peers: true, Store: true, Volume: VolumeValid, Unidentified: true}
+	rejected   = Facts{Peers: true, Store: true, Volume: VolumeValid, Rejected: true}
 )
 
 // What a member that is alone finds on its volume, and what its store answers.
@@ -391,6 +392,8 @@ var whenPeersTold = when(AskPeers, PeersTold, []row{
 	{"several: a volume that names no cluster asks the store for it", anonym, told(peers.Started), asksStore},
 	{"several: --recover=never asks nobody for it", Facts{Peers: true, Store: true, Volume: VolumeValid, Never: true, Unidentified: true}, told(peers.Started), starts},
 	{"several: but not for long", Facts{Peers: true, Store: true, Volume: VolumeValid, Unidentified: true, Told: StoreLongAway}, told(peers.Started), starts},
+	{"several: what the store has refused before is shown to it again", rejected, told(peers.Started), asksStore.because("refused these data before")},
+	{"several: with --recover=never it is not", Facts{Peers: true, Store: true, Volume: VolumeValid, Rejected: true, Never: true}, told(peers.Started), starts},
 })
 
 var whenAnswered = when(AskStore, Answered, []row{
@@ -421,6 +424,9 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"unnamed: new is said once, also without a backup", unnamed, these{ahead, certificate}, isRefused.because("was founded before")},
 	{"unnamed: another owner's, or one that is not believed", unnamed, each(isTold, StoreNotOwned, StoreUnverified), isRefused},
 	{"unnamed: valid data wait for it no longer than others", Facts{Store: true, Volume: VolumeValid, Unidentified: true}, isTold(StoreLongAway), starts},
+	{"refused before: however long the store is away", Facts{Alone: true, Store: true, Volume: VolumeValid, Rejected: true}, each(isTold, StoreAway, StoreLongAway), awaitsStore},
+	{"refused before, of several: whose peers are asked meanwhile", Facts{Peers: true, Heard: true, Listing: peers.Started, Store: true, Volume: VolumeValid, Rejected: true, Free: true}, isTold(StoreLongAway), awaitsPeers},
+	{"refused before: what the store says by now counts", Facts{Alone: true, Store: true, Volume: VolumeValid, Rejected: true}, kept, starts},
 	{"unnamed: nor less", these{unnamed, {Store: true, Volume: VolumeValid, Unidentified: true}}, isTold(StoreAway), awaitsStore},
 	// no answer
 	{"a volume waits for the store, which may know better, and for who may write there", asAny, each(isTold, StoreAway, StoreInUse), awaitsStore},

@@ -100,6 +100,7 @@ func (r *run) examined(there bool) (Event, Facts) {
 	return Examined, Facts{
 		Volume: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
 		Lost:         found == VolumeEmpty && r.lost,
+		Rejected:     found == VolumeValid && r.refused,
 		Unidentified: found == VolumeValid && r.stands.ClusterID != 0 && !r.identity.Known(),
 	}
 }
@@ -129,6 +130,7 @@ func (r *run) recall() (err error) {
 	}
 	kept, err := r.readRecord()
 	r.asked = r.options.Request != nil && !slices.Contains(kept.Done, r.options.Request.ID)
+	r.refused = kept.Refused != nil && kept.Refused.DataDir == r.member.DataDir
 	return err
 }
 

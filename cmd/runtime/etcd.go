@@ -277,6 +277,11 @@ func (r *Runtime) watch(ctx context.Context) error {
 	case why := <-r.backups.Superseded():
 		stop(why)
 		<-ended
+		if r.recovery != nil {
+			if err := r.recovery.RememberRefusal(r.config.Etcd.Dir, why); err != nil {
+				r.log.Error().Err(err).Msg("the refusal of the data is not remembered on the volume")
+			}
+		}
 		return why
 	}
 }
