@@ -84,7 +84,7 @@ type former struct {
 // bringFrom is for a database that nobody has open. No full is due there by any schedule.
 func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data, was former) error {
 	options := b.settings(closed, of)
-	options.Former = was.writer
+	options.Previous = was.writer
 	options.Release = was.wrote && closed.Members() == 1
 	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)

@@ -14,57 +14,57 @@ const (
 	// chunk is how many bytes of rows one read transaction copies: it is open for about a millisecond.
 	chunk = 1 << 20
 	// most is how many bytes of records make a segment at most, and one revision more.
-	most = 8 << 20
+	maxSegment = 8 << 20
 	// slower is how many intervals lie between captures while the store is away: they have time, and every segment costs a
 	// request later.
-	slower = 10
+	unreachableFactor = 10
 	// mostMarkers bounds the markers that wait for a capture.
-	mostMarkers = 1024
+	maxMarkers = 1024
 )
 
 // mark notes when a revision was first seen.
 func (w *Writer) mark() {
-	if c := &w.chain; c.tail != nil && w.writes() && len(c.markers) < mostMarkers {
+	if c := &w.chain; c.tail != nil && w.isWriter() && len(c.markers) < maxMarkers {
 		c.markers = append(c.markers, format.Marker{Revision: w.revision, Time: w.time()})
 	}
 }
 
 // capture makes a segment of what is new, if it is time for one, and notes whether there is more to capture at once.
 func (w *Writer) capture() {
-	c, beats := &w.chain, w.beats()
-	if !c.hurry && !beats && w.unchanged() || !w.writes() || c.tail == nil || w.spool.holds() || !c.released.IsZero() || !c.hurry && time.Since(c.captured) < w.interval() {
+	c, beats := &w.chain, w.heartbeatDue()
+	if !c.captureNow && !beats && w.isUnchanged() || !w.isWriter() || c.tail == nil || w.spool.holdsInMemory() || !c.released.IsZero() || !c.captureNow && time.Since(c.captured) < w.interval() {
 		return
 	}
 	again, err := w.captureUpTo(w.revision, true, beats)
 	var gap *capture.GapError
 	switch {
 	case errors.As(err, &gap):
-		w.gapped(gap)
+		w.handleGap(gap)
 	case err != nil:
 		c.captured = time.Now() // to be tried again an interval later
-		w.stuck(err)
+		w.captureFailed(err)
 	default:
 		w.again = again
-		c.hurry, c.gap, w.troubles[aboutCapture] = c.hurry && again, time.Time{}, nil
+		c.captureNow, c.gapSince, w.problems[opCapture] = c.captureNow && again, time.Time{}, nil
 	}
 }
 
 // beats tells whether it is time to show that this cluster lives though nothing changes: nobody takes the place of one that does.
-func (w *Writer) beats() bool {
+func (w *Writer) heartbeatDue() bool {
 	return w.core.State == writing && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
-		time.Since(w.remote.storedAt) >= w.pace.beat
+		time.Since(w.remote.storedAt) >= w.pace.heartbeat
 }
 
 // unchanged tells whether the segments so far have all of the database.
-func (w *Writer) unchanged() bool {
+func (w *Writer) isUnchanged() bool {
 	applied := w.options.Etcd.AppliedIndex()
-	return w.chain.tail != nil && w.chain.tail.Position.Revision > w.revision && (w.chain.applied == applied || w.outdated(applied))
+	return w.chain.tail != nil && w.chain.tail.Position.Revision > w.revision && (w.chain.applied == applied || w.isOutdated(applied))
 }
 
 // interval is what lies between two captures.
 func (w *Writer) interval() time.Duration {
-	if w.away() {
-		return slower * w.options.Interval
+	if w.isUnreachable() {
+		return unreachableFactor * w.options.Interval
 	}
 	return w.options.Interval
 }
@@ -73,32 +73,32 @@ func (w *Writer) interval() time.Duration {
 // nothing, it makes none, unless an empty one is wanted.
 func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, err error) {
 	applied := w.options.Etcd.AppliedIndex() // before the transaction begins: what comes between is looked at again
-	drawn, err := w.draw(revision, beyond, w.bucketsDue(applied))
+	draft, err := w.buildSegment(revision, beyond, w.bucketsDue(applied))
 	if err != nil {
 		return false, err
 	}
-	changed := w.changed(drawn.small)
+	changed := w.changedBuckets(draft.small)
 	w.chain.examined = time.Now()
-	if drawn.Rows() > 0 || len(changed) > 0 {
+	if draft.Rows() > 0 || len(changed) > 0 {
 		w.chain.last = w.chain.tail.Position
 	}
-	if drawn.Rows() > 0 || len(changed) > 0 || empty {
+	if draft.Rows() > 0 || len(changed) > 0 || empty {
 		w.chain.captured = w.chain.examined
-		if err := w.keep(drawn, changed); err != nil {
+		if err := w.spoolSegment(draft, changed); err != nil {
 			return false, err
 		}
 	}
-	if drawn.small != nil {
+	if draft.small != nil {
 		w.chain.applied = applied
 		for _, bucket := range changed {
 			w.chain.buckets[bucket.Name] = capture.Digest(bucket)
 		}
 	}
-	return drawn.more, nil
+	return draft.more, nil
 }
 
 // drawn is a segment in the making.
-type drawn struct {
+type segmentDraft struct {
 	*format.SegmentBuilder
 	upTo      int64
 	markers   []format.Marker // that are not added yet
@@ -110,13 +110,13 @@ type drawn struct {
 
 // draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
 // is a segment all the same.
-func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
+func (w *Writer) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, error) {
 	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
 	if err != nil {
 		return nil, err
 	}
-	d := &drawn{SegmentBuilder: builder, upTo: upTo, markers: w.chain.markers, more: true}
-	for d.more && d.RawBytes() < most {
+	d := &segmentDraft{SegmentBuilder: builder, upTo: upTo, markers: w.chain.markers, more: true}
+	for d.more && d.RawBytes() < maxSegment {
 		request := capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets}
 		rows, err := w.reader.Since(request)
 		if err != nil && d.Rows() == 0 {
@@ -138,7 +138,7 @@ func (w *Writer) draw(upTo int64, beyond, buckets bool) (*drawn, error) {
 	return d, nil
 }
 
-func (d *drawn) add(rows capture.Rows) error {
+func (d *segmentDraft) add(rows capture.Rows) error {
 	d.more, d.compacted, d.small = rows.More, rows.Compacted, rows.Buckets
 	for _, row := range rows.Rows {
 		revision, err := row.Revision()
@@ -156,7 +156,7 @@ func (d *drawn) add(rows capture.Rows) error {
 }
 
 // mark adds the markers up to a revision.
-func (d *drawn) mark(revision int64) error {
+func (d *segmentDraft) mark(revision int64) error {
 	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
 		if err := d.Marker(d.markers[0]); err != nil {
 			return err
@@ -170,13 +170,13 @@ func (d *drawn) mark(revision int64) error {
 // hundredth of the time at most: a member with a million leases has them looked at every few seconds. For somebody who waits
 // they are read in any case: etcd answers a client before it says that it has applied the request.
 func (w *Writer) bucketsDue(applied uint64) bool {
-	return !w.outdated(applied) && (w.chain.hurry || w.chain.applied != applied && time.Now().After(w.chain.bucketsAfter))
+	return !w.isOutdated(applied) && (w.chain.captureNow || w.chain.applied != applied && time.Now().After(w.chain.bucketsAfter))
 }
 
 // changed are the small buckets that the chain has otherwise, or not at all.
-func (w *Writer) changed(small []*format.Bucket) (changed []*format.Bucket) {
+func (w *Writer) changedBuckets(small []*format.Bucket) (changed []*format.Bucket) {
 	for _, bucket := range small {
-		if known, ok := w.chain.buckets[bucket.Name]; !ok || known != capture.Digest(bucket) {
+		if digest, ok := w.chain.buckets[bucket.Name]; !ok || digest != capture.Digest(bucket) {
 			changed = append(changed, bucket)
 		}
 	}
@@ -184,13 +184,13 @@ func (w *Writer) changed(small []*format.Bucket) (changed []*format.Bucket) {
 }
 
 // keep ends a segment and puts it into the spool.
-func (w *Writer) keep(d *drawn, changed []*format.Bucket) error {
-	if err := w.end(d, changed); err != nil {
+func (w *Writer) spoolSegment(d *segmentDraft, changed []*format.Bucket) error {
+	if err := w.addTrailer(d, changed); err != nil {
 		return err
 	}
-	is := w.options.Etcd.Identity()
-	source := format.Source{Compacted: d.compacted, Term: is.Term, Member: is.MemberID, Applied: d.applied, Session: w.options.Session}
-	if err := w.wait(d.SegmentBuilder, source); err != nil {
+	identity := w.options.Etcd.Identity()
+	source := format.Source{Compacted: d.compacted, Term: identity.Term, Member: identity.MemberID, Applied: d.applied, Session: w.options.Session}
+	if err := w.enqueue(d.SegmentBuilder, source); err != nil {
 		return err
 	}
 	w.chain.markers = d.markers
@@ -198,41 +198,41 @@ func (w *Writer) keep(d *drawn, changed []*format.Bucket) error {
 }
 
 // wait finishes a segment, and has it wait for the store behind the others.
-func (w *Writer) wait(builder *format.SegmentBuilder, source format.Source) error {
+func (w *Writer) enqueue(builder *format.SegmentBuilder, source format.Source) error {
 	object, err := builder.Finish(source)
 	if err != nil {
 		return err
 	}
-	if err := w.spool.Put(object, w.away()); err != nil {
+	if err := w.spool.Put(object, w.isUnreachable()); err != nil {
 		if len(w.spool.Entries()) > 0 {
 			return err // it stays in the database until there is room
 		}
 		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
-		w.spool.hold(object)
+		w.spool.holdInMemory(object)
 	}
-	waits := w.spool.Entries()
-	waits[len(waits)-1].since = time.Now()
+	queued := w.spool.Entries()
+	queued[len(queued)-1].since = time.Now()
 	tail := object.Start()
 	w.chain.tail = &tail
 	return nil
 }
 
 // end adds what comes behind the rows.
-func (w *Writer) end(d *drawn, changed []*format.Bucket) error {
+func (w *Writer) addTrailer(d *segmentDraft, changed []*format.Bucket) error {
 	err := d.mark(d.End())
 	if !d.more && err == nil {
 		if err = d.mark(d.upTo); err == nil {
 			err = d.Marker(format.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
 		}
 	}
-	told := map[format.CompactionHash]bool{}
+	recorded := map[format.CompactionHash]bool{}
 	for _, hash := range w.options.Etcd.Hashes() {
 		if err == nil && !w.chain.hashes[hash] && hash.Revision <= d.End() {
 			err = d.CompactionHash(hash)
 		}
-		told[hash] = hash.Revision <= d.End()
+		recorded[hash] = hash.Revision <= d.End()
 	}
-	w.chain.hashes = told
+	w.chain.hashes = recorded
 	for _, bucket := range changed {
 		if err == nil {
 			err = d.Bucket(bucket)
@@ -244,122 +244,122 @@ func (w *Writer) end(d *drawn, changed []*format.Bucket) error {
 // outdated tells whether the leases and users of a member that has applied raft's log up to an index are older than those that the chain
 // has: it lags, and has nothing to tell of them until it does no longer. Whoever leads has soon applied all there is; if not, its data were
 // put back.
-func (w *Writer) outdated(applied uint64) bool {
+func (w *Writer) isOutdated(applied uint64) bool {
 	if w.chain.tail == nil || applied >= w.chain.tail.Applied {
-		w.chain.lags = time.Time{}
+		w.chain.lagSince = time.Time{}
 		return false
 	}
-	if w.chain.lags.IsZero() {
-		w.chain.lags = time.Now()
+	if w.chain.lagSince.IsZero() {
+		w.chain.lagSince = time.Now()
 	}
-	return !w.core.Facts.leads || time.Since(w.chain.lags) < w.pace.ahead
+	return !w.core.Facts.leads || time.Since(w.chain.lagSince) < w.pace.ahead
 }
 
 // gapped notes that rows behind the tail may be missing. Unless another member extends the chain meanwhile, it ends.
-func (w *Writer) gapped(found *capture.GapError) {
+func (w *Writer) handleGap(gap *capture.GapError) {
 	c := &w.chain
-	if c.gap.IsZero() {
-		c.gap = time.Now()
+	if c.gapSince.IsZero() {
+		c.gapSince = time.Now()
 		w.post(expired, payload{})
 		return
 	}
 	patience := w.pace.gap
 	if w.core.Facts.guest {
-		patience *= guests // the leader may be about to store its own full snapshot
+		patience *= takeoverFactor // the leader may be about to store its own full snapshot
 	}
-	if w.core.State != writing || time.Since(c.gap) < patience || len(w.spool.Entries()) > 0 || time.Now().Before(w.fulls.rested) {
+	if w.core.State != writing || time.Since(c.gapSince) < patience || len(w.spool.Entries()) > 0 || time.Now().Before(w.fulls.gapAfter) {
 		return
 	}
-	if !w.remote.storedAt.After(c.gap) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
+	if !w.remote.storedAt.After(c.gapSince) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
 		w.post(expired, payload{})
 		return
 	}
-	w.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", found)
+	w.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", gap)
 	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
-	w.post(broken, payload{err: fmt.Errorf("gap: %w", found)})
+	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
 // align takes up what waits in the spool, if it goes on from the head; otherwise the database is captured again from there.
 func (w *Writer) align(head archive.Head) {
-	if w.aligned(head) {
+	if w.isAligned(head) {
 		return
 	}
-	w.chain.tail, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
-	w.aimAnew()
+	w.chain.tail, w.chain.markers, w.chain.gapSince = nil, nil, time.Time{}
+	w.resetFlushTargets()
 	if f := w.fulls.making; f != nil && !f.storing && f.Next != head.Position {
-		f.adrift = true
+		f.orphaned = true
 	}
-	if w.takeUp(head) {
+	if w.adoptSpool(head) {
 		return
 	}
 	w.discard()
-	if w.writes() {
+	if w.isWriter() {
 		start := head.Start
 		w.chain.tail = &start
-		w.retake()
+		w.recaptureBuckets()
 	}
 }
 
 // retake has the small buckets read again: nothing is known of what the chain has of them.
-func (w *Writer) retake() {
+func (w *Writer) recaptureBuckets() {
 	w.chain.buckets, w.chain.hashes, w.chain.applied, w.chain.bucketsAfter = map[string]format.Digest{}, nil, 0, time.Time{}
 }
 
 // aligned tells whether what waits, or else the tail, goes on from the head already.
-func (w *Writer) aligned(head archive.Head) bool {
+func (w *Writer) isAligned(head archive.Head) bool {
 	tail := w.chain.tail
 	if tail == nil || tail.Generation != head.Generation || tail.Cluster != head.Cluster {
 		return false
 	}
-	if waits := w.spool.Entries(); len(waits) > 0 {
-		return waits[0].Position == head.Position && waits[0].Before == head.Before
+	if queued := w.spool.Entries(); len(queued) > 0 {
+		return queued[0].Position == head.Position && queued[0].Before == head.Before
 	}
 	return tail.Position == head.Position && tail.Before == head.Before
 }
 
 // takeUp goes on from the segments that wait in the spool, if they follow the head.
-func (w *Writer) takeUp(head archive.Head) bool {
+func (w *Writer) adoptSpool(head archive.Head) bool {
 	if err := w.spool.Rewind(head.Position); err != nil {
 		return false
 	}
-	waits := w.spool.Entries()
-	if len(waits) == 0 || waits[0].Position != head.Position {
+	queued := w.spool.Entries()
+	if len(queued) == 0 || queued[0].Position != head.Position {
 		return false
 	}
-	first := waits[0].Manifest
+	first := queued[0].Manifest
 	if first.Before != head.Before || first.Cluster != head.Cluster || first.Generation != head.Generation || head.Outdates(first) {
 		return false
 	}
-	w.queue(waits)
+	w.queue(queued)
 	return true
 }
 
 // queue goes on from the end of what waits.
 func (w *Writer) queue(waits []Spooled) {
 	for i := range waits {
-		if is := &waits[i]; is.since.IsZero() {
-			is.since = time.Now()
-			if !is.From.IsZero() {
-				is.since = is.since.Add(-max(0, w.options.Now().Sub(is.From)))
+		if segment := &waits[i]; segment.since.IsZero() {
+			segment.since = time.Now()
+			if !segment.From.IsZero() {
+				segment.since = segment.since.Add(-max(0, w.options.Now().Sub(segment.From)))
 			}
-			w.unstored.add(is.End, is.since)
+			w.unstored.add(segment.End, segment.since)
 		}
 	}
 	last := waits[len(waits)-1]
 	tail := last.Start()
 	w.remote.last = waits[0].Position // the store may have it
 	w.chain.tail, w.chain.lastTime = &tail, archive.Later(w.chain.lastTime, last.To)
-	w.retake()
+	w.recaptureBuckets()
 }
 
 // resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
 // leave no gap should the store be away. What is of other data is preserved: nobody else may have it.
 func (w *Writer) resume() error {
-	waits := w.spool.Entries()
-	if len(waits) == 0 {
+	queued := w.spool.Entries()
+	if len(queued) == 0 {
 		return nil
 	}
-	w.queue(waits)
+	w.queue(queued)
 	tail := *w.chain.tail
 	compared, same, err := w.compare(tail)
 	ours := tail.Cluster == w.identity.Cluster && tail.Generation == w.identity.Generation

@@ -15,7 +15,7 @@ import (
 )
 
 // copied is a database in the spool.
-type copied struct {
+type databaseCopy struct {
 	path     string
 	sealed   bool // it is what the store gets; otherwise it is the database itself
 	database format.Body
@@ -24,8 +24,8 @@ type copied struct {
 	size     int64        // bytes
 	sent     atomic.Int64 // of these bytes, in the present attempt
 
-	there   *archive.Full // its data are in the store, under this one's name; nil if they are not
-	thereAt time.Time
+	stored   *archive.Full // its data are in the store, under this one's name; nil if they are not
+	storedAt time.Time
 }
 
 // smallDatabase is up to which size, in bytes, etcd is asked for its hash: it reads all rows under a lock for that.
@@ -33,13 +33,13 @@ const smallDatabase = 64 << 20
 
 // copy writes the database into the spool and closes the snapshot: as it is, which is fast, or sealed, where the volume has not
 // the room for that.
-func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied, error) {
+func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*databaseCopy, error) {
 	defer snapshot.Close()
 	file, err := w.spool.Create("full")
 	if err != nil {
 		return nil, err
 	}
-	c := &copied{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
+	c := &databaseCopy{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
 	if c.sealed {
 		c.database, err = w.options.Archive.SealSnapshot(file, func(to io.Writer) (int64, error) {
 			return snapshot.Size, snapshot.WriteTo(ctx, to)
@@ -63,21 +63,21 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*copied,
 }
 
 // waitsForManifest is how long data count without a manifest. They are remains a day after they were put.
-const waitsForManifest = 12 * time.Hour
+const dataLifetime = 12 * time.Hour
 
 // put stores the data of the copy, unless they are there and only what follows them failed before.
-func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
-	if c.there != nil && time.Since(c.thereAt) <= waitsForManifest {
-		return *c.there, nil
+func (c *databaseCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+	if c.stored != nil && time.Since(c.storedAt) <= dataLifetime {
+		return *c.stored, nil
 	}
-	c.there = nil
+	c.stored = nil
 	file, err := os.Open(c.path)
 	if err != nil {
 		return archive.Full{}, err
 	}
 	defer file.Close()
 	c.sent.Store(0)
-	sending := &sending{Reader: file, sent: &c.sent, throttled: !c.sealed}
+	sending := &throttledReader{Reader: file, sent: &c.sent, throttled: !c.sealed}
 	if c.sealed {
 		full.Database = c.database
 		full, err = to.PutSealedData(ctx, full, sending)
@@ -85,7 +85,7 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 		full, err = to.PutData(ctx, full, sending)
 	}
 	if err == nil {
-		c.there, c.thereAt = &full, time.Now()
+		c.stored, c.storedAt = &full, time.Now()
 	}
 	return full, err
 }
@@ -94,10 +94,10 @@ func (c *copied) put(ctx context.Context, to *archive.Archive, full archive.Full
 // without them the chain ends. So the copy gives way to them, however long the store takes for it.
 
 // inTheWay is the error that says that a copy has to go; nil as long as it may stay.
-func (w *Writer) inTheWay() error { return w.room(most) }
+func (w *Writer) checkRoom() error { return w.room(maxSegment) }
 
 // whileThereIsRoom does something that has a copy on the volume, and cuts it off when the volume runs short.
-func (w *Writer) whileThereIsRoom(ctx context.Context, work func(context.Context) error) error {
+func (w *Writer) runWithRoom(ctx context.Context, work func(context.Context) error) error {
 	ctx, cut := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -109,7 +109,7 @@ func (w *Writer) whileThereIsRoom(ctx context.Context, work func(context.Context
 			select {
 			case <-ctx.Done():
 			case <-ticker.C:
-				if err := w.inTheWay(); err != nil {
+				if err := w.checkRoom(); err != nil {
 					cut(err)
 				}
 			}
@@ -123,30 +123,30 @@ func (w *Writer) whileThereIsRoom(ctx context.Context, work func(context.Context
 }
 
 const (
-	throttledPiece = 1 << 20 // bytes between rests
-	longestRest    = 20 * time.Millisecond
+	pauseEvery = 1 << 20 // bytes between rests
+	maxPause   = 20 * time.Millisecond
 )
 
 // sending is a reader that counts. Throttled, it rests as long as whoever reads has worked on each piece: compressing a full would
 // otherwise keep a core busy for as long as it takes, which clients of etcd notice where there are few.
-type sending struct {
+type throttledReader struct {
 	io.Reader
 	sent      *atomic.Int64
 	throttled bool
-	since     int       // bytes since the last rest
-	begun     time.Time // of the work on the present piece; zero before the first one
+	unpaused  int       // bytes since the last rest
+	started   time.Time // of the work on the present piece; zero before the first one
 }
 
-func (s *sending) Read(p []byte) (int, error) {
-	if s.throttled && s.since >= throttledPiece {
-		time.Sleep(min(time.Since(s.begun), longestRest))
-		s.since, s.begun = 0, time.Now()
+func (s *throttledReader) Read(p []byte) (int, error) {
+	if s.throttled && s.unpaused >= pauseEvery {
+		time.Sleep(min(time.Since(s.started), maxPause))
+		s.unpaused, s.started = 0, time.Now()
 	}
-	if s.begun.IsZero() {
-		s.begun = time.Now()
+	if s.started.IsZero() {
+		s.started = time.Now()
 	}
 	n, err := s.Reader.Read(p)
-	s.since += n
+	s.unpaused += n
 	s.sent.Add(int64(n))
 	return n, err
 }

@@ -85,7 +85,7 @@ func TestAWriterFindsTheEndOfItsGenerationAtItsNextUpload(t *testing.T) {
 }
 
 func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
-	s := newStand(t).run(func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
+	s := newStand(t).run(func(w *Writer) { w.pace.heartbeat = 100 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	before := s.Facts().Segments
 	s.eventually(func(f Facts) bool { return f.Segments > before+2 }, "it shows that it lives")
@@ -112,7 +112,7 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 	c := newMembers(t, 2)
 	for _, member := range c.members {
 		member.run(func(w *Writer) {
-			w.pace.successor, w.pace.watch, w.pace.beat = 50*time.Millisecond, time.Hour, 100*time.Millisecond
+			w.pace.successor, w.pace.watch, w.pace.heartbeat = 50*time.Millisecond, time.Hour, 100*time.Millisecond
 		})
 	}
 	c.requireEventuallyStored(c.put("a", "1"))

@@ -58,8 +58,8 @@ func (r running) Identity() capture.Identity {
 func (r running) Members() int { return len(r.Cluster().Members()) }
 
 func (r running) Hashes() (found []format.CompactionHash) {
-	for _, one := range r.KV().HashStorage().Hashes() {
-		found = append(found, format.CompactionHash(hashOf(one)))
+	for _, hash := range r.KV().HashStorage().Hashes() {
+		found = append(found, format.CompactionHash(hashOf(hash)))
 	}
 	return found
 }

@@ -65,36 +65,36 @@ type Broken struct {
 
 // publish makes facts of what is known now.
 func (w *Writer) publish() {
-	is := w.statistic
-	is.Role, is.Trouble, is.Revision, is.NextFull = w.role(), w.troubleNow(), w.revision, w.fulls.next
-	is.Cluster, is.Owner, is.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
-	is.CreateIfAbsent, is.SpoolLimit = w.remote.abilities.CreateIfAbsent, w.options.SpoolLimit
-	is.SpoolBytes, is.Stored = w.spool.Bytes(), max(0, w.remote.stored.Revision-1)
-	if is.Role != Watching {
-		is.Behind, is.BehindFor = max(0, w.revision-w.storedRevision()), w.behindFor()
+	facts := w.statistic
+	facts.Role, facts.Trouble, facts.Revision, facts.NextFull = w.role(), w.currentProblem(), w.revision, w.fulls.next
+	facts.Cluster, facts.Owner, facts.Generation = w.identity.Cluster, w.remote.generation.Owner, w.remote.generation.Number
+	facts.CreateIfAbsent, facts.SpoolLimit = w.remote.capabilities.CreateIfAbsent, w.options.SpoolLimit
+	facts.SpoolBytes, facts.Stored = w.spool.Bytes(), max(0, w.remote.stored.Revision-1)
+	if facts.Role != Watching {
+		facts.Behind, facts.BehindFor = max(0, w.revision-w.storedRevision()), w.behindFor()
 	}
 	if w.fulls.making != nil {
-		is.FullRunning = w.fulls.making.running()
+		facts.FullRunning = w.fulls.making.running()
 	}
-	w.facts.Store(&is)
+	w.facts.Store(&facts)
 }
 
 func (f *full) running() *facts.SnapshotProgress {
-	is := &facts.SnapshotProgress{Reason: f.asked[0].reason, Since: f.since, Step: f.doing}
-	if f.copied != nil {
-		is.SentBytes, is.TotalBytes = f.copied.sent.Load(), f.copied.size
+	progress := &facts.SnapshotProgress{Reason: f.requests[0].reason, Since: f.since, Step: f.doing}
+	if f.copy != nil {
+		progress.SentBytes, progress.TotalBytes = f.copy.sent.Load(), f.copy.size
 	}
-	if f.storing && is.SentBytes > 0 {
-		is.RemainingSeconds = time.Since(f.tried).Seconds() * float64(is.TotalBytes-is.SentBytes) / float64(is.SentBytes)
+	if f.storing && progress.SentBytes > 0 {
+		progress.RemainingSeconds = time.Since(f.tried).Seconds() * float64(progress.TotalBytes-progress.SentBytes) / float64(progress.SentBytes)
 	}
-	return is
+	return progress
 }
 
 func (w *Writer) role() Role {
 	switch {
-	case w.refuses(), w.remote.generation.Number == 0 && w.chain.tail == nil:
+	case w.isRefused(), w.remote.generation.Number == 0 && w.chain.tail == nil:
 		return Unknown
-	case w.writes():
+	case w.isWriter():
 		return Writing
 	default:
 		return Watching
@@ -118,8 +118,8 @@ func (w *Writer) behindFor() (age time.Duration) {
 		w.unstored.add(w.revision, time.Now()) // if the store has lost what it had
 		age = time.Since(w.unstored[0].at)
 	}
-	if waits := w.spool.Entries(); len(waits) > 0 { // changes of leases and users have no revision
-		age = max(age, time.Since(waits[0].since))
+	if queued := w.spool.Entries(); len(queued) > 0 { // changes of leases and users have no revision
+		age = max(age, time.Since(queued[0].since))
 	}
 	if w.statistic.Broken != nil {
 		age = max(age, w.options.Now().Sub(w.statistic.Broken.Since))
@@ -129,30 +129,30 @@ func (w *Writer) behindFor() (age time.Duration) {
 
 // lag records when each revision that is not stored was first seen, oldest first. It depends on nothing that is done with the revisions:
 // they may be captured again and again.
-type lag []sighting
+type lag []observation
 
-type sighting struct {
+type observation struct {
 	revision int64     // all revisions up to this one, from the sighting before on
 	at       time.Time // by the monotonic clock
 }
 
 // maxSightings bounds a lag.
-const maxSightings = 1024
+const maxObservations = 1024
 
 func (l *lag) add(revision int64, at time.Time) {
 	if len(*l) > 0 && revision <= (*l)[len(*l)-1].revision {
 		return
 	}
-	if len(*l) == maxSightings { // halve it: the earlier time then counts for two
-		for i := range maxSightings / 2 {
-			(*l)[i] = sighting{(*l)[2*i+1].revision, (*l)[2*i].at}
+	if len(*l) == maxObservations { // halve it: the earlier time then counts for two
+		for i := range maxObservations / 2 {
+			(*l)[i] = observation{(*l)[2*i+1].revision, (*l)[2*i].at}
 		}
-		*l = (*l)[:maxSightings/2]
+		*l = (*l)[:maxObservations/2]
 	}
-	*l = append(*l, sighting{revision, at})
+	*l = append(*l, observation{revision, at})
 }
 
 // drop forgets what is stored.
 func (l *lag) drop(stored int64) {
-	*l = slices.DeleteFunc(*l, func(s sighting) bool { return s.revision <= stored })
+	*l = slices.DeleteFunc(*l, func(s observation) bool { return s.revision <= stored })
 }

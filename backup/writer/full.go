@@ -16,55 +16,55 @@ import (
 )
 
 // unbounded is how long a large database may take.
-const unbounded = time.Duration(math.MaxInt64)
+const noTimeout = time.Duration(math.MaxInt64)
 
 // guests is how much longer than the leader a member that took over waits before it begins a new chain.
-const guests = 60
+const takeoverFactor = 60
 
 // full is one in the making.
 type full struct {
 	archive.Full
-	asked    []due
-	opens    bool            // a new chain
-	behind   format.Position // where the one before ended then; zero if there was none
-	adrift   bool            // no segment begins any longer where this one would be gone on from
-	doing    string
-	begun    time.Time // by the monotonic clock
-	since    time.Time // for people
-	copied   *copied   // nil until the database is in the spool
-	storing  bool
-	tried    time.Time // when it was last begun to copy or to store it, by the monotonic clock
-	told     time.Time // when the log last said how far the upload is
-	database int64     // bytes
+	requests    []fullRequest
+	opens       bool            // a new chain
+	previousEnd format.Position // where the one before ended then; zero if there was none
+	orphaned    bool            // no segment begins any longer where this one would be gone on from
+	doing       string
+	started     time.Time     // by the monotonic clock
+	since       time.Time     // for people
+	copy        *databaseCopy // nil until the database is in the spool
+	storing     bool
+	tried       time.Time // when it was last begun to copy or to store it, by the monotonic clock
+	loggedAt    time.Time // when the log last said how far the upload is
+	database    int64     // bytes
 }
 
 // askForFull remembers that a full is due.
-func (w *Writer) askForFull(asked due) {
-	w.fulls.due = append(w.fulls.due, asked)
-	w.leaveToOthers()
+func (w *Writer) requestFull(request fullRequest) {
+	w.fulls.due = append(w.fulls.due, request)
+	w.dismissFulls()
 }
 
 // leaveToOthers answers those who wait for a full that this member does not make any longer, and forgets the trouble it had with what
 // is another's now.
-func (w *Writer) leaveToOthers() {
-	why := w.elsewhere()
+func (w *Writer) dismissFulls() {
+	why := w.notWriterError()
 	if why == nil {
 		return
 	}
-	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d due) bool { return d.tell(fullResult{err: why}) })
+	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d fullRequest) bool { return d.answer(fullResult{err: why}) })
 	if f := w.fulls.making; f != nil && !f.storing {
-		for i := range f.asked {
-			f.asked[i].tell(fullResult{err: why})
-			f.asked[i].done = nil
+		for i := range f.requests {
+			f.requests[i].answer(fullResult{err: why})
+			f.requests[i].done = nil
 		}
 	}
 	if w.fulls.making == nil && len(w.spool.Entries()) == 0 {
-		w.troubles[aboutSegment], w.troubles[aboutFull], w.troubles[aboutReservation] = nil, nil, nil
+		w.problems[opSegment], w.problems[opFull], w.problems[opReservation] = nil, nil, nil
 	}
 }
 
 // tell answers whoever waits; false if nobody does.
-func (d due) tell(result fullResult) bool {
+func (d fullRequest) answer(result fullResult) bool {
 	if d.done != nil {
 		d.done <- result
 	}
@@ -73,46 +73,46 @@ func (d due) tell(result fullResult) bool {
 
 // makeFull starts a full if one is due.
 func (w *Writer) makeFull(ctx context.Context) {
-	w.scheduled()
+	w.requestScheduled()
 	if w.fulls.making != nil || len(w.fulls.due) == 0 || !w.readyForFull() {
 		return
 	}
-	f := &full{asked: w.fulls.due, doing: "waits until nothing else holds the database", begun: time.Now(), since: w.options.Now()}
+	f := &full{requests: w.fulls.due, doing: "waits until nothing else holds the database", started: time.Now(), since: w.options.Now()}
 	w.fulls.making, w.fulls.due = f, nil
-	w.job(ctx, unbounded, func(patient context.Context) func() {
+	w.job(ctx, noTimeout, func(patient context.Context) func() {
 		end, err := w.options.Gate.Begin(patient, "a full backup")
-		return func() { w.passed(ctx, f, end, err) }
+		return func() { w.startCopy(ctx, f, end, err) }
 	})
 }
 
 // scheduled asks for the full that the schedule wants.
-func (w *Writer) scheduled() {
+func (w *Writer) requestScheduled() {
 	now := w.options.Now().Round(0) // by its monotonic reading it would never be before an earlier one
 	if now.Before(w.fulls.wall) && !w.fulls.next.IsZero() {
-		w.plan(now) // the clock was set back
+		w.scheduleNext(now) // the clock was set back
 	}
 	w.fulls.wall = now
-	if w.fulls.next.IsZero() || !w.writes() || now.Before(w.fulls.next) {
+	if w.fulls.next.IsZero() || !w.isWriter() || now.Before(w.fulls.next) {
 		return
 	}
-	w.plan(now)
-	if w.hasEverything(now) {
+	w.scheduleNext(now)
+	if w.isFullCurrent(now) {
 		return
 	}
-	w.askForFull(due{reason: "schedule"})
+	w.requestFull(fullRequest{reason: "schedule"})
 }
 
 // oldest is how old a full snapshot of a database that does not change gets: a second copy a day, and no alarm that waits for one.
-const oldest = 23 * time.Hour
+const maxUnchangedAge = 23 * time.Hour
 
 // hasEverything tells whether the newest full snapshot has all that this member has, and is not old.
-func (w *Writer) hasEverything(now time.Time) bool {
+func (w *Writer) isFullCurrent(now time.Time) bool {
 	newest := w.statistic.LastFull
-	return newest != nil && now.Sub(newest.Time) < oldest && !w.fulls.behind.IsZero() && w.chain.last.Compare(w.fulls.behind) < 0 && w.unchanged()
+	return newest != nil && now.Sub(newest.Time) < maxUnchangedAge && !w.fulls.lastNext.IsZero() && w.chain.last.Compare(w.fulls.lastNext) < 0 && w.isUnchanged()
 }
 
 // plan says when the next full is due, after one at a time. That may have been written by a clock that was ahead.
-func (w *Writer) plan(last time.Time) {
+func (w *Writer) scheduleNext(last time.Time) {
 	now := w.options.Now()
 	if last.After(now) {
 		last = now
@@ -122,18 +122,18 @@ func (w *Writer) plan(last time.Time) {
 
 // readyForFull waits for a store that answers well, and for the chain to be where it can be gone on from.
 func (w *Writer) readyForFull() bool {
-	if !w.settled() || w.away() || time.Now().Before(w.fulls.after) {
+	if !w.isEndKnown() || w.isUnreachable() || time.Now().Before(w.fulls.notBefore) {
 		return false
 	}
 	if w.core.State == opening {
 		return len(w.spool.Entries()) == 0
 	}
-	return w.core.State == writing && w.chain.gap.IsZero() && !w.outdated(w.options.Etcd.AppliedIndex())
+	return w.core.State == writing && w.chain.gapSince.IsZero() && !w.isOutdated(w.options.Etcd.AppliedIndex())
 }
 
 // passed opens the read transaction, which takes as long as a commit of etcd's, and captures up to its revision: there a
 // segment ends, so the full is part of the chain. Then the database is copied.
-func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
+func (w *Writer) startCopy(ctx context.Context, f *full, end func(), err error) {
 	if w.fulls.making != f { // it was given up
 		if err == nil {
 			end()
@@ -154,10 +154,10 @@ func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
 	if f.opens {
 		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
 	}
-	w.job(ctx, unbounded, func(patient context.Context) func() {
-		var made *copied
-		err := w.whileThereIsRoom(patient, func(ctx context.Context) (err error) {
-			made, err = w.copy(ctx, snapshot)
+	w.job(ctx, noTimeout, func(patient context.Context) func() {
+		var copied *databaseCopy
+		err := w.runWithRoom(patient, func(ctx context.Context) (err error) {
+			copied, err = w.copy(ctx, snapshot)
 			return err
 		})
 		end()
@@ -169,15 +169,15 @@ func (w *Writer) passed(ctx context.Context, f *full, end func(), err error) {
 				w.dropFull(ctx, err)
 				return
 			}
-			f.copied, f.Hash = made, made.hash
-			w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("paused_ms", made.held).Msg("backups: the database was copied")
+			f.copy, f.Hash = copied, copied.hash
+			w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("paused_ms", copied.held).Msg("backups: the database was copied")
 		}
 	})
 }
 
 // open returns the database at the revision that the chain ends with.
 func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
-	if w.core.State != opening && (!w.writes() || w.chain.tail == nil) {
+	if w.core.State != opening && (!w.isWriter() || w.chain.tail == nil) {
 		return nil, ErrNotWriter // while the gate was waited for
 	}
 	snapshot, err := w.reader.Snapshot()
@@ -190,14 +190,14 @@ func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
 	if err != nil {
 		return nil, errors.Join(err, snapshot.Close())
 	}
-	w.name(ctx, snapshot)
+	w.nameFull(ctx, snapshot)
 	return snapshot, nil
 }
 
 // catchUp captures up to the revision of an open snapshot.
 func (w *Writer) catchUp(revision int64) error {
 	for w.chain.tail.Position.Revision <= revision {
-		if w.spool.holds() {
+		if w.spool.holdsInMemory() {
 			return errors.New("a segment still waits in memory for room")
 		}
 		if _, err := w.captureUpTo(revision, false, false); err != nil {
@@ -211,34 +211,34 @@ func (w *Writer) catchUp(revision int64) error {
 }
 
 // second is the time that names a full: two of one revision must not share it.
-func (w *Writer) second() time.Time {
+func (w *Writer) fullTime() time.Time {
 	now := w.time().Truncate(time.Second)
-	if last := w.statistic.LastFull; last != nil && last.Name == w.remote.newest && !now.After(last.Time) {
+	if last := w.statistic.LastFull; last != nil && last.Name == w.remote.newestFull && !now.After(last.Time) {
 		return last.Time.Add(time.Second)
 	}
 	return now
 }
 
 // name says what the full is of, and begins a chain with it if there is none.
-func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
+func (w *Writer) nameFull(ctx context.Context, snapshot *capture.Snapshot) {
 	f := w.fulls.making
 	f.Cluster, f.Generation = w.remote.generation.Cluster, w.remote.generation.Number
-	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, w.second()
-	is := w.options.Etcd.Identity()
-	f.Term, f.Member, f.Buckets = is.Term, is.MemberID, capture.SmallBuckets()
+	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, w.fullTime()
+	identity := w.options.Etcd.Identity()
+	f.Term, f.Member, f.Buckets = identity.Term, identity.MemberID, capture.SmallBuckets()
 	f.Applied = w.options.Etcd.AppliedIndex()
-	f.Reason, f.Session = f.asked[0].reason, w.options.Session
+	f.Reason, f.Session = f.requests[0].reason, w.options.Session
 	f.database = snapshot.Size
 	if w.core.State == opening {
 		w.discard() // what is kept of the chain before
-		f.opens, f.behind = true, w.remote.stored
+		f.opens, f.previousEnd = true, w.remote.stored
 		w.chain.tail = &format.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: format.After(f.Revision),
 			Before: format.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
 		}
 		w.chain.tail.Last, _, _ = w.digest(f.Revision) // for those who look later whether these are their rows
-		if w.remote.beyond.Compare(w.chain.tail.Position) > 0 {
-			w.chain.tail.Position = w.remote.beyond
+		if w.remote.damagedEnd.Compare(w.chain.tail.Position) > 0 {
+			w.chain.tail.Position = w.remote.damagedEnd
 		}
 		if f.Behind = w.remote.link; f.Behind != nil && f.Behind.Compare(w.chain.tail.Position) >= 0 {
 			w.chain.tail.Position = format.Position{Revision: f.Behind.Revision, Part: f.Behind.Part + 1}
@@ -251,66 +251,66 @@ func (w *Writer) name(ctx context.Context, snapshot *capture.Snapshot) {
 
 // openChain has a full made, since there is no chain to go on with.
 func (w *Writer) openChain(reason string) {
-	w.chain.tail, w.chain.markers, w.chain.gap = nil, nil, time.Time{}
-	if is := w.statistic.Broken; is == nil || is.Reason != reason {
+	w.chain.tail, w.chain.markers, w.chain.gapSince = nil, nil, time.Time{}
+	if broken := w.statistic.Broken; broken == nil || broken.Reason != reason {
 		w.statistic.Broken = &Broken{Since: w.options.Now(), Reason: reason}
 	}
-	waits := w.fulls.making != nil && w.fulls.making.copied == nil && w.fulls.making.asked[0].reason == reason
-	if !waits && !slices.ContainsFunc(w.fulls.due, func(d due) bool { return d.reason == reason }) {
-		w.fulls.due = append([]due{{reason: reason}}, w.fulls.due...)
+	pending := w.fulls.making != nil && w.fulls.making.copy == nil && w.fulls.making.requests[0].reason == reason
+	if !pending && !slices.ContainsFunc(w.fulls.due, func(d fullRequest) bool { return d.reason == reason }) {
+		w.fulls.due = append([]fullRequest{{reason: reason}}, w.fulls.due...)
 	}
-	w.aimAnew()
+	w.resetFlushTargets()
 }
 
 // replace has a full made within the chain in the place of a damaged one, once: nobody could begin with that.
-func (w *Writer) replace(damaged error) {
-	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.writes() || len(w.flushes) > 0 {
+func (w *Writer) replaceDamaged(damaged error) {
+	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.isWriter() || len(w.flushes) > 0 {
 		return
 	}
 	w.fulls.replaced = damaged.Error()
 	w.options.Log.Error().Err(damaged).Msg("backups: the newest full is damaged, and stays as it is; another one is made")
-	w.askForFull(due{reason: "damaged: " + w.fulls.replaced})
+	w.requestFull(fullRequest{reason: "damaged: " + w.fulls.replaced})
 }
 
 // silentUpload is how long nothing is told of an upload.
-const silentUpload = 30 * time.Second
+const progressInterval = 30 * time.Second
 
 // storeFull uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
 // before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
 func (w *Writer) storeFull(ctx context.Context) {
 	f := w.fulls.making
-	if f == nil || f.copied == nil {
+	if f == nil || f.copy == nil {
 		return
 	}
 	if f.storing {
-		w.tellProgress(f)
+		w.logProgress(f)
 		return
 	}
-	if !f.opens && (w.core.State == opening || f.adrift || !w.writes()) { // what it waits for never comes
-		if w.forgetFull(); w.writes() {
-			w.fulls.due = append(w.fulls.due, f.asked...)
+	if !f.opens && (w.core.State == opening || f.orphaned || !w.isWriter()) { // what it waits for never comes
+		if w.forgetFull(); w.isWriter() {
+			w.fulls.due = append(w.fulls.due, f.requests...)
 		}
 		return
 	}
-	if short := w.inTheWay(); short != nil {
+	if short := w.checkRoom(); short != nil {
 		w.dropFull(ctx, short)
 		return
 	}
-	if time.Now().Before(w.fulls.after) || !f.opens && !w.settled() {
+	if time.Now().Before(w.fulls.notBefore) || !f.opens && !w.isEndKnown() {
 		return
 	}
 	if !f.opens && w.remote.stored.Compare(f.Next) < 0 {
 		f.doing = "waits until what is before it is stored"
 		return
 	}
-	f.storing, f.doing, f.tried, f.told = true, "stores the copy", time.Now(), time.Now()
+	f.storing, f.doing, f.tried, f.loggedAt = true, "stores the copy", time.Now(), time.Now()
 	if f.opens {
-		w.note() // before the store has it
+		w.recordIdentity() // before the store has it
 	}
-	making, copied, opens, behind, generation := f.Full, f.copied, f.opens, f.behind, w.remote.generation
-	w.job(ctx, unbounded, func(patient context.Context) func() {
+	making, copied, opens, behind, generation := f.Full, f.copy, f.opens, f.previousEnd, w.remote.generation
+	w.job(ctx, noTimeout, func(patient context.Context) func() {
 		var stored archive.Full
-		err := w.whileThereIsRoom(patient, func(ctx context.Context) (err error) {
+		err := w.runWithRoom(patient, func(ctx context.Context) (err error) {
 			if stored, err = copied.put(ctx, w.options.Archive, making); err == nil && opens { // uploading takes long
 				err = w.mayOpen(ctx, stored, behind)
 			}
@@ -330,14 +330,14 @@ func (w *Writer) storeFull(ctx context.Context) {
 }
 
 // tellProgress has the log say how far an upload is that takes long.
-func (w *Writer) tellProgress(f *full) {
-	if time.Since(f.told) < silentUpload {
+func (w *Writer) logProgress(f *full) {
+	if time.Since(f.loggedAt) < progressInterval {
 		return
 	}
-	f.told = time.Now()
-	is := f.running()
-	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent_bytes", is.SentBytes).Int64("total_bytes", is.TotalBytes).
-		Float64("remaining_seconds", is.RemainingSeconds).Msg("backups: a full is being stored")
+	f.loggedAt = time.Now()
+	progress := f.running()
+	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent_bytes", progress.SentBytes).Int64("total_bytes", progress.TotalBytes).
+		Float64("remaining_seconds", progress.RemainingSeconds).Msg("backups: a full is being stored")
 }
 
 func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
@@ -357,63 +357,63 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		return
 	case err != nil:
 		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
-		wait := w.rest(f, w.failed(aboutFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
-		w.fulls.after = time.Now().Add(wait)
+		wait := w.fullBackoff(f, w.failed(opFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
+		w.fulls.notBefore = time.Now().Add(wait)
 		return
 	}
-	w.succeeded(aboutFull)
+	w.succeeded(opFull)
 	f.Full = stored
-	took := time.Since(f.begun)
+	took := time.Since(f.started)
 	done := FullDone{Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Reason: f.Reason}
-	w.statistic.LastFull, w.remote.newest, w.fulls.behind = &done, done.Name, f.Next
+	w.statistic.LastFull, w.remote.newestFull, w.fulls.lastNext = &done, done.Name, f.Next
 	if w.core.State != opening {
 		w.statistic.Broken = nil
 	}
 	w.statistic.Fulls++
 	w.statistic.Uploaded += done.Bytes
-	w.plan(w.options.Now())
-	w.fulls.rested = time.Now().Add(max(w.pace.rest, restFactor*took))
+	w.scheduleNext(w.options.Now())
+	w.fulls.gapAfter = time.Now().Add(max(w.pace.rest, restFactor*took))
 	if f.opens {
 		w.remote.stored, w.remote.storedAt, w.remote.last = f.Next, time.Now(), format.Position{}
 		w.take(ctx, chainBegun, payload{})
 	}
 	w.endFull(fullResult{FullDone: done})
 	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", f.Data.Bytes).Int64("database", f.database).
-		Dur("paused_ms", f.copied.held).Dur("took_ms", took).Msg("backups: a full is in the store")
+		Dur("paused_ms", f.copy.held).Dur("took_ms", took).Msg("backups: a full is in the store")
 }
 
 // dropFull gives a full up that could not be copied, or whose copy cannot stay until it is stored.
 func (w *Writer) dropFull(ctx context.Context, err error) {
 	f, doing := w.fulls.making, "cannot copy the database"
-	if f.copied != nil {
+	if f.copy != nil {
 		doing = "cannot keep a copy of the database until it is stored"
 	}
-	w.fulls.after = time.Now().Add(w.rest(f, w.failed(aboutFull, doing, err)))
+	w.fulls.notBefore = time.Now().Add(w.fullBackoff(f, w.failed(opFull, doing, err)))
 	w.endFull(fullResult{err: fmt.Errorf("%s: %w", doing, err)})
 	if f.opens { // what was to come behind it leads nowhere
 		w.discard()
 	}
 	if f.opens || w.core.State == opening {
-		w.take(ctx, fullLost, payload{err: errors.New(f.asked[0].reason)})
+		w.take(ctx, fullLost, payload{err: errors.New(f.requests[0].reason)})
 		return
 	}
-	w.fulls.due = append(w.fulls.due, due{reason: f.asked[0].reason})
+	w.fulls.due = append(w.fulls.due, fullRequest{reason: f.requests[0].reason})
 }
 
 // endFull answers those who wait for the full in the making, once the facts have it.
 func (w *Writer) endFull(result fullResult) {
 	f := w.forgetFull()
 	w.publish()
-	for _, asked := range f.asked {
-		asked.tell(result)
+	for _, request := range f.requests {
+		request.answer(result)
 	}
 }
 
 // forgetFull has nothing more to do with the full in the making, and removes its copy.
 func (w *Writer) forgetFull() *full {
 	f := w.fulls.making
-	if w.fulls.making = nil; f.copied != nil {
-		_ = os.Remove(f.copied.path)
+	if w.fulls.making = nil; f.copy != nil {
+		_ = os.Remove(f.copy.path)
 	}
 	return f
 }
@@ -434,7 +434,7 @@ func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.P
 	case head.Position.Compare(behind) > 0:
 		return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
 	}
-	writes, err := ask(ctx, w, func(writes chan<- bool) { w.observe(ctx); writes <- w.writes() })
+	writes, err := ask(ctx, w, func(writes chan<- bool) { w.observe(ctx); writes <- w.isWriter() })
 	if err == nil && !writes {
 		err = errOvertaken
 	}
@@ -447,10 +447,10 @@ func (w *Writer) leaveChain(why error) {
 	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full that begins a chain is given up")
 	w.chain.tail, w.statistic.Broken = nil, nil
 	w.discard()
-	w.aimAnew()
-	for _, asked := range f.asked {
-		if asked.done != nil {
-			w.askForFull(asked)
+	w.resetFlushTargets()
+	for _, request := range f.requests {
+		if request.done != nil {
+			w.requestFull(request)
 		}
 	}
 }
@@ -460,15 +460,15 @@ func (w *Writer) leaveChain(why error) {
 const restFactor = 10
 
 // latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
-const latestRetry = 5 * time.Minute
+const maxFullRetry = 5 * time.Minute
 
 // rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
 // longer, so that a large database is not copied or sent all the time.
-func (w *Writer) rest(f *full, wait time.Duration) time.Duration {
-	if f.tried.IsZero() || len(w.flushes) > 0 || w.troubles[aboutFull] == nil {
+func (w *Writer) fullBackoff(f *full, wait time.Duration) time.Duration {
+	if f.tried.IsZero() || len(w.flushes) > 0 || w.problems[opFull] == nil {
 		return wait
 	}
-	wait = max(wait, min(restFactor*time.Since(f.tried), latestRetry))
-	w.troubles[aboutFull].NextRetry = w.options.Now().Add(wait)
+	wait = max(wait, min(restFactor*time.Since(f.tried), maxFullRetry))
+	w.problems[opFull].NextRetry = w.options.Now().Add(wait)
 	return wait
 }

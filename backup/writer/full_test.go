@@ -109,7 +109,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t).run(func(s *Writer) {
 				s.room = func(size int64) error {
-					if size != most && size >= 16<<10 { // no segment's, but the database's
+					if size != maxSegment && size >= 16<<10 { // no segment's, but the database's
 						return is.room
 					}
 					return nil
@@ -137,18 +137,18 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Writer{options: Options{Now: time.Now}}
 		f := &full{}
-		assert.Equal(t, time.Second, s.rest(f, time.Second), "it was not even begun")
-		s.trouble(aboutFull)
+		assert.Equal(t, time.Second, s.fullBackoff(f, time.Second), "it was not even begun")
+		s.recordProblem(opFull)
 		f.tried = time.Now()
-		assert.Equal(t, time.Second, s.rest(f, time.Second), "only a manifest failed")
+		assert.Equal(t, time.Second, s.fullBackoff(f, time.Second), "only a manifest failed")
 		f.tried = time.Now().Add(-10 * time.Second)
-		assert.Equal(t, 100*time.Second, s.rest(f, time.Second))
-		assert.Equal(t, time.Now().Add(100*time.Second), s.troubles[aboutFull].NextRetry)
+		assert.Equal(t, 100*time.Second, s.fullBackoff(f, time.Second))
+		assert.Equal(t, time.Now().Add(100*time.Second), s.problems[opFull].NextRetry)
 		f.tried = time.Now().Add(-time.Hour)
-		assert.Equal(t, latestRetry, s.rest(f, time.Second))
-		assert.Equal(t, time.Hour, s.rest(f, time.Hour), "as the store asks")
+		assert.Equal(t, maxFullRetry, s.fullBackoff(f, time.Second))
+		assert.Equal(t, time.Hour, s.fullBackoff(f, time.Hour), "as the store asks")
 		s.flushes = append(s.flushes, flush{})
-		assert.Equal(t, time.Second, s.rest(f, time.Second), "there may be no later")
+		assert.Equal(t, time.Second, s.fullBackoff(f, time.Second), "there may be no later")
 	})
 }
 
@@ -182,10 +182,10 @@ func TestAStoreThatHangsKeepsNoTransactionOfAFullOpen(t *testing.T) {
 }
 
 func TestAFullOfAnIdleEtcdIsMadeThoughNothingWasStoredForLong(t *testing.T) {
-	s := newStand(t).run(func(s *Writer) { s.pace.knows = 50 * time.Millisecond })
+	s := newStand(t).run(func(s *Writer) { s.pace.headValid = 50 * time.Millisecond })
 	s.putAndFlush("a", "1")
 	stored := time.Now()
-	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.knows }, "what is known is old")
+	s.eventually(func(Facts) bool { return time.Since(stored) > 2*s.pace.headValid }, "what is known is old")
 	s.full()
 	s.awaitStored(s.put("a", "2"))
 	s.requireChains(1)
@@ -208,13 +208,13 @@ func TestADefragmentationIsToldThatItWaitsForAFullBackup(t *testing.T) {
 func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 	for name, c := range map[string]struct{ work, total time.Duration }{
 		"compression":    {work: 4 * time.Millisecond, total: 4*4*time.Millisecond + 3*4*time.Millisecond},
-		"a slow network": {work: time.Second, total: 4*time.Second + 3*longestRest},
+		"a slow network": {work: time.Second, total: 4*time.Second + 3*maxPause},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun := time.Now()
-				reader := &sending{Reader: strings.NewReader(strings.Repeat("x", 4*throttledPiece)), sent: &atomic.Int64{}, throttled: true}
-				piece := make([]byte, throttledPiece)
+				reader := &throttledReader{Reader: strings.NewReader(strings.Repeat("x", 4*pauseEvery)), sent: &atomic.Int64{}, throttled: true}
+				piece := make([]byte, pauseEvery)
 				for range 4 {
 					_, err := io.ReadFull(reader, piece)
 					require.NoError(t, err)
@@ -228,7 +228,7 @@ func TestTheCopyIsReadInHalfOfTheTime(t *testing.T) {
 
 func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	s := newStand(t)
-	for i := range most>>20 + 2 {
+	for i := range maxSegment>>20 + 2 {
 		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
 	}
 	s.run(func(w *Writer) { w.room = onlyForSegments })
@@ -240,7 +240,7 @@ func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 
 // onlyForSegments is a volume that has no room for the database.
 func onlyForSegments(size int64) error {
-	if size > most {
+	if size > maxSegment {
 		return ErrSpoolFull
 	}
 	return nil
@@ -373,7 +373,7 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.do(func() {
-		s.saw(t.Context(), found{abilities: s.remote.abilities, generation: s.remote.generation}, nil) // there was nothing when it began
+		s.handleInspection(t.Context(), inspection{capabilities: s.remote.capabilities, generation: s.remote.generation}, nil) // there was nothing when it began
 	})
 	s.do(func() {
 		assert.Equal(t, beginning, s.core.State)
@@ -426,7 +426,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	stored := c.slowly(0)
 	first.run()
 	asked := make(chan fullResult, 1)
-	first.do(func() { first.askForFull(due{"asked for", asked}) })
+	first.do(func() { first.requestFull(fullRequest{"asked for", asked}) })
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
 	second.run()

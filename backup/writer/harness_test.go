@@ -132,10 +132,10 @@ func (s *stand) run(tune ...func(w *Writer)) *stand {
 	s.tune = append(s.tune, tune...)
 	writer, err := s.make()
 	require.NoError(s, err)
-	writer.pace = pace{
+	writer.pace = timing{
 		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
-		foreign: 100 * time.Millisecond, knows: patience, watch: 100 * time.Millisecond, young: 20 * time.Millisecond, merge: time.Hour, rare: time.Hour,
-		retry: 50 * time.Millisecond, bear: patience, successor: patience, beat: time.Hour, vet: patience, overdue: patience, check: patience,
+		foreignStore: 100 * time.Millisecond, headValid: patience, watch: 100 * time.Millisecond, emptyStore: 20 * time.Millisecond, merge: time.Hour, idleMerge: time.Hour,
+		retry: 50 * time.Millisecond, fullPatience: patience, successor: patience, heartbeat: time.Hour, verifyOwner: patience, overdue: patience, check: patience,
 	}
 	for _, tune := range s.tune {
 		tune(writer)

@@ -13,32 +13,32 @@ import (
 
 // note has the volume remember whose etcd's data are, and which process has written backups of them last. It comes before anything is
 // stored, so that the volume tells even if the process is killed then.
-func (w *Writer) note() {
-	is := archive.Identity{
+func (w *Writer) recordIdentity() {
+	identity := archive.Identity{
 		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Position: w.remote.stored, Session: w.identity.Session,
 	}
-	if w.writes() {
-		is.Session = w.options.Session
+	if w.isWriter() {
+		identity.Session = w.options.Session
 	}
-	known := w.identity
-	if known.Position = is.Position; known == is {
+	previous := w.identity
+	if previous.Position = identity.Position; previous == identity {
 		return
 	}
-	w.keepIdentity(is)
+	w.writeIdentity(identity)
 }
 
 // noteEnd remembers where the store ends, for the next process.
-func (w *Writer) noteEnd() {
-	if w.remote.generation.Number == w.identity.Generation && !w.remote.stored.IsZero() && w.remote.stored != w.identity.Position && !w.refuses() {
-		is := w.identity
-		is.Position = w.remote.stored
-		w.keepIdentity(is)
+func (w *Writer) recordEnd() {
+	if w.remote.generation.Number == w.identity.Generation && !w.remote.stored.IsZero() && w.remote.stored != w.identity.Position && !w.isRefused() {
+		identity := w.identity
+		identity.Position = w.remote.stored
+		w.writeIdentity(identity)
 	}
 }
 
-func (w *Writer) keepIdentity(is archive.Identity) {
-	w.identity = is
-	if err := is.Write(w.options.DataDir); err != nil {
+func (w *Writer) writeIdentity(identity archive.Identity) {
+	w.identity = identity
+	if err := identity.Write(w.options.DataDir); err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: the volume does not remember which cluster etcd's data belong to")
 	}
 }
@@ -46,39 +46,39 @@ func (w *Writer) keepIdentity(is archive.Identity) {
 // related tells whether the end of the chain is of the history that this member's data are of. Members of one cluster have the same rows.
 // Data of the same identity with other rows are a copy of a volume, or of a whole cluster, that has written on its own: whose object came
 // first goes on. Where etcd has compacted the rows, as it does while a store is away for long, the identity tells.
-func (w *Writer) related(ctx context.Context, head archive.Head) bool {
+func (w *Writer) isRelated(ctx context.Context, head archive.Head) bool {
 	if head.Empty() && head.PastEnd.IsZero() {
 		return true
 	}
 	rows, err := w.compareRows(head)
 	switch {
 	case err != nil:
-		w.failed(aboutLook, "cannot compare etcd's data with its backups", err)
+		w.failed(opInspect, "cannot compare etcd's data with its backups", err)
 		return false
 	case w.relation(head, rows) == relation.Copied:
-		w.take(ctx, succeeded, payload{err: w.otherCopy(head, fmt.Sprintf("revision %d there is not the one in etcd's data", head.Revision()))})
+		w.take(ctx, succeeded, payload{err: w.copiedError(head, fmt.Sprintf("revision %d there is not the one in etcd's data", head.Revision()))})
 		return false
 	}
-	w.note()
+	w.recordIdentity()
 	return true
 }
 
 // relation returns how the running etcd's data relate to the generation that they name, as far as a head of it tells.
 func (w *Writer) relation(head archive.Head, rows relation.Rows) relation.Relation {
-	of := w.remote.generation
+	generation := w.remote.generation
 	data := relation.Data{
-		State: relation.Valid, Identity: archive.Identity{Cluster: of.Cluster, Generation: of.Number}, Etcd: w.options.Etcd.Identity().ClusterID,
-		Owner: of.Owner, Revision: w.revision, Rows: rows,
+		State: relation.Valid, Identity: archive.Identity{Cluster: generation.Cluster, Generation: generation.Number}, Etcd: w.options.Etcd.Identity().ClusterID,
+		Owner: generation.Owner, Revision: w.revision, Rows: rows,
 	}
-	kept := relation.Store{Cluster: archive.Cluster{Cluster: of.Cluster}, Generations: []archive.Generation{of}, Head: head}
-	return relation.Judge(data, kept, false).Relation
+	backups := relation.Store{Cluster: archive.Cluster{Cluster: generation.Cluster}, Generations: []archive.Generation{generation}, Head: head}
+	return relation.Judge(data, backups, false).Relation
 }
 
 // compareRows compares the rows of the newest segment, or the last row before a full snapshot, with etcd's.
 func (w *Writer) compareRows(head archive.Head) (relation.Rows, error) {
 	compared, same, err := w.compare(head.Start)
 	if err == nil && same && head.Segment != nil {
-		same, err = w.alike(*head.Segment)
+		same, err = w.hasSameRows(*head.Segment)
 	}
 	switch {
 	case err != nil || !compared:
@@ -91,7 +91,7 @@ func (w *Writer) compareRows(head archive.Head) (relation.Rows, error) {
 }
 
 // otherCopy says that another copy of the data goes on with the backups.
-func (w *Writer) otherCopy(head archive.Head, how string) error {
+func (w *Writer) copiedError(head archive.Head, how string) error {
 	cluster, number := w.remote.generation.Cluster, w.remote.generation.Number
 	return fmt.Errorf("%w: %s has backups of cluster %s up to revision %d, and %s; what came into the store first goes on; "+
 		"to go on with these data instead start once with --adopt=%s/%d, or point --backup-store at another place; to go on with the backups, move the data directory away",
@@ -113,7 +113,7 @@ func (w *Writer) compare(end format.Start) (compared, same bool, err error) {
 
 // alike compares all rows of a segment with etcd's, as far as these are not compacted: copies that do the same may have a last revision
 // that is the same.
-func (w *Writer) alike(with format.Manifest) (bool, error) {
+func (w *Writer) hasSameRows(with format.Manifest) (bool, error) {
 	chain := format.Continue(with.Before, with.Position)
 	for more := true; more; {
 		rows, err := w.reader.Since(capture.Request{From: chain.Revision() + 1, UpTo: with.End, Limit: chunk})

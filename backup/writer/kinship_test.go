@@ -59,7 +59,7 @@ func TestAGenerationThatWasRestoredFromIsNotExtended(t *testing.T) {
 			if !runs {
 				s.restored()
 			}
-			s.run(func(w *Writer) { w.pace.vet = 200 * time.Millisecond })
+			s.run(func(w *Writer) { w.pace.verifyOwner = 200 * time.Millisecond })
 			if runs {
 				s.awaitStored(s.put("a", "1"))
 				s.restored()
@@ -190,7 +190,7 @@ func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
 	copied := s.twin(clusterID)
 	copied.write(5, "first")
 	require.Equal(t, s.etcd.Revision(), copied.etcd.Revision())
-	copied.tune = append(copied.tune, func(w *Writer) { w.pace.beat = 5 * s.options.Interval }) // so that the first one comes in between
+	copied.tune = append(copied.tune, func(w *Writer) { w.pace.heartbeat = 5 * s.options.Interval }) // so that the first one comes in between
 	s.run()
 	copied.run()
 	copied.eventually(func(f Facts) bool { return f.Role == Writing }, "it has the same rows, as a second member has")

@@ -167,7 +167,7 @@ func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
 func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *testing.T) {
 	s := begun(t)
 	s.end()
-	s.run(func(w *Writer) { w.pace.successor, w.pace.vet = 10*time.Millisecond, 10*time.Millisecond })
+	s.run(func(w *Writer) { w.pace.successor, w.pace.verifyOwner = 10*time.Millisecond, 10*time.Millisecond })
 	require.NoError(t, s.backups().BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 2, Created: time.Now()}))
 	for i := range 5 {
 		s.putAndFlush("a", fmt.Sprint(i))
@@ -175,7 +175,7 @@ func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *test
 	assert.Equal(t, Writing, s.Facts().Role)
 	s.requireNotSuperseded()
 	s.end()
-	s.run(func(w *Writer) { w.pace.beat = 100 * time.Millisecond })
+	s.run(func(w *Writer) { w.pace.heartbeat = 100 * time.Millisecond })
 	s.putAndFlush("a", "after a restart")
 	s.requireNotSuperseded()
 	s.succeed()
@@ -232,14 +232,14 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Get, Prefix: name, Then: func() { assert.NoError(t, s.store.Delete(t.Context(), name)) }})
 	for _, begins := range []bool{false, true} {
 		options := Options{Archive: s.backups(), Etcd: s.options.Etcd, Now: time.Now}
-		_, err := found{Options: options, own: archive.Identity{Cluster: "c1", Generation: 1}, begins: begins}.find(t.Context())
+		_, err := inspection{Options: options, identity: archive.Identity{Cluster: "c1", Generation: 1}, canCreate: begins}.run(t.Context())
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }
 
 // often has the store looked at all the time, and not after minutes.
 func (s *stand) often() *stand {
-	s.tune = append(s.tune, func(s *Writer) { s.pace.knows, s.pace.vet = 50*time.Millisecond, 50*time.Millisecond })
+	s.tune = append(s.tune, func(s *Writer) { s.pace.headValid, s.pace.verifyOwner = 50*time.Millisecond, 50*time.Millisecond })
 	return s
 }
 
@@ -287,7 +287,7 @@ func TestABirthCertificateThatIsLostIsWrittenAgain(t *testing.T) {
 			s := newStand(t)
 			if stores { // and looks for nothing else
 				s.options.Interval = 10 * time.Millisecond
-				s.run(func(s *Writer) { s.pace.vet = time.Second })
+				s.run(func(s *Writer) { s.pace.verifyOwner = time.Second })
 			} else {
 				s.often().run()
 			}

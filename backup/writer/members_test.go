@@ -273,7 +273,7 @@ func TestWhoeverWaitsForAFullIsToldWhenAnotherMemberWrites(t *testing.T) {
 }
 
 func TestWhoeverWaitsForAFullIsToldWhatKeepsItFromBeingMade(t *testing.T) {
-	s := newStand(t).run(func(s *Writer) { s.pace.bear = 300 * time.Millisecond })
+	s := newStand(t).run(func(s *Writer) { s.pace.fullPatience = 300 * time.Millisecond })
 	s.awaitStored(s.put("a", "1"))
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: memory.ErrDenied}) // a young etcd still settles its version
 	_, err := s.FullNow(t.Context(), "asked for")

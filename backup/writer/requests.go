@@ -15,7 +15,7 @@ import (
 // error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is
 // another member's to bring.
 func (w *Writer) Flush(ctx context.Context) error {
-	flushed, err := ask(ctx, w, w.hasten)
+	flushed, err := ask(ctx, w, w.requestFlush)
 	if err != nil && !errors.Is(err, ErrEnded) {
 		err = fmt.Errorf("%w: %s", err, w.missing())
 	}
@@ -23,10 +23,10 @@ func (w *Writer) Flush(ctx context.Context) error {
 }
 
 // ask has the owner do something, and waits for its answer, unless it ends before.
-func ask[T any](ctx context.Context, w *Writer, what func(answer chan<- T)) (answer T, err error) {
+func ask[T any](ctx context.Context, w *Writer, request func(answer chan<- T)) (answer T, err error) {
 	answers := make(chan T, 1)
 	select {
-	case w.events <- func() { what(answers) }:
+	case w.events <- func() { request(answers) }:
 	case <-w.ended:
 		return answer, ErrEnded
 	case <-ctx.Done():
@@ -59,21 +59,21 @@ func (w *Writer) missing() string {
 }
 
 // aimAnew has those who wait for a flush wait for another position: theirs was one of a chain that ends.
-func (w *Writer) aimAnew() {
+func (w *Writer) resetFlushTargets() {
 	for i := range w.flushes {
 		w.flushes[i].target = format.Position{}
 	}
 }
 
 // hasten ends all waiting that has no reason but patience.
-func (w *Writer) hasten(done chan<- error) {
+func (w *Writer) requestFlush(done chan<- error) {
 	w.flushes = append(w.flushes, flush{revision: w.options.Etcd.Revision(), at: time.Now(), done: done})
-	w.chain.hurry, w.remote.after, w.fulls.after = true, time.Time{}, time.Time{}
+	w.chain.captureNow, w.remote.notBefore, w.fulls.notBefore = true, time.Time{}, time.Time{}
 }
 
 // answer tells those who wait for a flush.
-func (w *Writer) answer() {
-	left, elsewhere := w.flushes[:0], w.elsewhere()
+func (w *Writer) answerFlushes() {
+	waiting, notWriter := w.flushes[:0], w.notWriterError()
 	for _, flush := range w.flushes {
 		if flush.target.IsZero() && w.chain.tail != nil && w.chain.tail.Position.Revision > flush.revision && w.chain.examined.After(flush.at) {
 			flush.target = w.chain.tail.Position
@@ -84,27 +84,27 @@ func (w *Writer) answer() {
 		case !w.chain.released.IsZero() && w.remote.stored.Compare(w.chain.released) >= 0:
 			flush.done <- nil
 		case !flush.target.IsZero() && w.remote.stored.Compare(flush.target) >= 0 && !w.remote.storedAt.IsZero():
-			if w.releases() {
+			if w.captureRelease() {
 				flush.target = w.chain.released
-				left = append(left, flush)
+				waiting = append(waiting, flush)
 				continue
 			}
 			flush.done <- nil
-		case elsewhere != nil && (!errors.Is(elsewhere, ErrNotWriter) || len(w.spool.Entries()) == 0):
-			flush.done <- elsewhere
+		case notWriter != nil && (!errors.Is(notWriter, ErrNotWriter) || len(w.spool.Entries()) == 0):
+			flush.done <- notWriter
 		default:
-			left = append(left, flush)
+			waiting = append(waiting, flush)
 		}
 	}
-	w.flushes = left
+	w.flushes = waiting
 }
 
 // elsewhere says why this member makes no backups; nil if it does, or if that is not known yet.
-func (w *Writer) elsewhere() error {
+func (w *Writer) notWriterError() error {
 	switch {
-	case w.refuses() && w.troubles[aboutLook] != nil:
-		return errors.New(w.troubles[aboutLook].Message)
-	case w.remote.generation.Number != 0 && !w.writes():
+	case w.isRefused() && w.problems[opInspect] != nil:
+		return errors.New(w.problems[opInspect].Message)
+	case w.remote.generation.Number != 0 && !w.isWriter():
 		return ErrNotWriter
 	default:
 		return nil
@@ -112,14 +112,14 @@ func (w *Writer) elsewhere() error {
 }
 
 // releases makes the last object of an orderly stop, once, and tells whether it did.
-func (w *Writer) releases() bool {
+func (w *Writer) captureRelease() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
 	}
-	is := w.options.Etcd.Identity()
+	identity := w.options.Etcd.Identity()
 	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
 	if err == nil {
-		err = w.wait(builder, format.Source{Term: is.Term, Member: is.MemberID, Session: w.options.Session, Released: true})
+		err = w.enqueue(builder, format.Source{Term: identity.Term, Member: identity.MemberID, Session: w.options.Session, Released: true})
 	}
 	if err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere waits for a while to see whether this cluster lives")
@@ -131,7 +131,7 @@ func (w *Writer) releases() bool {
 }
 
 // giveUp answers everybody who still waits.
-func (w *Writer) giveUp() {
+func (w *Writer) failFlushes() {
 	for _, flush := range w.flushes {
 		flush.done <- ErrEnded
 	}
@@ -144,7 +144,7 @@ func (w *Writer) giveUp() {
 func (w *Writer) BeforeCompaction(ctx context.Context) {
 	_, _ = ask(ctx, w, func(captured chan<- struct{}) { // or it cannot be
 		w.revision = w.options.Etcd.Revision()
-		w.chain.hurry = true
+		w.chain.captureNow = true
 		for w.again = true; w.again; {
 			w.again = false
 			w.capture()
@@ -160,13 +160,13 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	go w.bear(ctx, giveUp)
-	result, err := ask(ctx, w, func(done chan<- fullResult) { w.askForFull(due{reason, done}) })
+	go w.cancelWhenStuck(ctx, giveUp)
+	result, err := ask(ctx, w, func(done chan<- fullResult) { w.requestFull(fullRequest{reason, done}) })
 	return result.FullDone, cmp.Or(err, result.err)
 }
 
 // bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
-func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
+func (w *Writer) cancelWhenStuck(ctx context.Context, giveUp context.CancelCauseFunc) {
 	ticker := time.NewTicker(w.pace.tick)
 	defer ticker.Stop()
 	for since, sent := time.Now(), int64(0); ; {
@@ -182,7 +182,7 @@ func (w *Writer) bear(ctx context.Context, giveUp context.CancelCauseFunc) {
 		if facts.Trouble == nil {
 			since = time.Now()
 		}
-		if time.Since(since) > w.pace.bear {
+		if time.Since(since) > w.pace.fullPatience {
 			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Message))
 			return
 		}

@@ -12,33 +12,33 @@ import (
 
 // New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.
 func New(options Options) (*Writer, error) {
-	spool, useless, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
+	spool, unusable, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
 	if err != nil {
 		return nil, err
 	}
-	older, err := spool.Newest()
-	if older != nil {
-		useless = append(useless, older)
+	detached, err := spool.Newest()
+	if detached != nil {
+		unusable = append(unusable, detached)
 	}
-	for _, reason := range useless {
+	for _, reason := range unusable {
 		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is moved away, and is taken from the database again")
 	}
 	if err != nil {
 		return nil, err
 	}
 	w := &Writer{
-		options: options, pace: usual, reader: capture.NewReader(options.Etcd.Backend),
+		options: options, pace: defaultTiming, reader: capture.NewReader(options.Etcd.Backend),
 		spool: spool, room: spool.Room, events: make(chan func()), ended: make(chan struct{}), superseded: make(chan error, 1),
-		merging: merging{merger: retention.NewMerger(options.Archive, options.Now)},
+		merging: mergeState{merger: retention.NewMerger(options.Archive, options.Now)},
 	}
 	w.work = w.actions()
-	w.retake()
-	w.core = statemachine.Core[known]{State: unknown, Facts: known{closed: options.SegmentsOnly}}
+	w.recaptureBuckets()
+	w.core = statemachine.Core[memberState]{State: unknown, Facts: memberState{closed: options.SegmentsOnly}}
 	if w.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
 		return nil, err
 	}
-	if former := options.Former; former != nil {
-		w.inherit(former)
+	if previous := options.Previous; previous != nil {
+		w.adopt(previous)
 	}
 	if err := w.resume(); err != nil {
 		return nil, err
@@ -49,16 +49,16 @@ func New(options Options) (*Writer, error) {
 }
 
 // inherit goes on with what a writer that has ended knew of the store.
-func (w *Writer) inherit(former *Writer) {
-	was := &former.remote
+func (w *Writer) adopt(previous *Writer) {
+	known := &previous.remote
 	w.remote = remote{
-		abilities: was.abilities, generation: was.generation, vetted: was.vetted, stored: was.stored, last: was.last, newest: was.newest,
-		checkpoint: was.checkpoint, checkpointAt: was.checkpointAt, lost: was.lost,
+		capabilities: known.capabilities, generation: known.generation, ownerVerified: known.ownerVerified, stored: known.stored, last: known.last, newestFull: known.newestFull,
+		checkpoint: known.checkpoint, checkpointAt: known.checkpointAt, lost: known.lost,
 	}
-	w.unstored = former.unstored
-	w.reserving.revision, w.merging.at = former.reserving.revision, time.Now()
+	w.unstored = previous.unstored
+	w.reserving.revision, w.merging.at = previous.reserving.revision, time.Now()
 	if w.remote.generation.Number != 0 {
-		w.core.State, w.core.Facts.creates = aligning, was.abilities.CreateIfAbsent
+		w.core.State, w.core.Facts.creates = aligning, known.capabilities.CreateIfAbsent
 	}
 }
 
@@ -75,7 +75,7 @@ func (w *Writer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.step(ctx)
 		w.publish()
-		w.answer() // who is told finds it in the facts
+		w.answerFlushes() // who is told finds it in the facts
 		timer.Reset(w.pause())
 		select {
 		case <-ctx.Done():
@@ -89,8 +89,8 @@ func (w *Writer) Run(ctx context.Context) {
 // step does whatever is due.
 func (w *Writer) step(ctx context.Context) {
 	w.observe(ctx)
-	w.leaveToOthers()
-	if w.core.State != unknown && w.core.State != foreign && time.Since(w.remote.storedAt) >= w.pace.knows {
+	w.dismissFulls()
+	if w.core.State != unknown && w.core.State != foreign && time.Since(w.remote.storedAt) >= w.pace.headValid {
 		w.take(ctx, expired, payload{})
 	}
 	w.again = false
@@ -100,30 +100,30 @@ func (w *Writer) step(ctx context.Context) {
 // actions are what they do.
 func (w *Writer) actions() map[Action]func(context.Context, payload) {
 	return map[Action]func(context.Context, payload){
-		look:          func(ctx context.Context, _ payload) { w.look(ctx) },
+		look:          func(ctx context.Context, _ payload) { w.inspectStore(ctx) },
 		captureRows:   func(context.Context, payload) { w.capture() },
 		storeSegment:  func(ctx context.Context, _ payload) { w.storeSegment(ctx) },
 		makeFull:      func(ctx context.Context, _ payload) { w.makeFull(ctx) },
 		storeFull:     func(ctx context.Context, _ payload) { w.storeFull(ctx) },
 		mergeSegments: func(ctx context.Context, _ payload) { w.merge(ctx) },
 		keepReserved:  func(ctx context.Context, _ payload) { w.reserve(ctx) },
-		lookSoon:      func(context.Context, payload) { w.lookSoon() },
-		countSilence:  func(context.Context, payload) { w.countSilence() },
+		lookSoon:      func(context.Context, payload) { w.inspectSoon() },
+		countSilence:  func(context.Context, payload) { w.countMissingChain() },
 		takeOver:      func(context.Context, payload) { w.takeOver() },
-		goOn:          func(_ context.Context, told payload) { w.goOn(told) },
+		goOn:          func(_ context.Context, told payload) { w.continueChain(told) },
 		clearChain:    func(context.Context, payload) { w.clearChain() },
 		openChain:     func(_ context.Context, told payload) { w.openChain(told.err.Error()) },
-		abandonEnd:    func(_ context.Context, told payload) { w.abandonEnd(told) },
+		abandonEnd:    func(_ context.Context, told payload) { w.startAfterDamage(told) },
 		leaveChain:    func(_ context.Context, told payload) { w.leaveChain(told.err) },
 		dropSpool:     func(_ context.Context, told payload) { w.dropSpool(told.err) },
 		forgetStore:   func(context.Context, payload) { w.forgetStore() },
-		vetStore:      func(context.Context, payload) { w.remote.vetted = time.Time{} },
+		vetStore:      func(context.Context, payload) { w.remote.ownerVerified = time.Time{} },
 		refuse:        func(_ context.Context, told payload) { w.refuse(told.err) },
-		keepWatching:  func(context.Context, payload) { w.askAgainIn(w.watchInterval()) },
-		await:         func(context.Context, payload) { w.askAgainIn(time.Second) },
+		keepWatching:  func(context.Context, payload) { w.delayRequests(w.watchInterval()) },
+		await:         func(context.Context, payload) { w.delayRequests(time.Second) },
 		findSuccessor: func(ctx context.Context, _ payload) { w.findSuccessor(ctx) },
 		checkStored:   func(ctx context.Context, _ payload) { w.checkStored(ctx) },
-		endHere:       func(_ context.Context, told payload) { w.endHere(told.err) },
+		endHere:       func(_ context.Context, told payload) { w.endGeneration(told.err) },
 		finish:        func(_ context.Context, told payload) { w.finish(told.err) },
 	}
 }
@@ -152,8 +152,8 @@ func (w *Writer) drain() {
 		case event := <-w.events:
 			event()
 		case <-idle:
-			w.giveUp()
-			w.noteEnd()
+			w.failFlushes()
+			w.recordEnd()
 			w.publish()
 			return
 		}

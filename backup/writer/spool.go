@@ -81,7 +81,7 @@ func (s *Spool) Bytes() (sum int64) {
 // Put adds a segment. ErrSpoolFull says that it has no room. If synced is set, it also survives a machine that is switched off;
 // otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
 func (s *Spool) Put(object format.Object, synced bool) error {
-	if err := s.room(object.Size()); err != nil {
+	if err := s.checkLimit(object.Size()); err != nil {
 		return err
 	}
 	name := object.Position.String()
@@ -108,12 +108,12 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 }
 
 // hold adds a segment that the volume does not take. It waits in memory, and nothing behind it.
-func (s *Spool) hold(object format.Object) {
+func (s *Spool) holdInMemory(object format.Object) {
 	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
 }
 
 // holds tells whether a segment waits in memory.
-func (s *Spool) holds() bool {
+func (s *Spool) holdsInMemory() bool {
 	return len(s.entries) > 0 && s.entries[len(s.entries)-1].held != nil
 }
 
@@ -123,7 +123,7 @@ func (s *Spool) add(entry Spooled) {
 }
 
 // room says whether so many bytes fit.
-func (s *Spool) room(size int64) error {
+func (s *Spool) checkLimit(size int64) error {
 	if waiting := s.Bytes(); waiting+size > s.limit {
 		return fmt.Errorf("%w: %d bytes wait, %d are the limit", ErrSpoolFull, waiting, s.limit)
 	}
@@ -227,9 +227,9 @@ func (s *Spool) recover() (torn []error, err error) {
 	}
 	var useless []string
 	for _, name := range names {
-		file, is, err := s.open(name.Name())
+		file, entry, err := s.open(name.Name())
 		if err == nil {
-			s.add(is)
+			s.add(entry)
 			_ = file.Close() // it was only read
 		}
 		if err != nil {
@@ -258,28 +258,28 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 }
 
 // open reads all of a segment, compares it with its digests and its name, and goes back to its beginning.
-func (s *Spool) open(name string) (file *os.File, is Spooled, err error) {
+func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	if file, err = os.Open(filepath.Join(s.dir, segmentsDir, name)); err != nil {
-		return nil, is, err
+		return nil, entry, err
 	}
 	reader := format.NewSegmentReader(file, s.keys)
-	if is.Manifest, err = reader.Next(); err == nil {
+	if entry.Manifest, err = reader.Next(); err == nil {
 		if _, err = reader.Next(); errors.Is(err, io.EOF) {
-			is.Size, err = file.Seek(0, io.SeekEnd)
+			entry.Size, err = file.Seek(0, io.SeekEnd)
 		} else {
 			err = fmt.Errorf("it does not end where it should: %w", err)
 		}
 	}
-	if err == nil && is.Position.String() != name {
-		err = fmt.Errorf("its name is not its position, %s", is.Position)
+	if err == nil && entry.Position.String() != name {
+		err = fmt.Errorf("its name is not its position, %s", entry.Position)
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, is, errors.Join(err, file.Close())
+		return nil, entry, errors.Join(err, file.Close())
 	}
-	return file, is, nil
+	return file, entry, nil
 }
 
 // Newest preserves all but the newest of the segments that follow one another. The error is for people: nil if all do.

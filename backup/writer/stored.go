@@ -25,7 +25,7 @@ func (w *Writer) checkStored(ctx context.Context) {
 	w.remote.checkpointAt = time.Now()
 	checkpoint, generation := w.remote.checkpoint, w.remote.generation.Number
 	if checkpoint.IsZero() {
-		w.remote.checkpoint = w.newestStored()
+		w.remote.checkpoint = w.lastStored()
 		return
 	}
 	w.job(ctx, checkTimeout, func(ctx context.Context) func() {
@@ -34,7 +34,7 @@ func (w *Writer) checkStored(ctx context.Context) {
 			switch {
 			case w.core.State != writing || w.remote.checkpoint != checkpoint:
 			case err == nil:
-				w.remote.checkpoint = w.newestStored()
+				w.remote.checkpoint = w.lastStored()
 			case archive.Unusable(err):
 				w.take(ctx, storeLost, payload{})
 			}
@@ -43,7 +43,7 @@ func (w *Writer) checkStored(ctx context.Context) {
 }
 
 // newestStored returns the position of the newest segment in the store; zero if there is none.
-func (w *Writer) newestStored() format.Position {
+func (w *Writer) lastStored() format.Position {
 	if w.remote.last.Compare(w.remote.stored) < 0 {
 		return w.remote.last
 	}
@@ -52,9 +52,9 @@ func (w *Writer) newestStored() format.Position {
 
 // closeHole begins another chain if a segment is gone between the newest full snapshot and the end: nothing leads to the end then.
 // If the end is gone as well, the rows are captured again.
-func (w *Writer) closeHole(head archive.Head) {
+func (w *Writer) handleLostSegments(head archive.Head) {
 	lost := w.remote.lost
-	w.remote.checkpoint, w.remote.checkpointAt = w.newestStored(), time.Now()
+	w.remote.checkpoint, w.remote.checkpointAt = w.lastStored(), time.Now()
 	if lost.IsZero() || lost.Compare(head.Full.Next) < 0 || lost.Compare(head.Position) >= 0 {
 		w.remote.lost = format.Position{}
 		return

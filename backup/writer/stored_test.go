@@ -17,7 +17,7 @@ func checked(t *testing.T) *stand {
 	for i := range 3 {
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}
-	s.do(func() { s.remote.checkpoint = s.newestStored() })
+	s.do(func() { s.remote.checkpoint = s.lastStored() })
 	return s
 }
 
@@ -58,7 +58,7 @@ func TestWriter_beginsAnotherChainWhenStoredSegmentsAreGone(t *testing.T) {
 			s.deleteSegments(gone)
 			if stops {
 				s.end()
-				s.options.Former = s.Writer
+				s.options.Previous = s.Writer
 				s.run()
 			} else {
 				s.check()
@@ -80,7 +80,7 @@ func TestWriter_verifiesTheEndAtAStop(t *testing.T) {
 	last := s.Facts().Stored
 	s.end()
 	s.deleteSegments(last)
-	s.options.Former = s.Writer
+	s.options.Previous = s.Writer
 	s.run()
 	require.NoError(t, s.Flush(t.Context()))
 	s.requireWhole()

@@ -81,10 +81,10 @@ const (
 	closed Guard = "closed etcd, segments only"
 )
 
-var conditions = map[Guard]func(known) bool{
-	ours:   known.ours,
-	guest:  func(k known) bool { return !k.leads && k.guest },
-	closed: func(k known) bool { return k.closed },
+var conditions = map[Guard]func(memberState) bool{
+	ours:   memberState.isWriter,
+	guest:  func(k memberState) bool { return !k.leads && k.guest },
+	closed: func(k memberState) bool { return k.closed },
 }
 
 // The actions.
@@ -117,7 +117,7 @@ const (
 )
 
 // known is what the guards ask about.
-type known struct {
+type memberState struct {
 	leads   bool // this member leads the cluster
 	guest   bool // it has taken over, since the leader does not write
 	creates bool // the store refuses to overwrite, so that two may write at once
@@ -125,10 +125,10 @@ type known struct {
 }
 
 // ours tells whether this member extends the chain.
-func (k known) ours() bool { return k.leads || k.guest && k.creates }
+func (k memberState) isWriter() bool { return k.leads || k.guest && k.creates }
 
 // Holds implements statemachine.Facts.
-func (k known) Holds(guard Guard) bool {
+func (k memberState) Holds(guard Guard) bool {
 	if guard == statemachine.Always {
 		return true
 	}
@@ -145,15 +145,15 @@ type payload struct {
 }
 
 // Learn implements statemachine.Facts.
-func (k known) Learn(event Event, told payload) known {
+func (k memberState) Learn(event Event, payload payload) memberState {
 	if event == chainFound || event == noChain || event == endDamaged {
-		k.creates, k.guest = told.creates, k.guest && !told.grew
+		k.creates, k.guest = payload.creates, k.guest && !payload.grew
 	}
 	return k
 }
 
 // Conclude implements statemachine.Facts.
-func (k known) Conclude(_ State, event Event, _ State, _ payload) known {
+func (k memberState) Conclude(_ State, event Event, _ State, _ payload) memberState {
 	if event == elected || event == deposed {
 		k.leads, k.guest = event == elected, false
 	}
@@ -170,7 +170,7 @@ var (
 	// looking is where the store may be looked at. Where a chain is about to begin, there is nothing to be seen of it.
 	looking = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
 	// settled is where the end of the backups is known.
-	settled = statemachine.Group{watching, opening, writing}
+	endKnown = statemachine.Group{watching, opening, writing}
 	// serving is wherever the generation may still be this cluster's.
 	serving = statemachine.Group{unknown, watching, aligning, opening, beginning, writing, foreign}
 	// asking is where the end of the backups is not known.
@@ -202,10 +202,10 @@ var written = []entry{
 	{ended, deposed, always, ended, nil, "nothing follows the end of a generation"},
 
 	{asking, elected, always, statemachine.Stays, []Action{lookSoon}, "whoever leads founds a store, or goes on from its end"},
-	{settled, elected, always, aligning, []Action{lookSoon}, "the leader before may have extended the chain meanwhile"},
+	{endKnown, elected, always, aligning, []Action{lookSoon}, "the leader before may have extended the chain meanwhile"},
 	{beginning, elected, always, beginning, nil, "its full snapshot is on its way"},
 	{asking, deposed, always, statemachine.Stays, []Action{lookSoon}, "another member may write"},
-	{settled, deposed, always, aligning, []Action{lookSoon}, "another member may have extended the chain"},
+	{endKnown, deposed, always, aligning, []Action{lookSoon}, "another member may have extended the chain"},
 	{beginning, deposed, always, beginning, nil, "before the full snapshot counts, it is asked whether this member writes"},
 	{unknown, stalled, always, unknown, []Action{takeOver}, "the leader begins nothing, so this member does"},
 	{watching, stalled, always, aligning, []Action{takeOver}, "the leader stores nothing, so this member does"},
@@ -229,10 +229,10 @@ var written = []entry{
 
 	{serving, succeeded, always, ended, []Action{endHere}, "of two that go on with one, the one whose object came first counts"},
 
-	{settled, expired, always, aligning, nil, "what is known of the end holds for so long"},
-	{settled, storeLost, always, aligning, []Action{vetStore}, "somebody has emptied the store, or taken it"},
-	{settled, collided, always, aligning, nil, "another member was first, and this one goes on behind it"},
-	{settled, spoolLost, always, aligning, []Action{dropSpool}, "the database still has it"},
+	{endKnown, expired, always, aligning, nil, "what is known of the end holds for so long"},
+	{endKnown, storeLost, always, aligning, []Action{vetStore}, "somebody has emptied the store, or taken it"},
+	{endKnown, collided, always, aligning, nil, "another member was first, and this one goes on behind it"},
+	{endKnown, spoolLost, always, aligning, []Action{dropSpool}, "the database still has it"},
 	{writing, broken, closed, drained, []Action{finish}, "to begin a chain is for the member that writes"},
 	{writing, broken, always, opening, []Action{openChain}, "only the whole database tells what the keys are now"},
 	{opening, named, always, beginning, nil, "from here on the chain is this member's"},

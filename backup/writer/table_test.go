@@ -47,14 +47,14 @@ func TestTheCommittedFilesAreTheTables(t *testing.T) {
 	assert.True(t, strings.HasPrefix(Drawing.SVG(), "<svg"))
 }
 
-type sentence statemachinetest.Sentence[known, payload]
+type sentence statemachinetest.Sentence[memberState, payload]
 
 var (
-	leader    = known{leads: true}
-	follower  = known{}
-	stepped   = known{guest: true, creates: true}
-	overwrite = known{guest: true}
-	bringer   = known{leads: true, closed: true}
+	leader    = memberState{leads: true}
+	follower  = memberState{}
+	stepped   = memberState{guest: true, creates: true}
+	overwrite = memberState{guest: true}
+	bringer   = memberState{leads: true, closed: true}
 	creating  = payload{creates: true}
 	grown     = payload{creates: true, grew: true}
 )
@@ -77,10 +77,10 @@ var sentences = []sentence{
 	{"a store that is another's is looked at again", foreign, leader, tick, payload{}, foreign, []Action{look, storeFull}},
 
 	{"a new leader looks at once", asking, follower, elected, payload{}, "", []Action{lookSoon}},
-	{"a new leader sees where the last one ended", settled, follower, elected, payload{}, aligning, []Action{lookSoon}},
+	{"a new leader sees where the last one ended", endKnown, follower, elected, payload{}, aligning, []Action{lookSoon}},
 	{"a chain that begins goes on beginning", beginning, follower, elected, payload{}, beginning, nil},
 	{"who leads no longer looks", asking, leader, deposed, payload{}, "", []Action{lookSoon}},
-	{"who leads no longer leaves the end to others", settled, leader, deposed, payload{}, aligning, []Action{lookSoon}},
+	{"who leads no longer leaves the end to others", endKnown, leader, deposed, payload{}, aligning, []Action{lookSoon}},
 	{"a full snapshot on its way is asked about when it is there", beginning, leader, deposed, payload{}, beginning, nil},
 	{"a follower founds the store when the leader does not", unknown, follower, stalled, payload{}, unknown, []Action{takeOver}},
 	{"a follower takes over from a leader that stores nothing", watching, follower, stalled, payload{}, aligning, []Action{takeOver}},
@@ -116,10 +116,10 @@ var sentences = []sentence{
 	{"whoever leads it", ended, follower, elected, payload{}, ended, nil},
 	{"or no longer", ended, leader, deposed, payload{}, ended, nil},
 
-	{"what was seen long ago is seen again", settled, leader, expired, payload{}, aligning, nil},
-	{"what is gone is looked for, and whose the store is", settled, leader, storeLost, payload{}, aligning, []Action{vetStore}},
-	{"who comes second goes on behind the first", settled, leader, collided, payload{}, aligning, nil},
-	{"what the volume lost is captured again", settled, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
+	{"what was seen long ago is seen again", endKnown, leader, expired, payload{}, aligning, nil},
+	{"what is gone is looked for, and whose the store is", endKnown, leader, storeLost, payload{}, aligning, []Action{vetStore}},
+	{"who comes second goes on behind the first", endKnown, leader, collided, payload{}, aligning, nil},
+	{"what the volume lost is captured again", endKnown, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
 	{"behind a gap a chain begins", writing, leader, broken, payload{}, opening, []Action{openChain}},
 	{"who writes is not asked again", writing, follower, broken, payload{}, opening, []Action{openChain}},
 	{"not by a closed etcd", writing, bringer, broken, payload{}, drained, []Action{finish}},
@@ -133,10 +133,10 @@ var sentences = []sentence{
 }
 
 // suite is what is expected of single steps.
-var suite = func() statemachinetest.Suite[known, payload] {
-	all := statemachinetest.Suite[known, payload]{Machine: tested, Final: drained, Known: []known{follower, leader, stepped, bringer}, Rest: rest}
+var suite = func() statemachinetest.Suite[memberState, payload] {
+	all := statemachinetest.Suite[memberState, payload]{Machine: tested, Final: drained, Known: []memberState{follower, leader, stepped, bringer}, Rest: rest}
 	for _, s := range sentences {
-		all.Sentences = append(all.Sentences, statemachinetest.Sentence[known, payload](s))
+		all.Sentences = append(all.Sentences, statemachinetest.Sentence[memberState, payload](s))
 	}
 	return all
 }()
@@ -153,7 +153,7 @@ func TestEveryStepOfTheWriter(t *testing.T) { suite.Assert(t) }
 
 // place is the machine at one instant, and what it may do next.
 type place struct {
-	core    statemachine.Core[known]
+	core    statemachine.Core[memberState]
 	chain   bool // there is a position to capture from
 	settled bool // the end of the store's backups was seen
 }
@@ -166,10 +166,10 @@ var promises = []struct {
 	{"a segment is stored only where the end is known", func(p place, do []Action) bool { return !slices.Contains(do, storeSegment) || p.settled }},
 	{"only the member that writes captures, begins a chain, makes full snapshots, merges or reserves", func(p place, do []Action) bool {
 		writes := []Action{captureRows, openChain, makeFull, mergeSegments, keepReserved}
-		return p.core.Facts.ours() || !slices.ContainsFunc(do, func(a Action) bool { return slices.Contains(writes, a) })
+		return p.core.Facts.isWriter() || !slices.ContainsFunc(do, func(a Action) bool { return slices.Contains(writes, a) })
 	}},
 	{"who writes or opens a chain is the one to write", func(p place, _ []Action) bool {
-		return p.core.State != writing && p.core.State != opening || p.core.Facts.ours()
+		return p.core.State != writing && p.core.State != opening || p.core.Facts.isWriter()
 	}},
 	{"a closed etcd begins nothing", func(p place, do []Action) bool {
 		return !p.core.Facts.closed || !slices.Contains(do, openChain) && !slices.Contains(do, abandonEnd)
@@ -201,11 +201,11 @@ func (p place) possible(event Event) bool {
 
 // explore walks a table to the fixpoint from everything that a run can be given, with every event in every order.
 func explore(table []Row, elsewhere []statemachine.Default) (seen map[place]bool, wrong []string) {
-	rules := statemachine.NewRules[known, payload](table, elsewhere, drained)
+	rules := statemachine.NewRules[memberState, payload](table, elsewhere, drained)
 	seen = map[place]bool{}
 	var queue []place
-	for _, given := range []known{{}, {closed: true}} {
-		queue = append(queue, place{core: statemachine.Core[known]{State: unknown, Facts: given}})
+	for _, given := range []memberState{{}, {closed: true}} {
+		queue = append(queue, place{core: statemachine.Core[memberState]{State: unknown, Facts: given}})
 	}
 	for len(queue) > 0 && len(wrong) == 0 {
 		here := queue[0]
@@ -237,13 +237,13 @@ func explore(table []Row, elsewhere []statemachine.Default) (seen map[place]bool
 }
 
 // after is where a decision leads.
-func (p place) after(core statemachine.Core[known], decision statemachine.Decision) place {
+func (p place) after(core statemachine.Core[memberState], decision statemachine.Decision) place {
 	from := p.core.State
 	p.core = core
 	for _, action := range decision.Do {
 		switch action {
 		case goOn:
-			p.chain, p.settled = core.Facts.ours(), true
+			p.chain, p.settled = core.Facts.isWriter(), true
 		case clearChain, abandonEnd:
 			p.chain, p.settled = false, true
 		case openChain, leaveChain, dropSpool, takeOver:

@@ -97,7 +97,7 @@ func TestWriter_reportsSigningKeyThatNobodyTrusts(t *testing.T) {
 	s := newStand(t)
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	s.options.Archive = archive.New(s.store, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: ours.TrustedKeys}))
-	s.run(func(w *Writer) { w.pace.bear = 100 * time.Millisecond })
+	s.run(func(w *Writer) { w.pace.fullPatience = 100 * time.Millisecond })
 	s.awaitStored(s.put("a", "1"))
 	own, err := os.ReadFile(ours.SigningKey)
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 	s.end()
 	theirs := formattest.NewKeys(t)
 	s.run(func(w *Writer) {
-		w.spool.keys, w.pace.bear = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: theirs.TrustedKeys}), 100*time.Millisecond
+		w.spool.keys, w.pace.fullPatience = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: theirs.TrustedKeys}), 100*time.Millisecond
 	})
 	began := time.Now()
 	s.put("a", "1")
@@ -143,24 +143,24 @@ func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 
 func TestWriter_reportsThatNothingAdvancesThoughNothingFails(t *testing.T) {
 	s := begun(t)
-	s.do(func() { s.pace.overdue, s.remote.after = 50*time.Millisecond, time.Now().Add(time.Hour) })
+	s.do(func() { s.pace.overdue, s.remote.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
 	last := s.put("a", "1")
 	s.requireTrouble(fmt.Sprintf("revision %d is not stored after ", last))
-	s.do(func() { s.remote.after = time.Time{} })
+	s.do(func() { s.remote.notBefore = time.Time{} })
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 }
 
 func TestLag_keepsTheOldestTimeHoweverManyFollow(t *testing.T) {
 	var l lag
 	began := time.Now()
-	for i := range int64(5 * maxSightings) {
+	for i := range int64(5 * maxObservations) {
 		l.add(i, began.Add(time.Duration(i)))
 	}
-	assert.LessOrEqual(t, len(l), maxSightings)
+	assert.LessOrEqual(t, len(l), maxObservations)
 	assert.Equal(t, began, l[0].at)
-	l.drop(2 * maxSightings)
-	assert.LessOrEqual(t, l[0].at.Sub(began), time.Duration(2*maxSightings)+1, "never later than the revision was seen")
-	assert.Greater(t, l[0].revision, int64(2*maxSightings))
+	l.drop(2 * maxObservations)
+	assert.LessOrEqual(t, l[0].at.Sub(began), time.Duration(2*maxObservations)+1, "never later than the revision was seen")
+	assert.Greater(t, l[0].revision, int64(2*maxObservations))
 }
 
 // Where the store is away from the start, what an earlier process has seen there is there.
@@ -234,8 +234,8 @@ func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
 	s.awaitStored(s.put("a", "1"))
 	assert.False(t, s.Facts().CreateIfAbsent)
 	s.requireAllKept()
-	assert.False(t, known{guest: true}.ours())
-	assert.True(t, known{guest: true, creates: true}.ours())
+	assert.False(t, memberState{guest: true}.isWriter())
+	assert.True(t, memberState{guest: true, creates: true}.isWriter())
 }
 
 func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
@@ -270,38 +270,38 @@ func (g gate) Begin(ctx context.Context, what string) (func(), error) { return g
 func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
 	s := &Writer{options: Options{Interval: time.Second, Now: time.Now}}
 	assert.Equal(t, time.Second, s.interval())
-	s.trouble(aboutSegment).began = time.Now().Add(-5 * time.Second)
-	assert.Equal(t, slower*time.Second, s.interval(), "every segment costs a request later")
+	s.recordProblem(opSegment).started = time.Now().Add(-5 * time.Second)
+	assert.Equal(t, unreachableFactor*time.Second, s.interval(), "every segment costs a request later")
 }
 
 func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
 	s := &Writer{options: Options{Now: time.Now}}
-	s.remote.asked = time.Now()
-	assert.Nil(t, s.troubleNow())
-	s.remote.asked = time.Now().Add(-time.Minute)
-	assert.Contains(t, s.troubleNow().Message, "the store has not answered for 1m")
-	assert.True(t, s.away())
+	s.remote.requestedAt = time.Now()
+	assert.Nil(t, s.currentProblem())
+	s.remote.requestedAt = time.Now().Add(-time.Minute)
+	assert.Contains(t, s.currentProblem().Message, "the store has not answered for 1m")
+	assert.True(t, s.isUnreachable())
 }
 
 func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 	s := begun(t)
 	s.do(func() {
-		s.failed(aboutReservation, "cannot", memory.ErrUnreachable)
-		assert.Equal(t, 1, s.troubleNow().Count)
+		s.failed(opReservation, "cannot", memory.ErrUnreachable)
+		assert.Equal(t, 1, s.currentProblem().Count)
 		for range 3 {
-			s.failed(aboutFull, "cannot", memory.ErrUnreachable)
+			s.failed(opFull, "cannot", memory.ErrUnreachable)
 		}
-		assert.Equal(t, 3, s.troubleNow().Count, "of two the one that fails more often")
-		s.stuck(memory.ErrUnreachable)
-		s.succeeded(aboutReservation)
-		s.succeeded(aboutFull)
-		assert.Equal(t, 1, s.troubleNow().Count)
-		s.stuck(memory.ErrUnreachable)
-		assert.Equal(t, 2, s.troubleNow().Count)
-		s.troubles[aboutCapture] = nil
-		assert.Nil(t, s.troubleNow())
-		s.failed(aboutFull, "cannot", memory.ErrUnreachable)
-		assert.Equal(t, 1, s.troubleNow().Count, "it begins anew")
+		assert.Equal(t, 3, s.currentProblem().Count, "of two the one that fails more often")
+		s.captureFailed(memory.ErrUnreachable)
+		s.succeeded(opReservation)
+		s.succeeded(opFull)
+		assert.Equal(t, 1, s.currentProblem().Count)
+		s.captureFailed(memory.ErrUnreachable)
+		assert.Equal(t, 2, s.currentProblem().Count)
+		s.problems[opCapture] = nil
+		assert.Nil(t, s.currentProblem())
+		s.failed(opFull, "cannot", memory.ErrUnreachable)
+		assert.Equal(t, 1, s.currentProblem().Count, "it begins anew")
 	})
 }
 
@@ -433,7 +433,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
 		s.lay(object)
 		s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(object.Position.String()).MatchString})
-		seen, err := found{Options: Options{Archive: s.backups()}, generation: generation, last: object.Position}.find(t.Context())
+		seen, err := inspection{Options: Options{Archive: s.backups()}, generation: generation, lastSegment: object.Position}.run(t.Context())
 		if gone {
 			require.NoError(t, err)
 			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")

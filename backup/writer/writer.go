@@ -48,7 +48,7 @@ type Options struct {
 	// Session is of this process: random, hexadecimal.
 	Session string
 	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
-	Former *Writer
+	Previous *Writer
 	// Gate is passed around the read transaction of a full snapshot.
 	Gate Gate
 	Log  zerolog.Logger
@@ -74,7 +74,7 @@ var (
 // Writer keeps backups going. New makes one, Run runs it; the other methods may be called from any goroutine.
 type Writer struct {
 	options Options
-	pace    pace
+	pace    timing
 	reader  *capture.Reader
 	spool   *Spool
 	room    func(size int64) error // says whether the volume has so many bytes to spare
@@ -87,7 +87,7 @@ type Writer struct {
 
 	// The rest is owned by the goroutine of Run.
 
-	core   statemachine.Core[known]
+	core   statemachine.Core[memberState]
 	legal  *statemachine.Legality
 	work   map[Action]func(context.Context, payload)
 	posted []report // events that the present one has led to
@@ -95,41 +95,41 @@ type Writer struct {
 
 	remote    remote
 	chain     chain
-	fulls     fulls
+	fulls     fullQueue
 	identity  archive.Identity // of etcd's data, as the volume tells
-	merging   merging
-	reserving reserving
+	merging   mergeState
+	reserving reservationState
 
 	revision  int64 // etcd's, as last seen
 	unstored  lag
 	flushes   []flush
-	result    error            // how bringing ended, in drained
-	stopping  bool             // Run's context has ended
-	troubles  [abouts]*trouble // nil while all is well
-	statistic Facts            // counters and what was last done
+	result    error             // how bringing ended, in drained
+	stopping  bool              // Run's context has ended
+	problems  [opCount]*problem // nil while all is well
+	statistic Facts             // counters and what was last done
 }
 
 // remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
 // member has extended it since storedAt; a segment is only ever put at that position.
 type remote struct {
-	abilities  store.Capabilities // of the store
-	generation archive.Generation // Number is 0 until it is known
-	vetted     time.Time          // when the store was last seen to be this cluster's; zero if that is to be seen at the next look
+	capabilities  store.Capabilities // of the store
+	generation    archive.Generation // Number is 0 until it is known
+	ownerVerified time.Time          // when the store was last seen to be this cluster's; zero if that is to be seen at the next look
 
-	asked time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
-	after time.Time // nothing is asked about the chain before
+	requestedAt time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
+	notBefore   time.Time // nothing is asked about the chain before
 
-	stored   format.Position // where the chain ends; zero if that is unknown, or there is none
-	storedAt time.Time       // when that was last seen, or made, to be so
-	last     format.Position // of the newest segment; zero if none is known
-	newest   string          // the newest full snapshot; empty if none is known
-	checked  time.Time       // when the store was last asked whether it still has that
-	beyond   format.Position // where a new chain leaves alone what is damaged; zero if nothing is
-	fence    fence           // a later leader's end of the chain
-	ahead    time.Time       // since when the chain has been ahead of this member's data; zero if it is not
-	link     *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
-	heard    time.Time       // when it was last asked whether there is a successor
-	looked   looked          // at by a member that does not lead
+	stored           format.Position // where the chain ends; zero if that is unknown, or there is none
+	storedAt         time.Time       // when that was last seen, or made, to be so
+	last             format.Position // of the newest segment; zero if none is known
+	newestFull       string          // the newest full snapshot; empty if none is known
+	checked          time.Time       // when the store was last asked whether it still has that
+	damagedEnd       format.Position // where a new chain leaves alone what is damaged; zero if nothing is
+	fence            fence           // a later leader's end of the chain
+	aheadSince       time.Time       // since when the chain has been ahead of this member's data; zero if it is not
+	link             *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
+	successorChecked time.Time       // when it was last asked whether there is a successor
+	watched          watchState      // at by a member that does not lead
 
 	checkpoint   format.Position // the newest segment at the last check, which the next check has to find; zero if there was none
 	checkpointAt time.Time       // of the last check
@@ -137,12 +137,12 @@ type remote struct {
 }
 
 // looked is what a member that does not lead saw last.
-type looked struct {
+type watchState struct {
 	at      time.Time
 	head    archive.Head // to go on from; empty if the last look showed none
 	counted time.Time    // when it last counted that there was no chain
-	behind  bool         // the chain had less than this member's data
-	times   int          // in a row that this was so and the chain had not grown, or that there was none
+	lacking bool         // the chain had less than this member's data
+	stalled int          // in a row that this was so and the chain had not grown, or that there was none
 }
 
 // fence is what a leader wrote that came after this member's term. Rows have their place in the chain by their revisions, but leases
@@ -167,26 +167,26 @@ type chain struct {
 	examined     time.Time       // when it was last looked whether there is something to capture
 	applied      uint64          // etcd's applied index as the small buckets were last looked at
 	bucketsAfter time.Time       // when they may be looked at again
-	hurry        bool            // a capture is waited for
-	gap          time.Time       // since when compaction has passed the tail; zero if it has not
+	captureNow   bool            // a capture is waited for
+	gapSince     time.Time       // since when compaction has passed the tail; zero if it has not
 	released     format.Position // behind the last object of an orderly stop; zero if there is none
-	lags         time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
+	lagSince     time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
 }
 
 // fulls are the full snapshots that are due, and the one in the making.
-type fulls struct {
-	making   *full
-	due      []due
-	after    time.Time       // none is begun or stored before
-	next     time.Time       // by schedule; zero if there is none
-	wall     time.Time       // as the schedule was last looked at
-	rested   time.Time       // no gap is answered with one before
-	behind   format.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
-	replaced string          // what was wrong with the one that another was made in the place of
+type fullQueue struct {
+	making    *full
+	due       []fullRequest
+	notBefore time.Time       // none is begun or stored before
+	next      time.Time       // by schedule; zero if there is none
+	wall      time.Time       // as the schedule was last looked at
+	gapAfter  time.Time       // no gap is answered with one before
+	lastNext  format.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
+	replaced  string          // what was wrong with the one that another was made in the place of
 }
 
 // due is a full that was asked for.
-type due struct {
+type fullRequest struct {
 	reason string
 	done   chan<- fullResult // nil if nobody waits
 }
@@ -197,7 +197,7 @@ type fullResult struct {
 }
 
 // merging is what this member does about small objects.
-type merging struct {
+type mergeState struct {
 	merger  *retention.Merger
 	running bool
 	at      time.Time // of the last run
@@ -206,10 +206,10 @@ type merging struct {
 }
 
 // reserving is what this member does to keep the store's reservation ahead of what etcd hands out: a restore goes on above it.
-type reserving struct {
-	running  bool
-	revision int64     // that is reserved, as far as is known; 0 if that is unknown
-	after    time.Time // it is not tried before
+type reservationState struct {
+	running   bool
+	revision  int64     // that is reserved, as far as is known; 0 if that is unknown
+	notBefore time.Time // it is not tried before
 }
 
 // flush is somebody who waits until a revision is in the store.
@@ -222,8 +222,8 @@ type flush struct {
 
 // report is an event with what it tells.
 type report struct {
-	event Event
-	told  payload
+	event   Event
+	payload payload
 }
 
 // Superseded has one error, a sentence, once the generation of this cluster has ended and another one goes on: etcd must be closed.
@@ -233,27 +233,29 @@ func (w *Writer) Superseded() <-chan error { return w.superseded }
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
 // take has the table answer an event, and those that its actions post.
-func (w *Writer) take(ctx context.Context, event Event, told payload) {
-	w.post(event, told)
+func (w *Writer) take(ctx context.Context, event Event, payload payload) {
+	w.post(event, payload)
 	for len(w.posted) > 0 {
 		next := w.posted[0]
 		w.posted = w.posted[1:]
 		for _, action := range w.decide(next) {
-			w.work[action](ctx, next.told)
+			w.work[action](ctx, next.payload)
 		}
 	}
 }
 
 // post has an event answered when the actions of the present one are done.
-func (w *Writer) post(event Event, told payload) { w.posted = append(w.posted, report{event, told}) }
+func (w *Writer) post(event Event, payload payload) {
+	w.posted = append(w.posted, report{event, payload})
+}
 
 // rules are the table's.
-var rules = statemachine.NewRules[known, payload](Table, Elsewhere, drained)
+var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
 
 // decide asks the table, and has the library's machine agree.
 func (w *Writer) decide(next report) []Action {
 	from := w.core.State
-	core, decision := rules.Step(w.core, next.event, next.told)
+	core, decision := rules.Step(w.core, next.event, next.payload)
 	if decision.Row < 0 {
 		if decision.Answer == statemachine.Reject {
 			w.options.Log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: a fault of this program: the event is answered by no row")
@@ -288,7 +290,7 @@ func (w *Writer) job(ctx context.Context, patience time.Duration, work func(cont
 
 // observe looks at etcd, which costs microseconds.
 func (w *Writer) observe(ctx context.Context) {
-	if leads := w.options.Etcd.Identity().Leader && !w.deposed(); leads && !w.core.Facts.leads {
+	if leads := w.options.Etcd.Identity().Leader && !w.hasNewerLeader(); leads && !w.core.Facts.leads {
 		w.take(ctx, elected, payload{})
 	} else if !leads && w.core.Facts.leads {
 		w.take(ctx, deposed, payload{})
@@ -301,11 +303,11 @@ func (w *Writer) observe(ctx context.Context) {
 }
 
 // refuses tells whether nothing may be written, whoever leads.
-func (w *Writer) refuses() bool { return w.core.State == foreign || w.core.State == ended }
+func (w *Writer) isRefused() bool { return w.core.State == foreign || w.core.State == ended }
 
 // writes tells whether this member extends the chain.
-func (w *Writer) writes() bool {
-	return !w.refuses() && w.core.Facts.ours()
+func (w *Writer) isWriter() bool {
+	return !w.isRefused() && w.core.Facts.isWriter()
 }
 
 // time is now, in milliseconds, but never before a time that was written already: the times of a generation do not go back,

@@ -168,14 +168,14 @@ func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
 
 func TestAReservationThatIsMadeEndsNoOtherTrouble(t *testing.T) {
 	s := &Writer{options: Options{Now: time.Now}}
-	s.trouble(aboutFull)
-	s.trouble(aboutReservation)
-	s.succeeded(aboutFull)
-	assert.NotNil(t, s.troubles[aboutReservation])
-	s.trouble(aboutFull)
-	s.succeeded(aboutReservation)
-	assert.Nil(t, s.troubles[aboutReservation])
-	assert.NotNil(t, s.troubles[aboutFull])
+	s.recordProblem(opFull)
+	s.recordProblem(opReservation)
+	s.succeeded(opFull)
+	assert.NotNil(t, s.problems[opReservation])
+	s.recordProblem(opFull)
+	s.succeeded(opReservation)
+	assert.Nil(t, s.problems[opReservation])
+	assert.NotNil(t, s.problems[opFull])
 }
 
 func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
