@@ -14,25 +14,26 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// copied is a database in the spool.
+// databaseCopy is a copy of the database in the spool.
 type databaseCopy struct {
 	path     string
-	sealed   bool // it is what the store gets; otherwise it is the database itself
+	sealed   bool // the file is the object to upload; otherwise it is the plain database
 	database format.Body
 	held     time.Duration
 	hash     *archive.Hash
 	size     int64        // bytes
-	sent     atomic.Int64 // of these bytes, in the present attempt
+	sent     atomic.Int64 // of these bytes, in the current attempt
 
-	stored   *archive.Full // its data are in the store, under this one's name; nil if they are not
+	stored   *archive.Full // the snapshot whose data is already uploaded; nil if none is
 	storedAt time.Time
 }
 
-// smallDatabase is up to which size, in bytes, etcd is asked for its hash: it reads all rows under a lock for that.
+// smallDatabase is the largest size, in bytes, for which etcd is asked for its hash: computing it reads all rows
+// under a lock.
 const smallDatabase = 64 << 20
 
-// copy writes the database into the spool and closes the snapshot: as it is, which is fast, or sealed, where the volume has not
-// the room for that.
+// copy writes the database into the spool and closes the snapshot. It writes the plain database, which is fast, or
+// the sealed object if the volume lacks room for that.
 func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*databaseCopy, error) {
 	defer snapshot.Close()
 	file, err := w.spool.Create("full")
@@ -62,10 +63,11 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*databas
 	return c, nil
 }
 
-// waitsForManifest is how long data count without a manifest. They are remains a day after they were put.
+// dataLifetime is how long uploaded data may wait for its manifest. Data without a manifest counts as garbage a day
+// after it was put.
 const dataLifetime = 12 * time.Hour
 
-// put stores the data of the copy, unless they are there and only what follows them failed before.
+// put uploads the data of the copy, unless that is done and only a later step failed.
 func (c *databaseCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
 	if c.stored != nil && time.Since(c.storedAt) <= dataLifetime {
 		return *c.stored, nil
@@ -90,20 +92,21 @@ func (c *databaseCopy) put(ctx context.Context, to *archive.Archive, full archiv
 	return full, err
 }
 
-// While a copy of the database is on the volume, there must always be room for segments beside what etcd needs: they are small, and
-// without them the chain ends. So the copy gives way to them, however long the store takes for it.
+// While a copy of the database is on the volume, there must always be room for segments in addition to what etcd
+// needs: segments are small, and without them the chain ends. So the copy is removed if segments need its room,
+// however long its upload takes.
 
-// inTheWay is the error that says that a copy has to go; nil as long as it may stay.
+// checkRoom returns an error if a copy must be removed from the volume.
 func (w *Writer) checkRoom() error { return w.room(maxSegment) }
 
-// whileThereIsRoom does something that has a copy on the volume, and cuts it off when the volume runs short.
+// runWithRoom runs work that keeps a copy on the volume and cancels it if the volume runs short.
 func (w *Writer) runWithRoom(ctx context.Context, work func(context.Context) error) error {
 	ctx, cut := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cut(nil)
 	watching.Go(func() {
-		ticker := time.NewTicker(w.pace.tick) // no disk writes more than the spool's reserve in between
+		ticker := time.NewTicker(w.pace.tick) // no disk writes more than the spool's reserve within a tick
 		defer ticker.Stop()
 		for ctx.Err() == nil {
 			select {
@@ -123,18 +126,19 @@ func (w *Writer) runWithRoom(ctx context.Context, work func(context.Context) err
 }
 
 const (
-	pauseEvery = 1 << 20 // bytes between rests
+	pauseEvery = 1 << 20 // bytes between pauses
 	maxPause   = 20 * time.Millisecond
 )
 
-// sending is a reader that counts. Throttled, it rests as long as whoever reads has worked on each piece: compressing a full would
-// otherwise keep a core busy for as long as it takes, which clients of etcd notice where there are few.
+// throttledReader counts the bytes read. If throttled, it pauses after each piece for as long as the reader's
+// consumer worked on it: compressing a full snapshot would otherwise occupy a core throughout, which slows down etcd
+// on small machines.
 type throttledReader struct {
 	io.Reader
 	sent      *atomic.Int64
 	throttled bool
-	unpaused  int       // bytes since the last rest
-	started   time.Time // of the work on the present piece; zero before the first one
+	unpaused  int       // bytes since the last pause
+	started   time.Time // of the work on the current piece; zero before the first one
 }
 
 func (s *throttledReader) Read(p []byte) (int, error) {

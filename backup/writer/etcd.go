@@ -12,36 +12,37 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// Etcd is what backups need to know of the running etcd. Its methods may be called from any goroutine, and answer at once, but for
-// Members and Hash. Server makes one.
+// Etcd is the running etcd as far as backups need it. Methods may be called from any goroutine and return
+// immediately, except for Members and Hash. Server returns an implementation.
 type Etcd interface {
-	// Backend is the database. It is asked each time, since etcd replaces it when it takes over a leader's snapshot.
+	// Backend returns the current database. etcd replaces it when it receives a snapshot from the leader.
 	Backend() backend.Backend
-	// Revision is the current one: all of its rows, and those of the ones before, are in the database.
+	// Revision returns the current revision. All rows up to it are in the database.
 	Revision() int64
-	// AppliedIndex grows with everything that may have changed the database.
+	// AppliedIndex increases with everything that may have changed the database.
 	AppliedIndex() uint64
-	// Identity is what this member knows of itself. It may believe for an election's time that it leads.
+	// Identity returns what this member knows of itself. It may report leadership for up to an election timeout after
+	// losing it.
 	Identity() capture.Identity
-	// Members is how many the cluster has; 0 if that is not known. It waits while etcd writes a change of them down, which a
-	// defragmentation may delay.
+	// Members returns the number of members; 0 if it is not known. It blocks while etcd writes a membership change,
+	// which a defragmentation may delay.
 	Members() int
-	// Hashes are those that etcd found when it compacted, the last few of them.
+	// Hashes returns the hashes of the last few compactions.
 	Hashes() []format.CompactionHash
-	// Hash is etcd's own of the rows up to a revision. It reads the whole database under a lock of etcd's, so it is asked only
-	// where that is small.
+	// Hash returns etcd's hash of the rows up to a revision. It reads the whole database under a lock of etcd, so it
+	// is called for small databases only.
 	Hash(revision int64) (archive.Hash, error)
 }
 
-// Gate keeps apart what must not happen to the database at once: a snapshot of it and its defragmentation, which otherwise
-// freeze etcd until the snapshot is closed.
+// Gate serializes snapshots of the database with its defragmentation, which would otherwise block etcd until the
+// snapshot is closed.
 type Gate interface {
-	// Begin waits until nobody else is inside, or for the end of ctx. What is for people: a noun such as "a full backup".
-	// The caller must call end.
+	// Begin waits until no other operation holds the gate, or until ctx ends. The operation is named for users, such
+	// as "a full backup". The caller must call end.
 	Begin(ctx context.Context, what string) (end func(), err error)
 }
 
-// Server is etcd's server as backups see it.
+// Server adapts etcd's server.
 func Server(server *etcdserver.EtcdServer) Etcd { return running{server} }
 
 type running struct{ *etcdserver.EtcdServer }
@@ -72,7 +73,7 @@ func (r running) Hash(revision int64) (archive.Hash, error) {
 	return hashOf(hash), nil
 }
 
-// hashOf says 0 where etcd says -1: before its first compaction.
+// hashOf converts a hash. Before its first compaction etcd reports revision -1, which becomes 0.
 func hashOf(hash mvcc.KeyValueHash) archive.Hash {
 	return archive.Hash{Revision: hash.Revision, Compacted: max(0, hash.CompactRevision), Hash: hash.Hash}
 }

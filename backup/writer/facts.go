@@ -7,47 +7,46 @@ import (
 	"etcd-wrapper/backup/facts"
 )
 
-// Role is what a member does about the cluster's backups.
+// Role is the part of a member in the cluster's backups.
 type Role string
 
-// The roles.
 const (
-	Unknown  Role = "unknown"  // the store was not reached yet, or must not be written
-	Writing  Role = "writing"  // it makes the backups
-	Watching Role = "watching" // another member makes them; this one takes over when they don't grow
+	Unknown  Role = "unknown"  // the store was not read yet, or must not be written
+	Writing  Role = "writing"  // this member makes the backups
+	Watching Role = "watching" // another member makes the backups; this one takes over if they stop growing
 )
 
-// Facts are what can be told of backups at one moment. Whoever gets them may keep them.
+// Facts are the state of the backups at one moment. Callers may keep them.
 type Facts struct {
 	Role       Role
-	Cluster    string // the id of the cluster that etcd's data are of; empty if no store knows them
-	Owner      string // whose the store says that it is; empty until it is known
+	Cluster    string // ID of the cluster that etcd's data belongs to; empty if it has none
+	Owner      string // owner recorded in the store; empty until it is known
 	Generation int    // 0 until it is known
 
 	Revision  int64         // etcd's
-	Stored    int64         // the last one that is in the store, as far as this member knows; 0 if none is
-	Behind    int64         // revisions that are not in the store yet
-	BehindFor time.Duration // how long the oldest of them has been waiting; 0 if there is none
+	Stored    int64         // last revision in the store, as far as this member knows; 0 if there is none
+	Behind    int64         // number of revisions that are not stored yet
+	BehindFor time.Duration // age of the oldest of them; 0 if there is none
 
-	FullRunning *facts.SnapshotProgress // nil if none is being made
-	LastFull    *FullDone               // that this process made; nil if it made none
+	FullRunning *facts.SnapshotProgress // nil if none is in progress
+	LastFull    *FullDone               // made by this process; nil if there is none
 	NextFull    time.Time               // by schedule; zero if there is none
 
-	SpoolBytes int64 // of segments that wait for the store
+	SpoolBytes int64 // of queued segments
 	SpoolLimit int64 // bytes
 
-	Trouble *facts.Problem // nil while all is well
-	Broken  *Broken        // nil while there is a chain to go on with
+	Trouble *facts.Problem // nil if there is none
+	Broken  *Broken        // nil while there is a chain to extend
 
 	CreateIfAbsent bool  // the store refuses to overwrite; valid once Generation is known
-	Uploaded       int64 // bytes of segments and fulls since the start of the process
-	Segments       int64 // that this process stored
-	Fulls          int64 // that this process stored
-	Failures       int64 // of requests to the store since the start of the process
-	Holes          int64 // places that this process found where a segment is missing, or where a chain ended
+	Uploaded       int64 // bytes of segments and full snapshots since the process started
+	Segments       int64 // stored by this process
+	Fulls          int64 // stored by this process
+	Failures       int64 // of requests to the store since the process started
+	Holes          int64 // places found by this process where a segment is missing or a chain ended
 }
 
-// FullDone is a full that is in the store.
+// FullDone describes a full snapshot in the store.
 type FullDone struct {
 	Name     string
 	Revision int64
@@ -57,13 +56,13 @@ type FullDone struct {
 	Reason   string
 }
 
-// Broken is a chain that could not be gone on with.
+// Broken describes a chain that could not be extended.
 type Broken struct {
 	Since  time.Time
 	Reason string // a clause
 }
 
-// publish makes facts of what is known now.
+// publish updates the facts that other goroutines read.
 func (w *Writer) publish() {
 	facts := w.statistic
 	facts.Role, facts.Trouble, facts.Revision, facts.NextFull = w.role(), w.currentProblem(), w.revision, w.fulls.next
@@ -101,8 +100,8 @@ func (w *Writer) role() Role {
 	}
 }
 
-// storedRevision returns the last revision that is known to be stored. Until this process has read the store, that is what an earlier
-// one has seen there.
+// storedRevision returns the last revision that is known to be stored. Until this process has read the store, it is
+// the one recorded by an earlier process.
 func (w *Writer) storedRevision() int64 {
 	if w.remote.stored.IsZero() && w.remote.storedAt.IsZero() {
 		return w.identity.Position.Revision - 1
@@ -110,12 +109,12 @@ func (w *Writer) storedRevision() int64 {
 	return w.remote.stored.Revision - 1
 }
 
-// behindFor returns how long the oldest change that is not stored has been waiting, whatever happened to it in between.
+// behindFor returns the age of the oldest change that is not stored, however often it was captured.
 func (w *Writer) behindFor() (age time.Duration) {
 	stored := w.storedRevision()
 	w.unstored.drop(stored)
 	if w.revision > stored {
-		w.unstored.add(w.revision, time.Now()) // if the store has lost what it had
+		w.unstored.add(w.revision, time.Now()) // the store may have lost revisions
 		age = time.Since(w.unstored[0].at)
 	}
 	if queued := w.spool.Entries(); len(queued) > 0 { // changes of leases and users have no revision
@@ -127,23 +126,23 @@ func (w *Writer) behindFor() (age time.Duration) {
 	return age
 }
 
-// lag records when each revision that is not stored was first seen, oldest first. It depends on nothing that is done with the revisions:
-// they may be captured again and again.
+// lag records when each revision that is not stored was first observed, oldest first. Capturing revisions again does
+// not change it.
 type lag []observation
 
 type observation struct {
-	revision int64     // all revisions up to this one, from the sighting before on
+	revision int64     // covers the revisions after the previous observation up to this one
 	at       time.Time // by the monotonic clock
 }
 
-// maxSightings bounds a lag.
+// maxObservations bounds a lag.
 const maxObservations = 1024
 
 func (l *lag) add(revision int64, at time.Time) {
 	if len(*l) > 0 && revision <= (*l)[len(*l)-1].revision {
 		return
 	}
-	if len(*l) == maxObservations { // halve it: the earlier time then counts for two
+	if len(*l) == maxObservations { // halve it: merge pairs and keep the earlier time
 		for i := range maxObservations / 2 {
 			(*l)[i] = observation{(*l)[2*i+1].revision, (*l)[2*i].at}
 		}
@@ -152,7 +151,7 @@ func (l *lag) add(revision int64, at time.Time) {
 	*l = append(*l, observation{revision, at})
 }
 
-// drop forgets what is stored.
+// drop removes revisions that are stored.
 func (l *lag) drop(stored int64) {
 	*l = slices.DeleteFunc(*l, func(s observation) bool { return s.revision <= stored })
 }

@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// note has the volume remember whose etcd's data are, and which process has written backups of them last. It comes before anything is
-// stored, so that the volume tells even if the process is killed then.
+// recordIdentity records on the volume which cluster etcd's data belongs to, and which process last wrote backups of
+// it. It runs before anything is stored, so that the record is right even if the process is killed next.
 func (w *Writer) recordIdentity() {
 	identity := archive.Identity{
 		Cluster: w.remote.generation.Cluster, Generation: w.remote.generation.Number, Position: w.remote.stored, Session: w.identity.Session,
@@ -27,7 +27,7 @@ func (w *Writer) recordIdentity() {
 	w.writeIdentity(identity)
 }
 
-// noteEnd remembers where the store ends, for the next process.
+// recordEnd records the end of the chain for the next process.
 func (w *Writer) recordEnd() {
 	if w.remote.generation.Number == w.identity.Generation && !w.remote.stored.IsZero() && w.remote.stored != w.identity.Position && !w.isRefused() {
 		identity := w.identity
@@ -43,9 +43,10 @@ func (w *Writer) writeIdentity(identity archive.Identity) {
 	}
 }
 
-// related tells whether the end of the chain is of the history that this member's data are of. Members of one cluster have the same rows.
-// Data of the same identity with other rows are a copy of a volume, or of a whole cluster, that has written on its own: whose object came
-// first goes on. Where etcd has compacted the rows, as it does while a store is away for long, the identity tells.
+// isRelated reports whether the end of the chain belongs to the history of this member's data. Members of one cluster
+// have the same rows. Data with the same identity and other rows is a copy of a volume or cluster that has written on
+// its own; the copy whose object was stored first continues. If etcd has compacted the rows, as it may while a store
+// is unreachable for long, the identity decides.
 func (w *Writer) isRelated(ctx context.Context, head archive.Head) bool {
 	if head.Empty() && head.PastEnd.IsZero() {
 		return true
@@ -63,7 +64,7 @@ func (w *Writer) isRelated(ctx context.Context, head archive.Head) bool {
 	return true
 }
 
-// relation returns how the running etcd's data relate to the generation that they name, as far as a head of it tells.
+// relation returns how the running etcd's data relates to its generation, judged by the head of that generation only.
 func (w *Writer) relation(head archive.Head, rows relation.Rows) relation.Relation {
 	generation := w.remote.generation
 	data := relation.Data{
@@ -90,7 +91,7 @@ func (w *Writer) compareRows(head archive.Head) (relation.Rows, error) {
 	}
 }
 
-// otherCopy says that another copy of the data goes on with the backups.
+// copiedError returns the error for another copy of the data that extends the backups.
 func (w *Writer) copiedError(head archive.Head, how string) error {
 	cluster, number := w.remote.generation.Cluster, w.remote.generation.Number
 	return fmt.Errorf("%w: %s has backups of cluster %s up to revision %d, and %s; what came into the store first goes on; "+
@@ -98,9 +99,9 @@ func (w *Writer) copiedError(head archive.Head, how string) error {
 		ErrCopied, w.options.Archive, cluster, max(0, head.Revision()), how, cluster, number)
 }
 
-// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain tells nothing of them, or if they differ
-// and etcd may have compacted some. Every history begins without any: a chain that has none is of data that have none, either, and says
-// nothing about others.
+// compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of them,
+// or if they differ and etcd may have compacted some. Every history starts without rows, so a chain without rows
+// matches data without rows and says nothing about other data.
 func (w *Writer) compare(end format.Start) (compared, same bool, err error) {
 	if end.Last == (format.Digest{}) {
 		none := end.Position.Revision == format.After(1).Revision && w.options.Etcd.Revision() == 1
@@ -111,8 +112,8 @@ func (w *Writer) compare(end format.Start) (compared, same bool, err error) {
 	return same || err == nil && whole, same, err
 }
 
-// alike compares all rows of a segment with etcd's, as far as these are not compacted: copies that do the same may have a last revision
-// that is the same.
+// hasSameRows reports whether etcd has the same rows as a segment, or has compacted them. Two copies of the data may
+// happen to have an identical last revision.
 func (w *Writer) hasSameRows(with format.Manifest) (bool, error) {
 	chain := format.Continue(with.Before, with.Position)
 	for more := true; more; {
@@ -130,7 +131,7 @@ func (w *Writer) hasSameRows(with format.Manifest) (bool, error) {
 	return own == with.After, nil
 }
 
-// digest is that of the rows of a revision, as far as they are left, and tells whether all are.
+// digest returns the digest of the remaining rows of a revision, and reports whether none is compacted.
 func (w *Writer) digest(revision int64) (own format.Digest, whole bool, err error) {
 	rows, err := w.reader.Since(capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
 	chain := format.Continue(format.Digest{}, format.Position{Revision: revision})

@@ -10,10 +10,10 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// Flush brings everything that etcd has acknowledged until now into the store and returns nil when it is there: at an orderly
-// stop it is called after the last client's request has ended, before etcd is closed, with as much time as there is. An
-// error says what is missing; it then waits in the spool as far as it was captured. While etcd runs, ErrNotWriter says that it is
-// another member's to bring.
+// Flush uploads everything that etcd has acknowledged until now and returns nil once it is stored. At an orderly stop
+// it is called after the last client request has ended and before etcd is closed, with all the time that remains. An
+// error describes what is missing; whatever was captured stays in the spool. While etcd runs, ErrNotWriter means that
+// another member uploads it.
 func (w *Writer) Flush(ctx context.Context) error {
 	flushed, err := ask(ctx, w, w.requestFlush)
 	if err != nil && !errors.Is(err, ErrEnded) {
@@ -22,7 +22,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 	return cmp.Or(err, flushed)
 }
 
-// ask has the owner do something, and waits for its answer, unless it ends before.
+// ask runs a request in the owner's goroutine and waits for the answer, or for Run or ctx to end.
 func ask[T any](ctx context.Context, w *Writer, request func(answer chan<- T)) (answer T, err error) {
 	answers := make(chan T, 1)
 	select {
@@ -42,7 +42,7 @@ func ask[T any](ctx context.Context, w *Writer, request func(answer chan<- T)) (
 	}
 }
 
-// missing is a clause about what is not in the store.
+// missing returns a clause about what is not stored.
 func (w *Writer) missing() string {
 	facts := w.Facts()
 	text := "it is not known whether everything is in the store"
@@ -58,20 +58,20 @@ func (w *Writer) missing() string {
 	return text
 }
 
-// aimAnew has those who wait for a flush wait for another position: theirs was one of a chain that ends.
+// resetFlushTargets makes waiting flushes compute their target position again: their chain has ended.
 func (w *Writer) resetFlushTargets() {
 	for i := range w.flushes {
 		w.flushes[i].target = format.Position{}
 	}
 }
 
-// hasten ends all waiting that has no reason but patience.
+// requestFlush adds a flush and ends all waits that only save requests.
 func (w *Writer) requestFlush(done chan<- error) {
 	w.flushes = append(w.flushes, flush{revision: w.options.Etcd.Revision(), at: time.Now(), done: done})
 	w.chain.captureNow, w.remote.notBefore, w.fulls.notBefore = true, time.Time{}, time.Time{}
 }
 
-// answer tells those who wait for a flush.
+// answerFlushes answers the flushes that are complete or cannot complete here.
 func (w *Writer) answerFlushes() {
 	waiting, notWriter := w.flushes[:0], w.notWriterError()
 	for _, flush := range w.flushes {
@@ -99,7 +99,7 @@ func (w *Writer) answerFlushes() {
 	w.flushes = waiting
 }
 
-// elsewhere says why this member makes no backups; nil if it does, or if that is not known yet.
+// notWriterError returns why this member makes no backups; nil if it does or if that is not known yet.
 func (w *Writer) notWriterError() error {
 	switch {
 	case w.isRefused() && w.problems[opInspect] != nil:
@@ -111,7 +111,7 @@ func (w *Writer) notWriterError() error {
 	}
 }
 
-// releases makes the last object of an orderly stop, once, and tells whether it did.
+// captureRelease spools the last object of an orderly stop, once, and reports whether it did.
 func (w *Writer) captureRelease() bool {
 	if !w.options.Release || w.core.State != writing || !w.chain.released.IsZero() {
 		return false
@@ -130,7 +130,7 @@ func (w *Writer) captureRelease() bool {
 	return true
 }
 
-// giveUp answers everybody who still waits.
+// failFlushes answers all waiting flushes with ErrEnded.
 func (w *Writer) failFlushes() {
 	for _, flush := range w.flushes {
 		flush.done <- ErrEnded
@@ -138,11 +138,11 @@ func (w *Writer) failFlushes() {
 	w.flushes = nil
 }
 
-// BeforeCompaction captures what etcd has, so that a compaction up to the present leaves no gap in the chain. It is called
-// before a compaction is handed to etcd, and returns when that is done or its context ends, whose caller says how long
-// the compaction may be kept waiting. It never waits for the store.
+// BeforeCompaction captures what etcd has, so that a compaction up to the current revision leaves no gap in the
+// chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx ends, which
+// bounds the delay of the compaction. It never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	_, _ = ask(ctx, w, func(captured chan<- struct{}) { // or it cannot be
+	_, _ = ask(ctx, w, func(captured chan<- struct{}) { // without a capture the compaction proceeds all the same
 		w.revision = w.options.Etcd.Revision()
 		w.chain.captureNow = true
 		for w.again = true; w.again; {
@@ -153,10 +153,9 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 	})
 }
 
-// FullNow makes a full and returns when it is in the store. If one is being made already, that one counts if it was asked for
-// as well; otherwise another follows. ErrNotWriter says that another member has to be asked, also when it has become the writer
-// meanwhile. Another error says what has kept it from getting on for half a minute. When that is over, the full is made all the same,
-// as it is when ctx ends.
+// FullNow makes a full snapshot and returns when it is stored. If one is in progress already, another one follows it. It returns
+// ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
+// lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx ends.
 func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -165,7 +164,8 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (FullDone, error) {
 	return result.FullDone, cmp.Or(err, result.err)
 }
 
-// bear gives up when there was trouble for so long that nobody should wait for its end, and nothing of a full was sent.
+// cancelWhenStuck cancels a wait for a full snapshot if a problem has lasted for too long and no bytes of a full
+// snapshot were sent.
 func (w *Writer) cancelWhenStuck(ctx context.Context, giveUp context.CancelCauseFunc) {
 	ticker := time.NewTicker(w.pace.tick)
 	defer ticker.Stop()

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// New opens the spool, takes up what waits there, and starts nothing. An error says that the spool cannot be used.
+// New opens the spool and adopts the segments in it. It starts nothing. It fails if the spool cannot be used.
 func New(options Options) (*Writer, error) {
 	spool, unusable, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
 	if err != nil {
@@ -48,7 +48,7 @@ func New(options Options) (*Writer, error) {
 	return w, nil
 }
 
-// inherit goes on with what a writer that has ended knew of the store.
+// adopt continues with what a Writer that has ended knew of the store.
 func (w *Writer) adopt(previous *Writer) {
 	known := &previous.remote
 	w.remote = remote{
@@ -62,9 +62,9 @@ func (w *Writer) adopt(previous *Writer) {
 	}
 }
 
-// Run makes backups until ctx ends, and returns when nothing of it goes on any more, which may take as long as a request to
-// the store takes to be given up. It is called once, as soon as etcd serves, and must have returned before etcd is closed.
-// What is in etcd and not in the store yet is Flush's to bring there before.
+// Run makes backups until ctx ends. It returns when all its jobs have ended, which may take as long as cancelling a
+// request to the store. It is called once, as soon as etcd serves, and must return before etcd is closed. Flush,
+// called before ctx ends, uploads what etcd has and the store lacks.
 func (w *Writer) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer close(w.ended)
@@ -75,7 +75,7 @@ func (w *Writer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.step(ctx)
 		w.publish()
-		w.answerFlushes() // who is told finds it in the facts
+		w.answerFlushes() // after publish: callers then find the result in the facts
 		timer.Reset(w.pause())
 		select {
 		case <-ctx.Done():
@@ -86,7 +86,7 @@ func (w *Writer) Run(ctx context.Context) {
 	}
 }
 
-// step does whatever is due.
+// step does everything that is due.
 func (w *Writer) step(ctx context.Context) {
 	w.observe(ctx)
 	w.dismissFulls()
@@ -97,7 +97,7 @@ func (w *Writer) step(ctx context.Context) {
 	w.take(ctx, tick, payload{})
 }
 
-// actions are what they do.
+// actions returns the implementation of each action.
 func (w *Writer) actions() map[Action]func(context.Context, payload) {
 	return map[Action]func(context.Context, payload){
 		look:          func(ctx context.Context, _ payload) { w.inspectStore(ctx) },
@@ -128,7 +128,8 @@ func (w *Writer) actions() map[Action]func(context.Context, payload) {
 	}
 }
 
-// pause is how long there is nothing to do, unless something happens: until the next look at etcd, or the next capture.
+// pause returns how long there is nothing to do unless an event arrives: until the next observation of etcd or the
+// next capture.
 func (w *Writer) pause() time.Duration {
 	if w.again {
 		return 0
@@ -139,7 +140,7 @@ func (w *Writer) pause() time.Duration {
 	return w.pace.tick
 }
 
-// drain hears the jobs out that end now.
+// drain handles the results of the jobs that are still running.
 func (w *Writer) drain() {
 	w.stopping = true
 	idle := make(chan struct{})

@@ -42,7 +42,7 @@ func (w *Writer) checkStored(ctx context.Context) {
 	})
 }
 
-// newestStored returns the position of the newest segment in the store; zero if there is none.
+// lastStored returns the position of the newest segment in the store; zero if there is none.
 func (w *Writer) lastStored() format.Position {
 	if w.remote.last.Compare(w.remote.stored) < 0 {
 		return w.remote.last
@@ -50,8 +50,8 @@ func (w *Writer) lastStored() format.Position {
 	return format.Position{}
 }
 
-// closeHole begins another chain if a segment is gone between the newest full snapshot and the end: nothing leads to the end then.
-// If the end is gone as well, the rows are captured again.
+// handleLostSegments starts another chain if a segment between the newest full snapshot and the end is gone, since
+// the end cannot be restored then. If the end is gone as well, the rows are captured again.
 func (w *Writer) handleLostSegments(head archive.Head) {
 	lost := w.remote.lost
 	w.remote.checkpoint, w.remote.checkpointAt = w.lastStored(), time.Now()

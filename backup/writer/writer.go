@@ -17,178 +17,184 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Options configure a Writer. All fields are required unless they say otherwise.
+// Options configure a Writer. All fields are required unless documented otherwise.
 type Options struct {
-	// Archive is that in --backup-store. Segments are sealed and signed with its keys.
+	// Archive is the archive in --backup-store. Its keys seal and sign the segments.
 	Archive *archive.Archive
 	Etcd    Etcd
-	// Interval is --backup-interval: at most so long after a change a segment with it is on its way. The first one after a
-	// quiet time goes at once.
+	// Interval is --backup-interval: a change is captured and its upload started at most this long after it. The
+	// first change after a quiet period is captured immediately.
 	Interval time.Duration
-	// Schedule returns when, after a time, the next full snapshot is due; the zero time means never. The cluster is etcd's id.
+	// Schedule returns when the next full snapshot is due after a given time; the zero time means never. The cluster
+	// is etcd's ID.
 	Schedule func(cluster string, after time.Time) time.Time
-	// SpoolDir is a directory of its own on the volume, which is created, and SpoolLimit how many bytes of segments may wait
-	// there.
+	// SpoolDir is a directory on the volume that only the spool uses; it is created. SpoolLimit is the maximum number
+	// of bytes of queued segments.
 	SpoolDir   string
 	SpoolLimit int64
-	// DataDir is etcd's data directory, in which it is remembered whose the data are.
+	// DataDir is etcd's data directory. A file in it records which cluster the data belongs to.
 	DataDir string
-	// Owner is whom a store is founded for, NAMESPACE/NAME.
+	// Owner is the cluster for which a new store is initialized, NAMESPACE/NAME.
 	Owner string
-	// Reconciled says that Etcd was closed, and that its data were seen to be those of the chain while it ran: where other members have
-	// gone on since, there is nothing to bring, and Flush says ErrRowsOnly.
+	// Reconciled is set if etcd is closed and its data was verified against the chain while it ran. If another member
+	// has extended the chain since, there is nothing to upload and Flush returns ErrRowsOnly.
 	Reconciled bool
-	// SegmentsOnly has a member bring what others have left, but begin nothing: where there is no chain that it can go on with, no
-	// full snapshot is made, and Flush fails; where the chain has its rows, Flush says ErrRowsOnly. It is for an etcd that is closed
-	// and did not write the backups.
+	// SegmentsOnly makes a member upload only what others may have missed. It never starts a chain: if there is no
+	// chain to extend, Flush fails; if the chain already has its rows, Flush returns ErrRowsOnly. It is set for a
+	// closed etcd that did not write the backups.
 	SegmentsOnly bool
-	// Release has Flush end with an object that says that nothing follows, so that somebody else need not wait to see whether this
-	// cluster lives. It is for a closed etcd that was its cluster's only member.
+	// Release makes Flush end with an object which declares that no more writes follow, so that a restore need not
+	// wait to see whether this cluster is active. It is set for a closed etcd that was the only member of its
+	// cluster.
 	Release bool
-	// Session is of this process: random, hexadecimal.
+	// Session identifies this process: random, hexadecimal.
 	Session string
-	// Former has ended, and what it knew of the store is gone on with, which saves the requests to find that out; nil if there is none.
+	// Previous is a Writer whose Run has returned. New adopts what it knew of the store, which saves requests. It may
+	// be nil.
 	Previous *Writer
-	// Gate is passed around the read transaction of a full snapshot.
+	// Gate is held during the read transaction of a full snapshot.
 	Gate Gate
 	Log  zerolog.Logger
-	// Now is the wall clock.
+	// Now returns the time of the wall clock.
 	Now func() time.Time
 }
 
 var (
-	// ErrNotWriter says that another member of the cluster writes the backups: ask there.
+	// ErrNotWriter reports that another member of the cluster writes the backups. Ask that member instead.
 	ErrNotWriter = errors.New("another member writes the backups")
-	// ErrNoChain says that only a full snapshot would help, which is another member's to make.
+	// ErrNoChain reports that a full snapshot is needed, which only the member that writes the backups may make.
 	ErrNoChain = errors.New("there is no chain of backups to go on with, and to begin one is for the member that writes them")
-	// ErrRowsOnly says that the store has every revision of a member that is closed, and that this member cannot tell more.
+	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
+	// its leases and users are stored.
 	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users is for the member that writes the backups to bring")
-	// ErrSucceeded says that the generation of this cluster has ended: another cluster was restored from its backups, and goes on.
+	// ErrSucceeded reports that the generation has ended: another cluster was restored from its backups and continues
+	// it.
 	ErrSucceeded = errors.New("another cluster was restored from the backups of this one, and goes on in its place")
-	// ErrCopied says that another copy of etcd's data goes on with the backups: the volume was cloned, or rolled back.
+	// ErrCopied reports that another copy of etcd's data extends the backups: the volume was cloned or rolled back.
 	ErrCopied = errors.New("another copy of these data goes on with their backups")
-	// ErrEnded says that Run has ended.
+	// ErrEnded reports that Run has returned.
 	ErrEnded = errors.New("backups have ended")
 )
 
-// Writer keeps backups going. New makes one, Run runs it; the other methods may be called from any goroutine.
+// Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
+// goroutine.
 type Writer struct {
 	options Options
 	pace    timing
 	reader  *capture.Reader
 	spool   *Spool
-	room    func(size int64) error // says whether the volume has so many bytes to spare
+	room    func(size int64) error // returns an error unless the volume has size bytes to spare
 
-	superseded chan error  // has one error once the generation has ended
-	events     chan func() // what the owner is told, and does
+	superseded chan error  // receives one error once the generation has ended
+	events     chan func() // functions for the owner to run
 	ended      chan struct{}
 	jobs       sync.WaitGroup
 	facts      atomic.Pointer[Facts]
 
-	// The rest is owned by the goroutine of Run.
+	// The goroutine of Run owns the remaining fields.
 
 	core   statemachine.Core[memberState]
 	legal  *statemachine.Legality
 	work   map[Action]func(context.Context, payload)
-	posted []report // events that the present one has led to
-	again  bool     // there is more to do at once
+	posted []report // events posted by the actions of the current event
+	again  bool     // more work is ready now
 
 	remote    remote
 	chain     chain
 	fulls     fullQueue
-	identity  archive.Identity // of etcd's data, as the volume tells
+	identity  archive.Identity // of etcd's data, as recorded on the volume
 	merging   mergeState
 	reserving reservationState
 
-	revision  int64 // etcd's, as last seen
+	revision  int64 // etcd's, as last observed
 	unstored  lag
 	flushes   []flush
-	result    error             // how bringing ended, in drained
+	result    error             // result of Flush in the state drained
 	stopping  bool              // Run's context has ended
-	problems  [opCount]*problem // nil while all is well
-	statistic Facts             // counters and what was last done
+	problems  [opCount]*problem // nil where there is no problem
+	statistic Facts             // counters, and the last full snapshot
 }
 
-// remote is what a member knows of the store. While the state is settled, stored is where the chain there ends, unless another
-// member has extended it since storedAt; a segment is only ever put at that position.
+// remote is what a member knows about the store. While the end of the chain is known, stored is that end unless
+// another member has extended the chain since storedAt. Segments are only ever put at that position.
 type remote struct {
 	capabilities  store.Capabilities // of the store
 	generation    archive.Generation // Number is 0 until it is known
-	ownerVerified time.Time          // when the store was last seen to be this cluster's; zero if that is to be seen at the next look
+	ownerVerified time.Time          // when the store was last verified to be this cluster's; zero forces a check
 
-	requestedAt time.Time // since when a request about the chain is under way; zero if none is: there is one at a time
-	notBefore   time.Time // nothing is asked about the chain before
+	requestedAt time.Time // start of the chain request in progress, at most one; zero if there is none
+	notBefore   time.Time // no chain request starts earlier
 
-	stored           format.Position // where the chain ends; zero if that is unknown, or there is none
-	storedAt         time.Time       // when that was last seen, or made, to be so
+	stored           format.Position // end of the chain; zero if it is unknown or there is no chain
+	storedAt         time.Time       // when stored was last read or written
 	last             format.Position // of the newest segment; zero if none is known
-	newestFull       string          // the newest full snapshot; empty if none is known
-	checked          time.Time       // when the store was last asked whether it still has that
-	damagedEnd       format.Position // where a new chain leaves alone what is damaged; zero if nothing is
-	fence            fence           // a later leader's end of the chain
-	aheadSince       time.Time       // since when the chain has been ahead of this member's data; zero if it is not
-	link             *archive.Link   // where the generation goes on if a chain begins; nil in a generation that nobody can have ended
-	successorChecked time.Time       // when it was last asked whether there is a successor
-	watched          watchState      // at by a member that does not lead
+	newestFull       string          // name of the newest full snapshot; empty if none is known
+	checked          time.Time       // when the existence of newestFull was last checked
+	damagedEnd       format.Position // a new chain starts at or after this position; zero if no end is damaged
+	fence            fence           // end of the chain as written by a later leader
+	aheadSince       time.Time       // since when the chain has been ahead of this member; zero if it is not
+	link             *archive.Link   // where a new chain attaches to the generation; nil if the generation cannot have ended
+	successorChecked time.Time       // when findSuccessor last asked
+	watched          watchState      // growth of the chain, for a member that does not lead
 
-	checkpoint   format.Position // the newest segment at the last check, which the next check has to find; zero if there was none
-	checkpointAt time.Time       // of the last check
-	lost         format.Position // a segment that was stored and is gone; zero if none is known
+	checkpoint   format.Position // newest segment at the last check; the next check verifies it; zero if none
+	checkpointAt time.Time       // time of the last check
+	lost         format.Position // a stored segment that has disappeared; zero if none is known
 }
 
-// looked is what a member that does not lead saw last.
+// watchState is what a member that does not lead saw at its last inspections.
 type watchState struct {
 	at      time.Time
-	head    archive.Head // to go on from; empty if the last look showed none
-	counted time.Time    // when it last counted that there was no chain
-	lacking bool         // the chain had less than this member's data
-	stalled int          // in a row that this was so and the chain had not grown, or that there was none
+	head    archive.Head // to advance from; empty if the last inspection found none
+	counted time.Time    // when a missing chain was last counted
+	lacking bool         // the chain lacked revisions that this member has
+	stalled int          // consecutive inspections without growth, or without a chain
 }
 
-// fence is what a leader wrote that came after this member's term. Rows have their place in the chain by their revisions, but leases
-// and users change without one, so a member that has no more rows than the chain may have older ones of these.
+// fence is the end of a chain written by a leader of a later term. Revisions order rows, but leases and users change
+// without a revision, so a member without newer rows may have older leases and users than the chain.
 type fence struct {
 	term     uint64
 	revision int64
 	since    time.Time
 }
 
-// chain is where this member's next segment goes, and what it knows of what it has captured. The segments that wait in the spool
-// follow one another up to the tail.
+// chain is the position of this member's next segment and what it knows of the captured data. The segments in the
+// spool are contiguous up to the tail.
 type chain struct {
-	tail     *format.Start            // what the next segment goes on from; nil if that is unknown
-	last     format.Position          // of the last segment that holds anything; zero if this process has captured none
+	tail     *format.Start            // start of the next segment; nil if it is unknown
+	last     format.Position          // of the last segment with content; zero if this process captured none
 	markers  []format.Marker          // since the last capture
-	lastTime time.Time                // of any marker in this generation
-	buckets  map[string]format.Digest // of the small ones, as the chain has them, as far as that is known
+	lastTime time.Time                // latest time written in this generation
+	buckets  map[string]format.Digest // digests of the small buckets in the chain, as far as they are known
 	hashes   map[format.CompactionHash]bool
 
 	captured     time.Time       // when the last segment was captured
-	examined     time.Time       // when it was last looked whether there is something to capture
-	applied      uint64          // etcd's applied index as the small buckets were last looked at
-	bucketsAfter time.Time       // when they may be looked at again
-	captureNow   bool            // a capture is waited for
-	gapSince     time.Time       // since when compaction has passed the tail; zero if it has not
-	released     format.Position // behind the last object of an orderly stop; zero if there is none
-	lagSince     time.Time       // since when this member's small buckets have been older than the chain's; zero if they are not
+	examined     time.Time       // when etcd was last checked for changes
+	applied      uint64          // etcd's applied index when the small buckets were last read
+	bucketsAfter time.Time       // small buckets are not read earlier
+	captureNow   bool            // capture without waiting for the interval
+	gapSince     time.Time       // when compaction was found to have passed the tail; zero if it has not
+	released     format.Position // position after the release object of an orderly stop; zero if there is none
+	lagSince     time.Time       // since when this member's small buckets are older than the chain's; zero if they are not
 }
 
-// fulls are the full snapshots that are due, and the one in the making.
+// fullQueue holds the full snapshots that are due and the one in progress.
 type fullQueue struct {
 	making    *full
 	due       []fullRequest
-	notBefore time.Time       // none is begun or stored before
+	notBefore time.Time       // none is started or uploaded earlier
 	next      time.Time       // by schedule; zero if there is none
-	wall      time.Time       // as the schedule was last looked at
-	gapAfter  time.Time       // no gap is answered with one before
-	lastNext  format.Position // the newest one of this process, if nobody else has gone on from it; zero if it is none of these
-	replaced  string          // what was wrong with the one that another was made in the place of
+	wall      time.Time       // wall clock at the last check of the schedule
+	gapAfter  time.Time       // no full snapshot for a gap is made earlier
+	lastNext  format.Position // position after this process's newest one; zero if others extended the chain or there is none
+	replaced  string          // error of the damaged one that was last replaced
 }
 
-// due is a full that was asked for.
+// fullRequest is a request for a full snapshot.
 type fullRequest struct {
 	reason string
-	done   chan<- fullResult // nil if nobody waits
+	done   chan<- fullResult // nil if no caller waits
 }
 
 type fullResult struct {
@@ -196,43 +202,45 @@ type fullResult struct {
 	err error
 }
 
-// merging is what this member does about small objects.
+// mergeState is the state of the merging of small segments.
 type mergeState struct {
 	merger  *retention.Merger
 	running bool
-	at      time.Time // of the last run
-	stored  int64     // how many segments there were then
-	left    bool      // something waits for its time
+	at      time.Time // time of the last run
+	stored  int64     // number of segments stored by then
+	left    bool      // the last run left work for later
 }
 
-// reserving is what this member does to keep the store's reservation ahead of what etcd hands out: a restore goes on above it.
+// reservationState is what keeps the store's reservation ahead of etcd's revisions. A restore continues above the
+// reservation.
 type reservationState struct {
 	running   bool
-	revision  int64     // that is reserved, as far as is known; 0 if that is unknown
-	notBefore time.Time // it is not tried before
+	revision  int64     // reserved, as far as known; 0 if unknown
+	notBefore time.Time // no attempt is made earlier
 }
 
-// flush is somebody who waits until a revision is in the store.
+// flush is a caller that waits until a revision is stored.
 type flush struct {
-	revision int64           // what etcd had when it was asked
-	at       time.Time       // when that was
-	target   format.Position // where the segments end that have it; zero until it is captured
+	revision int64           // etcd's at the time of the call
+	at       time.Time       // time of the call
+	target   format.Position // end of the segments that contain it; zero until it is captured
 	done     chan<- error
 }
 
-// report is an event with what it tells.
+// report is an event with its payload.
 type report struct {
 	event   Event
 	payload payload
 }
 
-// Superseded has one error, a sentence, once the generation of this cluster has ended and another one goes on: etcd must be closed.
+// Superseded receives one error, a sentence, once the generation has ended and another one continues it: etcd must be
+// closed.
 func (w *Writer) Superseded() <-chan error { return w.superseded }
 
-// Facts are what can be told of backups now.
+// Facts returns the current state of the backups.
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
-// take has the table answer an event, and those that its actions post.
+// take handles an event and the events that its actions post.
 func (w *Writer) take(ctx context.Context, event Event, payload payload) {
 	w.post(event, payload)
 	for len(w.posted) > 0 {
@@ -244,15 +252,15 @@ func (w *Writer) take(ctx context.Context, event Event, payload payload) {
 	}
 }
 
-// post has an event answered when the actions of the present one are done.
+// post queues an event until the actions of the current one are done.
 func (w *Writer) post(event Event, payload payload) {
 	w.posted = append(w.posted, report{event, payload})
 }
 
-// rules are the table's.
+// rules evaluate the table.
 var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
 
-// decide asks the table, and has the library's machine agree.
+// decide evaluates the table and checks the transition with the state machine library.
 func (w *Writer) decide(next report) []Action {
 	from := w.core.State
 	core, decision := rules.Step(w.core, next.event, next.payload)
@@ -273,7 +281,8 @@ func (w *Writer) decide(next report) []Action {
 	return decision.Do
 }
 
-// job runs what may wait in a goroutine of its own, for so long at most, and what it returns in the owner's.
+// job runs work, which may block, in its own goroutine for at most the given time. The function that work returns
+// runs in the owner's goroutine.
 func (w *Writer) job(ctx context.Context, patience time.Duration, work func(context.Context) (done func())) {
 	w.jobs.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -284,11 +293,11 @@ func (w *Writer) job(ctx context.Context, patience time.Duration, work func(cont
 			defer close(heard)
 			done()
 		}
-		<-heard // it may have started another one, which must be waited for as well
+		<-heard // done may have started another job, which must be waited for as well
 	})
 }
 
-// observe looks at etcd, which costs microseconds.
+// observe reads etcd's leadership and revision, which takes microseconds.
 func (w *Writer) observe(ctx context.Context) {
 	if leads := w.options.Etcd.Identity().Leader && !w.hasNewerLeader(); leads && !w.core.Facts.leads {
 		w.take(ctx, elected, payload{})
@@ -302,16 +311,16 @@ func (w *Writer) observe(ctx context.Context) {
 	}
 }
 
-// refuses tells whether nothing may be written, whoever leads.
+// isRefused reports whether no member may write to the store.
 func (w *Writer) isRefused() bool { return w.core.State == foreign || w.core.State == ended }
 
-// writes tells whether this member extends the chain.
+// isWriter reports whether this member extends the chain.
 func (w *Writer) isWriter() bool {
 	return !w.isRefused() && w.core.Facts.isWriter()
 }
 
-// time is now, in milliseconds, but never before a time that was written already: the times of a generation do not go back,
-// whatever clocks do.
+// time returns the current time in milliseconds, but never a time before one that was already written: times within a
+// generation never decrease, whatever the clock does.
 func (w *Writer) time() time.Time {
 	now := w.options.Now().UTC().Truncate(time.Millisecond)
 	if now.Before(w.chain.lastTime) {
