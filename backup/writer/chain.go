@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// chunk is how many bytes of rows one read transaction copies: it is open for about a millisecond.
+	// chunk is the number of bytes of rows that one read transaction copies, which takes about a millisecond.
 	chunk = 1 << 20
-	// most is how many bytes of records make a segment at most, and one revision more.
+	// maxSegment is the size in bytes of records at which a segment ends; it may exceed this by one revision.
 	maxSegment = 8 << 20
-	// slower is how many intervals lie between captures while the store is away: they have time, and every segment costs a
-	// request later.
+	// unreachableFactor lengthens the interval between captures while the store is unreachable: captures are not
+	// urgent then, and each segment costs a request later.
 	unreachableFactor = 10
-	// mostMarkers bounds the markers that wait for a capture.
+	// maxMarkers bounds the markers that are queued for a capture.
 	maxMarkers = 1024
 )
 
-// mark notes when a revision was first seen.
+// mark records when a revision was first observed.
 func (w *Writer) mark() {
 	if c := &w.chain; c.tail != nil && w.isWriter() && len(c.markers) < maxMarkers {
 		c.markers = append(c.markers, format.Marker{Revision: w.revision, Time: w.time()})
 	}
 }
 
-// capture makes a segment of what is new, if it is time for one, and notes whether there is more to capture at once.
+// capture makes a segment of what has changed, if it is time, and sets again if there is more.
 func (w *Writer) capture() {
 	c, beats := &w.chain, w.heartbeatDue()
 	if !c.captureNow && !beats && w.isUnchanged() || !w.isWriter() || c.tail == nil || w.spool.holdsInMemory() || !c.released.IsZero() || !c.captureNow && time.Since(c.captured) < w.interval() {
@@ -41,7 +41,7 @@ func (w *Writer) capture() {
 	case errors.As(err, &gap):
 		w.handleGap(gap)
 	case err != nil:
-		c.captured = time.Now() // to be tried again an interval later
+		c.captured = time.Now() // retry an interval later
 		w.captureFailed(err)
 	default:
 		w.again = again
@@ -49,19 +49,20 @@ func (w *Writer) capture() {
 	}
 }
 
-// beats tells whether it is time to show that this cluster lives though nothing changes: nobody takes the place of one that does.
+// heartbeatDue reports whether to store an empty segment, which shows that this cluster is active: a restore never
+// replaces an active cluster.
 func (w *Writer) heartbeatDue() bool {
 	return w.core.State == writing && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
 		time.Since(w.remote.storedAt) >= w.pace.heartbeat
 }
 
-// unchanged tells whether the segments so far have all of the database.
+// isUnchanged reports whether the captured segments contain the whole database.
 func (w *Writer) isUnchanged() bool {
 	applied := w.options.Etcd.AppliedIndex()
 	return w.chain.tail != nil && w.chain.tail.Position.Revision > w.revision && (w.chain.applied == applied || w.isOutdated(applied))
 }
 
-// interval is what lies between two captures.
+// interval returns the time between two captures.
 func (w *Writer) interval() time.Duration {
 	if w.isUnreachable() {
 		return unreachableFactor * w.options.Interval
@@ -69,10 +70,10 @@ func (w *Writer) interval() time.Duration {
 	return w.options.Interval
 }
 
-// captureUpTo makes a segment of the rows up to a revision, and beyond it if that is wanted, and tells whether it left some. Where there is
-// nothing, it makes none, unless an empty one is wanted.
+// captureUpTo makes a segment of the rows up to a revision, and past it if beyond is set, and reports whether rows
+// remain. Without changes it makes a segment only if empty is set.
 func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, err error) {
-	applied := w.options.Etcd.AppliedIndex() // before the transaction begins: what comes between is looked at again
+	applied := w.options.Etcd.AppliedIndex() // before the transaction, so that later changes are read again
 	draft, err := w.buildSegment(revision, beyond, w.bucketsDue(applied))
 	if err != nil {
 		return false, err
@@ -97,19 +98,19 @@ func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, er
 	return draft.more, nil
 }
 
-// drawn is a segment in the making.
+// segmentDraft is a segment that is being built.
 type segmentDraft struct {
 	*format.SegmentBuilder
 	upTo      int64
-	markers   []format.Marker // that are not added yet
+	markers   []format.Marker // not added yet
 	compacted int64
-	small     []*format.Bucket // all of them; nil if they were not looked at
-	applied   uint64           // raft's index once they were; 0 if they were not
+	small     []*format.Bucket // all small buckets; nil if they were not read
+	applied   uint64           // raft index after reading them; 0 if they were not read
 	more      bool
 }
 
-// draw reads rows chunk by chunk, each in a transaction of its own, and encodes them in between. What was drawn before a gap
-// is a segment all the same.
+// buildSegment reads rows in chunks, each in its own transaction, and encodes them in between. Rows read before a gap
+// form a valid segment.
 func (w *Writer) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, error) {
 	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
 	if err != nil {
@@ -166,14 +167,14 @@ func (d *segmentDraft) mark(revision int64) error {
 	return nil
 }
 
-// bucketsDue tells whether the small buckets are to be read. Reading them keeps etcd's readers waiting, so it may take a
-// hundredth of the time at most: a member with a million leases has them looked at every few seconds. For somebody who waits
-// they are read in any case: etcd answers a client before it says that it has applied the request.
+// bucketsDue reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most a
+// hundredth of the time: with a million leases they are read every few seconds. If a caller waits they are always
+// read: etcd answers a client before it reports the request as applied.
 func (w *Writer) bucketsDue(applied uint64) bool {
 	return !w.isOutdated(applied) && (w.chain.captureNow || w.chain.applied != applied && time.Now().After(w.chain.bucketsAfter))
 }
 
-// changed are the small buckets that the chain has otherwise, or not at all.
+// changedBuckets returns the small buckets that differ from the chain's.
 func (w *Writer) changedBuckets(small []*format.Bucket) (changed []*format.Bucket) {
 	for _, bucket := range small {
 		if digest, ok := w.chain.buckets[bucket.Name]; !ok || digest != capture.Digest(bucket) {
@@ -183,7 +184,7 @@ func (w *Writer) changedBuckets(small []*format.Bucket) (changed []*format.Bucke
 	return changed
 }
 
-// keep ends a segment and puts it into the spool.
+// spoolSegment completes a segment and spools it.
 func (w *Writer) spoolSegment(d *segmentDraft, changed []*format.Bucket) error {
 	if err := w.addTrailer(d, changed); err != nil {
 		return err
@@ -197,7 +198,7 @@ func (w *Writer) spoolSegment(d *segmentDraft, changed []*format.Bucket) error {
 	return nil
 }
 
-// wait finishes a segment, and has it wait for the store behind the others.
+// enqueue finishes a segment and queues it after the others.
 func (w *Writer) enqueue(builder *format.SegmentBuilder, source format.Source) error {
 	object, err := builder.Finish(source)
 	if err != nil {
@@ -205,7 +206,7 @@ func (w *Writer) enqueue(builder *format.SegmentBuilder, source format.Source) e
 	}
 	if err := w.spool.Put(object, w.isUnreachable()); err != nil {
 		if len(w.spool.Entries()) > 0 {
-			return err // it stays in the database until there is room
+			return err // the rows stay in the database until there is room
 		}
 		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
 		w.spool.holdInMemory(object)
@@ -217,7 +218,7 @@ func (w *Writer) enqueue(builder *format.SegmentBuilder, source format.Source) e
 	return nil
 }
 
-// end adds what comes behind the rows.
+// addTrailer adds the markers, hashes and buckets that follow the rows.
 func (w *Writer) addTrailer(d *segmentDraft, changed []*format.Bucket) error {
 	err := d.mark(d.End())
 	if !d.more && err == nil {
@@ -241,9 +242,9 @@ func (w *Writer) addTrailer(d *segmentDraft, changed []*format.Bucket) error {
 	return err
 }
 
-// outdated tells whether the leases and users of a member that has applied raft's log up to an index are older than those that the chain
-// has: it lags, and has nothing to tell of them until it does no longer. Whoever leads has soon applied all there is; if not, its data were
-// put back.
+// isOutdated reports whether the leases and users of a member with the given applied index are older than the
+// chain's. Such a member captures none of them until it has caught up. A leader catches up soon; if it does not, its
+// data was rolled back.
 func (w *Writer) isOutdated(applied uint64) bool {
 	if w.chain.tail == nil || applied >= w.chain.tail.Applied {
 		w.chain.lagSince = time.Time{}
@@ -255,7 +256,7 @@ func (w *Writer) isOutdated(applied uint64) bool {
 	return !w.core.Facts.leads || time.Since(w.chain.lagSince) < w.pace.ahead
 }
 
-// gapped notes that rows behind the tail may be missing. Unless another member extends the chain meanwhile, it ends.
+// handleGap records that rows after the tail may be missing. The chain ends unless another member extends it in time.
 func (w *Writer) handleGap(gap *capture.GapError) {
 	c := &w.chain
 	if c.gapSince.IsZero() {
@@ -279,7 +280,7 @@ func (w *Writer) handleGap(gap *capture.GapError) {
 	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
-// align takes up what waits in the spool, if it goes on from the head; otherwise the database is captured again from there.
+// align adopts the queued segments if they extend the head; otherwise the database is captured again from the head.
 func (w *Writer) align(head archive.Head) {
 	if w.isAligned(head) {
 		return
@@ -300,12 +301,12 @@ func (w *Writer) align(head archive.Head) {
 	}
 }
 
-// retake has the small buckets read again: nothing is known of what the chain has of them.
+// recaptureBuckets makes the next capture read the small buckets: their state in the chain is unknown.
 func (w *Writer) recaptureBuckets() {
 	w.chain.buckets, w.chain.hashes, w.chain.applied, w.chain.bucketsAfter = map[string]format.Digest{}, nil, 0, time.Time{}
 }
 
-// aligned tells whether what waits, or else the tail, goes on from the head already.
+// isAligned reports whether the queued segments, or else the tail, already extend the head.
 func (w *Writer) isAligned(head archive.Head) bool {
 	tail := w.chain.tail
 	if tail == nil || tail.Generation != head.Generation || tail.Cluster != head.Cluster {
@@ -317,7 +318,7 @@ func (w *Writer) isAligned(head archive.Head) bool {
 	return tail.Position == head.Position && tail.Before == head.Before
 }
 
-// takeUp goes on from the segments that wait in the spool, if they follow the head.
+// adoptSpool continues from the queued segments if they extend the head, and reports whether they do.
 func (w *Writer) adoptSpool(head archive.Head) bool {
 	if err := w.spool.Rewind(head.Position); err != nil {
 		return false
@@ -334,7 +335,7 @@ func (w *Writer) adoptSpool(head archive.Head) bool {
 	return true
 }
 
-// queue goes on from the end of what waits.
+// queue moves the tail to the end of the queued segments.
 func (w *Writer) queue(waits []Spooled) {
 	for i := range waits {
 		if segment := &waits[i]; segment.since.IsZero() {
@@ -352,8 +353,9 @@ func (w *Writer) queue(waits []Spooled) {
 	w.recaptureBuckets()
 }
 
-// resume goes on from what an earlier process left in the spool, as far as that fits etcd's data, so that etcd's compactions
-// leave no gap should the store be away. What is of other data is preserved: nobody else may have it.
+// resume continues from the segments that an earlier process left in the spool if they match etcd's data, so that
+// etcd's compactions leave no gap if the store is unreachable. Segments of other data are preserved: they may be the
+// only copy.
 func (w *Writer) resume() error {
 	queued := w.spool.Entries()
 	if len(queued) == 0 {

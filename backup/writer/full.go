@@ -15,37 +15,37 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// unbounded is how long a large database may take.
+// noTimeout is for copies and uploads of a database, which may be large.
 const noTimeout = time.Duration(math.MaxInt64)
 
-// guests is how much longer than the leader a member that took over waits before it begins a new chain.
+// takeoverFactor multiplies the wait before a member that took over starts a new chain.
 const takeoverFactor = 60
 
-// full is one in the making.
+// full is a full snapshot in progress.
 type full struct {
 	archive.Full
 	requests    []fullRequest
-	opens       bool            // a new chain
-	previousEnd format.Position // where the one before ended then; zero if there was none
-	orphaned    bool            // no segment begins any longer where this one would be gone on from
+	opens       bool            // it starts a new chain
+	previousEnd format.Position // end of the chain before; zero if there was none
+	orphaned    bool            // no segment will start at its Next, so it can no longer be part of the chain
 	doing       string
 	started     time.Time     // by the monotonic clock
-	since       time.Time     // for people
+	since       time.Time     // by the wall clock
 	copy        *databaseCopy // nil until the database is in the spool
 	storing     bool
-	tried       time.Time // when it was last begun to copy or to store it, by the monotonic clock
-	loggedAt    time.Time // when the log last said how far the upload is
+	tried       time.Time // start of the last attempt to copy or upload it, by the monotonic clock
+	loggedAt    time.Time // when progress was last logged
 	database    int64     // bytes
 }
 
-// askForFull remembers that a full is due.
+// requestFull queues a request for a full snapshot.
 func (w *Writer) requestFull(request fullRequest) {
 	w.fulls.due = append(w.fulls.due, request)
 	w.dismissFulls()
 }
 
-// leaveToOthers answers those who wait for a full that this member does not make any longer, and forgets the trouble it had with what
-// is another's now.
+// dismissFulls rejects the requests for full snapshots that this member no longer makes, and clears problems that are
+// another member's now.
 func (w *Writer) dismissFulls() {
 	why := w.notWriterError()
 	if why == nil {
@@ -63,7 +63,7 @@ func (w *Writer) dismissFulls() {
 	}
 }
 
-// tell answers whoever waits; false if nobody does.
+// answer sends the result and reports whether a caller was waiting.
 func (d fullRequest) answer(result fullResult) bool {
 	if d.done != nil {
 		d.done <- result
@@ -71,7 +71,7 @@ func (d fullRequest) answer(result fullResult) bool {
 	return d.done != nil
 }
 
-// makeFull starts a full if one is due.
+// makeFull starts a full snapshot if one is due.
 func (w *Writer) makeFull(ctx context.Context) {
 	w.requestScheduled()
 	if w.fulls.making != nil || len(w.fulls.due) == 0 || !w.readyForFull() {
@@ -85,9 +85,9 @@ func (w *Writer) makeFull(ctx context.Context) {
 	})
 }
 
-// scheduled asks for the full that the schedule wants.
+// requestScheduled requests the full snapshot that is due by schedule.
 func (w *Writer) requestScheduled() {
-	now := w.options.Now().Round(0) // by its monotonic reading it would never be before an earlier one
+	now := w.options.Now().Round(0) // the monotonic reading would hide that the clock was set back
 	if now.Before(w.fulls.wall) && !w.fulls.next.IsZero() {
 		w.scheduleNext(now) // the clock was set back
 	}
@@ -102,16 +102,18 @@ func (w *Writer) requestScheduled() {
 	w.requestFull(fullRequest{reason: "schedule"})
 }
 
-// oldest is how old a full snapshot of a database that does not change gets: a second copy a day, and no alarm that waits for one.
+// maxUnchangedAge is the age up to which the full snapshot of an unchanged database is not repeated: a second copy is
+// made once a day, before the alert on missing snapshots fires.
 const maxUnchangedAge = 23 * time.Hour
 
-// hasEverything tells whether the newest full snapshot has all that this member has, and is not old.
+// isFullCurrent reports whether the newest full snapshot contains everything and is recent.
 func (w *Writer) isFullCurrent(now time.Time) bool {
 	newest := w.statistic.LastFull
 	return newest != nil && now.Sub(newest.Time) < maxUnchangedAge && !w.fulls.lastNext.IsZero() && w.chain.last.Compare(w.fulls.lastNext) < 0 && w.isUnchanged()
 }
 
-// plan says when the next full is due, after one at a time. That may have been written by a clock that was ahead.
+// scheduleNext sets when the next full snapshot is due after the given time, which may come from a clock that was
+// ahead.
 func (w *Writer) scheduleNext(last time.Time) {
 	now := w.options.Now()
 	if last.After(now) {
@@ -120,7 +122,7 @@ func (w *Writer) scheduleNext(last time.Time) {
 	w.fulls.next = w.options.Schedule(w.remote.generation.Cluster, last)
 }
 
-// readyForFull waits for a store that answers well, and for the chain to be where it can be gone on from.
+// readyForFull reports whether the store answers and the chain is in a state to add a full snapshot.
 func (w *Writer) readyForFull() bool {
 	if !w.isEndKnown() || w.isUnreachable() || time.Now().Before(w.fulls.notBefore) {
 		return false
@@ -131,10 +133,10 @@ func (w *Writer) readyForFull() bool {
 	return w.core.State == writing && w.chain.gapSince.IsZero() && !w.isOutdated(w.options.Etcd.AppliedIndex())
 }
 
-// passed opens the read transaction, which takes as long as a commit of etcd's, and captures up to its revision: there a
-// segment ends, so the full is part of the chain. Then the database is copied.
+// startCopy opens the read transaction, which takes as long as a commit of etcd, and captures up to its revision: a
+// segment ends there, so the full snapshot is part of the chain. Then it copies the database.
 func (w *Writer) startCopy(ctx context.Context, f *full, end func(), err error) {
-	if w.fulls.making != f { // it was given up
+	if w.fulls.making != f { // canceled meanwhile
 		if err == nil {
 			end()
 		}
@@ -163,7 +165,7 @@ func (w *Writer) startCopy(ctx context.Context, f *full, end func(), err error) 
 		end()
 		return func() {
 			if w.fulls.making != f {
-				return // it was given up
+				return // canceled meanwhile
 			}
 			if err != nil {
 				w.dropFull(ctx, err)
@@ -175,10 +177,10 @@ func (w *Writer) startCopy(ctx context.Context, f *full, end func(), err error) 
 	})
 }
 
-// open returns the database at the revision that the chain ends with.
+// open returns the database at the revision at which the chain ends.
 func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
 	if w.core.State != opening && (!w.isWriter() || w.chain.tail == nil) {
-		return nil, ErrNotWriter // while the gate was waited for
+		return nil, ErrNotWriter // no longer the writer once the gate opened
 	}
 	snapshot, err := w.reader.Snapshot()
 	if err != nil {
@@ -210,7 +212,7 @@ func (w *Writer) catchUp(revision int64) error {
 	return nil
 }
 
-// second is the time that names a full: two of one revision must not share it.
+// fullTime returns the time in the name of a full snapshot. Two of one revision never share it.
 func (w *Writer) fullTime() time.Time {
 	now := w.time().Truncate(time.Second)
 	if last := w.statistic.LastFull; last != nil && last.Name == w.remote.newestFull && !now.After(last.Time) {
@@ -219,7 +221,7 @@ func (w *Writer) fullTime() time.Time {
 	return now
 }
 
-// name says what the full is of, and begins a chain with it if there is none.
+// nameFull fills in the manifest of the full snapshot, and starts a chain with it if there is none.
 func (w *Writer) nameFull(ctx context.Context, snapshot *capture.Snapshot) {
 	f := w.fulls.making
 	f.Cluster, f.Generation = w.remote.generation.Cluster, w.remote.generation.Number
@@ -230,13 +232,13 @@ func (w *Writer) nameFull(ctx context.Context, snapshot *capture.Snapshot) {
 	f.Reason, f.Session = f.requests[0].reason, w.options.Session
 	f.database = snapshot.Size
 	if w.core.State == opening {
-		w.discard() // what is kept of the chain before
+		w.discard() // segments of the previous chain
 		f.opens, f.previousEnd = true, w.remote.stored
 		w.chain.tail = &format.Start{
 			Cluster: f.Cluster, Generation: f.Generation, Position: format.After(f.Revision),
 			Before: format.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
 		}
-		w.chain.tail.Last, _, _ = w.digest(f.Revision) // for those who look later whether these are their rows
+		w.chain.tail.Last, _, _ = w.digest(f.Revision) // lets later inspections compare rows
 		if w.remote.damagedEnd.Compare(w.chain.tail.Position) > 0 {
 			w.chain.tail.Position = w.remote.damagedEnd
 		}
@@ -249,7 +251,7 @@ func (w *Writer) nameFull(ctx context.Context, snapshot *capture.Snapshot) {
 	f.Chain, f.Last, f.Next = w.chain.tail.Before, w.chain.tail.Last, w.chain.tail.Position
 }
 
-// openChain has a full made, since there is no chain to go on with.
+// openChain requests a full snapshot, since there is no chain to extend.
 func (w *Writer) openChain(reason string) {
 	w.chain.tail, w.chain.markers, w.chain.gapSince = nil, nil, time.Time{}
 	if broken := w.statistic.Broken; broken == nil || broken.Reason != reason {
@@ -262,7 +264,8 @@ func (w *Writer) openChain(reason string) {
 	w.resetFlushTargets()
 }
 
-// replace has a full made within the chain in the place of a damaged one, once: nobody could begin with that.
+// replaceDamaged requests, once, a full snapshot within the chain if the newest one is damaged: no restore could
+// start from that.
 func (w *Writer) replaceDamaged(damaged error) {
 	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.isWriter() || len(w.flushes) > 0 {
 		return
@@ -272,11 +275,12 @@ func (w *Writer) replaceDamaged(damaged error) {
 	w.requestFull(fullRequest{reason: "damaged: " + w.fulls.replaced})
 }
 
-// silentUpload is how long nothing is told of an upload.
+// progressInterval is the time between two log messages about an upload.
 const progressInterval = 30 * time.Second
 
-// storeFull uploads the copy, again and again until it succeeds. The transaction is closed since long. Within a chain the segments
-// before it come first: the head that others go on from is the newest full, and nobody would bring what is missing before it.
+// storeFull uploads the copy and retries until it succeeds; the read transaction was closed before. Within a chain
+// the segments before it are stored first: other members continue from the newest full snapshot, so no member would
+// upload segments that are missing before it.
 func (w *Writer) storeFull(ctx context.Context) {
 	f := w.fulls.making
 	if f == nil || f.copy == nil {
@@ -286,7 +290,7 @@ func (w *Writer) storeFull(ctx context.Context) {
 		w.logProgress(f)
 		return
 	}
-	if !f.opens && (w.core.State == opening || f.orphaned || !w.isWriter()) { // what it waits for never comes
+	if !f.opens && (w.core.State == opening || f.orphaned || !w.isWriter()) { // it can never be stored
 		if w.forgetFull(); w.isWriter() {
 			w.fulls.due = append(w.fulls.due, f.requests...)
 		}
@@ -305,13 +309,13 @@ func (w *Writer) storeFull(ctx context.Context) {
 	}
 	f.storing, f.doing, f.tried, f.loggedAt = true, "stores the copy", time.Now(), time.Now()
 	if f.opens {
-		w.recordIdentity() // before the store has it
+		w.recordIdentity() // must precede the upload
 	}
 	making, copied, opens, behind, generation := f.Full, f.copy, f.opens, f.previousEnd, w.remote.generation
 	w.job(ctx, noTimeout, func(patient context.Context) func() {
 		var stored archive.Full
 		err := w.runWithRoom(patient, func(ctx context.Context) (err error) {
-			if stored, err = copied.put(ctx, w.options.Archive, making); err == nil && opens { // uploading takes long
+			if stored, err = copied.put(ctx, w.options.Archive, making); err == nil && opens { // the upload takes long
 				err = w.mayOpen(ctx, stored, behind)
 			}
 			if err == nil {
@@ -321,7 +325,7 @@ func (w *Writer) storeFull(ctx context.Context) {
 				err = w.options.Archive.Open(ctx, generation, stored, stored.Session)
 			}
 			if err == nil {
-				_ = steady.Remove(ctx, copied.path) // whoever forgets the copy removes what is left
+				_ = steady.Remove(ctx, copied.path) // forgetFull removes it otherwise
 			}
 			return err
 		})
@@ -329,7 +333,7 @@ func (w *Writer) storeFull(ctx context.Context) {
 	})
 }
 
-// tellProgress has the log say how far an upload is that takes long.
+// logProgress logs the progress of a long upload.
 func (w *Writer) logProgress(f *full) {
 	if time.Since(f.loggedAt) < progressInterval {
 		return
@@ -343,7 +347,7 @@ func (w *Writer) logProgress(f *full) {
 func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
 	f.storing = false
 	if w.fulls.making != f {
-		return // it was given up
+		return // canceled meanwhile
 	}
 	switch {
 	case errors.Is(err, ErrSpoolFull):
@@ -356,7 +360,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		w.take(ctx, overtaken, payload{err: err})
 		return
 	case err != nil:
-		f.Time = f.Time.Add(time.Second) // what may be there of it stays there, under its own name
+		f.Time = f.Time.Add(time.Second) // leave a partial upload alone under its own name
 		wait := w.fullBackoff(f, w.failed(opFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
 		w.fulls.notBefore = time.Now().Add(wait)
 		return
@@ -382,7 +386,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		Dur("paused_ms", f.copy.held).Dur("took_ms", took).Msg("backups: a full is in the store")
 }
 
-// dropFull gives a full up that could not be copied, or whose copy cannot stay until it is stored.
+// dropFull cancels a full snapshot that could not be copied, or whose copy cannot be kept until it is stored.
 func (w *Writer) dropFull(ctx context.Context, err error) {
 	f, doing := w.fulls.making, "cannot copy the database"
 	if f.copy != nil {
@@ -390,7 +394,7 @@ func (w *Writer) dropFull(ctx context.Context, err error) {
 	}
 	w.fulls.notBefore = time.Now().Add(w.fullBackoff(f, w.failed(opFull, doing, err)))
 	w.endFull(fullResult{err: fmt.Errorf("%s: %w", doing, err)})
-	if f.opens { // what was to come behind it leads nowhere
+	if f.opens { // segments after it lead nowhere
 		w.discard()
 	}
 	if f.opens || w.core.State == opening {
@@ -400,7 +404,7 @@ func (w *Writer) dropFull(ctx context.Context, err error) {
 	w.fulls.due = append(w.fulls.due, fullRequest{reason: f.requests[0].reason})
 }
 
-// endFull answers those who wait for the full in the making, once the facts have it.
+// endFull answers the callers that wait for the full snapshot in progress, after the facts are published.
 func (w *Writer) endFull(result fullResult) {
 	f := w.forgetFull()
 	w.publish()
@@ -409,7 +413,7 @@ func (w *Writer) endFull(result fullResult) {
 	}
 }
 
-// forgetFull has nothing more to do with the full in the making, and removes its copy.
+// forgetFull removes the full snapshot in progress and its copy.
 func (w *Writer) forgetFull() *full {
 	f := w.fulls.making
 	if w.fulls.making = nil; f.copy != nil {
@@ -418,18 +422,18 @@ func (w *Writer) forgetFull() *full {
 	return f
 }
 
-// errOvertaken says that a full must not begin a chain any longer.
+// errOvertaken reports that a full snapshot must no longer start a chain.
 var errOvertaken = errors.New("another member goes on with the backups")
 
-// mayOpen looks, in a job, whether a full may begin a chain. It must not stand in the way of another one, which readers would take for
-// the older of the two: while it was made, another member may have begun one, or gone on with the one before. To end that is for the
-// member that writes.
+// mayOpen returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
+// made, another member may have started a chain, which readers would take for the newer one, or extended the previous
+// chain, which only the writer may end.
 func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.Position) error {
 	head, err := w.options.Archive.Head(ctx, full.Generation)
 	switch {
-	case archive.NotVerified(err), err == nil && head.Damaged != nil: // nobody goes on from there
+	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from there
 		return nil
-	case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the answer lost
+	case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the response was lost
 		return err
 	case head.Position.Compare(behind) > 0:
 		return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
@@ -441,7 +445,7 @@ func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.P
 	return err
 }
 
-// leaveChain gives up a full that was to begin a chain, and all that was to come behind it.
+// leaveChain cancels a full snapshot that was to start a chain, and discards the segments after it.
 func (w *Writer) leaveChain(why error) {
 	f := w.forgetFull()
 	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full that begins a chain is given up")
@@ -455,15 +459,15 @@ func (w *Writer) leaveChain(why error) {
 	}
 }
 
-// restFactor bounds what fulls for gaps may take of the time: where somebody compacts at the head all the time, each chain ends
-// soon.
+// restFactor bounds the share of time spent on full snapshots for gaps: frequent compactions at the current revision
+// end each chain soon.
 const restFactor = 10
 
-// latestRetry is after how long a full that failed is tried again at the latest, unless the store asks for more.
+// maxFullRetry is the longest wait before a failed full snapshot is retried, unless the store asks for more.
 const maxFullRetry = 5 * time.Minute
 
-// rest is how long a full that failed is left alone, if the store was to be left alone for a while: the longer the attempt took, the
-// longer, so that a large database is not copied or sent all the time.
+// fullBackoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer
+// the attempt took, the longer the wait, so that a large database is not copied or uploaded continuously.
 func (w *Writer) fullBackoff(f *full, wait time.Duration) time.Duration {
 	if f.tried.IsZero() || len(w.flushes) > 0 || w.problems[opFull] == nil {
 		return wait

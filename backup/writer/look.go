@@ -14,15 +14,16 @@ import (
 )
 
 const (
-	// lookPatience is how long it may take to find out where the chain ends.
+	// inspectTimeout bounds one inspection of the store.
 	inspectTimeout = 2 * time.Minute
-	// stalls is how many looks in a row the chain must not have grown, though there was something to add, before a member that
-	// does not lead takes over, and stallsAtFirst the same where there is no chain yet: to begin one takes a full snapshot.
+	// stallLimit is the number of consecutive inspections without growth of the chain after which a member that does
+	// not lead, but has something to add, takes over. emptyStallLimit is the same without a chain: starting one takes
+	// a full snapshot.
 	stallLimit      = 2
 	emptyStallLimit = 6
 )
 
-// look finds out where the chain ends, if it is time.
+// inspectStore finds the end of the chain, if it is time.
 func (w *Writer) inspectStore(ctx context.Context) {
 	if !w.canRequest() || (w.core.State == watching || w.core.State == writing) && time.Since(w.remote.watched.at) < w.watchInterval() {
 		return
@@ -45,14 +46,15 @@ func (w *Writer) inspectStore(ctx context.Context) {
 	})
 }
 
-// mayAsk tells whether the store may be asked about the chain now.
+// canRequest reports whether a request about the chain may start now.
 func (w *Writer) canRequest() bool {
 	return w.remote.requestedAt.IsZero() && !time.Now().Before(w.remote.notBefore)
 }
 
 func (w *Writer) delayRequests(wait time.Duration) { w.remote.notBefore = time.Now().Add(wait) }
 
-// lookSoon is for a change of leadership: what counts begins anew, and is looked at unless the store is in trouble.
+// inspectSoon resets the stall count after a change of leadership, and schedules an inspection now unless the store
+// has a problem.
 func (w *Writer) inspectSoon() {
 	w.remote.watched.stalled = 0
 	if w.isHealthy() {
@@ -60,22 +62,22 @@ func (w *Writer) inspectSoon() {
 	}
 }
 
-// watchInterval is how often a member that does not lead looks whether the chain grows.
+// watchInterval returns the time between two inspections by a member that does not lead.
 func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
 }
 
-// settled tells whether the end of the chain is known well enough to go on from there.
+// isEndKnown reports whether the end of the chain was seen recently enough to extend it.
 func (w *Writer) isEndKnown() bool {
 	return slices.Contains(endKnown, w.core.State) && time.Since(w.remote.storedAt) < w.pace.headValid
 }
 
-// saw has the table answer what a look showed.
+// handleInspection turns the result of an inspection into an event.
 func (w *Writer) handleInspection(ctx context.Context, result inspection, err error) {
 	w.remote.requestedAt = time.Time{}
 	w.remote.watched.at, w.remote.watched.head = time.Now(), archive.Head{}
 	nothing := errors.Is(err, store.ErrNotFound)
-	damaged := archive.NotVerified(err) && !result.head.PastEnd.IsZero() // the end is, and not the store
+	damaged := archive.NotVerified(err) && !result.head.PastEnd.IsZero() // the end is damaged, not the whole store
 	switch {
 	case errors.Is(err, archive.ErrForeign) && !damaged:
 		wayOut := relation.OtherCluster.WayOut()
@@ -95,7 +97,7 @@ func (w *Writer) handleInspection(ctx context.Context, result inspection, err er
 	case err != nil && !damaged:
 		w.failed(opInspect, "cannot find out what the store has", err)
 	case w.core.State == beginning:
-		// the look began before the chain did that is about to be stored
+		// The inspection started before the chain that is about to be stored.
 	default:
 		if w.remote.generation.Number == 0 {
 			w.options.Log.Info().Stringer("store", w.options.Archive).Str("cluster", result.generation.Cluster).Str("owner", result.generation.Owner).
@@ -113,7 +115,7 @@ func (w *Writer) handleInspection(ctx context.Context, result inspection, err er
 	}
 }
 
-// compared compares the end of the chain with this member's data.
+// handleHead compares the end of the chain with this member's data.
 func (w *Writer) handleHead(ctx context.Context, head archive.Head, damaged error) {
 	outcome := payload{head: head, creates: w.remote.capabilities.CreateIfAbsent, err: damaged}
 	if head.Empty() && damaged == nil && !w.remote.stored.IsZero() {
@@ -154,15 +156,16 @@ func (w *Writer) handleHead(ctx context.Context, head archive.Head, damaged erro
 	}
 }
 
-// surpassed tells whether the chain has all rows of a closed etcd, and another member has gone on with it, which then has to see to
-// what is beside the rows: that member's leases and users are newer.
+// isFullyStored reports whether the chain has all rows of a closed etcd and another member has extended it. That
+// member has newer leases and users, and must upload them.
 func (w *Writer) isFullyStored(head archive.Head) bool {
 	by := head.Revision() - w.options.Etcd.Revision()
 	return w.options.Reconciled && (by > 0 || by == 0 && head.Newest().Member != w.options.Etcd.Identity().MemberID) || w.options.SegmentsOnly && by >= 0
 }
 
-// lags tells whether the chain has revisions that this member has not. A follower may be slow. A leader that stays so, or a member that
-// is alone, runs on data that are older than its backups: another copy of them has written these.
+// isBehindStore reports whether the chain has revisions that this member lacks. A follower may be slow. If a leader
+// stays behind, or a member that is alone is behind, its data is older than its backups: another copy of the data has
+// written them.
 func (w *Writer) isBehindStore(ctx context.Context, head archive.Head) bool {
 	if w.relation(head, relation.NotCompared) != relation.Behind {
 		w.remote.aheadSince = time.Time{}
@@ -179,7 +182,7 @@ func (w *Writer) isBehindStore(ctx context.Context, head archive.Head) bool {
 	return true
 }
 
-// heed notes who wrote the end of the chain.
+// observeTerm records the term and revision of the end of the chain.
 func (w *Writer) observeTerm(head archive.Head) {
 	if term := head.Newest().Term; term > w.remote.fence.term {
 		w.remote.fence = fence{term: term, since: time.Now()}
@@ -187,14 +190,14 @@ func (w *Writer) observeTerm(head archive.Head) {
 	w.remote.fence.revision = head.Revision()
 }
 
-// deposed tells whether a later leader than this one has written to the chain. A member that was paused believes for a moment that it
-// leads still, until it hears from the others. One that hears of nobody runs on data that were rolled back.
+// hasNewerLeader reports whether a later leader has written to the chain. A member that was paused considers itself
+// the leader until it hears from the others. If it hears from none, its data was rolled back.
 func (w *Writer) hasNewerLeader() bool {
 	fence := w.remote.fence
 	return w.options.Etcd.Identity().Term < fence.term && w.options.Etcd.Revision() <= fence.revision && time.Since(fence.since) < w.pace.ahead
 }
 
-// goOn goes on from the end that was found.
+// continueChain continues from the end of the chain.
 func (w *Writer) continueChain(payload payload) {
 	if !w.core.Facts.leads {
 		w.checkGrowth(payload.head, payload.grew)
@@ -208,7 +211,7 @@ func (w *Writer) continueChain(payload payload) {
 	w.handleLostSegments(payload.head)
 }
 
-// watchGrowth counts how often the chain has not grown though this member has something to add.
+// checkGrowth counts inspections at which the chain had not grown although this member has something to add.
 func (w *Writer) checkGrowth(head archive.Head, grew bool) {
 	watched := &w.remote.watched
 	lacks := head.Revision() < w.revision
@@ -221,7 +224,7 @@ func (w *Writer) checkGrowth(head archive.Head, grew bool) {
 	w.checkStalled(stallLimit)
 }
 
-// countSilence counts how often nobody had begun a chain.
+// countMissingChain counts inspections that found no chain.
 func (w *Writer) countMissingChain() {
 	watched := &w.remote.watched
 	if time.Since(watched.counted) >= w.watchInterval() {
@@ -237,7 +240,7 @@ func (w *Writer) checkStalled(patience int) {
 	}
 }
 
-// tellRefused tells once why nothing may be written.
+// recordRefusal records why nothing may be written, and logs it once.
 func (w *Writer) recordRefusal(why error) *problem {
 	t := w.recordProblem(opInspect)
 	if t.Message != why.Error() {
@@ -252,7 +255,7 @@ func (w *Writer) takeOver() {
 	w.options.Log.Warn().Time("since", w.remote.watched.at).Msg("backups: those of the leader have not grown for a while, so this member writes them")
 }
 
-// remember keeps when the chain was last extended, and when the next full snapshot is due.
+// recordHead records the end of the chain, and schedules the next full snapshot.
 func (w *Writer) recordHead(head archive.Head) {
 	remote := &w.remote
 	if head.Position != remote.stored {
@@ -270,7 +273,7 @@ func (w *Writer) recordHead(head archive.Head) {
 	}
 }
 
-// clearChain is for a store that has no chain: what waits goes on from a full snapshot that is not there.
+// clearChain discards the queued segments if the store has no chain: they extend a full snapshot that does not exist.
 func (w *Writer) clearChain() {
 	w.recordHead(archive.Head{})
 	if w.remote.link = nil; w.remote.generation.Number > 1 {
@@ -278,27 +281,28 @@ func (w *Writer) clearChain() {
 		w.remote.link = &next
 	}
 	w.discard()
-	w.chain.lastTime = time.Time{} // that of another history, whose clock may have been ahead
+	w.chain.lastTime = time.Time{} // it belongs to another history, whose clock may have been ahead
 }
 
-// forgetStore is for a store that had a chain and has none. Its cluster manifest went with it: it must be written again, or a member
-// that loses its volume would take the store for one that was never used.
+// forgetStore resets what is known of a store that had a chain and has none. Its cluster manifest is gone as well and
+// must be written again: otherwise a member that loses its volume would take the store for an unused one.
 func (w *Writer) forgetStore() {
 	w.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
 	remote := &w.remote
-	remote.damagedEnd = remote.stored // what was stored before that was noticed is left alone
+	remote.damagedEnd = remote.stored // leave alone what was stored before this was noticed
 	remote.generation, remote.stored, remote.last, remote.newestFull = archive.Generation{}, format.Position{}, format.Position{}, ""
-	w.reserving.revision = 0 // it went as well
+	w.reserving.revision = 0 // the reservation is gone as well
 }
 
-// refuse says why nothing may be written to the store. That is looked at again once in a while.
+// refuse records why nothing may be written to the store, and schedules another inspection.
 func (w *Writer) refuse(why error) {
 	w.recordRefusal(why).NextRetry = w.options.Now().Add(w.pace.foreignStore)
 	w.remote.generation = archive.Generation{}
 	w.delayRequests(w.pace.foreignStore)
 }
 
-// abandonEnd leaves a chain alone whose end is damaged: a full snapshot begins another one behind it.
+// startAfterDamage starts another chain, with a full snapshot, after the damaged end of this one, which is left as it
+// is.
 func (w *Writer) startAfterDamage(payload payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != payload.head.PastEnd {
@@ -310,8 +314,8 @@ func (w *Writer) startAfterDamage(payload payload) {
 	w.openChain("damaged: " + payload.err.Error())
 }
 
-// findSuccessor checks once in a while whether the generation has ended at its next position: a member that writes nothing meets the end nowhere
-// else. A generation.json that follows proves nothing.
+// findSuccessor checks periodically whether the generation has ended at its next position: a member that writes
+// nothing does not find the end otherwise. A later generation.json alone proves nothing.
 func (w *Writer) findSuccessor(ctx context.Context) {
 	number, next := w.remote.generation.Number, w.remote.stored
 	if link := w.remote.link; link != nil {
@@ -324,23 +328,23 @@ func (w *Writer) findSuccessor(ctx context.Context) {
 	w.job(ctx, successorTimeout, func(patient context.Context) func() {
 		manifest, err := w.options.Archive.Manifest(patient, number, next)
 		if err != nil || manifest.Ends == nil || manifest.Cluster != w.identity.Cluster {
-			return func() {} // nothing is there, or what the next upload meets
+			return func() {} // no object yet, or one that the next upload will find
 		}
 		return func() { w.take(ctx, succeeded, payload{err: w.successor(manifest.Ends.Successor)}) }
 	})
 }
 
-// successorPatience is how long that question may take.
+// successorTimeout bounds that check.
 const successorTimeout = 30 * time.Second
 
-// successor says who goes on.
+// successor returns the error that names the generation which continues this one.
 func (w *Writer) successor(number int) error {
 	return fmt.Errorf("%w: generation %d in %s goes on from generation %d of cluster %s; this member has revision %d, and the store had revision %d of it; "+
 		"what is only here can be exported from the data directory; to go on with it, point --backup-store at another place",
 		ErrSucceeded, number, w.options.Archive, w.identity.Generation, w.identity.Cluster, w.options.Etcd.Revision(), max(0, w.remote.stored.Revision-1))
 }
 
-// endHere gives up what is under way, and has etcd closed.
+// endGeneration cancels what is in progress and makes the owner of etcd close it.
 func (w *Writer) endGeneration(why error) {
 	w.recordRefusal(why)
 	for _, request := range w.fulls.due {
@@ -353,7 +357,7 @@ func (w *Writer) endGeneration(why error) {
 	w.superseded <- why
 }
 
-// finish notes how it ended for a closed etcd.
+// finish records the result of Flush for a closed etcd.
 func (w *Writer) finish(err error) {
 	w.result = ErrNoChain
 	if errors.Is(err, ErrRowsOnly) {
@@ -361,32 +365,32 @@ func (w *Writer) finish(err error) {
 	}
 }
 
-// found is what a look at the store showed.
+// inspection is an inspection of the store: what to check, and what it found.
 type inspection struct {
-	Options          // the writer's
+	Options          // of the writer
 	capabilities     store.Capabilities
 	generation       archive.Generation
-	newestGeneration int // generation of the store, if that is a later one
+	newestGeneration int // newest generation in the store, if it is a later one
 	head             archive.Head
 
 	identity     archive.Identity // of etcd's data
-	canCreate    bool             // this is the member to begin the history of a store that has none
-	previousHead archive.Head     // that the chain has gone on from, if it has at all; empty if that is not known
-	minRevision  int64            // the revision that it must reach if it has not
-	verifyOwner  bool             // whether the generation is to be looked at, too
-	lastSegment  format.Position  // the newest segment that is known; zero if none is
-	newestFull   string           // the newest full snapshot that is known; empty if none is
+	canCreate    bool             // this member may initialize an unused store
+	previousHead archive.Head     // head to advance from; empty if it is unknown
+	minRevision  int64            // list the store if advancing does not reach it
+	verifyOwner  bool             // verify the generation as well
+	lastSegment  format.Position  // newest segment that is known; zero if there is none
+	newestFull   string           // newest full snapshot that is known; empty if there is none
 
-	checkpoint format.Position // a segment that must still be there; zero if there is none
-	lost       format.Position // that segment, if it is gone
+	checkpoint format.Position // a segment that must exist; zero if there is none
+	lost       format.Position // the checkpoint, if it is gone
 }
 
-// find asks the store for what is not known yet, and for the head in any case.
+// run reads what is not known yet, and always the head of the chain.
 func (f inspection) run(ctx context.Context) (_ inspection, err error) {
 	if f.verifyOwner && f.generation.Number != 0 {
 		err = f.checkOwner(ctx)
 		if errors.Is(err, store.ErrNotFound) {
-			f.generation, err = archive.Generation{}, nil // to be begun anew
+			f.generation, err = archive.Generation{}, nil // to be created again
 		}
 	}
 	if err == nil && f.generation.Number == 0 {
@@ -417,16 +421,17 @@ func (f inspection) run(ctx context.Context) (_ inspection, err error) {
 			f.lost, err = f.checkpoint, nil
 		}
 	}
-	if err == nil && f.canCreate && f.head.Unlinked != nil { // its writer has ended in between
+	if err == nil && f.canCreate && f.head.Unlinked != nil { // the process that stored it ended before it linked it
 		err = f.Archive.Open(ctx, f.generation, *f.head.Full, f.Session)
 		if errors.Is(err, archive.ErrMoved) || errors.Is(err, archive.ErrEnded) {
-			err = &store.Unavailable{Cause: err} // to be looked at again
+			err = &store.Unavailable{Cause: err} // inspect again
 		}
 	}
 	return f, err
 }
 
-// findHead lists what there is only where the names of the next segments do not show it: a listing costs a dozen times as much.
+// findHead lists the store only if the names of the next segments do not show the end: a listing costs a dozen times
+// as much.
 func (f *inspection) findHead(ctx context.Context) (archive.Head, error) {
 	if !f.previousHead.Empty() {
 		head, err := f.Archive.Advance(ctx, f.previousHead)
@@ -449,8 +454,9 @@ func (f *inspection) identify(ctx context.Context) (err error) {
 	return err
 }
 
-// begun is the generation that etcd's data are of. Where nobody has founded the store, it is founded if begins is set; otherwise
-// store.ErrNotFound says so, as it does in the instant between the cluster manifest and the first generation.
+// findGeneration returns the generation that etcd's data belongs to. An unused store is initialized if canCreate is
+// set; otherwise the result is store.ErrNotFound, as it is between the creation of the cluster manifest and the first
+// generation.
 func (f *inspection) findGeneration(ctx context.Context) (generation archive.Generation, err error) {
 	cluster, err := f.Archive.Cluster(ctx)
 	if errors.Is(err, store.ErrNotFound) && f.canCreate {
@@ -485,7 +491,7 @@ func (f *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 	return generation, errors.New(f.describe(backups) + "; " + relation.Unnumbered.WayOut())
 }
 
-// judge answers how the data relate to a store of which the backups themselves were not read.
+// judge relates the data to a store without reading its backups.
 func (f *inspection) judge(kept relation.Store) relation.Judgment {
 	return relation.Judge(f.data(), kept, false)
 }
@@ -498,7 +504,8 @@ func (f *inspection) describe(kept relation.Store) string {
 	return f.judge(kept).Sentence(f.data(), kept, f.Archive.String())
 }
 
-// found founds the store. The volume is told first: whatever happens in between, the next start founds it with the same id.
+// createCluster initializes the store. The volume records the ID first: if the process is killed in between, the next
+// start uses the same ID.
 func (f *inspection) createCluster(ctx context.Context) (archive.Cluster, error) {
 	if !f.identity.Known() {
 		all, err := f.Archive.Generations(ctx)
@@ -516,12 +523,12 @@ func (f *inspection) createCluster(ctx context.Context) (archive.Cluster, error)
 	return f.Archive.FoundCluster(ctx, f.manifest(f.identity.Cluster, f.Owner))
 }
 
-// manifest is that of a cluster, in whose place others may have founded it.
+// manifest returns a cluster manifest. Another process may store its own first.
 func (f *inspection) manifest(cluster, owner string) archive.Cluster {
 	return archive.Cluster{Cluster: cluster, Owner: owner, Etcd: f.Etcd.Identity().ClusterID, Created: f.Now()}
 }
 
-// ours makes sure that the generation is there and this cluster's, and that this process may add to it.
+// checkOwner verifies that the generation exists and belongs to this cluster, and that this process may add to it.
 func (f *inspection) checkOwner(ctx context.Context) error {
 	if err := f.Archive.Still(ctx, f.generation); err != nil {
 		return err
@@ -529,8 +536,9 @@ func (f *inspection) checkOwner(ctx context.Context) error {
 	return f.Archive.MayAdd(f.generation)
 }
 
-// believe makes sure that nothing is missing that is known to be there: stores may list late, or lose a page. No chain begins anew, or
-// goes on from an older place, because of that. What is another cluster's by now is gone.
+// verifyListing checks that known objects are not missing from the listing: stores may list late or lose a page, and
+// must not cause a new chain or a chain that continues at an older position. Objects of another cluster count as
+// gone.
 func (f *inspection) verifyListing(ctx context.Context) error {
 	head := f.head
 	verify := func(cluster string, err error) error {
@@ -544,7 +552,7 @@ func (f *inspection) verifyListing(ctx context.Context) error {
 		full, failed := f.Archive.Full(ctx, f.generation.Number, f.newestFull)
 		err, object = verify(full.Cluster, failed), "full "+f.newestFull
 		if head.Empty() && errors.Is(err, store.ErrNotFound) {
-			return nil // whatever was stored since leads nowhere
+			return nil // segments stored since lead nowhere
 		}
 	}
 	if archive.Unusable(err) && head.Position.Compare(f.lastSegment) <= 0 {

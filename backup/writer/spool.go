@@ -13,10 +13,11 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// ErrSpoolFull says that a segment has no room: the limit is reached, or the volume has not enough left for etcd.
+// ErrSpoolFull reports that a segment does not fit: the limit is reached, or the volume has too little space left for
+// etcd.
 var ErrSpoolFull = errors.New("the spool is full")
 
-// SpoolReserve is what the spool leaves free on the volume, in bytes: etcd needs room for its log and its database.
+// SpoolReserve is the number of bytes that the spool leaves free on the volume for etcd's log and database.
 const SpoolReserve = 256 << 20
 
 // Spooled is a segment in the spool.
@@ -24,30 +25,31 @@ type Spooled struct {
 	format.Manifest
 	Size int64 // bytes
 
-	since  time.Time      // when its first change was seen, by the monotonic clock; zero if an earlier process did
-	held   *format.Object // itself, if it waits in memory; nil if it has a file
-	stored bool           // the store has it; should that be away at the next start, it says where to go on
+	since  time.Time      // when its first change was observed, by the monotonic clock; zero in a segment of an earlier process
+	held   *format.Object // the segment, if it is held in memory; nil if it has a file
+	stored bool           // it is in the store; kept to show where the chain ended if the store is unreachable at the next start
 }
 
-// Spool keeps on the volume what waits for a store that is away: segments in the order of their positions, and fulls in the
-// making. What it holds survives the end of the process at any instant; what was torn is found and moved out of the way. One
-// goroutine owns it; Create, Room and Open may be called from any.
+// Spool queues data on the volume while the store is unreachable: segments ordered by position, and full snapshots in
+// progress. Its content survives a crash of the process at any instant; damaged files are detected and preserved. One
+// goroutine owns it; Create, Room and Open may be called from any goroutine.
 type Spool struct {
 	dir     string
 	limit   int64
 	keys    *format.Keys
 	space   func(dir string) (left, size int64, err error)
 	sync    func(dir string) error
-	entries []Spooled // in order; at most the first is stored
+	entries []Spooled // ordered; at most the first is stored
 }
 
 const (
-	segmentsDir = "segments" // the directory of finished segments
-	makingDir   = "making"   // and that of whatever is being written
+	segmentsDir = "segments" // directory of complete segments
+	makingDir   = "making"   // directory of files that are being written
 )
 
-// OpenSpool makes a spool of the directory, which it creates if need be, and takes up what an earlier process left there. It holds
-// at most limit bytes of segments that wait. What cannot be read is preserved; torn, which says why, is for people.
+// OpenSpool opens the spool in a directory, which it creates if necessary, and adopts the segments of an earlier
+// process. The spool queues at most limit bytes of segments. Unreadable files are preserved; torn describes them for
+// users.
 func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []error, err error) {
 	s = &Spool{dir: dir, limit: limit, keys: keys, space: disk.Space, sync: disk.SyncDirectory}
 	if err := os.RemoveAll(filepath.Join(dir, makingDir)); err != nil {
@@ -62,7 +64,7 @@ func OpenSpool(dir string, limit int64, keys *format.Keys) (s *Spool, torn []err
 	return s, torn, err
 }
 
-// Entries are the segments that wait, in order, until one is added or dropped.
+// Entries returns the queued segments in order. The slice is valid until one is added or dropped.
 func (s *Spool) Entries() []Spooled {
 	if len(s.entries) > 0 && s.entries[0].stored {
 		return s.entries[1:]
@@ -70,7 +72,7 @@ func (s *Spool) Entries() []Spooled {
 	return s.entries
 }
 
-// Bytes is how much of them waits.
+// Bytes returns the size of the queued segments.
 func (s *Spool) Bytes() (sum int64) {
 	for _, entry := range s.Entries() {
 		sum += entry.Size
@@ -78,8 +80,8 @@ func (s *Spool) Bytes() (sum int64) {
 	return sum
 }
 
-// Put adds a segment. ErrSpoolFull says that it has no room. If synced is set, it also survives a machine that is switched off;
-// otherwise it is written to the disk whenever the kernel likes, which is not at all if it is removed before.
+// Put adds a segment, or returns ErrSpoolFull. If synced is set, the segment survives a power failure; otherwise the
+// kernel writes it whenever it likes, and not at all if it is removed before.
 func (s *Spool) Put(object format.Object, synced bool) error {
 	if err := s.checkLimit(object.Size()); err != nil {
 		return err
@@ -99,7 +101,7 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	if err == nil && synced {
 		err = s.sync(filepath.Join(s.dir, segmentsDir))
 	}
-	if err != nil { // it is captured again, and may end elsewhere then
+	if err != nil { // the rows are captured again, and the segment may end elsewhere
 		_, _ = os.Remove(file.Name()), os.Remove(s.path(object.Position))
 		return fmt.Errorf("cannot spool segment %s: %w", name, err)
 	}
@@ -107,12 +109,12 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	return nil
 }
 
-// hold adds a segment that the volume does not take. It waits in memory, and nothing behind it.
+// holdInMemory adds a segment that the volume cannot take. No segment is queued after it.
 func (s *Spool) holdInMemory(object format.Object) {
 	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
 }
 
-// holds tells whether a segment waits in memory.
+// holdsInMemory reports whether a segment is held in memory.
 func (s *Spool) holdsInMemory() bool {
 	return len(s.entries) > 0 && s.entries[len(s.entries)-1].held != nil
 }
@@ -122,7 +124,7 @@ func (s *Spool) add(entry Spooled) {
 	slices.SortFunc(s.entries, func(a, b Spooled) int { return a.Position.Compare(b.Position) })
 }
 
-// room says whether so many bytes fit.
+// checkLimit returns an error unless size bytes fit into the spool.
 func (s *Spool) checkLimit(size int64) error {
 	if waiting := s.Bytes(); waiting+size > s.limit {
 		return fmt.Errorf("%w: %d bytes wait, %d are the limit", ErrSpoolFull, waiting, s.limit)
@@ -130,7 +132,7 @@ func (s *Spool) checkLimit(size int64) error {
 	return s.Room(size)
 }
 
-// Room says whether the volume has so many bytes beside what etcd needs.
+// Room returns an error unless the volume has size bytes more than etcd needs.
 func (s *Spool) Room(size int64) error {
 	left, _, err := s.space(s.dir)
 	if err != nil {
@@ -142,7 +144,7 @@ func (s *Spool) Room(size int64) error {
 	return nil
 }
 
-// Sync makes all that waits survive a machine that is switched off.
+// Sync makes all segments survive a power failure.
 func (s *Spool) Sync() error {
 	for _, entry := range s.entries {
 		if entry.held != nil {
@@ -159,7 +161,7 @@ func (s *Spool) Sync() error {
 	return s.sync(filepath.Join(s.dir, segmentsDir))
 }
 
-// Open reads a segment that waits. It compares all of it with its digests before: disks decay, also while the store is away.
+// Open opens a segment after verifying its digests: disks decay, also while the store is unreachable.
 func (s *Spool) Open(entry Spooled) (io.ReadCloser, error) {
 	if entry.held != nil {
 		return io.NopCloser(entry.held.Reader()), nil
@@ -168,7 +170,7 @@ func (s *Spool) Open(entry Spooled) (io.ReadCloser, error) {
 	return file, err
 }
 
-// Stored drops all segments that begin before the position, and notes that the one there waits no longer.
+// Stored drops all segments before the position and marks the one at it as stored.
 func (s *Spool) Stored(position format.Position) error {
 	err := s.drop(func(e Spooled) bool {
 		order := e.Position.Compare(position)
@@ -180,7 +182,7 @@ func (s *Spool) Stored(position format.Position) error {
 	return err
 }
 
-// Rewind drops all segments that begin before the position. The others wait, also one that was stored.
+// Rewind drops all segments before the position. The others are queued, including one that was marked as stored.
 func (s *Spool) Rewind(position format.Position) error {
 	err := s.drop(func(e Spooled) bool { return e.Position.Compare(position) < 0 })
 	if len(s.entries) > 0 {
@@ -205,7 +207,8 @@ func (s *Spool) drop(chosen func(Spooled) bool) (err error) {
 	return err
 }
 
-// Create makes a file for what is not finished, such as a full. The next OpenSpool removes it; so should whoever made it.
+// Create creates a temporary file, for example for a full snapshot. The caller should remove it; the next OpenSpool
+// does otherwise.
 func (s *Spool) Create(name string) (*os.File, error) {
 	path := filepath.Join(s.dir, makingDir, name)
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
@@ -219,7 +222,7 @@ func (s *Spool) path(position format.Position) string {
 	return filepath.Join(s.dir, segmentsDir, position.String())
 }
 
-// recover takes up the segments that lie there, and preserves what is none.
+// recover adopts the segments on the volume and preserves files that are not valid segments.
 func (s *Spool) recover() (torn []error, err error) {
 	names, err := os.ReadDir(filepath.Join(s.dir, segmentsDir))
 	if err != nil {
@@ -241,10 +244,10 @@ func (s *Spool) recover() (torn []error, err error) {
 	return torn, err
 }
 
-// LastSpooled is what the newest segment in a directory's spool says of itself. It reads no more than that; false if it cannot be read, or there
-// is none.
+// LastSpooled returns the manifest of the newest segment in the spool in a directory. It reads nothing else. It
+// returns false if there is none or it cannot be read.
 func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known bool) {
-	names, err := os.ReadDir(filepath.Join(dir, segmentsDir)) // in order
+	names, err := os.ReadDir(filepath.Join(dir, segmentsDir)) // sorted
 	if err != nil || len(names) == 0 {
 		return last, false
 	}
@@ -257,7 +260,7 @@ func LastSpooled(dir string, keys *format.Keys) (last format.Manifest, known boo
 	return last, err == nil
 }
 
-// open reads all of a segment, compares it with its digests and its name, and goes back to its beginning.
+// open verifies a segment's digests and name, and returns the file at its start.
 func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	if file, err = os.Open(filepath.Join(s.dir, segmentsDir, name)); err != nil {
 		return nil, entry, err
@@ -282,7 +285,8 @@ func (s *Spool) open(name string) (file *os.File, entry Spooled, err error) {
 	return file, entry, nil
 }
 
-// Newest preserves all but the newest of the segments that follow one another. The error is for people: nil if all do.
+// Newest keeps the newest contiguous segments and preserves the others. The first result describes those for users;
+// nil if there are none.
 func (s *Spool) Newest() (left, err error) {
 	all := s.Entries()
 	first := len(all) - 1
@@ -297,8 +301,8 @@ func (s *Spool) Newest() (left, err error) {
 	return fmt.Errorf("%d segments that waited in the spool up to %s: segment %s does not follow them; they are in %s", first, upTo, next, where), err
 }
 
-// Preserve moves the chosen segments out of the spool to a directory beside it, whose name it returns: they are not of the chain
-// that what comes next is of, and may be all that there is of what was acknowledged. That directory is a spool as well.
+// Preserve moves the chosen segments to a directory next to the spool and returns its name. They belong to another
+// chain and may be the only copy of acknowledged writes. That directory is a valid spool.
 func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	var names []string
 	for _, entry := range s.entries {
@@ -312,7 +316,7 @@ func (s *Spool) Preserve(chosen func(Spooled) bool) (where string, err error) {
 	return where, err
 }
 
-// move gives files a place beside the spool. It may be repeated.
+// move moves files to a directory next to the spool. It may be called again.
 func (s *Spool) move(names []string) (where string, err error) {
 	if len(names) == 0 {
 		return "", nil

@@ -1,26 +1,26 @@
 package writer
 
 import (
-	_ "embed" // for the picture
+	_ "embed" // for the diagram
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/statemachine"
 )
 
 type (
-	// State is what a member does about the cluster's backups.
+	// State is a state of the writer.
 	State = statemachine.State
-	// Event is what etcd, the store or a job reports.
+	// Event is reported by etcd, the store or a job.
 	Event = statemachine.Event
-	// Guard is the name of a condition over what is known.
+	// Guard names a condition.
 	Guard = statemachine.Guard
-	// Action is the name of something that the writer does.
+	// Action names something that the writer does.
 	Action = statemachine.Action
-	// Row is one transition.
+	// Row is a transition.
 	Row = statemachine.Row
 )
 
-// The states. unknown is the initial one, drained the final one.
+// The states. unknown is the initial state, drained the final one.
 const (
 	unknown   State = "Unknown"
 	watching  State = "Watching"
@@ -46,35 +46,34 @@ var States = []statemachine.StateInfo{
 	{Name: drained, Meaning: "a closed etcd has nothing more to bring", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
-// The events.
 const (
-	tick    Event = "tick"    // a tenth of a second is over, or a job has ended
+	tick    Event = "tick"    // a tenth of a second has passed, or a job has ended
 	elected Event = "elected" // this member leads the cluster
-	deposed Event = "deposed" // it does so no longer
-	stalled Event = "stalled" // the leader's backups have not grown, though there is something to add
+	deposed Event = "deposed" // it no longer does
+	stalled Event = "stalled" // the leader's backups have not grown, although there is something to add
 
-	nothingBegun Event = "nothing begun" // nobody has written to the store yet
-	chainFound   Event = "chain found"   // the backups end there, and this member's data go on from it
-	noChain      Event = "no chain"      // the store is this cluster's, and has no full snapshot
-	endDamaged   Event = "end damaged"   // what lies at the end of the backups is damaged
-	refused      Event = "refused"       // the store is another cluster's, or its backups are not of these data
-	storeAhead   Event = "store ahead"   // the store has revisions that this member has not
-	emptied      Event = "emptied"       // what the store had is gone
-	surpassed    Event = "surpassed"     // the store has all that a closed etcd can bring
+	nothingBegun Event = "nothing begun" // the store is unused
+	chainFound   Event = "chain found"   // the backups end there, and this member's data continues from there
+	noChain      Event = "no chain"      // the store is this cluster's and has no full snapshot
+	endDamaged   Event = "end damaged"   // the end of the backups is damaged
+	refused      Event = "refused"       // the store is another cluster's, or its backups are of other data
+	storeAhead   Event = "store ahead"   // the store has revisions that this member lacks
+	emptied      Event = "emptied"       // the backups are gone
+	surpassed    Event = "surpassed"     // the store has everything that a closed etcd can add
 	succeeded    Event = "succeeded"     // the generation has an end, or a successor
 
-	expired    Event = "expired"     // too long ago that anybody saw where the backups end
-	storeLost  Event = "store lost"  // the store does not have what it had
-	collided   Event = "collided"    // another member's segment has the position
-	spoolLost  Event = "spool lost"  // what waited on the volume is gone
+	expired    Event = "expired"     // the end of the backups was not read for too long
+	storeLost  Event = "store lost"  // the store has lost objects
+	collided   Event = "collided"    // another member's segment is at the position
+	spoolLost  Event = "spool lost"  // segments in the spool are gone
 	broken     Event = "broken"      // compaction has passed the end of the chain
-	named      Event = "named"       // the full snapshot that begins a chain has its revision
-	chainBegun Event = "chain begun" // it is in the store
-	overtaken  Event = "overtaken"   // another member goes on with the backups instead
-	fullLost   Event = "full lost"   // it could not be made, or not be kept until it was stored
+	named      Event = "named"       // the full snapshot that starts a chain has its revision
+	chainBegun Event = "chain begun" // the full snapshot that starts a chain is stored
+	overtaken  Event = "overtaken"   // another member extends the backups
+	fullLost   Event = "full lost"   // a full snapshot could not be made, or its copy not kept
 )
 
-// The guards, beside statemachine.Always.
+// The guards, in addition to statemachine.Always.
 const (
 	ours   Guard = "ours to write"
 	guest  Guard = "in the leader's place"
@@ -87,44 +86,43 @@ var conditions = map[Guard]func(memberState) bool{
 	closed: func(k memberState) bool { return k.closed },
 }
 
-// The actions.
 const (
-	look          Action = "look"           // where the backups end, if it is time
-	captureRows   Action = "capture"        // what has changed, into the spool
-	storeSegment  Action = "store segment"  // the oldest that waits
-	makeFull      Action = "make full"      // that is due
-	storeFull     Action = "store full"     // that was copied
+	look          Action = "look"           // find the end of the backups, if it is time
+	captureRows   Action = "capture"        // spool what has changed
+	storeSegment  Action = "store segment"  // upload the oldest queued segment
+	makeFull      Action = "make full"      // make the full snapshot that is due
+	storeFull     Action = "store full"     // upload the full snapshot that was copied
 	mergeSegments Action = "merge segments" //
-	keepReserved  Action = "keep reserved"  // revisions for a restore to go on above
+	keepReserved  Action = "keep reserved"  // reserve revisions above which a restore continues
 	lookSoon      Action = "look soon"      //
-	countSilence  Action = "count silence"  // of the leader, who should have begun
-	takeOver      Action = "take over"      // from the leader
-	goOn          Action = "go on"          // from the end that was found
-	clearChain    Action = "clear chain"    // what goes on from a full snapshot that is not there
-	openChain     Action = "open chain"     // with a full snapshot
-	abandonEnd    Action = "abandon end"    // that is damaged: a chain begins behind it
-	leaveChain    Action = "leave chain"    // that was about to begin, to the other member
-	dropSpool     Action = "drop spool"     // and capture anew
-	forgetStore   Action = "forget store"   // what was known of it
-	vetStore      Action = "vet store"      // whose it is is looked at, too
-	refuse        Action = "refuse"         // say why nothing may be written
-	keepWatching  Action = "keep watching"  // quietly
-	await         Action = "await"          // what this member has not applied
-	finish        Action = "finish"         // tell how bringing ended
-	findSuccessor Action = "find successor" // of the generation, if it is time
-	checkStored   Action = "check stored"   // segments are still there, if it is time
-	endHere       Action = "end here"       // give up what is under way, and have etcd closed
+	countSilence  Action = "count silence"  // count inspections without a chain: the leader should start one
+	takeOver      Action = "take over"      // write instead of the leader
+	goOn          Action = "go on"          // continue from the end of the chain
+	clearChain    Action = "clear chain"    // discard segments that extend a missing full snapshot
+	openChain     Action = "open chain"     // start a chain with a full snapshot
+	abandonEnd    Action = "abandon end"    // start a chain after a damaged end
+	leaveChain    Action = "leave chain"    // cancel the start of a chain, since another member extends the backups
+	dropSpool     Action = "drop spool"     // discard the spool and capture again
+	forgetStore   Action = "forget store"   // reset what is known of the store
+	vetStore      Action = "vet store"      // verify the owner of the store at the next inspection
+	refuse        Action = "refuse"         // record why nothing may be written
+	keepWatching  Action = "keep watching"  // inspect again after an interval
+	await         Action = "await"          // wait until this member has applied more
+	finish        Action = "finish"         // record the result of Flush
+	findSuccessor Action = "find successor" // check for a successor of the generation, if it is time
+	checkStored   Action = "check stored"   // check that segments still exist, if it is time
+	endHere       Action = "end here"       // cancel what is in progress, and have etcd closed
 )
 
-// known is what the guards ask about.
+// memberState is what the guards evaluate.
 type memberState struct {
 	leads   bool // this member leads the cluster
-	guest   bool // it has taken over, since the leader does not write
-	creates bool // the store refuses to overwrite, so that two may write at once
-	closed  bool // etcd is closed, and another member wrote: bring segments, begin nothing
+	guest   bool // it took over, since the leader does not write
+	creates bool // the store refuses to overwrite, so that two members may write at once
+	closed  bool // etcd is closed and another member wrote: upload segments, start nothing
 }
 
-// ours tells whether this member extends the chain.
+// isWriter reports whether this member extends the chain.
 func (k memberState) isWriter() bool { return k.leads || k.guest && k.creates }
 
 // Holds implements statemachine.Facts.
@@ -136,11 +134,11 @@ func (k memberState) Holds(guard Guard) bool {
 	return means && condition(k)
 }
 
-// payload is what an event tells beside its name.
+// payload is the data of an event.
 type payload struct {
 	head    archive.Head
-	creates bool // what a look says of the store
-	grew    bool // the chain has grown by another member's work
+	creates bool // the store refuses to overwrite, as an inspection found
+	grew    bool // another member has extended the chain
 	err     error
 }
 
@@ -161,29 +159,30 @@ func (k memberState) Conclude(_ State, event Event, _ State, _ payload) memberSt
 	return k
 }
 
-// entry is a row as it is written here: it may start in a group.
+// entry is a row of the source table. Its From may be a group.
 type entry statemachine.Entry
 
 const always = statemachine.Always
 
 var (
-	// looking is where the store may be looked at. Where a chain is about to begin, there is nothing to be seen of it.
+	// looking contains the states in which the store may be inspected. While a chain is about to start, there is
+	// nothing to inspect.
 	looking = statemachine.Group{unknown, watching, aligning, opening, writing, foreign}
-	// settled is where the end of the backups is known.
+	// endKnown contains the states in which the end of the backups is known.
 	endKnown = statemachine.Group{watching, opening, writing}
-	// serving is wherever the generation may still be this cluster's.
+	// serving contains the states in which the generation may still be this cluster's.
 	serving = statemachine.Group{unknown, watching, aligning, opening, beginning, writing, foreign}
-	// asking is where the end of the backups is not known.
+	// asking contains the states in which the end of the backups is not known.
 	asking = statemachine.Group{unknown, aligning, foreign}
-	// ahead is where who has less than the store begins again.
+	// ahead contains the states from which a member with less than the store starts aligning.
 	ahead = statemachine.Group{unknown, aligning, opening, writing, foreign}
 )
 
-// Table is the writer. Nobody may change it at run time.
+// Table is the writer's state machine. It must not be changed at run time.
 var Table = statemachine.Expand(written)
 
-// written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
-// guarded; the first that holds wins. What has no row is answered by Elsewhere.
+// written is the table before expansion. Rows with the same From and On are adjacent, and all but the last have a
+// guard; the first whose guard holds applies. Elsewhere answers events without a row.
 var written = []entry{
 	{unknown, tick, ours, unknown, []Action{look, captureRows}, "etcd compacts whether or not the store answers"},
 	{unknown, tick, always, unknown, []Action{look}, "what changes is captured by the member that writes"},
@@ -243,7 +242,7 @@ var written = []entry{
 	{beginning, fullLost, always, aligning, []Action{dropSpool}, "to begin a chain is another member's by now"},
 }
 
-// Elsewhere is the answer to an event where the table has no row.
+// Elsewhere answers events for which the table has no row.
 var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "the look began before the chain did", On: []Event{nothingBegun, chainFound, noChain, endDamaged, storeAhead, emptied, surpassed}},
 	statemachine.LateEvents{Why: "the generation has ended", On: []Event{refused}},
@@ -254,7 +253,7 @@ var Elsewhere = statemachine.RejectByDefault(Table,
 	statemachine.LateEvents{Why: "there is a chain without it", On: []Event{fullLost}},
 )
 
-// Drawing is how the writer is drawn.
+// Drawing describes the diagram of the writer.
 var Drawing = statemachine.Drawing{
 	Name: "backup", Source: "etcd-wrapper --dump-fsm --machine=backup", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
 	Shapes: map[State]string{

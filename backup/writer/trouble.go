@@ -12,19 +12,19 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// about is what failed.
+// operation is a kind of work that can fail.
 type operation int
 
 const (
-	opInspect     operation = iota // finding out what the store has
-	opSegment                      // storing a segment
-	opFull                         // making or storing a full
-	opReservation                  // keeping the reservation ahead
-	opCapture                      // reading what changes, or keeping it on the volume, which the store has no part in
+	opInspect     operation = iota // inspecting the store
+	opSegment                      // uploading a segment
+	opFull                         // making or uploading a full snapshot
+	opReservation                  // renewing the reservation
+	opCapture                      // capturing and spooling, which do not involve the store
 	opCount
 )
 
-// trouble is why something does not go on.
+// problem is why an operation does not succeed.
 type problem struct {
 	facts.Problem
 	started time.Time // by the monotonic clock
@@ -32,19 +32,19 @@ type problem struct {
 }
 
 const (
-	// longestWait is how long the store is left alone at most, unless it asks for more.
+	// maxRetryWait is the longest wait between retries, unless the store asks for more.
 	maxRetryWait = 30 * time.Second
-	// silence is how long an answer may take before it is told.
+	// responseLimit is how long a response may take before it is reported as a problem.
 	responseLimit = 5 * time.Second
 )
 
-// failed notes that something did not succeed, and returns how long it is to be left alone. The log has the first of a row
-// of failures, and each that is another.
+// failed records a failure and returns how long to wait before a retry. It logs the first failure of a series, and
+// each with a new message.
 func (w *Writer) failed(about operation, doing string, err error) time.Duration {
 	if w.stopping {
-		return 0 // it was given up
+		return 0 // the operation was canceled
 	}
-	if w.problems[about] == nil { // what waits may have to wait for long now, and survive a machine that is switched off
+	if w.problems[about] == nil { // queued segments may now stay in the spool for long, and must survive a power failure
 		if err := w.spool.Sync(); err != nil {
 			w.options.Log.Warn().Err(err).Msg("backups: what waits for the store may not survive the machine")
 		}
@@ -53,7 +53,7 @@ func (w *Writer) failed(about operation, doing string, err error) time.Duration 
 	w.statistic.Failures++
 	wait := max(t.backoff.NextBackOff(), store.RetryAfter(err))
 	if len(w.flushes) > 0 {
-		wait = min(wait, time.Second) // there may be no later
+		wait = min(wait, time.Second) // there may be no later attempt
 	}
 	text := doing + ": " + err.Error()
 	if t.Message != text {
@@ -66,7 +66,7 @@ func (w *Writer) failed(about operation, doing string, err error) time.Duration 
 	return wait
 }
 
-// trouble adds to a row of failures, or begins one.
+// recordProblem counts a failure of an operation.
 func (w *Writer) recordProblem(about operation) *problem {
 	if w.problems[about] == nil {
 		waits := backoff.NewExponentialBackOff(
@@ -77,7 +77,8 @@ func (w *Writer) recordProblem(about operation) *problem {
 	return w.problems[about]
 }
 
-// succeeded notes that something went well. Who can write can read as well, but not the other way round.
+// succeeded clears the problem of an operation, and of those that need less of the store: if writes succeed, reads do
+// too.
 func (w *Writer) succeeded(operation operation) {
 	var began time.Time
 	for about := range operation + 1 {
@@ -95,12 +96,12 @@ func (w *Writer) succeeded(operation operation) {
 	}
 }
 
-// well tells whether nothing is wrong with the store.
+// isHealthy reports whether the store has no problem.
 func (w *Writer) isHealthy() bool {
 	return [opCapture]*problem(w.problems[:]) == [opCapture]*problem{}
 }
 
-// away is whether the store has not answered well for a while.
+// isUnreachable reports whether requests to the store have failed, or not returned, for a while.
 func (w *Writer) isUnreachable() bool {
 	for _, about := range []operation{opInspect, opSegment} {
 		if t := w.problems[about]; t != nil && time.Since(t.started) > cmp.Or(w.options.Interval, time.Second) {
@@ -110,12 +111,12 @@ func (w *Writer) isUnreachable() bool {
 	return w.isUnresponsive()
 }
 
-// silent is whether an answer is overdue.
+// isUnresponsive reports whether a response is overdue.
 func (w *Writer) isUnresponsive() bool {
 	return !w.remote.requestedAt.IsZero() && time.Since(w.remote.requestedAt) > responseLimit
 }
 
-// stuck notes that nothing can be captured. etcd has what is not captured, until it is compacted.
+// captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
 func (w *Writer) captureFailed(err error) {
 	text := "what changes cannot be captured, and will be lost to backups when etcd compacts it: " + err.Error()
 	if w.problems[opCapture] == nil {
@@ -124,7 +125,7 @@ func (w *Writer) captureFailed(err error) {
 	w.recordProblem(opCapture).Message = text
 }
 
-// troubleNow puts together all that is wrong.
+// currentProblem combines all problems into one.
 func (w *Writer) currentProblem() *facts.Problem {
 	var all []facts.Problem
 	for _, t := range w.problems {
@@ -164,25 +165,25 @@ func (w *Writer) isOverdue() bool {
 	return w.role() == Writing && len(w.unstored) > 0 && w.fulls.making == nil && time.Since(w.unstored[0].at) > w.pace.overdue+2*w.interval()
 }
 
-// pace is how long is waited for what.
+// timing holds the intervals and limits of a writer.
 type timing struct {
-	tick         time.Duration // between looks at etcd's revision: markers of the time are that far apart at least
-	gap          time.Duration // another member has so long to bring what it has in its spool, before a gap counts
-	rest         time.Duration // at least between a full and one for a gap; see restFactor
-	ahead        time.Duration // a leader may take so long to apply what was acknowledged before it led
-	foreignStore time.Duration // a store that must not be written is left alone
-	watch        time.Duration // at least between looks of a member that does not lead at whether the chain grows
-	emptyStore   time.Duration // the same where there is no chain yet
-	headValid    time.Duration // what is known of the end of the chain is good for so long
-	verifyOwner  time.Duration // between looks at whether the store is still this cluster's, beside what each upload shows
+	tick         time.Duration // between observations of etcd's revision, hence between time markers
+	gap          time.Duration // time for another member to upload its spool before a gap counts
+	rest         time.Duration // minimum between a full snapshot and one for a gap; see restFactor
+	ahead        time.Duration // time for a new leader to apply what was acknowledged before
+	foreignStore time.Duration // between inspections of a store that must not be written
+	watch        time.Duration // minimum between growth checks by a member that does not lead
+	emptyStore   time.Duration // the same without a chain
+	headValid    time.Duration // how long the end of the chain counts as known
+	verifyOwner  time.Duration // between checks that the store is still this cluster's, in addition to each upload
 	merge        time.Duration // between merges
 	idleMerge    time.Duration // the same while few segments are new
-	successor    time.Duration // between questions whether another cluster goes on in this one's place
-	heartbeat    time.Duration // an idle writer shows that it lives
-	fullPatience time.Duration // whoever waits for a full waits no longer while there is trouble
-	retry        time.Duration // about so long after a failure it is tried again first, then later and later
+	successor    time.Duration // between checks for a successor
+	heartbeat    time.Duration // between empty segments of an idle writer
+	fullPatience time.Duration // how long FullNow waits while there is a problem
+	retry        time.Duration // first wait after a failure; it grows with further failures
 	check        time.Duration // between checks that the store still has what was stored
-	overdue      time.Duration // beyond two intervals, until a revision that is not stored is a trouble of its own
+	overdue      time.Duration // beyond two intervals, until an unstored revision is a problem of its own
 }
 
 var defaultTiming = timing{

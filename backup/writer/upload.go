@@ -11,10 +11,10 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// uploadPatience is how long one segment may take to be stored: it is small.
+// uploadTimeout bounds the upload of one segment, which is small.
 const uploadTimeout = 2 * time.Minute
 
-// storeSegment stores the oldest segment that waits, at the position where the chain ends.
+// storeSegment uploads the oldest queued segment at the end of the chain.
 func (w *Writer) storeSegment(ctx context.Context) {
 	queued := w.spool.Entries()
 	if len(queued) == 0 || !w.canRequest() || !w.isEndKnown() {
@@ -23,10 +23,10 @@ func (w *Writer) storeSegment(ctx context.Context) {
 	next, generation := queued[0], w.remote.generation
 	w.remote.requestedAt = time.Now()
 	check := inspection{Options: w.options, generation: generation, verifyOwner: time.Since(w.remote.ownerVerified) >= w.pace.verifyOwner}
-	if check.verifyOwner { // who stores all the time looks for nothing else
+	if check.verifyOwner { // a busy writer makes no other inspection
 		w.remote.ownerVerified = time.Now()
 	}
-	if time.Since(w.remote.checked) >= w.pace.watch { // often enough to notice that somebody has emptied the store
+	if time.Since(w.remote.checked) >= w.pace.watch { // often enough to notice an emptied store
 		w.remote.checked, check.newestFull = time.Now(), w.remote.newestFull
 	}
 	w.job(ctx, uploadTimeout, func(patient context.Context) func() {
@@ -42,7 +42,7 @@ func (w *Writer) storeSegment(ctx context.Context) {
 	})
 }
 
-// errGone says that a segment can no longer be read from the spool, or is not what was written.
+// errGone reports that a segment in the spool can no longer be read, or differs from what was written.
 var errGone = errors.New("it cannot be read back from the volume, and is captured from the database again")
 
 func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
@@ -54,7 +54,7 @@ func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
 	return w.options.Archive.PutStored(ctx, generation, next.Position, content)
 }
 
-// storedSegment notes how an upload went.
+// storedSegment handles the result of an upload.
 func (w *Writer) storedSegment(ctx context.Context, segment Spooled, err error) {
 	w.remote.requestedAt = time.Time{}
 	if err != nil {
@@ -70,21 +70,21 @@ func (w *Writer) storedSegment(ctx context.Context, segment Spooled, err error) 
 	w.advance(segment)
 }
 
-// dropSpool takes everything that is not stored from the database again.
+// dropSpool discards the spool: the database is captured again from the end of the chain.
 func (w *Writer) dropSpool(err error) {
 	w.options.Log.Debug().Err(err).Msg("backups: the spool is dropped")
 	w.chain.tail = nil
 	w.discard()
 }
 
-// discard drops all that waits.
+// discard drops all queued segments.
 func (w *Writer) discard() {
 	if err := w.spool.Clear(); err != nil {
 		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
 	}
 }
 
-// advance goes on behind a segment that is in the store.
+// advance records that a segment is stored.
 func (w *Writer) advance(segment Spooled) {
 	w.remote.stored, w.remote.storedAt, w.remote.last = segment.Next(), time.Now(), segment.Position
 	if err := w.spool.Stored(segment.Position); err != nil {
@@ -92,12 +92,12 @@ func (w *Writer) advance(segment Spooled) {
 	}
 }
 
-// collided goes on behind another member's segment of the same position. If it ends where ours does with the same rows, ours
-// is as good as stored, but for what it has beside them; unless the other member knew of newer leases and users, or another chain begins
-// there, or the generation ends: the next look finds that.
+// handleConflict handles another member's segment at the same position. If both end at the same position with the
+// same rows, ours counts as stored, except for its buckets. Otherwise the next inspection decides: the other member
+// knew newer leases and users, or another chain starts there, or the generation ends.
 func (w *Writer) handleConflict(ctx context.Context, segment Spooled, winner format.Manifest, err error) {
 	w.remote.requestedAt = time.Time{}
-	if err != nil && !archive.Unusable(err) { // what cannot be used the next look finds
+	if err != nil && !archive.Unusable(err) { // the next inspection finds what is unusable
 		w.failed(opSegment, "cannot read who stored segment "+segment.Position.String(), err)
 		return
 	}
@@ -113,7 +113,8 @@ func (w *Writer) handleConflict(ctx context.Context, segment Spooled, winner for
 	w.take(ctx, collided, payload{})
 }
 
-// secondTo makes good what a segment would have brought beside its rows: whoever was first with these may have looked earlier.
+// afterConflict captures again the buckets of a segment that another member stored first: that member may have read
+// older ones.
 func (w *Writer) afterConflict(own Spooled) {
 	if len(own.Buckets) == 0 {
 		return
@@ -124,8 +125,9 @@ func (w *Writer) afterConflict(own Spooled) {
 	}
 }
 
-// isGone asks the store whether it has lost the full, if there is one, and if vet is set, whether the generation is there, and the
-// newest: one that cannot be verified may be. Where it does not answer, the next upload will tell.
+// isGone asks the store whether it has lost the newest full snapshot, if one is known, and, if verifyOwner is set,
+// whether the generation is gone. An unverifiable manifest counts as gone. If the store does not answer, the next
+// upload will show it.
 func (f *inspection) isGone(ctx context.Context) bool {
 	var err error
 	if f.newestFull != "" {
@@ -139,14 +141,14 @@ func (f *inspection) isGone(ctx context.Context) bool {
 	return errors.Is(err, store.ErrNotFound) || errors.Is(err, archive.ErrForeign) || errors.Is(err, ErrSucceeded)
 }
 
-// mergePatience is how long one round may take.
+// mergeTimeout bounds one run.
 const mergeTimeout = 15 * time.Minute
 
-// enough are so many new segments that they are merged soon; fewer wait, since each look at what there is costs listings. An idle writer
-// makes fewer in the time after which they become one object.
+// mergeBatch is the number of new segments that are merged soon. Fewer wait longer, since each run costs listings; an
+// idle writer makes fewer in the time after which they are merged into one object.
 const mergeBatch = 60
 
-// mayMerge tells whether there is something to merge, and time for it.
+// mayMerge reports whether there is something to merge and it is time.
 func (w *Writer) mayMerge() bool {
 	m := &w.merging
 	wait := w.pace.merge
@@ -157,7 +159,7 @@ func (w *Writer) mayMerge() bool {
 		(m.left || m.stored != w.statistic.Segments)
 }
 
-// merge has small objects merged once in a while, if there are new ones.
+// merge merges small segments, if there are new ones.
 func (w *Writer) merge(ctx context.Context) {
 	m := &w.merging
 	if !w.mayMerge() {
@@ -178,10 +180,10 @@ func (w *Writer) merge(ctx context.Context) {
 	})
 }
 
-// reservePatience is how long it may take to look at a reservation and make one.
+// reserveTimeout bounds reading a reservation and making one.
 const reserveTimeout = time.Minute
 
-// reserve makes a reservation when etcd comes near the last one. It is a request in hundreds of millions of revisions.
+// reserve renews the reservation when etcd approaches its end, once in hundreds of millions of revisions.
 func (w *Writer) reserve(ctx context.Context) {
 	r := &w.reserving
 	if r.running || w.options.SegmentsOnly || w.revision+archive.Renewal <= r.revision || time.Now().Before(r.notBefore) {
