@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -58,7 +59,9 @@ func (p *Pod) Arguments(flags ...string) []string {
 // Run runs the program and makes sure that it ends with the test.
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
-	require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // as Kubernetes mounts one that was lost
+	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
+		require.NoError(p.T, os.MkdirAll(p.Volume, 0o700)) // as Kubernetes mounts one that was lost
+	}
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
 	run := &Run{T: p.T, Pod: p, Log: &Log{}, Stderr: reader, Ended: make(chan struct{})}
