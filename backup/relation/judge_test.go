@@ -143,7 +143,8 @@ func TestWhatDataAndStoreSayMakesTheCase(t *testing.T) {
 		"no name, the peers do": {func(d *Data, _ *Store) { d.Identity, d.Peers = archive.Identity{}, data.Identity }, Same, data.Identity},
 		"no name, but created it": {
 			func(d *Data, s *Store) { d.Identity, s.Head = archive.Identity{}, archive.Head{} },
-			Same, archive.Identity{Cluster: "a", Generation: 2},
+			Same,
+			archive.Identity{Cluster: "a", Generation: 2},
 		},
 		"created it, and it has ended": {func(d *Data, s *Store) {
 			d.Identity, s.Head = archive.Identity{}, archive.Head{Segment: &format.Manifest{Ends: &format.Ending{Successor: 3}}}

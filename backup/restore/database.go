@@ -36,8 +36,8 @@ type Options struct {
 	// Inspect, if not nil, checks the database before it is opened for writing, as InspectInChild does. Inconsistent pages would crash
 	// this process.
 	Inspect func(ctx context.Context, path string) error
-	// Beside is the number of bytes needed on the volume in addition to the database.
-	Beside int64
+	// ReservedBytes must stay free on the volume, in addition to the room that the database needs.
+	ReservedBytes int64
 	// Scratch means that the file is removed soon and etcd is serving: it need not be durable, and etcd has precedence on the disk.
 	Scratch bool
 	// Progress, if not nil, is called many times a second by one goroutine.
@@ -51,11 +51,11 @@ type Result struct {
 	Bytes    int64 // of the file
 }
 
-// compression estimates how much smaller rows are in an archive.
+// compression estimates how many times larger rows are than the objects in an archive.
 const compression = 4
 
-// From returns the source for a path through an archive. After the rows were read, everything else that was read is stored in reading,
-// unless that is nil.
+// From returns the source for a path through an archive. Unless reading is nil, it receives everything that was read
+// of the segments once all rows were read.
 func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Source {
 	source := Source{
 		Snapshot:      func(ctx context.Context) (io.ReadCloser, error) { return a.OpenFull(ctx, path.Full) },
@@ -81,11 +81,12 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 	return source
 }
 
-// Best builds from a path through an archive, and from the next best one if an object on it is missing or damaged, until one succeeds. It
-// returns that path. build must support a retry. instead, unless it is nil, is called before each retry with the error of the previous
-// path; its own error ends Best. Otherwise the error is that of the last path: an untrusted object is not damaged, so no revision is
-// given up for it.
-func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, instead func(from, to archive.Path, why error) error) (archive.Path, error) {
+// Best builds from a path through an archive and returns that path. If an object on it is missing or damaged, it
+// builds from the next best path, until one succeeds. build must support a retry. Unless onRetry is nil, it is called
+// before each retry with the error of the previous path, and its own error ends Best. Otherwise Best returns the
+// error of the last path. An object that is merely untrusted is not damaged: Best never falls back to an earlier
+// revision because of it.
+func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func(archive.Path) error, onRetry func(from, to archive.Path, why error) error) (archive.Path, error) {
 	for {
 		err := build(path)
 		if err == nil {
@@ -98,8 +99,8 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 		if why := errors.Join(err, other.PastEnd); other.Revision < path.Revision && errors.Is(why, format.ErrUntrusted) {
 			return path, why
 		}
-		if instead != nil {
-			if err := instead(path, other, err); err != nil {
+		if onRetry != nil {
+			if err := onRetry(path, other, err); err != nil {
 				return path, err
 			}
 		}
@@ -138,10 +139,10 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 	return result, nil
 }
 
-// rebuild does not close the file.
+// rebuild builds the database in the file, which stays open.
 func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
-	told := &teller{tell: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
-	if err := receive(ctx, source.Snapshot, &receiver{to: writer(file, options.Scratch), sum: sha256.New(), told: told}); err != nil {
+	progress := &progressReporter{report: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
+	if err := fetchSnapshot(ctx, source.Snapshot, &snapshotWriter{to: writer(file, options.Scratch), sum: sha256.New(), progress: progress}); err != nil {
 		return Result{}, err
 	}
 	if options.Inspect != nil {
@@ -149,8 +150,8 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 			return Result{}, err
 		}
 	}
-	err = guarded(func() error {
-		result, err = change(ctx, source, file, options, told)
+	err = recoverPanics(func() error {
+		result, err = change(ctx, source, file, options, progress)
 		return err
 	})
 	if err != nil {
@@ -165,7 +166,7 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 	if err != nil {
 		return Result{}, err
 	}
-	result.Bytes, result.Rows = info.Size(), told.Rows
+	result.Bytes, result.Rows = info.Size(), progress.Rows
 	return result, nil
 }
 
@@ -177,8 +178,8 @@ func flush(file *os.File) error {
 	return disk.SyncDirectory(filepath.Dir(file.Name()))
 }
 
-// change takes the database from the revision of the full snapshot to the wanted one.
-func change(ctx context.Context, source Source, file *os.File, options Options, told *teller) (result Result, err error) {
+// change applies the changes since the full snapshot to the database.
+func change(ctx context.Context, source Source, file *os.File, options Options, progress *progressReporter) (result Result, err error) {
 	changes := options.Above > 0 || options.Finish != nil || source.Rows != nil
 	db, err := bolt.Open(file.Name(), 0, boltOptions(source, changes))
 	if errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch) {
@@ -188,11 +189,11 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 		return Result{}, fmt.Errorf("cannot open it: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := db.View(func(tx *bolt.Tx) error { return holds(tx, source.Revision) }); err != nil {
+	if err := db.View(func(tx *bolt.Tx) error { return checkLastRevision(tx, source.Revision) }); err != nil {
 		return Result{}, err
 	}
 	if changes {
-		if err := insertAndFinish(ctx, source, db, file, options, told); err != nil {
+		if err := insertAndFinish(ctx, source, db, file, options, progress); err != nil {
 			return Result{}, err
 		}
 	}
@@ -202,8 +203,8 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 	})
 }
 
-// boltOptions suit many writes and one flush. Only the last transaction writes the list of free pages, so that the next process need not
-// scan for them.
+// boltOptions returns options for many writes and one flush. Only the last transaction writes the list of free pages,
+// so that the next process need not search for them.
 func boltOptions(source Source, changes bool) *bolt.Options {
 	return &bolt.Options{
 		ReadOnly:        !changes,
@@ -215,10 +216,10 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 	}
 }
 
-func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, told *teller) error {
+func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter) error {
 	var changed Changes
 	if source.Rows != nil {
-		rows := &inserter{ctx: ctx, db: db, written: steadily(file, options.Scratch), told: told}
+		rows := &inserter{ctx: ctx, db: db, written: rowFlusher(file, options.Scratch), progress: progress}
 		var err error
 		if changed, err = rows.insert(source); err != nil {
 			return err
@@ -226,18 +227,18 @@ func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.F
 	}
 	db.NoFreelistSync = false
 	return db.Update(func(tx *bolt.Tx) error {
-		if err := holds(tx, changed.Revision); err != nil {
+		if err := checkLastRevision(tx, changed.Revision); err != nil {
 			return err
 		}
-		if err := finish(tx, changed, options); err != nil || source.Rows == nil {
+		if err := applyChanges(tx, changed, options); err != nil || source.Rows == nil {
 			return err
 		}
-		return keepLeases(ctx, tx, changed)
+		return addMissingLeases(ctx, tx, changed)
 	})
 }
 
-// finish does everything but the rows.
-func finish(tx *bolt.Tx, changed Changes, options Options) error {
+// applyChanges applies everything but the rows.
+func applyChanges(tx *bolt.Tx, changed Changes, options Options) error {
 	if _, err := newestRevision(tx); err != nil {
 		return err
 	}
@@ -275,7 +276,7 @@ func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	return err
 }
 
-// replaceMeta keeps the compaction that the full snapshot had finished: rows that a later one has deleted exist again.
+// replaceMeta keeps the finished compaction of the full snapshot: rows that a later compaction deleted exist again.
 func replaceMeta(tx *bolt.Tx, bucket *format.Bucket) error {
 	finished := bytes.Clone(tx.Bucket(schema.Meta.Name()).Get(schema.FinishedCompactKeyName))
 	meta, err := refill(tx, bucket)
@@ -305,7 +306,7 @@ func refill(tx *bolt.Tx, bucket *format.Bucket) (*bolt.Bucket, error) {
 	return filled, nil
 }
 
-// addLeases adds the leases that are missing.
+// addLeases adds the leases of later that the database lacks.
 func addLeases(tx *bolt.Tx, later []*format.Bucket) error {
 	leases := tx.Bucket(schema.Lease.Name())
 	for _, bucket := range later {
@@ -332,57 +333,57 @@ const (
 	spare       = 8 << 20 // bytes, for rounding
 )
 
-// CheckRoom returns an ErrNoRoom with both numbers if the volume has less than needed. A volume of unknown size passes.
+// CheckRoom returns an ErrNoRoom with both sizes if the volume has too little room. A volume of unknown size passes.
 func CheckRoom(dir string, source Source, options Options) error {
 	free, _, err := disk.Space(dir)
 	if err != nil {
 		return nil
 	}
-	needed := source.DatabaseBytes + source.RowBytes*rowOverhead + options.Beside + spare
+	needed := source.DatabaseBytes + source.RowBytes*rowOverhead + options.ReservedBytes + spare
 	if free < needed {
 		return fmt.Errorf("%w on the volume of %s: %d MiB are needed and %d MiB are free", ErrNoRoom, dir, (needed+1<<20-1)>>20, free>>20)
 	}
 	return nil
 }
 
-// While etcd serves, it has precedence on the disk: a scratch database is written little by little. Otherwise everything waits for the last
-// flush, so the kernel starts writing while the next rows are read.
+// A running etcd has precedence on the disk: a scratch database is written slowly. Otherwise the caller waits for the
+// last flush, so the kernel should start writing while the next rows are read.
 
-// wave is the number of bytes of rows between two requests to the kernel to start writing.
-const wave = 32 << 20
+// flushBytes is the number of bytes of rows after which the kernel is asked to start writing.
+const flushBytes = 32 << 20
 
-// page divides the size of the kernel's writes.
+// page divides the sizes and offsets that the kernel is asked to write.
 const page = 64 << 10
 
-// writer writes a full snapshot to the file.
+// writer returns the writer of a full snapshot to the file.
 func writer(file *os.File, scratch bool) io.Writer {
 	if scratch {
 		return &steady.Writer{File: file}
 	}
-	return &early{File: file}
+	return &earlyWriter{File: file}
 }
 
-// early makes the kernel start writing, apart from the page that the next write may change.
-type early struct {
+// earlyWriter makes the kernel start writing complete pages, which no later write changes.
+type earlyWriter struct {
 	*os.File
-	size, begun int64
+	size, started int64
 }
 
-func (e *early) Write(p []byte) (int, error) {
+func (e *earlyWriter) Write(p []byte) (int, error) {
 	n, err := e.File.Write(p)
 	e.size += int64(n)
-	if whole := e.size / page * page; whole-e.begun >= chunk {
-		steady.Begin(e.File, e.begun, whole-e.begun)
-		e.begun = whole
+	if whole := e.size / page * page; whole-e.started >= chunk {
+		steady.Begin(e.File, e.started, whole-e.started)
+		e.started = whole
 	}
 	return n, err
 }
 
-// steadily is called for the rows that were written to the file.
-func steadily(file *os.File, scratch bool) (written func(bytes int64)) {
+// rowFlusher returns a function that is called with the number of bytes of rows that were written to the file.
+func rowFlusher(file *os.File, scratch bool) (written func(bytes int64)) {
 	var since int64
 	return func(bytes int64) {
-		if since += bytes; since < wave {
+		if since += bytes; since < flushBytes {
 			return
 		}
 		since = 0

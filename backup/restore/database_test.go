@@ -165,7 +165,7 @@ func TestRowsOfEverySizeComeInOrderThoughTheyAreReadIntoTheSameMemory(t *testing
 		return Changes{Compacted: 3}, nil
 	}
 	n := 0
-	changed, err := insertMeanwhile(t.Context(), read, func(row format.Row) error {
+	changed, err := insertConcurrently(t.Context(), read, func(row format.Row) error {
 		require.Equal(t, revisionKey(int64(n+1)), row.Key)
 		require.True(t, bytes.Equal(bytes.Repeat([]byte{byte(n)}, sizes[n%len(sizes)]), row.Value), "row %d", n)
 		n++
@@ -185,14 +185,14 @@ func TestReadingEndsWhenARowCannotBeInserted(t *testing.T) {
 			}
 		}
 	}
-	_, err := insertMeanwhile(t.Context(), endless, func(format.Row) error { return refused })
+	_, err := insertConcurrently(t.Context(), endless, func(format.Row) error { return refused })
 	require.ErrorIs(t, err, refused)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	_, err = insertMeanwhile(ctx, endless, func(format.Row) error { cancel(refused); return nil })
+	_, err = insertConcurrently(ctx, endless, func(format.Row) error { cancel(refused); return nil })
 	require.ErrorIs(t, err, refused)
 }
 
 func TestAPanicOfReadingIsDamage(t *testing.T) {
-	_, err := insertMeanwhile(t.Context(), func(context.Context, func(format.Row) error) (Changes, error) { panic("a row of none") }, nil)
+	_, err := insertConcurrently(t.Context(), func(context.Context, func(format.Row) error) (Changes, error) { panic("a row of none") }, nil)
 	require.ErrorIs(t, err, ErrDamaged)
 }

@@ -32,7 +32,7 @@ const partial = ".partial"
 // then, the error is fs.ErrExist. The file is written as PATH.partial, which an interrupted export leaves behind and the next one replaces.
 func Export(ctx context.Context, source Source, path string, options Options) (Result, error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		return Result{}, fmt.Errorf("cannot write %s: it exists already, or cannot be looked at", path)
+		return Result{}, fmt.Errorf("cannot write %s: it already exists, or its path cannot be read", path)
 	}
 	if err := os.Remove(path + partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Result{}, err
@@ -43,7 +43,7 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	}
 	err = addDigest(ctx, path+partial)
 	if err == nil {
-		err = name(path+partial, path)
+		err = linkNew(path+partial, path)
 	}
 	if left := os.Remove(path + partial); !errors.Is(left, fs.ErrNotExist) {
 		err = errors.Join(err, left)
@@ -58,8 +58,8 @@ func Export(ctx context.Context, source Source, path string, options Options) (R
 	return result, nil
 }
 
-// name links a file to a new name. A rename would replace a file that was created meanwhile.
-func name(path, name string) error {
+// linkNew links a file to a new name. A rename would replace a file that was created meanwhile.
+func linkNew(path, name string) error {
 	err := os.Link(path, name)
 	if !errors.Is(err, syscall.EPERM) && !errors.Is(err, syscall.EOPNOTSUPP) && !errors.Is(err, syscall.ENOSYS) {
 		return err
@@ -96,7 +96,7 @@ type Keys struct {
 
 // OpenKeys opens a restored database or an exported snapshot, and changes the file. It takes memory for the name of every key.
 func OpenKeys(file string) (keys *Keys, err error) {
-	err = guarded(func() error {
+	err = recoverPanics(func() error {
 		config := backend.DefaultBackendConfig(zap.NewNop())
 		config.Path, config.UnsafeNoFsync = file, true
 		database := backend.New(config)
@@ -106,15 +106,15 @@ func OpenKeys(file string) (keys *Keys, err error) {
 	return keys, err
 }
 
-// keysAtOnce limits the keys in memory with their values.
-const keysAtOnce = 1000
+// keysPerPage limits the keys and values in memory.
+const keysPerPage = 1000
 
-// From yields the keys of a range in order, with etcd's rules: a nil end means a single key, an empty one all keys from there. An error
-// comes last.
+// From yields the keys of a range in order. As in etcd, a nil end means a single key, and an empty one all keys from
+// there. An error comes last.
 func (k *Keys) From(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyValue, error] {
 	return func(yield func(*mvccpb.KeyValue, error) bool) {
 		for {
-			page, err := k.store.Range(ctx, key, end, mvcc.RangeOptions{Limit: keysAtOnce})
+			page, err := k.store.Range(ctx, key, end, mvcc.RangeOptions{Limit: keysPerPage})
 			if err != nil {
 				yield(nil, err)
 				return
@@ -124,7 +124,7 @@ func (k *Keys) From(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyV
 					return
 				}
 			}
-			if len(page.KVs) < keysAtOnce || end == nil {
+			if len(page.KVs) < keysPerPage || end == nil {
 				return
 			}
 			key = append(page.KVs[len(page.KVs)-1].Key, 0)
@@ -132,14 +132,14 @@ func (k *Keys) From(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyV
 	}
 }
 
-// Close ends reading.
+// Close closes the store and the database.
 func (k *Keys) Close() error { return errors.Join(k.store.Close(), k.database.Close()) }
 
-const inspectionStack = 8 << 20 // bytes; pages that refer to each other in a circle end here and not at 1 GB
+const inspectionStack = 8 << 20 // bytes; cyclic pages overflow this stack early, and not the default of 1 GB
 
-// Inspect opens a database for writing and closes it. On inconsistent pages bbolt panics in its own goroutine, or its stack overflows,
-// neither of which can be recovered: call it in a process of its own, as InspectInChild does. It changes limits of the process.
-// Errors that it returns are also returned by Database.
+// Inspect opens a database for writing and closes it. With inconsistent pages, bbolt panics in its own goroutine or
+// its stack overflows, and neither can be recovered: call it in a separate process, as InspectInChild does. It
+// changes limits of the process. Errors of opening are ignored, because Database returns them as well.
 func Inspect(path string) {
 	debug.SetMaxStack(inspectionStack)
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, PreLoadFreelist: true})

@@ -23,39 +23,42 @@ import (
 // lockTimeout limits the wait for another process to close the database.
 const lockTimeout = time.Second
 
-// ErrCompacted: the database no longer contains all rows of the hash.
+// ErrCompacted means that the database no longer contains all rows of the hash.
 var ErrCompacted = errors.New("compacted")
 
-// ErrFutureRevision: the database ends before the revision.
+// ErrFutureRevision means that the last revision of the database is before the requested one.
 var ErrFutureRevision = errors.New("the database ends before that revision")
 
-// HashKV returns what etcd's HashKV (HashByRev) at `revision` is on a member that has compacted at `compacted`, which need
-// not be where the database was compacted, but not before; -1, which is etcd's word for never, and 0 are the same. A
-// compaction that this database has begun and not finished counts as well if it may have deleted something; that cannot be
-// seen, and the caller has to know. The database is opened for reading only, and nobody may have it open for writing.
+// HashKV returns the hash that etcd's HashKV (HashByRev) returns at `revision` on a member whose last compaction was
+// at `compacted`; 0 and -1, etcd's value for none, are the same. The database may have been compacted at an earlier
+// revision than that, but not at a later one. A compaction that the database has started and not finished counts as
+// well if it may have deleted rows; the database does not show that, so the caller has to know. The database is
+// opened for reading, and no process may have it open for writing.
 //
-// The error is ErrCompacted, ErrFutureRevision, that of ctx, or names the row that is none.
+// The error is ErrCompacted, ErrFutureRevision, the cause of ctx, or names an invalid row.
 func HashKV(ctx context.Context, path string, compacted, revision int64) (hash uint32, err error) {
-	return request{compacted: compacted, revision: revision}.of(ctx, path)
+	return request{compacted: compacted, revision: revision}.compute(ctx, path)
 }
 
-// HashKVAtCompaction returns the hash that etcd stores when it compacts at `revision`, and has compacted at `previous` before.
-// It differs from HashKV in one case: no key is left at that revision, and the last one was deleted right there.
+// HashKVAtCompaction returns the hash that etcd stores when it compacts at `revision` and the compaction before was
+// at `previous`. It differs from HashKV in one case: no key exists at that revision, and the last one was deleted by
+// it.
 func HashKVAtCompaction(ctx context.Context, path string, previous, revision int64) (hash uint32, err error) {
-	return request{compacted: previous, revision: revision, compacts: true}.of(ctx, path)
+	return request{compacted: previous, revision: revision, compacts: true}.compute(ctx, path)
 }
 
-// A request asks for one hash. etcd's goes over the rows up to a revision, in their order. Of the rows at or below the compaction
-// it leaves out those that a compaction at that revision would delete, so that members agree that have not all finished compacting.
-// etcd asks its index which rows these are. Here nothing of the size of the index is held: a bit for each row says whether it is
-// kept, and a bounded table finds the newest row of each key, one part of the keys after the other.
+// A request describes one hash. etcd hashes the rows up to a revision, in their order. Of the rows at or below the
+// compaction it omits those that a compaction at that revision would delete, so that members agree even if some have
+// not finished compacting. etcd finds these rows with its index. To save memory, this package has no index: a bit for
+// each row records whether it is retained, and a table of limited size finds the newest row of each key, for one part
+// of the keys after the other.
 type request struct {
 	compacted, revision int64
-	compacts            bool // as a compaction at revision does it
-	tableSize           int  // keys at a time; 0 is tableSize
+	compacts            bool // computed by a compaction at revision
+	tableSize           int  // keys at a time; 0 means the constant tableSize
 }
 
-func (q request) of(ctx context.Context, path string) (hash uint32, err error) {
+func (q request) compute(ctx context.Context, path string) (hash uint32, err error) {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
 		return 0, fmt.Errorf("database %s: cannot open it: %w", path, err)
@@ -63,7 +66,7 @@ func (q request) of(ctx context.Context, path string) (hash uint32, err error) {
 	defer db.Close() // nothing was written
 	err = db.View(func(tx *bolt.Tx) error {
 		s := scan{ctx: ctx, request: q, keys: tx.Bucket(schema.Key.Name())}
-		if err := s.refuse(tx.Bucket(schema.Meta.Name())); err != nil {
+		if err := s.checkComplete(tx.Bucket(schema.Meta.Name())); err != nil {
 			return err
 		}
 		hash, err = s.hash()
@@ -75,12 +78,12 @@ func (q request) of(ctx context.Context, path string) (hash uint32, err error) {
 	return hash, nil
 }
 
-// refuse returns an error if the database lacks rows of the hash.
-func (s scan) refuse(meta *bolt.Bucket) error {
+// checkComplete returns an error if the database lacks rows of the hash.
+func (s scan) checkComplete(meta *bolt.Bucket) error {
 	if s.keys == nil || meta == nil {
-		return errors.New("it has no keys of etcd")
+		return errors.New("it is not an etcd database")
 	}
-	last := int64(1) // of an etcd that nobody has written to
+	last := int64(1) // the revision of an etcd without writes
 	if key, _ := s.keys.Cursor().Last(); key != nil {
 		newest, err := parse(key)
 		if err != nil {
@@ -98,7 +101,7 @@ func (s scan) refuse(meta *bolt.Bucket) error {
 	}
 	switch {
 	case done > max(s.compacted, 0):
-		return fmt.Errorf("it was %w at revision %d, and the hash begins behind %d", ErrCompacted, done, s.compacted)
+		return fmt.Errorf("it was %w at revision %d, after the compaction of the hash at %d", ErrCompacted, done, s.compacted)
 	case s.revision < s.compacted:
 		return fmt.Errorf("it is older than the compaction at %d: %w", s.compacted, ErrCompacted)
 	case s.revision > max(last, s.compacted):
@@ -126,8 +129,8 @@ func (s scan) hash() (uint32, error) {
 	return sum.Sum32(), nil
 }
 
-// keep finds the rows at or below the compaction that belong to the hash: the newest of each key that exists at the
-// revision. If no key does, etcd leaves no row out, so that all count that the compaction has left.
+// keep finds the rows at or below the compaction that belong to the hash: the newest row of each key that exists at
+// the revision. If no key exists then, etcd omits no row, and all rows that the compaction left belong to the hash.
 func (s scan) keep() (bits, error) {
 	if s.compacted <= 0 { // no row is that old
 		return nil, nil
@@ -137,7 +140,7 @@ func (s scan) keep() (bits, error) {
 		return kept, err
 	}
 	if s.compacts && s.deletesLast() {
-		return kept, nil // etcd's compaction keeps the deletion, and so does leave rows out
+		return kept, nil // etcd's compaction retains the row of the deletion, so it does omit the others
 	}
 	return s.newest(s.compacted)
 }
@@ -160,7 +163,8 @@ func (s scan) deletesLast() bool {
 // tableSize is the number of keys in the table; 256 Ki take 12 MiB.
 const tableSize = 256 << 10
 
-// fingerprint identifies a key by 128 bits with seeds of this process, so that no two keys share one.
+// fingerprint identifies a key by 128 bits, with seeds of this process, so that a collision is practically
+// impossible.
 type fingerprint struct{ high, low uint64 }
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -184,8 +188,8 @@ func (p part) next() part {
 
 func (p part) half() part { return part{p.from, p.from + (p.to-p.from)/2} }
 
-// newest marks the rows that are the newest of their key at a revision, and no deletion. Each pass over the rows does one
-// part of the keys, as many as the table has room for.
+// newest marks the newest row of each key that exists at a revision. Each pass over the rows handles as many keys as
+// the table has room for.
 func (s scan) newest(revision int64) (kept bits, err error) {
 	for p := (part{0, math.MaxUint64}); ; p = p.next() {
 		if p, err = s.pass(p, &kept, revision); err != nil || p.last() {
@@ -194,8 +198,8 @@ func (s scan) newest(revision int64) (kept bits, err error) {
 	}
 }
 
-// pass does a part of the keys and returns which: it is halved as often as the table is full. What was marked until then
-// of the keys that fall out is put right in their own pass.
+// pass handles a part of the keys and returns it. It halves the part each time the table is full. Marks that it has
+// set for keys outside the smaller part are corrected by the later passes that handle these keys.
 func (s scan) pass(p part, kept *bits, revision int64) (part, error) {
 	table := make(map[fingerprint]uint32)
 	for r, err := range s.rows(revision) {
@@ -246,10 +250,10 @@ func (b bits) has(i uint32) bool { return int(i/64) < len(b) && b[i/64]&(1<<(i%6
 
 func (b bits) any() bool { return slices.ContainsFunc(b, func(word uint64) bool { return word != 0 }) }
 
-// rowsPerLook is the number of rows between two checks of the context.
-const rowsPerLook = 1024
+// rowsPerCheck is the number of rows between two checks of the context.
+const rowsPerCheck = 1024
 
-const revisionBytes = 8 + 1 + 8 // main, '_', sub; a deletion has a letter more
+const revisionBytes = 8 + 1 + 8 // main, '_', sub; a deletion has one more byte
 
 type scan struct {
 	request
@@ -274,7 +278,7 @@ func (s scan) rows(until int64) iter.Seq2[row, error] {
 		cursor, ordinal := s.keys.Cursor(), uint32(0)
 		for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
 			at, err := parse(key)
-			if err == nil && ordinal%rowsPerLook == 0 {
+			if err == nil && ordinal%rowsPerCheck == 0 {
 				err = context.Cause(s.ctx)
 			}
 			if err == nil && ordinal == math.MaxUint32 {
@@ -293,7 +297,7 @@ func (s scan) rows(until int64) iter.Seq2[row, error] {
 
 func parse(key []byte) (bucketKey, error) {
 	if len(key) != revisionBytes && len(key) != revisionBytes+1 || key[8] != '_' {
-		return bucketKey{}, fmt.Errorf("%.40x is no revision", key)
+		return bucketKey{}, fmt.Errorf("%.40x is not a revision", key)
 	}
 	main := binary.BigEndian.Uint64(key)
 	if main > math.MaxInt64 {
@@ -322,5 +326,5 @@ func (r row) userKey() ([]byte, error) {
 		}
 		rest = rest[n:]
 	}
-	return nil, nil // the row of a bumped revision
+	return nil, nil // etcd writes an empty row to bump the revision
 }

@@ -70,7 +70,7 @@ func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 		if stored.Revision != at {
 			continue
 		}
-		hash, err := request{stored.CompactRevision, stored.Revision, true, table(t)}.of(t.Context(), before)
+		hash, err := request{stored.CompactRevision, stored.Revision, true, table(t)}.compute(t.Context(), before)
 		require.NoError(t, err)
 		require.Equal(t, stored.Hash, hash, "compaction at %d after %d", stored.Revision, stored.CompactRevision)
 	}
@@ -90,7 +90,7 @@ func (e *etcd) compare(t *rapid.T) {
 	hash, err := HashKV(t.Context(), copied, said.CompactRevision, at)
 	require.NoError(t, err)
 	require.Equal(t, said.Hash, hash, "revision %d, compacted at %d", at, said.CompactRevision)
-	hash, err = request{said.CompactRevision, at, false, table(t)}.of(t.Context(), copied)
+	hash, err = request{said.CompactRevision, at, false, table(t)}.compute(t.Context(), copied)
 	require.NoError(t, err)
 	require.Equal(t, said.Hash, hash, "revision %d, compacted at %d", at, said.CompactRevision)
 }
@@ -159,7 +159,7 @@ func TestAHashOverRowsThatAreNotThereIsRefused(t *testing.T) {
 	path := compactedAt4(t)
 	_, err := HashKV(t.Context(), path, 3, 6)
 	require.ErrorIs(t, err, ErrCompacted)
-	require.ErrorContains(t, err, "compacted at revision 4, and the hash begins behind 3")
+	require.ErrorContains(t, err, "compacted at revision 4, after the compaction of the hash at 3")
 	_, err = HashKV(t.Context(), path, -1, 6)
 	require.ErrorIs(t, err, ErrCompacted)
 	_, err = HashKV(t.Context(), path, 5, 4)
@@ -180,8 +180,8 @@ func TestAHashEndsWithItsContext(t *testing.T) {
 
 func TestARowThatIsNoneIsNamed(t *testing.T) {
 	for what, bad := range map[string]struct{ key, value, want string }{
-		"length":    {"short", "", "73686f7274 is no revision"},
-		"separator": {"\x00\x00\x00\x00\x00\x00\x00\x03.\x00\x00\x00\x00\x00\x00\x00\x00", "", "is no revision"},
+		"length":    {"short", "", "73686f7274 is not a revision"},
+		"separator": {"\x00\x00\x00\x00\x00\x00\x00\x03.\x00\x00\x00\x00\x00\x00\x00\x00", "", "is not a revision"},
 		"negative":  {"\xff\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "", "is a negative revision"},
 		"value":     {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\x0a\xff", "row 0000000000000003"},
 		"tag":       {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\xff", "row 0000000000000003"},
@@ -205,7 +205,7 @@ func TestAFileThatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	_, err = HashKV(t.Context(), path, 4, 6)
-	require.ErrorContains(t, err, "it has no keys of etcd")
+	require.ErrorContains(t, err, "it is not an etcd database")
 	_, err = HashKV(t.Context(), t.TempDir(), 4, 6)
 	require.ErrorContains(t, err, "cannot open it")
 }

@@ -56,7 +56,7 @@ func TestWhatIsNoSnapshotIsToldFromADamagedOne(t *testing.T) {
 	for what, content := range map[string][]byte{"a copied database": good[:len(good)-32], "a digest of nothing": nothing[:]} {
 		_, err := Database(t.Context(), snapshotOf(content), filepath.Join(t.TempDir(), "db"), Options{Above: 5})
 		require.ErrorIs(t, err, ErrDamaged, what)
-		require.ErrorContains(t, err, "bytes, which is no database and a digest", what)
+		require.ErrorContains(t, err, "bytes, which cannot be a database followed by its digest", what)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestRowsThatDoNotComeBehindTheOthersAreRefused(t *testing.T) {
 			return Changes{}, row(format.Row{Key: revisionKey(at)})
 		}
 		_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
-		require.ErrorContains(t, err, "does not come behind the ones before it", what)
+		require.ErrorContains(t, err, "does not follow the previous row", what)
 	}
 	twice := h.source(h.fulls[0], h.fulls[0].moment)
 	twice.Rows = func(_ context.Context, row func(format.Row) error) (Changes, error) {
 		return Changes{}, errors.Join(row(format.Row{Key: revisionKey(900)}), row(format.Row{Key: revisionKey(900)}))
 	}
 	_, err := Database(t.Context(), twice, filepath.Join(t.TempDir(), "db"), Options{})
-	require.ErrorContains(t, err, "does not come behind the ones before it")
+	require.ErrorContains(t, err, "does not follow the previous row")
 }
 
 func TestErrorsOfTheSourceComeThroughAndLeaveNothingBehind(t *testing.T) {

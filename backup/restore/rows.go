@@ -22,25 +22,25 @@ import (
 var leaseBucket = string(schema.Lease.Name())
 
 const (
-	batchBytes  = 2 << 20 // of rows in one transaction, all of which bbolt holds in memory
-	fillPercent = 0.9     // as etcd does: rows are only appended
+	batchBytes  = 2 << 20 // bytes of rows in one transaction, which bbolt holds in memory
+	fillPercent = 0.9     // as in etcd: rows are only appended
 )
 
-// errNotEtcds: the database is not etcd's.
-var errNotEtcds = fmt.Errorf("%w: it is no database of etcd, which has buckets named key and meta", ErrDamaged)
+// errNotEtcd means that the database does not belong to etcd.
+var errNotEtcd = fmt.Errorf("%w: it is not an etcd database: the bucket key or meta is missing", ErrDamaged)
 
-// inserter appends rows to the bucket of keys in batched transactions.
+// inserter appends rows to the bucket named key in batched transactions.
 type inserter struct {
-	ctx  context.Context
-	db   *bolt.DB
-	told *teller
+	ctx      context.Context
+	db       *bolt.DB
+	progress *progressReporter
 	// written is called with the number of committed bytes.
 	written func(bytes int64)
 
 	tx      *bolt.Tx
 	keys    *bolt.Bucket
 	last    []byte // the key of the newest row
-	values  []byte // of the transaction: bbolt wants them to stay until it commits
+	values  []byte // of the transaction: bbolt needs them unchanged until the commit
 	pending int64  // rows of the transaction
 }
 
@@ -55,14 +55,14 @@ func (i *inserter) insert(source Source) (changed Changes, err error) {
 		return Changes{}, err
 	}
 	if last, _ := i.keys.Cursor().Last(); last != nil {
-		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // it has all rows of its last revision
+		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // the snapshot has all rows of its last revision
 		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 	}
 	behind := bytes.Clone(i.last)
-	if changed, err = insertMeanwhile(i.ctx, source.Rows, i.row); err != nil {
+	if changed, err = insertConcurrently(i.ctx, source.Rows, i.row); err != nil {
 		return Changes{}, err
 	}
-	changed.behind = behind
+	changed.firstNew = behind
 	return changed, i.commit()
 }
 
@@ -71,7 +71,7 @@ func (i *inserter) begin() (err error) {
 		return err
 	}
 	if i.keys = i.tx.Bucket(schema.Key.Name()); i.keys == nil {
-		return errNotEtcds
+		return errNotEtcd
 	}
 	i.keys.FillPercent = fillPercent
 	i.values, i.pending = i.values[:0], 0
@@ -84,15 +84,15 @@ func (i *inserter) commit() error {
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	i.told.add(bytes, i.pending)
+	i.progress.add(bytes, i.pending)
 	i.written(bytes)
 	return context.Cause(i.ctx)
 }
 
-// row inserts one row. It copies what it keeps.
+// row inserts one row. It copies key and value.
 func (i *inserter) row(row format.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
-		return fmt.Errorf("%w: row %x does not come behind the ones before it", ErrDamaged, row.Key)
+		return fmt.Errorf("%w: row %x does not follow the previous row", ErrDamaged, row.Key)
 	}
 	if i.pending > 0 && len(i.values)+len(row.Value) > batchBytes {
 		if err := i.commit(); err != nil {
@@ -114,30 +114,30 @@ func (i *inserter) row(row format.Row) error {
 
 const (
 	batchSize = 256 << 10 // bytes of rows in one batch, unless a single row is larger
-	waiting   = 4         // batches that may wait
+	maxQueued = 4         // batches between the reader and the inserter
 )
 
 // batch holds rows in transit from the reader to the inserter.
 type batch struct {
 	rows    []format.Row
-	content []byte // of all of them
+	content []byte // the bytes of all rows
 }
 
-// batches are used again, because rows come by the million.
+// batches are reused, because there are millions of rows.
 var batches = sync.Pool{New: func() any { return &batch{content: make([]byte, 0, batchSize)} }}
 
-// reading hands rows to a function, and ends with the first error of it.
-type reading func(context.Context, func(format.Row) error) (Changes, error)
+// rowReader passes rows to a function, and stops at its first error.
+type rowReader func(context.Context, func(format.Row) error) (Changes, error)
 
-// insertMeanwhile has rows inserted while the next ones are read, because each takes about as long as the other. It returns
-// when both have ended, with an error of inserting, or else of reading. insert must copy what it keeps.
-func insertMeanwhile(ctx context.Context, read reading, insert func(format.Row) error) (changed Changes, err error) {
+// insertConcurrently inserts rows while the next ones are read, because both take about as long. It returns when both
+// have ended. An error of inserting takes precedence over one of reading. insert must copy what it keeps.
+func insertConcurrently(ctx context.Context, read rowReader, insert func(format.Row) error) (changed Changes, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	full := make(chan *batch, waiting)
+	full := make(chan *batch, maxQueued)
 	go func() {
 		defer close(full)
-		err = guarded(func() (err error) {
+		err = recoverPanics(func() (err error) {
 			changed, err = readInto(ctx, full, read)
 			return err
 		})
@@ -145,7 +145,7 @@ func insertMeanwhile(ctx context.Context, read reading, insert func(format.Row) 
 	var failed error
 	for b := range full {
 		if failed == nil {
-			failed = b.each(insert)
+			failed = b.drain(insert)
 		}
 		if failed != nil {
 			cancel()
@@ -158,7 +158,7 @@ func insertMeanwhile(ctx context.Context, read reading, insert func(format.Row) 
 }
 
 // readInto copies the rows into batches.
-func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, error) {
+func readInto(ctx context.Context, full chan<- *batch, read rowReader) (Changes, error) {
 	b := batches.Get().(*batch)
 	hand := func() error {
 		select {
@@ -170,7 +170,7 @@ func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, e
 		}
 	}
 	changed, err := read(ctx, func(row format.Row) error {
-		if !b.has(row) {
+		if !b.hasRoom(row) {
 			if err := hand(); err != nil {
 				return err
 			}
@@ -184,8 +184,8 @@ func readInto(ctx context.Context, full chan<- *batch, read reading) (Changes, e
 	return changed, hand()
 }
 
-// has reports whether there is room for a row.
-func (b *batch) has(row format.Row) bool {
+// hasRoom reports whether a row fits into the batch.
+func (b *batch) hasRoom(row format.Row) bool {
 	return len(b.rows) == 0 || len(b.content)+len(row.Key)+len(row.Value) <= batchSize
 }
 
@@ -199,8 +199,8 @@ func (b *batch) copy(from []byte) []byte {
 	return b.content[start:len(b.content):len(b.content)]
 }
 
-// each hands over the rows until there is an error. The batch is gone afterwards.
-func (b *batch) each(row func(format.Row) error) (err error) {
+// drain passes the rows on until there is an error, and releases the batch.
+func (b *batch) drain(row func(format.Row) error) (err error) {
 	for at := 0; at < len(b.rows) && err == nil; at++ {
 		err = row(b.rows[at])
 	}
@@ -209,7 +209,7 @@ func (b *batch) each(row func(format.Row) error) (err error) {
 	return err
 }
 
-// schedule makes etcd compact when it starts, unless it was going to anyway.
+// schedule makes etcd compact when it starts, unless it already has a later compaction scheduled.
 func schedule(tx *bolt.Tx, compaction int64) error {
 	meta := tx.Bucket(schema.Meta.Name())
 	if compaction <= revisionIn(meta, schema.ScheduledCompactKeyName) {
@@ -218,7 +218,7 @@ func schedule(tx *bolt.Tx, compaction int64) error {
 	return meta.Put(schema.ScheduledCompactKeyName, revisionKey(compaction))
 }
 
-// bump continues above a revision and marks everything before as compacted, as etcdutl does.
+// bump makes the database continue above a revision, and marks everything before as compacted, as etcdutl does.
 func bump(tx *bolt.Tx, above int64) error {
 	newest, err := newestRevision(tx)
 	if err != nil {
@@ -235,7 +235,7 @@ func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// revisionIn is the revision that a name in the bucket of etcd's own data stands for; 0 if there is none.
+// revisionIn returns the revision stored under a name in etcd's bucket named meta, or 0 if there is none.
 func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	value := meta.Get(name)
 	if value == nil {
@@ -244,16 +244,17 @@ func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	return mvcc.BytesToRev(value).Main
 }
 
-// newestRevision returns the revision of the last row, or of the compaction that deleted it. It rejects a database that is not etcd's.
+// newestRevision returns the revision of the last row, or of a compaction that deleted that row. It rejects a
+// database that does not belong to etcd.
 func newestRevision(tx *bolt.Tx) (int64, error) {
 	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
 	if keys == nil || meta == nil {
-		return 0, errNotEtcds
+		return 0, errNotEtcd
 	}
 	return max(lastRow(keys), revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), nil
 }
 
-// lastRow returns the revision of the last row, or 1 in an etcd without writes.
+// lastRow returns the revision of the last row, or 1 without rows, as etcd does.
 func lastRow(keys *bolt.Bucket) int64 {
 	if last, _ := keys.Cursor().Last(); last != nil {
 		return mvcc.BytesToRev(last).Main
@@ -261,8 +262,8 @@ func lastRow(keys *bolt.Bucket) int64 {
 	return 1
 }
 
-// holds rejects a database whose last row has another revision than announced.
-func holds(tx *bolt.Tx, revision int64) error {
+// checkLastRevision returns ErrDamaged if the last row has another revision. A revision of 0 is unknown.
+func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if revision == 0 || keys == nil {
 		return nil
@@ -273,28 +274,29 @@ func holds(tx *bolt.Tx, revision int64) error {
 	return nil
 }
 
-// TTLs, in seconds, of leases that a key names but no statement describes.
+// TTLs, in seconds, of leases that a key refers to but that no bucket contains.
 const (
-	// endedTTL applies to a lease that had ended by the next statement: its keys were deleted a moment later, and will be again.
-	endedTTL = 1
-	// unknownTTL is for one of which nothing further is stated: somebody may still hold it, and must not lose it earlier than
-	// agreed. So it gets as much as the longest that is known, and at least what etcd's own sessions have.
+	// expiredTTL applies to a lease that is missing in the next recorded bucket: it expired before, its keys were
+	// deleted then, and will be deleted again.
+	expiredTTL = 1
+	// unknownTTL applies if no later bucket was recorded: a client may still use the lease, and must not lose it
+	// earlier than agreed. Such a lease gets the longest known TTL, and at least the default of etcd's sessions.
 	unknownTTL = 60
 )
 
-// keepLeases adds the leases that keys name and that are not there. Without its lease a key would stay for ever. Buckets are stated
-// less often than rows: a lease may have come since the last statement, and may have gone by the next one. Only rows behind those of
-// the full can name such a lease.
-func keepLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
+// addMissingLeases adds the leases that keys refer to and that the database lacks. Without its lease a key would stay
+// forever. Buckets are recorded less often than rows: a lease may have been granted after the last recorded bucket
+// and have expired before the next one. Only rows after the full snapshot can refer to such a lease.
+func addMissingLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
 	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
 	if err != nil {
 		return err
 	}
-	missing := missingLeases(tx, leases, changed.behind)
+	missing := missingLeases(tx, leases, changed.firstNew)
 	if len(missing) == 0 {
 		return nil
 	}
-	stated, ttl, err := statedNext(ctx, leases, changed)
+	stated, ttl, err := recordedLeases(ctx, leases, changed)
 	for id := range missing {
 		value := stated[string(leaseKey(id))]
 		if value == nil && err == nil {
@@ -310,23 +312,24 @@ func keepLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
 	return err
 }
 
-// statedNext are the leases as they were stated next, and the time of those that are not among them.
-func statedNext(ctx context.Context, leases *bolt.Bucket, changed Changes) (stated map[string][]byte, ttl int64, err error) {
+// recordedLeases returns the leases that were recorded next, and the TTL for a lease that is not among them.
+func recordedLeases(ctx context.Context, leases *bolt.Bucket, changed Changes) (stated map[string][]byte, ttl int64, err error) {
 	var next *format.Bucket
 	if changed.Recorded != nil {
 		next, err = changed.Recorded(ctx)
 	}
 	if next == nil {
-		return nil, longest(leases), err
+		return nil, longestTTL(leases), err
 	}
 	stated = map[string][]byte{}
 	for key, value := range next.Entries() {
 		stated[string(key)] = value
 	}
-	return stated, endedTTL, err
+	return stated, expiredTTL, err
 }
 
-// missingLeases are those that keys name which were last written behind a row.
+// missingLeases returns the leases that the database lacks and that keys refer to whose last row is after a given
+// row.
 func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bool {
 	named := map[string]int64{} // by key
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
@@ -351,8 +354,8 @@ const (
 	leaseField = 6
 )
 
-// keyAndLease reads two fields of a row's value where it lies: to copy all of it would take as long as to insert it. What cannot be read
-// names no lease; whoever proves what was built says so.
+// keyAndLease decodes only two fields of a row's value: copying the whole value would take as long as inserting it.
+// An invalid value refers to no lease; the verification of the database finds it.
 func keyAndLease(value []byte) (key []byte, lease int64) {
 	for len(value) > 0 {
 		number, kind, tag := protowire.ConsumeTag(value)
@@ -372,10 +375,10 @@ func keyAndLease(value []byte) (key []byte, lease int64) {
 	return key, lease
 }
 
-// longest is the time of the longest lease, and at least that of etcd's sessions.
-func longest(leases *bolt.Bucket) int64 {
+// longestTTL returns the longest TTL of all leases, and at least unknownTTL.
+func longestTTL(leases *bolt.Bucket) int64 {
 	ttl := int64(unknownTTL)
-	_ = leases.ForEach(func(_, value []byte) error { // it fails only if this does
+	_ = leases.ForEach(func(_, value []byte) error { // the function never returns an error
 		var known leasepb.Lease
 		if known.Unmarshal(value) == nil {
 			ttl = max(ttl, known.TTL)

@@ -27,38 +27,38 @@ type Source struct {
 	DatabaseBytes, RowBytes int64
 }
 
-// Changes are the changes after the full snapshot other than rows.
+// Changes are the changes since the full snapshot, except for the rows.
 type Changes struct {
-	Revision  int64            // of the last row, or of the snapshot without rows; 0 if unknown. Another result is ErrDamaged
-	Buckets   []*format.Bucket // that differ from the snapshot's, with their present content
-	Compacted int64            // etcd's scheduled compaction; 0 for the snapshot's
-	// Later are buckets from just after the revision. Their leases are added: a key may belong to one granted in between, and would stay
-	// forever without it, while a lease without keys just expires.
+	Revision  int64            // of the last row, or of the snapshot if there are no rows; 0 if unknown. A database with another one is ErrDamaged
+	Buckets   []*format.Bucket // buckets that differ from the snapshot's, with their current content
+	Compacted int64            // the revision of etcd's scheduled compaction; 0 if it is that of the snapshot
+	// Later are buckets from just after the revision. Their leases are added: a key may belong to a lease that was
+	// granted in between. Without its lease, such a key would stay forever, while a lease without keys just expires.
 	Later []*format.Bucket
-	// Recorded returns the bucket of leases recorded next after the revision, or nil if unknown. It is called if a key belongs to a lease in
-	// none of the others, and may be nil.
+	// Recorded returns the bucket of leases that was recorded next after the revision, or nil if unknown. It is
+	// called if a key belongs to a lease that all other buckets lack. It may be nil.
 	Recorded func(context.Context) (*format.Bucket, error)
 
-	behind []byte // the key of the first row that can be new
+	firstNew []byte // greater than the keys of all rows of the full snapshot
 }
 
 // Progress describes the progress of a build.
 type Progress struct {
-	Bytes, Of int64 // of database and rows; Of is 0 if that is not known, and an estimate if there are rows
+	Bytes, Of int64 // of the database and the rows; Of is 0 if unknown, and an estimate if there are rows
 	Rows      int64 // inserted
 }
 
-// teller reports progress.
-type teller struct {
+// progressReporter adds up the progress and reports it.
+type progressReporter struct {
 	Progress
-	tell func(Progress)
+	report func(Progress)
 }
 
-func (t *teller) add(bytes, rows int64) {
+func (t *progressReporter) add(bytes, rows int64) {
 	t.Bytes += bytes
 	t.Rows += rows
-	if t.tell != nil {
-		t.tell(t.Progress)
+	if t.report != nil {
+		t.report(t.Progress)
 	}
 }
 
@@ -68,8 +68,8 @@ const chunk = 1 << 20
 // ErrDamaged means that the content cannot be what was once written.
 var ErrDamaged = errors.New("the backup is damaged")
 
-// receive writes the database of a snapshot to its file while it arrives, and verifies its digest.
-func receive(ctx context.Context, open func(context.Context) (io.ReadCloser, error), database *receiver) error {
+// fetchSnapshot writes the database of a snapshot to its file as it arrives, and verifies its digest.
+func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadCloser, error), database *snapshotWriter) error {
 	snapshot, err := open(ctx)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func readAhead(r io.Reader) (ahead io.Reader, stop func()) {
 	}
 }
 
-// contextReader ends with its context.
+// contextReader returns the cause of its context once that has ended.
 type contextReader struct {
 	ctx context.Context
 	io.Reader
@@ -121,54 +121,55 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// receiver writes all but the last 32 bytes, which are the digest. The size of a snapshot is unknown, so it always holds back the newest
-// 32 bytes.
-type receiver struct {
-	to   io.Writer // the file
-	sum  hash.Hash
-	told *teller
-	held []byte
-	size int64
+// snapshotWriter writes everything but the last 32 bytes, which are the digest. The size of a snapshot is unknown, so
+// it always holds back the last 32 bytes it has received.
+type snapshotWriter struct {
+	to       io.Writer // the file
+	sum      hash.Hash
+	progress *progressReporter
+	held     []byte
+	size     int64
 }
 
-func (r *receiver) Write(p []byte) (int, error) {
+func (r *snapshotWriter) Write(p []byte) (int, error) {
 	written := len(p)
 	if len(p) < sha256.Size {
 		p = append(r.held, p...)
 		r.held = nil
 	}
 	cut := max(len(p)-sha256.Size, 0)
-	if err := r.keep(r.held, p[:cut]); err != nil {
+	if err := r.writeDatabase(r.held, p[:cut]); err != nil {
 		return 0, err
 	}
 	r.held = bytes.Clone(p[cut:])
 	return written, nil
 }
 
-func (r *receiver) keep(parts ...[]byte) error {
+func (r *snapshotWriter) writeDatabase(parts ...[]byte) error {
 	for _, part := range parts {
 		_, _ = r.sum.Write(part) // never fails
 		if _, err := r.to.Write(part); err != nil {
 			return err
 		}
 		r.size += int64(len(part))
-		r.told.add(int64(len(part)), 0)
+		r.progress.add(int64(len(part)), 0)
 	}
 	return nil
 }
 
-func (r *receiver) verify() error {
+func (r *snapshotWriter) verify() error {
 	switch {
-	case r.size == 0 || r.size%512 != 0: // the rule of etcdutl for the presence of a digest
-		return fmt.Errorf("%w: it has %d bytes, which is no database and a digest", ErrDamaged, r.size+int64(len(r.held)))
+	case r.size == 0 || r.size%512 != 0: // etcdutl uses the same rule to detect a digest
+		return fmt.Errorf("%w: it has %d bytes, which cannot be a database followed by its digest", ErrDamaged, r.size+int64(len(r.held)))
 	case !bytes.Equal(r.sum.Sum(nil), r.held):
-		return fmt.Errorf("%w: its SHA-256 is %x, and it says %x", ErrDamaged, r.sum.Sum(nil), r.held)
+		return fmt.Errorf("%w: its SHA-256 is %x, and its digest is %x", ErrDamaged, r.sum.Sum(nil), r.held)
 	}
 	return nil
 }
 
-// guarded turns a panic into an error, including memory faults: bbolt maps the file, and a forged page may point anywhere.
-func guarded(work func() error) (err error) {
+// recoverPanics turns panics and memory faults into an error: bbolt maps the file, and a forged page may refer to any
+// address.
+func recoverPanics(work func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {

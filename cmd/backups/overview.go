@@ -180,7 +180,7 @@ func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err e
 		return nil, fmt.Errorf("cannot list what the sidecar wrote: %w", err)
 	}
 	for _, chain := range theirs.Chains {
-		reach := chain.Reach()
+		reach := chain.LastConnected()
 		seen := SidecarChain{
 			Full: chain.Full.Name, From: chain.Full.Last, To: reach.Last, Begin: chain.Full.Created, End: reach.Created, Deltas: len(chain.Deltas),
 			Bytes: chain.Full.Size,

@@ -67,7 +67,7 @@ func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
 
 // CheckRoom is a rebuild.ErrNoRoom, with both numbers, if the volume has not the room for what Build would make.
 func (s Seed) CheckRoom(source restore.Source) error {
-	return restore.CheckRoom(filepath.Dir(Place(s.DataDir)), source, restore.Options{Beside: logBytes()})
+	return restore.CheckRoom(filepath.Dir(Place(s.DataDir)), source, restore.Options{ReservedBytes: logBytes()})
 }
 
 // ClusterID is that of the cluster which the members and the token make.
@@ -115,7 +115,7 @@ func (s Seed) prepare() (*os.File, error) {
 
 func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, options restore.Options) (restore.Result, error) {
 	member := filepath.Join(s.DataDir+unfinished, "member")
-	options.Beside, options.Finish = logBytes(), c.settle
+	options.ReservedBytes, options.Finish = logBytes(), c.settle
 	rebuilt, err := restore.Database(ctx, source, filepath.Join(member, "snap", "db"), options)
 	if err != nil {
 		return restore.Result{}, err

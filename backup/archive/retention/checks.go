@@ -2,6 +2,7 @@ package retention
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -102,7 +103,7 @@ func checkListing(facts Facts, g archive.Generational) string {
 		if i == len(g.Chains)-1 { // a hole before a later chain is permanent
 			why = cmp.Or(why, chain.PastEnd)
 		}
-		if facts.Known > 0 && slices.ContainsFunc(g.Fulls, func(f archive.KeptFull) bool { return f.Err != nil && f.Err == why && f.Revision > facts.Known }) {
+		if why != nil && facts.Known > 0 && slices.ContainsFunc(g.Fulls, func(f archive.KeptFull) bool { return errors.Is(f.Err, why) && f.Revision > facts.Known }) {
 			continue // a name beyond all stored revisions is not part of this history
 		}
 		if why != nil {

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// PutFull founds a cluster in an archive and keeps a full that Full makes at path, and returns where segments go on from it.
+// PutFull creates a cluster in an archive, stores a full snapshot that Full builds at path, and returns the position after it.
 func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) format.Start {
 	t.Helper()
 	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)

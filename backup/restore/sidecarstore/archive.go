@@ -1,43 +1,46 @@
-// Package sidecarstore reads the backups that the sidecar, etcd-backup-restore, keeps in an object store: full backups, which
-// are snapshots of etcd, and deltas, which are the events of a watch. From a full and what follows it comes the database at any
-// later revision that is kept: the snapshot, and the rows to be added to its bucket key.
+// Package sidecarstore reads the backups that the sidecar, etcd-backup-restore, keeps in an object store: full snapshots,
+// which are snapshots of etcd, and deltas, which are the events of a watch. A full snapshot and the deltas after it yield the
+// database at any later revision that they cover: the snapshot, and the rows to add to its bucket named key.
 //
-// What is read, in the sidecar's words:
+// It reads these objects:
 //
 //	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
 //	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
 //
-// The seconds are those of Unix. Numbered objects below such a name are the chunks of an upload; they count only where the
-// object itself is empty, as OpenStack's Swift leaves it. Anything else is left alone, and so is what lies deeper, since it may
-// belong to another cluster. Objects that were tagged x-etcd-snapshot-exclude are read like the others: a tag can't be seen here.
+// The seconds are Unix time. Numbered objects below such a name are the chunks of an upload; they are read only if the object
+// itself is empty, as OpenStack Swift leaves it. All other objects are ignored, and so are objects in deeper directories,
+// which may belong to another cluster. Objects with the tag x-etcd-snapshot-exclude are read like the others, because a
+// listing has no tags.
 //
-// # What the names say, and what counts
+// # Names are hints
 //
-// A name is where to look; the content counts. A full's name has the revision of a request before the snapshot, which may be
-// newer: [Base] says what the database really holds. Rows up to there are not repeated. Deltas of two sidecars that wrote at the
-// same time overlap: what both have must be the same. A revision that is in no object is a [GapError]; such gaps are usual before
-// each full, as the sidecar forgets what it has collected when it takes one.
+// Names serve to select objects; their content decides. The name of a full snapshot has a revision that the sidecar read
+// before it took the snapshot, so the content may be newer: [Base] has the revision of the database itself. Rows up to that
+// revision are not repeated. Two sidecars that wrote at the same time leave deltas that overlap, and the rows that both
+// contain must be equal. A revision that no object contains is a [GapError]; such gaps are common before a full snapshot,
+// because the sidecar discards the events it has collected when it takes one.
 //
-// The time of an event is when the sidecar received it, by its own clock: after a full that took a minute to upload, up to a
-// minute later than it happened.
+// The time of an event is the time at which the sidecar received it, by its own clock. After a full snapshot that took a
+// minute to upload, that may be a minute after the change.
 //
-// # Why the rows are etcd's own
+// # Why the rows equal those of etcd
 //
-// etcd numbers the rows of a transaction as it makes them, and hands them to a watch in the same order, one event a row, whether
-// a put, one of many keys of a range that is deleted, or one of an expired lease. The sidecar watches every key and writes down
-// all of an event but the previous value, which it does not ask for. So revision and position make the row's key, and the event's
-// key, value, revisions, version and lease its value, byte by byte.
+// etcd numbers the rows of a transaction in the order in which it writes them, and a watch delivers them in that order, with
+// one event per row: for a put, for each key of a range that is deleted, and for each key of an expired lease. The sidecar
+// watches all keys and stores each event completely, except for the previous value, which it does not request. So the
+// revision and the position within it are the row's key, and the key, value, revisions, version and lease of the event are
+// the row's value, byte for byte.
 //
-// One thing cannot be known: an etcd from before 2024 (its issue 18089) that was compacted at the very revision at which the
-// sidecar began to watch had dropped that revision's deletions before the watch saw them. The rows behind a dropped one then have
-// a position too low, and the key is still there.
+// There is one exception. An etcd older than 2024 (its issue 18089) that was compacted at the very revision from which the
+// sidecar started to watch had already dropped the deletions of that revision. Rows that follow a dropped row then have too
+// low a position, and the deleted key still exists.
 //
-// # What no delta holds
+// # What deltas lack
 //
-// Leases themselves, users, roles, whether authentication is on, alarms, members and the revision of the last compaction: those
-// stay as they were in the full. A key whose lease was granted after the full names a lease that the restored etcd doesn't know,
-// and so lives until it is deleted or overwritten. A lease that was revoked after the full is there until it expires, without
-// keys. A password that was changed after the full is the old one again.
+// Deltas contain no leases, users, roles, alarms, members, authentication status or compacted revision: these stay as they
+// were in the full snapshot. A key whose lease was granted after the full snapshot refers to a lease that the restored etcd
+// does not know, and stays until it is deleted or overwritten. A lease that was revoked after the full snapshot exists until
+// it expires, without keys. A password that was changed after the full snapshot is the previous one again.
 package sidecarstore
 
 import (
@@ -58,14 +61,14 @@ import (
 // Object is a full snapshot or a delta, described by its name.
 type Object struct {
 	Name        string    // in the store
-	Full        bool      // a snapshot; otherwise a delta
-	First, Last int64     // revisions; First is 0 for a full, whose content may be newer than Last
+	Full        bool      // otherwise it is a delta
+	First, Last int64     // revisions; of a full snapshot, First is 0 and the content may be newer than Last
 	Created     time.Time // by the sidecar's clock, rounded down to the second
-	Final       bool      // the sidecar took it as the last one of its cluster
+	Final       bool      // the last snapshot of its cluster, according to the sidecar
 	Size        int64     // bytes in the store
 
-	compression string   // the suffix
-	parts       []string // the objects to read: the object, or its chunks
+	compression string   // the suffix of the name
+	parts       []string // names of the objects to read: the object itself, or its chunks
 }
 
 var (
@@ -73,7 +76,7 @@ var (
 	chunkPattern = regexp.MustCompile(`^(.+?)(?:\.chunk)?/\d{10}$`)
 )
 
-// parse returns false for an object that is not the sidecar's.
+// parse returns false for an object that does not belong to the sidecar.
 func parse(stored store.Object) (object Object, ours bool) {
 	words := namePattern.FindStringSubmatch(stored.Name)
 	if words == nil {
@@ -94,8 +97,8 @@ func parse(stored store.Object) (object Object, ours bool) {
 	}, numbers[0] <= numbers[1]
 }
 
-// chunkOf returns the name of the object of which name is a chunk, or "".
-func chunkOf(name string) string {
+// chunkOwner returns the name of the object to which a chunk belongs, or "" if name is not that of a chunk.
+func chunkOwner(name string) string {
 	words := chunkPattern.FindStringSubmatch(name)
 	if words == nil {
 		return ""
@@ -103,7 +106,8 @@ func chunkOf(name string) string {
 	return words[1]
 }
 
-// inSequence orders objects as the sidecar does, by the last revision. A full comes after the deltas that lead to its revision.
+// inSequence orders objects by their last revision, as the sidecar does. A full snapshot follows the deltas that lead
+// to its revision.
 func inSequence(a, b Object) int {
 	full := func(o Object) int {
 		if o.Full {
@@ -122,14 +126,15 @@ type Archive struct {
 	store store.Store
 }
 
-// Chain is a full snapshot and the deltas until the next one, by name.
+// Chain is a full snapshot and the deltas before the next one, according to their names.
 type Chain struct {
 	Full   Object
-	Deltas []Object // by their last revisions; two sidecars at a time leave some that overlap
+	Deltas []Object // by last revision; those of two concurrent sidecars may overlap
 }
 
-// Reach returns the last object that the names of the chain connect without a gap: its full snapshot if no delta follows.
-func (c Chain) Reach() Object {
+// LastConnected returns the last object that follows the full snapshot without a gap, according to the names. It is
+// the full snapshot itself if no delta follows it.
+func (c Chain) LastConnected() Object {
 	reached := c.Full
 	for _, delta := range byFirst(c.Deltas) {
 		if delta.First > reached.Last+1 {
@@ -142,7 +147,7 @@ func (c Chain) Reach() Object {
 	return reached
 }
 
-// List lists the sidecar's backups in s. An empty archive is no error. Errors are those of the store.
+// List lists the sidecar's backups in s. An empty store yields an empty archive. All errors come from the store.
 func List(ctx context.Context, s store.Store) (*Archive, error) {
 	archive := &Archive{store: s}
 	objects, err := find(ctx, s)
@@ -164,7 +169,7 @@ func List(ctx context.Context, s store.Store) (*Archive, error) {
 	return archive, nil
 }
 
-// find lists only names that can be the sidecar's, as much else may be stored next to them.
+// find lists only names that the sidecar uses, because the store may contain many other objects.
 func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	chunks := map[string][]store.Object{}
 	for _, prefix := range []string{"Backup-", "Full-", "Incr-", "v1/", "v2/"} {
@@ -172,7 +177,7 @@ func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if whole := chunkOf(stored.Name); whole != "" {
+			if whole := chunkOwner(stored.Name); whole != "" {
 				chunks[whole] = append(chunks[whole], stored)
 			} else if object, ours := parse(stored); ours {
 				objects = append(objects, object)
@@ -180,14 +185,14 @@ func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 		}
 	}
 	for i := range objects {
-		objects[i].gather(chunks[objects[i].Name])
+		objects[i].useChunks(chunks[objects[i].Name])
 	}
 	return objects, nil
 }
 
-// gather reads chunks in the place of an object that is empty. Chunks of one that isn't are left over from its upload; those
-// without an object are an upload that never ended.
-func (o *Object) gather(chunks []store.Object) {
+// useChunks makes an empty object consist of its chunks. If the object is not empty, its chunks are leftovers of the
+// upload; chunks without an object belong to an upload that never finished.
+func (o *Object) useChunks(chunks []store.Object) {
 	if o.Size > 0 || len(chunks) == 0 {
 		return
 	}
@@ -198,7 +203,7 @@ func (o *Object) gather(chunks []store.Object) {
 	}
 }
 
-// Target selects the state after Revision, or at Time, or the last one.
+// Target selects the state at Revision or at Time. The zero value selects the last revision.
 type Target struct {
 	Revision int64
 	Time     time.Time
@@ -216,11 +221,12 @@ func (t Target) String() string {
 	}
 }
 
-// Fulls returns the full snapshots to start from for a target, the best one first. The next one is used if that is damaged, or turns out
-// to be ErrNewer. The error means that none is old enough, or that there is none.
+// Fulls returns the full snapshots from which the target can be reached, the best one first. If one is damaged, or
+// reading it returns ErrNewer, the caller tries the next one. The error means that there is none, or that all are
+// newer than the target.
 func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
 	for _, chain := range slices.Backward(a.Chains) {
-		if chain.Full.suits(to) {
+		if chain.Full.isBefore(to) {
 			fulls = append(fulls, chain.Full)
 		}
 	}
@@ -228,7 +234,7 @@ func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
 	case len(fulls) > 0:
 		return fulls, nil
 	case len(a.Chains) == 0:
-		return nil, fmt.Errorf("%w: there is no full backup of the sidecar's in %s", ErrNotKept, a.store)
+		return nil, fmt.Errorf("%w: %s contains no full backup of the sidecar", ErrNotKept, a.store)
 	default:
 		oldest := a.Chains[0].Full
 		return nil, fmt.Errorf("%w: %s is before the oldest full backup, %s of %s", ErrNotKept, to, oldest.Name,
@@ -236,13 +242,13 @@ func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
 	}
 }
 
-// suits returns false for a full snapshot that is newer than the target, according to its name.
-func (o Object) suits(to Target) bool {
+// isBefore reports whether a full snapshot is no newer than the target, according to its name.
+func (o Object) isBefore(to Target) bool {
 	switch {
 	case to.Revision > 0:
 		return o.Last <= to.Revision
 	case !to.Time.IsZero():
-		return !o.Created.Add(time.Second).After(to.Time) // the name has the second in which it was taken
+		return !o.Created.Add(time.Second).After(to.Time) // the name has only the second of its creation
 	default:
 		return true
 	}
@@ -261,41 +267,43 @@ func byFirst(deltas []Object) []Object {
 	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return int(min(max(a.First-b.First, -1), 1)) })
 }
 
-// Errors of backups, for errors.Is. Any other error comes from the store, or from the context.
+// Errors of backups, for errors.Is. Every other error comes from the store or the context.
 var (
-	// ErrDamaged: an object is truncated, altered, or not written by a sidecar.
+	// ErrDamaged means that an object is truncated or altered, or that no sidecar wrote it.
 	ErrDamaged = errors.New("damaged backup")
-	// ErrNewer: a full snapshot holds later revisions than the target, contrary to its name: an older one is needed.
+	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older
+	// one is needed.
 	ErrNewer = errors.New("full backup is newer than the target")
-	// ErrConflict: two objects have different changes for one revision: those of two clusters, or of one that was rolled back in between.
+	// ErrConflict means that two objects contain different changes for one revision. They belong to two clusters, or
+	// to one that was rolled back in between.
 	ErrConflict = errors.New("backups contradict each other")
-	// ErrNotKept: no backup leads to the target.
+	// ErrNotKept means that no backup leads to the target.
 	ErrNotKept = errors.New("not kept")
 )
 
-// GapError is an ErrNotKept that names the missing revisions. The last revision that can be reached is From-1.
+// GapError is an ErrNotKept that names the missing revisions. From-1 is the last revision that can be restored.
 type GapError struct {
-	From, To      int64  // the first and the last that are missing
-	Before, After string // the names of the objects between which they are missing
+	From, To      int64  // the first and the last missing revision
+	Before, After string // the names of the objects around the gap
 }
 
 // Error implements error.
 func (g *GapError) Error() string {
-	return fmt.Sprintf("revisions %d to %d are in no backup: they would be between %s and %s", g.From, g.To, g.Before, g.After)
+	return fmt.Sprintf("revisions %d to %d are in no backup: they are missing between %s and %s", g.From, g.To, g.Before, g.After)
 }
 
 // Unwrap returns ErrNotKept.
 func (g *GapError) Unwrap() error { return ErrNotKept }
 
 var (
-	errSum    = errors.New("the SHA-256 at its end is not that of its content: it is cut off or was altered")
-	errSuffix = errors.New("the compression of that suffix is unknown")
+	errSum    = errors.New("the SHA-256 at its end does not match its content: it is truncated or was altered")
+	errSuffix = errors.New("its suffix names an unknown compression")
 	errLarge  = fmt.Errorf("it has an event of more than %d MiB", maxEvent>>20)
 )
 
-func damaged(name string, cause error) error {
+func damageError(name string, cause error) error {
 	if errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: %s is cut off", ErrDamaged, name)
+		return fmt.Errorf("%w: %s is truncated", ErrDamaged, name)
 	}
 	return fmt.Errorf("%w: %s: %w", ErrDamaged, name, cause)
 }

@@ -33,7 +33,7 @@ func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
 		"v2/Incr-00000041-100000000041-1763726440.Z",
 		"v2/Full-00000000-100000000041-1763726500.final",
 		"v2/Full-00000000-100000000041-1763726499.gz.final",
-		// None of these is the sidecar's, or of this cluster.
+		// None of these objects belongs to the sidecar, or to this cluster.
 		"v2/Full-00000000-00000002-1763726400.gz/0000000001", "v2/Full-00000009-00000002-1763726400", "v2/Full-0-99999999999999999999-1",
 		"v2/etcd-member-0/Full-00000000-00000030-1763726400.gz", "shoot--other/v2/Full-00000000-00000099-1763726400.gz", "v2/notes.txt",
 		"Full-00000000-00000002-1763726400-9", "chain/2026/full",
@@ -48,9 +48,9 @@ func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
 	assert.Equal(t, "v1/Backup-1518427675/Full-00000000-00000010-1518427675", first.Full.Name)
 	assert.Equal(t, []string{"v1/Backup-1518427675/Incr-00000011-00000020-1518427700", "Backup-1518427690/Incr-00000021-00000022-1518427705.zlib"},
 		names(first.Deltas))
-	assert.EqualValues(t, 22, first.Reach().Last)
-	assert.Equal(t, time.Unix(1518427705, 0).UTC(), first.Reach().Created)
-	assert.EqualValues(t, 100000000041, archive.Chains[1].Reach().Last)
+	assert.EqualValues(t, 22, first.LastConnected().Last)
+	assert.Equal(t, time.Unix(1518427705, 0).UTC(), first.LastConnected().Created)
+	assert.EqualValues(t, 100000000041, archive.Chains[1].LastConnected().Last)
 	assert.EqualValues(t, len("v2/Full-00000000-00000030-1763726400.gz"), archive.Chains[1].Full.Size)
 	assert.True(t, archive.Chains[2].Full.Final && archive.Chains[3].Full.Final)
 	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", archive.Chains[3].Full.Name)
@@ -59,7 +59,7 @@ func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
 func TestTheReachOfAChainEndsAtAGapAndNotAtAnOverlap(t *testing.T) {
 	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000020-1001", "v2/Incr-00000011-00000025-1002",
 		"v2/Incr-00000012-00000013-1003", "v2/Incr-00000026-00000030-1003", "v2/Incr-00000032-00000040-1004")
-	assert.EqualValues(t, 30, archive.Chains[0].Reach().Last)
+	assert.EqualValues(t, 30, archive.Chains[0].LastConnected().Last)
 }
 
 func TestOfTwoFullsOfOneRevisionTheNewestIsTheLast(t *testing.T) {
@@ -76,7 +76,7 @@ func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
 		{sidecarstore.Target{}, []int64{30, 20, 10}},
 		{sidecarstore.Target{Revision: 29}, []int64{20, 10}},
 		{sidecarstore.Target{Revision: 20}, []int64{20, 10}},
-		{sidecarstore.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // the second is all that a name tells
+		{sidecarstore.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // a name has only the second
 		{sidecarstore.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
 	} {
 		fulls, err := archive.Fulls(c.to)
@@ -91,7 +91,7 @@ func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
 	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
 	assert.EqualError(t, err, "not kept: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
 	_, err = list(t, memory.New()).Fulls(sidecarstore.Target{})
-	assert.EqualError(t, err, "not kept: there is no full backup of the sidecar's in memory://test/")
+	assert.EqualError(t, err, "not kept: memory://test/ contains no full backup of the sidecar")
 }
 
 func TestChunksAreReadWhereTheirObjectIsEmptyAndOnlyThere(t *testing.T) {

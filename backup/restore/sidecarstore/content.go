@@ -21,10 +21,10 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Snapshot reads a full as etcd made it: the database and the SHA-256 of it, as etcdutl expects it. The reader returns io.EOF
-// only if the digest was right; otherwise ErrDamaged, or the store's error, and then nothing of what was read may be used.
-// It takes little memory, whatever the content; how much the caller puts on a disk is for the caller to bound. The reader
-// belongs to one goroutine, lives as long as ctx and must be closed.
+// Snapshot reads a full snapshot as etcd made it: the database followed by its SHA-256, as etcdutl expects it. The
+// reader returns io.EOF only if the digest matches. Otherwise it returns ErrDamaged or the store's error, and
+// everything that was read must be discarded. It needs little memory, whatever the content; the caller limits what is
+// written to disk. The reader must not be used concurrently, is valid until ctx ends and must be closed.
 func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, error) {
 	opened, err := a.open(ctx, full)
 	if err != nil {
@@ -36,7 +36,7 @@ func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, err
 
 // content is the decompressed content of an object without its digest.
 type content struct {
-	*sealed
+	*digestReader
 	object Object
 	stored *parts
 }
@@ -48,11 +48,11 @@ func (a *Archive) open(ctx context.Context, object Object) (*content, error) {
 		defer opened.Close()
 		return nil, opened.explain(err)
 	}
-	opened.sealed = newSealed(plain)
+	opened.digestReader = newDigestReader(plain)
 	return opened, nil
 }
 
-// decompress names its suffixes as the sidecar does.
+// decompress selects the algorithm by the suffixes that the sidecar uses.
 func decompress(suffix string, compressed io.Reader) (io.Reader, error) {
 	switch suffix {
 	case "":
@@ -69,7 +69,7 @@ func decompress(suffix string, compressed io.Reader) (io.Reader, error) {
 }
 
 func (c *content) Read(p []byte) (int, error) {
-	n, err := c.sealed.Read(p)
+	n, err := c.digestReader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = c.explain(err)
 	}
@@ -87,22 +87,23 @@ func (c *content) explain(err error) error {
 	case errors.Is(err, ErrDamaged):
 		return err
 	default:
-		return damaged(c.object.Name, err)
+		return damageError(c.object.Name, err)
 	}
 }
 
-// maxLost limits how often in a row a connection may be lost without progress.
+// maxLost limits how often in a row a connection may break without progress.
 const maxLost = 3
 
-// parts reads objects one after the other. A connection that is lost is taken up again where it was, since a full takes long.
+// parts reads objects one after the other. When a connection breaks, it continues at the same offset, because a full
+// snapshot takes long.
 type parts struct {
 	ctx     context.Context
 	store   store.Store
-	names   []string      // of what is still to be read
-	offset  int64         // in the first of them, in bytes
-	current io.ReadCloser // nil if there is none
-	lost    int           // connections in a row
-	failed  error         // the store's, for good
+	names   []string      // of the objects that are still to be read
+	offset  int64         // in the first of these objects, in bytes
+	current io.ReadCloser // nil if no object is open
+	lost    int           // connections that broke in a row
+	failed  error         // permanent error of the store
 }
 
 func (p *parts) Read(b []byte) (n int, err error) {
@@ -112,7 +113,7 @@ func (p *parts) Read(b []byte) (n int, err error) {
 			continue
 		}
 		n, err = p.current.Read(b)
-		p.note(n, err)
+		p.handleRead(n, err)
 		if n > 0 {
 			return n, nil
 		}
@@ -123,8 +124,8 @@ func (p *parts) Read(b []byte) (n int, err error) {
 	return 0, io.EOF
 }
 
-// note decides what a read means for the next one.
-func (p *parts) note(n int, err error) {
+// handleRead advances past what was read, and decides how the next read continues.
+func (p *parts) handleRead(n int, err error) {
 	p.offset += int64(n)
 	if n > 0 {
 		p.lost = 0
@@ -150,19 +151,20 @@ func (p *parts) Close() (err error) {
 	return err
 }
 
-// sealed reads what has its SHA-256 at its end, and returns io.EOF only if that is right. The digest is read as well if keepSum.
-type sealed struct {
+// digestReader reads content that ends with its SHA-256, and returns io.EOF only if that matches. With keepSum, it
+// returns the digest as well.
+type digestReader struct {
 	from    *bufio.Reader
 	hash    hash.Hash
 	keepSum bool
-	sum     []byte // of the digest, what is still to be read; nil before the end
+	sum     []byte // the part of the digest that is still to be returned; nil before the end of the content
 }
 
-func newSealed(from io.Reader) *sealed {
-	return &sealed{from: bufio.NewReaderSize(from, 64<<10), hash: sha256.New()}
+func newDigestReader(from io.Reader) *digestReader {
+	return &digestReader{from: bufio.NewReaderSize(from, 64<<10), hash: sha256.New()}
 }
 
-func (s *sealed) Read(p []byte) (int, error) {
+func (s *digestReader) Read(p []byte) (int, error) {
 	if s.sum == nil {
 		if _, err := s.from.Peek(sha256.Size + 1); err == io.EOF {
 			if err := s.verify(); err != nil {
@@ -180,8 +182,8 @@ func (s *sealed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// verify is called when no more than the digest is left.
-func (s *sealed) verify() error {
+// verify compares the digest. It is called when nothing but the digest is left.
+func (s *digestReader) verify() error {
 	left, err := io.ReadAll(s.from)
 	if err != nil {
 		return err
@@ -193,7 +195,7 @@ func (s *sealed) verify() error {
 	return nil
 }
 
-func (s *sealed) readSum(p []byte) (int, error) {
+func (s *digestReader) readSum(p []byte) (int, error) {
 	if !s.keepSum || len(s.sum) == 0 {
 		return 0, io.EOF
 	}
@@ -202,18 +204,18 @@ func (s *sealed) readSum(p []byte) (int, error) {
 	return n, nil
 }
 
-// maxEvent bounds the JSON of an event, in bytes, and with it what a delta takes of memory. It holds a value of 12 MB; etcd
-// takes requests of 1.5 MB by default, and its authors advise against more than 10 MB.
+// maxEvent limits the JSON of an event, in bytes, and so the memory that a delta needs. It is enough for a value of
+// 12 MB; etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
 const maxEvent = 16 << 20
 
-// Row is a row of etcd's bucket named key: a key at a revision.
+// Row is a row of etcd's bucket named key: the state of a key at a revision.
 type Row struct {
-	Key   []byte    // the revision and the position within it, and a mark if the key was deleted
+	Key   []byte    // the revision, the position within it, and a mark if the key was deleted
 	Value []byte    // an mvccpb.KeyValue
 	Time  time.Time // time of receipt by the sidecar's clock
 }
 
-// event is an event as the sidecar writes it.
+// event is an event in the JSON of the sidecar.
 type event struct {
 	EtcdEvent *mvccpb.Event `json:"etcdEvent"`
 	Time      time.Time     `json:"time"`
@@ -225,12 +227,12 @@ type delta struct {
 	budget  *budget
 	decoder *json.Decoder
 
-	row      Row // the present one
+	row      Row // the current row
 	revision int64
 	position int64 // within the revision
 }
 
-// openDelta goes to the first row. There is none if ended.
+// openDelta opens a delta and advances to its first row. ended means that it has none.
 func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, ended bool, err error) {
 	content, err := a.open(ctx, object)
 	if err != nil {
@@ -238,7 +240,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	}
 	d := &delta{content: content, budget: &budget{from: content, left: maxEvent}}
 	d.decoder = json.NewDecoder(d.budget)
-	d.decoder.DisallowUnknownFields() // what isn't understood would be lost
+	d.decoder.DisallowUnknownFields() // an unknown field would be lost
 	if token, err := d.decoder.Token(); err != nil || token != json.Delim('[') {
 		defer d.close()
 		return nil, false, d.explain(err)
@@ -249,7 +251,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	return d, ended, err
 }
 
-// next advances to the next row. At the end, the digest was verified.
+// next advances to the next row. When it returns ended, the digest was verified.
 func (d *delta) next() (ended bool, err error) {
 	d.budget.left = maxEvent
 	if !d.decoder.More() {
@@ -260,12 +262,12 @@ func (d *delta) next() (ended bool, err error) {
 		return false, d.explain(err)
 	}
 	if err := check(next); err != nil {
-		return false, d.refuse(err)
+		return false, d.rejectContent(err)
 	}
-	return false, d.take(next)
+	return false, d.setRow(next)
 }
 
-// end expects the end of the array, and nothing after it.
+// end requires the end of the array, and nothing after it.
 func (d *delta) end() error {
 	if _, err := d.decoder.Token(); err != nil {
 		return d.explain(err)
@@ -276,7 +278,7 @@ func (d *delta) end() error {
 	return nil
 }
 
-// verify reads what is left without looking at it, but for the digest.
+// verify reads the rest of the delta only to verify its digest.
 func (d *delta) verify() error {
 	_, err := io.Copy(io.Discard, d.content)
 	return err
@@ -284,7 +286,7 @@ func (d *delta) verify() error {
 
 func (d *delta) close() { _ = d.content.Close() }
 
-// explain never repeats the text of the decoder, which quotes the backup.
+// explain never repeats the decoder's message, which quotes the backup.
 func (d *delta) explain(err error) error {
 	switch {
 	case d.content.stored.failed != nil:
@@ -292,21 +294,21 @@ func (d *delta) explain(err error) error {
 	case errors.Is(err, ErrDamaged):
 		return err
 	case errors.Is(err, errLarge):
-		return damaged(d.content.object.Name, errLarge)
+		return damageError(d.content.object.Name, errLarge)
 	default:
-		return d.refuse(fmt.Errorf("at byte %d it is not the array of events that a sidecar writes", d.decoder.InputOffset()))
+		return d.rejectContent(fmt.Errorf("at byte %d it is not the array of events that a sidecar writes", d.decoder.InputOffset()))
 	}
 }
 
-// refuse blames the sidecar only for what it wrote: a digest that is wrong says more.
-func (d *delta) refuse(cause error) error {
+// rejectContent reports cause, unless the digest is wrong: then the sidecar did not write this content.
+func (d *delta) rejectContent(cause error) error {
 	if err := d.verify(); err != nil {
 		return err
 	}
-	return damaged(d.content.object.Name, cause)
+	return damageError(d.content.object.Name, cause)
 }
 
-// check returns an error if an event cannot be etcd's.
+// check returns an error if etcd cannot have produced the event.
 func check(e event) error {
 	if e.EtcdEvent == nil || e.EtcdEvent.Kv == nil || len(e.EtcdEvent.Kv.Key) == 0 {
 		return errors.New("an event has no key")
@@ -316,19 +318,19 @@ func check(e event) error {
 	case !put && e.EtcdEvent.Type != mvccpb.DELETE:
 		return fmt.Errorf("an event of revision %d is of the unknown type %d", kv.ModRevision, e.EtcdEvent.Type)
 	case put && (kv.Version < 1 || kv.CreateRevision < 1 || kv.CreateRevision > kv.ModRevision):
-		return fmt.Errorf("a put of revision %d is said to be version %d of a key that was created at revision %d",
+		return fmt.Errorf("a put of revision %d has version %d of a key with create revision %d",
 			kv.ModRevision, kv.Version, kv.CreateRevision)
 	default:
 		return nil
 	}
 }
 
-// take makes the event the current row.
-func (d *delta) take(e event) error {
+// setRow makes the event the current row.
+func (d *delta) setRow(e event) error {
 	revision, object := e.EtcdEvent.Kv.ModRevision, d.content.object
 	switch {
 	case revision < max(d.revision, object.First):
-		return d.refuse(fmt.Errorf("it has revision %d where %d or later must be", revision, max(d.revision, object.First)))
+		return d.rejectContent(fmt.Errorf("it has revision %d, expected %d or later", revision, max(d.revision, object.First)))
 	case revision > d.revision:
 		d.revision, d.position = revision, 0
 	default:
@@ -351,20 +353,20 @@ func rowKey(revision, position int64) []byte {
 	return binary.BigEndian.AppendUint64(append(key, '_'), uint64(position))
 }
 
-// budget is a reader of which no more than left bytes may be read until left is set again.
+// budget is a reader that returns errLarge once left bytes were read. The caller sets left again for each event.
 type budget struct {
 	from io.Reader
 	left int64
 }
 
-// Read fills p, since the decoder looks again at all that it has after each read.
+// Read fills p, because the decoder scans everything it has again after each read.
 func (b *budget) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, errLarge
 	}
 	n, err := io.ReadFull(b.from, p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
-	if err == io.ErrUnexpectedEOF { // bare it is ReadFull's, and says that the end was reached
+	if err == io.ErrUnexpectedEOF { // unwrapped, it comes from ReadFull at the end of the content
 		err = nil
 	}
 	return n, err

@@ -25,12 +25,12 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// readDelta reads an archive of a full and the given delta.
+// readDelta reads an archive that consists of a full snapshot and the given delta.
 func readDelta(t testing.TB, suffix string, content []byte) ([]sidecarstore.Row, error) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	s.SetContent("v2/Incr-00000011-00000013-1001"+suffix, content)
-	return replay(t, list(t, s), 10, sidecarstore.Target{})
+	return collectRows(t, list(t, s), 10, sidecarstore.Target{})
 }
 
 func TestADeltaIsReadAsItIsWrittenDown(t *testing.T) {
@@ -57,19 +57,19 @@ func TestEveryCutAndEveryChangedByteIsFound(t *testing.T) {
 			rows, err := readDelta(t, suffix, whole)
 			require.NoError(t, err)
 			require.Len(t, rows, 3)
-			step := min(1+6*len(suffix), 7) // without compression, each byte
+			step := min(1+6*len(suffix), 7) // every byte if there is no compression
 			for at := 0; at < len(whole); at += step {
 				_, err := readDelta(t, suffix, whole[:at])
 				requireDamage(t, err, "cut off after %d bytes", at)
 				altered := slices.Clone(whole)
 				altered[at] ^= 0x20
 				if rows, err := readDelta(t, suffix, altered); err == nil {
-					require.Len(t, rows, 3, "byte %d", at) // of the header of gzip, which has more than the content
+					require.Len(t, rows, 3, "byte %d", at) // a byte of the gzip header outside the content
 				} else {
 					requireDamage(t, err, "altered byte %d", at)
 				}
 			}
-			for at := 0; at < len(plain); at += step { // the sidecar's own bug: what it could not read to the end it closes as if it were whole
+			for at := 0; at < len(plain); at += step { // a bug of the sidecar: it compresses content that it could not read to the end as if it were complete
 				_, err := readDelta(t, suffix, sidecarstoretest.Compress(t, suffix, plain[:at]))
 				requireDamage(t, err, "cut off after %d bytes and then compressed", at)
 			}
@@ -119,21 +119,21 @@ func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz is cut off"},
+		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz is truncated"},
 		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
-		"another compression":  {".zst", nil, ".zst: the compression of that suffix is unknown"},
+		"another compression":  {".zst", nil, ".zst: its suffix names an unknown compression"},
 		"another content":      {"", sidecarstoretest.Sealed([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
-		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end is not that of its content: it is cut off or was altered"},
+		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end does not match its content: it is truncated or was altered"},
 		"more than an array":   {"", sidecarstoretest.Sealed([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
 		"an unknown field":     {"", sidecarstoretest.Sealed([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
 		"an unreadable time":   {"", sidecarstoretest.Sealed([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
 		"an unknown type":      {"", sidecarstoretest.Sealed([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
 		"no key":               {"", sidecarstoretest.Sealed([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
 		"no event":             {"", sidecarstoretest.Sealed([]byte(`[null]`)), ": an event has no key"},
-		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 is said to be version 0 of a key that was created at revision 11"},
-		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 is said to be version 1 of a key that was created at revision 12"},
-		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11 where 12 or later must be"},
-		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": it has revision 10 where 11 or later must be"},
+		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 has version 0 of a key with create revision 11"},
+		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 has version 1 of a key with create revision 12"},
+		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11, expected 12 or later"},
+		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": it has revision 10, expected 11 or later"},
 		"a digest and no more": {"", sidecarstoretest.Sealed(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestDamageBehindTheTargetIsFound(t *testing.T) {
 	content := sidecarstoretest.Delta(t, puts(11, 13)...)
 	content[len(content)-40] ^= 1
 	s.SetContent("v2/Incr-00000011-00000013-1001", content)
-	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Revision: 11})
+	rows, err := collectRows(t, list(t, s), 10, sidecarstore.Target{Revision: 11})
 	require.ErrorIs(t, err, sidecarstore.ErrDamaged)
 	assert.Len(t, rows, 1)
 }
@@ -167,7 +167,7 @@ func TestTheStoresTroubleIsNotTakenForDamage(t *testing.T) {
 			s := memory.New()
 			archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
 			for _, read := range []func() error{
-				func() error { _, err := replay(t, archive, 10, sidecarstore.Target{}); return err },
+				func() error { _, err := collectRows(t, archive, 10, sidecarstore.Target{}); return err },
 				func() error { _, err := snapshot(t, archive); return err },
 			} {
 				s.ClearFaults()
@@ -184,7 +184,7 @@ func TestALostConnectionIsTakenUpWhereItWas(t *testing.T) {
 	s := memory.New()
 	archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000013-1001")
 	s.Inject(memory.Fault{Op: memory.Get, Prefix: "v2/Incr", Cut: 20, Times: 6}, memory.Fault{Op: memory.Get, Prefix: "v2/Full", Cut: 7, Times: 6})
-	rows, err := replay(t, archive, 10, sidecarstore.Target{})
+	rows, err := collectRows(t, archive, 10, sidecarstore.Target{})
 	require.NoError(t, err)
 	assert.Len(t, rows, 3)
 	_, err = snapshot(t, archive)
@@ -199,7 +199,7 @@ func TestALostConnectionIsTakenUpWhereItWas(t *testing.T) {
 	assert.Equal(t, 4, mute.asked)
 }
 
-// silent loses each connection before the first byte.
+// silent breaks each connection before the first byte.
 type silent struct {
 	store.Store
 	asked int
@@ -238,7 +238,7 @@ func TestABombTakesNoMemory(t *testing.T) {
 	}
 }
 
-// inflating is small, and large when it is decompressed.
+// inflating returns a small object that is large when decompressed.
 func inflating(t *testing.T, before, fill string, size int) []byte {
 	var compressed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&compressed, gzip.BestSpeed)
@@ -255,13 +255,13 @@ func inflating(t *testing.T, before, fill string, size int) []byte {
 
 func TestWhatTwoSidecarsWroteIsReadOnce(t *testing.T) {
 	for _, kept := range [][]string{
-		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000011-00000018-1002", "v2/Incr-00000019-00000020-1003"}, // a leader after the other
+		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000011-00000018-1002", "v2/Incr-00000019-00000020-1003"}, // consecutive leaders
 		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000013-00000017-1001", "v2/Incr-00000016-00000020-1002", "v2/Incr-00000018-00000019-1002"},
 		{"v2/Incr-00000011-00000020-1001", "v2/Incr-00000012-00000013-1001", "v2/Incr-00000014-00000020-1001"},
 	} {
 		archive := keep(t, memory.New(), append(kept, "v2/Full-00000000-00000010-1000")...)
 		for last := int64(11); last <= 20; last++ {
-			rows, err := replay(t, archive, 10, sidecarstore.Target{Revision: last})
+			rows, err := collectRows(t, archive, 10, sidecarstore.Target{Revision: last})
 			require.NoError(t, err)
 			assert.Equal(t, upTo(11, last), revisionsOf(rows), "%v", kept)
 		}
@@ -272,7 +272,7 @@ func TestNamesOfOverlapsMayPromiseMoreThanThereIs(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
 	s.SetContent("v2/Incr-00000012-00000020-1002", sidecarstoretest.Delta(t, puts(14, 20)...))
-	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{})
+	rows, err := collectRows(t, list(t, s), 10, sidecarstore.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(11, 20), revisionsOf(rows))
 }
@@ -283,7 +283,7 @@ func TestOfTwoTimesOfARevisionTheFirstCounts(t *testing.T) {
 	late := put(11, "key-11", "value")
 	late.Time = late.Time.Add(time.Minute)
 	s.SetContent("v2/Incr-00000011-00000011-1000", sidecarstoretest.Delta(t, late))
-	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
+	rows, err := collectRows(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
 	require.NoError(t, err)
 	assert.Len(t, rows, 1)
 }
@@ -299,7 +299,7 @@ func TestOverlapsThatDifferAreRefused(t *testing.T) {
 			s := memory.New()
 			keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
 			s.SetContent("v2/Incr-00000012-00000015-1002", sidecarstoretest.Delta(t, events...))
-			_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
+			_, err := collectRows(t, list(t, s), 10, sidecarstore.Target{})
 			require.ErrorIs(t, err, sidecarstore.ErrConflict)
 			assert.ErrorContains(t, err, "v2/Incr-00000011-00000015-1001")
 			assert.ErrorContains(t, err, "v2/Incr-00000012-00000015-1002")
@@ -311,7 +311,7 @@ func TestADifferenceIsFoundBeneathOtherDeltas(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000012-1001", "v2/Incr-00000014-00000015-1001")
 	s.SetContent("v2/Incr-00000011-00000020-1002", sidecarstoretest.Delta(t, append([]sidecarstoretest.Event{put(11, "key-11", "other")}, puts(12, 20)...)...))
-	_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
+	_, err := collectRows(t, list(t, s), 10, sidecarstore.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 }
 
@@ -323,7 +323,7 @@ func TestDeletionsOfOneTransactionAreNotThoseOfTwo(t *testing.T) {
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	s.SetContent("v2/Incr-00000011-00000012-1001", sidecarstoretest.Delta(t, deletion(11, "a"), deletion(11, "b")))
 	s.SetContent("v2/Incr-00000011-00000012-1002", sidecarstoretest.Delta(t, deletion(11, "a"), deletion(12, "b")))
-	_, err := replay(t, list(t, s), 10, sidecarstore.Target{})
+	_, err := collectRows(t, list(t, s), 10, sidecarstore.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 }
 
@@ -332,9 +332,9 @@ func TestTooManyOverlapsAreRefused(t *testing.T) {
 	for i := range 9 {
 		kept = append(kept, fmt.Sprintf("v2/Incr-00000011-00000015-%d", 2000+i))
 	}
-	_, err := replay(t, keep(t, s, kept...), 10, sidecarstore.Target{})
+	_, err := collectRows(t, keep(t, s, kept...), 10, sidecarstore.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 	require.NoError(t, s.Delete(t.Context(), kept[9]))
-	_, err = replay(t, list(t, s), 10, sidecarstore.Target{})
+	_, err = collectRows(t, list(t, s), 10, sidecarstore.Target{})
 	require.NoError(t, err)
 }

@@ -13,25 +13,26 @@ import (
 
 // Base is the database of a full snapshot, to which rows are added.
 type Base struct {
-	Revision int64 // the last one that it holds, which may be later than the full's name says
-	// Row is the row whose key begins with revision, 17 bytes; empty if there is none, as after a compaction. With it, what both
-	// the base and the deltas have is compared. A full that the sidecar made of others by compacting them may hold changes of its
-	// own, by leases that ran out meanwhile; this finds them. It may be nil.
+	Revision int64 // its last revision, which may be later than in the snapshot's name
+	// Row returns the row whose key starts with revision, 17 bytes, or nothing if there is none, as after a
+	// compaction. It serves to compare the rows that both the base and the deltas contain. That reveals a full
+	// snapshot which the sidecar made by compacting others and which has additional changes, because leases expired
+	// meanwhile. Row may be nil.
 	Row func(revision []byte) (key, value []byte)
 }
 
-// Rows are to be added to the database of full, in this order, to take it to the target. Their revisions follow base.Revision
-// without a gap, and are in full: a transaction isn't cut.
+// Rows yields the rows to add to the database of full, in order, to reach the target. Their revisions follow
+// base.Revision without a gap, and each revision is complete: a transaction is never split.
 //
-// An error comes last, and then none of the rows may be used, since an object's digest is at its end: ErrNewer, ErrDamaged,
-// ErrConflict, ErrNotKept, which may be a GapError, the store's, or the context's. A target in time that is later than every event
-// is the last revision.
+// An error comes last. Then all rows must be discarded, because the digest of an object is at its end. It is
+// ErrNewer, ErrDamaged, ErrConflict, ErrNotKept (possibly as a GapError), or an error of the store or the context. A
+// target time later than every event selects the last revision.
 //
-// At most eight deltas are read at a time, one event of each is in memory, and nothing on the disk. The slices of a row are the
-// caller's.
+// At most eight deltas are read at a time. One event of each is in memory, and nothing on disk. The caller may keep
+// the slices of a row.
 func (a *Archive) Rows(ctx context.Context, full Object, base Base, to Target) iter.Seq2[Row, error] {
 	return func(yield func(Row, error) bool) {
-		r := &replay{archive: a, base: base, to: to, yield: yield, at: base.Revision, source: full.Name, full: full}
+		r := &rowIteration{archive: a, base: base, to: to, yield: yield, at: base.Revision, source: full.Name, full: full}
 		r.merge = merge{ctx: ctx, archive: a, waiting: a.after(min(full.Last, base.Revision))}
 		defer r.merge.close()
 		if err := r.run(); err != nil && !errors.Is(err, errStopped) {
@@ -42,8 +43,8 @@ func (a *Archive) Rows(ctx context.Context, full Object, base Base, to Target) i
 
 var errStopped = errors.New("the caller wants no more rows")
 
-// replay is an iteration of Rows.
-type replay struct {
+// rowIteration is the state of one call of Rows.
+type rowIteration struct {
 	archive *Archive
 	merge   merge
 	full    Object
@@ -52,10 +53,10 @@ type replay struct {
 	yield   func(Row, error) bool
 
 	at     int64  // the last complete revision
-	source string // the object that it is of
+	source string // the object that contains it
 }
 
-func (r *replay) run() error {
+func (r *rowIteration) run() error {
 	if r.to.Revision > 0 && r.at > r.to.Revision {
 		return fmt.Errorf("%w: %s holds revision %d already, which is later than %s", ErrNewer, r.full.Name, r.at, r.to)
 	}
@@ -64,49 +65,49 @@ func (r *replay) run() error {
 		return err
 	}
 	if broken := r.merge.verify(); broken != nil {
-		return broken // whatever else was found, damage may be why
+		return broken // damage may have caused every other error
 	}
 	return err
 }
 
 // advance processes revisions until the target is reached.
-func (r *replay) advance() error {
+func (r *rowIteration) advance() error {
 	for r.to.Revision == 0 || r.at < r.to.Revision {
 		more, err := r.merge.next()
 		if err != nil {
 			return err
 		}
 		if !more {
-			return r.ended()
+			return r.checkEnd()
 		}
-		if err := r.gap(r.merge.revision, r.merge.lead().content.object.Name); err != nil {
+		if err := r.checkGap(r.merge.revision, r.merge.first().content.object.Name); err != nil {
 			return err
 		}
-		if r.beyond() {
+		if r.isPastTarget() {
 			return nil
 		}
-		if err := r.pass(); err != nil {
+		if err := r.handleRevision(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// gap returns an error unless the next revision follows the last one.
-func (r *replay) gap(next int64, object string) error {
+// checkGap returns an error unless the next revision follows the last one.
+func (r *rowIteration) checkGap(next int64, object string) error {
 	if next <= r.at+1 {
 		return nil
 	}
 	return &GapError{From: r.at + 1, To: next - 1, Before: r.source, After: object}
 }
 
-// beyond reports whether the next revision came later than the target's time.
-func (r *replay) beyond() bool {
+// isPastTarget reports whether the next revision is later than the target time.
+func (r *rowIteration) isPastTarget() bool {
 	return !r.to.Time.IsZero() && r.merge.received().After(r.to.Time)
 }
 
-// pass yields the next revision, or compares it with the base.
-func (r *replay) pass() error {
+// handleRevision yields the rows of the next revision. If the base contains it, it compares them instead.
+func (r *rowIteration) handleRevision() error {
 	handOn := func(row Row) error {
 		if !r.yield(row, nil) {
 			return errStopped
@@ -116,8 +117,8 @@ func (r *replay) pass() error {
 	if r.merge.revision <= r.at {
 		handOn = r.compare
 	}
-	source := r.merge.lead().content.object.Name
-	if err := r.merge.each(handOn); err != nil {
+	source := r.merge.first().content.object.Name
+	if err := r.merge.forEachRow(handOn); err != nil {
 		return err
 	}
 	if r.merge.revision > r.at {
@@ -126,8 +127,8 @@ func (r *replay) pass() error {
 	return nil
 }
 
-// compare compares a row with the base's.
-func (r *replay) compare(row Row) error {
+// compare compares a row with that of the base.
+func (r *rowIteration) compare(row Row) error {
 	if r.base.Row == nil {
 		return nil
 	}
@@ -138,9 +139,9 @@ func (r *replay) compare(row Row) error {
 	return fmt.Errorf("%w: revision %d is not the same in %s and in %s", ErrConflict, r.merge.revision, r.full.Name, r.merge.name)
 }
 
-// ended is for when nothing follows and the target was not reached. If a later full shows that there were more revisions, they
-// are missing.
-func (r *replay) ended() error {
+// checkEnd is called when no delta is left and the target was not reached. A later full snapshot proves that
+// revisions are missing.
+func (r *rowIteration) checkEnd() error {
 	next := Object{Last: math.MaxInt64}
 	for _, chain := range r.archive.Chains {
 		if chain.Full.Last > r.at && chain.Full.Last < next.Last {
@@ -149,7 +150,7 @@ func (r *replay) ended() error {
 	}
 	switch {
 	case next.Name != "":
-		return r.gap(next.Last+1, next.Name)
+		return r.checkGap(next.Last+1, next.Name)
 	case r.to.Revision > 0:
 		return fmt.Errorf("%w: %s; the last is %d, in %s", ErrNotKept, r.to, r.at, r.source)
 	default:
@@ -157,7 +158,7 @@ func (r *replay) ended() error {
 	}
 }
 
-// maxOverlap limits how many deltas are read in parallel. Two sidecars at a time make two or three.
+// maxOverlap limits the deltas that are read at a time. Two concurrent sidecars cause two or three.
 const maxOverlap = 8
 
 // merge reads overlapping deltas as one sequence of revisions.
@@ -165,14 +166,14 @@ type merge struct {
 	ctx     context.Context
 	archive *Archive
 	waiting []Object // by first revision
-	open    []*delta // each at a row that is still to come
-	same    []*delta // those of open that have the next revision
+	open    []*delta // each positioned at a row that is still to be processed
+	same    []*delta // the deltas in open that contain the next revision
 
-	revision int64  // the next one
-	name     string // of the delta that it is read from
+	revision int64  // the next revision
+	name     string // of the delta from which it is read
 }
 
-// next finds the next revision. It returns false when every delta was read to its end.
+// next finds the next revision. It returns false after the last row of every delta.
 func (m *merge) next() (more bool, err error) {
 	for {
 		m.revision = 0
@@ -204,20 +205,21 @@ func (m *merge) openNext() error {
 	return err
 }
 
-// lead returns one of the deltas with the next revision.
-func (m *merge) lead() *delta { return m.same[0] }
+// first returns one of the deltas that contain the next revision.
+func (m *merge) first() *delta { return m.same[0] }
 
-// received returns when the first sidecar received the next revision.
+// received returns the earliest time at which a sidecar received the next revision.
 func (m *merge) received() time.Time {
 	first := slices.MinFunc(m.same, func(a, b *delta) int { return a.row.Time.Compare(b.row.Time) })
 	return first.row.Time
 }
 
-// each hands the rows of the next revision on, once each, and goes behind it. What several deltas have must be the same.
-func (m *merge) each(handOn func(Row) error) error {
-	for revision := m.revision; m.lead().revision == revision; {
-		row := m.lead().row
-		m.name = m.lead().content.object.Name
+// forEachRow passes each row of the next revision to handOn once, and advances past the revision. Rows that several
+// deltas contain must be equal.
+func (m *merge) forEachRow(handOn func(Row) error) error {
+	for revision := m.revision; m.first().revision == revision; {
+		row := m.first().row
+		m.name = m.first().content.object.Name
 		for _, d := range m.same[1:] {
 			if !bytes.Equal(d.row.Key, row.Key) || !bytes.Equal(d.row.Value, row.Value) {
 				return m.conflict(d)
@@ -238,7 +240,7 @@ func (m *merge) each(handOn func(Row) error) error {
 	return nil
 }
 
-// advance takes each of those that have the next revision to its next row. One without is at revision 0.
+// advance moves each delta in same to its next row. A delta without more rows gets revision 0.
 func (m *merge) advance() error {
 	for _, d := range m.same {
 		ended, err := d.next()
@@ -258,7 +260,7 @@ func (m *merge) conflict(other *delta) error {
 	return fmt.Errorf("%w: revision %d is not the same in %s and in %s", ErrConflict, m.revision, m.name, other.content.object.Name)
 }
 
-// verify is for an end before the end of what is open: what was read of it must have been right.
+// verify reads the open deltas to their ends, to verify what was read of them.
 func (m *merge) verify() error {
 	for _, d := range m.open {
 		if err := d.verify(); err != nil {

@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// revisionsOf are the revisions of the rows, one a row.
+// revisionsOf returns the revision of each row.
 func revisionsOf(rows []sidecarstore.Row) (revisions []int64) {
 	for _, row := range rows {
 		revisions = append(revisions, int64(binary.BigEndian.Uint64(row.Key)))
@@ -36,14 +36,14 @@ func upTo(first, last int64) (revisions []int64) {
 func TestRowsFollowTheRevisionThatTheDatabaseReallyHolds(t *testing.T) {
 	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
 	for _, base := range []int64{10, 12, 15, 18, 20} {
-		rows, err := replay(t, archive, base, sidecarstore.Target{})
+		rows, err := collectRows(t, archive, base, sidecarstore.Target{})
 		require.NoError(t, err)
 		assert.Equal(t, upTo(base+1, 20), revisionsOf(rows), "the database holds %d", base)
 	}
 	rows, err := collect(t, archive, sidecarstore.Object{Name: "less than its name says", Last: 17}, sidecarstore.Base{Revision: 13}, sidecarstore.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(14, 20), revisionsOf(rows))
-	rows, err = replay(t, archive, 25, sidecarstore.Target{})
+	rows, err = collectRows(t, archive, 25, sidecarstore.Target{})
 	require.NoError(t, err, "the database holds more than all deltas")
 	assert.Empty(t, rows)
 }
@@ -52,17 +52,17 @@ func TestATargetEndsTheRowsBetweenTwoRevisions(t *testing.T) {
 	s := memory.New()
 	archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
 	for revision := int64(10); revision <= 20; revision++ {
-		rows, err := replay(t, archive, 10, sidecarstore.Target{Revision: revision})
+		rows, err := collectRows(t, archive, 10, sidecarstore.Target{Revision: revision})
 		require.NoError(t, err)
 		assert.Equal(t, upTo(11, revision), revisionsOf(rows))
-		rows, err = replay(t, archive, 10, sidecarstore.Target{Time: noon.Add(time.Duration(revision)*time.Second + time.Millisecond)})
+		rows, err = collectRows(t, archive, 10, sidecarstore.Target{Time: noon.Add(time.Duration(revision)*time.Second + time.Millisecond)})
 		require.NoError(t, err)
 		assert.Equal(t, upTo(11, revision), revisionsOf(rows))
 	}
-	_, err := replay(t, archive, 10, sidecarstore.Target{Revision: 21})
+	_, err := collectRows(t, archive, 10, sidecarstore.Target{Revision: 21})
 	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
 	assert.EqualError(t, err, "not kept: revision 21; the last is 20, in v2/Incr-00000016-00000020-1002")
-	_, err = replay(t, archive, 13, sidecarstore.Target{Revision: 12})
+	_, err = collectRows(t, archive, 13, sidecarstore.Target{Revision: 12})
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }
 
@@ -72,10 +72,10 @@ func TestATransactionIsNotCutByATime(t *testing.T) {
 	late := put(11, "b", "")
 	late.Time = late.Time.Add(time.Hour)
 	s.SetContent("v2/Incr-00000011-00000012-1001", sidecarstoretest.Delta(t, put(11, "a", ""), late, put(12, "c", "")))
-	rows, err := replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
+	rows, err := collectRows(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a", "b"}, keysOf(t, rows))
-	rows, err = replay(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11*time.Second - 1)})
+	rows, err = collectRows(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11*time.Second - 1)})
 	require.NoError(t, err)
 	assert.Empty(t, rows)
 }
@@ -149,7 +149,7 @@ func TestAnOlderFullLeadsAcrossANewerOneWithoutAGap(t *testing.T) {
 
 func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
 	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-	rows, err := replay(t, archive, 10, sidecarstore.Target{})
+	rows, err := collectRows(t, archive, 10, sidecarstore.Target{})
 	require.NoError(t, err)
 	held := map[string]sidecarstore.Row{}
 	for _, row := range rows[1:3] { // revision 11 was compacted
@@ -164,7 +164,7 @@ func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
 	assert.Equal(t, rows[3:], after)
 
 	expired := held[string(rows[1].Key)]
-	expired.Key = append(expired.Key, 't') // a lease ran out while the sidecar compacted its backups
+	expired.Key = append(expired.Key, 't') // a lease expired while the sidecar compacted its backups
 	held[string(rows[1].Key)] = expired
 	_, err = collect(t, archive, archive.Chains[0].Full, base, sidecarstore.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
@@ -180,7 +180,7 @@ func TestRowsMayBeLeftEarly(t *testing.T) {
 	}
 }
 
-// FuzzDelta looks for content over which the reader panics, or that it takes for rows that no etcd has.
+// FuzzDelta searches for content that makes the reader panic, or that it accepts although no etcd has such rows.
 func FuzzDelta(f *testing.F) {
 	for i, suffix := range sidecarstoretest.Suffixes {
 		plain := sidecarstoretest.Delta(f, append(puts(11, 13), put(13, "more", "value"))...)
@@ -190,7 +190,7 @@ func FuzzDelta(f *testing.F) {
 	f.Add([]byte(`[{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":11}},"time":"2020-11-23T13:43:07Z"}]`), uint8(4))
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
 		suffix := sidecarstoretest.Suffixes[how%4]
-		if how%8 >= 4 { // as a sidecar would have written it
+		if how%8 >= 4 { // as a sidecar writes it
 			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(content))
 		}
 		rows, err := readDelta(t, suffix, content)
@@ -222,7 +222,7 @@ func TestRowsOfRandomHistoriesAreEtcdsOwnByteByByte(t *testing.T) {
 			w.write(60)
 			keep(4)
 			w.write(40)
-			w.watch(first + 3)(3) // by another sidecar, which writes again what the first one wrote
+			w.watch(first + 3)(3) // by another sidecar, which repeats revisions of the first one
 			last := w.revision()
 			w.stop()
 			want := rows(t, filepath.Join(w.dir, "member", "snap", "db"))
@@ -246,7 +246,7 @@ func TestRowsOfRandomHistoriesAreEtcdsOwnByteByByte(t *testing.T) {
 	}
 }
 
-// between are the rows of the revisions after one and up to another.
+// between returns the rows of the revisions after one and up to another.
 func between(rows []sidecarstore.Row, after, last int64) (wanted []sidecarstore.Row) {
 	for i, revision := range revisionsOf(rows) {
 		if revision > after && revision <= last {

@@ -23,7 +23,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// world is an etcd, and a sidecar that backs it up.
+// world has an etcd, and a sidecar that backs it up.
 type world struct {
 	*testing.T
 	random *rand.Rand
@@ -40,12 +40,12 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), store: memory.New(), clock: noon, suffix: sidecarstoretest.Suffixes[seed%4]}
 	server, err := datadirtest.Start(w.dir)
 	require.NoError(t, err)
-	w.client, err = clientv3.New(clientv3.Config{ // over gRPC, as the sidecar's
+	w.client, err = clientv3.New(clientv3.Config{ // over gRPC, like the sidecar's client
 		Endpoints: []string{server.Clients[0].Addr().String()}, Logger: zap.NewNop(),
 	})
 	require.NoError(t, err)
 	w.stop = sync.OnceFunc(func() {
-		_ = w.client.Close() // first, as etcd waits for watches
+		_ = w.client.Close() // first, because etcd waits for watches
 		server.Close()
 	})
 	t.Cleanup(w.stop)
@@ -58,7 +58,8 @@ func (w *world) revision() int64 {
 	return answer.Header.Revision
 }
 
-// full takes a full backup as the sidecar does: the name's revision is asked for first.
+// full takes a full snapshot as the sidecar does: it reads the revision for the name, then takes the snapshot.
+// Meanwhile, other requests are written. It returns the revision after the one in the name.
 func (w *world) full(meanwhile int) (first int64) {
 	last := w.revision()
 	w.write(meanwhile)
@@ -71,8 +72,8 @@ func (w *world) full(meanwhile int) (first int64) {
 	return last + 1
 }
 
-// watch begins to watch from a revision on, as the sidecar does. What it returns collects the events and keeps them in as many
-// deltas.
+// watch starts to watch from a revision, as the sidecar does. The returned function collects the events and stores
+// them in the given number of deltas.
 func (w *world) watch(first int64) (keep func(deltas int)) {
 	watch := w.client.Watch(w.Context(), "", clientv3.WithPrefix(), clientv3.WithRev(first))
 	return func(deltas int) {
@@ -87,7 +88,7 @@ func (w *world) deltas(first int64, events []sidecarstoretest.Event, many int) {
 			size = 1 + w.random.IntN(size)
 		}
 		for size < len(events) && events[size].EtcdEvent.Kv.ModRevision == events[size-1].EtcdEvent.Kv.ModRevision {
-			size++ // the events of a revision come together
+			size++ // the events of a revision stay together
 		}
 		last := events[size-1].EtcdEvent.Kv.ModRevision
 		w.keep(sidecarstoretest.Name("Incr", first, last, w.tick(), w.suffix), sidecarstoretest.Delta(w, events[:size]...))
@@ -104,7 +105,7 @@ func (w *world) tick() time.Time {
 	return w.clock
 }
 
-// write makes so many random requests.
+// write sends random requests.
 func (w *world) write(requests int) {
 	for range requests {
 		_, err := w.client.Do(w.Context(), w.request())
@@ -128,7 +129,7 @@ func (w *world) request() clientv3.Op {
 	}
 }
 
-// transaction changes several keys, each of them once, and may have another one in it.
+// transaction returns one that changes several keys, each once, and may contain a nested transaction.
 func (w *world) transaction() clientv3.Op {
 	var outer, inner []clientv3.Op
 	for _, number := range w.random.Perm(30)[:1+w.random.IntN(8)] {
@@ -159,7 +160,7 @@ func (w *world) put(number int) clientv3.Op {
 	return clientv3.OpPut(key(number), string(value), clientv3.WithLease(w.lease()))
 }
 
-// key is one of a block of ten, and has bytes that JSON cannot have.
+// key returns a key in a block of ten. It has bytes that JSON cannot represent.
 func key(number int) string { return fmt.Sprintf("%s/%d", block(number/10), number) }
 
 func block(number int) string { return fmt.Sprintf("<\x00\xff%d", number) }
@@ -177,14 +178,14 @@ func (w *world) lease() clientv3.LeaseID {
 	return w.leases[w.random.IntN(len(w.leases))]
 }
 
-// revoke deletes all keys of a lease at once, as when it expires.
+// revoke deletes all keys of a lease at once, like an expiry.
 func (w *world) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)
 	w.leases = nil // of the others the keys remain
 }
 
-// rows are those of a database's bucket key.
+// rows returns the rows in the bucket key of a database.
 func rows(t *testing.T, file string) (rows []sidecarstore.Row) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
@@ -198,7 +199,7 @@ func rows(t *testing.T, file string) (rows []sidecarstore.Row) {
 	return rows
 }
 
-// base restores a full as far as a test needs it.
+// base returns the Base of a full snapshot, which it writes to a file and reads.
 func (w *world) base(archive *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
 	snapshot, err := archive.Snapshot(w.Context(), full)
 	require.NoError(w, err)

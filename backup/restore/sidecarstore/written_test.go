@@ -14,10 +14,10 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// noon is where the clocks of the sidecars in the tests begin.
+// noon is the time at which the sidecars' clocks start in the tests.
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
-// put is an event of a key that is stored.
+// put returns the event of a put.
 func put(revision int64, key, value string) sidecarstoretest.Event {
 	return sidecarstoretest.Event{
 		Time: noon.Add(time.Duration(revision) * time.Second),
@@ -27,7 +27,7 @@ func put(revision int64, key, value string) sidecarstoretest.Event {
 	}
 }
 
-// puts are events of the revisions from first to last, one each.
+// puts returns one event for each revision from first to last.
 func puts(first, last int64) (events []sidecarstoretest.Event) {
 	for revision := first; revision <= last; revision++ {
 		events = append(events, put(revision, fmt.Sprintf("key-%d", revision), "value"))
@@ -35,7 +35,7 @@ func puts(first, last int64) (events []sidecarstoretest.Event) {
 	return events
 }
 
-// keep stores a full and deltas whose contents are told by their names, and returns the archive.
+// keep stores full snapshots and deltas, with the content that their names imply, and returns the archive.
 func keep(t testing.TB, s *memory.Store, names ...string) *sidecarstore.Archive {
 	for _, name := range names {
 		var first, last int64
@@ -54,8 +54,8 @@ func list(t testing.TB, s *memory.Store) *sidecarstore.Archive {
 	return archive
 }
 
-// replay collects the rows that lead from the newest full that suits to the target.
-func replay(t testing.TB, archive *sidecarstore.Archive, base int64, to sidecarstore.Target) (rows []sidecarstore.Row, err error) {
+// collectRows collects the rows from the newest suitable full snapshot to the target.
+func collectRows(t testing.TB, archive *sidecarstore.Archive, base int64, to sidecarstore.Target) (rows []sidecarstore.Row, err error) {
 	fulls, err := archive.Fulls(to)
 	require.NoError(t, err)
 	return collect(t, archive, fulls[0], sidecarstore.Base{Revision: base}, to)
@@ -73,7 +73,7 @@ func collect(t testing.TB, archive *sidecarstore.Archive, full sidecarstore.Obje
 	return rows, nil
 }
 
-// keysOf are the rows' keys, for people.
+// keysOf returns the keys of the rows in readable form.
 func keysOf(t testing.TB, rows []sidecarstore.Row) (keys []string) {
 	for _, row := range rows {
 		var kv mvccpb.KeyValue

@@ -19,10 +19,11 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// mebibytes is larger for figures: go test ./backup/restore/verification -run XXX -bench . -benchtime 1x -mebibytes 2048.
+// mebibytes can be raised to measure: go test ./backup/restore/verification -run XXX -bench . -benchtime 1x
+// -mebibytes 2048.
 var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is verified in benchmarks")
 
-// keepFull puts a full of rows of 1 KB into a store, and returns the size of its database in bytes. Of its hash a wrong one is known.
+// keepFull stores a full snapshot with rows of 1 KB and a wrong hash. It returns the size of the database in bytes.
 func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full archive.Full, bytes int64) {
 	t.Helper()
 	s, err := locate.Open(url)
@@ -43,7 +44,7 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 	return a, full, source.DatabaseBytes
 }
 
-// BenchmarkVerify verifies a full out of a folder.
+// BenchmarkVerify verifies a full snapshot in a folder.
 func BenchmarkVerify(b *testing.B) {
 	a, full, size := keepFull(b, "file://"+b.TempDir(), *mebibytes<<10)
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
@@ -52,13 +53,14 @@ func BenchmarkVerify(b *testing.B) {
 	for b.Loop() {
 		result, err := Verify(b.Context(), a, Job{1, full.Name(), full.Revision}, filepath.Join(b.TempDir(), "scratch"))
 		require.NoError(b, err)
-		require.Contains(b, result.Why, "and etcd's was 0") // the last thing that is found out
+		require.Contains(b, result.Why, "and etcd's was 0") // the hash is compared last
 	}
 	b.ReportMetric(float64(size)*float64(b.N)/1e6/b.Elapsed().Seconds(), "MB/s")
 	b.ReportMetric(highest(), "RssAnon-MiB")
 }
 
-// watchMemory returns what tells the most memory that this process had, save for files, while it was watched.
+// watchMemory starts to sample the memory of this process, files excluded. The returned function stops that and
+// returns the highest sample.
 func watchMemory(b *testing.B) (highest func() float64) {
 	stop, told := make(chan struct{}), make(chan float64)
 	go func() {
@@ -76,7 +78,7 @@ func watchMemory(b *testing.B) (highest func() float64) {
 	return func() float64 { close(stop); return <-told }
 }
 
-// anonymous is the memory of this process that is not files, in MiB.
+// anonymous returns the memory of this process, files excluded, in MiB.
 func anonymous(b *testing.B) (mebibytes float64) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// manners are what a process takes of the machine.
+// manners describes the resources that a process used.
 type manners struct {
 	Status int
-	Heap   uint64 // the most bytes that were seen
-	Nice   []int  // of each thread, in the end
-	Idle   []bool // whether it has the disk only when nobody else wants it
+	Heap   uint64 // the highest sample, in bytes
+	Nice   []int  // of each thread, at the end
+	Idle   []bool // of each thread: whether its priority on the disk is idle
 }
 
 func init() {
@@ -44,7 +44,7 @@ func init() {
 	}
 }
 
-// mostHeap returns what tells the most memory that was in use since.
+// mostHeap starts to sample the heap. The returned function returns the highest sample.
 func mostHeap() (most func() uint64) {
 	ctx, stop := context.WithCancel(context.Background())
 	told := make(chan uint64)

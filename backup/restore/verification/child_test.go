@@ -21,8 +21,8 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// TestMain doubles as the child: `<test binary> child-verify <store> <scratch> <generation> <full> <revision>`, or one
-// that ends in another way.
+// TestMain also runs the child: `<test binary> child-verify <store> <scratch> <generation> <full> <revision>`, or one
+// that fails in the way its name says.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && children[os.Args[1]] != nil {
 		os.Exit(children[os.Args[1]]())
@@ -60,7 +60,7 @@ func verifyInThisProcess(stdout io.Writer) int {
 	return RunChild(context.Background(), archive.New(s, &format.Keys{}), job, os.Args[3], stdout)
 }
 
-// inChild verifies in a process of its own.
+// inChild verifies in a child process.
 func inChild(what, store, scratch string) func(context.Context, archive.Path) (archive.Result, error) {
 	return InChild(os.Args[0], func(job Job) []string {
 		return []string{what, store, scratch, strconv.Itoa(job.Generation), job.Full, strconv.FormatInt(job.Revision, 10)}
@@ -108,8 +108,8 @@ func TestAChildThatEndsWithoutAResultIsNone(t *testing.T) {
 
 func TestAChildThatPanicsCouldNotBringItBack(t *testing.T) {
 	for what, why := range map[string]string{
-		"child-panic":  "bringing it back crashed: panic: the page is on fire",
-		"child-circle": "bringing it back crashed: fatal error: stack overflow",
+		"child-panic":  "restoring it crashed: panic: the page is on fire",
+		"child-circle": "restoring it crashed: fatal error: stack overflow",
 	} {
 		result, err := inChild(what, "", "")(t.Context(), archive.Path{Full: archive.Full{Generation: 3}, Revision: 5})
 		require.NoError(t, err)

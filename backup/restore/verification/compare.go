@@ -18,7 +18,7 @@ import (
 // quotedFindings limits the findings of bbolt in a message.
 const quotedFindings = 3
 
-// checkPages lets bbolt check every page, and checks the revision of the last row.
+// checkPages runs bbolt's check of every page, and checks the revision of the last row.
 func checkPages(ctx context.Context, path string, revision int64) error {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
 	if err != nil {
@@ -28,7 +28,7 @@ func checkPages(ctx context.Context, path string, revision int64) error {
 	return db.View(func(tx *bolt.Tx) error {
 		var first []string
 		count := 0
-		for finding := range tx.Check() { // which can't be stopped
+		for finding := range tx.Check() { // bbolt cannot stop it
 			if count++; count <= quotedFindings {
 				first = append(first, fmt.Sprintf("%.200s", finding))
 			}
@@ -53,31 +53,32 @@ func lastRevision(tx *bolt.Tx) int64 {
 	return 1
 }
 
-// compare compares the hash of the database with the newest of etcd's hashes for which it has the rows: that of a compaction after the full
-// snapshot, or of the snapshot. It returns that hash, or nil.
+// compare compares the hash of the database with the newest hash of etcd that covers rows of this database: of a
+// compaction after the full snapshot, or of the snapshot. It returns the hash that etcd recorded, or nil if there is
+// none.
 func compare(ctx context.Context, database string, path archive.Path, compactions []format.CompactionHash) (*archive.Hash, error) {
-	said, hash := path.Full.Hash, restore.HashKV
+	recorded, hash := path.Full.Hash, restore.HashKV
 	for _, compaction := range compactions {
 		if comparable(path.Full, compaction.Compacted) {
-			said, hash = ofCompaction(compaction), restore.HashKVAtCompaction
+			recorded, hash = ofCompaction(compaction), restore.HashKVAtCompaction
 		}
 	}
-	if said == nil || !comparable(path.Full, said.Compacted) {
+	if recorded == nil || !comparable(path.Full, recorded.Compacted) {
 		return nil, nil
 	}
-	found, err := hash(ctx, database, said.Compacted, said.Revision)
+	computed, err := hash(ctx, database, recorded.Compacted, recorded.Revision)
 	switch {
 	case errors.Is(err, restore.ErrCompacted), errors.Is(err, restore.ErrFutureRevision):
 		return nil, fmt.Errorf("%w: %w", errDiffers, err)
 	case err != nil:
 		return nil, err
-	case found != said.Hash:
-		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d, and etcd's was %d", errDiffers, said.Revision, said.Compacted, found, said.Hash)
+	case computed != recorded.Hash:
+		return nil, fmt.Errorf("%w: the hash of revision %d, compacted at %d, is %d, and etcd's was %d", errDiffers, recorded.Revision, recorded.Compacted, computed, recorded.Hash)
 	}
-	return said, nil
+	return recorded, nil
 }
 
-// comparable reports whether the rows of a hash after a compaction are still in the full snapshot.
+// comparable reports whether the full snapshot still contains the rows of a hash that was taken after a compaction.
 func comparable(full archive.Full, compacted int64) bool {
 	return full.Compacted == 0 || compacted >= full.Compacted
 }

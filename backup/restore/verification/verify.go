@@ -22,18 +22,18 @@ import (
 // Job describes what to restore.
 type Job struct {
 	Generation int
-	Full       string // its name; with it alone begins what is brought back if Revision is the full's
-	Revision   int64  // otherwise this revision, from whichever full is best: a restore test
+	Full       string // the name of the full snapshot; it alone is restored if Revision equals its revision
+	Revision   int64  // any other revision is restored by the best path to it, from whichever full snapshot: a restore test
 }
 
-// errDiffers: the database is wrong although everything was read as it was written.
-var errDiffers = errors.New("what was brought back is not what etcd had")
+// errDiffers means that the restored database is wrong although every object was read as it was written.
+var errDiffers = errors.New("the restored database differs from etcd's")
 
 // Verify restores a backup in the scratch directory, which it empties first and removes at the end. The result reports whether that
 // worked; the caller stores it. An error means that this is still unknown, for example because the store is unreachable, the volume
 // lacks room, or an identity is missing.
 func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (archive.Result, error) {
-	began := time.Now()
+	started := time.Now()
 	path, err := job.find(ctx, a)
 	if err != nil {
 		return archive.Result{}, fmt.Errorf("cannot verify a backup: %w", err)
@@ -42,20 +42,20 @@ func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (a
 		Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
 		Segments: path.Revision != path.Full.Revision, Outcome: archive.Verified,
 	}
-	result.Hash, err = bringBack(ctx, a, path, scratch)
+	result.Hash, err = restoreBackup(ctx, a, path, scratch)
 	switch {
 	case err == nil && !result.Segments:
 		result.Database = path.Full.Database
-	case err != nil && !failed(ctx, a, path, err):
+	case err != nil && !isBackupFault(ctx, a, path, err):
 		return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
 	case err != nil:
-		result.Outcome, result.Why = archive.Failed, err.Error()+instead(ctx, a, path, err)
+		result.Outcome, result.Why = archive.Failed, err.Error()+describeAlternative(ctx, a, path, err)
 	}
-	result.At, result.Seconds = began, time.Since(began).Seconds()
+	result.At, result.Seconds = started, time.Since(started).Seconds()
 	return result, nil
 }
 
-// find finds the path, in the child, which only gets a name.
+// find returns the path of the job. The child process only receives a name, so it looks the full snapshot up.
 func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error) {
 	full, err := a.Full(ctx, j.Generation, j.Full)
 	if err != nil {
@@ -67,24 +67,24 @@ func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error)
 	return archive.Path{Generation: archive.Generation{Number: full.Generation, Cluster: full.Cluster}, Full: full, Revision: full.Revision}, nil
 }
 
-// instead returns a clause about what would be restored instead, according to the listing.
-func instead(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
+// describeAlternative returns a clause about the next best backup, according to the listing.
+func describeAlternative(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
 	other, none := a.Instead(ctx, path, restore.Blamed(err, path))
 	switch lost := path.Revision - other.Revision; {
 	case errors.Is(none, archive.ErrNotKept):
-		return fmt.Sprintf("; nothing else leads to revision %d", path.Revision)
+		return fmt.Sprintf("; no other backup leads to revision %d", path.Revision)
 	case none != nil:
-		return "" // it is not about what lies in the store
+		return "" // the error is not about the stored objects
 	case lost > 0:
-		return fmt.Sprintf("; from full %s on there is a way to revision %d, so that %d revisions are lost", other.Full.Name(), other.Revision, lost)
+		return fmt.Sprintf("; full snapshot %s leads only to revision %d: %d revisions are lost", other.Full.Name(), other.Revision, lost)
 	default:
-		return fmt.Sprintf("; from full %s on there is another way to revision %d", other.Full.Name(), other.Revision)
+		return fmt.Sprintf("; full snapshot %s also leads to revision %d", other.Full.Name(), other.Revision)
 	}
 }
 
-// failed reports whether an error is about the backup. A missing object is, unless the backup was deleted meanwhile: its manifest is
-// deleted first.
-func failed(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
+// isBackupFault reports whether an error is about the backup. So is a missing object, unless the backup was deleted
+// meanwhile: a deletion removes the manifest first.
+func isBackupFault(ctx context.Context, a *archive.Archive, path archive.Path, err error) bool {
 	for _, about := range []error{errDiffers, restore.ErrDamaged, format.ErrDamaged, format.ErrUntrusted, archive.ErrHole, archive.ErrForeign} {
 		if errors.Is(err, about) {
 			return true
@@ -97,8 +97,9 @@ func failed(ctx context.Context, a *archive.Archive, path archive.Path, err erro
 	return gone == nil
 }
 
-// bringBack restores the database and returns etcd's hash with which it was compared, or nil if none is known.
-func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *archive.Hash, err error) {
+// restoreBackup restores and checks the database. It returns etcd's hash with which it was compared, or nil if none
+// is known.
+func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, scratch string) (_ *archive.Hash, err error) {
 	if err := os.RemoveAll(scratch); err != nil {
 		return nil, err
 	}
@@ -107,8 +108,8 @@ func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scrat
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
 	database, reading := filepath.Join(scratch, "db"), archive.Reading{Revision: path.Full.Revision}
-	defer func() { _ = steady.Remove(ctx, database) }() // it may be as large as etcd's own, which serves
-	options := restore.Options{Scratch: true, Beside: reserve(scratch)}
+	defer func() { _ = steady.Remove(ctx, database) }() // slowly: it may be as large as the database of the running etcd
+	options := restore.Options{Scratch: true, ReservedBytes: reserve(scratch)}
 	if _, err := restore.Database(ctx, restore.From(a, path, &reading), database, options); err != nil {
 		return nil, err
 	}
@@ -118,16 +119,16 @@ func bringBack(ctx context.Context, a *archive.Archive, path archive.Path, scrat
 	return compare(ctx, database, path, reading.Hashes)
 }
 
-// reserveMost limits reserve, in bytes.
-const reserveMost = 4 << 30
+// maxReserve limits reserve, in bytes.
+const maxReserve = 4 << 30
 
-// reserve returns the bytes of the volume that are left to etcd: a tenth of it, less on a large one.
+// reserve returns the bytes of the volume that must stay free for etcd: a tenth of its size, up to maxReserve.
 func reserve(dir string) int64 {
 	_, size, _ := disk.Space(dir) // 0 if unknown
-	return min(size/10, reserveMost)
+	return min(size/10, maxReserve)
 }
 
-// ofCompaction returns etcd's hash of a compaction as a manifest has it.
+// ofCompaction converts etcd's hash of a compaction, as a manifest records it.
 func ofCompaction(hash format.CompactionHash) *archive.Hash {
 	return &archive.Hash{Revision: hash.Revision, Compacted: hash.Compacted, Hash: hash.Hash}
 }

@@ -48,7 +48,7 @@ func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
 	require.Nil(t, result.Hash)
 }
 
-// etcd answers with what it hashed when it compacted at that revision, of rows that are gone now.
+// etcd returns the hash that it recorded when it compacted at that revision; those rows are deleted now.
 func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
@@ -87,7 +87,7 @@ func TestARestoreTestIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
 	require.NoError(t, w.PutResult(t.Context(), result))
 }
 
-// All digests are right, and only etcd's own hash knows.
+// All digests are right; only etcd's own hash reveals the error.
 func TestRowsThatAWriterGotWrongAreFound(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(4)
@@ -132,8 +132,8 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, full.Name())))
 	_, err := w.verify(w.ofFull())
-	require.ErrorIs(t, err, store.ErrNotFound) // it was deleted, which is no result
-	require.False(t, failed(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
+	require.ErrorIs(t, err, store.ErrNotFound) // the backup was deleted, which is no result
+	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
 func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
@@ -147,14 +147,14 @@ func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 		full.Next, full.Chain, full.Last = w.next.Position, w.next.Before, w.next.Last
 	})
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, within.Name())))
-	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is another way to revision 13")
+	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" also leads to revision 13")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, within.Name())))
 	w.put(4)
 	beyond := w.putFull()
 	require.NoError(t, s.Delete(t.Context(), archive.DataName(1, beyond.Name())))
-	w.requireFailed(w.ofFull(), "; from full "+older.Name()+" on there is a way to revision 13, so that 4 revisions are lost")
+	w.requireFailed(w.ofFull(), "; full snapshot "+older.Name()+" leads only to revision 13: 4 revisions are lost")
 	require.NoError(t, s.Delete(t.Context(), archive.ManifestName(1, older.Name())))
-	w.requireFailed(w.ofFull(), "; nothing else leads to revision 17")
+	w.requireFailed(w.ofFull(), "; no other backup leads to revision 17")
 }
 
 func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
@@ -185,20 +185,20 @@ func TestTheScratchDirectoryIsEmptiedFirst(t *testing.T) {
 	require.NoDirExists(t, scratch)
 }
 
-// In these tests the backup is what etcd had, and that was no good.
+// In the tests below the backup equals etcd's database, which was already damaged.
 
 func withoutHash(full *archive.Full) { full.Hash = nil }
 
-// bbolt panics in a goroutine of its own.
+// bbolt panics in its own goroutine.
 func TestADatabaseThatBboltPanicsOfFails(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
 	w := newWorld(t, s, &format.Keys{})
-	w.put(60) // more than bbolt keeps within the page above, which it does not check
+	w.put(60) // more than fits on the page above, where bbolt does not check
 	w.decay = func(database []byte) []byte {
 		for at := bytes.Index(database, revisionKey(5)); at >= 0; at = bytes.Index(database, revisionKey(5)) {
-			copy(database[at:], revisionKey(900)) // which comes behind the ones that follow it
+			copy(database[at:], revisionKey(900)) // which is greater than the keys that follow it
 		}
 		return database
 	}
@@ -207,7 +207,7 @@ func TestADatabaseThatBboltPanicsOfFails(t *testing.T) {
 	result, err := inChild("child-verify", url, filepath.Join(t.TempDir(), "scratch"))(t.Context(), path)
 	require.NoError(t, err)
 	require.Equal(t, archive.Failed, result.Outcome)
-	require.Contains(t, result.Why, "bringing it back crashed: panic: freepages: failed to get all reachable pages")
+	require.Contains(t, result.Why, "restoring it crashed: panic: freepages: failed to get all reachable pages")
 }
 
 func revisionKey(revision int64) []byte {
@@ -218,7 +218,7 @@ func TestADatabaseWhosePagesAreGoneFails(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.decay = func(database []byte) []byte {
-		clear(database[2*os.Getpagesize():]) // all but the two that bbolt reads first
+		clear(database[2*os.Getpagesize():]) // all pages but the two that bbolt reads first
 		return database
 	}
 	w.putFull(withoutHash)
@@ -233,16 +233,16 @@ func TestADatabaseThatHasLostPagesFails(t *testing.T) {
 	w.requireFailed(w.ofFull(), "bbolt's page check found ")
 }
 
-// withoutFreelist has pages free that no list of free pages has, in a database that keeps one.
+// withoutFreelist returns a database that should record its free pages, with free pages that the list lacks.
 func withoutFreelist(t *testing.T, database []byte) []byte {
 	path := filepath.Join(t.TempDir(), "db")
 	require.NoError(t, os.WriteFile(path, database, 0o600))
-	db, err := bolt.Open(path, 0, &bolt.Options{NoSync: true}) // which writes the list
+	db, err := bolt.Open(path, 0, &bolt.Options{NoSync: true}) // without NoFreelistSync, so it writes the list
 	require.NoError(t, err)
 	require.NoError(t, db.Close())
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
-	const flags, count, isFreelist = 8, 10, 0x10 // in a page's header
+	const flags, count, isFreelist = 8, 10, 0x10 // offsets in the header of a page, and a flag
 	emptied := 0
 	for page := 2 * os.Getpagesize(); page < len(content); page += os.Getpagesize() {
 		if binary.NativeEndian.Uint16(content[page+flags:]) == isFreelist && binary.NativeEndian.Uint16(content[page+count:]) > 0 {

@@ -24,7 +24,7 @@ import (
 
 const cluster = "cdf818194e3a8c32"
 
-// world is an etcd, and an archive that its test fills.
+// world has an etcd and an archive, which the test fills.
 type world struct {
 	*archive.Archive
 	t      *testing.T
@@ -32,9 +32,9 @@ type world struct {
 	client *clientv3.Client
 	full   archive.Full
 	next   format.Start
-	alter  func(*format.Row)            // what a broken writer does
-	decay  func(database []byte) []byte // what a broken disk has done to it
-	hashed int64                        // the newest compaction whose hash was kept
+	alter  func(*format.Row)            // simulates a broken writer
+	decay  func(database []byte) []byte // simulates a broken disk
+	hashed int64                        // the newest compaction whose hash is in the archive
 }
 
 func newWorld(t *testing.T, s store.Store, keys *format.Keys) *world {
@@ -54,13 +54,13 @@ func (w *world) put(times int) {
 	}
 }
 
-// compact compacts at the present.
+// compact compacts at the current revision.
 func (w *world) compact() {
 	_, err := w.client.Compact(w.t.Context(), w.server.Server.KV().Rev(), clientv3.WithCompactPhysical())
 	require.NoError(w.t, err)
 }
 
-// putFull begins a chain with what etcd has now.
+// putFull starts a chain with a full snapshot of etcd.
 func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	var content bytes.Buffer
 	snapshot := w.server.Server.Backend().Snapshot()
@@ -83,7 +83,7 @@ func (w *world) putFull(change ...func(*archive.Full)) archive.Full {
 	return w.full
 }
 
-// putSegment stores what has changed since the last one, and the hashes of compactions.
+// putSegment stores the changes since the last object, and the hashes of compactions.
 func (w *world) putSegment() {
 	tx := w.server.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
@@ -111,14 +111,14 @@ func (w *world) putSegment() {
 	w.next = object.Start()
 }
 
-// ofFull is the job to bring the full back, and test one to bring back a revision.
+// ofFull returns the job that restores the full snapshot; test returns one that restores a revision.
 func (w *world) ofFull() Job { return w.test(w.full.Revision) }
 
 func (w *world) test(revision int64) Job {
 	return Job{Generation: 1, Full: w.full.Name(), Revision: revision}
 }
 
-// verify proves that nothing is left behind, too.
+// verify also checks that no file remains.
 func (w *world) verify(job Job) (archive.Result, error) {
 	scratch := filepath.Join(w.t.TempDir(), "scratch")
 	result, err := Verify(w.t.Context(), w.Archive, job, scratch)

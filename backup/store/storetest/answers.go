@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -74,8 +75,9 @@ func (d Dialect) errors(t *testing.T) {
 				if assert.Error(t, err, "%s: %s", name, asked) && want != nil {
 					assert.ErrorIs(t, err, want, "%s: %s", name, asked)
 				}
-				if want, is := want.(store.Failure); is {
-					assert.Equal(t, want, store.FailureOf(err), "%s: %s", name, asked)
+				var failure store.Failure
+				if errors.As(want, &failure) {
+					assert.Equal(t, failure, store.FailureOf(err), "%s: %s", name, asked)
 				}
 				assert.NotErrorIs(t, err, store.ErrNotFound, "not ErrNotFound: %s: %s", name, asked)
 			})

@@ -1,4 +1,4 @@
-// Package sidecarstoretest writes backups as etcd-backup-restore does, for tests of what reads them.
+// Package sidecarstoretest writes backups as etcd-backup-restore does, for tests of their readers.
 package sidecarstoretest
 
 import (
@@ -17,16 +17,16 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Suffixes are those of the sidecar's four ways to compress.
+// Suffixes has the suffixes of the sidecar's compressions.
 var Suffixes = []string{"", ".gz", ".zlib", ".Z"}
 
-// Event is what the sidecar writes of an event: its client's own type, and the time.
+// Event is an event in the JSON of the sidecar, with the type of its etcd client.
 type Event struct {
 	EtcdEvent *clientv3.Event `json:"etcdEvent"`
 	Time      time.Time       `json:"time"`
 }
 
-// Name is the sidecar's for an object, without a directory.
+// Name returns the name that the sidecar gives an object, without a directory.
 func Name(kind string, first, last int64, created time.Time, suffix string) string {
 	return fmt.Sprintf("%s-%08d-%08d-%d%s", kind, first, last, created.Unix(), suffix)
 }
@@ -39,13 +39,13 @@ func Delta(t testing.TB, events ...Event) []byte {
 	return Sealed(content)
 }
 
-// Sealed is content with its digest behind it.
+// Sealed returns the content followed by its digest.
 func Sealed(content []byte) []byte {
 	sum := sha256.Sum256(content)
 	return append(content[:len(content):len(content)], sum[:]...)
 }
 
-// Compress compresses content as its object's suffix says.
+// Compress compresses content with the algorithm of the suffix.
 func Compress(t testing.TB, suffix string, content []byte) []byte {
 	t.Helper()
 	var compressed bytes.Buffer
