@@ -110,7 +110,7 @@ func TestNothingIsRestoredWithoutAKeyAndItsFlagIsNamed(t *testing.T) {
 		says           []string
 	}{
 		"what is signed":    {formattest.LoadKeys(t, signed), &format.Keys{}, []string{"signed", "--backup-signing-key", "give it"}},
-		"what is encrypted": {made.Load(t), formattest.LoadKeys(t, signed), []string{"there is no --backup-identities", "nothing was moved"}},
+		"what is encrypted": {made.Load(t), formattest.LoadKeys(t, signed), []string{"--backup-identities is not set", "nothing was moved"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -40,8 +40,8 @@ type Source struct {
 // Object is a segment as it is stored.
 type Object struct {
 	Manifest
-	Line []byte  // the signed line, with its newline
-	data *pieces // what follows it
+	Line []byte       // the signed line, with its newline
+	data *chunkBuffer // what follows it
 }
 
 // Size returns the length in bytes.
@@ -56,7 +56,7 @@ type SegmentBuilder struct {
 	keys     *Keys
 	sequence *sequence
 
-	data    *pieces
+	data    *chunkBuffer
 	sealed  io.WriteCloser
 	records int64
 	raw     int64
@@ -66,9 +66,9 @@ type SegmentBuilder struct {
 // NewSegmentBuilder starts a segment.
 func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	if !start.Position.Valid() {
-		return nil, fmt.Errorf("no segment can begin at %s: take a full", start.Position)
+		return nil, fmt.Errorf("no segment can start at %s: a full snapshot is needed", start.Position)
 	}
-	b := &SegmentBuilder{keys: keys, data: newPieces(), sequence: newSequence(Manifest{
+	b := &SegmentBuilder{keys: keys, data: newChunkBuffer(), sequence: newSequence(Manifest{
 		Heading: Heading{Format: Format, Kind: SegmentKind},
 		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
 		Before: start.Before, Last: start.Last, Applied: start.Applied, Encrypted: keys.Encrypts(),
@@ -191,7 +191,7 @@ const (
 )
 
 // sequence checks the order of records and collects the facts for the manifest. SegmentBuilder and SegmentReader both use it, so
-// whatever is written can be read.
+// everything that is written can be read.
 type sequence struct {
 	chain   *Chain
 	start   Manifest
@@ -262,40 +262,40 @@ func (s *sequence) manifest() Manifest {
 	return m
 }
 
-// agrees compares the records with the manifest.
-func (s *sequence) agrees(promised Manifest) error {
+// checkManifest compares the records with the manifest.
+func (s *sequence) checkManifest(promised Manifest) error {
 	read := s.manifest()
 	same := read.End == promised.End && read.Rows == promised.Rows && read.After == promised.After &&
 		read.Last == promised.Last && slices.Equal(read.Buckets, promised.Buckets) &&
 		read.From.Equal(promised.From) && read.To.Equal(promised.To)
 	if !same {
-		return fmt.Errorf("%w: its records are not those of its manifest", ErrDamaged)
+		return fmt.Errorf("%w: its records do not match its manifest", ErrDamaged)
 	}
 	return nil
 }
 
-// Sizes of pieces in bytes. They grow with the content, so a small segment takes little memory.
+// Sizes of chunks in bytes. They grow with the content, so a small segment takes little memory.
 const (
-	leastPiece = 4 << 10
-	mostPiece  = 256 << 10
+	minChunk = 4 << 10
+	maxChunk = 256 << 10
 )
 
-// pieces hold bytes without ever copying them to grow: a segment of 8 MiB takes no more than that.
-type pieces struct {
+// chunkBuffer stores bytes in chunks, so that it never copies them to grow: a segment of 8 MiB takes no more than that.
+type chunkBuffer struct {
 	all  [][]byte
 	size int64
 	hash hash.Hash
 }
 
-func newPieces() *pieces { return &pieces{hash: sha256.New()} }
+func newChunkBuffer() *chunkBuffer { return &chunkBuffer{hash: sha256.New()} }
 
-func (p *pieces) Write(b []byte) (int, error) {
+func (p *chunkBuffer) Write(b []byte) (int, error) {
 	p.hash.Write(b)
 	p.size += int64(len(b))
 	for rest := b; len(rest) > 0; {
 		last := len(p.all) - 1
 		if last < 0 || len(p.all[last]) == cap(p.all[last]) {
-			p.all = append(p.all, make([]byte, 0, min(max(p.size, leastPiece), mostPiece)))
+			p.all = append(p.all, make([]byte, 0, min(max(p.size, minChunk), maxChunk)))
 			last++
 		}
 		n := min(len(rest), cap(p.all[last])-len(p.all[last]))
@@ -306,9 +306,9 @@ func (p *pieces) Write(b []byte) (int, error) {
 }
 
 // body returns the manifest's description of the bytes.
-func (p *pieces) body() Body { return Body{Bytes: p.size, SHA256: Digest(p.hash.Sum(nil))} }
+func (p *chunkBuffer) body() Body { return Body{Bytes: p.size, SHA256: Digest(p.hash.Sum(nil))} }
 
-func (p *pieces) reader() io.Reader {
+func (p *chunkBuffer) reader() io.Reader {
 	var readers []io.Reader
 	for _, piece := range p.all {
 		readers = append(readers, bytes.NewReader(piece))

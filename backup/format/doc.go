@@ -5,8 +5,8 @@
 //
 // A backup has two kinds of content. A full snapshot is a copy of etcd's database. A delta segment, which this package reads
 // and writes, contains what etcd added to that database in a range of revisions: the rows of its bucket named key, byte by
-// byte, and the small buckets (leases, users, alarms) where they changed. A restore writes the rows after those of the full
-// snapshot and gets the database that etcd had.
+// byte, and the small buckets (leases, users, alarms) where they changed. A restore writes the rows after those of the
+// full snapshot and gets the database that etcd had.
 //
 // Every object starts with a statement: a line of JSON with a kind, a checksum over the line, an ed25519 signature if there is
 // a signing key, and the length and SHA-256 of the bytes that follow. So a reader knows from one line what the object
@@ -33,13 +33,13 @@
 //
 // A segment contains, in this order: rows in the order of their keys, each revision followed at some point by a [Marker] that
 // gives its time; hashes that etcd computed while it compacted; at the end the changed buckets; and a record with the
-// number of records. [SegmentBuilder] and [SegmentReader] share the code that enforces the order, so whatever can be written can be
-// read.
+// number of records. [SegmentBuilder] and [SegmentReader] share the code that enforces the order, so everything that
+// can be written can be read.
 //
 // # Invariants
 //
 //   - Nothing counts before its end. A reader returns io.EOF only after all lengths, digests, counts and the order were checked.
-//     Whatever was read before another error must be discarded.
+//     Everything that was read before another error must be discarded.
 //   - Input is hostile. Memory is bounded for any input: lengths are not trusted, a decoder accepts a window of 8 MiB, and
 //     decompression stops at the promised size.
 //   - Errors never repeat more than a little of what was read, and keys never.

@@ -2,7 +2,7 @@ package format
 
 // Forge makes an object of records that nothing checked, with a manifest that fits their bytes.
 func Forge(keys *Keys, manifest Manifest, records []byte) (Object, error) {
-	data := newPieces()
+	data := newChunkBuffer()
 	sealed, err := keys.Seal(data)
 	if err != nil {
 		return Object{}, err

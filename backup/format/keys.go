@@ -82,7 +82,7 @@ func (f *file[T]) load(flag string, parse func([]byte) (T, error)) (none T, err 
 func parseRecipients(content []byte) ([]age.Recipient, error) {
 	keys, err := age.ParseRecipients(bytes.NewReader(content))
 	if err != nil {
-		return nil, fmt.Errorf("is not a file of age recipients, which begin with age1, one a line: %w", err)
+		return nil, fmt.Errorf("is not a file of age recipients (one per line, starting with age1): %w", err)
 	}
 	return keys, nil
 }
@@ -90,7 +90,7 @@ func parseRecipients(content []byte) ([]age.Recipient, error) {
 func parseIdentities(content []byte) ([]age.Identity, error) {
 	keys, err := age.ParseIdentities(bytes.NewReader(content))
 	if err != nil { // the error may contain parts of the key
-		return nil, errors.New("is not a file of age identities, which begin with AGE-SECRET-KEY-, one a line")
+		return nil, errors.New("is not a file of age identities (one per line, starting with AGE-SECRET-KEY-)")
 	}
 	return keys, nil
 }

@@ -127,7 +127,7 @@ func (k *Keys) trust(line envelope) error {
 	case !known:
 		return fmt.Errorf("%w: its key is %.16q", ErrUntrusted, line.Key)
 	case !ed25519.Verify(key, line.Statement, line.Signature):
-		return fmt.Errorf("%w: the signature is another's", ErrUntrusted)
+		return fmt.Errorf("%w: the signature was made by another key", ErrUntrusted)
 	}
 	return nil
 }

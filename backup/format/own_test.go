@@ -37,13 +37,13 @@ func TestKeysThatProtectLessThanTheirOwnerMayThinkAreNamed(t *testing.T) {
 
 	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).Weaknesses()
 	require.Len(t, signed, 1)
-	assert.Contains(t, signed[0], "give --backup-trusted-keys, too")
+	assert.Contains(t, signed[0], "set --backup-trusted-keys as well")
 
 	for flag, secret := range map[string]string{"--backup-signing-key: ": ours.SigningKey, "--backup-identities: ": ours.Identities} {
 		require.NoError(t, os.Chmod(secret, 0o444))
 		weak := ours.Load(t).Weaknesses()
 		require.Len(t, weak, 1)
-		assert.Contains(t, weak[0], flag+"everybody on this machine can read "+secret)
+		assert.Contains(t, weak[0], flag+"every user of this machine can read "+secret)
 		require.NoError(t, os.Chmod(secret, 0o440))
 	}
 }

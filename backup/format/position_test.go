@@ -16,7 +16,7 @@ func TestTheLastPartLeavesNoFurtherOne(t *testing.T) {
 	last.Position.Part = 999_999_999
 	object := Build(t, &format.Keys{}, last, nil)
 	_, err := format.NewSegmentBuilder(&format.Keys{}, object.Start())
-	assert.ErrorContains(t, err, "take a full")
+	assert.ErrorContains(t, err, "a full snapshot is needed")
 }
 
 func TestPositionsHaveTheOrderOfTheirNames(t *testing.T) {

@@ -138,7 +138,7 @@ func (r *SegmentReader) named(err error) error {
 // records reads the records of a segment.
 type records struct {
 	plain    io.ReadCloser
-	limited  *limited
+	limited  *limitedReader
 	buffered *bufio.Reader
 	promised Manifest
 	sequence *sequence
@@ -154,7 +154,7 @@ func newRecords(plain io.ReadCloser, promised Manifest) *records {
 	if promised.Rows > 0 {
 		start.Last = Digest{} // of this segment; the records yield it
 	}
-	limited := &limited{source: plain, left: promised.RawBytes}
+	limited := &limitedReader{source: plain, left: promised.RawBytes}
 	return &records{
 		plain: plain, limited: limited, buffered: bufio.NewReaderSize(limited, 32<<10),
 		promised: promised, sequence: newSequence(start),
@@ -165,7 +165,7 @@ func newRecords(plain io.ReadCloser, promised Manifest) *records {
 func (r *records) next() (Record, error) {
 	kind, err := r.buffered.ReadByte()
 	if err != nil {
-		return nil, early(err)
+		return nil, truncationError(err)
 	}
 	if kind == typeEnd {
 		if err := r.end(); err != nil {
@@ -178,7 +178,7 @@ func (r *records) next() (Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.follow(record); err != nil {
+	if err := r.checkOrder(record); err != nil {
 		return nil, Damaged(err)
 	}
 	return record, nil
@@ -199,8 +199,8 @@ func (r *records) read(kind byte) (Record, error) {
 	}
 }
 
-// follow checks that the record may follow the previous ones.
-func (r *records) follow(record Record) error {
+// checkOrder checks that the record may follow the previous ones.
+func (r *records) checkOrder(record Record) error {
 	switch record := record.(type) {
 	case *Row:
 		return r.sequence.row(*record)
@@ -267,7 +267,7 @@ func (r *records) end() error {
 	if r.limited.left != 0 {
 		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, r.limited.left)
 	}
-	return r.sequence.agrees(r.promised)
+	return r.sequence.checkManifest(r.promised)
 }
 
 func (r *records) numbers(n int) (numbers [3]int64, err error) {
@@ -299,38 +299,38 @@ func (r *records) bytes(room []byte, most int64) ([]byte, error) {
 		return nil, err
 	}
 	if length > most {
-		return nil, fmt.Errorf("%w: something of %d bytes is larger than %d", ErrDamaged, length, most)
+		return nil, fmt.Errorf("%w: a field of %d bytes is larger than %d", ErrDamaged, length, most)
 	}
 	room = room[:0]
 	for int64(len(room)) < length { // in pieces, since the length may be forged
 		have := len(room)
 		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
 		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {
-			return nil, early(err)
+			return nil, truncationError(err)
 		}
 	}
 	return room, nil
 }
 
-func early(err error) error {
+func truncationError(err error) error {
 	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
 		return fmt.Errorf("%w: its records end early", ErrDamaged)
 	}
 	return err
 }
 
-// limited fails after more bytes than promised, as a protection against decompression bombs.
-type limited struct {
+// limitedReader fails after more bytes than promised, as a protection against decompression bombs.
+type limitedReader struct {
 	source io.Reader
 	left   int64
 	failed error
 }
 
-func (l *limited) Read(p []byte) (int, error) {
+func (l *limitedReader) Read(p []byte) (int, error) {
 	n, err := l.source.Read(p)
 	l.left -= int64(n)
 	if l.left < 0 {
-		err = fmt.Errorf("%w: it has more records than its manifest says", ErrDamaged)
+		err = fmt.Errorf("%w: it has more records than its manifest", ErrDamaged)
 	}
 	if err != nil && !Ended(err) {
 		l.failed = err
@@ -379,7 +379,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 func (b *body) end() error {
 	if Digest(b.hash.Sum(nil)) != b.promised {
-		return fmt.Errorf("%w: its bytes are not those of its manifest", ErrDamaged)
+		return fmt.Errorf("%w: its bytes do not match its manifest", ErrDamaged)
 	}
 	return io.EOF
 }

@@ -46,12 +46,12 @@ const (
 	maxRecord = 256 << 20
 )
 
-// Revision returns the row's revision, or an error if the key is not that of a row.
+// Revision returns the row's revision, or an error if the key does not belong to a row.
 func (r Row) Revision() (int64, error) {
 	plain := len(r.Key) == rowKey && r.Key[8] == '_'
 	tombstone := len(r.Key) == tombstoneKey && r.Key[8] == '_' && r.Key[rowKey] == 't'
 	if !plain && !tombstone || r.Key[0] >= 0x80 {
-		return 0, fmt.Errorf("a key of %d bytes is not that of a row", len(r.Key))
+		return 0, fmt.Errorf("a key of %d bytes does not belong to a row", len(r.Key))
 	}
 	return int64(binary.BigEndian.Uint64(r.Key)), nil
 }
@@ -108,7 +108,7 @@ func (b *Bucket) Entries() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-var errBucket = errors.New("entries of a bucket don't fit it")
+var errBucket = errors.New("the entries of a bucket are malformed")
 
 // cut splits off bytes that are preceded by their length.
 func cut(b []byte) (first, rest []byte, err error) {
@@ -326,13 +326,13 @@ const maxRaw = 16 << 30
 func (m Manifest) check() error {
 	switch {
 	case m.Cluster == "" || m.Generation <= 0 || !m.Position.Valid():
-		return errors.New("it doesn't say what it is of")
+		return errors.New("it does not name its cluster, generation and position")
 	case m.Rows < 0 || m.RawBytes < 0 || m.RawBytes > maxRaw || m.Body.Bytes < 0 || m.Body.Bytes > maxRaw:
-		return fmt.Errorf("it claims %d rows and %d bytes", m.Rows, m.RawBytes)
+		return fmt.Errorf("its numbers are impossible: %d rows and %d bytes", m.Rows, m.RawBytes)
 	case m.Rows > 0 && (m.Released || !m.Opens.IsZero() || m.Ends != nil):
-		return errors.New("it says that something ends, and has rows")
+		return errors.New("it is an end marker, and has rows")
 	case m.Ends != nil && (m.Ends.Successor <= m.Generation || m.Ends.Nonce == ""):
-		return errors.New("it does not say who goes on")
+		return errors.New("it is an end marker, and names no successor")
 	case m.Rows == 0 && (m.End != m.Position.Revision-1 || m.Before != m.After),
 		m.Rows > 0 && (m.End < m.Position.Revision || m.Last == Digest{}):
 		return fmt.Errorf("it has %d rows from %s to %d", m.Rows, m.Position, m.End)

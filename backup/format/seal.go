@@ -70,7 +70,7 @@ func (k *Keys) CheckOwn() error {
 		return nil
 	}
 	if !k.Signs() {
-		return errors.New("--backup-trusted-keys: what this process writes would not be believed, as it is not signed; give --backup-signing-key, too")
+		return errors.New("--backup-trusted-keys: backups of this process would be rejected because they are not signed; set --backup-signing-key as well")
 	}
 	_, err := k.Sign(Heading{Format, "own"})
 	return err
@@ -79,11 +79,11 @@ func (k *Keys) CheckOwn() error {
 // Weaknesses returns warnings about keys that protect less than expected, each with the flag and the next step.
 func (k *Keys) Weaknesses() (all []string) {
 	if k.Signs() && !k.Trusts() {
-		all = append(all, "--backup-signing-key: backups are signed, and no signature is looked at when they are read; give --backup-trusted-keys, too")
+		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified when they are read; set --backup-trusted-keys as well")
 	}
 	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.identities.path}, {"--backup-signing-key", k.signing.path}} {
 		if info, err := os.Stat(secret.path); err == nil && info.Mode().Perm()&othersRead != 0 {
-			all = append(all, fmt.Sprintf("%s: everybody on this machine can read %s; chmod o-r, or a defaultMode of 0440 in a pod", secret.flag, secret.path))
+			all = append(all, fmt.Sprintf("%s: every user of this machine can read %s; run chmod o-r, or set defaultMode 0440 in a pod", secret.flag, secret.path))
 		}
 	}
 	return all

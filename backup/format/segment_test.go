@@ -16,7 +16,7 @@ import (
 
 const cluster = "cdf818194e3a8c32"
 
-// start is behind a full of revision 6.
+// start is the position after a full snapshot of revision 6.
 func start() format.Start {
 	return format.Start{
 		Cluster: cluster, Generation: 1, Position: format.After(6), Before: format.Seed(cluster, 1, 6),

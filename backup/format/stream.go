@@ -39,7 +39,7 @@ var (
 
 // Seal returns a writer that compresses, encrypts if there are recipients, and writes to w. Close completes the output; it does not close w.
 func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
-	sealed := &sealing{}
+	sealed := &sealWriter{}
 	keys, err := k.recipients.keys()
 	if err != nil {
 		return nil, err
@@ -55,14 +55,14 @@ func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
 	return sealed, nil
 }
 
-type sealing struct {
+type sealWriter struct {
 	encoder   *zstd.Encoder
 	encrypted io.WriteCloser // nil without recipients
 }
 
-func (s *sealing) Write(p []byte) (int, error) { return s.encoder.Write(p) }
+func (s *sealWriter) Write(p []byte) (int, error) { return s.encoder.Write(p) }
 
-func (s *sealing) Close() error {
+func (s *sealWriter) Close() error {
 	if s.encoder == nil {
 		return nil
 	}
@@ -79,29 +79,29 @@ func (s *sealing) Close() error {
 // Open reverses Seal. It reads r to its end, and returns io.EOF only if everything is intact. Errors of r are returned unchanged; anything
 // else is ErrDamaged or ErrNoIdentity. Close does not close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
-	opened := &opening{source: &noting{Reader: r}}
+	opened := &openReader{source: &errorReader{Reader: r}}
 	opened.plain = opened.source
 	if encrypted {
 		decrypted, err := k.decrypt(opened.source)
 		if err != nil {
 			return nil, err
 		}
-		opened.plain = &noting{Reader: decrypted}
+		opened.plain = &errorReader{Reader: decrypted}
 	}
 	opened.decoder = decoders.Get().(*zstd.Decoder)
 	if err := opened.decoder.Reset(opened.plain); err != nil {
-		return nil, errors.Join(opened.source.explain(err), opened.Close())
+		return nil, errors.Join(opened.source.classify(err), opened.Close())
 	}
 	return opened, nil
 }
 
-func (k *Keys) decrypt(r *noting) (io.Reader, error) {
+func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
 	keys, err := k.identities.keys()
 	if err != nil {
 		return nil, err
 	}
 	if len(keys) == 0 {
-		return nil, fmt.Errorf("%w: it is encrypted, and there is no --backup-identities", ErrNoIdentity)
+		return nil, fmt.Errorf("%w: it is encrypted, and --backup-identities is not set", ErrNoIdentity)
 	}
 	decrypted, err := age.Decrypt(r, keys...) // reads a header of 2 MiB max
 	var none *age.NoIdentityMatchError
@@ -109,33 +109,33 @@ func (k *Keys) decrypt(r *noting) (io.Reader, error) {
 	case err == nil:
 		return decrypted, nil
 	case errors.As(err, &none):
-		return nil, fmt.Errorf("%w: it is encrypted to others than --backup-identities", ErrNoIdentity)
+		return nil, fmt.Errorf("%w: it is encrypted to recipients other than those of --backup-identities", ErrNoIdentity)
 	default:
-		return nil, r.explain(err)
+		return nil, r.classify(err)
 	}
 }
 
-type opening struct {
-	source, plain *noting // before and after age
+type openReader struct {
+	source, plain *errorReader // before and after age
 	decoder       *zstd.Decoder
 }
 
-func (o *opening) Read(p []byte) (int, error) {
+func (o *openReader) Read(p []byte) (int, error) {
 	n, err := o.decoder.Read(p)
 	switch {
 	case err == nil:
 		return n, nil
 	case !Ended(err):
-		return n, o.source.explain(err)
+		return n, o.source.classify(err)
 	case o.plain.failed != nil: // zstd takes some of these for the end
-		return n, o.source.explain(o.plain.failed)
+		return n, o.source.classify(o.plain.failed)
 	case o.plain.size == 0:
 		return n, fmt.Errorf("%w: it is empty", ErrDamaged)
 	}
 	return n, io.EOF
 }
 
-func (o *opening) Close() error {
+func (o *openReader) Close() error {
 	if o.decoder != nil {
 		_ = o.decoder.Reset(nil) // cannot fail
 		decoders.Put(o.decoder)
@@ -144,14 +144,14 @@ func (o *opening) Close() error {
 	return nil
 }
 
-// noting remembers errors of a reader, to distinguish them from those of the layers above.
-type noting struct {
+// errorReader remembers the error of a reader, to distinguish it from errors of the layers above.
+type errorReader struct {
 	io.Reader
 	size   int64
 	failed error // other than io.EOF
 }
 
-func (n *noting) Read(p []byte) (int, error) {
+func (n *errorReader) Read(p []byte) (int, error) {
 	read, err := n.Reader.Read(p)
 	n.size += int64(read)
 	if err != nil && !Ended(err) {
@@ -160,7 +160,7 @@ func (n *noting) Read(p []byte) (int, error) {
 	return read, err
 }
 
-func (n *noting) explain(err error) error {
+func (n *errorReader) classify(err error) error {
 	if n.failed != nil {
 		return n.failed
 	}

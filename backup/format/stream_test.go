@@ -59,8 +59,8 @@ func TestWhatIsEncryptedNeedsAnIdentityOfItsOwn(t *testing.T) {
 	content := sealed(t, pair.Load(t), "hello")
 	assert.NotContains(t, content, "hello")
 	for says, keys := range map[string]*format.Keys{
-		"there is no --backup-identities":              {},
-		"encrypted to others than --backup-identities": formattest.NewKeys(t).Load(t),
+		"--backup-identities is not set":                                  {},
+		"encrypted to recipients other than those of --backup-identities": formattest.NewKeys(t).Load(t),
 	} {
 		_, err := keys.Open(strings.NewReader(content), true)
 		assert.ErrorIs(t, err, format.ErrNoIdentity)

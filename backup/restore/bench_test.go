@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// mebibytes is larger for figures: go test ./backup/restore -run XXX -bench . -benchtime 1x -mebibytes 2048.
-var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is rebuilt in benchmarks")
+// mebibytes can be raised to measure: go test ./backup/restore -run XXX -bench . -benchtime 1x -mebibytes 2048.
+var mebibytes = flag.Int64("mebibytes", 64, "database size of benchmarks, in MiB")
 
-// BenchmarkRebuild writes a full with rows of 1 KB, and inserts half as many of 300 bytes.
+// BenchmarkRebuild writes a full snapshot with rows of 1 KB, and inserts half as many rows of 300 bytes.
 func BenchmarkRebuild(b *testing.B) {
 	rows := *mebibytes << 10
 	path := filepath.Join(b.TempDir(), "full")
@@ -42,8 +42,8 @@ func BenchmarkRebuild(b *testing.B) {
 	}
 }
 
-// BenchmarkSegments inserts rows of 300 bytes out of segments in a folder, 1,000 in each, as a second of 1,000 writes makes
-// them, behind a full of one row.
+// BenchmarkSegments inserts rows of 300 bytes from segments in a folder, after a full snapshot of one row. Each
+// segment has 1,000 rows, like one second of 1,000 writes.
 func BenchmarkSegments(b *testing.B) {
 	a, rows, rebuilt := newArchive(b), *mebibytes<<10, filepath.Join(b.TempDir(), "rebuilt")
 	for b.Loop() {
@@ -57,7 +57,7 @@ func BenchmarkSegments(b *testing.B) {
 	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 }
 
-// newArchive has the rows in merged segments.
+// newArchive returns an archive with the rows in merged segments.
 func newArchive(b *testing.B) *archive.Archive {
 	s, err := locate.Open("file://" + b.TempDir())
 	require.NoError(b, err)
@@ -67,7 +67,7 @@ func newArchive(b *testing.B) *archive.Archive {
 	return a
 }
 
-// anonymous is the memory of this process that is not files.
+// anonymous returns the memory of this process, files excluded.
 func anonymous(b *testing.B) float64 {
 	status, err := os.ReadFile("/proc/self/status")
 	require.NoError(b, err)

@@ -198,7 +198,7 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 		}
 	}
 	return result, db.View(func(tx *bolt.Tx) error {
-		result.Revision, err = newestRevision(tx)
+		result.Revision, err = lastRevision(tx)
 		return err
 	})
 }
@@ -219,7 +219,7 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter) error {
 	var changed Changes
 	if source.Rows != nil {
-		rows := &inserter{ctx: ctx, db: db, written: rowFlusher(file, options.Scratch), progress: progress}
+		rows := &rowInserter{ctx: ctx, db: db, written: rowFlusher(file, options.Scratch), progress: progress}
 		var err error
 		if changed, err = rows.insert(source); err != nil {
 			return err
@@ -239,7 +239,7 @@ func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.F
 
 // applyChanges applies everything but the rows.
 func applyChanges(tx *bolt.Tx, changed Changes, options Options) error {
-	if _, err := newestRevision(tx); err != nil {
+	if _, err := lastRevision(tx); err != nil {
 		return err
 	}
 	for _, bucket := range changed.Buckets {
@@ -254,7 +254,7 @@ func applyChanges(tx *bolt.Tx, changed Changes, options Options) error {
 		return err
 	}
 	if options.Above > 0 {
-		if err := bump(tx, options.Above); err != nil {
+		if err := bumpRevision(tx, options.Above); err != nil {
 			return err
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// histories is what a longer run has more of: go test ./backup/restore -histories 100.
+// histories can be raised for a longer run: go test ./backup/restore -histories 100.
 var histories = flag.Uint64("histories", 2, "how many random histories of an etcd are rebuilt")
 
 func TestMain(m *testing.M) {
@@ -53,12 +53,12 @@ func TestARebuiltDatabaseIsWhatEtcdHad(t *testing.T) {
 	}
 }
 
-// requireSame compares a rebuilt database with what etcd was, row by row and by etcd's hashes.
+// requireSame compares a rebuilt database with etcd's at that moment, row by row and by etcd's hashes.
 func (h *history) requireSame(from full, to moment, path string) {
 	t := h.t
 	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
 	require.Equal(t, append(rowsOf(t, from.path), h.between(from.revision, to.revision)...), rowsOf(t, path))
-	if to.hash.CompactRevision >= from.compacted { // else etcd answered with the hash of a compaction before the full
+	if to.hash.CompactRevision >= from.compacted { // otherwise etcd returned the hash of a compaction before the full snapshot
 		hash := HashKV
 		if slices.Contains(to.compactions, to.hash) {
 			hash = HashKVAtCompaction

@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// keysAt is what a client saw at a moment.
+// keysAt returns the keys that a client saw at a moment.
 func (h *history) keysAt(to moment) map[string]mvccpb.KeyValue {
 	keys := map[string]mvccpb.KeyValue{}
 	for _, row := range h.between(0, to.revision) {
@@ -45,7 +45,7 @@ func (m moment) entries(bucket string) (count int) {
 	return count
 }
 
-// requireServes starts an etcd and compares all that clients see with what they saw at a moment. New revisions come above
+// requireServes starts an etcd and compares everything that clients see with a moment. New revisions must be above
 // `above`.
 func (h *history) requireServes(dir string, to moment, above int64) {
 	t := h.t
@@ -74,7 +74,7 @@ func (h *history) requireServes(dir string, to moment, above int64) {
 	require.Greater(t, put.Header.Revision, above)
 }
 
-// restore is `etcdutl snapshot restore`.
+// restore runs `etcdutl snapshot restore`.
 func restore(t *testing.T, exported string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "restored.etcd")
@@ -118,7 +118,7 @@ func TestAnExportOfAFullIsTheFull(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want, got)
 	_, err = Export(t.Context(), source, exported, Options{})
-	require.ErrorContains(t, err, "exists already")
+	require.ErrorContains(t, err, "already exists")
 }
 
 func TestAnExportReplacesOneThatWasInterrupted(t *testing.T) {
@@ -132,7 +132,7 @@ func TestAnExportReplacesOneThatWasInterrupted(t *testing.T) {
 	restore(t, exported)
 }
 
-// Somebody else may have taken the name while the backup was fetched.
+// Another process may have created the file while the backup was fetched.
 func TestAnExportIsNeverWrittenOverAFileThatHasComeMeanwhile(t *testing.T) {
 	h := newHistory(t, 5)
 	h.live(5)
@@ -151,7 +151,7 @@ func TestAnExportIsNeverWrittenOverAFileThatHasComeMeanwhile(t *testing.T) {
 	require.NoFileExists(t, exported+".partial")
 }
 
-// Kubernetes' watchers list again when they are told that their revision is compacted, and miss events otherwise.
+// The watchers of Kubernetes list again if their revision was compacted, and miss events otherwise.
 func TestAboveARevisionEverythingBeforeIsCompacted(t *testing.T) {
 	h := newHistory(t, 6)
 	h.live(40)
@@ -180,12 +180,12 @@ func TestARevisionIsNeverHandedOutTwice(t *testing.T) {
 	h.live(20)
 	to := h.moments[len(h.moments)-1]
 	path := filepath.Join(t.TempDir(), "db")
-	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // the rows are above it
+	result, err := Database(t.Context(), h.source(h.fulls[0], to), path, Options{Above: 3}) // lower than the rows
 	require.NoError(t, err)
 	require.Equal(t, to.revision+1, result.Revision)
 }
 
-// Buckets are kept as of a segment's end, and a revision may lie within one.
+// Buckets are recorded at the end of a segment, and a target revision may be within one.
 func TestAKeyKeepsALeaseThatWasGrantedAMomentBefore(t *testing.T) {
 	h := newHistory(t, 10)
 	h.look()

@@ -135,14 +135,14 @@ func (s scan) keep() (bits, error) {
 	if s.compacted <= 0 { // no row is that old
 		return nil, nil
 	}
-	kept, err := s.newest(s.revision)
+	kept, err := s.markNewest(s.revision)
 	if err != nil || kept.any() {
 		return kept, err
 	}
 	if s.compacts && s.deletesLast() {
 		return kept, nil // etcd's compaction retains the row of the deletion, so it does omit the others
 	}
-	return s.newest(s.compacted)
+	return s.markNewest(s.compacted)
 }
 
 // deletesLast reports whether a key was deleted at the revision itself.
@@ -186,11 +186,11 @@ func (p part) next() part {
 	return part{from, from + min(p.to-p.from, math.MaxUint64-from)}
 }
 
-func (p part) half() part { return part{p.from, p.from + (p.to-p.from)/2} }
+func (p part) firstHalf() part { return part{p.from, p.from + (p.to-p.from)/2} }
 
-// newest marks the newest row of each key that exists at a revision. Each pass over the rows handles as many keys as
+// markNewest marks the newest row of each key that exists at a revision. Each pass over the rows handles as many keys as
 // the table has room for.
-func (s scan) newest(revision int64) (kept bits, err error) {
+func (s scan) markNewest(revision int64) (kept bits, err error) {
 	for p := (part{0, math.MaxUint64}); ; p = p.next() {
 		if p, err = s.pass(p, &kept, revision); err != nil || p.last() {
 			return kept, err
@@ -214,7 +214,7 @@ func (s scan) pass(p part, kept *bits, revision int64) (part, error) {
 			r.replace(table, print, kept)
 		}
 		for len(table) > cmp.Or(s.tableSize, tableSize) {
-			p = p.half()
+			p = p.firstHalf()
 			maps.DeleteFunc(table, func(f fingerprint, _ uint32) bool { return !p.has(f) })
 		}
 	}

@@ -23,10 +23,10 @@ import (
 
 func key(t *rapid.T) []byte { return fmt.Appendf(nil, "key-%d", rapid.IntRange(0, 6).Draw(t, "key")) }
 
-// table is how many keys are looked at a time; the first one needs a pass for each.
+// table draws the number of keys that one pass handles; 1 needs a pass for each key.
 func table(t *rapid.T) int { return rapid.SampledFrom([]int{1, 2, 3, 0}).Draw(t, "table") }
 
-// change is what a client can ask for.
+// change makes one of the changes that clients can make.
 func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0, 1, 2:
@@ -40,11 +40,11 @@ func (e *etcd) change(t *rapid.T, w mvcc.WriteView, key []byte) {
 	}
 }
 
-// transaction changes each key once: etcd refuses one that deletes and stores the same.
+// transaction changes each key once: etcd rejects a transaction that deletes and stores the same key.
 func (e *etcd) transaction(t *rapid.T) {
 	keys := rapid.SliceOfNDistinct(rapid.Custom(key), 1, 4, func(key []byte) string { return string(key) }).Draw(t, "keys")
 	txn := e.Write(traceutil.TODO())
-	defer txn.End() // also when rapid stops the test, to find a shorter history
+	defer txn.End() // also when rapid aborts the test to find a shorter history
 	for _, key := range keys {
 		e.change(t, txn, key)
 	}
@@ -62,7 +62,7 @@ func (e *etcd) grantOrRevoke(t *rapid.T) {
 	}
 }
 
-// compactAndCompare compacts, and compares the hash that etcd stores with the one of the database before and after.
+// compactAndCompare compacts, and compares the hash that etcd stores with that of the database before and after.
 func (e *etcd) compactAndCompare(t *rapid.T, at int64) {
 	before := e.file()
 	e.compact(at)
@@ -81,7 +81,7 @@ func (e *etcd) compare(t *rapid.T) {
 	at := rapid.Int64Range(max(1, e.FirstRev()), e.Rev()).Draw(t, "at")
 	for _, stored := range e.HashStorage().Hashes() {
 		if stored.Revision == at {
-			return // etcd answers with the hash of that compaction, and its rows are gone
+			return // etcd returns the hash of that compaction, whose rows are deleted
 		}
 	}
 	said, _, err := e.HashStorage().HashByRev(at)
@@ -95,7 +95,7 @@ func (e *etcd) compare(t *rapid.T) {
 	require.Equal(t, said.Hash, hash, "revision %d, compacted at %d", at, said.CompactRevision)
 }
 
-// act does one thing that can happen to an etcd.
+// act makes one thing happen to etcd.
 func (e *etcd) act(t *rapid.T) {
 	switch what := rapid.SampledFrom(actions).Draw(t, "action"); what {
 	case "change":
@@ -144,7 +144,7 @@ func TestTheHashIsTheOneThatEtcdSaysAfterAnyHistory(t *testing.T) {
 	})
 }
 
-// compactedAt4 is a database with revisions 2 to 6 of one key.
+// compactedAt4 returns a database with revisions 2 to 6 of one key, compacted at 4.
 func compactedAt4(t *testing.T) string {
 	e := start(t, t.TempDir())
 	defer e.stop()
@@ -210,7 +210,7 @@ func TestAFileThatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "cannot open it")
 }
 
-// etcd is the part of an etcd that stores keys, without a log or clients.
+// etcd is the key store of an etcd, without a log or clients.
 type etcd struct {
 	t      require.TestingT
 	dir    string
@@ -226,7 +226,7 @@ func start(t require.TestingT, dir string) *etcd {
 	return e
 }
 
-// open starts etcd, which then finishes a compaction that was interrupted.
+// open starts etcd, which finishes an interrupted compaction.
 func (e *etcd) open(betweenBatches time.Duration) {
 	config := backend.DefaultBackendConfig(zap.NewNop())
 	config.Path, config.UnsafeNoFsync = filepath.Join(e.dir, "db"), true
@@ -241,7 +241,7 @@ func (e *etcd) stop() {
 	require.NoError(e.t, e.back.Close())
 }
 
-// await waits until no compaction is at work.
+// await waits until no compaction is running.
 func (e *etcd) await() {
 	tx := e.back.ReadTx()
 	require.Eventually(e.t, func() bool {
@@ -253,7 +253,7 @@ func (e *etcd) await() {
 	}, time.Minute, time.Millisecond)
 }
 
-// file is a copy of the database as it is now.
+// file copies the current database and returns the path of the copy.
 func (e *etcd) file() string {
 	file, err := os.CreateTemp(e.dir, "copy")
 	require.NoError(e.t, err)
@@ -265,7 +265,7 @@ func (e *etcd) file() string {
 	return file.Name()
 }
 
-// compact returns when all is deleted that is to be.
+// compact compacts and returns when all rows are deleted.
 func (e *etcd) compact(revision int64) {
 	done, err := e.Compact(traceutil.TODO(), revision)
 	require.NoError(e.t, err)

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// history is an etcd, and all that it ever was.
+// history has an etcd, and records each of its states.
 type history struct {
 	t       *testing.T
 	random  *rand.Rand
@@ -32,13 +32,13 @@ type history struct {
 	client  *clientv3.Client
 	leases  []clientv3.LeaseID
 	rows    []format.Row
-	moments []moment // one for each revision that was the present when it was looked at
+	moments []moment // one for each revision at which etcd was observed
 	fulls   []full
 
-	compared int // hashes
+	compared int // number of hashes
 }
 
-// moment is what etcd was at a revision.
+// moment is the state of etcd at a revision.
 type moment struct {
 	revision, compacted int64
 	buckets             []*format.Bucket
@@ -58,7 +58,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	return &history{t: t, random: rand.New(rand.NewPCG(seed, 0)), server: server, client: v3client.New(server.Server)}
 }
 
-// live lets time pass: each step is one thing that a client asks for, and then all is looked at.
+// live makes random requests, one each step, and records the state after each.
 func (h *history) live(steps int) {
 	for range steps {
 		h.act()
@@ -136,7 +136,8 @@ func (h *history) seen() int64 {
 	return mvcc.BytesToRev(h.rows[len(h.rows)-1].Key).Main
 }
 
-// look remembers what has become of etcd. What it hashes at the revision of its last compaction was computed before that.
+// look records the state of etcd. The hash at the revision of the last compaction is the one that etcd computed
+// during it.
 func (h *history) look() {
 	tx := h.server.Server.Backend().ConcurrentReadTx()
 	tx.RLock()
@@ -166,7 +167,7 @@ func smallBuckets(t *testing.T, tx backend.UnsafeReader) (buckets []*format.Buck
 	return buckets
 }
 
-// full keeps a stock snapshot of the last moment.
+// full takes a stock snapshot of the last moment.
 func (h *history) full() {
 	path := filepath.Join(h.t.TempDir(), fmt.Sprint(len(h.fulls)))
 	file, err := os.Create(path)
@@ -181,7 +182,7 @@ func (h *history) full() {
 	h.fulls = append(h.fulls, full{h.moments[len(h.moments)-1], path})
 }
 
-// source is how to get from a full to a moment.
+// source returns the source that leads from a full snapshot to a moment.
 func (h *history) source(from full, to moment) Source {
 	source := Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(from.path) },
@@ -200,7 +201,7 @@ func (h *history) source(from full, to moment) Source {
 	return source
 }
 
-// between are the rows behind a revision, up to another one.
+// between returns the rows after one revision and up to another.
 func (h *history) between(from, to int64) (rows []format.Row) {
 	for _, row := range h.rows {
 		if at := mvcc.BytesToRev(row.Key).Main; from < at && at <= to {
@@ -210,7 +211,7 @@ func (h *history) between(from, to int64) (rows []format.Row) {
 	return rows
 }
 
-// pick chooses a way from a full to a moment that is not before it.
+// pick chooses a full snapshot, and a moment that is not before it.
 func (h *history) pick() (from full, to moment) {
 	from = h.fulls[h.random.IntN(len(h.fulls))]
 	for to = (moment{revision: -1}); to.revision < from.revision; {

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// leased is an etcd with a full, and a key of a lease that came behind it.
+// leased returns an etcd with a full snapshot, and a key whose lease was granted after it.
 func leased(t *testing.T) (h *history, id int64) {
 	h = newHistory(t, 12)
 	h.look()
@@ -27,7 +27,7 @@ func leased(t *testing.T) (h *history, id int64) {
 	return h, int64(h.leases[0])
 }
 
-// bucketOf is a small bucket of a moment.
+// bucketOf returns a small bucket of a moment.
 func (m moment) bucketOf(name string) (found *format.Bucket) {
 	for _, bucket := range m.buckets {
 		if bucket.Name == name {
@@ -37,7 +37,7 @@ func (m moment) bucketOf(name string) (found *format.Bucket) {
 	return found
 }
 
-// leasesOf are those of a rebuilt database, with their times.
+// leasesOf returns the leases of a rebuilt database, with their TTLs.
 func leasesOf(t *testing.T, path string) map[int64]int64 {
 	found := map[int64]int64{}
 	inDatabase(t, path, func(tx *bolt.Tx) {
@@ -51,7 +51,7 @@ func leasesOf(t *testing.T, path string) map[int64]int64 {
 	return found
 }
 
-// Buckets are stated less often than rows: what a key belongs to may be in none of them.
+// Buckets are recorded less often than rows: the lease of a key may be in none of them.
 func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]

@@ -25,10 +25,10 @@ import (
 	"etcd-wrapper/backup/store/folder"
 )
 
-// otherReader is a program that somebody could have written who has docs/backup-format.md and nothing else of this project.
+// otherReader is a program that was written from docs/backup-format.md alone, without code of this project.
 const otherReader = "../../testdata/reader/read_backups.py"
 
-// otherState is what it prints.
+// otherState is the output of that program.
 type otherState struct {
 	Revision int64                  `json:"revision"`
 	Keys     []*mvccpb.KeyValue     `json:"keys"`
@@ -44,7 +44,7 @@ func requirePrograms(t *testing.T, names ...string) {
 	}
 }
 
-// readOtherwise has the other reader read a revision.
+// readOtherwise runs the other reader for a revision.
 func readOtherwise(t *testing.T, directory string, revision int64, options ...string) (state otherState, failed string) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "python3", append(append([]string{otherReader}, options...), directory, strconv.FormatInt(revision, 10))...)
@@ -58,7 +58,8 @@ func readOtherwise(t *testing.T, directory string, revision int64, options ...st
 	return state, ""
 }
 
-// keptHistory is an etcd's history, in a folder as the program keeps it, and what etcd answered on the way.
+// keptHistory is the history of an etcd, stored in a folder as the wrapper stores it, and what etcd returned at each
+// revision.
 type keptHistory struct {
 	*history
 	directory string
@@ -84,10 +85,10 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 	return k
 }
 
-// keep puts fulls and segments, some of which are merged. A full lies within a segment now and then.
+// keep stores full snapshots and segments, some of them merged. Some full snapshots are within a segment.
 func (k *keptHistory) keep() {
 	for i, full := range k.fulls {
-		begins := i == 0 || i%3 == 2 // of a chain of its own, which the one before goes on across
+		begins := i == 0 || i%3 == 2 // it starts a chain of its own, and the previous chain continues past it
 		if i > 0 && !begins {
 			k.segments(full.revision)
 		}
@@ -137,7 +138,8 @@ func (k *keptHistory) putFull(full full, at time.Time, begins bool) {
 	}
 }
 
-// segments puts what is behind the last segment, up to a revision, each of some moments, and some without rows.
+// segments stores what follows the last segment, up to a revision. Each segment has several moments; some have no
+// rows.
 func (k *keptHistory) segments(upTo int64) {
 	for k.next.Position.Revision <= upTo {
 		end := min(upTo, k.next.Position.Revision+k.random.Int64N(4)-1)
@@ -162,7 +164,7 @@ func (k *keptHistory) segments(upTo int64) {
 	}
 }
 
-// ordered is a bucket with its entries by ascending keys: what etcd has not committed yet comes first.
+// ordered returns a bucket with its entries sorted by key: entries that etcd has not committed yet come first.
 func ordered(bucket *format.Bucket) *format.Bucket {
 	entries := maps.Collect(func(yield func(string, string) bool) {
 		for key, value := range bucket.Entries() {
@@ -176,7 +178,7 @@ func ordered(bucket *format.Bucket) *format.Bucket {
 	return sorted
 }
 
-// requireBuckets compares those that segments have with what the program reads.
+// requireBuckets compares the buckets in the segments with those that the program reads.
 func (k *keptHistory) requireBuckets(state otherState) (compared int) {
 	path, err := k.archive.Find(k.t.Context(), archive.Target{Revision: state.Revision})
 	require.NoError(k.t, err)
@@ -213,7 +215,7 @@ func TestAReaderWrittenFromTheFormatsPageReadsWhatEtcdHad(t *testing.T) {
 				got, failed := readOtherwise(t, k.directory, revision, options...)
 				require.Empty(t, failed, "revision %d", revision)
 				require.Equal(t, want, got.Keys, "revision %d", revision)
-				if !slices.ContainsFunc(k.fulls, func(f full) bool { return f.revision == revision }) { // its own may be of a moment later
+				if !slices.ContainsFunc(k.fulls, func(f full) bool { return f.revision == revision }) { // the full snapshot's own bucket may be of a later moment
 					buckets += k.requireBuckets(got)
 				}
 			}

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// snapshotOf is the source of a snapshot alone.
+// snapshotOf returns the source of a snapshot without later rows.
 func snapshotOf(content []byte) Source {
 	return Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }}
 }
@@ -202,14 +202,14 @@ func TestTheBucketOfKeysIsNotReplaced(t *testing.T) {
 	require.ErrorContains(t, err, `cannot replace the bucket "key"`)
 }
 
-// inspected is what the process of its own is told to do in these tests.
+// inspected is the argument that makes the child process of these tests inspect a database.
 const inspected = "inspect"
 
 func inChild(what string) func(context.Context, string) error {
 	return InspectInChild(os.Args[0], func(path string) []string { return []string{what, path} })
 }
 
-// contradict breaks a snapshot's database, and digests it again.
+// contradict makes the pages of a snapshot's database inconsistent, and replaces the digest.
 func contradict(snapshot []byte) []byte {
 	broken := append([]byte{}, snapshot[:len(snapshot)-sha256.Size]...)
 	datadirtest.Contradict(broken)
@@ -217,7 +217,7 @@ func contradict(snapshot []byte) []byte {
 	return append(broken, sum[:]...)
 }
 
-// bbolt would panic where nobody can recover.
+// In this process, the panic of bbolt could not be recovered.
 func TestADatabaseWhosePagesContradictEachOtherIsDamaged(t *testing.T) {
 	_, snapshot := smallFull(t)
 	path := filepath.Join(t.TempDir(), "db")

@@ -29,8 +29,8 @@ const (
 // errNotEtcd means that the database does not belong to etcd.
 var errNotEtcd = fmt.Errorf("%w: it is not an etcd database: the bucket key or meta is missing", ErrDamaged)
 
-// inserter appends rows to the bucket named key in batched transactions.
-type inserter struct {
+// rowInserter appends rows to the bucket named key in batched transactions.
+type rowInserter struct {
 	ctx      context.Context
 	db       *bolt.DB
 	progress *progressReporter
@@ -45,7 +45,7 @@ type inserter struct {
 }
 
 // insert inserts all rows, or none if it returns an error.
-func (i *inserter) insert(source Source) (changed Changes, err error) {
+func (i *rowInserter) insert(source Source) (changed Changes, err error) {
 	defer func() {
 		if i.tx != nil {
 			err = errors.Join(err, i.tx.Rollback())
@@ -66,7 +66,7 @@ func (i *inserter) insert(source Source) (changed Changes, err error) {
 	return changed, i.commit()
 }
 
-func (i *inserter) begin() (err error) {
+func (i *rowInserter) begin() (err error) {
 	if i.tx, err = i.db.Begin(true); err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (i *inserter) begin() (err error) {
 	return nil
 }
 
-func (i *inserter) commit() error {
+func (i *rowInserter) commit() error {
 	tx, bytes := i.tx, int64(len(i.values))
 	i.tx = nil
 	if err := tx.Commit(); err != nil {
@@ -90,7 +90,7 @@ func (i *inserter) commit() error {
 }
 
 // row inserts one row. It copies key and value.
-func (i *inserter) row(row format.Row) error {
+func (i *rowInserter) row(row format.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
 		return fmt.Errorf("%w: row %x does not follow the previous row", ErrDamaged, row.Key)
 	}
@@ -218,9 +218,9 @@ func schedule(tx *bolt.Tx, compaction int64) error {
 	return meta.Put(schema.ScheduledCompactKeyName, revisionKey(compaction))
 }
 
-// bump makes the database continue above a revision, and marks everything before as compacted, as etcdutl does.
-func bump(tx *bolt.Tx, above int64) error {
-	newest, err := newestRevision(tx)
+// bumpRevision makes the database continue above a revision, and marks everything before as compacted, as etcdutl does.
+func bumpRevision(tx *bolt.Tx, above int64) error {
+	newest, err := lastRevision(tx)
 	if err != nil {
 		return err
 	}
@@ -244,9 +244,9 @@ func revisionIn(meta *bolt.Bucket, name []byte) int64 {
 	return mvcc.BytesToRev(value).Main
 }
 
-// newestRevision returns the revision of the last row, or of a compaction that deleted that row. It rejects a
+// lastRevision returns the revision of the last row, or of a compaction that deleted that row. It rejects a
 // database that does not belong to etcd.
-func newestRevision(tx *bolt.Tx) (int64, error) {
+func lastRevision(tx *bolt.Tx) (int64, error) {
 	keys, meta := tx.Bucket(schema.Key.Name()), tx.Bucket(schema.Meta.Name())
 	if keys == nil || meta == nil {
 		return 0, errNotEtcd

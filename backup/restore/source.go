@@ -74,7 +74,7 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	if err != nil {
 		return err
 	}
-	ahead, stop := readAhead(snapshot)
+	ahead, stop := startReading(snapshot)
 	_, err = io.CopyBuffer(struct{ io.Writer }{database}, contextReader{ctx, ahead}, make([]byte, chunk))
 	stop()
 	if err := errors.Join(err, snapshot.Close()); err != nil {
@@ -83,8 +83,8 @@ func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadClose
 	return database.verify()
 }
 
-// readAhead reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that goroutine.
-func readAhead(r io.Reader) (ahead io.Reader, stop func()) {
+// startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that goroutine.
+func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	reader, writer := io.Pipe()
 	done := make(chan struct{})
 	go func() {

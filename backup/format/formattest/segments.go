@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// T is what a test or one of rapid's is.
+// T is implemented by tests and by those of rapid.
 type T interface {
 	require.TestingT
 	Helper()

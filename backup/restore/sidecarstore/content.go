@@ -46,7 +46,7 @@ func (a *Archive) open(ctx context.Context, object Object) (*content, error) {
 	plain, err := decompress(object.compression, opened.stored)
 	if err != nil {
 		defer opened.Close()
-		return nil, opened.explain(err)
+		return nil, opened.classify(err)
 	}
 	opened.digestReader = newDigestReader(plain)
 	return opened, nil
@@ -71,7 +71,7 @@ func decompress(suffix string, compressed io.Reader) (io.Reader, error) {
 func (c *content) Read(p []byte) (int, error) {
 	n, err := c.digestReader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = c.explain(err)
+		err = c.classify(err)
 	}
 	return n, err
 }
@@ -79,8 +79,8 @@ func (c *content) Read(p []byte) (int, error) {
 // Close may be called at any time.
 func (c *content) Close() error { return c.stored.Close() }
 
-// explain distinguishes errors of the store from damage of the object.
-func (c *content) explain(err error) error {
+// classify distinguishes errors of the store from damage of the object.
+func (c *content) classify(err error) error {
 	switch {
 	case c.stored.failed != nil:
 		return c.stored.failed
@@ -243,7 +243,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	d.decoder.DisallowUnknownFields() // an unknown field would be lost
 	if token, err := d.decoder.Token(); err != nil || token != json.Delim('[') {
 		defer d.close()
-		return nil, false, d.explain(err)
+		return nil, false, d.classify(err)
 	}
 	if ended, err = d.next(); err != nil || ended {
 		d.close()
@@ -259,7 +259,7 @@ func (d *delta) next() (ended bool, err error) {
 	}
 	var next event
 	if err := d.decoder.Decode(&next); err != nil {
-		return false, d.explain(err)
+		return false, d.classify(err)
 	}
 	if err := check(next); err != nil {
 		return false, d.rejectContent(err)
@@ -270,10 +270,10 @@ func (d *delta) next() (ended bool, err error) {
 // end requires the end of the array, and nothing after it.
 func (d *delta) end() error {
 	if _, err := d.decoder.Token(); err != nil {
-		return d.explain(err)
+		return d.classify(err)
 	}
 	if _, err := d.decoder.Token(); !errors.Is(err, io.EOF) {
-		return d.explain(err)
+		return d.classify(err)
 	}
 	return nil
 }
@@ -286,8 +286,8 @@ func (d *delta) verify() error {
 
 func (d *delta) close() { _ = d.content.Close() }
 
-// explain never repeats the decoder's message, which quotes the backup.
-func (d *delta) explain(err error) error {
+// classify never repeats the decoder's message, which quotes the backup.
+func (d *delta) classify(err error) error {
 	switch {
 	case d.content.stored.failed != nil:
 		return d.content.stored.failed

@@ -32,7 +32,7 @@ type Base struct {
 // the slices of a row.
 func (a *Archive) Rows(ctx context.Context, full Object, base Base, to Target) iter.Seq2[Row, error] {
 	return func(yield func(Row, error) bool) {
-		r := &rowIteration{archive: a, base: base, to: to, yield: yield, at: base.Revision, source: full.Name, full: full}
+		r := &rowReader{archive: a, base: base, to: to, yield: yield, at: base.Revision, source: full.Name, full: full}
 		r.merge = merge{ctx: ctx, archive: a, waiting: a.after(min(full.Last, base.Revision))}
 		defer r.merge.close()
 		if err := r.run(); err != nil && !errors.Is(err, errStopped) {
@@ -43,8 +43,8 @@ func (a *Archive) Rows(ctx context.Context, full Object, base Base, to Target) i
 
 var errStopped = errors.New("the caller wants no more rows")
 
-// rowIteration is the state of one call of Rows.
-type rowIteration struct {
+// rowReader is the state of one call of Rows.
+type rowReader struct {
 	archive *Archive
 	merge   merge
 	full    Object
@@ -56,7 +56,7 @@ type rowIteration struct {
 	source string // the object that contains it
 }
 
-func (r *rowIteration) run() error {
+func (r *rowReader) run() error {
 	if r.to.Revision > 0 && r.at > r.to.Revision {
 		return fmt.Errorf("%w: %s holds revision %d already, which is later than %s", ErrNewer, r.full.Name, r.at, r.to)
 	}
@@ -71,7 +71,7 @@ func (r *rowIteration) run() error {
 }
 
 // advance processes revisions until the target is reached.
-func (r *rowIteration) advance() error {
+func (r *rowReader) advance() error {
 	for r.to.Revision == 0 || r.at < r.to.Revision {
 		more, err := r.merge.next()
 		if err != nil {
@@ -94,7 +94,7 @@ func (r *rowIteration) advance() error {
 }
 
 // checkGap returns an error unless the next revision follows the last one.
-func (r *rowIteration) checkGap(next int64, object string) error {
+func (r *rowReader) checkGap(next int64, object string) error {
 	if next <= r.at+1 {
 		return nil
 	}
@@ -102,12 +102,12 @@ func (r *rowIteration) checkGap(next int64, object string) error {
 }
 
 // isPastTarget reports whether the next revision is later than the target time.
-func (r *rowIteration) isPastTarget() bool {
+func (r *rowReader) isPastTarget() bool {
 	return !r.to.Time.IsZero() && r.merge.received().After(r.to.Time)
 }
 
 // handleRevision yields the rows of the next revision. If the base contains it, it compares them instead.
-func (r *rowIteration) handleRevision() error {
+func (r *rowReader) handleRevision() error {
 	handOn := func(row Row) error {
 		if !r.yield(row, nil) {
 			return errStopped
@@ -128,7 +128,7 @@ func (r *rowIteration) handleRevision() error {
 }
 
 // compare compares a row with that of the base.
-func (r *rowIteration) compare(row Row) error {
+func (r *rowReader) compare(row Row) error {
 	if r.base.Row == nil {
 		return nil
 	}
@@ -141,7 +141,7 @@ func (r *rowIteration) compare(row Row) error {
 
 // checkEnd is called when no delta is left and the target was not reached. A later full snapshot proves that
 // revisions are missing.
-func (r *rowIteration) checkEnd() error {
+func (r *rowReader) checkEnd() error {
 	next := Object{Last: math.MaxInt64}
 	for _, chain := range r.archive.Chains {
 		if chain.Full.Last > r.at && chain.Full.Last < next.Last {

@@ -21,7 +21,7 @@ import (
 
 // mebibytes can be raised to measure: go test ./backup/restore/verification -run XXX -bench . -benchtime 1x
 // -mebibytes 2048.
-var mebibytes = flag.Int64("mebibytes", 64, "how large the full is that is verified in benchmarks")
+var mebibytes = flag.Int64("mebibytes", 64, "database size of benchmarks, in MiB")
 
 // keepFull stores a full snapshot with rows of 1 KB and a wrong hash. It returns the size of the database in bytes.
 func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full archive.Full, bytes int64) {
