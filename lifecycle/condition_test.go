@@ -41,7 +41,7 @@ func TestTroubleLastsUntilTheRunGetsFurther(t *testing.T) {
 	}
 }
 
-// The result may take hours; that somebody answers again is known at once.
+// The result may take hours; the condition ends with the first answer.
 func TestTroubleIsOverAsSoonAsItIs(t *testing.T) {
 	for story, spoil := range map[string]func(*stage){
 		"no answer":  func(s *stage) { s.status = failing(3) },

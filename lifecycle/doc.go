@@ -3,10 +3,10 @@
 //
 // # The idea
 //
-// An etcd member may only open its data after somebody has validated them: the sidecar etcd-backup-restore, or this program
+// An etcd member may only open its data after it has been validated: by the sidecar etcd-backup-restore, or by this program
 // itself with --standalone. Between the start of the process and that result, and again between the request to stop and the
 // exit, a lot can go wrong in any order: the sidecar does not answer, restarts and forgets its task, or reports that the data
-// are corrupt; another process has the volume; a signal arrives; etcd hangs or dies. The package lists every such event in every
+// is corrupt; another process has the volume; a signal arrives; etcd hangs or dies. The package lists every such event in every
 // state in one table (table.go), and everything else is derived from that table: the moves, the diagrams, the messages to
 // users, the golden matrix of all answers and most tests.
 //
@@ -52,7 +52,7 @@
 //
 // A member restarts after a kill. The driver handles Started in Query: the row's actions are LockVolume and AskStatus. Both may
 // block, so they run as one piece of work, which ends with Replied and the status New. The guard StatusNew holds, so the machine
-// goes to Trigger and the work is ProbeData and AskInit. Nobody has the data open, the sidecar accepts the request for a
+// goes to Trigger and the work is ProbeData and AskInit. No other process has the data open, the sidecar accepts the request for a
 // full validation (the exit record is missing), and the work ends with Accepted. The machine goes to Wait, where PaceProgress
 // sets the timer to 5 ms and PrefetchConfig starts the advance fetch. Wait and Query alternate, with pauses of about 4% of
 // the time waited so far. The status becomes Successful. The prefetched configuration is young enough and belongs to a

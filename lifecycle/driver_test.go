@@ -331,7 +331,7 @@ func TestASidecarThatAcceptsAndGoesOnSayingNewIsTriggeredLessAndLessOften(t *tes
 	})
 }
 
-// The last of a quick rotation of Failed and New is counted, what comes back after a good while is news.
+// While Failed and New alternate quickly, only the count rises. A failure that recurs after minutes is a new condition.
 func TestTroubleThatComesBackIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)

@@ -161,7 +161,7 @@ func TestAMemberThatHasALogWakesInTheSidecarsOwnTime(t *testing.T) {
 	}
 }
 
-// What the sidecar says may change between the trigger and a late result: to TLS, or from one member to three.
+// The configuration may change between the trigger and a late result: to TLS, or from one member to three.
 func TestAConfigurationFromLongBeforeTheResultIsNotUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(bootstrap.New, bootstrap.Progress)

@@ -15,8 +15,8 @@ import (
 	. "etcd-wrapper/lifecycle"
 )
 
-// truth is what is really the case, whatever the machine believes. Booleans start at the worst case: a
-// clean record is found on the volume.
+// truth is the state of the world, which the machine may not know. Booleans start at the worst case: the volume has a
+// clean record.
 type truth struct {
 	locked    bool                           // the volume's lock is held
 	word      bootstrap.InitializationStatus // the newest word that was read
@@ -27,7 +27,7 @@ type truth struct {
 	triggered bool                           // an initialization was asked for after the newest Successful
 	failed    bool                           // the newest result was Failed
 	usable    bool                           // the newest configuration may be used after this result
-	another   bool                           // somebody else was seen to have the data open for writing
+	another   bool                           // another process had the data open for writing
 }
 
 // place is the machine and the truth at one instant: a row's blocking actions are done up to the one at hand.
@@ -167,7 +167,7 @@ func settles(change func(*truth)) []outcome {
 	}
 }
 
-// begins applies what becomes true in the instant in which an action starts.
+// begins applies the effects that an action has as soon as it starts.
 func begins(action Action, t truth) truth {
 	if action == OpenEtcd {
 		t.opened = true

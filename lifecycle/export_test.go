@@ -45,8 +45,8 @@ func IsBound(action Action) bool {
 // IsBeside reports whether an action starts or ends the prefetch.
 func IsBeside(action Action) bool { return prefetchActions[action] != nil }
 
-// PollingDriver brings a driver, whose sidecar always says Progress, to the polling of a validation. Each call of the
-// returned function has it handle the next of the two events that alternate.
+// PollingDriver makes a driver poll a validation; its sidecar must always return Progress. Each call of the returned
+// function handles the next of the two events that alternate.
 func PollingDriver(d *Driver) (handleNext func()) {
 	d.handle(message{event: Started})
 	return func() {

@@ -28,7 +28,7 @@ func TestEveryHintBelongsToARow(t *testing.T) {
 	assert.Empty(t, UnusedHints(Table), "these entries of messages.go belong to no row")
 }
 
-// The table for people has one row for each message, and none for what is never said.
+// The table in the docs has one row for each message, and no other rows.
 func TestEveryMessageIsExplainedInTheDocs(t *testing.T) {
 	said := Messages()
 	var explained []string
@@ -41,16 +41,16 @@ func TestEveryMessageIsExplainedInTheDocs(t *testing.T) {
 		assert.True(t, slices.Contains(explained, message), "add a row to docs/troubleshooting.md: | %s | … | … |", message)
 	}
 	for _, message := range explained {
-		assert.True(t, slices.Contains(said, message), "docs/troubleshooting.md explains what is never said: %s", message)
+		assert.True(t, slices.Contains(said, message), "docs/troubleshooting.md explains a message that does not exist: %s", message)
 	}
 }
 
-// logged is what a run writes, line by line.
+// logged collects the log lines of a run.
 type logged struct {
 	bytes.Buffer
 }
 
-// saying returns the lines that hold a text.
+// saying returns the lines whose message contains a text.
 func (l *logged) saying(t *testing.T, text string) (lines []map[string]any) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {

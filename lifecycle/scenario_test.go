@@ -43,7 +43,7 @@ type answered struct {
 	Decision
 }
 
-// read takes a story's title and script from its file; what the machine made of it is found out anew.
+// read reads the title and the script of a story from its file, and ignores the recorded answers of the machine.
 func read(t *testing.T, path string) story {
 	t.Helper()
 	content, err := os.ReadFile(path)
@@ -186,7 +186,7 @@ func (s scenario) visits() []State {
 }
 
 // stories plays every story in testdata/scenarios, in the order of the file names: those of a group last, because they
-// begin as others do.
+// start like others.
 func stories(t *testing.T) []story {
 	t.Helper()
 	paths, err := filepath.Glob("../testdata/scenarios/*.txt")

@@ -56,7 +56,7 @@ func (s *stage) runtime() Runtime {
 	}
 }
 
-// What the sidecar may say before its result and what it can't know then.
+// A configuration that the sidecar may return before its result, and one that it cannot know then.
 const (
 	clusterOfOne   = "{data-dir: /data, initial-cluster: etcd-0=http://127.0.0.1:2380, initial-cluster-state: new}"
 	clusterOfThree = "{data-dir: /data, initial-cluster: 'etcd-0=http://a,etcd-1=http://b,etcd-2=http://c', initial-cluster-state: new}"

@@ -84,7 +84,7 @@ func TestTheRecordIsWrittenOnlyAfterTheClose(t *testing.T) {
 	}
 }
 
-// A state that is bounded by its timer has it set by whatever leads there; any other begins with work.
+// Every row that leads to a state bounded by a timer sets that timer. Rows that lead to other states start work.
 func TestEveryVisitBeginsWithATimerOrWithWork(t *testing.T) {
 	for _, row := range Table {
 		if row.From == row.To {
@@ -124,10 +124,10 @@ func TestAMoveThatIsNoEdgeIsIllegal(t *testing.T) {
 
 type sentence statemachinetest.Sentence[Facts, Payload]
 
-// there in the place of a sentence's last state is the one that it began in.
+// there, as the last state of a sentence, means the state in which it started.
 const there State = ""
 
-// What leads to the end, and what is known then.
+// The facts of each way to the end.
 var (
 	begunByStop    = Facts{Ending: StopPosted}
 	begunByTerm    = Facts{Ending: Signal, Signals: 1, LastSignal: syscall.SIGTERM}

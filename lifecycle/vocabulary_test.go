@@ -198,7 +198,7 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 	}
 }
 
-// explored is the exploration of the table. One that stopped at a broken promise knows too little to say what is forgotten.
+// explored explores the table. It requires that no promise is broken, because an exploration stops there and is incomplete.
 func explored(t *testing.T) *explorer {
 	t.Helper()
 	found := explore(Table, Elsewhere)
