@@ -19,13 +19,13 @@ import (
 // ErrAnother reports that a place is not a copy of the store: Copy did not make what it holds, or another process wrote to it since.
 var ErrAnother = errors.New("is not a copy of")
 
-// CopyResult is the result of backup copy; with -o json it is printed as it is.
+// CopyResult is the result of backup copy; -o json prints it.
 type CopyResult struct {
 	From    string `json:"from"`
 	To      string `json:"to"`
 	Objects int    `json:"objects"` // copied by this run
-	Bytes   int64  `json:"bytes"`   // of these
-	Kept    int    `json:"kept"`    // that the copy had before
+	Bytes   int64  `json:"bytes"`   // copied by this run
+	Kept    int    `json:"kept"`    // objects that the copy had before
 }
 
 // Print prints the result as text.
@@ -35,12 +35,12 @@ func (c CopyResult) Print(to io.Writer) error {
 	return err
 }
 
-// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It resumes a copy that was
-// interrupted. With follow it copies again after each such pause until ctx ends, which is no error then. Objects that the store has
-// deleted stay in the copy.
+// Copy copies every object of the settings' store that another place lacks, reads each back and compares it. It
+// resumes a copy that was interrupted. With follow it copies again after each such pause until ctx ends, which is no
+// error then. Objects that the store has deleted stay in the copy.
 //
-// Nothing is mixed with another history: ErrAnother means that the place has backups which Copy did not make, or that somebody has
-// written to the copy since. copyMark tells a copy from a store that a cluster writes to.
+// Copy never mixes two histories: it returns ErrAnother if the place has backups that Copy did not make, or if
+// another process has written to the copy since. copyMark distinguishes a copy from a store that a cluster writes to.
 func Copy(ctx context.Context, settings Settings, to store.Store, follow time.Duration, meter *Meter) (CopyResult, error) {
 	defer meter.Clear()
 	c := &copier{from: settings.Store, to: to, meter: meter, checked: map[string]bool{}}
@@ -81,11 +81,11 @@ func (c *copier) untilEqual(ctx context.Context) error {
 	}
 }
 
-// pass copies in the order of names. If it is interrupted, the part can be read: a full snapshot counts by its manifest, which comes
-// after its data, and segments come in their order.
+// pass copies in the order of names, so an interrupted copy is readable: the manifest that completes a full snapshot
+// is copied after its data, and segments are copied in their order.
 func (c *copier) pass(ctx context.Context) (copied int, err error) {
 	c.stale = false
-	copies, err := list(ctx, c.to) // first: whatever the store gets afterwards is newer than the copy
+	copies, err := list(ctx, c.to) // first, so that the listing of the store is never older than that of the copy
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +135,7 @@ func list(ctx context.Context, s store.Store) (map[string]int64, error) {
 	return sizes, nil
 }
 
-// copy copies an object and reads it back. One that has disappeared meanwhile was merged or pruned.
+// copy copies an object and reads it back. An object that has disappeared since the listing was merged or pruned.
 func (c *copier) copy(ctx context.Context, name string) (copied bool, err error) {
 	content, err := c.from.Get(ctx, name, 0, -1)
 	if errors.Is(err, store.ErrNotFound) {
@@ -156,7 +156,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	case err != nil:
 		return false, err
 	case stored != put:
-		return false, fmt.Errorf("%s: %s was copied, and reads back %w", c.to, name, format.ErrDamaged)
+		return false, fmt.Errorf("%s: the copy of %s is %w", c.to, name, format.ErrDamaged)
 	}
 	c.result.Objects++
 	c.result.Bytes += put.Size
@@ -164,7 +164,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	return true, nil
 }
 
-// errDifferent returns the error for an object that the place has and that is not the store's.
+// differs returns the error for an object whose content in the copy differs from the store's.
 func (c *copier) differs(name string) error {
 	return fmt.Errorf("%s %w %s: %s differs; copy to another place", c.to, ErrAnother, c.from, name)
 }

@@ -47,7 +47,7 @@ func TestACopyThatWasCutOffGoesOn(t *testing.T) {
 		to, puts := memory.New(), 0
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := Copy(ctx, settings, watched{to, func() {
-			if puts++; puts > cut+1 { // the first one is the mark
+			if puts++; puts > cut+1 { // the first put is the mark
 				cancel()
 			}
 		}}, 0, NewMeter(nil))
@@ -59,7 +59,7 @@ func TestACopyThatWasCutOffGoesOn(t *testing.T) {
 	}
 }
 
-// watched is a store whose puts a test hears of before they are done.
+// watched calls a test before each put.
 type watched struct {
 	*memory.Store
 	put func()
@@ -86,10 +86,10 @@ func TestAPlaceWithSomethingElseIsNotMixed(t *testing.T) {
 	lying := flipped{memory.New()}
 	_, err = Copy(t.Context(), settings, lying, 0, NewMeter(nil))
 	require.ErrorIs(t, err, format.ErrDamaged)
-	assert.ErrorContains(t, err, "reads back damaged")
+	assert.ErrorContains(t, err, "is damaged")
 }
 
-// flipped is a store that gives back other bytes than it was given.
+// flipped returns other bytes than were put.
 type flipped struct{ *memory.Store }
 
 func (f flipped) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
@@ -119,7 +119,7 @@ func TestACopyFollowsUntilItIsStopped(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	from := listed{settings.Store, func() {
-		if looks++; looks == 3 { // a pass that copies, one that finds nothing new, and the one after the pause
+		if looks++; looks == 3 { // the first pass copies, the second finds nothing new, the third follows the pause
 			cancel()
 		}
 	}}
@@ -129,7 +129,7 @@ func TestACopyFollowsUntilItIsStopped(t *testing.T) {
 	assert.Positive(t, copied.Objects)
 }
 
-// listed is a store whose listings a test hears of.
+// listed calls a test at each listing.
 type listed struct {
 	store.Store
 	list func()
@@ -140,7 +140,7 @@ func (l listed) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 	return l.Store.List(ctx, prefix, after)
 }
 
-// rehearse starts a cluster on a store: it ends the generation and begins another one.
+// rehearse starts a cluster on a store: it ends the generation and creates the next.
 func rehearse(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), kept, archive.Generation{
@@ -148,7 +148,7 @@ func rehearse(t *testing.T, on store.Store) {
 	}))
 }
 
-// goOn adds an empty segment to a store, as a cluster does that writes to it.
+// goOn adds an empty segment to a store, as a cluster that writes to it does.
 func (l lived) goOn(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
 	head, err := kept.Head(t.Context(), 1)
@@ -168,12 +168,12 @@ func merge(t *testing.T, on store.Store) {
 	}
 }
 
-// A copy that somebody has written to has two histories, and so has a store that is taken for one.
+// A copy that a cluster has written to has a history of its own, and so has a store that is mistaken for a copy.
 func TestCopy_comparesHistories(t *testing.T) {
 	l := live(t)
 	for name, c := range map[string]struct {
 		then func(t *testing.T, original, copied store.Store)
-		err  string // empty: it is copied again
+		err  string // if empty, Copy succeeds again
 	}{
 		"nothing happens":                    {func(*testing.T, store.Store, store.Store) {}, ""},
 		"the original goes on":               {func(t *testing.T, original, _ store.Store) { l.goOn(t, original) }, ""},

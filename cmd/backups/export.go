@@ -33,20 +33,21 @@ var ErrIncomplete = errors.New("incomplete")
 // ExportResult is the result of backup export; -o json prints it.
 type ExportResult struct {
 	File       string    `json:"file"`
-	Revision   int64     `json:"revision"` // that it holds
+	Revision   int64     `json:"revision"` // of the snapshot
 	Time       time.Time `json:"time,omitzero"`
-	Generation int       `json:"generation,omitempty"` // absent if it is from the sidecar's backups
-	Full       string    `json:"full"`                 // that it begins with
-	Rows       int64     `json:"rows"`                 // that were added to it
+	Generation int       `json:"generation,omitempty"` // absent for a backup of the sidecar
+	Full       string    `json:"full"`                 // the full snapshot that it was made of
+	Rows       int64     `json:"rows"`                 // added to the full snapshot
 	Bytes      int64     `json:"bytes"`                // of the file
-	Unsigned   bool      `json:"unsigned,omitempty"`   // it has no signature, though trusted keys are given; --accept-unsigned
-	Lost       int64     `json:"lost,omitempty"`       // revisions behind it at least that were backed up, and cannot be read
-	Damaged    []string  `json:"damaged,omitempty"`    // what of the store could not be used: sentences
+	Unsigned   bool      `json:"unsigned,omitempty"`   // trusted keys are set, but it has no signature (--accept-unsigned)
+	Lost       int64     `json:"lost,omitempty"`       // later revisions that were backed up and cannot be read, at least
+	Damaged    []string  `json:"damaged,omitempty"`    // why backups were skipped: sentences
 }
 
-// Export writes a stock etcd snapshot of a kept revision to a file that does not exist yet, for the user alone. It looks into our
-// backups first, and then into those that etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it,
-// and what there is; ErrIncomplete that it is the latest that can be read, and more was kept.
+// Export writes a stock etcd snapshot of a kept revision to a new file that only the user may read. It searches our
+// backups first and then those that etcd-backup-restore has left in the store. It returns archive.ErrNotKept if
+// neither has the target, and ErrIncomplete if the snapshot is the latest that can be read although later revisions
+// were backed up.
 func Export(ctx context.Context, settings Settings, target archive.Target, file string, meter *Meter) (ExportResult, error) {
 	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
@@ -62,7 +63,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return ExportResult{}, errors.Join(err, listed)
 	}
 	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
-		return ExportResult{}, fmt.Errorf("%w; etcd-backup-restore has left backups there, which are %w: nobody signed them, and with --accept-unsigned they are read all the same",
+		return ExportResult{}, fmt.Errorf("%w; the backups that etcd-backup-restore left there are %w: they have no signature; --accept-unsigned reads them anyway",
 			err, format.ErrUntrusted)
 	}
 	from := sidecarExport{theirs, sidecarstore.Target{Revision: target.Revision, Time: target.Time}, file, options}
@@ -71,8 +72,8 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// mayPredate reports whether a target may be older than our backups, and so in those of etcd-backup-restore. A state that our backups
-// should have is never taken from there.
+// mayPredate reports whether a target may be older than our backups, and so in those of etcd-backup-restore. A state
+// that our backups should have is never read from there.
 func mayPredate(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
@@ -104,11 +105,12 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	return exported, complete(file, path, exported.Lost, exported.Damaged)
 }
 
-// find returns the path to a target. Backups without a trusted signature are not damaged: nothing is restored without them.
+// find returns the path to a target. Backups without a trusted signature do not count as damaged: find returns an
+// error instead of a path to an earlier revision.
 func find(ctx context.Context, kept *archive.Archive, target archive.Target) (archive.Path, error) {
 	path, err := kept.Find(ctx, target)
 	if err == nil && errors.Is(path.PastEnd, format.ErrUntrusted) {
-		err = fmt.Errorf("revision %d is not the latest in %s: %w; add the key there, or say --to=revision:%d", path.Revision, kept, path.PastEnd, path.Revision)
+		err = fmt.Errorf("revision %d is not the latest in %s: %w; add its key to that file, or set --to=revision:%d", path.Revision, kept, path.PastEnd, path.Revision)
 	}
 	return path, err
 }
@@ -127,7 +129,7 @@ func unread(path archive.Path) []string {
 	return []string{printable.Line(path.PastEnd.Error())}
 }
 
-// lost returns how many revisions after the end of a path cannot be read, at least.
+// lost returns the smallest number of revisions after the end of a path that cannot be read.
 func lost(sought, path archive.Path) int64 { return sought.Lost() + sought.Revision - path.Revision }
 
 // complete returns ErrIncomplete if something after the end of a path to the latest revision cannot be read.
@@ -135,17 +137,17 @@ func complete(made string, path archive.Path, lost int64, damaged []string) erro
 	if lost <= 0 && path.PastEnd == nil {
 		return nil
 	}
-	missing := "what"
+	missing := "revisions"
 	if lost > 0 {
-		missing = fmt.Sprintf("%d revisions or more that", lost)
+		missing = fmt.Sprintf("%d or more revisions", lost)
 	}
-	return fmt.Errorf("%s is %w: %s followed revision %d cannot be read (%s); it is there all the same, and with --accept-loss that is no error",
+	return fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept-loss this is no error",
 		made, ErrIncomplete, missing, path.Revision, strings.Join(damaged, "; "))
 }
 
-// Print prints the document for people, with times in their zone.
+// Print prints the result as text, with times in the user's time zone.
 func (e ExportResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; etcdutl snapshot restore takes it\n%s%s",
+	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; restore it with etcdutl snapshot restore\n%s%s",
 		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), unsigned(e.Unsigned), leftOut(e.Damaged, e.Lost))
 	return err
 }
@@ -155,22 +157,22 @@ func unsigned(is bool) string {
 	if !is {
 		return ""
 	}
-	return "nobody signed that full: whoever may write to the store can have made it\n"
+	return "that full snapshot has no signature: anyone with write access to the store can have made it\n"
 }
 
 // leftOut returns lines about backups that could not be used.
 func leftOut(damaged []string, lost int64) (text string) {
 	for _, sentence := range damaged {
-		text += "left out: " + sentence + "\n"
+		text += "skipped: " + sentence + "\n"
 	}
 	if lost > 0 {
-		text += fmt.Sprintf("%d revisions behind it, or more, cannot be read\n", lost)
+		text += fmt.Sprintf("%d or more later revisions cannot be read\n", lost)
 	}
 	return text
 }
 
-// sidecarExport makes a snapshot of what etcd-backup-restore wrote. The full is fetched into a file beside the snapshot first, since
-// what a full really holds is known only then; so twice the room is needed.
+// sidecarExport makes a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to a
+// file next to the output, because its name may not match its content. This needs twice the disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
 	target  sidecarstore.Target
@@ -178,7 +180,8 @@ type sidecarExport struct {
 	options restore.Options
 }
 
-// export tries one full after the other, the best first: one may be damaged, or hold more than its name says.
+// export tries one full snapshot after the other, the best first: any may be damaged, or hold more revisions than its
+// name states.
 func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
 	fulls, err := e.kept.Fulls(e.target)
 	if err != nil {
@@ -192,12 +195,12 @@ func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err e
 		}
 		all = errors.Join(all, err)
 	}
-	return ExportResult{}, fmt.Errorf("no full backup of the sidecar's leads to %s: %w", e.target, all)
+	return ExportResult{}, fmt.Errorf("no full snapshot of etcd-backup-restore can be restored to %s: %w", e.target, all)
 }
 
 func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (exported ExportResult, err error) {
 	base := e.file + ".full.partial"
-	if err := remove(base); err != nil { // of one that was interrupted
+	if err := remove(base); err != nil { // left by an interrupted export
 		return ExportResult{}, err
 	}
 	defer func() { err = errors.Join(err, remove(base)) }()
@@ -214,7 +217,7 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 	defer db.Close()
 	result, err := restore.Export(ctx, e.source(full, db, fetched), e.file, e.options)
 	if err == nil && e.target.Revision != 0 && result.Revision != e.target.Revision {
-		err = errors.Join(fmt.Errorf("%w: it leads to revision %d and not to %d", sidecarstore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
+		err = errors.Join(fmt.Errorf("%w: it restores revision %d instead of %d", sidecarstore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
 	}
 	return ExportResult{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
 }
@@ -226,7 +229,7 @@ func remove(path string) error {
 	return nil
 }
 
-// source is the fetched full, and the rows behind it.
+// source returns the downloaded full snapshot and the rows after it.
 func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched restore.Result) restore.Source {
 	return restore.Source{
 		Snapshot:      func(context.Context) (io.ReadCloser, error) { return openSnapshot(db.Path()) },
@@ -248,7 +251,7 @@ func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched res
 	}
 }
 
-// rowsOf finds rows in etcd's bucket of keys.
+// rowsOf returns a function that finds rows in etcd's bucket of keys.
 func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	rows := tx.Bucket([]byte("key")).Cursor()
 	return func(revision []byte) (key, value []byte) {
@@ -259,11 +262,11 @@ func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	}
 }
 
-// snapshot reads a database as a stock snapshot: with its SHA-256 at the end.
+// snapshot reads a database as a stock snapshot: followed by its SHA-256.
 type snapshot struct {
 	file *os.File
 	sum  hash.Hash
-	end  *bytes.Reader // nil up to the end of the file
+	end  *bytes.Reader // nil until the end of the file
 }
 
 // Close implements io.Closer.
@@ -290,8 +293,8 @@ func (s *snapshot) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkDigest compares a stock snapshot with the digest at its end, before it is opened as a database: of one that was cut off, pages are
-// missing, and whoever reads these is ended by the system.
+// checkDigest compares a stock snapshot with the digest at its end before it is opened as a database. A truncated
+// file lacks pages, and reading one through a memory map kills the process.
 func checkDigest(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -313,10 +316,10 @@ func checkDigest(ctx context.Context, path string) error {
 	return nil
 }
 
-// sector divides the size of a snapshot without a digest, as in etcdutl.
+// sector divides the size of a database, and therefore of a snapshot without a digest. etcdutl has the same check.
 const sector = 512
 
-// damageHint returns what a file that is no snapshot may be, and the next step.
+// damageHint returns a guess at what a file without a digest is, and the next step.
 func damageHint(path string, size int64) string {
 	if size == 0 || size%sector != 0 {
 		return "perhaps it was cut off"

@@ -74,7 +74,7 @@ func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
 
 func TestWithoutTheNewestFullAnOlderOneIsExportedAndWhatIsLostIsTold(t *testing.T) {
 	l := live(t)
-	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 revisions behind it, or more, cannot be read\n"} {
+	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 or more later revisions cannot be read\n"} {
 		settings := l.keep(t)
 		l.lose(t, settings, gap)
 		path := filepath.Join(t.TempDir(), "out.db")
@@ -83,7 +83,7 @@ func TestWithoutTheNewestFullAnOlderOneIsExportedAndWhatIsLostIsTold(t *testing.
 			require.NoError(t, err, "nothing is lost")
 		} else {
 			require.ErrorIs(t, err, ErrIncomplete)
-			require.ErrorContains(t, err, fmt.Sprintf("5 revisions or more that followed revision %d cannot be read", l.last))
+			require.ErrorContains(t, err, fmt.Sprintf("5 or more revisions after revision %d cannot be read", l.last))
 		}
 		assert.Equal(t, gap, exported.Lost)
 		assert.Len(t, exported.Damaged, 1)
@@ -104,7 +104,7 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.db")
 	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 	require.ErrorIs(t, err, ErrIncomplete)
-	require.ErrorContains(t, err, fmt.Sprintf("what followed revision %d cannot be read (%s", l.revision, name))
+	require.ErrorContains(t, err, fmt.Sprintf("revisions after revision %d cannot be read (%s", l.revision, name))
 	l.requireSnapshot(t, path, l.revision)
 	assert.Equal(t, l.revision, exported.Revision)
 	require.Len(t, exported.Damaged, 1)
@@ -114,7 +114,7 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	assert.Equal(t, exported.Damaged[0], overview.Generations[0].Windows[0].Beyond)
 	var text bytes.Buffer
 	require.NoError(t, overview.Print(&text))
-	assert.Contains(t, text.String(), "what follows cannot be read")
+	assert.Contains(t, text.String(), "later revisions cannot be read")
 }
 
 func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
@@ -153,7 +153,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 	}
 }
 
-// Our backups went on where the sidecar's ended: what ours lack is not to be had from there.
+// Our backups continue the sidecar's: revisions that ours should have are not read from the sidecar's.
 func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
@@ -172,7 +172,7 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 	assert.Equal(t, l.last-2, exported.Revision)
 }
 
-// Whoever may put an object into the store can name it as the sidecar does.
+// Anyone with write access to the store can create an object with a name of the sidecar's.
 func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
@@ -190,14 +190,14 @@ func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testin
 	exported, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 	require.NoError(t, err)
 	assert.True(t, exported.Unsigned)
-	assert.Contains(t, printed(t, exported), "nobody signed that full")
+	assert.Contains(t, printed(t, exported), "that full snapshot has no signature")
 	l.requireSnapshot(t, path, l.last)
 	restored, err := Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
 	require.NoError(t, err)
 	assert.True(t, restored.Unsigned)
 }
 
-// A full that is damaged is left for the one before it.
+// Export skips a damaged full snapshot and uses the one before it.
 func TestTheSidecarsDamagedFullIsLeftForAnOlderOne(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)

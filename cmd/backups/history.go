@@ -17,14 +17,14 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// copyMark is the object that Copy creates first in every place. A store that a cluster writes to does not have it, so a living store
-// is never taken for a copy, whatever it has in common with one.
+// copyMark is the object that Copy creates first in every place. A store that a cluster writes to does not have it,
+// so it is never mistaken for a copy, whatever objects both have in common.
 const copyMark = "copy.json"
 
 // maxMark bounds the bytes of a mark that are read.
 const maxMark = 4 << 10
 
-// mark makes sure that the place is a copy: one that has the mark, or an empty place, which gets it.
+// mark ensures that the place is a copy: it has the mark, or it has no backups and gets the mark.
 func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	if _, has := copies[copyMark]; has {
 		return nil
@@ -39,12 +39,13 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 		return err
 	}
 	if _, err = store.PutOnce(ctx, c.to, copyMark, strings.NewReader(string(line)+"\n")); errors.Is(err, store.ErrExists) {
-		return nil // of another process that copies to here
+		return nil // another process that copies to this place created it
 	}
 	return err
 }
 
-// checkDistinct refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the mark of the copy.
+// checkApart refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the
+// mark of the copy.
 func (c *copier) checkApart(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
@@ -75,16 +76,16 @@ func content(ctx context.Context, s store.Store, name string) (string, error) {
 	return string(text), err
 }
 
-// history is the history of a cluster as the names in a store tell it.
+// history is the history of a cluster, as far as the names of objects show it.
 type history struct {
 	sizes       map[string]int64
 	generations map[int]*sequence
 	reserved    int64 // the highest reservation
 }
 
-// sequence is what names tell of a generation.
+// sequence describes a generation, as far as the names of its objects show it.
 type sequence struct {
-	objects []archive.Object // that hold segments
+	objects []archive.Object // segments, merged or not
 	full    int64            // the revision of the newest full snapshot
 }
 
@@ -111,7 +112,7 @@ func newHistory(sizes map[string]int64) history {
 	return h
 }
 
-// add takes in the part of a name that follows the generation.
+// add adds an object, given the part of its name that follows the generation.
 func (g *sequence) add(number int, parts []string) {
 	switch kind := parts[0]; {
 	case len(parts) < 2:
@@ -131,7 +132,7 @@ func (g *sequence) add(number int, parts []string) {
 	}
 }
 
-// end returns the position after an object as far as its name tells: a segment may reach further.
+// end returns the position after an object, as far as its name shows it: a segment may extend further.
 func end(object archive.Object) format.Position {
 	if object.Level == archive.Segment {
 		return format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1}
@@ -139,8 +140,8 @@ func end(object archive.Object) format.Position {
 	return object.Next
 }
 
-// compare refuses a copy with anything that the store never had: something in another generation, after the last position, or instead of
-// an object of the store. Objects that the store has merged or pruned since are its own.
+// compare rejects a copy that has anything the store never had: an object of another generation, one after the last
+// position, or one with different content. Objects that the store has merged or pruned since are accepted.
 func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
@@ -176,12 +177,12 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 	return nil
 }
 
-// errExtra returns the error for something in the copy that the store never had.
+// written returns the error for an object in the copy that the store never had.
 func (c *copier) written(what string) error {
 	return fmt.Errorf("%s %w %s: it has %s, which %s lacks: a cluster was started on it; copy to another place", c.to, ErrAnother, c.from, what, c.from)
 }
 
-// compareObject compares an object that the copy has with the store's, once.
+// compareObject compares an object of the copy with the store's, once per run.
 func (c *copier) compareObject(ctx context.Context, original, copied history, name string) error {
 	if _, has := copied.sizes[name]; !has {
 		return nil
@@ -208,7 +209,8 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	return err
 }
 
-// compareGeneration compares where the sequences of segments end. The last segment of the copy has the digest of everything before it.
+// compareGeneration compares the ends of the two sequences of segments. The last segment of the copy has the digest
+// of everything before it.
 func (c *copier) compareGeneration(ctx context.Context, original history, its, copied *sequence) error {
 	if len(copied.objects) == 0 {
 		return nil

@@ -27,30 +27,31 @@ var ErrNoKey = errors.New("was not there")
 // Selection selects keys.
 type Selection struct {
 	Key    string
-	Prefix bool // all that begin with Key, and not Key alone
+	Prefix bool // all keys that start with Key
 }
 
-// String is for people.
+// String returns the selection as text for messages.
 func (s Selection) String() string {
 	if s.Prefix {
-		return "a key that begins with " + quote(s.Key)
+		return "a key with prefix " + quote(s.Key)
 	}
 	return "key " + quote(s.Key)
 }
 
-// end is where a range of etcd's store ends: nil if Key is all, and empty if nothing ends it.
+// end returns the end of the selected range in etcd's store: nil for a single key, empty for no upper bound.
 func (s Selection) end() []byte {
 	if !s.Prefix {
 		return nil
 	}
 	end := []byte(clientv3.GetPrefixRangeEnd(s.Key))
-	if bytes.Equal(end, []byte{0}) { // as etcd's clients say it
+	if bytes.Equal(end, []byte{0}) { // the notation of etcd's clients for no upper bound
 		end = []byte{}
 	}
 	return end
 }
 
-// Key is a key as it was. It is printed as a line of JSON; what is no text is in base64.
+// Key is a key at a revision. It is printed as a line of JSON; keys and values that are not UTF-8 are printed in
+// base64.
 type Key struct {
 	Key            string `json:"key,omitempty"`
 	KeyBase64      []byte `json:"key_base64,omitempty"`
@@ -73,19 +74,20 @@ func keyOf(kv *mvccpb.KeyValue) Key {
 	return key
 }
 
-// Form is a format of keys.
+// Form is an output format of keys.
 type Form string
 
-// The forms.
+// The output formats.
 const (
-	AsText   Form = "text"   // a line for the key and one for its value, as etcdctl get does
-	AsShown  Form = "shown"  // that for a terminal, which obeys none of it
-	AsJSON   Form = "json"   // a line for each
-	AsScript Form = "script" // commands for a shell that put them back
+	AsText   Form = "text"   // the key and its value, a line each, as etcdctl get prints them
+	AsShown  Form = "shown"  // AsText with control characters escaped, for a terminal
+	AsJSON   Form = "json"   // one JSON document a line
+	AsScript Form = "script" // shell commands that write the keys again
 )
 
-// Get prints keys as they were at a target. ErrNoKey says that there was none, archive.ErrNotKept that the target is not kept. scratch is
-// a directory that nobody else uses; it holds the database meanwhile.
+// Get prints the selected keys as they were at a target. It returns ErrNoKey if there were none, and
+// archive.ErrNotKept if the target is not kept. scratch is a directory for Get alone, which holds the database
+// meanwhile.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
 	if err != nil {
@@ -129,20 +131,20 @@ func (f Form) print(to io.Writer, kv *mvccpb.KeyValue) error {
 	return err
 }
 
-// put returns a command that puts a key back, without its lease. An argument of a command cannot hold a zero byte; values come from standard
-// input.
+// put returns a shell command that writes a key again, without its lease. The value is passed on standard input,
+// because an argument cannot hold a zero byte.
 func put(kv *mvccpb.KeyValue) (string, error) {
 	if strings.ContainsRune(string(kv.Key), 0) {
-		return "", fmt.Errorf("key %s holds a zero byte, which no command takes: put it back with a client of your own, from --output=json", quote(string(kv.Key)))
+		return "", fmt.Errorf("key %s contains a zero byte, which no command accepts: write it with a client of your own, from --output=json", quote(string(kv.Key)))
 	}
 	key := shellWord(string(kv.Key))
-	if len(kv.Value) == 0 { // etcdctl takes an empty standard input for a missing value
+	if len(kv.Value) == 0 { // etcdctl treats an empty standard input as a missing value
 		return fmt.Sprintf("etcdctl put -- %s ''\n", key), nil
 	}
 	return fmt.Sprintf("printf %%b %s | etcdctl put -- %s\n", escaped(kv.Value), key), nil
 }
 
-// escaped is an argument of printf %b (POSIX) that gives these bytes.
+// escaped returns an argument for printf %b (POSIX) that prints these bytes.
 func escaped(value []byte) string {
 	var b strings.Builder
 	b.WriteByte('\'')
@@ -157,20 +159,20 @@ func escaped(value []byte) string {
 	return b.String()
 }
 
-// shellWord is a word of a POSIX shell.
+// shellWord quotes a word for a POSIX shell.
 func shellWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// quote is a key for people.
+// quote returns a key as text for messages.
 func quote(key string) string { return fmt.Sprintf("%q", printable.Line(key)) }
 
-// Change is a difference of a key between two moments.
+// Change is the difference in one key between two moments.
 type Change struct {
 	Change string `json:"change"` // created, changed or deleted
 	From   *Key   `json:"from,omitempty"`
 	To     *Key   `json:"to,omitempty"`
 }
 
-// Print prints a line for people.
+// Print prints the change as one line of text.
 func (c Change) Print(to io.Writer) error {
 	var err error
 	switch {
@@ -194,8 +196,8 @@ func (k *Key) name() string {
 // Range is a pair of moments.
 type Range struct{ From, To archive.Target }
 
-// Diff prints what became of the keys that begin with a prefix between two moments, in the order of keys. Its errors are those of Get but
-// ErrNoKey.
+// Diff prints the changes, between two moments, of the keys that start with a prefix, in the order of keys. It
+// returns the errors of Get except ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	var moments [2]*database
 	for i, target := range []archive.Target{between.From, between.To} {
@@ -224,7 +226,7 @@ func Diff(ctx context.Context, settings Settings, between Range, prefix string, 
 	return err
 }
 
-// changes merges two sequences that are in the order of keys.
+// changes compares two sequences, both in the order of keys.
 func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		before, stopBefore := iter.Pull2(from)
@@ -252,7 +254,7 @@ func changes(from, to iter.Seq2[*mvccpb.KeyValue, error]) iter.Seq2[Change, erro
 	}
 }
 
-// compare tells which key comes first; one that there is not comes last.
+// compare reports which key comes first, like strings.Compare. A sequence that has ended comes last.
 func compare(was, is *mvccpb.KeyValue, more, further bool) int {
 	switch {
 	case !more:
@@ -277,7 +279,7 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// database has etcd's keys at a revision.
+// database holds etcd's keys at a revision.
 type database struct {
 	*restore.Keys
 
@@ -285,7 +287,7 @@ type database struct {
 	revision int64
 }
 
-// goBack rebuilds the database of a target.
+// openDatabase rebuilds the database of a target.
 func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (*database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -293,7 +295,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 	file := filepath.Join(dir, "db")
 	exported, err := Export(ctx, settings, target, file, meter)
 	if errors.Is(err, ErrIncomplete) {
-		err = fmt.Errorf("the backups are %w: what followed revision %d cannot be read (%s); revision:%d can be looked at", ErrIncomplete,
+		err = fmt.Errorf("the backups are %w: revisions after revision %d cannot be read (%s); revision:%d can be read", ErrIncomplete,
 			exported.Revision, strings.Join(exported.Damaged, "; "), exported.Revision)
 	}
 	var keys *restore.Keys
@@ -308,7 +310,7 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 
 func (p *database) close() error { return errors.Join(p.Close(), os.RemoveAll(p.dir)) }
 
-// keys are those that are selected, in order.
+// keys returns the selected keys in order.
 func (p *database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
 	return p.From(ctx, []byte(selected.Key), selected.end())
 }

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// got is what Get prints.
+// got returns the output of Get.
 func got(t *testing.T, settings Settings, revision int64, selected Selection, form Form) (text string, err error) {
 	t.Helper()
 	scratch, out := filepath.Join(t.TempDir(), "scratch"), &bytes.Buffer{}
@@ -29,7 +29,8 @@ func got(t *testing.T, settings Settings, revision int64, selected Selection, fo
 	return out.String(), err
 }
 
-// The etcd of these tests has put key0 to key6 in turns, at first with numbers from 0 on, and later with those again behind "later".
+// The etcd of these tests puts key0 to key6 in turns: first with numbers from 0, later with the same numbers after
+// "later".
 func TestKeysArePrintedAsTheyWere(t *testing.T) {
 	l := live(t)
 	for who, settings := range map[string]Settings{"ours": l.keep(t), "the sidecar's": l.keepAsSidecar(t)} {

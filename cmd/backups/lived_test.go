@@ -25,16 +25,16 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// lived is what an etcd had: a snapshot, and what came behind it.
+// lived is the history of an etcd: a snapshot, and the rows that followed it.
 type lived struct {
-	snapshot []byte // a stock one
+	snapshot []byte // a stock snapshot
 	revision int64  // of the snapshot
 	last     int64
-	rows     []format.Row // all of them, in order
+	rows     []format.Row // all later rows, in order
 	events   []sidecarstoretest.Event
 }
 
-// live has an etcd take a snapshot between writes.
+// live makes an etcd take a snapshot between writes.
 func live(t *testing.T) (l lived) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
@@ -62,7 +62,7 @@ func live(t *testing.T) (l lived) {
 	return l
 }
 
-// upTo are the rows up to a revision.
+// upTo returns the rows up to a revision.
 func (l lived) upTo(revision int64) []format.Row {
 	i := slices.IndexFunc(l.rows, func(row format.Row) bool { return int64(binary.BigEndian.Uint64(row.Key)) > revision })
 	if i < 0 {
@@ -73,7 +73,7 @@ func (l lived) upTo(revision int64) []format.Row {
 
 var noon = time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 
-// keep puts a full and a segment into a store.
+// keep puts one full snapshot and one segment into a store.
 func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &format.Keys{}) }
 
 func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
@@ -99,7 +99,7 @@ func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
 	return settings
 }
 
-// keepAsSidecar puts a full and a delta into a store, as etcd-backup-restore does.
+// keepAsSidecar puts a full and a delta snapshot into a store, as etcd-backup-restore does.
 func (l lived) keepAsSidecar(t *testing.T) Settings {
 	s := memory.New()
 	s.SetContent("v2/"+sidecarstoretest.Name("Full", 0, l.revision, noon, ""), l.snapshot)
@@ -111,7 +111,7 @@ func (l lived) keepAsSidecar(t *testing.T) Settings {
 	return Settings{Store: s, Keys: &format.Keys{}}
 }
 
-// requireSnapshot compares a file with what etcd had.
+// requireSnapshot compares the snapshot in a file with the history up to a revision.
 func (l lived) requireSnapshot(t *testing.T, path string, revision int64) {
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -126,7 +126,8 @@ func (l lived) requireSnapshot(t *testing.T, path string, revision int64) {
 	require.NoError(t, os.Remove(path+".db"))
 }
 
-// lose adds a full whose data are missing: within the chain, or so many revisions behind it.
+// lose adds a full snapshot without its data, gap revisions after the end of the chain; without a gap it is at the
+// end.
 func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)

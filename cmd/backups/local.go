@@ -25,8 +25,8 @@ var ErrNoAnswer = errors.New("no answer")
 // ErrNoBackups reports that the wrapper that answered makes no backups.
 var ErrNoBackups = errors.New("it makes no backups: it was started without --backup-store")
 
-// Flags is the answer of GET /backup: flags of the wrapper by name, without the dashes. None of them is secret; of keys it has the
-// paths only.
+// Flags is the body of GET /backup: flags of the wrapper by name, without the dashes. It has no secrets: for keys it
+// has only the paths of files.
 type Flags struct {
 	Store       string `json:"backup-store"`
 	Keep        string `json:"backup-keep"`
@@ -38,39 +38,40 @@ type Flags struct {
 
 // Backup is a full snapshot in the store, the result of backup now; -o json prints it.
 type Backup struct {
-	Name     string    `json:"name"`     // of the full, as backup list shows it
-	Revision int64     `json:"revision"` // that it holds
+	Name     string    `json:"name"`     // of the full snapshot, as in backup list
+	Revision int64     `json:"revision"` // of the snapshot
 	Time     time.Time `json:"time"`     // at which the database was read
 	Bytes    int64     `json:"bytes"`    // in the store
 }
 
-// Print prints the document for people, with times in their zone.
+// Print prints the backup as text, with times in the user's time zone.
 func (m Backup) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.Moment(m.Time), terminal.Size(m.Bytes))
 	return err
 }
 
-// event is a line of the reply to POST /backup. The last one has Made or Error; those before it show that it goes on.
+// event is a line of the response to POST /backup. The last line has Made or Error; the ones before it report
+// progress.
 type event struct {
 	Uploaded int64   `json:"uploaded,omitempty"` // bytes of the database so far
-	Of       int64   `json:"of,omitempty"`       // and of how many
+	Of       int64   `json:"of,omitempty"`       // size of the database
 	Made     *Backup `json:"made,omitempty"`
 	Error    string  `json:"error,omitempty"`
 }
 
 const (
-	askTimeout = 2 * time.Second  // for a reply to begin
-	silence    = 30 * time.Second // in a reply, after which nobody is there any longer
-	maxLine    = 64 << 10         // bytes of a line of a reply
+	askTimeout = 2 * time.Second  // until the response starts
+	silence    = 30 * time.Second // in a response, after which the wrapper counts as gone
+	maxLine    = 64 << 10         // bytes of a line of a response
 )
 
-// Client asks the wrapper on this host.
+// Client sends requests to the wrapper on this host.
 type Client struct {
 	port uint16
 	http *http.Client
 }
 
-// NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet.
+// NewClient returns a client for the wrapper on a port of loopback. It opens no connection yet.
 func NewClient(port uint16) *Client {
 	dial := status.DialLoopback(askTimeout)
 	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
@@ -86,7 +87,7 @@ func NewClient(port uint16) *Client {
 	}}}
 }
 
-// idleTimeoutConn is a connection that ends when it receives nothing for too long.
+// idleTimeoutConn is a connection whose reads fail when it receives nothing for too long.
 type idleTimeoutConn struct{ net.Conn }
 
 func (c *idleTimeoutConn) Read(p []byte) (int, error) {
@@ -96,7 +97,8 @@ func (c *idleTimeoutConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Flags asks how backups are made. The error is ErrNoAnswer or ErrNoBackups, wrapped, or says what cannot be read.
+// Flags returns the wrapper's flags about backups. The error wraps ErrNoAnswer or ErrNoBackups, or describes a
+// response that cannot be read.
 func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
 	reply, err := c.send(ctx, http.MethodGet)
 	if err != nil {
@@ -109,8 +111,9 @@ func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
 	return flags, nil
 }
 
-// Now has a full backup made, tells about every second how many bytes of the database are uploaded, and of how many, and waits
-// until it is in the store. The error is ErrNoAnswer or ErrNoBackups, wrapped, or the wrapper's own.
+// Now makes the wrapper take a full snapshot and waits until it is in the store. About every second it calls uploaded
+// with the number of bytes of the database that are uploaded and the total. The error wraps ErrNoAnswer or
+// ErrNoBackups, or is the wrapper's own.
 func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
 	reply, err := c.send(ctx, http.MethodPost)
 	if err != nil {
@@ -134,10 +137,10 @@ func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Bac
 			uploaded(line.Uploaded, line.Of)
 		}
 	}
-	return Backup{}, fmt.Errorf("etcd-wrapper on port %d has ended, or broken off, before the backup was made; its log says why", c.port)
+	return Backup{}, fmt.Errorf("etcd-wrapper on port %d stopped, or closed the connection, before the backup was made; its log has the reason", c.port)
 }
 
-// send uses plain HTTP, which every wrapper understands on loopback.
+// send uses plain HTTP, which every wrapper accepts on loopback.
 func (c *Client) send(ctx context.Context, method string) (*http.Response, error) {
 	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/backup"
 	request, err := http.NewRequestWithContext(ctx, method, address, nil)
@@ -147,7 +150,7 @@ func (c *Client) send(ctx context.Context, method string) (*http.Response, error
 	reply, err := c.http.Do(request)
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the address is told already
+		err = wrapped.Err // the caller's message has the address
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w", ErrNoAnswer, c.port, err)
@@ -169,22 +172,23 @@ func (c *Client) statusError(reply *http.Response) error {
 }
 
 const (
-	heartbeat = time.Second      // between two lines of a reply
-	patience  = 10 * time.Second // for a client to take one
+	heartbeat = time.Second      // between two lines of a response
+	patience  = 10 * time.Second // for a client to read one
 )
 
-// Backend makes full backups. Its methods may be called from any goroutine.
+// Backend makes full snapshots. Its methods may be called from any goroutine.
 type Backend interface {
-	// Make makes one now, or waits for the one that is being made. Its error is a sentence for people. It must return soon after
-	// the context ends, which is when the client leaves or the server ends; the backup itself may go on.
+	// Make takes a full snapshot now, or waits for the one in progress. Its error is a sentence for users. It must
+	// return soon after the context ends, which happens when the client disconnects or the server stops; the snapshot
+	// itself may continue.
 	Make(ctx context.Context) (Backup, error)
-	// Uploaded is how much of the one that is being made is in the store, and of how much, both in bytes of the database; 0 of 0
-	// while there is nothing to tell.
+	// Uploaded returns the progress of the snapshot in progress, in bytes of the database; 0 of 0 if none is in
+	// progress.
 	Uploaded() (done, total int64)
 }
 
-// Routes are the endpoints by net/http's patterns, for clients on loopback. maker is nil if no backups are made; then flags are
-// not looked at.
+// Routes returns the endpoints by net/http's patterns, for clients on loopback. maker is nil if no backups are made;
+// flags is unused then.
 func Routes(flags Flags, maker Backend) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
 	if maker != nil {
@@ -192,7 +196,7 @@ func Routes(flags Flags, maker Backend) map[string]http.Handler {
 		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, maker) }
 	}
 	return map[string]http.Handler{
-		"GET /backup":  readiness.ForThisHost("ask how backups are made", tell),
+		"GET /backup":  readiness.ForThisHost("ask for the flags about backups", tell),
 		"POST /backup": readiness.ForThisHost("ask for a backup", now),
 	}
 }
@@ -204,7 +208,7 @@ func serveNone(w http.ResponseWriter, _ *http.Request) {
 func answer(w http.ResponseWriter, status int, content any) {
 	sendHeaders(w)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(content) // a client that is gone misses nothing
+	_ = json.NewEncoder(w).Encode(content) // an error means that the client is gone
 }
 
 func sendHeaders(w http.ResponseWriter) {
@@ -213,7 +217,7 @@ func sendHeaders(w http.ResponseWriter) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// serve sends a line of JSON each second and a last one when the backup was made.
+// serve sends a line of JSON each second, and a last one when the snapshot was made or has failed.
 func serve(w http.ResponseWriter, r *http.Request, maker Backend) {
 	sendHeaders(w)
 	ctx, cancel := context.WithCancel(r.Context())
@@ -226,7 +230,7 @@ func serve(w http.ResponseWriter, r *http.Request, maker Backend) {
 		select {
 		case <-beat.C:
 		case last := <-ended:
-			_ = lines.send(last) // a client that is gone misses nothing
+			_ = lines.send(last) // an error means that the client is gone
 			return
 		}
 	}
@@ -252,7 +256,7 @@ func startBackup(ctx context.Context, maker Backend) <-chan event {
 	return ended
 }
 
-// eventWriter gives each line a deadline of its own, in the place of the server's, which is for a whole reply.
+// eventWriter sets a deadline for each line. It replaces the server's deadline, which is for a whole response.
 type eventWriter struct {
 	to      http.ResponseWriter
 	control *http.ResponseController

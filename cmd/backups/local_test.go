@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// making is a Maker of a test.
+// making is a Backend of a test.
 type making func(context.Context) (Backup, error)
 
 func (m making) Make(ctx context.Context) (Backup, error) { return m(ctx) }
 
 func (making) Uploaded() (done, total int64) { return 5, 10 }
 
-// wrapper serves the endpoints and returns a client of theirs.
+// serving serves the endpoints and returns a client for them.
 func serving(t *testing.T, flags Flags, maker Backend) *Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker) {
@@ -58,7 +58,7 @@ func TestABackupThatFailsSaysWhy(t *testing.T) {
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
 
-// A client that leaves must not leave a goroutine behind that waits for ever.
+// A client that disconnects must not leave a waiting goroutine.
 func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -77,7 +77,7 @@ func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	}
 }
 
-// Whoever does not read any longer may still hold the connection.
+// A client may keep the connection open and stop reading.
 func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
@@ -85,7 +85,7 @@ func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (Backup, error) {
 			<-ctx.Done()
 			return Backup{}, ctx.Err()
-		})) // the recorder takes no deadline for writing, so nothing can be sent
+		})) // the recorder supports no write deadline, so nothing can be sent
 	}()
 	select {
 	case <-served:

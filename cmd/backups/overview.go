@@ -18,51 +18,51 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Listing is the result of backup list; -o json prints it. Times are RFC 3339, sizes are bytes in the store. Fields may
-// be added, none is renamed.
+// Listing is the result of backup list; -o json prints it. Times are RFC 3339, sizes are bytes in the store. Fields
+// may be added, but are never renamed.
 type Listing struct {
 	Store       string              `json:"store"`
-	Cluster     string              `json:"cluster,omitempty"` // etcd's cluster id at the beginning, hexadecimal
+	Cluster     string              `json:"cluster,omitempty"` // etcd's first cluster id, hexadecimal
 	Created     time.Time           `json:"created,omitzero"`
 	Generations []GenerationListing `json:"generations"`       // oldest first
-	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // what etcd-backup-restore wrote, oldest first
+	Sidecar     []SidecarChain      `json:"sidecar,omitempty"` // backups of etcd-backup-restore, oldest first
 }
 
-// GenerationListing is the history between two restores.
+// GenerationListing describes a generation: the history between two restores.
 type GenerationListing struct {
 	Number         int           `json:"number"`
 	Cluster        string        `json:"cluster"`
-	Parent         int           `json:"parent,omitempty"` // the generation that was restored, and up to which revision
+	Parent         int           `json:"parent,omitempty"` // the generation that was restored, up to ParentRevision
 	ParentRevision int64         `json:"parent_revision,omitempty"`
 	Created        time.Time     `json:"created"`
 	Windows        []Window      `json:"windows"` // restore points, oldest first
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
-	Verified       *Verification `json:"verified,omitempty"` // the last restore test, of a full or with segments
+	Verified       *Verification `json:"verified,omitempty"` // the last restore test, with or without segments
 }
 
-// Window is a range of revisions each of which is kept.
+// Window is a range of revisions, each of which can be restored.
 type Window struct {
 	From  int64     `json:"from"`
 	To    int64     `json:"to"`
-	Begin time.Time `json:"begin"` // when From was the present
-	End   time.Time `json:"end"`   // when To was the present, as far as is known
+	Begin time.Time `json:"begin"` // when From was current
+	End   time.Time `json:"end"`   // the last time known at which To was current
 
-	Beyond string `json:"beyond,omitempty"` // why what follows cannot be read; absent if nothing does
+	Beyond string `json:"beyond,omitempty"` // why later revisions cannot be read; absent if there are none
 }
 
-// FullListing is a backup of the whole database.
+// FullListing describes a full snapshot.
 type FullListing struct {
 	Name      string        `json:"name"`
 	Revision  int64         `json:"revision"`
 	Time      time.Time     `json:"time"`
 	Bytes     int64         `json:"bytes"`
-	Database  int64         `json:"database"` // bytes of the database itself
+	Database  int64         `json:"database"` // bytes of the database
 	Encrypted bool          `json:"encrypted,omitempty"`
 	Reason    string        `json:"reason"`
 	Member    string        `json:"member"`
-	Verified  *Verification `json:"verified,omitempty"` // absent until a test restore has ended
-	Error     string        `json:"error,omitempty"`    // why it cannot be used; the rest is then missing
+	Verified  *Verification `json:"verified,omitempty"` // absent until a restore test has ended
+	Error     string        `json:"error,omitempty"`    // why it cannot be used; other fields are then absent
 }
 
 // Verification is the result of a test restore.
@@ -71,7 +71,7 @@ type Verification struct {
 	Why      string    `json:"why,omitempty"`
 	At       time.Time `json:"at"`
 	Revision int64     `json:"revision"`
-	Segments bool      `json:"segments,omitempty"` // of a revision behind a full
+	Segments bool      `json:"segments,omitempty"` // segments were restored, too
 }
 
 // Total is a number of objects and their size.
@@ -86,13 +86,13 @@ const restoreTestsFor = 31 * 24 * time.Hour
 // ErrEmpty reports that the store never had backups.
 var ErrEmpty = errors.New("has no backups")
 
-// List lists the backups. ErrEmpty comes with the document.
+// List lists the backups. With ErrEmpty it returns the listing, too.
 func List(ctx context.Context, settings Settings, now time.Time) (Listing, error) {
 	all := Listing{Store: settings.Store.String(), Generations: []GenerationListing{}}
 	kept := settings.Archive()
 	history, err := kept.History(ctx)
 	if err != nil {
-		return Listing{}, fmt.Errorf("cannot list what is kept: %w", err)
+		return Listing{}, fmt.Errorf("cannot list the backups: %w", err)
 	}
 	if history.Cluster != nil {
 		all.Cluster, all.Created = history.Cluster.Cluster, history.Cluster.Created
@@ -100,7 +100,7 @@ func List(ctx context.Context, settings Settings, now time.Time) (Listing, error
 	for _, generation := range history.Generations {
 		restoreTests, err := kept.RestoreTests(ctx, generation.Number, now.Add(-restoreTestsFor))
 		if err != nil {
-			return Listing{}, fmt.Errorf("cannot list what restoreTests showed: %w", err)
+			return Listing{}, fmt.Errorf("cannot list the results of restore tests: %w", err)
 		}
 		all.Generations = append(all.Generations, ofGeneration(generation, restoreTests))
 	}
@@ -162,22 +162,23 @@ func newerOf(a, b *Verification) *Verification {
 	return a
 }
 
-// SidecarChain is a full of etcd-backup-restore and the deltas that follow it, by their names.
+// SidecarChain is a full snapshot of etcd-backup-restore and the delta snapshots that follow it, as their names show
+// them.
 type SidecarChain struct {
-	Full   string    `json:"full"`   // the object's name
-	From   int64     `json:"from"`   // the full's revision, by its name
-	To     int64     `json:"to"`     // the last one that its deltas lead to without a gap
-	Begin  time.Time `json:"begin"`  // by the sidecar's clock
-	End    time.Time `json:"end"`    //
-	Deltas int       `json:"deltas"` // how many
+	Full   string    `json:"full"`  // name of the object
+	From   int64     `json:"from"`  // revision of the full snapshot, as named
+	To     int64     `json:"to"`    // last revision of the deltas before any gap
+	Begin  time.Time `json:"begin"` // by the sidecar's clock
+	End    time.Time `json:"end"`
+	Deltas int       `json:"deltas"` // number of delta snapshots
 	Bytes  int64     `json:"bytes"`
 }
 
-// ofSidecar lists what etcd-backup-restore has left in a store.
+// ofSidecar lists the backups that etcd-backup-restore has left in a store.
 func ofSidecar(ctx context.Context, s store.Store) (chains []SidecarChain, err error) {
 	theirs, err := sidecarstore.List(ctx, s)
 	if err != nil {
-		return nil, fmt.Errorf("cannot list what the sidecar wrote: %w", err)
+		return nil, fmt.Errorf("cannot list the backups of etcd-backup-restore: %w", err)
 	}
 	for _, chain := range theirs.Chains {
 		reach := chain.LastConnected()
@@ -197,7 +198,7 @@ func printSidecar(b *strings.Builder, chains []SidecarChain) {
 	if len(chains) == 0 {
 		return
 	}
-	b.WriteString("\nwhat etcd-backup-restore wrote, by the names of its objects\n\n")
+	b.WriteString("\nbackups of etcd-backup-restore, as the names of its objects show them\n\n")
 	rows := [][]string{{"FULL", "UP TO", "UNTIL"}}
 	for _, c := range chains {
 		rows = append(rows, []string{
@@ -208,14 +209,14 @@ func printSidecar(b *strings.Builder, chains []SidecarChain) {
 	b.WriteString(terminal.Table(rows...))
 }
 
-// JSON prints a document for programs.
+// JSON prints a document as JSON.
 func JSON(to io.Writer, document any) error {
 	encoder := json.NewEncoder(to)
 	encoder.SetIndent("", "  ")
 	return encoder.Encode(document)
 }
 
-// Print prints the overview for people, with times in their zone.
+// Print prints the listing as text, with times in the user's time zone.
 func (o Listing) Print(to io.Writer) error {
 	var b strings.Builder
 	now := time.Now()
@@ -241,7 +242,7 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	for _, window := range g.Windows {
 		facts = append(facts, []string{"restore points", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.Moment(window.Begin), terminal.Moment(window.End))})
 		if window.Beyond != "" {
-			facts = append(facts, []string{"", "what follows cannot be read: " + window.Beyond})
+			facts = append(facts, []string{"", "later revisions cannot be read: " + window.Beyond})
 		}
 	}
 	if len(g.Windows) == 0 {
@@ -253,7 +254,7 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	printSnapshots(b, g.Fulls, now)
 }
 
-// printSnapshots omits what the names show already and what few users need: -o json has everything.
+// printSnapshots omits the details that names show and that few users need; -o json has all of them.
 func printSnapshots(b *strings.Builder, fulls []FullListing, now time.Time) {
 	rows := [][]string{{"FULL", "SIZE", "DATABASE", "VERIFIED"}}
 	for _, full := range fulls {
@@ -270,7 +271,7 @@ func printSnapshots(b *strings.Builder, fulls []FullListing, now time.Time) {
 	b.WriteString(terminal.Table(rows...))
 }
 
-// describe returns a result as text, with the revision if the reader does not know it.
+// describe returns a result as text, with the revision unless the reader knows it from context.
 func (v *Verification) describe(now time.Time, revision bool) string {
 	if v == nil {
 		return "not yet"

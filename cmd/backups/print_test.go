@@ -21,10 +21,10 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// continued are the lines that go on with the one before.
+// continued matches the starts of lines that continue the line before.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// printed is what is printed, with each run of blanks as one, and lines that were wrapped as they were. Those of an overview fit a terminal.
+// printed returns the text of a document with wrapped lines joined and blanks merged. A listing must fit a terminal.
 func printed(t *testing.T, document interface{ Print(to io.Writer) error }) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -77,7 +77,7 @@ func TestOneIsNoPlural(t *testing.T) {
 	one.Objects = one.Objects[:1]
 	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
 	item := retention.Item{Kind: retention.Segments, Objects: 1, Revision: 9}
-	assert.Equal(t, "1 object of segments from revision 9 on", describeItem(item))
+	assert.Equal(t, "1 object of segments, starting at revision 9", describeItem(item))
 	var out bytes.Buffer
 	require.NoError(t, ExportResult{File: "out.db", Revision: 5, Full: "x", Rows: 1}.Print(&out))
 	assert.Contains(t, out.String(), "made of full x and 1 row;")
@@ -129,9 +129,9 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 	for _, line := range []string{
 		"goes the whole generation, 0 bytes: old",
 		"stays full x, 1.0 MiB, " + terminal.Moment(began) + ": within points",
-		"goes 3 objects of segments from revision 9 on, 0 bytes: before",
+		"goes 3 objects of segments, starting at revision 9, 0 bytes: before",
 		"goes remains of 1 full, 0 bytes: never finished",
-		"deleted 2 objects, 1.0 MiB; 1 locked, to go later",
+		"deleted 2 objects, 1.0 MiB; 1 locked, to be deleted later",
 	} {
 		assert.Contains(t, text, line)
 	}
@@ -155,7 +155,7 @@ func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
 	text := printed(t, Listing{Generations: []GenerationListing{ofGeneration(holed, nil)}})
 	lines := strings.Split(text, "\n")
 	at := slices.IndexFunc(lines, func(line string) bool {
-		return strings.HasSuffix(line, "what follows cannot be read: the chain has a hole")
+		return strings.HasSuffix(line, "later revisions cannot be read: the chain has a hole")
 	})
 	require.GreaterOrEqual(t, at, 0)
 	assert.Contains(t, lines[at], "restore points revisions 42 to 77")

@@ -13,34 +13,35 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// ErrInDoubt reports that nothing may be deleted for now.
+// ErrInDoubt reports that pruning is not safe now, so nothing is deleted.
 var ErrInDoubt = errors.New("nothing is deleted")
 
-// ErrNoPolicy reports that --backup-keep is missing. start-etcd may keep more than the default.
+// ErrNoPolicy reports that --backup-keep is missing. start-etcd may be set to keep more than the default.
 var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd has it, or leave out --backup-store to have the wrapper on this host asked for both")
 
 // PruneResult is the result of backup prune; -o json prints it.
 type PruneResult struct {
 	Store   string           `json:"store"`
 	Policy  string           `json:"policy"`
-	Assumed bool             `json:"assumed,omitempty"` // nobody said the policy: it is the default
-	From    time.Time        `json:"from"`              // where the window of points begins
-	Doubts  []string         `json:"doubts,omitempty"`  // why nothing goes
+	Assumed bool             `json:"assumed,omitempty"` // the policy is the default: none is set
+	From    time.Time        `json:"from"`              // start of the window of restore points
+	Doubts  []string         `json:"doubts,omitempty"`  // why nothing is deleted
 	Items   []retention.Item `json:"items"`
 	DryRun  bool             `json:"dry_run"`
 	Done    retention.Done   `json:"done"`
 }
 
-// Prune lets go what need not be kept, or with dryRun only says what that is. ErrInDoubt comes with the document, as do errors of
-// the deletion; told is called with each item that is gone. ErrNoPolicy is about a flag.
+// Prune deletes backups that the policy no longer requires; with dryRun it only plans that. With ErrInDoubt, and with
+// errors of the deletion, it returns the result, too. It calls told with each deleted item. ErrNoPolicy is an error
+// in the flags.
 func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (PruneResult, error) {
 	if !settings.Keep.Given && !dryRun {
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
-	history, err := kept.History(ctx) // by names alone a segment that is lost would not be missed
+	history, err := kept.History(ctx) // the names alone would not show that a segment is missing
 	if err != nil {
-		return PruneResult{}, fmt.Errorf("cannot list what is kept: %w", err)
+		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}
 	plan, err := retention.Of(ctx, kept, history, settings.Policy, time.Now(), 0)
 	if err != nil {
@@ -59,7 +60,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 	return document, err
 }
 
-// Print prints the document for people, with times in their zone.
+// Print prints the result as text, with times in the user's time zone.
 func (p PruneResult) Print(to io.Writer) error {
 	var b strings.Builder
 	b.WriteString(printable.Line(p.Store) + "\n")
@@ -73,7 +74,7 @@ func (p PruneResult) Print(to io.Writer) error {
 		}
 	}
 	if !p.DryRun && len(p.Doubts) == 0 {
-		fmt.Fprintf(&b, "\ndeleted %s, %s; %d locked, to go later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), p.Done.Locked)
+		fmt.Fprintf(&b, "\ndeleted %s, %s; %d locked, to be deleted later\n", count(p.Done.Objects, "object"), terminal.Size(p.Done.Bytes), p.Done.Locked)
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
@@ -102,7 +103,7 @@ func describeItem(item retention.Item) string {
 	case retention.Full:
 		return "full " + printable.Line(item.Name)
 	case retention.Segments:
-		return fmt.Sprintf("%s of segments from revision %d on", count(item.Objects, "object"), item.Revision)
+		return fmt.Sprintf("%s of segments, starting at revision %d", count(item.Objects, "object"), item.Revision)
 	case retention.Remains:
 		return "remains of " + count(item.Objects, "full")
 	case retention.Generation:

@@ -21,29 +21,29 @@ import (
 // RestoreResult is the result of restore; -o json prints it.
 type RestoreResult struct {
 	DataDir   string `json:"data_dir"`
-	Revision  int64  `json:"revision"`   // that was restored
-	GoesOn    int64  `json:"goes_on"`    // the revision that the cluster is at
+	Revision  int64  `json:"revision"`   // the restored revision
+	GoesOn    int64  `json:"goes_on"`    // the revision at which the cluster continues
 	ClusterID string `json:"cluster_id"` // hexadecimal
-	Bytes     int64  `json:"bytes"`      // of the database
-	From      string `json:"from"`       // for people
+	Bytes     int64  `json:"bytes"`      // size of the database
+	From      string `json:"from"`       // the store or file, as text
 
-	Unsigned bool `json:"unsigned,omitempty"` // it has no signature, though trusted keys are given; --accept-unsigned
+	Unsigned bool `json:"unsigned,omitempty"` // trusted keys are set, but it has no signature (--accept-unsigned)
 
-	Lost    int64    `json:"lost,omitempty"`    // revisions behind it at least that were backed up, and cannot be read
-	Damaged []string `json:"damaged,omitempty"` // what of the store could not be used: sentences
+	Lost    int64    `json:"lost,omitempty"`    // later revisions that were backed up and cannot be read, at least
+	Damaged []string `json:"damaged,omitempty"` // why backups were skipped: sentences
 }
 
-// Print prints the document for people.
+// Print prints the result as text.
 func (r RestoreResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and goes on at revision %d as cluster %s. That cluster is none of the store's: "+
-		"start it with another --backup-store, or without; to go back within the store, start with --restore-to\n%s%s",
+	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and continues at revision %d as cluster %s. The store does not know that cluster: "+
+		"start it with another --backup-store, or without one; to restore within the store, start with --restore-to\n%s%s",
 		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, unsigned(r.Unsigned), leftOut(r.Damaged, r.Lost))
 	return err
 }
 
-// Restore builds the data directory of an etcd that does not run, of a kept revision: of ours, or of those that
-// etcd-backup-restore has left in the store. archive.ErrNotKept says that neither has it, ErrIncomplete that it is the latest that can
-// be read, and more was kept.
+// Restore builds the data directory of a stopped etcd from a kept revision, out of our backups or those that
+// etcd-backup-restore has left in the store. It returns archive.ErrNotKept if neither has the target, and
+// ErrIncomplete if it restored the latest revision that can be read although later ones were backed up.
 func Restore(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	kept := settings.Archive()
@@ -75,8 +75,8 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	return restored, complete(plan.DataDir, path, restored.Lost, damaged)
 }
 
-// highestRevision returns the revision above which none was ever handed out. If the newest full snapshot is damaged, names show how far
-// backups reach.
+// highestRevision returns an upper bound of all revisions that were ever handed out. If the newest full snapshot is
+// damaged, the names of objects show how far the backups reach.
 func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Path) (int64, error) {
 	reserved, err := kept.Reserved(ctx)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -95,14 +95,14 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	case errors.Is(err, format.ErrDamaged):
 		reported, err := kept.Reported(ctx)
 		return archive.Above(reserved.Revision, max(reported, path.Revision)), err
-	case err != nil && !errors.Is(err, format.ErrUntrusted): // nobody's words, not even in names
+	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, not even names count
 		return 0, err
 	}
 	return archive.Above(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
-// restoreExported goes by way of a snapshot, which is what the sidecar's backups are made into. It lies in a directory of its own: what
-// stands beside the data directory under any name is somebody else's.
+// restoreExported restores from a stock snapshot, because the sidecar's backups can only be exported. The snapshot
+// gets a directory with a random name: any other path next to the data directory may belong to the user.
 func restoreExported(ctx context.Context, settings Settings, target archive.Target, plan seed.Seed, meter *Meter) (restored RestoreResult, err error) {
 	beside := filepath.Dir(plan.DataDir)
 	if err := os.MkdirAll(beside, 0o700); err != nil {
@@ -123,7 +123,7 @@ func restoreExported(ctx context.Context, settings Settings, target archive.Targ
 	return restored, err
 }
 
-// RestoreSnapshot is Restore for a file that holds a stock etcd snapshot.
+// RestoreSnapshot restores a data directory from a file with a stock etcd snapshot.
 func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect Inspect, meter *Meter) (RestoreResult, error) {
 	defer meter.Clear()
 	if err := checkDigest(ctx, file); err != nil {

@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// planned is the data directory of a member alone that is to be made.
+// planned returns the plan of a data directory for a cluster of one member.
 func planned(t *testing.T) seed.Seed {
 	return seed.Seed{
 		DataDir: filepath.Join(t.TempDir(), "new.etcd"), Name: "default", Token: seed.NewToken(),
@@ -32,8 +32,8 @@ func planned(t *testing.T) seed.Seed {
 	}
 }
 
-// A data directory comes from our store, from the sidecar's, or from a snapshot of either. Only here an operator restores offline, without
-// a member that starts.
+// A data directory is restored from our store, from the sidecar's, or from a snapshot of either. This is the only
+// test of an offline restore, in which no member starts.
 func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 	t.Parallel()
 	l := live(t)
@@ -70,7 +70,7 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 	}
 }
 
-// Pages that are missing at the end would end the process.
+// Reading pages that are missing at the end would kill the process.
 func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
 	t.Parallel()
 	l, file := live(t), filepath.Join(t.TempDir(), "snapshot")
@@ -94,7 +94,7 @@ func TestADatabaseThatWasCopiedIsNoSnapshotAndTheWayIsNamed(t *testing.T) {
 	assert.NoDirExists(t, plan.DataDir)
 }
 
-// The natural name of a snapshot of DIR is DIR.snapshot.
+// A user is likely to name the snapshot of DIR "DIR.snapshot".
 func TestWhatStandsBesideADataDirectoryIsNobodysToRemove(t *testing.T) {
 	t.Parallel()
 	l, plan := live(t), planned(t)
@@ -117,19 +117,19 @@ func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.
 	l.lose(t, settings, 5)
 	restored, err := Restore(t.Context(), settings, archive.Target{}, plan, NewMeter(nil))
 	require.ErrorIs(t, err, ErrIncomplete)
-	require.ErrorContains(t, err, plan.DataDir+" is incomplete: 5 revisions or more")
+	require.ErrorContains(t, err, plan.DataDir+" is incomplete: 5 or more revisions")
 	assert.Equal(t, l.last, restored.Revision)
 	assert.Greater(t, restored.GoesOn, l.last+5+archive.Margin, "above what the full had")
 	assert.EqualValues(t, 5, restored.Lost)
 	assert.Len(t, restored.Damaged, 1)
 	var text bytes.Buffer
 	require.NoError(t, restored.Print(&text))
-	assert.Contains(t, text.String(), "5 revisions behind it, or more, cannot be read\n")
+	assert.Contains(t, text.String(), "5 or more later revisions cannot be read\n")
 	_, err = datadir.Verify(t.Context(), plan.DataDir, bootstrap.Full)
 	require.NoError(t, err)
 }
 
-// What is wrong with the newest generation is no reason to refuse an older one that was asked for.
+// A damaged newest generation must not prevent the restore of an older one.
 func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
 	t.Parallel()
 	l, trusted := live(t), formattest.NewKeys(t)
@@ -154,7 +154,7 @@ func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
 	}
 }
 
-// secondGeneration has a full far above what was restored into it.
+// secondGeneration has a full snapshot far above the revision that the generation was restored from.
 func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Time) archive.Full {
 	revision := l.last + 500
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{

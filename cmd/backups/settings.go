@@ -1,9 +1,11 @@
-// Package backups implements the commands `etcd-wrapper backup …` and `etcd-wrapper restore`: it lists, tests, exports, copies, prunes
-// and restores what a store has. Package main reads the command line, and turns errors into exit statuses.
+// Package backups implements the commands `etcd-wrapper backup …` and `etcd-wrapper restore`: it lists, tests,
+// exports, copies, prunes and restores the backups in a store. Package main parses the command line, and maps errors
+// to exit statuses.
 //
-// A command works on a Settings, returns a result that prints itself, and may return an error with it. Nothing is overwritten, and
-// nothing is left behind by a command that fails. A store is copied only to a place that Copy marked, and only while both have one
-// history. The package makes no backups: `backup now` asks the running wrapper, by the endpoints in local.go.
+// A command takes Settings, returns a result that prints itself, and may return an error with it. A command never
+// overwrites anything, and leaves nothing behind when it fails. Copy writes only to a place that it marked, and only
+// while the store and the copy have the same history. The package makes no backups: `backup now` asks the running
+// wrapper, by the endpoints in local.go.
 package backups
 
 import (
@@ -25,24 +27,25 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// Settings are the flags about backups, read and checked.
+// Settings are the flags about backups, parsed and checked.
 type Settings struct {
-	Flags     commandline.StoreFlags // the flags that they were read from
-	VolumeDir string                 // of the wrapper that was asked; empty if none was
+	Flags     commandline.StoreFlags // the parsed flags
+	VolumeDir string                 // of the running wrapper; empty if none was asked
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
 	Keep      commandline.Keep
-	Policy    retention.Policy // of Keep
+	Policy    retention.Policy // parsed from Keep
 	Inspect   Inspect
-	// AcceptUnsigned is --accept-unsigned: backups of etcd-backup-restore, which have no signature, are read although keys are trusted.
+	// AcceptUnsigned is the value of --accept-unsigned: read backups of etcd-backup-restore, which have no signature,
+	// even if trusted keys are set.
 	AcceptUnsigned bool
 }
 
 // Inspect opens a database for the first time, in a process of its own: see restore.Options. It may be nil.
 type Inspect = func(ctx context.Context, path string) error
 
-// Read checks the flags and everything that they name except the store, which it does not contact. The error is one sentence that
-// begins with a flag.
+// Read checks the flags and the files that they name. It does not contact the store. The error is one sentence that
+// starts with a flag.
 func Read(flags commandline.Backups) (Settings, error) {
 	settings := Settings{Flags: flags.StoreFlags, Keep: flags.Keep}
 	var err error
@@ -63,7 +66,8 @@ func Read(flags commandline.Backups) (Settings, error) {
 // Archive returns the archive in the store.
 func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Keys) }
 
-// FlagsOf returns what the running wrapper shares with the commands of its flags. Paths become absolute: commands run elsewhere.
+// FlagsOf returns the flags that the running wrapper shares with commands. Paths become absolute, because commands
+// have other working directories.
 func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
 		Store: flags.Store, Keep: flags.Keep.Policy, Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
@@ -81,8 +85,8 @@ func absolute(path string) string {
 // ErrNoStore reports that neither a flag nor a running wrapper names a store.
 var ErrNoStore = errors.New("--backup-store: is missing; set it, or ETCD_WRAPPER_BACKUP_STORE, as for start-etcd")
 
-// Find reads the flags of a command. Without --backup-store it takes those of the wrapper that runs on this host; flags that are set
-// take precedence. The error is about a flag.
+// Find parses the flags of a command. Without --backup-store it adopts those of the wrapper that is running on this
+// host, except for flags that are set. The error names a flag.
 func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings, error) {
 	if flags.Store != "" {
 		return Read(flags)
@@ -103,15 +107,15 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 }
 
 const (
-	redraw = 200 * time.Millisecond // at most so often
-	settle = time.Second            // before a rate means anything
+	redraw = 200 * time.Millisecond // shortest interval between updates
+	settle = time.Second            // before a rate is meaningful
 )
 
-// clearLine goes to the beginning of a terminal's line and empties it (ECMA-48).
+// clearLine moves to the start of a terminal's line and clears it (ECMA-48).
 const clearLine = "\r\x1b[K"
 
-// Meter shows at a terminal how far something is: bytes, rate and time left, in one line that is written again and again. It
-// belongs to one goroutine. The zero value shows nothing.
+// Meter shows the progress of a task at a terminal: bytes, rate and time left, in one line that it redraws. Only one
+// goroutine may use it. The zero value shows nothing.
 type Meter struct {
 	to    io.Writer // nil shows nothing
 	now   func() time.Time
@@ -119,7 +123,7 @@ type Meter struct {
 	drawn time.Time
 }
 
-// NewMeter returns a meter that writes to a terminal; to is nil if there is none.
+// NewMeter returns a meter that writes to a terminal; nil means that there is none.
 func NewMeter(to io.Writer) *Meter { return &Meter{to: to, now: time.Now} }
 
 // Show shows how many bytes are done. total is 0 if it is unknown.
@@ -138,7 +142,7 @@ func (m *Meter) Show(what string, done, total int64) {
 	fmt.Fprint(m.to, clearLine, what, ": ", amount(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// WhileRestoring shows how much of a database a restore has written to a file, while it runs.
+// WhileRestoring wraps a restore to a file: while it runs, the meter shows how much of the database is written.
 func (m *Meter) WhileRestoring(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})
@@ -162,7 +166,7 @@ func (m *Meter) WhileRestoring(file string, restore RestoreFunc) RestoreFunc {
 	}
 }
 
-// Clear takes the line away, for what is said next.
+// Clear erases the line, so that other output can follow.
 func (m *Meter) Clear() {
 	if m.to != nil && !m.drawn.IsZero() {
 		fmt.Fprint(m.to, clearLine) //nolint:errcheck // nobody is left to tell
@@ -185,7 +189,7 @@ func amount(done, total int64, took time.Duration) string {
 	return text
 }
 
-// count is a number of things, of which the word names one.
+// count returns a number and its noun, in the plural unless the number is 1.
 func count[N int | int64](number N, word string) string {
 	if number == 1 {
 		return "1 " + word

@@ -38,7 +38,7 @@ func TestEveryFieldOfADocumentIsDocumented(t *testing.T) {
 	}
 }
 
-// fields are the names in JSON of a document's fields, and of those of documents of this package inside it.
+// fields returns the JSON names of a document's fields, and of the documents of this package inside it.
 func fields(document reflect.Type) (names []string) {
 	for document.Kind() == reflect.Pointer || document.Kind() == reflect.Slice {
 		document = document.Elem()
@@ -54,7 +54,7 @@ func fields(document reflect.Type) (names []string) {
 	return names
 }
 
-// flagsOf reads a command line.
+// flagsOf parses a command line.
 func flagsOf(t *testing.T, args ...string) commandline.Backups {
 	var line struct {
 		Start commandline.StartEtcd `cmd:"" name:"start-etcd"`
@@ -79,10 +79,10 @@ func TestTheDefaultsAreRead(t *testing.T) {
 	assert.Equal(t, retention.Policy{Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4}, settings.Policy)
 }
 
-// silent is not asked for a backup.
+// silent is a Backend that no test calls.
 type silent struct{ Backend }
 
-// wrapper is one that was told flags, and returns its port.
+// wrapper serves these flags and returns the port.
 func wrapper(t *testing.T, told Flags) uint16 {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(told, silent{}) {

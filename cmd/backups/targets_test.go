@@ -18,12 +18,13 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// since is noon and so many seconds: the time of the revision of that number.
+// since returns noon plus so many seconds: the time of the revision with that number.
 func since(seconds float64) time.Time {
 	return noon.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// inPieces puts a full of the snapshot, two segments, a full between them and one at the end into a store.
+// inPieces puts the snapshot as a full snapshot, two segments, a full snapshot between them and one at the end into a
+// store.
 func (l lived) inPieces(t *testing.T, middle int64) Settings {
 	settings := l.keepUpTo(t, middle)
 	kept := settings.Archive()
@@ -47,7 +48,7 @@ func (l lived) inPieces(t *testing.T, middle int64) Settings {
 	return settings
 }
 
-// keepUpTo puts the full and a segment up to a revision into a store.
+// keepUpTo puts the full snapshot and one segment up to a revision into a store.
 func (l lived) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
@@ -61,7 +62,7 @@ func (l lived) keepUpTo(t *testing.T, last int64) Settings {
 	return settings
 }
 
-// ship puts a segment of what follows, up to a revision, into a store.
+// ship puts the next segment, up to a revision, into a store.
 func (l lived) ship(t *testing.T, settings Settings, last int64) {
 	kept := settings.Archive()
 	head, err := kept.Head(t.Context(), 1)
@@ -79,7 +80,7 @@ func (l lived) ship(t *testing.T, settings Settings, last int64) {
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))
 }
 
-// Every edge of what is kept is that revision, and no other.
+// A target at an edge of the kept revisions selects exactly that revision.
 func TestTheEdgesOfWhatIsKept(t *testing.T) {
 	l := live(t)
 	first, middle, last := l.revision, l.revision+5, l.last
@@ -87,7 +88,7 @@ func TestTheEdgesOfWhatIsKept(t *testing.T) {
 	window := fmt.Sprintf("revisions %d to %d (", first, last)
 	for _, example := range []struct {
 		target   archive.Target
-		revision int64 // 0: it is not kept
+		revision int64 // 0: not kept
 	}{
 		{archive.Target{}, last},
 		{archive.Target{Revision: first}, first},
@@ -103,14 +104,14 @@ func TestTheEdgesOfWhatIsKept(t *testing.T) {
 		{archive.Target{Revision: last, Generation: 2}, 0},
 		{archive.Target{Generation: 2}, 0},
 		{archive.Target{Time: since(float64(first))}, 0},
-		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full was made within that second
+		{archive.Target{Time: since(float64(first) + .999)}, 0}, // the full snapshot was made within that second
 		{archive.Target{Time: since(float64(first) + 1)}, first + 1},
 		{archive.Target{Time: since(float64(middle) - .001)}, middle - 1},
 		{archive.Target{Time: since(float64(middle))}, middle},
 		{archive.Target{Time: since(float64(middle) + .999)}, middle},
 		{archive.Target{Time: since(float64(middle) + 1)}, middle + 1},
 		{archive.Target{Time: since(float64(last))}, last},
-		{archive.Target{Time: since(float64(last)).Add(time.Hour)}, last}, // nothing came since
+		{archive.Target{Time: since(float64(last)).Add(time.Hour)}, last}, // no later revision exists
 	} {
 		what := fmt.Sprintf("%s of %d", example.target, example.target.Generation)
 		path, plan := filepath.Join(t.TempDir(), "out.db"), planned(t)

@@ -17,27 +17,28 @@ var ErrNotVerified = errors.New("the test restore failed")
 // VerifyResult is the result of backup verify; -o json prints it.
 type VerifyResult struct {
 	Generation int             `json:"generation"`
-	Full       string          `json:"full"`     // that it began with
-	Revision   int64           `json:"revision"` // that was restored
-	Segments   bool            `json:"segments"` // whether segments were restored, too
+	Full       string          `json:"full"`     // the full snapshot that was restored
+	Revision   int64           `json:"revision"` // the restored revision
+	Segments   bool            `json:"segments"` // segments were restored, too
 	Outcome    archive.Outcome `json:"outcome"`
 	Why        string          `json:"why,omitempty"`
-	Hash       *archive.Hash   `json:"hash,omitempty"` // etcd's own that it was compared with; absent if none is known
+	Hash       *archive.Hash   `json:"hash,omitempty"` // etcd's hash that the result was compared with; absent if none is known
 	Seconds    float64         `json:"seconds"`
-	Recorded   bool            `json:"recorded"` // the result is in the store, and counts
+	Recorded   bool            `json:"recorded"` // the result is in the store
 }
 
 // Selector selects a backup.
 type Selector struct {
 	archive.Target
-	Full bool // not the target, but the newest full of its generation; of the newest one if that is 0
+	Full bool // the newest full snapshot of the generation instead of the target; 0 means the newest generation
 }
 
 // RestoreFunc restores a path and returns the result of the test.
 type RestoreFunc func(context.Context, archive.Path) (archive.Result, error)
 
-// Verify has a backup restored and keeps the result in the store. ErrNotVerified comes with the document, and so does
-// ErrIncomplete, which says that it could be restored and that something behind it cannot. restore restores a path and says what that showed.
+// Verify restores a backup for a test, by calling restore, and records the result in the store. It returns the result
+// with ErrNotVerified, too, and with ErrIncomplete, which means that the backup was restored and that later revisions
+// cannot be read.
 func Verify(ctx context.Context, settings Settings, chosen Selector, restore RestoreFunc) (VerifyResult, error) {
 	kept := settings.Archive()
 	path, err := findSelected(ctx, kept, chosen)
@@ -52,7 +53,7 @@ func Verify(ctx context.Context, settings Settings, chosen Selector, restore Res
 		Generation: result.Generation, Full: result.Full, Revision: result.Revision, Segments: result.Segments, Outcome: result.Outcome,
 		Why: result.Why, Hash: result.Hash, Seconds: result.Seconds,
 	}
-	if settings.Keys.Signs() || !settings.Keys.Trusts() { // nobody would believe it otherwise
+	if settings.Keys.Signs() || !settings.Keys.Trusts() { // an unsigned result would be rejected
 		err = kept.PutResult(ctx, result)
 		verified.Recorded = err == nil
 	}
@@ -60,7 +61,7 @@ func Verify(ctx context.Context, settings Settings, chosen Selector, restore Res
 	case result.Outcome != archive.Verified:
 		err = errors.Join(fmt.Errorf("%w: %s", ErrNotVerified, result.Why), err)
 	case path.PastEnd != nil:
-		err = errors.Join(fmt.Errorf("the backups are %w: what followed revision %d cannot be read: %w", ErrIncomplete, result.Revision, path.PastEnd), err)
+		err = errors.Join(fmt.Errorf("the backups are %w: revisions after revision %d cannot be read: %w", ErrIncomplete, result.Revision, path.PastEnd), err)
 	}
 	return verified, err
 }
@@ -72,11 +73,11 @@ func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (
 	}
 	history, err := kept.History(ctx)
 	if err != nil {
-		return archive.Path{}, fmt.Errorf("cannot list what is kept: %w", err)
+		return archive.Path{}, fmt.Errorf("cannot list the backups: %w", err)
 	}
-	of, what := history.Newest(), "a full"
+	of, what := history.Newest(), "a full snapshot"
 	if chosen.Generation != 0 {
-		of, what = history.Generation(chosen.Generation), fmt.Sprintf("a full of generation %d", chosen.Generation)
+		of, what = history.Generation(chosen.Generation), fmt.Sprintf("a full snapshot of generation %d", chosen.Generation)
 	}
 	if of == nil || len(of.Fulls) == 0 {
 		return archive.Path{}, fmt.Errorf("%s is %w in %s", what, archive.ErrNotKept, kept)
@@ -92,7 +93,7 @@ func findSelected(ctx context.Context, kept *archive.Archive, chosen Selector) (
 	return path, nil
 }
 
-// Print prints the document for people.
+// Print prints the result as text.
 func (v VerifyResult) Print(to io.Writer) error {
 	words := fmt.Sprintf("revision %d could be restored", v.Revision)
 	switch {

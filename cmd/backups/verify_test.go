@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// restores is a test restore with an outcome.
+// restores returns a RestoreFunc with a fixed outcome.
 func restores(outcome archive.Outcome) func(context.Context, archive.Path) (archive.Result, error) {
 	return func(_ context.Context, path archive.Path) (archive.Result, error) {
 		return archive.Result{
@@ -26,7 +26,7 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 	}
 }
 
-// newest is the newest full alone.
+// newest selects the newest full snapshot alone.
 var newest = Selector{Full: true}
 
 func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
@@ -56,7 +56,7 @@ func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
 	assert.Equal(t, l.revision, verified.Revision)
 	_, err = Verify(t.Context(), settings, of(3), restores(archive.Verified))
 	require.ErrorIs(t, err, archive.ErrNotKept)
-	assert.ErrorContains(t, err, "a full of generation 3 is not kept")
+	assert.ErrorContains(t, err, "a full snapshot of generation 3 is not kept")
 }
 
 func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
@@ -66,7 +66,7 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 	first := archive.SegmentName(1, format.After(l.revision))
 	content, there := stored.Content(first)
 	require.True(t, there)
-	stored.SetContent(archive.SegmentName(1, format.After(l.last)), content) // what followed it
+	stored.SetContent(archive.SegmentName(1, format.After(l.last)), content) // the segment after it
 	require.NoError(t, stored.Delete(t.Context(), first))
 	for _, choice := range []Selector{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
@@ -95,7 +95,7 @@ func TestARevisionBehindAFullIsRestoredWithSegments(t *testing.T) {
 	assert.Equal(t, archive.Failed, restoreTests[0].Outcome)
 }
 
-// An unsigned result would make a full unbelievable for those who trust signatures only.
+// An unsigned result would make members with trusted keys reject the full snapshot.
 func TestAResultThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	settings := live(t).keepWith(t, pair.Load(t))

@@ -82,7 +82,7 @@ func TestWhatTheSidecarKeptComesBack(t *testing.T) {
 			run := s.StartReady()
 			between, then, latest := s.backUp()
 			run.StopCleanly()
-			assert.Contains(t, s.visit("backup", "list", s.flag()), "what etcd-backup-restore wrote")
+			assert.Contains(t, s.visit("backup", "list", s.flag()), "backups of etcd-backup-restore")
 			for to, want := range map[string]state{"latest": latest, fmt.Sprint("revision:", between): then} {
 				p := restored(t, s.export(to))
 				again := p.StartReady()
