@@ -9,44 +9,45 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// factsInterval is how often the facts that etcd holds in memory are looked at: the bound for noticing a lost leader.
+// factsInterval is the pause between two looks at what etcd holds in memory. It bounds how long a lost leader goes
+// unnoticed.
 const factsInterval = 100 * time.Millisecond
 
-// Target is the running etcd member as the Monitor sees it: in process, so neither authentication nor certificates can
-// break it. The Monitor calls it from two goroutines, one of them only for LinearizableRead.
+// Target is the running etcd member. It is called in process, so neither authentication nor certificates can
+// interfere. The Monitor calls it from two goroutines, one of which only calls LinearizableRead.
 type Target interface {
-	// LinearizableRead asks the quorum. It has to return soon after ctx ended.
+	// LinearizableRead reads through the quorum. It must return soon after ctx ends.
 	LinearizableRead(ctx context.Context) error
-	// LeaderChanged is closed at the next change of leader.
+	// LeaderChanged returns a channel that is closed at the next change of leader.
 	LeaderChanged() <-chan struct{}
-	// HasLeader and what follows answer from memory and never block.
+	// HasLeader and the methods below answer from memory and never block.
 	HasLeader() bool
 	IsLearner() bool
 	Alarms() (corrupt, noSpace bool)
-	// ListenerError says why the client listener died; nil while it lives.
+	// ListenerError returns why the client listener ended, or nil while it is open.
 	ListenerError() error
-	// LostData returns why etcd's files are no longer on the volume; nil while they are.
+	// LostData returns why etcd's files are no longer on the volume, or nil while they are there.
 	LostData() error
-	// Scarce says why the volume soon has no room left; empty if it has.
+	// Scarce returns why the volume is nearly full, or "".
 	Scarce() string
-	// Unreadable says why the older etcd that has to be able to read the data could not; empty if it could.
+	// Unreadable returns why the older etcd that must be able to read the data could not, or "".
 	Unreadable() string
-	// Away says why clients should turn to other members for now; empty if they need not.
+	// Away returns why clients should use other members for now, or "".
 	Away() string
-	// Missing names the members of the cluster that there is no connection to.
+	// Missing returns the members of the cluster without a connection to this one.
 	Missing() []string
-	// Certificates says why nobody can connect for want of a valid certificate, and which others have ended or will
-	// soon; both are empty if all is well.
+	// Certificates returns why no client can connect for want of a valid certificate, and which other certificates
+	// have expired or will soon. Both are empty if all is well.
 	Certificates(now time.Time) (ended, soon string)
 }
 
-// Monitor watches one member at a time and publishes what it finds.
+// A Monitor checks one member at a time and publishes the results.
 type Monitor struct {
 	log    zerolog.Logger
 	report atomic.Pointer[Report]
 }
 
-// NewMonitor returns a Monitor that watches nothing yet, so nothing is ready. It logs a line when a check changes.
+// NewMonitor returns a Monitor without a member, so it reports unready. It logs each change of a check.
 func NewMonitor(log zerolog.Logger) *Monitor {
 	m, none := &Monitor{log: log}, unwatched()
 	none.since = time.Now()
@@ -54,12 +55,12 @@ func NewMonitor(log zerolog.Logger) *Monitor {
 	return m
 }
 
-// Report returns the newest findings. Any goroutine may call it, at any time.
+// Report returns the newest report. Any goroutine may call it, at any time.
 func (m *Monitor) Report() *Report { return m.report.Load() }
 
-// Run watches t until ctx ends; from then on nothing is ready. It returns once its last read has returned, at the latest
-// 1 s after ctx ended. The owner of the member calls it in a goroutine, one at a time, and waits for it before the
-// member goes away.
+// Run checks t until ctx ends; after that the report is unready. It returns once its last read has returned, at most
+// 1 s after ctx ended. The owner of the member runs it in a goroutine, one at a time, and waits for it before it
+// closes the member.
 func (m *Monitor) Run(ctx context.Context, t Target) {
 	w := newWatch(t)
 	beat := time.NewTicker(factsInterval)
@@ -86,7 +87,7 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 func (m *Monitor) publish(next *Report) {
 	last := m.replace(next)
 	for i, is := range next.checks {
-		// That a member which has just been started is well is not worth a line.
+		// A member that has just started and is healthy needs no line.
 		matters := last.watched || is.Status != OK
 		if was := last.checks[i]; matters && is.Status != was.Status {
 			m.logChange(was, is)
@@ -94,13 +95,13 @@ func (m *Monitor) publish(next *Report) {
 	}
 }
 
-// replace is for the goroutine in Run.
+// replace publishes next. Only the goroutine in Run calls it.
 func (m *Monitor) replace(next *Report) (last *Report) {
 	next.follow(m.report.Load(), time.Now())
 	return m.report.Swap(next)
 }
 
-// logChange says it in a sentence: nobody looks for it in the fields.
+// logChange puts the whole change into the message, so that nobody has to read the fields.
 func (m *Monitor) logChange(was, is Check) {
 	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" is ok again"
 	if is.Status != OK {
@@ -110,38 +111,38 @@ func (m *Monitor) logChange(was, is Check) {
 }
 
 const (
-	// With factsInterval, at which it is seen that a read is due, the first two bound how long a quorum that is lost in
-	// silence can go unnoticed: 1.4 s, and 2.4 s at most if the last answer was slow.
+	// Together with factsInterval, at which a due read is noticed, the first two bound how long a quorum that is lost
+	// in silence goes unnoticed: 1.4 s, or 2.4 s if the last response was slow.
 	readInterval  = 300 * time.Millisecond // from the start of a successful read to the start of the next
-	readTimeout   = time.Second            // after this long without an answer there is no quorum
-	retryInterval = 100 * time.Millisecond // from a failed read to the next: an outage shall end soon after its cause
-	maxAbsence    = time.Minute            // a member that restarts is back before
+	readTimeout   = time.Second            // a read without a response for this long means no quorum
+	retryInterval = 100 * time.Millisecond // from a failed read to the next, so that an outage ends soon after its cause
+	maxAbsence    = time.Minute            // longer than a member takes to restart
 )
 
-// watch is what the goroutine in Monitor.Run knows of its target; no other goroutine touches it. At most one read is in
-// flight, so a member without quorum does not collect waiting reads.
+// A watch is the state of Monitor.Run; no other goroutine touches it. At most one read is in flight, so a member
+// without a quorum does not collect waiting reads.
 type watch struct {
 	target        Target
 	leaderChanged <-chan struct{}
 	hasLeader     bool
 
-	results    chan error         // of the read in flight; holds one, so that a read never waits for an owner that left
+	results    chan error         // of the read in flight; buffered, so that a read never blocks after Run has returned
 	cancel     context.CancelFunc // of the read in flight; nil when there is none
 	started    time.Time          // start of the read in flight
-	superseded bool               // the leader changed during the read in flight: its answer does not count
+	superseded bool               // the leader changed during the read in flight, so its result does not count
 
-	nextRead time.Time // the next read is not started before; zero: at once
-	lastRead time.Time // start of the newest read that succeeded under the present leadership
-	lastErr  error     // how the newest read that counts ended
+	nextRead time.Time // the earliest start of the next read; zero means now
+	lastRead time.Time // start of the newest successful read since the member last lost its leader
+	lastErr  error     // error of the newest read that counts
 
-	completeAt time.Time // when no member was missing last; the start of the watch before that
+	completeAt time.Time // last time at which no member was missing; at first the start of the watch
 }
 
 func newWatch(t Target) *watch {
 	return &watch{target: t, leaderChanged: t.LeaderChanged(), results: make(chan error, 1), completeAt: time.Now()}
 }
 
-// observeLeader notices what no notification says: that a leader was lost and none has followed.
+// observeLeader notices the loss of a leader that no other one has followed: no notification reports it.
 func (w *watch) observeLeader() {
 	has := w.target.HasLeader()
 	if has == w.hasLeader {
@@ -150,17 +151,17 @@ func (w *watch) observeLeader() {
 	w.hasLeader = has
 	w.supersedeRead()
 	if !has {
-		w.lastRead = time.Time{} // what the old leader confirmed says nothing about the next one
+		w.lastRead = time.Time{} // a read that the old leader confirmed says nothing about the next one
 	}
 }
 
-// leaderMoved asks for the next notification first, so that none is missed.
+// leaderMoved gets the next channel first, so that it misses no change.
 func (w *watch) leaderMoved() {
 	w.leaderChanged = w.target.LeaderChanged()
 	w.supersedeRead()
 }
 
-// supersedeRead makes a new read due at once. The one in flight may hang on a leader that is gone, so it is cancelled.
+// supersedeRead makes a new read due now. It cancels the one in flight, which may hang on a leader that is gone.
 func (w *watch) supersedeRead() {
 	w.nextRead = time.Time{}
 	if w.cancel != nil {
@@ -169,7 +170,7 @@ func (w *watch) supersedeRead() {
 	}
 }
 
-// readIfDue starts a read, unless there is no leader who could answer it.
+// readIfDue starts a read if one is due, none is in flight and there is a leader to answer it.
 func (w *watch) readIfDue(ctx context.Context) {
 	now := time.Now()
 	if w.cancel != nil || !w.hasLeader || now.Before(w.nextRead) {

@@ -8,31 +8,34 @@ import (
 	"time"
 )
 
-// maxReadAge is how long a successful linearizable read vouches for the member, counted from the read's start.
+// maxReadAge bounds the age of a successful linearizable read that makes the member ready, counted from the read's
+// start.
 const maxReadAge = 3 * time.Second
 
-// Status is the outcome of one check.
+// Status is the result of a check.
 type Status string
 
 // The three statuses. Only Failed makes the member unready.
 const (
 	OK       Status = "ok"
-	Degraded Status = "degraded" // worth a look, but clients may use the member
+	Degraded Status = "degraded" // needs attention, but clients may use the member
 	Failed   Status = "failed"
 )
 
-// Check is one aspect of the member, by name. Reason says why it is not OK, and is empty when it is.
+// A Check is the result for one aspect of the member. Reason is empty if Status is OK.
 type Check struct {
 	Name   string
 	Status Status
 	Reason string
 }
 
-// Report is what the Monitor knew at one instant. It never changes; any goroutine may read it. The zero Report is not ready.
+// A Report holds the results of all checks at one instant. It is immutable, so any goroutine may read it. The zero
+// Report is not ready.
 type Report struct {
-	// LastRead is the start of the newest linearizable read that succeeded; zero when no read vouches for the member.
+	// LastRead is the start of the newest successful linearizable read since the member last lost its leader; zero if
+	// there is none.
 	LastRead time.Time
-	since    time.Time // when the report before it was not as ready as this one, or the Monitor was made
+	since    time.Time // time of the last change of Ready between two reports, or of the Monitor's creation
 	watched  bool
 	checks   [checkCount]Check
 }
@@ -49,7 +52,7 @@ func (r *Report) passes() bool {
 	return true
 }
 
-// Since is since when Ready has been what it is at now.
+// Since returns the time at which Ready took the value that it has at now.
 func (r *Report) Since(now time.Time) time.Time {
 	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.passes() && now.After(outdated) {
 		return outdated
@@ -57,7 +60,7 @@ func (r *Report) Since(now time.Time) time.Time {
 	return r.since
 }
 
-// follow makes a report the one after another.
+// follow sets since, given the report before this one.
 func (r *Report) follow(last *Report, now time.Time) {
 	r.since = last.Since(now)
 	if r.Ready(now) != last.Ready(now) {
@@ -65,8 +68,8 @@ func (r *Report) follow(last *Report, now time.Time) {
 	}
 }
 
-// Checks returns the statuses at now: a read that has grown too old no longer counts. The slice is the
-// caller's own.
+// Checks returns the results at now: the check of the quorum fails if the last read has become too old. The caller
+// owns the slice.
 func (r *Report) Checks(now time.Time) []Check {
 	checks := r.checks
 	if checks[quorum].Status != Failed && !r.fresh(now) {
@@ -80,10 +83,10 @@ func (r *Report) fresh(now time.Time) bool {
 	return !r.LastRead.IsZero() && now.Sub(r.LastRead) <= maxReadAge
 }
 
-// notRunning is why every check fails before and after etcd.
+// notRunning is the reason of every check before etcd starts and after it stops.
 const notRunning = "etcd does not run"
 
-// unwatched is the report of a Monitor that watches nothing.
+// unwatched returns the report of a Monitor without a member: every check fails.
 func unwatched() *Report {
 	r := &Report{}
 	for i := range r.checks {
@@ -96,7 +99,7 @@ func failed(check int, reason string) Check {
 	return Check{Name: checks[check].name, Status: Failed, Reason: reason}
 }
 
-// The places of the checks in a Report.
+// Indices of the checks in a Report.
 const (
 	quorum = iota
 	learner
@@ -110,10 +113,10 @@ const (
 	checkCount
 )
 
-// judgement finds out about a member and says why the status is not OK; empty if it is.
+// A judgement returns the status of one aspect of the member, and the reason if the status is not OK.
 type judgement func(*watch) (Status, string)
 
-// checks are all checks, in the order in which they are shown. A new one is a new row.
+// checks lists all checks in the order in which they are shown. A new check is a new row.
 var checks = [checkCount]struct {
 	name  string
 	judge judgement
@@ -130,7 +133,7 @@ var checks = [checkCount]struct {
 	validity:    {"certificates", (*watch).judgeCertificates},
 }
 
-// report has every check judge anew.
+// report runs all checks.
 func (w *watch) report() *Report {
 	r := &Report{LastRead: w.lastRead, watched: true}
 	for i, check := range checks {
@@ -140,8 +143,8 @@ func (w *watch) report() *Report {
 	return r
 }
 
-// judgeQuorum says whether the quorum can be relied on, and whom to look for if not. A quorum that lacks a member for longer
-// than a restart takes is degraded: one more that is lost may end it.
+// judgeQuorum fails without a quorum. It degrades once a member has been missing for longer than a restart takes,
+// because the loss of one more may end the quorum.
 func (w *watch) judgeQuorum() (Status, string) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
@@ -161,8 +164,8 @@ func (w *watch) judgeQuorum() (Status, string) {
 	}
 }
 
-// withoutQuorum is empty if the quorum can be relied on. A read that ignores its timeout counts as failed while it still
-// hangs.
+// withoutQuorum returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed
+// while it hangs.
 func (w *watch) withoutQuorum() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
@@ -207,7 +210,8 @@ func (w *watch) judgeSpace() (Status, string) {
 	return OK, ""
 }
 
-// judgeVolume fails when etcd's files are gone, so that clients write elsewhere, and warns before the volume is full: etcd panics when it is.
+// judgeVolume fails if etcd's files are gone, so that clients write to other members. It warns before the volume is
+// full, because etcd panics then.
 func (w *watch) judgeVolume() (Status, string) {
 	if err := w.target.LostData(); err != nil {
 		return Failed, err.Error()
@@ -225,7 +229,7 @@ func (w *watch) judgeDataVersion() (Status, string) {
 	return OK, ""
 }
 
-// judgeMaintenance sends clients to other members, where there are any, while this one's database is blocked.
+// judgeMaintenance fails if clients should use other members while this one's database is blocked.
 func (w *watch) judgeMaintenance() (Status, string) {
 	if reason := w.target.Away(); reason != "" {
 		return Failed, reason
@@ -233,7 +237,7 @@ func (w *watch) judgeMaintenance() (Status, string) {
 	return OK, ""
 }
 
-// judgeCertificates lets nobody be sent to a member that nobody can connect to.
+// judgeCertificates fails if no client can connect to the member for want of a valid certificate.
 func (w *watch) judgeCertificates() (Status, string) {
 	switch ended, soon := w.target.Certificates(time.Now()); {
 	case ended != "":

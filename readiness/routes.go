@@ -16,14 +16,14 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// endpoints answers the server's requests.
+// endpoints handles the requests of the server's own routes.
 type endpoints struct {
 	Options
 	monitor *Monitor
 	refusal zerolog.Logger
 }
 
-// own are the endpoints that the server always has.
+// own has the handlers that the server always has.
 var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
 	"GET /readyz": (*endpoints).readyz,
 	"GET /livez":  (*endpoints).livez,
@@ -32,11 +32,12 @@ var own = map[string]func(*endpoints, http.ResponseWriter, *http.Request){
 	"POST /defrag": (*endpoints).defrag,
 }
 
-// Patterns are the endpoints that the server has beside Options.Routes, by net/http's patterns.
+// Patterns returns the patterns of the server's own routes, sorted. Options.Routes adds others.
 func Patterns() []string { return slices.Sorted(maps.Keys(own)) }
 
-// routes leaves wrong methods (405 with Allow) and unknown paths (404) to the mux. Bodies are not read here: net/http
-// drops up to 256 KiB within requestTimeout before it replies, and closes the connection on more.
+// routes returns the handler of all requests. The mux rejects wrong methods (405 with Allow) and unknown paths (404).
+// Bodies are not read here: net/http discards up to 256 KiB within requestTimeout before it replies, and closes the
+// connection if there is more.
 func routes(o Options, m *Monitor) http.Handler {
 	e := &endpoints{Options: o, monitor: m, refusal: sparingly(o.Log)}
 	mux := http.NewServeMux()
@@ -49,9 +50,9 @@ func routes(o Options, m *Monitor) http.Handler {
 	return mux
 }
 
-// readyz answers from memory.
+// readyz replies 200 if the member is ready, or else 503 with the results of all checks. It reads from memory only.
 func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
-	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // the time last: ages count to the answer
+	phase, report, now := e.Phase(), e.monitor.Report(), time.Now() // read the time last, so that ages are right at the reply
 	ready := phase.Serving && report.Ready(now)
 	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
 	switch {
@@ -64,11 +65,11 @@ func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// livez says no more than that the process answers.
+// livez replies 200 as long as the process answers.
 func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, "ok\n") }
 
-// stop replies in full before it asks for the stop: the sidecar ends fatally if its connection breaks before the reply.
-// A client that left without waiting is no reason not to stop.
+// stop sends the whole reply before it requests the stop: the sidecar exits if its connection breaks before the
+// reply. A client that did not wait for the reply still gets its stop.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	if e.refuses(w, r, "a stop") {
 		return
@@ -81,7 +82,8 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// ForThisHost answers 403 to clients that are not on loopback, and to browsers always. what says what they may not do.
+// ForThisHost rejects, with 403, clients that are not on loopback, and all browsers. The reply says that they may not
+// do what.
 func ForThisHost(what string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if reason := whyRefuse(r, what); reason != "" {
@@ -92,7 +94,7 @@ func ForThisHost(what string, next http.Handler) http.Handler {
 	})
 }
 
-// defrag replies before the defragmentation begins; GET /lifecycle shows its progress.
+// defrag replies before the defragmentation starts; GET /lifecycle shows its progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	if e.refuses(w, r, "a defragmentation") {
 		return
@@ -105,7 +107,7 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusAccepted, "defragmenting\n")
 }
 
-// refuses replies to a client that may not ask for what it asks for, and reports whether it did.
+// refuses reports whether the client may not request what, and replies to it if so.
 func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string) bool {
 	reason := whyRefuse(r, "ask for "+what)
 	if reason == "" {
@@ -116,9 +118,9 @@ func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string)
 	return true
 }
 
-// whyRefuse returns an empty string if the client may ask for it. Forwarded headers are not looked at: anyone can write
-// them. A browser is never a client of ours, not even one that was led to think it is on the same origin (DNS
-// rebinding), and every browser's POST carries one of these two headers.
+// whyRefuse returns why the client may not do what, or "". It ignores forwarded headers, which anyone can write.
+// Browsers are always rejected, even one that DNS rebinding made believe it is on the same origin: every browser's
+// POST has one of these two headers.
 func whyRefuse(r *http.Request, what string) string {
 	if !onLoopback(r.RemoteAddr) {
 		return "only clients on loopback may " + what
@@ -143,11 +145,12 @@ func reply(w http.ResponseWriter, code int, body string) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body) // a client that is gone misses nothing
+	_, _ = io.WriteString(w, body) // a client that has left needs no error
 }
 
-// listing has one line per check, the lifecycle's first; neighbours that fail for one reason share a line. Reasons quote
-// unknown sources: they must neither fake lines nor reach a terminal as they are.
+// listing returns a line for each check, the lifecycle first. Adjacent checks that fail for the same reason share a
+// line. Reasons quote unknown sources, so they are escaped: they must neither fake lines nor send control characters
+// to a terminal.
 func listing(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
@@ -172,7 +175,7 @@ func (c Check) line() string {
 		return fmt.Sprintf("[!]%s degraded: %s\n", c.Name, printable.Line(c.Reason))
 	case Failed:
 	}
-	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // and so is what nobody judged
+	return fmt.Sprintf("[-]%s failed: %s\n", c.Name, printable.Line(c.Reason)) // also if the status is unknown
 }
 
 func lifecycleCheck(now time.Time, p Phase) Check {
