@@ -18,20 +18,20 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// maxCertificate bounds what is read of a certificate or key file, in bytes.
+// maxCertificate is the maximum size of a certificate or key file, in bytes.
 const maxCertificate = 1 << 20
 
-// keyPair is a certificate with its key, as the two files have it. They are read again at every handshake, as etcd does with
-// its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links, and times
-// are coarse.
+// A keyPair is a certificate and its key, read from two files. They are read again at every handshake, as etcd does
+// with its own, so a rotation needs no restart. Contents are compared, not times: a rotation swaps symbolic links,
+// and times are coarse.
 type keyPair struct {
 	certFile, keyFile string
 	log               zerolog.Logger
 
 	mu        sync.Mutex
-	cert, key []byte           // contents that good was made from
+	cert, key []byte           // contents of the files that good was loaded from
 	good      *tls.Certificate // newest pair that could be loaded
-	trouble   string           // why the files cannot be loaded now; empty if they can
+	trouble   string           // why the files cannot be loaded now, or ""
 }
 
 func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error) {
@@ -42,7 +42,7 @@ func loadKeyPair(certFile, keyFile string, log zerolog.Logger) (*keyPair, error)
 	return p, nil
 }
 
-// config asks for no client certificate: the kubelet has none to show.
+// config returns a TLS configuration that requests no client certificate: the kubelet has none.
 func (p *keyPair) config() *tls.Config {
 	return &tls.Config{
 		MinVersion:     tls.VersionTLS12,
@@ -51,7 +51,7 @@ func (p *keyPair) config() *tls.Config {
 	}
 }
 
-// certificate returns the newest good pair: files that are being written, or were removed, must not end the service.
+// certificate returns the newest good pair: files that are missing or half written must not interrupt the service.
 func (p *keyPair) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *keyPair) reload() error {
 	return nil
 }
 
-// note logs a failure when it is new, not at every handshake.
+// note logs an error once, not at every handshake.
 func (p *keyPair) note(err error) {
 	trouble := ""
 	if err != nil {
@@ -94,11 +94,12 @@ func (p *keyPair) note(err error) {
 	p.trouble = trouble
 }
 
-// temporaryName is whom the temporary certificate names.
+// temporaryName is the common name of the temporary certificate.
 const temporaryName = "etcd-wrapper, until etcd's certificate is known"
 
-// temporaryConfig serves a certificate that nobody can check and that is never written down. A kubelet does not check
-// certificates, so its probes learn why the member is not ready while the certificate that belongs here is not known.
+// temporaryConfig returns a TLS configuration with a self-signed certificate that exists only in memory. No client
+// can verify it, but a kubelet does not, so its probes get the reason of an unready member while the real certificate
+// is unknown.
 func temporaryConfig() (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -109,7 +110,7 @@ func temporaryConfig() (*tls.Config, error) {
 		SerialNumber: big.NewInt(1),
 		Subject:      pkix.Name{CommonName: temporaryName},
 		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.AddDate(1, 0, 0), // a validation may take long, and a sidecar may be away for longer
+		NotAfter:     now.AddDate(1, 0, 0), // validation may take long, and a sidecar may be unavailable for longer
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

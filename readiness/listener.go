@@ -9,23 +9,23 @@ import (
 	"time"
 )
 
-// dualListener is a bound listener that speaks the protocol in force when a connection is accepted: plain HTTP at first. Clients
-// on loopback may speak plain HTTP at any time, on the same port, so that `etcd-wrapper status`, kubectl port-forward and
-// a person in the pod need to know nothing of certificates.
+// A dualListener wraps a bound listener. Each connection speaks the protocol that is in force when it is accepted, at
+// first plain HTTP. Clients on loopback may always speak plain HTTP on the same port, so that `etcd-wrapper status`,
+// kubectl port-forward and a person in the pod need no certificates.
 type dualListener struct {
 	net.Listener
 	protocol atomic.Pointer[protocol]
 	accepted chan accepted
-	sorts    bool // Accept leaves connections to acceptAll from now on; plain HTTP alone needs no further goroutine
+	sorts    bool // from now on acceptAll accepts, not Accept; plain HTTP alone needs no such goroutine
 
 	lifetime  context.Context //nolint:containedctx // it ends the first reads of connections
 	end       context.CancelFunc
 	accepting sync.Once
 	closing   sync.Once
-	running   sync.WaitGroup // what accepts, and first reads
+	running   sync.WaitGroup // acceptAll, and the reads of first bytes
 }
 
-// protocol of new connections: plain HTTP when tls is nil.
+// protocol is the protocol of new connections: plain HTTP if tls is nil.
 type protocol struct{ tls *tls.Config }
 
 type accepted struct {
@@ -39,7 +39,7 @@ func newListener(bound net.Listener) *dualListener {
 	return l
 }
 
-// use reports whether the protocol is another one than before.
+// use sets the protocol and reports whether that switches between plain HTTP and TLS, or is the first call.
 func (l *dualListener) use(p *protocol) (changed bool) {
 	before := l.protocol.Swap(p)
 	return before == nil || (before.tls != nil) != (p.tls != nil)
@@ -54,8 +54,8 @@ func (l *dualListener) tls() *tls.Config {
 	return nil
 }
 
-// Accept never shakes hands: that is left to the connection's own goroutine, so a slow client delays only itself. One
-// goroutine at a time calls it.
+// Accept implements net.Listener. It does no handshake: the connection's own goroutine does, so a slow client delays
+// only itself. One goroutine at a time calls Accept.
 func (l *dualListener) Accept() (net.Conn, error) {
 	var first net.Conn
 	if !l.sorts && !l.usesTLS() {
@@ -64,7 +64,7 @@ func (l *dualListener) Accept() (net.Conn, error) {
 		if err != nil || config == nil {
 			return conn, err
 		}
-		first = conn // TLS came into force meanwhile
+		first = conn // TLS came into force while Accept was waiting
 	}
 	l.sorts = true
 	l.accepting.Do(func() { l.running.Go(func() { l.acceptAll(first) }) })
@@ -76,8 +76,8 @@ func (l *dualListener) Accept() (net.Conn, error) {
 	}
 }
 
-// acceptAll runs until the listener is closed, and begins with a connection that is there already, if one is. An error is
-// handed on once each time somebody asks, who decides what it means.
+// acceptAll accepts connections until the listener is closed; it handles first before them unless it is nil. It
+// delivers each error to one call of Accept, whose caller decides what it means.
 func (l *dualListener) acceptAll(first net.Conn) {
 	if first != nil {
 		l.sort(first, l.tls())
@@ -103,7 +103,7 @@ func (l *dualListener) sort(conn net.Conn, config *tls.Config) {
 	}
 }
 
-// handLocal waits for a local client's first byte, which shows its protocol.
+// handLocal reads the first byte of a local client, which shows its protocol.
 func (l *dualListener) handLocal(conn net.Conn, config *tls.Config) {
 	release := context.AfterFunc(l.lifetime, func() { _ = conn.Close() })
 	defer release()
@@ -128,10 +128,10 @@ func (l *dualListener) hand(next accepted) {
 	}
 }
 
-// Close may be called more than once; only the first call has an effect and an error.
+// Close implements net.Listener. It may be called more than once; only the first call has an effect and an error.
 func (l *dualListener) Close() (err error) {
 	l.closing.Do(func() {
-		l.accepting.Do(func() {}) // not any more
+		l.accepting.Do(func() {}) // acceptAll must not start any more
 		l.end()
 		err = l.Listener.Close()
 		l.running.Wait()
@@ -139,11 +139,11 @@ func (l *dualListener) Close() (err error) {
 	return err
 }
 
-// begunConn is a connection whose first byte was read ahead.
+// A begunConn is a connection whose first byte has been read.
 type begunConn struct {
 	net.Conn
 	first [1]byte
-	read  bool // first was handed on
+	read  bool // whether first was returned by Read
 }
 
 func begin(conn net.Conn) (*begunConn, error) {
@@ -157,7 +157,7 @@ func begin(conn net.Conn) (*begunConn, error) {
 	return begun, conn.SetReadDeadline(time.Time{})
 }
 
-// speaksTLS distinguishes a handshake (RFC 8446, 5.1) from the letter that begins a request.
+// speaksTLS reports whether the first byte starts a TLS handshake (RFC 8446, 5.1), not a request's method.
 func (c *begunConn) speaksTLS() bool { return c.first[0] == 22 }
 
 // Read implements net.Conn. One goroutine at a time reads.

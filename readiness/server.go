@@ -1,20 +1,20 @@
-// Package readiness is the wrapper's face to the outside: the HTTP server with /readyz, /livez, POST /stop and POST /defrag,
-// and the Monitor that knows from inside the process whether the embedded etcd may be used.
+// Package readiness serves the wrapper's HTTP port: /readyz, /livez, POST /stop and POST /defrag. Its Monitor checks,
+// inside the process, whether clients may use the embedded etcd.
 //
-// The Monitor owns the findings. One goroutine watches etcd and publishes an immutable Report; the server answers from
-// that memory, so that no prober can put load on raft. /readyz says 200 only while the lifecycle is Serving and a
-// linearizable read that started within the last 3 s has succeeded. The age is computed when the answer is given, so a
-// Monitor that stalls cannot stay green.
+// The Monitor owns the results. One goroutine watches etcd and publishes an immutable Report. The server replies from
+// that memory, so probes put no load on raft. /readyz replies 200 only while the lifecycle is Serving and a
+// linearizable read that started within the last 3 s has succeeded. The age is computed for each reply, so a Monitor
+// that stalls cannot stay ready.
 //
-// Other endpoints are packages below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). They are
-// handlers that the command adds to the server by Options.Routes.
+// Other endpoints are in packages below: status (GET /lifecycle), metrics (GET /metrics) and page (GET /). The
+// command adds their handlers by Options.Routes.
 //
-// The server answers on its port from the first instant to the end. Where TLS is expected it begins with a certificate of
-// its own making, until the real one is known. On loopback it understands plain HTTP as well, always: one port that
-// everybody in the pod can ask without certificates. A socket on the volume was the other way to
-// that; it would depend on the volume, which is what may hang or be read-only when somebody asks.
+// The server answers on its port for the whole life of the process. Where TLS is expected, it starts with a temporary
+// certificate until the real one is known. On loopback it also accepts plain HTTP, always, so that every container of
+// the pod can use one port without certificates. A socket on the volume would do as well, but the volume may hang or
+// be read-only exactly when somebody asks.
 //
-// Only the command calls this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
+// Only the command uses this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
 // and by Target.
 package readiness
 
@@ -35,46 +35,47 @@ import (
 )
 
 const (
-	headerTimeout  = 5 * time.Second  // to send a request's header, and to shake hands over TLS
-	requestTimeout = 5 * time.Second  // to send a whole request; its body is read and dropped
-	replyTimeout   = 10 * time.Second // to take a reply; longer than requestTimeout, which may be spent before replying
-	idleTimeout    = 30 * time.Second // to send the next request on the same connection
+	headerTimeout  = 5 * time.Second  // to send a request's header, and for the TLS handshake
+	requestTimeout = 5 * time.Second  // to send a whole request; its body is discarded
+	replyTimeout   = 10 * time.Second // to receive a reply; longer than requestTimeout, which may pass before the reply
+	idleTimeout    = 30 * time.Second // between two requests on a connection
 	maxHeaderBytes = 8 << 10
-	// maxConnections bounds what clients can make the process hold: each connection costs some 20 KB.
+	// maxConnections bounds the memory that clients can take: each connection costs some 20 KB.
 	maxConnections = 256
 )
 
-// Phase is what the server needs to know of the lifecycle.
+// Phase is the part of the lifecycle's state that the server needs.
 type Phase struct {
 	State   string    // the state's name
-	Since   time.Time // when it was entered
-	Serving bool      // etcd may be used, as far as the lifecycle is concerned
-	Reason  string    // a sentence: why this state
+	Since   time.Time // start of the state
+	Serving bool      // whether the lifecycle permits the use of etcd
+	Reason  string    // a sentence that explains the state
 }
 
-// Options of the server. All but Routes are required.
+// Options configures a Server. All fields but Routes are required.
 type Options struct {
 	Address string       // host:port to bind
-	Phase   func() Phase // answers from memory; called by many goroutines, once per request of /readyz
-	// Stop asks the lifecycle to stop. It is called once per POST /stop, after the reply was flushed, possibly by
-	// several goroutines at once. It must not wait for Shutdown, which waits for it.
+	Phase   func() Phase // answers from memory; called concurrently, once per request of /readyz
+	// Stop requests a stop from the lifecycle. It is called once per POST /stop, after the reply was flushed,
+	// possibly concurrently. It must not wait for Shutdown, which waits for it.
 	Stop func()
-	// Defragment has the database defragmented and returns at once; the error says why it cannot be now. Called like Stop.
+	// Defragment starts a defragmentation of the database and returns immediately; its error says why none can start
+	// now. It may be called concurrently.
 	Defragment func() error
-	Routes     map[string]http.Handler // what else is served, by net/http's patterns; their requests' contexts end at Shutdown
+	Routes     map[string]http.Handler // other handlers, by net/http's patterns; their requests' contexts end at Shutdown
 	Log        zerolog.Logger
 }
 
-// Server answers for the wrapper on one port, which it holds from Listen to Shutdown.
+// A Server serves the wrapper's port, which it holds from Listen to Shutdown.
 type Server struct {
 	listener *dualListener
 	http     *http.Server
-	end      context.CancelFunc // ends requests that would not end by themselves
+	end      context.CancelFunc // ends requests that would not end on their own, such as streams
 	log      zerolog.Logger
 }
 
-// Listen binds the port at once. Connections wait there, unaccepted, until Serve runs. It speaks plain HTTP until one of
-// the Use methods was called. The error names the address.
+// Listen binds the port immediately. Connections wait there, unaccepted, until Serve runs. The server speaks plain
+// HTTP until one of the Use methods is called. The error names the address.
 func Listen(o Options, m *Monitor) (*Server, error) {
 	bound, err := net.Listen("tcp", o.Address)
 	if err != nil {
@@ -99,11 +100,11 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 	return s, nil
 }
 
-// Addr is the address that is bound.
+// Addr returns the bound address.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// Serve accepts connections until Shutdown, and then returns nil. The owner runs it in a goroutine, once. An error means
-// that the port cannot be served any longer.
+// Serve accepts connections until Shutdown, and then returns nil. The owner runs it in a goroutine, once. An error
+// means that the port can no longer be served.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("cannot serve on %s: %w", s.Addr(), err)
@@ -111,15 +112,15 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// UsePlain makes new connections plain HTTP. Any goroutine may call it, at any time.
+// UsePlain makes new connections plain HTTP. It is safe for concurrent use.
 func (s *Server) UsePlain() {
 	if s.listener.use(&protocol{}) {
 		s.log.Info().Stringer("address", s.Addr()).Msg("serving plain HTTP")
 	}
 }
 
-// UseTemporary makes new connections HTTPS with a certificate made up for the moment: for the time in which TLS is expected
-// and the certificate is not known yet. Call it before Serve.
+// UseTemporary makes new connections HTTPS with a temporary certificate, while TLS is expected and the real
+// certificate is unknown. Call it before Serve.
 func (s *Server) UseTemporary() error {
 	config, err := temporaryConfig()
 	if err != nil {
@@ -131,10 +132,10 @@ func (s *Server) UseTemporary() error {
 	return nil
 }
 
-// UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every handshake.
-// Clients on loopback may speak plain HTTP all the same. Other plain connections that are still open end with their next
-// reply, or after 30 s. It fails only if the files cannot be used now, which may pass, and names them; the protocol is then
-// unchanged. Any goroutine may call it, at any time.
+// UseTLS makes new connections HTTPS with the certificate and key in these files, which are read again at every
+// handshake. Clients on loopback may still speak plain HTTP. Other plain connections that are still open end with
+// their next reply, or after 30 s. UseTLS fails only if the files cannot be used now, which may pass, and names them;
+// the protocol is then unchanged. It is safe for concurrent use.
 func (s *Server) UseTLS(certFile, keyFile string) error {
 	p, err := loadKeyPair(certFile, keyFile, s.log)
 	if err != nil {
@@ -145,12 +146,12 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	return nil
 }
 
-// Shutdown closes the port, ends streams and waits for requests being answered, and up to 5 s for clients that have
-// connected but sent nothing. When ctx ends first, it cuts their connections and returns ctx's error, wrapped. The owner
-// calls it once, also if Serve never ran.
+// Shutdown closes the port, ends streams and waits for the requests in progress, and up to 5 s for clients that have
+// connected but sent nothing. If ctx ends first, it closes their connections and returns ctx's error, wrapped. The
+// owner calls it once, even if Serve never ran.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.end()
-	defer s.listener.Close() // http.Server knows of the listener only if Serve ran
+	defer s.listener.Close() // http.Server closes the listener only if Serve ran
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
 		return fmt.Errorf("cannot end the connections to %s in order: %w", s.Addr(), err)
@@ -158,8 +159,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// closeOutdated lets a connection that was opened under another protocol end with its next reply. Closing it from here
-// could break a POST /stop on its way, which its sender, the sidecar, takes for fatal.
+// closeOutdated closes a connection of the previous protocol with its next reply. Closing it from here could break a
+// POST /stop in progress, which makes its sender, the sidecar, exit.
 func (s *Server) closeOutdated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overTLS := r.TLS != nil; overTLS != s.listener.usesTLS() && (overTLS || !onLoopback(r.RemoteAddr)) {
@@ -169,7 +170,7 @@ func (s *Server) closeOutdated(next http.Handler) http.Handler {
 	})
 }
 
-// complaints takes what net/http has to say about connections: failed handshakes, mostly.
+// complaints logs net/http's messages about connections: failed handshakes, mostly.
 type complaints struct{ log zerolog.Logger }
 
 func (c complaints) Write(line []byte) (int, error) {
@@ -177,27 +178,27 @@ func (c complaints) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// sparingly keeps clients from filling the log: at most ten lines a minute.
+// sparingly limits a log to ten lines a minute, so that clients cannot fill it.
 func sparingly(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// crowd bounds the connections that are open. One too many is let in all the same, since it may be the kubelet's: the one
-// that has been waiting longest without a request goes. Only when every other connection has a request under way does
-// the new one go itself.
+// A crowd bounds the number of open connections. A new one beyond the limit is let in, since it may be the kubelet's,
+// and the one that has been without a request for longest is closed. The new one itself is closed only if every other
+// connection has a request in progress.
 type crowd struct {
 	limit int
 
 	mu      sync.Mutex
-	all     map[net.Conn]*list.Element // nil while a request is under way
-	waiting *list.List                 // connections without a request, the one that waits longest first
+	all     map[net.Conn]*list.Element // nil while a request is in progress
+	waiting *list.List                 // connections without a request, the oldest first
 }
 
 func newCrowd(limit int) *crowd {
 	return &crowd{limit: limit, all: map[net.Conn]*list.Element{}, waiting: list.New()}
 }
 
-// change is called by the HTTP server.
+// change implements http.Server's ConnState.
 func (c *crowd) change(conn net.Conn, to http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -209,7 +210,7 @@ func (c *crowd) change(conn net.Conn, to http.ConnState) {
 		c.all[conn] = c.waiting.PushBack(conn)
 	case http.StateActive:
 		c.all[conn] = nil
-	default: // closed
+	default: // closed or hijacked
 		delete(c.all, conn)
 	}
 	if len(c.all) > c.limit {
@@ -217,7 +218,8 @@ func (c *crowd) change(conn net.Conn, to http.ConnState) {
 	}
 }
 
-// sendAway closes below TLS, whose farewell could block.
+// sendAway closes the connection that has been without a request for longest. It closes it below TLS, whose
+// close_notify could block.
 func (c *crowd) sendAway() {
 	longest := c.waiting.Front()
 	if longest == nil {
@@ -228,5 +230,5 @@ func (c *crowd) sendAway() {
 	if encrypted, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = encrypted.NetConn()
 	}
-	_ = conn.Close() // the server notices and forgets it
+	_ = conn.Close() // the server notices it and cleans up
 }
