@@ -1,6 +1,7 @@
 package member_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +14,13 @@ func TestDataThatAreRemovedUnderARunningEtcdAreNoticed(t *testing.T) {
 		"all":          os.RemoveAll,
 		"the database": func(dir string) error { return os.Remove(filepath.Join(dir, "member", "snap", "db")) },
 		"the log":      func(dir string) error { return os.RemoveAll(filepath.Join(dir, "member", "wal")) },
+		"the log's segments": func(dir string) error {
+			segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
+			for _, segment := range segments {
+				err = errors.Join(err, os.Remove(segment))
+			}
+			return err
+		},
 		"replaced": func(dir string) error {
 			if err := os.Rename(dir, dir+".old"); err != nil {
 				return err

@@ -158,7 +158,7 @@ func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
 	} {
 		err := ask()
 		assert.Equal(t, codes.InvalidArgument, status.Code(err), what)
-		assert.ErrorContains(t, err, "reserved for what members say to each other: choose another ID, or none", what)
+		assert.ErrorContains(t, err, "reserved for messages between members: choose another ID, or none", what)
 	}
 	granted, err := client.Grant(soon(t), 60)
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func (m *Member) Maintenance() maintenance.State { return m.maintainer.State() }
 
 // Defragment has the database defragmented now, whatever the threshold says, and returns at once. The error says why it
 // cannot be now. It may be called from any goroutine.
-func (m *Member) Defragment() error { return m.maintainer.Ask() }
+func (m *Member) Defragment() error { return m.maintainer.Trigger() }
 
 // Volume is what is known of the volume that the database lies on. It may be called from any goroutine.
 func (m *Member) Volume() maintenance.Volume { return m.maintainer.Volume() }
@@ -52,7 +52,7 @@ func (m *Member) defragmentAtStart() {
 
 // orDefragments tells an etcd that opens its data from one that defragments them first.
 func (m *Member) orDefragments(opens string) string {
-	if progress := maintenance.AtStartCopied(layout.ToSnapDir(m.config.Dir)); progress != "" {
+	if progress := maintenance.StartProgress(layout.ToSnapDir(m.config.Dir)); progress != "" {
 		return progress
 	}
 	return opens

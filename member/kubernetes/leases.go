@@ -46,7 +46,7 @@ type LeaseFact struct {
 	Trouble *LeaseProblem // nil while all is well
 }
 
-// LeaseTrouble is why a lease is not renewed.
+// LeaseProblem describes why a lease is not renewed.
 type LeaseProblem struct {
 	Since     time.Time
 	Count     int

@@ -19,26 +19,27 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// claim is what a member says to the others of its cluster: a lease with a reserved ID and no keys. The log brings it to every
-// member, it ends by itself, and unlike a key it moves no revision, wakes no watcher and needs no user.
+// claim is a message of a member to its cluster: a lease with a reserved ID and no keys. The log delivers it to every
+// member, it expires on its own, and unlike a key it changes no revision, wakes no watcher and needs no user.
 //
-// The ID's hexadecimal digits are 65e7, one for the kind, three for the nonce, and the last eight of the member's ID. etcd makes IDs
-// of a member's ID and the time: until 2041 none of them lies there, even where a member's ID ends in 65e7.
+// The ID's hexadecimal digits are 65e7, one for the kind, three for the nonce, and the last eight of the member's ID.
+// etcd generates IDs from a member's ID and the time: none of them falls into this range until 2041, even if a
+// member's ID ends in 65e7.
 type claim struct {
 	kind   kind
-	nonce  uint16 // 12 bits; tells the claims of a member apart that are alike
-	member uint32 // the end of the ID of who says it
+	nonce  uint16 // 12 bits; distinguishes claims of one kind and member
+	member uint32 // the last 32 bits of the ID of the member that made it
 }
 
 type kind int64
 
 const (
-	wish      kind = iota + 1 // to defragment
-	turn                      // to defragment
-	handover                  // the member is about to give its leadership away
-	quiet                     // the member holds its writes back for the handover with this nonce
-	promotion                 // the learner with this name is to be given a vote; nonce and member are a hash of the name
-	byHand                    // the learner with this name was added by a person, and is one again when it is back; named as a promotion is
+	wish      kind = iota + 1 // the member wants to defragment
+	turn                      // the member defragments
+	handover                  // the leader is about to move leadership
+	quiet                     // the member holds its writes for the handover with this nonce
+	promotion                 // the learner with this name is to be promoted; nonce and member are a hash of the name
+	byHand                    // a user added the learner with this name, and it stays one when it is added again; hashed like promotion
 )
 
 const (
@@ -49,51 +50,51 @@ const (
 	endOfClaims       = reserved + int64(byHand+1)<<kindShift
 )
 
-func (k kind) first() int64 { return reserved + int64(k)<<kindShift }
+func (k kind) firstID() int64 { return reserved + int64(k)<<kindShift }
 
-func (c claim) id() int64 { return c.kind.first() + int64(c.nonce)<<nonceShift + int64(c.member) }
+func (c claim) id() int64 { return c.kind.firstID() + int64(c.nonce)<<nonceShift + int64(c.member) }
 
 func claimOf(id int64) claim {
 	return claim{kind: kind(id >> kindShift & 0xf), nonce: uint16(id >> nonceShift & nonceMask), member: uint32(id)} //nolint:gosec // these bits
 }
 
-// names reports whether the claim is a member's.
+// names reports whether the claim was made by the member with this ID.
 func (c claim) names(id types.ID) bool { return c.member == uint32(id) } //nolint:gosec // its end
 
-// isReserved reports whether a lease's ID is for claims only.
-func isReserved(id int64) bool { return wish.first() <= id && id < endOfClaims }
+// isReserved reports whether a lease ID is reserved for claims.
+func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims }
 
-// How long, in seconds, the cluster remembers what recovery has it know of a learner.
+// How long, in seconds, the cluster keeps the claims that recovery makes about learners.
 const (
-	PromotionTTL = 10 * 365 * 24 * 60 * 60 // for it to catch up; what is dropped then is not missed
-	ByHandTTL    = 60 * 60                 // for it to be added anew, once its former identity was removed
+	PromotionTTL = 10 * 365 * 24 * 60 * 60 // bounds how long the learner may take to catch up
+	ByHandTTL    = 60 * 60                 // bounds the time between the removal of the previous identity and the new one
 )
 
-// Promotion is the ID of the lease by which the learner with that name is to be promoted. Recovery has the cluster grant it before it
-// has the member added, so that nobody takes one that a person added for it, whatever either loses: the cluster itself remembers it,
-// and under a name, as the member has no ID yet.
-func Promotion(name string) int64 { return promotion.of(name).id() }
+// Promotion returns the ID of the lease that marks the learner with that name for promotion. Recovery grants it
+// before it adds the member, so that a learner that a user added is never promoted by mistake, even if a member loses
+// its memory. The lease has the name because the member has no ID yet.
+func Promotion(name string) int64 { return promotion.forName(name).id() }
 
-// ByHand is the ID of the lease by which a learner that recovery is about to remove stays one once it is added anew.
-func ByHand(name string) int64 { return byHand.of(name).id() }
+// ByHand returns the ID of the lease that keeps a learner a learner when recovery removes it and adds it again.
+func ByHand(name string) int64 { return byHand.forName(name).id() }
 
-func (k kind) of(name string) claim {
+func (k kind) forName(name string) claim {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(name))
 	hash := sum.Sum64()
 	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
 }
 
-// IsToBePromoted reports whether a member of that name has its promotion granted, as far as the log has come here.
+// IsToBePromoted reports whether the member with that name is marked for promotion in the log as applied here.
 func IsToBePromoted(server *etcdserver.EtcdServer, name string) bool {
-	return claims{server}.know(promotion.of(name))
+	return claims{server}.isKnown(promotion.forName(name))
 }
 
-// DropPromotion has the cluster forget it, once there is a vote, and that a person had added the member without one.
+// DropPromotion revokes both marks of the member with that name, once it has a vote.
 func DropPromotion(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
 	known := claims{server}
-	for _, said := range []claim{promotion.of(name), byHand.of(name)} {
-		if !known.know(said) {
+	for _, said := range []claim{promotion.forName(name), byHand.forName(name)} {
+		if !known.isKnown(said) {
 			continue
 		}
 		if err := known.propose(ctx, said, 0); err != nil {
@@ -106,11 +107,11 @@ func DropPromotion(ctx context.Context, server *etcdserver.EtcdServer, name stri
 	return nil
 }
 
-// refuseReserved is the answer to a client that asks for something with a reserved ID. In etcd whoever may connect may grant any lease.
-// Who may promote a member may say of a learner whether it is to be promoted.
+// refuseReserved returns the error for a request that uses a reserved ID. In etcd any client may grant any lease. A
+// client that may promote members may also mark a learner for promotion.
 func (k *Maintainer) refuseReserved(ctx context.Context, asked any) error {
-	if grant, ok := asked.(*etcdserverpb.LeaseGrantRequest); ok && promotion.first() <= grant.ID && grant.ID < endOfClaims {
-		if s := k.served(); s != nil && s.cluster.permits(ctx) {
+	if grant, ok := asked.(*etcdserverpb.LeaseGrantRequest); ok && promotion.firstID() <= grant.ID && grant.ID < endOfClaims {
+		if s := k.served(); s != nil && s.cluster.isAdmin(ctx) {
 			return nil
 		}
 	}
@@ -121,7 +122,7 @@ func refuseReserved(asked any) error {
 	if !usesReserved(asked) {
 		return nil
 	}
-	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for what members say to each other: choose another ID, or none", wish.first(), endOfClaims-1)
+	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for messages between members: choose another ID, or none", wish.firstID(), endOfClaims-1)
 }
 
 func usesReserved(asked any) bool {
@@ -133,8 +134,8 @@ func usesReserved(asked any) bool {
 	case *etcdserverpb.LeaseKeepAliveRequest:
 		return isReserved(r.ID)
 	case *etcdserverpb.TxnRequest:
-		return operationsUseReserved(r.GetSuccess()) || operationsUseReserved(r.GetFailure()) // r may be nil
-	case interface{ GetLease() int64 }: // a put, a lock, or a candidacy
+		return operationsUseReserved(r.GetSuccess()) || operationsUseReserved(r.GetFailure()) // the getters accept a nil r
+	case interface{ GetLease() int64 }: // a put, lock or campaign
 		return isReserved(r.GetLease())
 	default:
 		return false
@@ -150,30 +151,30 @@ func operationsUseReserved(all []*etcdserverpb.RequestOp) bool {
 	return false
 }
 
-// unreserved is a client's stream that ends with a request for a reserved ID.
-type unreserved struct{ grpc.ServerStream }
+// reservedFilter is a client's stream that fails at the first request with a reserved ID.
+type reservedFilter struct{ grpc.ServerStream }
 
-// RecvMsg is grpc.ServerStream's.
-func (s unreserved) RecvMsg(asked any) error {
+// RecvMsg implements grpc.ServerStream.
+func (s reservedFilter) RecvMsg(asked any) error {
 	if err := s.ServerStream.RecvMsg(asked); err != nil {
 		return err
 	}
 	return refuseReserved(asked)
 }
 
-// claims are those of a cluster, as one member of it knows them.
+// claims reads and writes the claims of a cluster through one of its members.
 type claims struct{ server *etcdserver.EtcdServer }
 
-// own is a claim of this member's with a nonce of its own.
-func (c claims) own(kind kind) claim {
+// newClaim returns a claim of this member with a random nonce.
+func (c claims) newClaim(kind kind) claim {
 	return claim{kind, uint16(rand.IntN(nonceMask + 1)), uint32(c.server.MemberID())} //nolint:gosec // 12 bits; the ID's end
 }
 
-// propose has the cluster take a claim on for that long, or drop it where that is 0, and does not wait for it. It goes to raft
-// directly: etcd's own method needs a user where authentication is enabled, which nobody can speak for without the key that signs
-// tokens, and refuses while the member is far behind, as it is while it defragments.
+// propose proposes a claim for that duration, or its revocation if that is 0, and does not wait for it to be applied.
+// It calls raft directly: etcd's own method requires a user while authentication is enabled, and fails while the
+// member is far behind, as it is during a defragmentation.
 func (c claims) propose(ctx context.Context, said claim, lasts time.Duration) error {
-	request := etcdserverpb.InternalRaftRequest{Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}} // nobody waits for its answer, and 0 stands for none
+	request := etcdserverpb.InternalRaftRequest{Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}} // never 0, which means no ID; nothing waits for the response
 	if lasts > 0 {
 		request.LeaseGrant = &etcdserverpb.LeaseGrantRequest{ID: said.id(), TTL: int64(lasts / time.Second)}
 	} else {
@@ -191,14 +192,14 @@ func (c claims) propose(ctx context.Context, said claim, lasts time.Duration) er
 	return nil
 }
 
-// lookAgain is the pause between two looks for what is about to come.
-const lookAgain = time.Millisecond
+// pollInterval is the pause between two polls for an event that is about to happen.
+const pollInterval = time.Millisecond
 
-// await returns when a claim is known here, or not any more.
+// await returns once a claim is known here, or no longer known.
 func (c claims) await(ctx context.Context, said claim, known bool) error {
-	clock := time.NewTicker(lookAgain)
+	clock := time.NewTicker(pollInterval)
 	defer clock.Stop()
-	for c.know(said) != known {
+	for c.isKnown(said) != known {
 		select {
 		case <-clock.C:
 		case <-c.server.StoppingNotify():
@@ -210,21 +211,21 @@ func (c claims) await(ctx context.Context, said claim, known bool) error {
 	return nil
 }
 
-func (c claims) know(said claim) bool { return slices.Contains(c.all(said.kind), said) }
+func (c claims) isKnown(said claim) bool { return slices.Contains(c.list(said.kind), said) }
 
-// all are the claims of a kind. It looks at the leases where etcd keeps them, as it shows nobody its lessor. While there are no
-// claims, as nearly always, it looks at one place, however many leases there are.
-func (c claims) all(of kind) (found []claim) {
-	defer func() { _ = recover() }() // a leader's snapshot has replaced the database, and this one was closed before it was locked
+// list returns the claims of a kind. It reads the leases in the database, because etcd does not export its lessor.
+// Usually there are no claims: then it reads a single key, however many leases exist.
+func (c claims) list(of kind) (found []claim) {
+	defer func() { _ = recover() }() // a snapshot from the leader may replace the database and close this one before the lock
 	tx := c.server.Backend().ReadTx()
 	tx.RLock()
 	defer tx.RUnlock()
-	if one, _ := tx.UnsafeRange(schema.Lease, leaseKey(of.first()), leaseKey((of + 1).first()), 1); len(one) == 0 {
+	if one, _ := tx.UnsafeRange(schema.Lease, leaseKey(of.firstID()), leaseKey((of + 1).firstID()), 1); len(one) == 0 {
 		return nil
 	}
 	_ = tx.UnsafeForEach(schema.Lease, func(key, _ []byte) error {
 		id := int64(binary.BigEndian.Uint64(key)) //nolint:gosec // as etcd writes it
-		if of.first() <= id && id < (of+1).first() {
+		if of.firstID() <= id && id < (of+1).firstID() {
 			found = append(found, claimOf(id))
 		}
 		return nil

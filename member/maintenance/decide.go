@@ -10,18 +10,18 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// facts are what a decision is made of, as this member sees them at one moment.
+// facts describe the member and its cluster at one moment. All decisions are based on them.
 type facts struct {
 	size, inUse int64 // bytes of the database
 	quota       int64 // bytes; 0 if there is no limit
-	room        int64 // bytes that are free on the volume; negative if unknown
-	volume      int64 // bytes of the volume, the same
+	room        int64 // free bytes on the volume; negative if unknown
+	volume      int64 // bytes of the volume; negative if unknown
 	self        types.ID
 	leader      types.ID   // 0 if none is known
-	members     []peer     // this one included
-	full        []types.ID // the members that have raised the alarm NOSPACE, in order
+	members     []peer     // including this one
+	full        []types.ID // the members that raised the alarm NOSPACE, sorted
 	corrupt     bool       // the alarm CORRUPT is raised
-	sending     bool       // a snapshot is on its way to a member that lags behind
+	sending     bool       // a snapshot is being sent to a slow member
 	readers     []Reader
 }
 
@@ -30,21 +30,21 @@ type peer struct {
 	id      types.ID
 	name    string
 	learner bool
-	active  bool // there is a connection to it, or it is this member
+	active  bool // connected, or this member
 }
 
-// alone reports whether there is no other member.
-func (f facts) alone() bool { return len(f.members) == 1 }
+// isAlone reports whether this is the only member.
+func (f facts) isAlone() bool { return len(f.members) == 1 }
 
-// noSpace reports whether the alarm NOSPACE is raised, and noSpaceHere whether this member has raised it.
+// noSpace reports whether any member raised the alarm NOSPACE, hasOwnAlarm whether this one did.
 func (f facts) noSpace() bool     { return len(f.full) > 0 }
-func (f facts) noSpaceHere() bool { return slices.Contains(f.full, f.self) }
+func (f facts) hasOwnAlarm() bool { return slices.Contains(f.full, f.self) }
 
-// grantsNoLease reports whether etcd refuses what members say to each other.
-func (f facts) grantsNoLease() bool { return f.noSpace() || f.corrupt }
+// refusesLeases reports whether etcd grants no leases, so that members cannot make claims.
+func (f facts) refusesLeases() bool { return f.noSpace() || f.corrupt }
 
-// gone are those that have raised it and are members no more.
-func (f facts) gone() (all []types.ID) {
+// removedMembers returns former members whose alarm NOSPACE is still raised.
+func (f facts) removedMembers() (all []types.ID) {
 	for _, id := range f.full {
 		if !slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id }) {
 			all = append(all, id)
@@ -53,42 +53,42 @@ func (f facts) gone() (all []types.ID) {
 	return all
 }
 
-// relief is the part of its quota that a database must come below for the alarm NOSPACE to be lifted.
-const relief = 0.9
+// reliefRatio is the part of the quota below which the alarm NOSPACE is disarmed.
+const reliefRatio = 0.9
 
-// relieved reports whether so many bytes are few enough for the alarm NOSPACE to be lifted.
-func (f facts) relieved(size int64) bool {
-	return f.quota == 0 || float64(size) < relief*float64(f.quota)
+// isBelowRelief reports whether a database of this size allows the alarm NOSPACE to be disarmed.
+func (f facts) isBelowRelief(size int64) bool {
+	return f.quota == 0 || float64(size) < reliefRatio*float64(f.quota)
 }
 
-// worth says why the database should be defragmented; empty if it should not. Where the alarm NOSPACE is raised, whatever
-// brings it to an end is worth it.
-func (f facts) worth(threshold Threshold) string {
+// reason returns why the database should be defragmented, or "" if it should not. If that allows the alarm NOSPACE to
+// be disarmed, the threshold does not matter.
+func (f facts) reason(threshold Threshold) string {
 	free := f.size - f.inUse
 	switch {
 	case threshold.exceeded(f.size, f.inUse):
-		return fmt.Sprintf("%s of its %s are free", inWords(free), inWords(f.size))
-	case f.noSpaceHere() && !f.relieved(f.size) && f.relieved(f.inUse):
-		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", inWords(free), inWords(f.size))
+		return fmt.Sprintf("%s of its %s are free", formatSize(free), formatSize(f.size))
+	case f.hasOwnAlarm() && !f.isBelowRelief(f.size) && f.isBelowRelief(f.inUse):
+		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", formatSize(free), formatSize(f.size))
 	default:
 		return ""
 	}
 }
 
-// limits are what a defragmentation that nobody waits for must keep to.
+// limits bound a defragmentation that no client requested.
 type limits struct {
 	maxPause time.Duration
 	expected func(inUse int64) time.Duration
 }
 
-// obstacle says what a defragmentation has to wait for, as a sentence's end; empty if nothing is in its way.
-func (f facts) obstacle(l limits) string {
+// blocker returns why a defragmentation cannot start now, or "".
+func (f facts) blocker(l limits) string {
 	expected := l.expected(f.inUse)
 	switch {
 	case expected > l.maxPause:
-		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", rounded(expected), l.maxPause)
-	case f.room >= 0 && f.room < f.inUse+spare:
-		return fmt.Sprintf("the volume has %s left, and the copy needs %s", inWords(f.room), inWords(f.inUse+spare))
+		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", roundDuration(expected), l.maxPause)
+	case f.room >= 0 && f.room < f.inUse+copyReserve:
+		return fmt.Sprintf("the volume has %s left, and the copy needs %s", formatSize(f.room), formatSize(f.inUse+copyReserve))
 	case f.corrupt:
 		return "the alarm CORRUPT is raised"
 	case f.leader == 0:
@@ -97,14 +97,14 @@ func (f facts) obstacle(l limits) string {
 	if reason := f.withoutQuorum(); reason != "" {
 		return reason
 	}
-	return f.beingRead()
+	return f.readBlocker()
 }
 
-// spare is how many bytes more than those in use a copy may need.
-const spare = 32 * mebibyte
+// copyReserve is the room in bytes that a copy needs in addition to the bytes in use.
+const copyReserve = 32 * mebibyte
 
-// beingRead says who reads the whole database.
-func (f facts) beingRead() string {
+// readBlocker returns what reads the whole database now, or "".
+func (f facts) readBlocker() string {
 	switch {
 	case f.sending:
 		return "a snapshot is on its way to a member that lags behind"
@@ -115,9 +115,10 @@ func (f facts) beingRead() string {
 	}
 }
 
-// withoutQuorum says why the others would be no quorum; empty if they are one, or there are none.
+// withoutQuorum returns why the other members have no quorum without this one, or "" if they have one or there are
+// none.
 func (f facts) withoutQuorum() string {
-	if f.alone() {
+	if f.isAlone() {
 		return ""
 	}
 	voters, others := 0, 0
@@ -145,53 +146,52 @@ func (f facts) withoutQuorum() string {
 	}
 }
 
-func rounded(d time.Duration) time.Duration {
+func roundDuration(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
 	}
 	return d.Round(100 * time.Millisecond)
 }
 
-// Threshold says how much of a database must be free before it is defragmented. The zero Threshold means never, unless
-// the alarm NOSPACE is raised.
+// Threshold is the free part of a database above which it is defragmented. The zero Threshold means never, unless the
+// alarm NOSPACE is raised.
 type Threshold struct {
-	Free float64 // the part of the file that is free, from 0 to 1
-	Min  int64   // bytes that are free
+	Free float64 // part of the file, from 0 to 1
+	Min  int64   // bytes
 }
 
-// exceeded reports whether a file of size bytes, of which inUse hold data, is worth a defragmentation.
+// exceeded reports whether a file of size bytes, of which inUse hold data, has reached the threshold.
 func (t Threshold) exceeded(size, inUse int64) bool {
 	free := size - inUse
 	return t != (Threshold{}) && free > 0 && free >= t.Min && float64(free) >= t.Free*float64(size)
 }
 
-// AtStart is what etcd's setting bootstrap-defrag-threshold-megabytes, the mebibytes that must be free in a file for etcd to
-// defragment it before it serves, has to be so that a database of size bytes, in a directory, is treated by the threshold; 0
-// turns it off. It is 0, too, where the copy would find too little room on the volume, since etcd does not start when its
-// defragmentation fails, and where it could be expected to take longer than the longest pause.
+// AtStart returns the value of etcd's setting bootstrap-defrag-threshold-megabytes that applies the threshold to a
+// database of size bytes in dir before etcd serves. It returns 0, which disables the setting, if the volume may have
+// too little room, because etcd does not start when its defragmentation fails, or if the pause could become too long.
 func (k *Maintainer) AtStart(dir string, size int64) uint {
 	t := k.options.Threshold
 	needed := max(t.Min, int64(t.Free*float64(size)))
-	kept := size - needed // at most, if etcd defragments at all
+	kept := size - needed // the largest size in use at which etcd defragments
 	left, _ := space(dir)
-	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+spare || k.pace.expected(kept) > k.options.MaxPause {
+	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.pace.expected(kept) > k.options.MaxPause {
 		return 0
 	}
 	return uint(max(1, (needed+mebibyte-1)/mebibyte))
 }
 
-// AtStartCopied says how far etcd's defragmentation before it serves has come, as a clause about etcd; empty if there is none.
-func AtStartCopied(dir string) string {
-	if done := copied(dir); done > 0 {
-		return "defragments its database before it serves: " + inWords(done) + " are copied"
+// StartProgress describes the progress of etcd's defragmentation at its start, or returns "" if none is running.
+func StartProgress(dir string) string {
+	if done := copySize(dir); done > 0 {
+		return "defragments its database before it serves: " + formatSize(done) + " are copied"
 	}
 	return ""
 }
 
 const mebibyte = 1 << 20
 
-// inWords is a size for people.
-func inWords(count int64) string {
+// formatSize returns a size with its unit.
+func formatSize(count int64) string {
 	switch {
 	case count < mebibyte:
 		return fmt.Sprintf("%d KiB", count>>10)
@@ -202,31 +202,31 @@ func inWords(count int64) string {
 	}
 }
 
-// firstPace is what a defragmentation is expected to copy in a second before one was measured: half of what two slow cores
-// and an average disk of a cloud do.
-const firstPace = 100 * mebibyte
+// defaultPace is the assumed number of bytes per second until one defragmentation was measured: half of what two slow
+// cores and an average cloud disk achieve.
+const defaultPace = 100 * mebibyte
 
-// worthMeasuring is how many bytes must have been copied for the pace to say something.
-const worthMeasuring = 16 * mebibyte
+// minMeasured is the smallest copy in bytes whose duration is measured.
+const minMeasured = 16 * mebibyte
 
-// pace is how fast this member defragments, in bytes in use per second.
+// pace measures how fast this member defragments, in bytes in use per second.
 type pace struct{ measured atomic.Int64 }
 
 func (p *pace) perSecond() int64 {
 	if measured := p.measured.Load(); measured > 0 {
 		return measured
 	}
-	return firstPace
+	return defaultPace
 }
 
-// expected is how long it takes to defragment so many bytes in use.
+// expected returns how long a defragmentation of that many bytes in use takes.
 func (p *pace) expected(inUse int64) time.Duration {
 	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
 }
 
-// learn takes in how long one took.
-func (p *pace) learn(inUse int64, took time.Duration) {
-	if inUse >= worthMeasuring && took > 0 {
+// record adds the duration of a defragmentation.
+func (p *pace) record(inUse int64, took time.Duration) {
+	if inUse >= minMeasured && took > 0 {
 		p.measured.Store(max(1, int64(float64(inUse)/took.Seconds())))
 	}
 }

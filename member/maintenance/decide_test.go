@@ -38,9 +38,9 @@ func TestADatabaseIsWorthADefragmentationWhenBothPartAndBytesAreFree(t *testing.
 	} {
 		f := healthy()
 		c.change(&f)
-		assert.Equal(t, c.worth, f.worth(usual), name)
+		assert.Equal(t, c.worth, f.reason(usual), name)
 	}
-	assert.Empty(t, healthy().worth(Threshold{}), "never is never")
+	assert.Empty(t, healthy().reason(Threshold{}), "never is never")
 }
 
 func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
@@ -61,22 +61,22 @@ func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
 	} {
 		f := healthy()
 		change(&f)
-		assert.Equal(t, obstacle, f.obstacle(limits{15 * time.Second, new(pace).expected}))
+		assert.Equal(t, obstacle, f.blocker(limits{15 * time.Second, new(pace).expected}))
 	}
 }
 
 func TestAMemberThatIsAloneNeedsNobodyElse(t *testing.T) {
 	f := healthy()
 	f.members, f.leader, f.room = f.members[:1], 1, -1
-	require.Empty(t, f.obstacle(limits{15 * time.Second, new(pace).expected}))
+	require.Empty(t, f.blocker(limits{15 * time.Second, new(pace).expected}))
 }
 
 func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
 	var p pace
 	assert.Equal(t, 10*time.Second, p.expected(1000*mebibyte))
-	p.learn(400*mebibyte, 2*time.Second)
+	p.record(400*mebibyte, 2*time.Second)
 	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte))
-	p.learn(mebibyte, time.Minute)
+	p.record(mebibyte, time.Minute)
 	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte), "a small one says nothing")
 }
 

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// request is somebody's wish to have the database defragmented.
+// request is a request to defragment the database.
 type request struct {
 	origin string
-	seat   seat         // by which members take turns; nil where there is none to take
-	do     func() error // what defragments; nil for etcd's own method
+	seat   seat         // coordinates turns; nil if there is nothing to coordinate
+	do     func() error // defragments; nil for etcd's own method
 }
 
-// failure is a defragmentation that was begun and failed; its outcome is noted.
+// failure is the error of a defragmentation that started; its result is recorded.
 type failure struct{ error }
 
-// defragment has the database defragmented, beside nobody who reads it and no other member. An error that is no failure says
-// what to wait for: nothing has been done.
+// defragment defragments the database while nothing reads it and no other member defragments. Any error other than a
+// failure names what to wait for; then nothing was done.
 func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	open, err := k.options.Gate.Close("a defragmentation of member " + k.options.Name)
@@ -25,53 +25,53 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 		return err
 	}
 	if r.seat != nil {
-		if err := r.seat.take(ctx, f.members); err != nil {
+		if err := r.seat.acquire(ctx, f.members); err != nil {
 			open()
 			return err
 		}
 	}
 	k.enter(HandingOff, "clients are sent to other members", f)
-	defer func() { k.enter(Idle, "", f) }() // last: whoever hears of it may have the next one begun
+	defer func() { k.enter(Idle, "", f) }() // last: a waiting caller may start the next one
 	defer open()
 	if r.seat != nil {
-		defer r.seat.end(ctx)
-		defer r.seat.keep(ctx)()
+		defer r.seat.release(ctx)
+		defer r.seat.renew(ctx)()
 	}
-	if !f.alone() {
-		defer k.away.begin("the database is being defragmented")()
+	if !f.isAlone() {
+		defer k.redirecting.begin("the database is being defragmented")()
 	}
 	if err := k.handOff(ctx, f, r); err != nil {
 		return err
 	}
 	if last := cluster.facts(); last.sending {
-		return errors.New(last.beingRead())
+		return errors.New(last.readBlocker())
 	}
-	return k.standStill(ctx, f, r)
+	return k.runDefragmentation(ctx, f, r)
 }
 
-// handOff sends clients to others and gives leadership away. A client that defragments has chosen the member itself, and may
-// go by who leads: it loses no leadership.
+// handOff redirects clients and moves leadership. For a client's request leadership stays: the client chose the
+// member, possibly because it leads.
 func (k *Maintainer) handOff(ctx context.Context, f facts, r request) error {
-	if f.alone() {
+	if f.isAlone() {
 		return nil
 	}
 	if f.leader == f.self && r.origin != ByClient {
-		return k.giveLeadershipAway(ctx, f, r)
+		return k.transferLeadership(ctx, f, r)
 	}
-	return breathe(ctx)
+	return drainRequests(ctx)
 }
 
-// breathe gives clients' requests the time to be answered that are under way.
-func breathe(ctx context.Context) error {
+// drainRequests waits until running requests have had time to finish.
+func drainRequests(ctx context.Context) error {
 	select {
-	case <-time.After(breath):
+	case <-time.After(drainTime):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (k *Maintainer) giveLeadershipAway(ctx context.Context, f facts, r request) error {
+func (k *Maintainer) transferLeadership(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	to, ok := cluster.successor()
 	if !ok {
@@ -79,7 +79,7 @@ func (k *Maintainer) giveLeadershipAway(ctx context.Context, f facts, r request)
 	}
 	k.enter(HandingOff, "leadership is moved to "+to.name, f)
 	if r.seat != nil {
-		if err := r.seat.announce(ctx); err != nil {
+		if err := r.seat.announceHandover(ctx); err != nil {
 			return err
 		}
 	}
@@ -90,8 +90,8 @@ func (k *Maintainer) giveLeadershipAway(ctx context.Context, f facts, r request)
 	return nil
 }
 
-// standStill is the time in which nothing can be read nor written.
-func (k *Maintainer) standStill(ctx context.Context, f facts, r request) error {
+// runDefragmentation defragments the database. Reads and writes block meanwhile.
+func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request) error {
 	cluster := k.served().cluster
 	do := r.do
 	if do == nil {
@@ -99,10 +99,10 @@ func (k *Maintainer) standStill(ctx context.Context, f facts, r request) error {
 	}
 	k.enter(Running, "etcd copies what is in use of its database", f)
 	k.options.Log.Info().Int64("size", f.size).Int64("in_use", f.inUse).Str("origin", r.origin).
-		Stringer("expected", rounded(k.pace.expected(f.inUse))).Msg("the database is defragmented")
+		Stringer("expected", roundDuration(k.pace.expected(f.inUse))).Msg("the database is defragmented")
 	began := time.Now()
 	err := do()
-	outcome := Outcome{At: time.Now(), Took: time.Since(began), Origin: r.origin, Before: f.size}
+	outcome := Result{At: time.Now(), Took: time.Since(began), Origin: r.origin, Before: f.size}
 	after := cluster.facts()
 	outcome.After = after.size
 	if err != nil {
@@ -110,19 +110,19 @@ func (k *Maintainer) standStill(ctx context.Context, f facts, r request) error {
 		k.note(outcome)
 		return failure{err}
 	}
-	k.pace.learn(f.inUse, outcome.Took)
+	k.pace.record(f.inUse, outcome.Took)
 	k.note(outcome)
 	k.enter(CatchingUp, "what was committed meanwhile is applied", after)
-	within, cancel := context.WithTimeout(ctx, catchingUp)
+	within, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	if err := cluster.catchUp(within); err != nil {
-		k.options.Log.Warn().Err(err).Msg("the member has not caught up after its defragmentation; clients may come back all the same")
+	if err := cluster.waitApplied(within); err != nil {
+		k.options.Log.Warn().Err(err).Msg("the member has not caught up after its defragmentation; clients are no longer redirected")
 	}
 	return nil
 }
 
-// note keeps how a defragmentation ended, and says it.
-func (k *Maintainer) note(o Outcome) {
+// note stores and logs the result of a defragmentation.
+func (k *Maintainer) note(o Result) {
 	k.mu.Lock()
 	k.state.Last = &o
 	if o.Error == "" {
@@ -137,10 +137,10 @@ func (k *Maintainer) note(o Outcome) {
 		return
 	}
 	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.Before).Int64("after", o.After).Dur("took_ms", o.Took).
-		Msgf("the database was defragmented: %s are %s now", inWords(o.Before), inWords(o.After))
+		Msgf("the database was defragmented: %s are %s now", formatSize(o.Before), formatSize(o.After))
 }
 
-// enter makes a phase the present one, and says why the member waits if it is for another reason than before.
+// enter sets the phase and logs when the member starts to wait.
 func (k *Maintainer) enter(phase Phase, reason string, f facts) {
 	k.mu.Lock()
 	before := k.state.Phase
@@ -155,19 +155,20 @@ func (k *Maintainer) enter(phase Phase, reason string, f facts) {
 	}
 }
 
-// State is what there is to know now.
+// State returns the current state.
 func (k *Maintainer) State() State {
 	k.mu.Lock()
 	state, serving := k.state, k.serving
 	k.mu.Unlock()
 	state.Readers = k.options.Gate.Inside()
 	if state.Phase == Running && serving != nil {
-		state.Progress = k.progress(state, serving.cluster.copied())
+		state.Progress = k.progress(state, serving.cluster.copySize())
 	}
 	return state
 }
 
-// progress goes by what has been copied, which etcd writes in steps of ten thousand keys, and between the steps by the clock.
+// progress estimates the progress from the size of the copy, which etcd writes in steps of ten thousand keys, and
+// from the time in between.
 func (k *Maintainer) progress(running State, copied int64) float64 {
 	expected := max(running.Expected.Seconds(), 0.001)
 	written := float64(copied) / (expected * float64(k.pace.perSecond()))

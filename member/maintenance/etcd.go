@@ -20,19 +20,19 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// cluster is what a Maintainer needs of etcd.
+// cluster is the part of etcd that a Maintainer uses.
 type cluster interface {
 	facts() facts
-	defragment() error // etcd's own, which stands still until it is done
-	copied() int64     // bytes that a defragmentation has copied so far
+	defragment() error // blocks until it is done
+	copySize() int64   // bytes that a running defragmentation has copied
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
-	catchUp(ctx context.Context) error           // returns when what was committed is applied
-	lift(ctx context.Context, of types.ID) error // ends that member's alarm NOSPACE
-	permits(ctx context.Context) bool            // a client to defragment or to move leadership, as etcd will find, too
+	waitApplied(ctx context.Context) error         // returns once all committed entries are applied
+	disarm(ctx context.Context, of types.ID) error // disarms that member's alarm NOSPACE
+	isAdmin(ctx context.Context) bool              // reports whether the client may defragment and move leadership
 }
 
-// embedded is the etcd in this process. Its own objects are asked, so that certificates and authentication have no part.
+// embedded is the etcd in this process. It is called directly, without certificates or authentication.
 type embedded struct {
 	*etcdserver.EtcdServer
 	options *Options
@@ -58,8 +58,8 @@ func (e embedded) facts() facts {
 	return f
 }
 
-// sizes are the bytes of the database, and those of them that are in use. What somebody still read while it was compacted counts as in
-// use until the next commit, and where the alarm NOSPACE keeps keys from being put none comes by itself.
+// sizes returns the size of the database and the bytes in use. Pages that a reader held during a compaction count as
+// in use until the next commit, and while the alarm NOSPACE blocks writes nothing else triggers one.
 func (e embedded) sizes(noSpace bool) (size, inUse int64) {
 	if noSpace {
 		e.Backend().ForceCommit()
@@ -79,10 +79,10 @@ func (e embedded) members() (all []peer) {
 	return all
 }
 
-// dir is where the database lies.
+// dir returns the directory of the database.
 func (e embedded) dir() string { return e.Cfg.SnapDir() }
 
-// space is how many bytes are free on the volume of a directory, and how many it has; negative if that cannot be told.
+// space returns the free bytes and the size of the volume that holds dir; negative if unknown.
 func space(dir string) (free, size int64) {
 	free, size, err := disk.Space(dir)
 	if err != nil {
@@ -91,15 +91,15 @@ func space(dir string) (free, size int64) {
 	return free, size
 }
 
-// defragment calls the server's method and not the backend's: only that keeps a snapshot from a leader, which replaces the
-// database, out meanwhile.
+// defragment calls the server's method, not the backend's: only the server's keeps out a leader's snapshot, which
+// replaces the database.
 func (e embedded) defragment() error { return e.Defragment() }
 
-func (e embedded) copied() int64 { return copied(e.dir()) }
+func (e embedded) copySize() int64 { return copySize(e.dir()) }
 
-// copied looks at the file that etcd copies to, which lies beside the database until it takes its place.
-func copied(dir string) (size int64) {
-	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is a good one
+// copySize returns the size of the file that etcd copies to, which is next to the database until it replaces it.
+func copySize(dir string) (size int64) {
+	files, _ := fs.Glob(os.DirFS(dir), "db.tmp.*") // the pattern is valid
 	for _, file := range files {
 		if about, err := os.Stat(filepath.Join(dir, file)); err == nil {
 			size = max(size, about.Size())
@@ -108,23 +108,23 @@ func copied(dir string) (size int64) {
 	return size
 }
 
-func (e embedded) successor() (to peer, ok bool) { return heir(e.EtcdServer, e.members()) }
+func (e embedded) successor() (to peer, ok bool) { return findSuccessor(e.EtcdServer, e.members()) }
 
 func (e embedded) handOver(ctx context.Context, to peer) error {
-	if !leads(e.EtcdServer) {
+	if !isLeader(e.EtcdServer) {
 		return nil
 	}
 	return handOver(ctx, e.EtcdServer, to)
 }
 
-// backlog is how many committed entries may wait to be applied when a member counts as caught up: under load there are
+// maxBacklog is the number of committed entries that a caught-up member may still have to apply: under load there are
 // always some.
-const backlog = 50
+const maxBacklog = 50
 
-func (e embedded) catchUp(ctx context.Context) error {
+func (e embedded) waitApplied(ctx context.Context) error {
 	clock := time.NewTicker(10 * time.Millisecond)
 	defer clock.Stop()
-	for e.AppliedIndex()+backlog < e.CommittedIndex() {
+	for e.AppliedIndex()+maxBacklog < e.CommittedIndex() {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), ctx.Err())
@@ -136,44 +136,44 @@ func (e embedded) catchUp(ctx context.Context) error {
 	return nil
 }
 
-func (e embedded) lift(ctx context.Context, of types.ID) error {
+func (e embedded) disarm(ctx context.Context, of types.ID) error {
 	_, err := e.Alarm(ctx, &etcdserverpb.AlarmRequest{
 		Action: etcdserverpb.AlarmRequest_DEACTIVATE, Alarm: etcdserverpb.AlarmType_NOSPACE, MemberID: uint64(of),
 	})
 	return err
 }
 
-func (e embedded) permits(ctx context.Context) bool {
+func (e embedded) isAdmin(ctx context.Context) bool {
 	who, err := e.AuthInfoFromCtx(ctx)
 	return err == nil && e.AuthStore().IsAdminPermitted(who) == nil
 }
 
-// closely is how many entries of the log a member may lack to be given leadership: what is under way at any moment. raft
-// sends it the rest first, and drops what it is asked to write meanwhile.
-const closely = 100
+// maxMissingEntries is the number of log entries that a successor may lack, which covers what is in flight. raft
+// sends the rest before leadership moves and drops new proposals meanwhile.
+const maxMissingEntries = 100
 
-// heir is the member that is best prepared to lead: connected, with a vote, and with the log up to its end or close to it.
-func heir(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
+// findSuccessor returns the best member to lead: connected, with a vote, and with the most complete log.
+func findSuccessor(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
 	followers := progress(server)
 	own := followers[uint64(server.MemberID())].Match
 	var match uint64
 	for _, p := range members {
 		follower, known := followers[uint64(p.id)]
 		ready := known && p.id != server.MemberID() && p.active && !p.learner && follower.State == tracker.StateReplicate
-		if ready && follower.Match+closely >= own && (!ok || follower.Match > match) {
+		if ready && follower.Match+maxMissingEntries >= own && (!ok || follower.Match > match) {
 			best, match, ok = p, follower.Match, true
 		}
 	}
 	return best, ok
 }
 
-// progress is what the leader knows of its followers' logs.
+// progress returns what the leader knows of its followers' logs.
 func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress {
 	return RaftStatus(server).Progress
 }
 
-// RaftStatus is how raft sees itself in an etcd of this process; the zero value if another etcd was begun later. etcd shows it to nobody
-// but the variable that it publishes for people who debug it (raft.go in etcdserver).
+// RaftStatus returns raft's status of an etcd in this process, or the zero value if another etcd started later. etcd
+// exports it only as an expvar (raft.go in etcdserver).
 func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	if published, there := expvar.Get("raft.status").(expvar.Func); there {
 		status, _ = published.Value().(raft.Status)
@@ -184,10 +184,10 @@ func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	return status
 }
 
-// handOver moves leadership to another member and returns once that leads.
+// handOver moves leadership to another member and returns once it leads.
 func handOver(ctx context.Context, server *etcdserver.EtcdServer, to peer) error {
 	election := time.Duration(server.Cfg.ElectionTicks) * time.Duration(server.Cfg.TickMs) * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft itself gives up after one
+	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft gives up after one
 	defer cancel()
 	if err := server.MoveLeader(ctx, server.Lead(), uint64(to.id)); err != nil {
 		return fmt.Errorf("leadership could not be moved to %s: %w", to.name, err)
@@ -195,7 +195,7 @@ func handOver(ctx context.Context, server *etcdserver.EtcdServer, to peer) error
 	return nil
 }
 
-// leads reports whether a member leads its cluster.
-func leads(server *etcdserver.EtcdServer) bool {
+// isLeader reports whether the member of this server leads.
+func isLeader(server *etcdserver.EtcdServer) bool {
 	return server.Leader() != types.ID(0) && server.Leader() == server.MemberID()
 }

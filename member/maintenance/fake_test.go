@@ -56,9 +56,9 @@ func (c *fake) defragment() error {
 	return c.fails
 }
 
-func (c *fake) permits(context.Context) bool { return !c.stranger }
+func (c *fake) isAdmin(context.Context) bool { return !c.stranger }
 
-func (c *fake) copied() int64 { return c.facts().inUse / 4 }
+func (c *fake) copySize() int64 { return c.facts().inUse / 4 }
 
 // gaveTo are the members that leadership was moved to.
 func (c *fake) gaveTo() (names []string) {
@@ -66,7 +66,7 @@ func (c *fake) gaveTo() (names []string) {
 	return names
 }
 
-// liftedTimes is how often the alarm was lifted.
+// liftedTimes counts how often the alarm was disarmed.
 func (c *fake) liftedTimes() (times int) {
 	c.change(func(*facts) { times = c.lifted })
 	return times
@@ -82,12 +82,12 @@ func (c *fake) handOver(_ context.Context, to peer) error {
 	return nil
 }
 
-func (c *fake) catchUp(context.Context) error {
+func (c *fake) waitApplied(context.Context) error {
 	time.Sleep(c.lagging)
 	return nil
 }
 
-func (c *fake) lift(_ context.Context, of types.ID) error {
+func (c *fake) disarm(_ context.Context, of types.ID) error {
 	c.change(func(f *facts) {
 		f.full = slices.DeleteFunc(slices.Clone(f.full), func(id types.ID) bool { return id == of })
 		c.lifted++
@@ -95,7 +95,7 @@ func (c *fake) lift(_ context.Context, of types.ID) error {
 	return nil
 }
 
-// table is where members take turns. A test plays the others.
+// table implements seat. A test plays the other members.
 type table struct {
 	mu      sync.Mutex
 	turn    string
@@ -108,15 +108,15 @@ type table struct {
 	deaf      error // why no change of leadership can be announced
 }
 
-func (s *table) wish(context.Context) error { return nil }
+func (s *table) requestTurn(context.Context) error { return nil }
 
-func (s *table) wishing([]peer) []peer {
+func (s *table) candidates([]peer) []peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting
 }
 
-func (s *table) take(context.Context, []peer) error {
+func (s *table) acquire(context.Context, []peer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.turn != "" {
@@ -126,14 +126,14 @@ func (s *table) take(context.Context, []peer) error {
 	return nil
 }
 
-func (s *table) announce(context.Context) error {
+func (s *table) announceHandover(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced++
 	return s.deaf
 }
 
-// now is whether it is the member's turn, and how often it has announced a change of leadership.
+// now returns whether it is the member's turn, and how often it has announced a change of leadership.
 func (s *table) now() (mine bool, announced int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,9 +145,9 @@ func (s *table) isMine() bool {
 	return mine
 }
 
-func (s *table) keep(context.Context) func() { return func() {} }
+func (s *table) renew(context.Context) func() { return func() {} }
 
-func (s *table) end(context.Context) {
+func (s *table) release(context.Context) {
 	time.Sleep(s.ending)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ type stand struct {
 	busy    bool // with a defragmentation
 }
 
-// kept runs a Maintainer beside do, which sleeps for what it waits for.
+// kept runs a Maintainer next to do, which sleeps while it waits.
 func kept(t *testing.T, change func(*stand), do func(*stand)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// Gate keeps those who read the whole database apart from its defragmentation. That holds every lock of the database while it
-// waits for open read transactions to end, so that one reader which takes its time, such as a snapshot that its client does not
-// fetch, would stop all reads and writes of the member.
+// Gate separates readers of the whole database from its defragmentation. A defragmentation holds every lock of the
+// database while it waits for open read transactions, so one slow reader, such as a snapshot that its client does not
+// fetch, would block all reads and writes of the member.
 //
-// Whoever holds a read transaction for longer than a request says so with Begin: a client's snapshot, a backup, a verification.
-// Whoever defragments asks with Close. Any number of readers may be inside at once. The zero Gate is open. Its methods may be
-// called from any goroutine.
+// Callers that hold a read transaction for longer than a request call Begin: client snapshots, backups,
+// verifications. A defragmentation calls Close. Any number of readers may be inside. The zero Gate is open. Its
+// methods are safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
 	readers []*Reader
-	closed  *closing // nil while the gate is open
+	closed  *closedPeriod // nil while the gate is open
 }
 
-// Reader is somebody who reads the whole database.
+// Reader is a reader of the whole database.
 type Reader struct {
 	Name  string // a noun, such as "the snapshot for 10.0.0.7:40312"
 	Since time.Time
 }
 
-// closing is one time that the gate is closed.
-type closing struct {
+// closedPeriod is a period in which the gate is closed.
+type closedPeriod struct {
 	why  string
 	over chan struct{}
 }
 
-// BusyError is why the gate could not be closed. It is a sentence that says what to wait for.
+// BusyError is the reason why the gate could not be closed. Its text names what to wait for.
 type BusyError struct {
-	Readers []Reader // those inside, the first comer first; empty if somebody else has closed the gate
-	Closed  string   // why it is closed, if it is
+	Readers []Reader // sorted by Since; empty if another caller closed the gate
+	Closed  string   // what closed the gate, if it is closed
 }
 
 // Error implements error.
@@ -52,9 +52,9 @@ func (e *BusyError) Error() string {
 	return "the database is being read: wait for the end of " + strings.Join(names, " and ")
 }
 
-// Begin lets a reader in, and waits while the gate is closed. what is a noun. The reader must call end, which may be called
-// again, once its read transaction is closed, and must not wait for a network before that if it can help it. The error says
-// what was waited for when ctx ended.
+// Begin admits a reader and blocks while the gate is closed. what is a noun phrase. The reader must call end once its
+// read transaction is closed, and should not wait for a network before. end may be called again. If ctx ends first,
+// the error names what closed the gate.
 func (g *Gate) Begin(ctx context.Context, what string) (end func(), err error) {
 	for {
 		reader, closed := g.enter(what)
@@ -69,7 +69,7 @@ func (g *Gate) Begin(ctx context.Context, what string) (end func(), err error) {
 	}
 }
 
-func (g *Gate) enter(what string) (*Reader, *closing) {
+func (g *Gate) enter(what string) (*Reader, *closedPeriod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed != nil {
@@ -86,8 +86,8 @@ func (g *Gate) leave(reader *Reader) {
 	g.readers = slices.DeleteFunc(g.readers, func(r *Reader) bool { return r == reader })
 }
 
-// Close closes the gate if nobody is inside and it is open, and never waits. why is a noun, such as "a defragmentation".
-// The caller must call open, which may be called again. The error is a *BusyError.
+// Close closes the gate if it is open and has no readers, and never blocks. why is a noun phrase such as "a
+// defragmentation". The caller must call open, which may be called again. The error is a *BusyError.
 func (g *Gate) Close(why string) (open func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,7 +97,7 @@ func (g *Gate) Close(why string) (open func(), err error) {
 	case len(g.readers) > 0:
 		return nil, &BusyError{Readers: g.inside()}
 	}
-	g.closed = &closing{why: why, over: make(chan struct{})}
+	g.closed = &closedPeriod{why: why, over: make(chan struct{})}
 	return sync.OnceFunc(g.open), nil
 }
 
@@ -108,7 +108,7 @@ func (g *Gate) open() {
 	g.closed = nil
 }
 
-// Inside are the readers that are inside now, the first comer first.
+// Inside returns the current readers, sorted by Since.
 func (g *Gate) Inside() []Reader {
 	g.mu.Lock()
 	defer g.mu.Unlock()

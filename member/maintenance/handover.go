@@ -14,37 +14,37 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// leaving bounds how long a member that stops tries to give its leadership away before its clients are sent to others.
-const leaving = 2 * time.Second
+// leaveTimeout bounds how long a stopping member tries to move its leadership before its clients are disconnected.
+const leaveTimeout = 2 * time.Second
 
-// longestQuiet bounds how long writes are held back for a change of leadership, whether it comes or not.
-const longestQuiet = 2 * time.Second
+// maxWritePause bounds how long writes are held for a change of leadership.
+const maxWritePause = 2 * time.Second
 
-// confirming is how long the members have to say that they hold their writes back. Plain etcd never does.
-const confirming = time.Second
+// confirmTimeout bounds how long the leader waits for the members' confirmations. Plain etcd never confirms.
+const confirmTimeout = time.Second
 
-// leave gives leadership away, if this member has it. raft drops what comes to a leader on its way out, so all members hold
-// their writes back for that moment. Where that is not possible, etcd does it at the end of its close, when this member has
-// no clients left.
+// leave moves leadership if this member leads. raft drops proposals that reach a leader during a transfer, so all
+// members hold their writes. If that fails, etcd moves leadership at the end of its close, when this member has no
+// clients.
 func (k *Maintainer) leave(ctx context.Context, s *service) {
-	if k.busy() { // for a client; to ask etcd for facts would have to wait
+	if k.busy() { // a client's defragmentation: reading facts would block
 		return
 	}
 	f := s.cluster.facts()
-	if f.alone() || f.leader != f.self {
+	if f.isAlone() || f.leader != f.self {
 		return
 	}
 	to, ok := s.cluster.successor()
 	if !ok {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, leaving)
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	seat, began := s.seat(), time.Now()
-	defer seat.end(ctx)
+	defer seat.release(ctx)
 	var err error
-	if !f.grantsNoLease() { // nobody writes then either
-		err = seat.announce(ctx)
+	if !f.refusesLeases() { // otherwise etcd refuses all writes anyway
+		err = seat.announceHandover(ctx)
 	}
 	if err == nil {
 		err = s.cluster.handOver(ctx, to)
@@ -56,45 +56,45 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(began)).Msg("leadership was moved before the stop")
 }
 
-// quietly has all members hold their writes back for a client that is about to move leadership, until what it returns is
-// called. If that is not possible, leadership moves all the same. Nobody waits for what etcd will refuse.
-func (k *Maintainer) quietly(ctx context.Context, asked any) (done func()) {
+// holdWritesForClient makes all members hold their writes for a client that moves leadership, until the returned
+// function is called. If that fails, leadership moves anyway. Requests that etcd will refuse hold nothing.
+func (k *Maintainer) holdWritesForClient(ctx context.Context, asked any) (done func()) {
 	s := k.served()
 	to, is := asked.(*etcdserverpb.MoveLeaderRequest)
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.grantsNoLease() || !f.couldLead(types.ID(to.TargetID)) || !s.cluster.permits(ctx) {
+	if f := s.cluster.facts(); f.leader != f.self || f.refusesLeases() || !f.canLead(types.ID(to.TargetID)) || !s.cluster.isAdmin(ctx) {
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
-		return func() {} // another client does: writes are held back already
+		return func() {} // another client moves leadership: writes are held already
 	}
 	seat := s.seat()
-	if err := seat.announce(ctx); err != nil {
-		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the others were not told; a write may have to wait for its answer")
+	if err := seat.announceHandover(ctx); err != nil {
+		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the other members do not hold their writes; a write may time out")
 	}
 	return func() {
-		seat.end(ctx)
+		seat.release(ctx)
 		k.moving.Store(false)
 	}
 }
 
-// couldLead reports whether a member is another one that has a vote and a connection to this one.
-func (f facts) couldLead(id types.ID) bool {
+// canLead reports whether id is another voting member with a connection to this one.
+func (f facts) canLead(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
 }
 
-// announce has all members hold their writes back until the leader has changed, and returns when each of them does and has none
-// under way any more. Those that do not say so, such as plain etcd, have a moment.
-func (p *place) announce(ctx context.Context) error {
-	said := p.own(handover)
-	if err := p.say(ctx, said, longestQuiet); err != nil {
-		return fmt.Errorf("the others were not told that leadership moves: %w", err)
+// announceHandover makes all members hold their writes until the leader changes. It returns once each member has
+// confirmed that none of its writes is running, or after confirmTimeout: plain etcd never confirms.
+func (p *place) announceHandover(ctx context.Context) error {
+	said := p.newClaim(handover)
+	if err := p.grant(ctx, said, maxWritePause); err != nil {
+		return fmt.Errorf("cannot announce the change of leadership: %w", err)
 	}
-	moment, cancel := context.WithTimeout(ctx, confirming)
+	moment, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	loud := p.loud()
+	loud := p.writers()
 	for i, id := range loud {
 		err := p.await(moment, claim{quiet, said.nonce, uint32(id)}, true) //nolint:gosec // its end
 		if ctx.Err() != nil {
@@ -108,8 +108,8 @@ func (p *place) announce(ctx context.Context) error {
 	return nil
 }
 
-// loud are the members that may write: this one, and all that there is a connection to.
-func (p *place) loud() (all []types.ID) {
+// writers returns the members that may write: this one and all connected voters.
+func (p *place) writers() (all []types.ID) {
 	self := p.server.MemberID()
 	active := p.active(self)
 	for _, m := range p.server.Cluster().Members() {
@@ -120,24 +120,24 @@ func (p *place) loud() (all []types.ID) {
 	return all
 }
 
-// writes are the requests that members send on to their leader. While leadership moves, raft drops what still comes to the
-// old one, and nobody learns of it: the client waits until its request times out, 7 s with etcd's own settings.
+// writes are the requests that members forward to their leader. During a transfer raft silently drops those that
+// reach the old leader: the client then waits for its timeout, 7 s with etcd's defaults.
 var writes = []string{
 	"/etcdserverpb.KV/Put", "/etcdserverpb.KV/DeleteRange", "/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Compact",
 	"/etcdserverpb.Lease/LeaseGrant", "/etcdserverpb.Lease/LeaseRevoke",
 }
 
 const (
-	// lookout is how often a member looks whether a change of leadership is announced.
-	lookout = 10 * time.Millisecond
-	// seldomLookout is how often it does when nobody writes.
-	seldomLookout = 100 * time.Millisecond
+	// listenInterval is the pause between two polls for an announced handover.
+	listenInterval = 10 * time.Millisecond
+	// idleListenInterval is the pause while nothing is written.
+	idleListenInterval = 100 * time.Millisecond
 )
 
-// listen hears of every change of leadership that the leader announces, and holds this member's writes back meanwhile.
+// listen polls for handovers that the leader announces and holds this member's writes for each.
 func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) {
 	there, heard, applied := claims{server}, []claim{}, uint64(0)
-	for pause := lookout; ; {
+	for pause := listenInterval; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -145,28 +145,28 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 		}
 		before := applied
 		if applied = server.AppliedIndex(); applied == before {
-			pause = min(2*pause, seldomLookout)
+			pause = min(2*pause, idleListenInterval)
 			continue
 		}
-		pause = lookout
-		changed := server.LeaderChangedNotify() // before the look at who leads, so that no change is missed
+		pause = listenInterval
+		changed := server.LeaderChangedNotify() // before reading the leader, so that no change is missed
 		known := heard
-		heard = there.all(handover)
-		for _, announced := range heard { // each once, however long its lease is, and only the leader's
+		heard = there.list(handover)
+		for _, announced := range heard { // each once, and only the leader's
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
-				k.hush(ctx, changed, func(ctx context.Context) {
-					confirmed := there.own(quiet)
+				k.holdWrites(ctx, changed, func(ctx context.Context) {
+					confirmed := there.newClaim(quiet)
 					confirmed.nonce = announced.nonce
-					_ = there.propose(ctx, confirmed, longestQuiet) // if it is lost, the leader goes on after a moment
+					_ = there.propose(ctx, confirmed, maxWritePause) // if it is lost, the leader continues after confirmTimeout
 				})
 			}
 		}
 	}
 }
 
-// hush holds writes back until the leader has changed, and confirms once none is under way any more.
-func (k *Maintainer) hush(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
-	ctx, cancel := context.WithTimeout(ctx, longestQuiet)
+// holdWrites holds writes until the leader changes, and calls confirm once no write is running.
+func (k *Maintainer) holdWrites(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, maxWritePause)
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
@@ -177,23 +177,23 @@ func (k *Maintainer) hush(ctx context.Context, changed <-chan struct{}, confirm 
 		case <-ctx.Done():
 		}
 	})
-	began, end := time.Now(), k.quiet.begin("leadership moves")
+	began, end := time.Now(), k.writePause.begin("leadership moves")
 	defer func() {
 		end()
 		k.options.Log.Debug().Dur("took_ms", time.Since(began)).Msg("writes were held back while leadership moved")
 	}()
-	if k.settled(ctx) {
-		confirm(ctx) // which the leader may drop, on its way out
+	if k.waitForWrites(ctx) {
+		confirm(ctx) // the old leader may drop it
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		k.options.Log.Info().Dur("after_ms", longestQuiet).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
+		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
 	}
 }
 
-// settled waits until no write is under way. It says no if that does not matter any more.
-func (k *Maintainer) settled(ctx context.Context) bool {
-	clock := time.NewTicker(lookAgain)
+// waitForWrites waits until no write is running. It returns false if ctx ends first.
+func (k *Maintainer) waitForWrites(ctx context.Context) bool {
+	clock := time.NewTicker(pollInterval)
 	defer clock.Stop()
 	for k.writes.Load() > 0 {
 		select {
@@ -205,15 +205,16 @@ func (k *Maintainer) settled(ctx context.Context) bool {
 	return true
 }
 
-// admit counts a write as under way, until left is called, once it may go on. The error is the context's, as gRPC has it.
-func (k *Maintainer) admit(ctx context.Context) error {
+// startWrite waits while writes are held and counts a running write, until finishWrite is called. It returns the
+// context's error as a gRPC status.
+func (k *Maintainer) startWrite(ctx context.Context) error {
 	for {
-		k.writes.Add(1) // before it is looked at, so that whoever begins a quiet and waits misses none
-		over := k.quiet.over()
+		k.writes.Add(1) // before the check, so that holdWrites misses no write
+		over := k.writePause.done()
 		if over == nil {
 			return nil
 		}
-		k.left()
+		k.finishWrite()
 		select {
 		case <-over:
 		case <-ctx.Done():
@@ -222,4 +223,4 @@ func (k *Maintainer) admit(ctx context.Context) error {
 	}
 }
 
-func (k *Maintainer) left() { k.writes.Add(-1) }
+func (k *Maintainer) finishWrite() { k.writes.Add(-1) }

@@ -38,7 +38,7 @@ func TestALeaderThatStopsGivesItsLeadershipAwayWhileNobodyWrites(t *testing.T) {
 	assert.Contains(t, s.log.String(), "leadership was moved before the stop")
 }
 
-// While the alarm NOSPACE or CORRUPT is raised etcd grants no lease, and nobody writes.
+// While the alarm NOSPACE or CORRUPT is raised etcd grants no lease, and no client writes.
 func TestALeaderThatStopsAsksForNoLeaseThatEtcdWouldRefuse(t *testing.T) {
 	for alarm, raised := range map[string]func(*facts){
 		"NOSPACE": func(f *facts) { f.full = []types.ID{2} },
@@ -80,10 +80,10 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		s.cluster.change(func(f *facts) { f.members[2].learner = true })
 		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
-			s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
+			s.holdWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
 		}
 		s.cluster.stranger = true
-		s.quietly(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
+		s.holdWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
 		_, announced := s.table.now()
 		assert.Zero(t, announced)
 	})
@@ -92,14 +92,14 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
-		first, second := s.quietly(t.Context(), to), s.quietly(t.Context(), to)
+		first, second := s.holdWritesForClient(t.Context(), to), s.holdWritesForClient(t.Context(), to)
 		second()
-		third := s.quietly(t.Context(), to)
+		third := s.holdWritesForClient(t.Context(), to)
 		_, announced := s.table.now()
 		assert.Equal(t, 1, announced, "each announcement that leads to nothing takes a second")
 		third()
 		first()
-		s.quietly(t.Context(), to)()
+		s.holdWritesForClient(t.Context(), to)()
 		_, announced = s.table.now()
 		assert.Equal(t, 2, announced)
 	})

@@ -21,7 +21,7 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 		assert.InDelta(t, 0.25, is.Progress, 0.01)
 		assert.Equal(t, "the database is being defragmented", s.Away())
 		assert.True(t, s.table.isMine())
-		require.ErrorIs(t, s.Ask(), errUnderWay)
+		require.ErrorIs(t, s.Trigger(), errUnderWay)
 
 		time.Sleep(4 * time.Second)
 		is = s.State()
@@ -29,7 +29,7 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 		assert.Empty(t, s.Away())
 		assert.Equal(t, 1, is.Done)
 		assert.EqualValues(t, gibibyte/2, is.Freed)
-		assert.Equal(t, Outcome{At: is.Last.At, Took: 4 * time.Second, Origin: ByThreshold, Before: gibibyte, After: gibibyte / 2}, *is.Last)
+		assert.Equal(t, Result{At: is.Last.At, Took: 4 * time.Second, Origin: ByThreshold, Before: gibibyte, After: gibibyte / 2}, *is.Last)
 		assert.Empty(t, s.cluster.gaveTo(), "it does not lead")
 		time.Sleep(time.Hour)
 		assert.Equal(t, 1, s.State().Done, "once is enough")
@@ -116,7 +116,7 @@ func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
 		assert.Zero(t, s.State().Done)
 		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
 		assert.Equal(t, 1, strings.Count(s.log.String(), "should be defragmented"))
-		require.ErrorContains(t, s.Ask(), "wait for the end of the backup")
+		require.ErrorContains(t, s.Trigger(), "wait for the end of the backup")
 		end()
 		time.Sleep(30 * time.Second)
 		assert.Equal(t, 1, s.State().Done)
@@ -128,7 +128,7 @@ func TestAReaderWaitsForTheEndOfTheDefragmentation(t *testing.T) {
 		began := time.Now()
 		end, err := s.gate.Begin(context.Background(), "the backup")
 		require.NoError(t, err)
-		assert.Equal(t, 4*time.Second+breath, time.Since(began))
+		assert.Equal(t, 4*time.Second+drainTime, time.Since(began))
 		end()
 	})
 }
@@ -146,20 +146,20 @@ func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
 
 func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
-		require.NoError(t, s.Ask())
+		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, ByCommand, s.State().Last.Origin)
 		s.table.seats("etcd-2")
-		require.NoError(t, s.Ask())
+		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().Last.Error)
 		s.cluster.change(func(f *facts) { f.inUse = 8 * gibibyte })
-		require.ErrorContains(t, s.Ask(), "--defrag-threshold")
+		require.ErrorContains(t, s.Trigger(), "--defrag-threshold")
 	})
 }
 
 func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
-	require.ErrorIs(t, New(Options{}).Ask(), errNotServing)
+	require.ErrorIs(t, New(Options{}).Trigger(), errNotServing)
 }
 
 func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
@@ -207,8 +207,8 @@ func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
 
 func TestASnapshotThatSetsOutAtTheLastMomentIsWaitedFor(t *testing.T) {
 	kept(t, full, func(s *stand) {
-		require.NoError(t, s.Ask())
-		time.Sleep(breath / 2)
+		require.NoError(t, s.Trigger())
+		time.Sleep(drainTime / 2)
 		s.cluster.change(func(f *facts) { f.sending = true })
 		time.Sleep(10 * time.Second)
 		assert.Zero(t, s.State().Done)

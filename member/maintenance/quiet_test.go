@@ -18,7 +18,7 @@ func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
-		go k.hush(t.Context(), changed, func(context.Context) {})
+		go k.holdWrites(t.Context(), changed, func(context.Context) {})
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
@@ -34,7 +34,7 @@ func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *t
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
-		go k.hush(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
+		go k.holdWrites(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false))
@@ -46,13 +46,13 @@ func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		began := time.Now()
-		go k.hush(t.Context(), nil, func(context.Context) {})
+		go k.holdWrites(t.Context(), nil, func(context.Context) {})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.admit(ctx)))
+		assert.Equal(t, codes.DeadlineExceeded, status.Code(k.startWrite(ctx)))
 		require.NoError(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
-		assert.Equal(t, longestQuiet, time.Since(began))
+		assert.Equal(t, maxWritePause, time.Since(began))
 		assert.Zero(t, k.writes.Load(), "what has ended is under way no more, nor what gave up")
 	})
 }
@@ -74,14 +74,14 @@ func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
 		var confirmed time.Duration
 		go slow(t, k, 100*time.Millisecond)
 		synctest.Wait()
-		go k.hush(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
+		go k.holdWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
 		synctest.Wait()
 		go slow(t, k, 0) // waits, and is not waited for
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait() // so that what was written may be read
 		assert.GreaterOrEqual(t, confirmed, 100*time.Millisecond)
-		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+lookAgain)
+		assert.LessOrEqual(t, confirmed, 100*time.Millisecond+pollInterval)
 		assert.Zero(t, k.writes.Load())
 		time.Sleep(200 * time.Millisecond)
 		assert.Zero(t, k.writes.Load(), "what has waited is done")
@@ -94,12 +94,12 @@ func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
 		go slow(t, k, 10*time.Second)
 		synctest.Wait()
 		began := time.Now()
-		k.hush(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
-		assert.Equal(t, longestQuiet, time.Since(began))
+		k.holdWrites(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Equal(t, maxWritePause, time.Since(began))
 		changed := make(chan struct{})
 		close(changed)
-		k.hush(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
-		assert.Less(t, time.Since(began), longestQuiet+2*lookAgain, "the leader has changed already")
+		k.holdWrites(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
+		assert.Less(t, time.Since(began), maxWritePause+2*pollInterval, "the leader has changed already")
 		time.Sleep(10 * time.Second)
 	})
 }

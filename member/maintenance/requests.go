@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The requests that maintenance has a word in.
+// The requests that the interceptors handle specially.
 const (
 	snapshotMethod   = "/etcdserverpb.Maintenance/Snapshot"
 	defragmentMethod = "/etcdserverpb.Maintenance/Defragment"
@@ -24,12 +24,12 @@ const (
 	keepAliveMethod  = "/etcdserverpb.Lease/LeaseKeepAlive"
 )
 
-// Stream is for etcd's gRPC server: a client's snapshot is one of the readers of the whole database, and waits while that is
-// defragmented.
+// Stream is an interceptor for etcd's gRPC server. A client's snapshot passes the Gate and waits during a
+// defragmentation.
 func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case keepAliveMethod:
-		return handler(service, unreserved{stream})
+		return handler(service, reservedFilter{stream})
 	case snapshotMethod:
 	default:
 		return handler(service, stream)
@@ -42,8 +42,8 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 	return handler(service, stream)
 }
 
-// Unary is for etcd's gRPC server: a client's defragmentation is refused where plain etcd would freeze, and while the database
-// stands still, clients that try again by themselves are sent to another member.
+// Unary is an interceptor for etcd's gRPC server. It refuses a client's defragmentation that would block etcd for
+// long, and redirects clients that retry on their own while the database is blocked.
 func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	if err := k.refuseReserved(ctx, asked); err != nil {
 		return nil, err
@@ -52,52 +52,52 @@ func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServe
 		return k.forClient(ctx, func() (any, error) { return handler(ctx, asked) })
 	}
 	if info.FullMethod == moveLeaderMethod {
-		defer k.quietly(ctx, asked)()
+		defer k.holdWritesForClient(ctx, asked)()
 	}
 	if isRequest(info.FullMethod) {
-		if err := k.away.elsewhere(ctx); err != nil {
+		if err := k.redirecting.redirect(ctx); err != nil {
 			return nil, err
 		}
 	}
 	if slices.Contains(writes, info.FullMethod) {
-		if err := k.admit(ctx); err != nil {
+		if err := k.startWrite(ctx); err != nil {
 			return nil, err
 		}
-		defer k.left()
+		defer k.finishWrite()
 	}
 	return handler(ctx, asked)
 }
 
-// forClient defragments for a client. Whether it is worth it, and whether the others can do without this member, is for the
-// client to know; what would freeze etcd, or two members at once, is refused.
+// forClient runs a client's defragmentation. The client decides whether it is worth it and whether the others can do
+// without this member; requests that would block etcd for long, or two members at once, are refused.
 func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.served()
-	if s == nil || !s.cluster.permits(ctx) {
-		return handle() // which refuses, or there is nobody yet to take turns with
+	if s == nil || !s.cluster.isAdmin(ctx) {
+		return handle() // etcd refuses it, or there is nothing to coordinate yet
 	}
-	if k.busy() { // to ask etcd for facts would have to wait
-		return nil, refused(errUnderWay)
+	if k.busy() { // reading facts would block
+		return nil, waitError(errUnderWay)
 	}
 	f := s.cluster.facts()
-	if reading := f.beingRead(); reading != "" {
-		return nil, refused(errors.New(reading))
+	if reading := f.readBlocker(); reading != "" {
+		return nil, waitError(errors.New(reading))
 	}
 	r := request{origin: ByClient, do: func() error { reply, err = handle(); return err }}
-	if !f.alone() && !f.grantsNoLease() && f.leader != 0 {
+	if !f.isAlone() && !f.refusesLeases() && f.leader != 0 {
 		r.seat = s.seat()
-		defer r.seat.end(ctx)
+		defer r.seat.release(ctx)
 	}
 	var failed failure
 	switch outcome := k.defragment(ctx, f, r); {
 	case outcome == nil, errors.As(outcome, &failed):
 		return reply, err
 	default:
-		return nil, refused(outcome)
+		return nil, waitError(outcome)
 	}
 }
 
-// refused is what a client is told that has to wait.
-func refused(why error) error {
+// waitError returns the error for a client that must wait.
+func waitError(why error) error {
 	return status.Error(codes.FailedPrecondition, "etcd-wrapper: not defragmented: "+why.Error())
 }
 
@@ -108,29 +108,29 @@ func client(ctx context.Context) string {
 	return "a client"
 }
 
-// isRequest reports whether a method is one of those that need the database.
+// isRequest reports whether a method needs the database.
 func isRequest(method string) bool {
 	return strings.HasPrefix(method, "/etcdserverpb.KV/") || strings.HasPrefix(method, "/etcdserverpb.Lease/")
 }
 
-// hold is how long a request waits before its client is sent elsewhere. etcd's client tries a hundred times, so that one
-// that has no other member to turn to gives up only after 20 s.
-const hold = 200 * time.Millisecond
+// redirectAfter delays the redirection of a client. etcd's client retries a hundred times,
+// so one without another endpoint gives up only after 20 s.
+const redirectAfter = 200 * time.Millisecond
 
-// errElsewhere has etcd's own client, and so every API server, try another member at once: by these words, of code
-// Unavailable, it knows that nothing has been done. Nothing else makes it try a write again.
+// errElsewhere makes etcd's client, and so every API server, retry another endpoint at once: code Unavailable with
+// this message means that nothing was done. The client retries a write for no other error.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 
-// away is a time in which requests had better not go to this member, or not yet. Each request looks at it, so that it is
-// read without a lock; one goroutine at a time begins one.
-type away struct{ period atomic.Pointer[period] }
+// pause is a period in which requests wait or are redirected. Every request reads it, so reading takes no lock. Only
+// one goroutine at a time sets it.
+type pause struct{ period atomic.Pointer[period] }
 
 type period struct {
 	why  string
 	over chan struct{}
 }
 
-func (a *away) begin(why string) (end func()) {
+func (a *pause) begin(why string) (end func()) {
 	p := &period{why: why, over: make(chan struct{})}
 	a.period.Store(p)
 	return func() {
@@ -139,17 +139,18 @@ func (a *away) begin(why string) (end func()) {
 	}
 }
 
-// over is closed at the end of the time; nil if there is none.
-func (a *away) over() <-chan struct{} {
+// done returns a channel that is closed when the pause ends, or nil if there is none.
+func (a *pause) done() <-chan struct{} {
 	if p := a.period.Load(); p != nil {
 		return p.over
 	}
 	return nil
 }
 
-// elsewhere sends away a client that is known to try elsewhere by itself. All others wait, as with plain etcd.
-func (a *away) elsewhere(ctx context.Context) error {
-	over := a.over()
+// redirect returns errElsewhere to clients that are known to retry another endpoint. All others wait, as with plain
+// etcd.
+func (a *pause) redirect(ctx context.Context) error {
+	over := a.done()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {
 		return nil
 	}
@@ -158,14 +159,14 @@ func (a *away) elsewhere(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
-	case <-time.After(hold):
+	case <-time.After(redirectAfter):
 		return errElsewhere
 	}
 }
 
-// Away says why clients should turn to other members now; empty if they need not, or there are none.
+// Away returns why clients should use other members now, or "".
 func (k *Maintainer) Away() string {
-	if p := k.away.period.Load(); p != nil {
+	if p := k.redirecting.period.Load(); p != nil {
 		return p.why
 	}
 	return ""

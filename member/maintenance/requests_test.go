@@ -29,11 +29,11 @@ func TestClientsThatTryAgainByThemselvesAreSentElsewhereWhileTheDatabaseStandsSt
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", true))
-		end := k.away.begin("the database is being defragmented")
+		end := k.redirecting.begin("the database is being defragmented")
 
 		began := time.Now()
 		err := put(k, "/etcdserverpb.KV/Put", true)
-		assert.Equal(t, hold, time.Since(began), "a hundred tries outlast the longest pause")
+		assert.Equal(t, redirectAfter, time.Since(began), "a hundred tries outlast the longest pause")
 		assert.Equal(t, codes.Unavailable, status.Code(err))
 		assert.Equal(t, "there is no connection available", status.Convert(err).Message(), "the words by which etcd's client knows that nothing was done")
 		assert.Error(t, put(k, "/etcdserverpb.Lease/LeaseGrant", true))
@@ -43,7 +43,7 @@ func TestClientsThatTryAgainByThemselvesAreSentElsewhereWhileTheDatabaseStandsSt
 		require.NoError(t, put(k, "/etcdserverpb.Maintenance/Status", true))
 		assert.Zero(t, time.Since(began))
 
-		time.AfterFunc(hold/2, end)
+		time.AfterFunc(redirectAfter/2, end)
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true), "the end comes in time")
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
 	})

@@ -29,7 +29,7 @@ func TestTheStartGoesByTheSameThreshold(t *testing.T) {
 func TestTheStartSaysHowFarItHasCopied(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data[1]") // a name, not a pattern
 	require.NoError(t, os.Mkdir(dir, 0o700))
-	assert.Empty(t, AtStartCopied(dir))
+	assert.Empty(t, StartProgress(dir))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db.tmp.1234"), make([]byte, 3*mebibyte), 0o600))
-	assert.Equal(t, "defragments its database before it serves: 3.0 MiB are copied", AtStartCopied(dir))
+	assert.Equal(t, "defragments its database before it serves: 3.0 MiB are copied", StartProgress(dir))
 }

@@ -13,79 +13,79 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 )
 
-// seat is a member's place among those that take turns.
+// seat coordinates the turns of the members of a cluster.
 type seat interface {
-	wish(ctx context.Context) error                 // tells the others that this member wants to defragment, or goes on doing so
-	wishing(members []peer) []peer                  // the others that want to
-	take(ctx context.Context, members []peer) error // makes it this member's turn; the error wraps errTaken if it is another's
-	announce(ctx context.Context) error             // a change of leadership; returns when no write is on its way any more
-	keep(ctx context.Context) (stop func())         // holds on to the turn until stop is called
-	end(ctx context.Context)                        // gives turn and wish back
+	requestTurn(ctx context.Context) error             // claims or renews this member's wish to defragment
+	candidates(members []peer) []peer                  // the other members that want to
+	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has it
+	announceHandover(ctx context.Context) error        // holds all members' writes for a change of leadership; returns once none is running
+	renew(ctx context.Context) (stop func())           // renews the turn until stop is called
+	release(ctx context.Context)                       // releases turn and wish
 }
 
 const (
-	// claimed is how long wish and turn of a member that died are kept.
-	claimed = 10 * time.Second
-	// renewal is how often they are said again by one that lives.
-	renewal = claimed / 3
-	// patience bounds one request to the cluster.
-	patience = 5 * time.Second
-	// farewell bounds what a member that stops still asks of its cluster.
-	farewell = time.Second
+	// claimTTL bounds how long the claims of a crashed member last.
+	claimTTL = 10 * time.Second
+	// renewInterval is the interval at which claims are renewed.
+	renewInterval = claimTTL / 3
+	// requestTimeout bounds one request to the cluster.
+	requestTimeout = 5 * time.Second
+	// releaseTimeout bounds the requests of a stopping member.
+	releaseTimeout = time.Second
 )
 
-// place is a seat in a cluster. One goroutine at a time uses it, beside the one that keep begins.
+// place implements seat with claims. It is used by one goroutine at a time, in addition to the one that renew starts.
 type place struct {
 	claims
-	active func(self types.ID) map[types.ID]bool // the members that there is a connection to
+	active func(self types.ID) map[types.ID]bool // the connected members
 	log    zerolog.Logger
-	wished time.Time // when the last wish was made; zero if there is none since the last end
+	wished time.Time // time of the last wish; zero if released
 
 	mu   sync.Mutex
-	made []claim // since the last end
+	made []claim // since the last release
 }
 
-// mostMade is how many of a place's claims may last at a time: what is made before these has ended by itself.
-const mostMade = 16
+// maxClaims bounds the claims that release revokes: older ones have expired.
+const maxClaims = 16
 
 func newPlace(server *etcdserver.EtcdServer, options *Options) *place {
 	return &place{claims: claims{server}, active: options.Active, log: options.Log}
 }
 
-// say makes a claim and returns when it is known.
-func (p *place) say(ctx context.Context, said claim, lasts time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// grant makes a claim and returns once it is known here.
+func (p *place) grant(ctx context.Context, said claim, lasts time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	if err := p.make(ctx, said, lasts); err != nil {
+	if err := p.proposeClaim(ctx, said, lasts); err != nil {
 		return err
 	}
 	return p.await(ctx, said, true)
 }
 
-// make makes a claim and does not wait for it.
-func (p *place) make(ctx context.Context, said claim, lasts time.Duration) error {
+// proposeClaim makes a claim and does not wait for it.
+func (p *place) proposeClaim(ctx context.Context, said claim, lasts time.Duration) error {
 	p.mu.Lock()
-	p.made = append(p.made[max(0, len(p.made)+1-mostMade):], said)
+	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], said)
 	p.mu.Unlock()
 	return p.propose(ctx, said, lasts)
 }
 
-func (p *place) wish(ctx context.Context) error {
-	if time.Since(p.wished) < renewal {
+func (p *place) requestTurn(ctx context.Context) error {
+	if time.Since(p.wished) < renewInterval {
 		return nil
 	}
-	if err := p.say(ctx, p.own(wish), claimed); err != nil {
-		return fmt.Errorf("the cluster was not told that this member wants to defragment: %w", err)
+	if err := p.grant(ctx, p.newClaim(wish), claimTTL); err != nil {
+		return fmt.Errorf("cannot request a turn to defragment: %w", err)
 	}
 	p.wished = time.Now()
 	return nil
 }
 
-func (p *place) wishing(members []peer) []peer { return p.others(wish, members) }
+func (p *place) candidates(members []peer) []peer { return p.membersWith(wish, members) }
 
-// others are the other members that claim something. A claim that names no member is nobody's.
-func (p *place) others(of kind, members []peer) (who []peer) {
-	all := p.all(of)
+// membersWith returns the other members that have a claim of a kind. Claims of former members are ignored.
+func (p *place) membersWith(of kind, members []peer) (who []peer) {
+	all := p.list(of)
 	for _, m := range members {
 		if m.id != p.server.MemberID() && slices.ContainsFunc(all, func(c claim) bool { return c.names(m.id) }) {
 			who = append(who, m)
@@ -94,18 +94,19 @@ func (p *place) others(of kind, members []peer) (who []peer) {
 	return who
 }
 
-// errTaken says that it is another member's turn.
+// errTaken is the error while another member has the turn.
 var errTaken = errors.New("is being defragmented: wait for its end")
 
-// lag is how long the end of a turn may take to be known here.
-const lag = time.Second
+// turnLag bounds how late the end of a turn becomes known here.
+const turnLag = time.Second
 
-// free returns once nobody else has the turn, or soon: whoever has just heard that another member is done may ask before this one knows.
-func (p *place) free(ctx context.Context, members []peer) error {
-	clock, over := time.NewTicker(lookAgain), time.After(lag)
+// waitForTurn waits up to turnLag until no other member has the turn: a caller may know of its end before this member
+// does.
+func (p *place) waitForTurn(ctx context.Context, members []peer) error {
+	clock, over := time.NewTicker(pollInterval), time.After(turnLag)
 	defer clock.Stop()
 	for {
-		taken := p.taken(members)
+		taken := p.checkTurn(members)
 		if taken == nil {
 			return nil
 		}
@@ -119,31 +120,31 @@ func (p *place) free(ctx context.Context, members []peer) error {
 	}
 }
 
-func (p *place) take(ctx context.Context, members []peer) error {
-	if err := p.free(ctx, members); err != nil {
+func (p *place) acquire(ctx context.Context, members []peer) error {
+	if err := p.waitForTurn(ctx, members); err != nil {
 		return err
 	}
-	said := p.own(turn)
-	err := p.say(ctx, said, claimed)
+	said := p.newClaim(turn)
+	err := p.grant(ctx, said, claimTTL)
 	if err != nil {
-		err = fmt.Errorf("the cluster did not say whose turn it is to defragment: %w", err)
+		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
 	} else {
-		err = p.taken(members) // of two that claim it at once, the later one sees the other, if not both
+		err = p.checkTurn(members) // of two members that claim it at once, at least the later one sees the other
 	}
 	if err != nil {
-		p.drop(ctx, said)
+		p.revoke(ctx, said)
 	}
 	return err
 }
 
-func (p *place) taken(members []peer) error {
-	if others := p.others(turn, members); len(others) > 0 {
+func (p *place) checkTurn(members []peer) error {
+	if others := p.membersWith(turn, members); len(others) > 0 {
 		return fmt.Errorf("member %s %w", others[0].name, errTaken)
 	}
 	return nil
 }
 
-func (p *place) keep(ctx context.Context) (stop func()) {
+func (p *place) renew(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var keeping sync.WaitGroup
 	keeping.Go(func() {
@@ -151,8 +152,8 @@ func (p *place) keep(ctx context.Context) (stop func()) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(renewal):
-				_ = p.make(ctx, p.own(turn), claimed) // its own apply, which would tell whether it is known, may stand still
+			case <-time.After(renewInterval):
+				_ = p.proposeClaim(ctx, p.newClaim(turn), claimTTL) // not awaited: applying may be blocked here
 			}
 		}
 	})
@@ -162,22 +163,22 @@ func (p *place) keep(ctx context.Context) (stop func()) {
 	}
 }
 
-func (p *place) end(ctx context.Context) {
+func (p *place) release(ctx context.Context) {
 	p.mu.Lock()
 	made := p.made
 	p.made, p.wished = nil, time.Time{}
 	p.mu.Unlock()
-	p.drop(ctx, made...)
+	p.revoke(ctx, made...)
 }
 
-// drop takes claims back. Those that it cannot end by themselves.
-func (p *place) drop(ctx context.Context, all ...claim) {
+// revoke revokes claims. Those that it cannot revoke expire.
+func (p *place) revoke(ctx context.Context, all ...claim) {
 	if p.server.Leader() == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 	defer cancel()
-	there := slices.DeleteFunc(all, func(c claim) bool { return !p.know(c) })
+	there := slices.DeleteFunc(all, func(c claim) bool { return !p.isKnown(c) })
 	for _, said := range there {
 		_ = p.propose(ctx, said, 0)
 	}
@@ -186,15 +187,16 @@ func (p *place) drop(ctx context.Context, all ...claim) {
 	}
 }
 
-// shortestSlot is that of a member whose database has little in use.
+// shortestSlot is the slot of a member whose database has little in use.
 const shortestSlot = 3 * time.Second
 
-// byClock says, where the alarm NOSPACE lets nobody claim anything, whether it is this member's turn: those that have raised it have slots
-// of the clock in turns, by the order of IDs, each at least twice as long as the work and begun only early. Whoever has lifted it leaves
-// the round. Clocks that differ cost nothing but that two members may stand still at once, while writes are refused anyway.
+// byClock reports whether it is this member's turn while the alarm NOSPACE prevents claims. The members that raised
+// it take turns by the clock, in the order of their IDs. A slot is at least twice as long as the work, which starts
+// only in its first half. A member that disarms its alarm leaves the rotation. If clocks differ, two members may be
+// blocked at once, while writes are refused anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
-	for slot < 2*new(pace).expected(f.inUse) { // in steps, so that members come to the same
+	for slot < 2*new(pace).expected(f.inUse) { // in powers of two, so that members agree
 		slot *= 2
 	}
 	rank := slices.Index(f.full, f.self)

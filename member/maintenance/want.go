@@ -10,60 +10,61 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// want is the Maintainer's own goroutine's: what it wants, and since when.
-type want struct {
+// worker is the state of Run's goroutine.
+type worker struct {
 	*Maintainer
 	*service
 	seat  seat
-	since time.Time // since when a defragmentation is wanted and nothing of this member's own is in its way
+	since time.Time // when a defragmentation became due without a blocker on this member; zero if none is
 }
 
-// look finds out whether the database should be defragmented, and does it when nothing is in the way. It returns how long
-// to wait before the next look.
-func (w *want) look(ctx context.Context) time.Duration {
+// check defragments the database if it should be and nothing is in the way. It returns the pause before the next
+// check.
+func (w *worker) check(ctx context.Context) time.Duration {
 	f := w.cluster.facts()
-	w.notice(f)
-	f = w.liftAlarms(ctx, f)
-	worth := f.worth(w.options.Threshold)
+	w.setVolume(f)
+	f = w.disarmAlarms(ctx, f)
+	worth := f.reason(w.options.Threshold)
 	if worth == "" {
-		w.rest(ctx, Idle, "", f)
-		return w.until(w.options.Interval, f)
+		w.setIdle(ctx, Idle, "", f)
+		return w.nextCheck(w.options.Interval, f)
 	}
-	if obstacle := f.obstacle(w.limits()); obstacle != "" {
-		w.rest(ctx, Waiting, worth+", but "+obstacle, f)
+	if obstacle := f.blocker(w.limits()); obstacle != "" {
+		w.setIdle(ctx, Waiting, worth+", but "+obstacle, f)
 		return w.options.Interval
 	}
 	if w.since.IsZero() {
 		w.since = time.Now()
 	}
-	err := w.comply(ctx, f)
+	err := w.tryDefragment(ctx, f)
 	if ctx.Err() != nil {
 		return 0
 	}
 	if err != nil {
 		w.enter(Waiting, worth+", but "+err.Error(), f)
 	}
-	return w.until(w.options.Interval/waiting, f)
+	return w.nextCheck(w.options.Interval/waitingFactor, f)
 }
 
-// until is how long to wait before the next look, which comes soon while writes are refused: the slot of this member is short.
-func (w *want) until(usual time.Duration, f facts) time.Duration {
+// nextCheck returns the pause before the next check, which is short while writes are refused: this member's slot is
+// short.
+func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 	if f.noSpace() {
 		return min(usual, shortestSlot/3)
 	}
 	return usual
 }
 
-// rest gives up the member's place, as there is nothing to do or nothing that could be done.
-func (w *want) rest(ctx context.Context, phase Phase, reason string, f facts) {
+// setIdle releases the member's claims, because there is nothing to do or it is blocked.
+func (w *worker) setIdle(ctx context.Context, phase Phase, reason string, f facts) {
 	w.since = time.Time{}
-	w.seat.end(ctx)
+	w.seat.release(ctx)
 	w.enter(phase, reason, f)
 }
 
-// comply defragments if it is this member's turn, and says otherwise what it waits for.
-func (w *want) comply(ctx context.Context, f facts) error {
-	if f.alone() {
+// tryDefragment defragments if it is this member's turn. Otherwise the error is what it waits for.
+func (w *worker) tryDefragment(ctx context.Context, f facts) error {
+	if f.isAlone() {
 		return w.defragment(ctx, f, request{origin: ByThreshold})
 	}
 	if f.noSpace() {
@@ -72,23 +73,24 @@ func (w *want) comply(ctx context.Context, f facts) error {
 		}
 		return w.defragment(ctx, f, request{origin: ByThreshold})
 	}
-	if err := w.seat.wish(ctx); err != nil {
+	if err := w.seat.requestTurn(ctx); err != nil {
 		return err
 	}
-	if err := w.othersFirst(f); err != nil {
+	if err := w.checkPrecedence(f); err != nil {
 		return err
 	}
 	return w.defragment(ctx, f, request{origin: ByThreshold, seat: w.seat})
 }
 
-// othersFirst lets those go first that precede this member. They notice their need a moment later, perhaps.
-func (w *want) othersFirst(f facts) error {
+// checkPrecedence returns an error while another member precedes this one. Others may notice a moment later that they
+// should defragment.
+func (w *worker) checkPrecedence(f facts) error {
 	leads := f.leader == f.self
 	if leads && time.Since(w.since) < 2*w.options.Interval {
 		return errors.New("this member leads, and gives the others time to go first")
 	}
 	var names []string
-	for _, p := range w.seat.wishing(f.members) {
+	for _, p := range w.seat.candidates(f.members) {
 		if leads || p.id != f.leader && p.id < f.self {
 			names = append(names, p.name)
 		}
@@ -103,45 +105,45 @@ func (w *want) othersFirst(f facts) error {
 	}
 }
 
-// obey does what a person has asked for. Whatever comes of it is an outcome.
-func (w *want) obey(ctx context.Context) {
+// runCommand runs a defragmentation that a user requested. Every error is recorded as a result.
+func (w *worker) runCommand(ctx context.Context) {
 	f := w.cluster.facts()
 	r := request{origin: ByCommand}
-	if !f.alone() && !f.noSpace() {
+	if !f.isAlone() && !f.noSpace() {
 		r.seat = w.seat
 	}
-	err := errors.New(f.obstacle(w.limits()))
+	err := errors.New(f.blocker(w.limits()))
 	if err.Error() == "" {
 		err = w.defragment(ctx, f, r)
 	}
 	var failed failure
 	if err != nil && !errors.As(err, &failed) {
-		w.note(Outcome{At: time.Now(), Origin: ByCommand, Before: f.size, After: f.size, Error: err.Error()})
+		w.note(Result{At: time.Now(), Origin: ByCommand, Before: f.size, After: f.size, Error: err.Error()})
 	}
 }
 
-// liftAlarms ends this member's alarm NOSPACE when its file has become small enough, and returns the facts as they are then. The one
-// that leads ends those of members that are gone, as nobody else would: recovery has replaced them, or they have left.
-// etcd compares the whole file with the quota, and not what is in use of it, so that a compaction alone is no reason.
-func (w *want) liftAlarms(ctx context.Context, f facts) facts {
+// disarmAlarms disarms this member's alarm NOSPACE once its file is small enough, and returns the facts after that.
+// The leader also disarms the alarms of former members: recovery has replaced them, or they have left. etcd compares
+// the size of the file with the quota, not the bytes in use, so a compaction alone is not enough.
+func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
 	if !f.noSpace() {
 		return f
 	}
-	if f.noSpaceHere() && f.relieved(f.size) {
-		w.lift(ctx, f.self, fmt.Sprintf("the database has %s, which is below %.0f%% of its quota of %s", inWords(f.size), 100*relief, inWords(f.quota)))
+	if f.hasOwnAlarm() && f.isBelowRelief(f.size) {
+		w.disarm(ctx, f.self, fmt.Sprintf("the database has %s, which is below %.0f%% of its quota of %s", formatSize(f.size), 100*reliefRatio, formatSize(f.quota)))
 	}
 	if f.leader == f.self {
-		for _, id := range f.gone() {
-			w.lift(ctx, id, fmt.Sprintf("member %s, which had raised it, is no member any more", id))
+		for _, id := range f.removedMembers() {
+			w.disarm(ctx, id, fmt.Sprintf("member %s, which had raised it, is no member any more", id))
 		}
 	}
 	return w.cluster.facts()
 }
 
-func (w *want) lift(ctx context.Context, of types.ID, why string) {
-	within, cancel := context.WithTimeout(ctx, patience)
+func (w *worker) disarm(ctx context.Context, of types.ID, why string) {
+	within, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	switch err := w.cluster.lift(within, of); {
+	switch err := w.cluster.disarm(within, of); {
 	case err == nil:
 		w.options.Log.Info().Msg("the alarm NOSPACE is lifted: " + why)
 		w.mu.Lock()
