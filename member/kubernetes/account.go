@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// mountPoint is where Kubernetes mounts a pod's service account.
+// mountPoint is the directory of a pod's service account.
 const mountPoint = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Account is a service account as a pod has it, and where the API server is.
+// Account is the service account of a pod, and the address of the API server.
 type Account struct {
-	Dir    string // with token, ca.crt and namespace in it, which Kubernetes may replace at any time
-	Server string // the API server, <host>:<port>
+	Dir    string // contains token, ca.crt and namespace, which Kubernetes may replace at any time
+	Server string // of the API server, <host>:<port>
 }
 
-// FromEnvironment is the account of the pod that this process runs in. The error says that it runs in none.
+// FromEnvironment returns the account of the pod that this process runs in. It fails outside a pod.
 func FromEnvironment() (Account, error) {
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -27,13 +27,13 @@ func FromEnvironment() (Account, error) {
 	return Account{Dir: mountPoint, Server: net.JoinHostPort(host, port)}, nil
 }
 
-// ca is the file with the certificates that the API server's is signed by.
+// ca returns the path of the CA bundle that verifies the API server.
 func (a Account) ca() string { return filepath.Join(a.Dir, "ca.crt") }
 
-// token is read anew for each request: Kubernetes replaces it long before it expires.
+// token reads the token for each request: Kubernetes replaces it long before it expires.
 func (a Account) token() (string, error) { return a.read("token") }
 
-// Namespace is the pod's.
+// Namespace returns the pod's namespace.
 func (a Account) Namespace() (string, error) { return a.read("namespace") }
 
 func (a Account) read(name string) (string, error) {

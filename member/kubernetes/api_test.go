@@ -88,7 +88,7 @@ func (a *api) patch(w http.ResponseWriter, r *http.Request, name string) {
 
 func answer(w http.ResponseWriter, o lease) { _ = json.NewEncoder(w).Encode(o) }
 
-// set is a change by somebody else.
+// set changes a lease as another client would.
 func (a *api) set(name, holder string, of time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// LeaseKind is which of the leases one is.
+// LeaseKind is the kind of a lease.
 type LeaseKind string
 
-// The kinds.
+// The kinds of leases.
 const (
 	OfMember LeaseKind = "member"
 	OfFull   LeaseKind = "full_snapshot"
@@ -20,25 +20,26 @@ const (
 )
 
 const (
-	// heartbeat is how often a member's lease is renewed: the operator takes a member for lost after a minute.
+	// heartbeat is the interval at which a member renews its lease: the operator considers a member lost after a
+	// minute.
 	heartbeat = 10 * time.Second
-	// deltaPeriod is how often the leases of snapshots are looked at. So often a sidecar makes a delta unless it is told
-	// otherwise; the operator's tools allow for twice the period that they know of.
+	// deltaPeriod is the interval at which the leases of snapshots are checked. It is the sidecar's default interval
+	// of delta snapshots; the operator's tools allow for twice the interval they know of.
 	deltaPeriod = 20 * time.Second
-	// tries is how often a renewal that others were in the way of is begun anew at once.
+	// tries bounds the attempts to update a lease that others update at the same time.
 	tries = 3
 )
 
-// LeasedMember is what a member's own lease says of it.
+// LeasedMember is the content of a member's own lease.
 type LeasedMember struct {
-	Name    string // of the member, and of the lease
+	Name    string // of the member and of the lease
 	ID      string // hexadecimal
-	Cluster string // its ID, hexadecimal
+	Cluster string // ID of the cluster, hexadecimal
 	Leads   bool
-	PeerTLS bool // its peers reach it over TLS
+	PeerTLS bool // peers connect to it with TLS
 }
 
-// peerTLS is the annotation that the operator waits for before it has members demand TLS of each other.
+// peerTLS is the annotation that the operator waits for before it makes members require TLS from each other.
 const peerTLS = "member.etcd.gardener.cloud/tls-enabled"
 
 func (m LeasedMember) holder() string {
@@ -49,15 +50,15 @@ func (m LeasedMember) holder() string {
 	return m.ID + ":" + m.Cluster + ":" + role
 }
 
-// LeasedBackups is what the leases of snapshots say, which the member renews that makes them.
+// LeasedBackups is the content of the leases of snapshots, which the writer of backups renews.
 type LeasedBackups struct {
-	Full     int64     // revision of the newest full; 0 if there is none
+	Full     int64     // revision of the newest full snapshot; 0 if there is none
 	FullTime time.Time // of its content
-	Stored   int64     // the newest revision in the store; 0 if none is
-	UpTo     time.Time // everything that etcd had then is in the store
+	Stored   int64     // newest revision in the store; 0 if there is none
+	UpTo     time.Time // all writes acknowledged by then are in the store
 }
 
-// duty is one lease, what renews it, and when that is due.
+// duty is one lease, the function that renews it, and the time when it is due.
 type duty struct {
 	kind  LeaseKind
 	every time.Duration
@@ -66,15 +67,15 @@ type duty struct {
 	pause backoff.BackOff // after a failure
 }
 
-// written is what a lease says now.
+// written is the current content of a lease.
 type written struct{ name, holder string }
 
-// errNotOurs says that another member renews a lease, or that nobody can.
+// errNotOurs means that another member renews a lease, or that no member can.
 var errNotOurs = errors.New("it is not for this member to renew")
 
 var (
 	errNoLeader = errors.New("this member knows no leader")
-	errOthers   = errors.New("its holderIdentity is no revision: somebody else uses this lease")
+	errOthers   = errors.New("its holderIdentity is no revision: another program uses this lease")
 )
 
 func (l *Leases) duties() []*duty {
@@ -87,7 +88,7 @@ func (l *Leases) duties() []*duty {
 		&duty{kind: OfDelta, every: deltaPeriod, renew: l.delta, pause: newPause()})
 }
 
-// member renews the member's own lease. Nobody else writes it, so nothing is read before.
+// member renews the member's own lease. No one else writes it, so it is not read first.
 func (l *Leases) member(ctx context.Context) (written, error) {
 	is, ok := l.options.Member()
 	now := written{is.Name, is.holder()}
@@ -100,7 +101,7 @@ func (l *Leases) member(ctx context.Context) (written, error) {
 	})
 }
 
-// full tells of the newest full. A lease that names a later revision stays as it is.
+// full writes the newest full snapshot. A lease with a later revision stays unchanged.
 func (l *Leases) full(ctx context.Context) (written, error) {
 	is, ok := l.options.Backups()
 	if !ok || is.Full == 0 {
@@ -112,8 +113,8 @@ func (l *Leases) full(ctx context.Context) (written, error) {
 	})
 }
 
-// delta tells how far the store is. A revision never goes back, as with a sidecar; the time of a store that is behind stands
-// still.
+// delta writes the newest revision in the store. As with a sidecar, the revision never decreases. While the store
+// lags, the time does not change.
 func (l *Leases) delta(ctx context.Context) (written, error) {
 	is, ok := l.options.Backups()
 	if !ok || is.Stored == 0 {
@@ -124,7 +125,7 @@ func (l *Leases) delta(ctx context.Context) (written, error) {
 	})
 }
 
-// snapshot changes a lease that another member may have written a moment ago, or writes at this moment.
+// snapshot changes a lease that another member may write at the same time.
 func (l *Leases) snapshot(ctx context.Context, name string, change func(revision int64, of time.Time) (now leaseSpec, wanted bool)) (written, error) {
 	for range tries {
 		var found lease
@@ -144,7 +145,7 @@ func (l *Leases) snapshot(ctx context.Context, name string, change func(revision
 			return written{name, now.HolderIdentity}, err
 		}
 	}
-	return written{name: name}, errors.New("others write it all the time")
+	return written{name: name}, errors.New("other members keep updating it")
 }
 
 func revision(holder string) (int64, error) {

@@ -10,33 +10,34 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Event is something that happened.
+// Event is a Kubernetes Event to be posted.
 type Event struct {
-	Reason  string // one word in camel case, by which people filter
-	Subject string // what it is about, where a reason has several subjects
+	Reason  string // one word in camel case, for filters
+	Subject string // distinguishes events with the same reason; may be empty
 	Warning bool
 	Note    string // a sentence
 	At      time.Time
 }
 
-// EventPod is what events are about.
+// EventPod is the pod that events are about.
 type EventPod struct {
 	Name string
 	UID  string // without it `kubectl get events` shows them, and `kubectl describe pod` does not
 }
 
 const (
-	// room is how many events may wait. More are dropped.
+	// queueRoom bounds the queued events. More are dropped.
 	queueRoom = 64
-	// pause is how long after an event the next one of its reason and subject is held back. The latest is then posted, with their number.
+	// repeatPause is the time after an event during which its repetitions are held back. The latest is then posted
+	// with their number.
 	repeatPause = 5 * time.Minute
-	// goodbye bounds how long the end of a run may post what still waits.
+	// goodbye bounds how long End posts queued events.
 	goodbye = time.Second
-	// longest is how many bytes a note may have; the API server refuses more.
+	// longestNote is the largest note in bytes that the API server accepts.
 	longestNote = 1024
 )
 
-// Poster posts events in one goroutine, which begins with NewPoster and ends with End. Tell may be called from any goroutine.
+// Poster posts events in one goroutine from NewPoster to End. Tell is safe for concurrent use.
 type Poster struct {
 	post  func(context.Context, Event) error
 	log   zerolog.Logger
@@ -44,19 +45,19 @@ type Poster struct {
 	stop  chan struct{}
 	over  chan struct{}
 
-	// The goroutine's.
+	// Used by the goroutine only.
 	recent  map[string]*repeated
-	refused string // why the API server took none, as the log has heard
+	refused string // the last logged reason for which the API server rejected an event
 }
 
-// repeated is what came after an event, and is too early to be posted.
+// repeated counts the repetitions of an event that are held back.
 type repeated struct {
 	until  time.Time
 	latest Event
 	times  int
 }
 
-// NewPoster begins to post events about a pod, as its service account.
+// NewPoster starts to post events about a pod with its service account.
 func NewPoster(account Account, pod EventPod, log zerolog.Logger) *Poster {
 	server := NewServer(account)
 	return startPoster(func(ctx context.Context, e Event) error {
@@ -77,7 +78,7 @@ func startPoster(post func(context.Context, Event) error, log zerolog.Logger) *P
 	return p
 }
 
-// Tell has an event posted soon. It never waits.
+// Tell queues an event. It never blocks.
 func (p *Poster) Tell(e Event) {
 	select {
 	case p.queue <- e:
@@ -86,7 +87,8 @@ func (p *Poster) Tell(e Event) {
 	}
 }
 
-// End posts what waits, for a moment, and returns when nothing is asked of the API server any more. Nothing is told after it.
+// End posts queued events for up to a second and returns once no request to the API server is running. Do not call
+// Tell after it.
 func (p *Poster) End() {
 	close(p.stop)
 	<-p.over
@@ -96,7 +98,7 @@ func (p *Poster) run() {
 	defer close(p.over)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { // a post that is under way gets a moment, too
+	go func() { // a running request may finish within it
 		select {
 		case <-p.stop:
 			time.AfterFunc(goodbye, cancel)
@@ -121,7 +123,7 @@ func (p *Poster) run() {
 	}
 }
 
-// take posts an event, or holds it back if one of its kind was posted a short time ago.
+// take posts an event, or holds it back if a similar one was posted recently.
 func (p *Poster) take(ctx context.Context, e Event) {
 	key := e.Reason + "/" + e.Subject
 	if before := p.recent[key]; before != nil {
@@ -133,7 +135,7 @@ func (p *Poster) take(ctx context.Context, e Event) {
 	p.send(ctx, e)
 }
 
-// postHeld posts what was held back for long enough, or all of it.
+// postHeld posts the events that were held back for long enough, or all of them.
 func (p *Poster) postHeld(ctx context.Context, all bool) {
 	for key, held := range p.recent {
 		switch {
@@ -150,7 +152,7 @@ func (p *Poster) postHeld(ctx context.Context, all bool) {
 	}
 }
 
-// send posts one event. What the API server does not take is given up; the log hears each reason once.
+// send posts one event. It does not retry, and logs each reason for a rejection once.
 func (p *Poster) send(ctx context.Context, e Event) {
 	within, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -161,13 +163,13 @@ func (p *Poster) send(ctx context.Context, e Event) {
 		p.refused = ""
 	case err.Error() != p.refused:
 		p.refused = err.Error()
-		p.log.Warn().Str("event", e.Reason).Str("reason", p.refused).Msg("Kubernetes is not told what happens: an event is not posted; etcd serves all the same")
+		p.log.Warn().Str("event", e.Reason).Str("reason", p.refused).Msg("posting an event failed: it is dropped, etcd keeps serving")
 	}
 }
 
 var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
 
-// eventObject is an Event as events.k8s.io/v1 has it.
+// eventObject is an Event of events.k8s.io/v1.
 type eventObject struct {
 	APIVersion          string        `json:"apiVersion"`
 	Kind                string        `json:"kind"`
@@ -195,7 +197,7 @@ type reference struct {
 	UID        string `json:"uid,omitempty"`
 }
 
-// reporter names the program among all that post events.
+// reporter identifies this program as the reporting controller.
 const reporter = "etcd-wrapper"
 
 func newEventObject(namespace string, pod EventPod, e Event) eventObject {

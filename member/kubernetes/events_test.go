@@ -127,7 +127,7 @@ func TestNobodyWaitsForAnAPIServerThatIsSilent(t *testing.T) {
 		time.Sleep(Patience)
 		synctest.Wait()
 		assert.Equal(t, 1, tried, "what repeats meanwhile is held back")
-		assert.Equal(t, 1, strings.Count(log.String(), "is not posted"))
+		assert.Equal(t, 1, strings.Count(log.String(), "posting an event failed"))
 		ended := time.Now()
 		p.End()
 		assert.Equal(t, goodbye, time.Since(ended))

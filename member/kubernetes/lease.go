@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// leaseKind is what is got and patched.
+// leaseObjects is the kind Lease.
 var leaseObjects = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
 
-// lease is a Lease of coordination.k8s.io/v1, as far as it is read, or a merge patch of one.
+// lease has the fields of a Lease of coordination.k8s.io/v1 that are used. It also serves as a merge patch.
 type lease struct {
 	Metadata leaseMetadata `json:"metadata,omitzero"`
 	Spec     leaseSpec     `json:"spec"`
@@ -24,7 +24,7 @@ type leaseSpec struct {
 	RenewTime      microTime `json:"renewTime,omitzero"`
 }
 
-// microTime is a time as Kubernetes writes it into leases, which takes nothing but six digits.
+// microTime is the format of times in leases: Kubernetes accepts exactly six fractional digits.
 type microTime struct{ time.Time }
 
 const microFormat = "2006-01-02T15:04:05.000000Z07:00"

@@ -13,22 +13,22 @@ import (
 // LeaseOptions configure Leases. All fields but Backups are required.
 type LeaseOptions struct {
 	Account Account
-	Cluster string // what the leases of snapshots are named after: the StatefulSet's name
-	// Member is the member as it is now; false while it knows no leader, so that its lease goes stale. It answers from memory.
+	Cluster string // the StatefulSet's name, the prefix of the leases of snapshots
+	// Member returns the current member, or false while it knows no leader, so that its lease expires. It answers
+	// from memory.
 	Member func() (LeasedMember, bool)
-	// Backups is how far backups are; false while another member makes them, or nobody can. It answers from memory. nil if
-	// none are made.
+	// Backups returns the state of the backups, or false if this member does not write them. It answers from memory.
+	// nil if no backups are made.
 	Backups func() (LeasedBackups, bool)
 	Log     zerolog.Logger
 }
 
-// Leases are those of one run, which a member without a backup-restore sidecar renews as a sidecar would, for the operator's tools: how
-// long ago a member was seen, whether it leads, and how far the backups are. The command begins them when etcd has become ready and ends
-// them before etcd is closed; one goroutine asks the API server. Begin and End are called one after the other, each at most once; Facts may be called from any
-// goroutine at any time.
+// Leases renews the leases that a backup-restore sidecar would renew, for the operator's tools: when a member was
+// last active, whether it leads, and how current the backups are. The command calls Begin when etcd is ready and End
+// before etcd is closed, each at most once. One goroutine talks to the API server. Facts is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
-	server  *Server // of the one goroutine
+	server  *Server // used by the goroutine only
 
 	stop context.CancelFunc // nil before Begin
 	over chan struct{}
@@ -37,13 +37,13 @@ type Leases struct {
 	facts map[LeaseKind]LeaseFact
 }
 
-// LeaseFact is what there is to know of one lease.
+// LeaseFact is the state of one lease.
 type LeaseFact struct {
 	Kind    LeaseKind
-	Name    string        // empty until it is known
-	Holder  string        // what it says, as this process wrote or found it last
-	Renewed time.Time     // when this process wrote it last, or found it to be right; zero if it never did
-	Trouble *LeaseProblem // nil while all is well
+	Name    string        // empty until known
+	Holder  string        // as last read or written by this process
+	Renewed time.Time     // when this process last wrote it or found it up to date; zero if never
+	Trouble *LeaseProblem // nil if there is none
 }
 
 // LeaseProblem describes why a lease is not renewed.
@@ -59,7 +59,7 @@ func NewLeases(options LeaseOptions) *Leases {
 	return &Leases{options: options, server: NewServer(options.Account), facts: map[LeaseKind]LeaseFact{}}
 }
 
-// Begin renews the leases until End.
+// Begin starts to renew the leases.
 func (l *Leases) Begin() {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop, l.over = stop, make(chan struct{})
@@ -69,7 +69,7 @@ func (l *Leases) Begin() {
 	}()
 }
 
-// End returns when nothing is asked of anybody any more. It takes no longer than a request takes to be given up.
+// End stops the renewals and returns once no request is running, after at most Patience.
 func (l *Leases) End() {
 	if l.stop != nil {
 		l.stop()
@@ -77,7 +77,7 @@ func (l *Leases) End() {
 	}
 }
 
-// Facts are what there is to know now of each lease that this member is to renew.
+// Facts returns the state of each lease that this member renews.
 func (l *Leases) Facts() (all []LeaseFact) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *Leases) run(ctx context.Context) {
 	}
 }
 
-// perform renews one lease and returns how long that has time now.
+// perform renews one lease and returns the time until it is due again.
 func (l *Leases) perform(ctx context.Context, d *duty) (pause time.Duration) {
 	within, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -131,7 +131,8 @@ func (l *Leases) perform(ctx context.Context, d *duty) (pause time.Duration) {
 }
 
 const (
-	// firstPause and longestPause bound the pause after a failure. A member must not be taken for lost because of it.
+	// firstPause and longestPause bound the pause after a failure. It must be short enough that a member is not
+	// considered lost.
 	firstPause   = time.Second
 	longestPause = 20 * time.Second
 )
@@ -143,7 +144,7 @@ func newPause() backoff.BackOff {
 	)
 }
 
-// tryAgainAfter is a pause that the API server may have a word in.
+// tryAgainAfter returns the pause after err, which the API server may extend.
 func (d *duty) tryAgainAfter(err error) time.Duration {
 	pause := d.pause.NextBackOff()
 	var refused *Refusal
@@ -153,14 +154,14 @@ func (d *duty) tryAgainAfter(err error) time.Duration {
 	return min(pause, longestPause)
 }
 
-// forget drops what is known of a lease that has become another member's business.
+// forget removes the state of a lease that another member renews now.
 func (l *Leases) forget(kind LeaseKind) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.facts, kind)
 }
 
-// troubled keeps why a lease could not be renewed, and says it if it was another reason before.
+// troubled stores why a lease could not be renewed, and logs a new reason.
 func (l *Leases) troubled(kind LeaseKind, now written, err error, pause time.Duration) {
 	l.mu.Lock()
 	fact := l.facts[kind]
@@ -174,7 +175,7 @@ func (l *Leases) troubled(kind LeaseKind, now written, err error, pause time.Dur
 	l.mu.Unlock()
 	if before == nil || before.Message != trouble.Message {
 		l.options.Log.Warn().Str("lease", now.name).Str("reason", trouble.Message).
-			Msg("a lease is not renewed: the operator's tools see less than there is; etcd serves all the same")
+			Msg("renewing a lease failed: the operator's tools see an outdated state; retrying, etcd keeps serving")
 	}
 }
 

@@ -42,10 +42,10 @@ func within(t *testing.T, handler http.Handler, backups func() (LeasedBackups, b
 	return l, log
 }
 
-// tick is how often a test looks, in its own time.
+// tick is the polling interval of the tests, in fake time.
 const tick = 100 * time.Millisecond
 
-// gaps are how long after the one before each request came, in seconds.
+// gaps returns the seconds between consecutive requests.
 func (a *api) gaps() (all []float64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,7 +85,7 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 			assert.LessOrEqual(t, gap, longestPause.Seconds(), "the operator takes a member for lost after a minute")
 		}
 		assert.Greater(t, gaps[len(gaps)-1], 13.0)
-		assert.Equal(t, 1, strings.Count(log.String(), "not renewed"))
+		assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
 		trouble := l.fact(t, OfMember).Trouble
 		assert.Equal(t, len(there.asked), trouble.Count)
 		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(longestPause))
@@ -137,7 +137,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 			assert.Fail(t, "but for the one that asks")
 		}
 	})
-	assert.Equal(t, 1, strings.Count(log.String(), "not renewed"))
+	assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
 }
 
 func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {

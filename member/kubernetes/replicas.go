@@ -11,7 +11,7 @@ import (
 
 var statefulSets = Kind{Group: "apps/v1", Plural: "statefulsets", Noun: "StatefulSet", Verbs: "get"}
 
-// statefulSet is as much of one as says how many pods there are to be.
+// statefulSet has the fields of a StatefulSet that determine its number of pods.
 type statefulSet struct {
 	Metadata struct {
 		DeletionTimestamp string `json:"deletionTimestamp"`
@@ -24,7 +24,7 @@ type statefulSet struct {
 	} `json:"spec"`
 }
 
-// Pod is one of a StatefulSet's.
+// Pod identifies a pod of a StatefulSet.
 type Pod struct {
 	Set     string
 	Ordinal int
@@ -32,7 +32,7 @@ type Pod struct {
 
 var podName = regexp.MustCompile(`^(.+)-(\d{1,9})$`)
 
-// ParsePod reads the name of a StatefulSet's pod: the set's, and a number.
+// ParsePod parses the name of a StatefulSet's pod, NAME-ORDINAL.
 func ParsePod(name string) (Pod, error) {
 	parts := podName.FindStringSubmatch(name)
 	if parts == nil {
@@ -42,21 +42,22 @@ func ParsePod(name string) (Pod, error) {
 	return Pod{parts[1], ordinal}, err
 }
 
-// Unwanted tells whether a pod's StatefulSet wants fewer members than it is one of. Where nobody says so the member stays.
+// Unwanted returns a function that reports whether the StatefulSet has been scaled down below this pod. If that is
+// unknown, the member stays.
 func (s *Server) Unwanted(pod Pod, log zerolog.Logger) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		ctx, cancel := context.WithTimeout(ctx, Patience)
 		defer cancel()
 		beyond, err := s.Beyond(ctx, pod)
 		if err != nil {
-			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("it is not known whether fewer members are wanted: this one stays in its cluster")
+			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the number of wanted members; this one stays in its cluster")
 		}
 		return beyond
 	}
 }
 
-// Beyond tells whether a pod's StatefulSet wants fewer pods, and not this one among them. One that is deleted, or wants no pod at all, as
-// while a cluster hibernates, says nothing about the cluster's members.
+// Beyond reports whether a StatefulSet has been scaled down so that it no longer includes the pod. A set that is
+// deleted or scaled to zero, as for hibernation, keeps its members.
 func (s *Server) Beyond(ctx context.Context, pod Pod) (bool, error) {
 	var set statefulSet
 	if err := s.Get(ctx, statefulSets, pod.Set, &set); err != nil {

@@ -1,8 +1,9 @@
-// Package kubernetes is what a member asks of the Kubernetes API server, and tells it, as the service account of its pod: how many members
-// there are to be, the leases of the member and of its cluster's backups, and Events on its pod.
+// Package kubernetes talks to the Kubernetes API server with the service account of the member's pod. It reads how
+// many members are wanted, renews the leases of the member and of its cluster's backups, and posts Events about its
+// pod.
 //
-// It asks nothing of etcd, and nothing waits for the API server: each answer is given up after some seconds, and what goes wrong is logged
-// and tried again, or given up.
+// It does not use etcd, and nothing waits for the API server: each request has a timeout of a few seconds, and
+// failures are logged and retried or dropped.
 package kubernetes
 
 import (
@@ -20,37 +21,37 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// Patience is how long an answer may take: callers bound their contexts with it.
+// Patience bounds the time for one response: callers set it on their contexts.
 const Patience = 5 * time.Second
 
-// largest is how much of an answer is read; what is asked for has some kilobytes.
+// largest bounds the bytes read of a response; expected responses have a few kilobytes.
 const largest = 1 << 20
 
-// Server is the API server as a service account reaches it. One goroutine at a time uses it.
+// Server is a client of the API server. It is used by one goroutine at a time.
 type Server struct {
 	account Account
-	Client  *http.Client // nil until the CA's certificates could be read; a test gives its own
+	Client  *http.Client // nil until the CA bundle could be read; tests set their own
 }
 
-// NewServer returns the server of an account. It asks nothing yet.
+// NewServer returns a client for an account. It sends no request yet.
 func NewServer(account Account) *Server { return &Server{account: account} }
 
-// Kind is a kind of object.
+// Kind describes a kind of object.
 type Kind struct {
-	Group  string // and version, as apps/v1
-	Plural string // as paths have it
-	Noun   string // as people say it
-	Verbs  string // what the service account's Role has to let it do
+	Group  string // group and version, such as apps/v1
+	Plural string // in paths
+	Noun   string // in messages
+	Verbs  string // verbs that the service account's Role must allow
 }
 
-// Refusal is an answer that is none of the wanted ones.
+// Refusal is the error for an unexpected HTTP status.
 type Refusal struct {
 	Status int
-	After  time.Duration // that the API server wants to be left alone for; 0 if it has not said
+	After  time.Duration // of the header Retry-After; 0 if there is none
 	Kind   Kind
 }
 
-// Error implements error. It says what to do where that is known, and nothing of what the server has written.
+// Error implements error. It names the remedy if that is known, and never quotes the server's response.
 func (r *Refusal) Error() string {
 	switch r.Status {
 	case http.StatusUnauthorized:
@@ -58,24 +59,24 @@ func (r *Refusal) Error() string {
 	case http.StatusForbidden:
 		return fmt.Sprintf("the service account's Role does not let it %s this %s", r.Kind.Verbs, r.Kind.Noun)
 	case http.StatusNotFound:
-		return fmt.Sprintf("there is no such %s in the pod's namespace: whoever deploys the member makes it", r.Kind.Noun)
+		return fmt.Sprintf("there is no such %s in the pod's namespace: create it where the member is deployed", r.Kind.Noun)
 	default:
 		return fmt.Sprintf("the API server answers %d %s", r.Status, http.StatusText(r.Status))
 	}
 }
 
-// IsConflict tells whether somebody else has changed the object meanwhile.
+// IsConflict reports whether err means that the object was changed concurrently.
 func IsConflict(err error) bool {
 	var refused *Refusal
 	return errors.As(err, &refused) && refused.Status == http.StatusConflict
 }
 
-// Get reads an object of the pod's namespace into a value.
+// Get reads an object from the pod's namespace.
 func (s *Server) Get(ctx context.Context, kind Kind, name string, into any) error {
 	return s.ask(ctx, http.MethodGet, kind, name, nil, into)
 }
 
-// Patch changes what change has, and nothing else of the object.
+// Patch applies a merge patch to an object.
 func (s *Server) Patch(ctx context.Context, kind Kind, name string, change any) error {
 	content, err := json.Marshal(change)
 	if err != nil {
@@ -85,7 +86,7 @@ func (s *Server) Patch(ctx context.Context, kind Kind, name string, change any) 
 	return s.ask(ctx, http.MethodPatch, kind, name, content, &ignored)
 }
 
-// Create makes an object of the pod's namespace.
+// Create creates an object in the pod's namespace.
 func (s *Server) Create(ctx context.Context, kind Kind, object any) error {
 	content, err := json.Marshal(object)
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *Server) request(ctx context.Context, method string, kind Kind, name str
 	return request, nil
 }
 
-// withoutURL leaves out of an error what is the same in all of them.
+// withoutURL removes the URL from an error and replaces timeouts with ErrSilent.
 func withoutURL(err error) error {
 	var about *url.Error
 	if errors.As(err, &about) {
@@ -165,7 +166,7 @@ func withoutURL(err error) error {
 	return fmt.Errorf("the API server cannot be asked: %w", err)
 }
 
-// ErrSilent says that an answer takes too long.
+// ErrSilent is the error for a response that takes too long.
 var ErrSilent = fmt.Errorf("the API server has not answered within %s", Patience)
 
 func retryAfter(response *http.Response) time.Duration {

@@ -75,5 +75,5 @@ func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing
 	there.before = func(name string) { there.set(name, "1", noon) }
 	there.set("etcd-main-full-snap", "", time.Time{})
 	l.once(t, OfFull)
-	assert.Contains(t, l.fact(t, OfFull).Trouble.Message, "others write it all the time")
+	assert.Contains(t, l.fact(t, OfFull).Trouble.Message, "other members keep updating it")
 }
