@@ -15,14 +15,14 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// version is stamped by the Makefile.
+// version is set by the Makefile.
 var version = "unknown"
 
 type versionCommand struct {
 	output `embed:""`
 }
 
-// versions are what version tells with -o json.
+// versions is the output of version -o json.
 type versions struct {
 	Wrapper  string `json:"wrapper"`
 	Etcd     string `json:"etcd"`
@@ -33,11 +33,11 @@ type versions struct {
 func (c *versionCommand) execute(s streams) exitcode.Code {
 	is := versions{version, dataversion.Embedded, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 	text := fmt.Sprintf("etcd-wrapper %s\netcd %s\n%s %s\n", is.Wrapper, is.Etcd, is.Go, is.Platform)
-	_ = c.print(s.out, text, is) // there is nobody left to tell
+	_ = c.print(s.out, text, is) // standard output may be closed
 	return exitcode.Clean
 }
 
-// dumpCommand is what --dump-fsm selects.
+// dumpCommand implements --dump-fsm.
 type dumpCommand struct{ machine, format string }
 
 func (c dumpCommand) execute(s streams) exitcode.Code {
@@ -49,7 +49,7 @@ func (c dumpCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// machines are those that can be printed.
+// machines are the state machines that can be printed, by name.
 var machines = map[string]*statemachine.Drawing{"lifecycle": &lifecycle.Drawing, "recovery": &recovery.Drawing, "backup": &writer.Drawing}
 
 func (c dumpCommand) draw() string {
@@ -75,7 +75,7 @@ var (
 	fishCompletion string
 )
 
-// completionCommand prints what a shell has to run once, so that it asks completeCommand for each word.
+// completionCommand prints a shell's completion script, which runs completeCommand for each word.
 type completionCommand struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"The shell: bash, zsh or fish."`
 }
@@ -85,7 +85,8 @@ func (c *completionCommand) execute(s streams) exitcode.Code {
 	return s.print(scripts[c.Shell])
 }
 
-// completeCommand is run by those scripts. It prints a line for each word that the last one can become, with a tab before its meaning.
+// completeCommand completes the last word for those scripts. It prints a line for each candidate: the word, a tab and
+// its help.
 type completeCommand struct {
 	Words []string `arg:"" optional:""`
 }
@@ -93,7 +94,7 @@ type completeCommand struct {
 func (c *completeCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	if err != nil || len(c.Words) == 0 {
-		return exitcode.NotTold // an error has no place in the middle of a command line
+		return exitcode.NotTold // an error message would disturb the command line that the user types
 	}
 	if len(c.Words) > 1 && (c.Words[0] == "etcdctl" || c.Words[0] == "etcdutl") {
 		return s.print(completeTool(c.Words[0], c.Words[1:]))

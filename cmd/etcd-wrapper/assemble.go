@@ -33,18 +33,18 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// parts are the parts of a run.
+// parts are the components of a run.
 type parts struct {
-	driver  *lifecycle.Driver // nil if there is nothing to run
+	driver  *lifecycle.Driver // nil if the run cannot start
 	runtime *runtime.Runtime
 	report  *report.Report
 	systemd notifier
-	outcome lifecycle.Outcome // why there is nothing to run
-	end     []func()          // in the order of the beginning
+	outcome lifecycle.Outcome // why the run cannot start
+	end     []func()          // in the order of creation
 }
 
-// assemble puts the parts together; each is given what was made before it. From its end on the wrapper's own
-// server answers. Nobody else is asked anything yet, and the volume is as it was: all that begins in parts.run.
+// assemble creates the components, each from those before it. When it returns, the wrapper's own server answers. It
+// contacts no other process and changes nothing on the volume: parts.run does that.
 func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err := bootstrap.NewVolume(c.VolumeDir).Check(); errors.Is(err, syscall.EROFS) {
 		return failed(exitcode.BadRecord, err)
@@ -100,10 +100,10 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	return p
 }
 
-// sidecar returns what answers for the data directory, and what ends it.
+// sidecar returns the validator of the data directory, and a function that closes it.
 func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar, func(), error) {
 	if recoverer != nil {
-		if _, err := c.etcdConfig().Load(); err != nil { // a mistake of whoever named it, which no wait makes right
+		if _, err := c.etcdConfig().Load(); err != nil { // a wrong configuration file: waiting does not help
 			return nil, nil, fmt.Errorf("--etcd-config-file: %w", err)
 		}
 		return recoverer, recoverer.Close, nil
@@ -114,7 +114,7 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	return client, func() {}, err
 }
 
-// watch has the log and the termination message kept up to date until what it returns is called.
+// watch keeps the log and the termination message up to date until end is called.
 func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -122,7 +122,7 @@ func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened 
 		defer close(ended)
 		about.Watch(ctx, log, func() {
 			if err := c.message.Prepare(about.KilledMessage(c.CrashNotePath())); err != nil {
-				log.Debug().Err(err).Msg("Kubernetes would not be told of a kill")
+				log.Debug().Err(err).Msg("cannot prepare the termination message for a kill")
 			}
 		}, happened)
 	}()
@@ -132,7 +132,8 @@ func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened 
 	}
 }
 
-// podName is whom people know the process by: a pod's host name is its own, unless the pod is on the host's network.
+// podName returns POD_NAME or the host name. A pod's host name is its own name, unless the pod is on the host's
+// network.
 func podName() string {
 	name := os.Getenv("POD_NAME")
 	if name == "" {
@@ -145,7 +146,7 @@ func failed(status exitcode.Code, err error) *parts {
 	return &parts{outcome: lifecycle.Outcome{Status: status, Reason: err.Error()}}
 }
 
-// configStatus distinguishes a wrong flag from a wrong configuration.
+// configStatus returns the exit status of an error: the configuration is wrong, or a flag.
 func configStatus(err error) exitcode.Code {
 	if errors.Is(err, etcdconf.ErrUnusable) {
 		return exitcode.BadConfig
@@ -158,10 +159,10 @@ func shortMessage(outcome lifecycle.Outcome) string {
 	return fmt.Sprintf("%s: %s\n", outcome.Status, outcome.Reason)
 }
 
-// cutOff is what is said when a client that watches, or asks, may miss the end.
+// cutOff describes requests that are still open when the process ends.
 const cutOff = "requests may be cut off before their end"
 
-// serve binds the wrapper's own server and lets it answer from the first instant, over TLS where etcd is expected to.
+// serve binds the wrapper's own server and starts it, with TLS where etcd is expected to use it.
 func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop,
@@ -198,7 +199,7 @@ func (p *parts) stop() {
 	p.driver.Stop()
 }
 
-// choose says how the server speaks until etcd's configuration is known.
+// choose selects TLS or plain HTTP for the server until etcd's configuration is known.
 func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
 	switch {
 	case c.WrapperCertPath != "":
@@ -215,7 +216,7 @@ func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
 	return exitcode.Clean, nil
 }
 
-// routes returns the handlers that the wrapper's server has in addition to its own endpoints.
+// routes returns the handlers that the wrapper's server gets in addition to its own endpoints.
 func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kept *backup.Backups) map[string]http.Handler {
 	states := make([]string, len(lifecycle.States))
 	for i, state := range lifecycle.States {
@@ -231,13 +232,13 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	return served
 }
 
-// What backups need on the volume: a place to wait for the store, and one to be restored in, to test them.
+// Directories for backups on the volume: the spool of data to upload, and a place for restore tests.
 const (
 	spoolDir  = "backup.spool"
 	verifyDir = "backup.verify"
 )
 
-// backups returns what makes the backups of the run; nil without a store.
+// backups returns the backups of the run; nil without a store.
 func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedule, readers writer.Gate, log zerolog.Logger) *backup.Backups {
 	if settings.Store == nil {
 		return nil
@@ -249,7 +250,7 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 	})
 }
 
-// backendOf makes full backups for a command on this host; nil if there are no backups.
+// backendOf returns the backend that makes full snapshots for commands on this host; nil without backups.
 func backendOf(kept *backup.Backups) backups.Backend {
 	if kept == nil {
 		return nil
@@ -273,7 +274,7 @@ func (a backend) Uploaded() (done, total int64) {
 	return 0, 0
 }
 
-// ofStatefulSet returns the account and the pod that a flag needs. The error names the flag.
+// ofStatefulSet returns the service account and the pod that a flag needs. The error names the flag.
 func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
 	account, err := kubernetes.FromEnvironment()
 	if err != nil {
@@ -298,7 +299,7 @@ func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) b
 	return kubernetes.NewServer(account).Unwanted(pod, log), nil
 }
 
-// leases returns the renewal of the leases of the run; nil without --leases. The error names the flag.
+// leases returns the component that renews the leases of the run; nil without --leases. The error names the flag.
 func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*kubernetes.Leases, error) {
 	if !c.Leases {
 		return nil, nil
@@ -314,8 +315,8 @@ func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zer
 	return kubernetes.NewLeases(options), nil
 }
 
-// recovery returns what brings data back that are broken or lost, from a store or from other members; nil with a sidecar, which
-// owns that.
+// recovery returns the component that restores damaged or lost data, from a store or from other members; nil with a
+// sidecar, which is responsible for that.
 func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups, died func() string, counts *metrics.Metrics, log zerolog.Logger) *recovery.Recovery {
 	if !c.Standalone {
 		return nil
@@ -325,7 +326,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 		VolumeDir: c.VolumeDir, Never: c.Recovery.Recover == "never", Request: c.request(), Validate: verifyInChild(), Inspect: inspectInChild(), Log: log,
 		Died: died,
 		Lost: func(dataDir string) bool {
-			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // a note that cannot be read says nothing
+			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as none
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
@@ -339,7 +340,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 	return recovery.New(options)
 }
 
-// etcdConfig returns the source of the configuration that etcd is started with.
+// etcdConfig returns the source of etcd's configuration.
 func (c *startCommand) etcdConfig() etcdconf.Source {
 	return etcdconf.Source{File: c.EtcdConfigFile, DataDir: c.DataDir(), PodName: podName(), Namespace: os.Getenv("POD_NAMESPACE")}
 }
@@ -349,23 +350,24 @@ func (c *startCommand) request() *recovery.Request {
 	if c.Recovery.RestoreTo == "" {
 		return nil
 	}
-	target, _ := c.Recovery.Target() // the command line was checked
+	target, _ := c.Recovery.Target() // the command line was validated
 	return &recovery.Request{Target: archive.Target{Revision: target.Revision, Time: target.Time}, ID: c.Recovery.RestoreID}
 }
 
-// flusher brings into the store what a database has that no etcd has open.
+// flusher returns a function that uploads what the database of a stopped etcd has and the store lacks.
 func flusher(kept *backup.Backups) func(context.Context, string, datadir.Position) error {
 	return func(ctx context.Context, dataDir string, stands datadir.Position) error {
 		return kept.FlushAtRest(ctx, dataDir, stands.MemberID, stands.ClusterID)
 	}
 }
 
-// spoolFlusher brings into the store what waits for it.
+// spoolFlusher returns a function that uploads the spool.
 func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, int64) error {
 	return kept.FlushSpool
 }
 
-// events returns a function that posts events of the timeline to Kubernetes, and one that ends it. Without --events they do nothing.
+// events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without --events
+// both do nothing.
 func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEvent), end func(), err error) {
 	if !c.Events {
 		return func(status.TimelineEvent) {}, func() {}, nil
@@ -382,8 +384,8 @@ func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEven
 	}, poster.End, nil
 }
 
-// reasons are the Events' words for what happens to a member: while all is well, and otherwise. An empty one is not worth an Event:
-// Kubernetes sees by itself which pods are ready.
+// reasons are the reasons of Events for the kinds of timeline events: while the member is healthy, and otherwise. An
+// empty reason posts no Event: Kubernetes itself shows which pods are ready.
 var reasons = map[string]struct{ well, not string }{
 	"start":           {"", "LastRunFailed"},
 	"restore_test":    {"", "RestoreTestFailed"},
@@ -394,7 +396,7 @@ var reasons = map[string]struct{ well, not string }{
 	"restore":         {"Restored", ""},
 }
 
-// eventOf returns the Kubernetes Event for an event of the timeline; false if there is none.
+// eventOf returns the Kubernetes Event for an event of the timeline; worth is false if there is none.
 func eventOf(h status.TimelineEvent) (event kubernetes.Event, worth bool) {
 	well := h.Health == status.HealthOK
 	reason := reasons[h.Kind].not

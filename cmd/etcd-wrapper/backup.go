@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// backupCommand has the commands about backups.
+// backupCommand groups the commands about backups.
 type backupCommand struct {
 	List   backupListCommand   `cmd:"" name:"list" help:"List the backups: full snapshots, restore points and the last test restore."`
 	Now    backupNowCommand    `cmd:"" name:"now" help:"Make the wrapper that runs on this host take a full snapshot, and wait for it."`
@@ -33,15 +33,16 @@ type backupCommand struct {
 	Prune  backupPruneCommand  `cmd:"" name:"prune" help:"Delete backups that --backup-keep no longer requires."`
 }
 
-// storeCommand has the flags of every command that uses a store. They are start-etcd's, so that its environment fits.
+// storeCommand has the flags of every command that uses a store. They equal those of start-etcd, so that the
+// environment of a pod sets them.
 type storeCommand struct {
 	commandline.StoreFlags `embed:""`
 	WrapperPort            commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host for its store if --backup-store is not set. --port for short."`
 	output                 `embed:""`
 }
 
-// run finds the store, does the work of a command and prints its result, which may come together with an error. own are the flags that
-// only some commands have.
+// run finds the store, calls do, and prints its result and its error, if any. own has the flags that only some
+// commands have.
 func (f *storeCommand) run(s streams, own commandline.Backups, do func(context.Context, backups.Settings) (document, error)) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -122,7 +123,7 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// checkDirectory refuses a directory that does not exist: a path with a typing error must not become a new directory.
+// checkDirectory rejects a directory that does not exist: a mistyped path must not become a new directory.
 func checkDirectory(flag, dir string) error {
 	switch info, err := os.Stat(dir); {
 	case errors.Is(err, os.ErrNotExist):
@@ -135,18 +136,18 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// scratchFlags is the flag of commands that need room for a database.
+// scratchFlags is the flag of commands that need disk space for a database.
 type scratchFlags struct {
 	ScratchDir string `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Restore into this directory. Default is the volume of the wrapper on this host, else the system's directory for temporary files."`
 }
 
-// directory returns a directory that no other process uses. It is created later, in one that exists.
+// directory returns the path of a new directory that no other process uses. Its parent exists.
 func (f scratchFlags) directory(settings backups.Settings) (string, error) {
 	dir := cmp.Or(f.ScratchDir, settings.VolumeDir, os.TempDir())
 	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())), checkDirectory("--scratch-dir", dir)
 }
 
-// pastFlags are the flags of commands that read keys as they were.
+// pastFlags are the flags of commands that read keys at an earlier revision.
 type pastFlags struct {
 	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 	scratchFlags   `embed:""`
@@ -240,13 +241,13 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptFlags has the flags to accept backups that cannot all be read.
+// acceptFlags has the flags that accept incomplete or unsigned backups.
 type acceptFlags struct {
 	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Accept that the latest backups cannot be read: use what can be read, and exit with 0 instead of 70."`
 	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 }
 
-// result returns a document if something was made, and the error, unless it was accepted.
+// result returns the document if the command made something, and the error unless the user accepted it.
 func (a acceptFlags) result(made document, err error) (document, error) {
 	switch {
 	case err == nil:

@@ -29,14 +29,14 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// visit runs a command as somebody in the pod would, and returns what it printed and logged.
+// visit runs a command as a user in the pod would, and returns its output and log.
 func visit(args ...string) (status exitcode.Code, out, log string) {
 	var printed, logged bytes.Buffer
 	status = run(append([]string{"backup"}, args...), streams{out: &printed, log: &logged})
 	return status, printed.String(), logged.String()
 }
 
-// kept is the flag for a store that holds a full which nobody verified.
+// kept returns the flag for a store that holds one full snapshot, not verified.
 func kept(t *testing.T) string {
 	dir := t.TempDir()
 	opened, err := folder.New(dir)
@@ -51,7 +51,7 @@ func kept(t *testing.T) string {
 	return "--backup-store=file://" + dir
 }
 
-// nobody is the flag for a port that nobody listens on.
+// nobody returns the flag for a port without a listener.
 func nobody() string {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -116,7 +116,7 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// The wrapper may have been told to keep more than the default.
+// The wrapper may be set to keep more than the default.
 func TestAPruneOfAStoreThatIsNamedSaysByWhichPolicy(t *testing.T) {
 	flag := kept(t)
 	_, out, _ := visit("prune", flag, "--dry-run")
@@ -149,7 +149,7 @@ func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {
 	}
 }
 
-// What cannot be gone back to is said in one sentence: whether it is no target (64), or is not kept, and what is (78).
+// A target that cannot be restored ends with one sentence and a status: 64 if it is no target, 78 if it is not kept.
 func TestEveryTargetThatCannotBeHadEndsWithASentence(t *testing.T) {
 	store := kept(t) // revision 7 of now
 	empty := "--backup-store=file://" + t.TempDir()
@@ -207,7 +207,7 @@ func TestRestore_directoryThatDoesNotExist(t *testing.T) {
 	assert.NoDirExists(t, filepath.Dir(dir))
 }
 
-// Status 70 means that backups are damaged. What goes wrong on this machine has another one.
+// Status 70 means that backups are damaged. Failures of this machine have another one.
 func TestBackupStatus_damageAlone(t *testing.T) {
 	for err, want := range map[error]exitcode.Code{
 		format.ErrDamaged: exitcode.BackupFailed, archive.ErrHole: exitcode.BackupFailed, backups.ErrNotVerified: exitcode.BackupFailed,

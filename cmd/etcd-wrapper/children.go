@@ -22,10 +22,10 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// The hidden commands here run as processes of their own, started by others of this program: what they do may panic on
-// damaged data in a goroutine of etcd or bbolt, or should leave the machine to etcd.
+// The hidden commands here run as child processes of this program: their work may panic on damaged data in a
+// goroutine of etcd or bbolt, or must not take resources from etcd.
 
-// verifyCommand validates a data directory. With -o json it is the process of its own that a validation runs in: etcd's and bbolt's
+// verifyCommand validates a data directory. With -o json it is the child process of a validation: etcd's and bbolt's
 // checks may panic on corrupt data, in goroutines of theirs.
 type verifyCommand struct {
 	output  `embed:""`
@@ -67,20 +67,20 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 func verifyInChild() datadir.Validation {
 	executable, err := os.Executable()
 	if err != nil {
-		return datadir.Verify // in this process then
+		return datadir.Verify // without a child process
 	}
 	verify := datadir.ValidateInChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode), "-o", "json"}
 	})
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
 		if _, err := os.Lstat(dataDir); errors.Is(err, fs.ErrNotExist) {
-			return nil, nil // that of a new member
+			return nil, nil // a new member
 		}
 		return verify(ctx, dataDir, mode)
 	}
 }
 
-// inspectCommand is the process of its own in which a database of a backup is opened for the first time.
+// inspectCommand is the child process that opens the database of a backup for the first time.
 type inspectCommand struct {
 	Database string `arg:"" name:"database" help:"The database's file."`
 }
@@ -98,11 +98,11 @@ func inspectInChild() backups.Inspect {
 	return restore.InspectInChild(executable, inspectArgs)
 }
 
-// inspectArgs returns the arguments of that process.
+// inspectArgs returns the arguments of inspectCommand.
 func inspectArgs(path string) []string { return []string{"inspect-database", "--", path} }
 
-// verifyBackupCommand is the process of its own in which a backup is restored to see whether that works: it leaves the machine to
-// etcd, and a panic in it is an answer.
+// verifyBackupCommand is the child process that restores a backup for a test: it yields the machine to etcd, and a
+// panic in it is a result.
 type verifyBackupCommand struct {
 	commandline.StoreFlags `embed:""`
 	Generation             int    `name:"generation" env:"-" required:"" help:"Generation of the full snapshot."`
@@ -122,7 +122,8 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 	return exitcode.Code(verification.RunChild(ctx, settings.Archive(), job, c.Scratch, s.out))
 }
 
-// verifyBackupInChild runs that process with the flags for a store. scratch is a directory that no other process uses.
+// verifyBackupInChild returns a function that runs verifyBackupCommand with the flags for a store. No other process
+// may use the directory scratch.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
 	executable, err := os.Executable()
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-// ours is a call of this program in a block of the documentation: at the beginning, behind another one, in a pod, or within <(…).
+// ours matches a call of this program in a code block of the docs: at the start, after another command, in a pod, or
+// within <(…).
 var ours = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
 
 func TestEveryCommandOfTheDocumentationIsUnderstood(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// etcd's own tools, etcdctl and etcdutl, are within this program: a distroless image has no other place for them. Both may end the
-// process themselves when they fail, as their own main functions do.
+// etcd's tools etcdctl and etcdutl are part of this program, because a distroless image has no other place for them.
+// Both may exit the process when they fail, as their own main functions do.
 
-// etcdctlCommand is etcd's own client.
+// etcdctlCommand runs etcd's client.
 type etcdctlCommand struct {
 	Args []string `arg:"" optional:"" help:"Arguments of etcdctl."`
 }
@@ -31,7 +31,7 @@ func (c *etcdctlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdctl(c.Args, s.logger()))
 }
 
-// etcdutlCommand is etcd's own tool for files.
+// etcdutlCommand runs etcd's tool for files.
 type etcdutlCommand struct {
 	Args []string `arg:"" optional:"" help:"Arguments of etcdutl."`
 }
@@ -40,7 +40,7 @@ func (c *etcdutlCommand) execute(s streams) exitcode.Code {
 	return ofTool(runEtcdutl(c.Args, s.out))
 }
 
-// ofTool is the exit status of a tool, which has said what went wrong.
+// ofTool returns the exit status of a tool, which has printed its error.
 func ofTool(err error) exitcode.Code {
 	if err != nil {
 		return exitcode.ToolFailed
@@ -48,19 +48,19 @@ func ofTool(err error) exitcode.Code {
 	return exitcode.Clean
 }
 
-// runEtcdctl runs etcd's client with its arguments. What the wrapper knows of the member, its endpoint and certificates, is
-// filled in unless it is given. etcdctl has printed the error already.
+// runEtcdctl runs etcdctl with its arguments, and adds the member's endpoint and certificates unless they are set.
+// etcdctl has printed the returned error.
 func runEtcdctl(args []string, log zerolog.Logger) error {
 	known, err := etcdctlSettings()
 	toldWhere := slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--endpoints") })
 	if err != nil && !toldWhere && needsMember(args) {
 		log.Warn().Err(err).Msg("etcdctl gets no endpoint and certificates from the stored configuration")
 	}
-	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // the tool reads them there and nowhere else
+	os.Args = slices.Concat([]string{"etcdctl"}, missingFlags(known, args), args) // etcdctl reads its arguments only there
 	return ctlv3.Start()
 }
 
-// needsMember reports whether etcdctl will talk to etcd, as far as its arguments show.
+// needsMember reports whether etcdctl will connect to etcd, as far as its arguments show.
 func needsMember(args []string) bool {
 	command := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
 	asksForHelp := slices.ContainsFunc(args, func(arg string) bool { return arg == "-h" || arg == "--help" })
@@ -70,7 +70,7 @@ func needsMember(args []string) bool {
 // toolFlag is a flag of etcdctl with its value.
 type toolFlag struct{ flag, value string }
 
-// clientAccess is what etcd's configuration says about reaching the member.
+// clientAccess is the part of etcd's configuration that a client needs.
 type clientAccess struct {
 	Advertised string `json:"advertise-client-urls"`
 	Security   struct {
@@ -80,7 +80,8 @@ type clientAccess struct {
 	} `json:"client-transport-security"`
 }
 
-// etcdctlSettings are what etcdctl should use. The wrapper's environment takes precedence over the stored configuration.
+// etcdctlSettings returns the flags for etcdctl. The wrapper's environment takes precedence over the stored
+// configuration.
 func etcdctlSettings() ([]toolFlag, error) {
 	var access clientAccess
 	content, err := os.ReadFile(wrapperSetting("STORED_CONFIG_PATH", filepath.Join(os.Getenv("HOME"), "etcd.conf.yaml")))
@@ -94,15 +95,15 @@ func etcdctlSettings() ([]toolFlag, error) {
 	if !strings.HasPrefix(known[0].value, "http:") {
 		known = append(known,
 			toolFlag{"cacert", access.Security.TrustedCAFile},
-			// etcd's own certificate, where no other is known.
+			// etcd's own certificate is the fallback.
 			toolFlag{"cert", wrapperSetting("ETCD_CLIENT_CERT_PATH", access.Security.CertFile)},
 			toolFlag{"key", wrapperSetting("ETCD_CLIENT_KEY_PATH", access.Security.KeyFile)})
 	}
 	return known, err
 }
 
-// wrapperSetting is a setting of start-etcd, by its name in the environment. It cannot be given as a flag here: all flags are
-// etcdctl's.
+// wrapperSetting returns a setting of start-etcd from the environment. It cannot be set by a flag here: all flags
+// belong to etcdctl.
 func wrapperSetting(name, otherwise string) string {
 	return cmp.Or(os.Getenv("ETCD_WRAPPER_"+name), otherwise)
 }
@@ -119,8 +120,8 @@ func (a clientAccess) endpoints() string {
 	return scheme + net.JoinHostPort(name, wrapperSetting("ETCD_CLIENT_PORT", "2379"))
 }
 
-// missingFlags are the settings that are known and neither among the arguments nor in etcdctl's own environment: etcdctl does
-// not allow a value to be given twice.
+// missingFlags returns the known settings that are neither among the arguments nor in etcdctl's environment: etcdctl
+// rejects a value that is set twice.
 func missingFlags(known []toolFlag, args []string) []string {
 	var flags []string
 	for _, s := range known {
@@ -133,11 +134,11 @@ func missingFlags(known []toolFlag, args []string) []string {
 	return flags
 }
 
-// runEtcdutl runs etcd's tool for files, snapshots and data directories, with its arguments. The tool has printed the error already.
+// runEtcdutl runs etcdutl with its arguments. etcdutl has printed the returned error.
 func runEtcdutl(args []string, out io.Writer) error {
 	root := &cobra.Command{Use: "etcdutl", Short: "An administrative command line tool for etcd3.", SilenceUsage: true}
 	root.PersistentFlags().StringVarP(&etcdutl.OutputFormat, "write-out", "w", "simple", "set the output format (fields, json, protobuf, simple, table)")
-	// The same as its own main package adds, which cannot be imported.
+	// The commands of its own main package, which cannot be imported.
 	root.AddCommand(
 		etcdutl.NewDefragCommand(),
 		etcdutl.NewSnapshotCommand(),
@@ -146,8 +147,8 @@ func runEtcdutl(args []string, out io.Writer) error {
 		etcdutl.NewCompletionCommand(),
 		etcdutl.NewMigrateCommand(),
 	)
-	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
-	root.SetOut(out)                          // what was asked for; unasked-for usage goes where errors go
+	root.SetArgs(append([]string{}, args...)) // nil would select the process's arguments
+	root.SetOut(out)                          // only for requested output; usage after an error goes to standard error
 	root.SetErr(os.Stderr)
 	command, err := root.ExecuteC()
 	if err != nil {
@@ -156,12 +157,12 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool returns what the last of words, arguments of one of etcd's tools, can become: a line for each candidate.
+// completeTool returns the candidates for the last of words, the arguments of one of etcd's tools, a line each.
 func completeTool(tool string, words []string) string {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
 	return outputOf(func() {
 		if tool == "etcdutl" {
-			_ = runEtcdutl(words, os.Stdout) // an error has no place in the middle of a command line
+			_ = runEtcdutl(words, os.Stdout) // an error message would disturb the command line that the user types
 			return
 		}
 		os.Args = append([]string{tool}, words...)
@@ -169,8 +170,8 @@ func completeTool(tool string, words []string) string {
 	})
 }
 
-// outputOf returns what a function prints to the process's standard output, without the directive for shells that cobra ends it with.
-// What it prints to standard error is dropped.
+// outputOf returns the standard output of a function, without the directive for shells that cobra appends. It drops
+// standard error.
 func outputOf(print func()) string {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -186,7 +187,7 @@ func outputOf(print func()) string {
 	os.Stderr, _ = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	print()
 	os.Stdout, os.Stderr = stdout, stderr
-	_ = write.Close() // nothing is buffered
+	_ = write.Close() // a pipe has no buffer to flush
 	text := <-printed
 	if i := strings.LastIndex("\n"+text, "\n:"); i >= 0 {
 		text = text[:i]

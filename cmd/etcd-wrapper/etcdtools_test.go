@@ -80,7 +80,7 @@ client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted
 func TestEtcdutlWithoutArgumentsShowsWhatItCanDo(t *testing.T) {
 	own := os.Args
 	t.Cleanup(func() { os.Args = own })
-	os.Args = []string{"etcd-wrapper", "etcdutl"} // as they are where the tool is run
+	os.Args = []string{"etcd-wrapper", "etcdutl"} // as in the process that runs the tool
 	var out bytes.Buffer
 	require.NoError(t, runEtcdutl(nil, &out))
 	assert.Contains(t, out.String(), "snapshot")

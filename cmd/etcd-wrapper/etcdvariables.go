@@ -11,8 +11,8 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// warnOfEtcdVariables logs the environment variables that configure plain etcd, or images and charts of it, and that are ignored here:
-// the configuration of a member comes from one file.
+// warnOfEtcdVariables logs the environment variables that configure plain etcd, or images and charts of it, and that
+// have no effect here: a member is configured by one file.
 func warnOfEtcdVariables(log zerolog.Logger) {
 	var unknown []string
 	for _, name := range commandline.EtcdVariables() {
@@ -27,15 +27,17 @@ func warnOfEtcdVariables(log zerolog.Logger) {
 	}
 }
 
-// clientSecurity are etcd's flags whose keys are in a section of its configuration file. Those for peers have the same names after "peer-".
+// clientSecurity are etcd's flags whose keys are in a section of its configuration file. The flags for peers have the
+// same names after "peer-".
 var clientSecurity = []string{
 	"cert-file", "key-file", "client-cert-file", "client-key-file", "client-cert-auth", "trusted-ca-file", "auto-tls", "client-cert-allowed-hostname",
 }
 
-// flagOnly are etcd's flags that its configuration file has no key for.
+// flagOnly are etcd's flags without a key in its configuration file.
 var flagOnly = []string{"client-crl-file", "peer-crl-file", "raft-read-timeout", "raft-write-timeout"}
 
-// replacement returns the setting that replaces a variable of etcd: a flag, or a key of etcd's configuration. It is empty if there is none.
+// replacement returns the setting that replaces a variable of etcd: a flag, or a key of etcd's configuration. It
+// returns an empty string if there is none.
 func replacement(variable string) string {
 	name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(variable, "ETCD_"), "_", "-"))
 	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)

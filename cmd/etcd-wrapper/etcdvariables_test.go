@@ -18,7 +18,7 @@ import (
 func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 	for _, entry := range os.Environ() {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "ETCD_") {
-			t.Setenv(name, value) // restored at the end
+			t.Setenv(name, value) // restores the variable at the end
 			require.NoError(t, os.Unsetenv(name))
 		}
 	}
@@ -52,7 +52,7 @@ func TestEtcdVariables_namedWithWhatReplacesThem(t *testing.T) {
 	assert.NotContains(t, log.String(), "secret", "values stay private")
 }
 
-// A key without a value is the default for etcd: whether the key is known can be asked without its type.
+// For etcd a key without a value has its default, so a test can check that a key is known without its type.
 func TestReplacement_isAKeyThatEtcdKnows(t *testing.T) {
 	flags := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	embed.NewConfig().AddFlags(flags)

@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// pluginName is what the program is called as a plugin of kubectl: `kubectl etcd` runs it. It then runs its commands in a pod.
+// pluginName is the program's name as a plugin of kubectl, which runs it for `kubectl etcd`. The plugin runs commands
+// in a pod.
 const pluginName = "kubectl-etcd"
 
 func isPlugin(program string) bool {
@@ -25,7 +26,7 @@ const pluginHelp = `Usage: kubectl etcd [flags] COMMAND [arguments]
 
 Runs a command of etcd-wrapper in a pod of a release of the chart.
 
-  status       tell how all members are, in one table; with --pod how that one is
+  status       show all members in one table; with --pod show one member
   members      list etcd's members
   backup ...   list, now, verify and more: kubectl etcd backup --help
   defrag       defragment the member's database now
@@ -38,13 +39,13 @@ Flags, before the command
       --pod=NAME         which pod; default is the first that is ready
 `
 
-// plugin is `kubectl etcd`.
+// plugin is a call of `kubectl etcd`.
 type plugin struct {
 	namespace, release, context, pod string
 	command                          []string
 }
 
-// runPlugin runs a command in a pod by kubectl, whose exit status is that of the command.
+// runPlugin runs a command in a pod with kubectl, and returns its exit status.
 func runPlugin(args []string, s streams) exitcode.Code {
 	p, err := parsePlugin(args)
 	switch {
@@ -61,7 +62,7 @@ func runPlugin(args []string, s streams) exitcode.Code {
 	case errors.As(err, &ended):
 		return exitcode.Code(ended.ExitCode())
 	case err != nil:
-		log.Error().Err(err).Msg("not run in any pod")
+		log.Error().Err(err).Msg("the command was not run in a pod")
 		return exitcode.Usage
 	}
 	return exitcode.Clean
@@ -105,7 +106,7 @@ func parsePlugin(args []string) (*plugin, error) {
 	return p, nil
 }
 
-// podList is as much of `kubectl get pods` as a choice needs.
+// podList has the fields of `kubectl get pods` that choose needs.
 type podList struct {
 	Items []struct {
 		Metadata struct {
@@ -124,7 +125,7 @@ const (
 	memberLabel  = "app.kubernetes.io/component=etcd-statefulset"
 )
 
-// choose finds the pod, unless it is named: the first that is ready, or else runs.
+// choose selects the pod unless --pod is set: the first ready one, or else the first running one.
 func (p *plugin) choose() error {
 	if p.pod != "" {
 		return nil
@@ -169,7 +170,7 @@ func (p *plugin) choose() error {
 	return nil
 }
 
-// withoutStatus keeps kubectl's exit status from being taken for that of a command in a pod.
+// withoutStatus hides kubectl's exit status, which would be mistaken for that of the command in the pod.
 func withoutStatus(err error) error { return errors.New(err.Error()) }
 
 func (p *plugin) exec(out io.Writer) error {

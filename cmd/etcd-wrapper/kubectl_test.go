@@ -14,7 +14,8 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// withKubectl puts a kubectl on the path that lists these pods, and says how it was called otherwise. A status is that of what it runs.
+// withKubectl puts a kubectl on the path that lists these pods. For other calls it prints its arguments and exits
+// with status.
 func withKubectl(t *testing.T, pods string, status int) {
 	t.Helper()
 	dir := t.TempDir()

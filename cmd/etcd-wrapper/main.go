@@ -1,5 +1,5 @@
-// Command etcd-wrapper is the entrypoint of an etcd pod: it agrees with the backup-restore sidecar that the data
-// directory is safe to open, runs an embedded etcd, and ends so that the next start knows the truth about this one.
+// Command etcd-wrapper is the entrypoint of an etcd pod: it makes sure that the data directory is safe to open, runs
+// an embedded etcd, and records how it ended for the next start.
 package main
 
 import (
@@ -38,8 +38,8 @@ type command interface {
 	execute(s streams) exitcode.Code
 }
 
-// commandLine is the command line that kong parses. Flags that are settings of a pod have an environment variable, ETCD_WRAPPER_ and their
-// name in capitals; the others have env:"-".
+// commandLine is the command line that kong parses. Flags that configure a pod have an environment variable,
+// ETCD_WRAPPER_ and their name in capitals; the others have env:"-".
 type commandLine struct {
 	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
 	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print a state machine and exit."`
@@ -57,9 +57,9 @@ type commandLine struct {
 	Completion   completionCommand   `cmd:"" name:"completion" help:"Print the completion script of a shell."`
 	Man          manCommand          `cmd:"" name:"man" help:"Print the manual page."`
 	Verify       verifyCommand       `cmd:"" name:"verify-data" help:"Validate the data directory of an etcd that does not run. Changes nothing."`
-	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; whoever restores runs it as a process of its own."`
+	Inspect      inspectCommand      `cmd:"" name:"inspect-database" hidden:"" help:"Open a database to see whether that makes a process crash; restores run it as a process of its own."`
 	VerifyBackup verifyBackupCommand `cmd:"" name:"verify-backup" hidden:"" help:"Restore a backup to see whether that works; backup verify and start-etcd run it as a process of its own."`
-	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Tell what a word can become; the shells' completion runs it."`
+	Complete     completeCommand     `cmd:"" name:"__complete" hidden:"" passthrough:"" help:"Complete a word; the shells' completion scripts run it."`
 	None         noCommand           `cmd:"" name:"none" hidden:"" default:"1"`
 }
 
@@ -104,17 +104,17 @@ func parse(args []string, out io.Writer) (command, error) {
 	return selected, nil
 }
 
-// writeUsageMessage leaves Kubernetes a message about a wrong command line, if it is the container's own and not that of a visitor. Where
-// the message belongs can't be asked of a command line that could not be read.
+// writeUsageMessage writes the termination message about a wrong command line of the container; other commands leave
+// it alone. A command line that was rejected cannot be parsed for the message's path.
 func writeUsageMessage(args []string, cause error) {
 	if !slices.Contains(args, "start-etcd") {
 		return
 	}
 	path := cmp.Or(terminationPath(args), os.Getenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH"), commandline.DefaultTerminationPath)
-	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has it
+	_ = exitcode.Explain(path, fmt.Sprintf("%s: %s\n", exitcode.Usage, cause)) // the log has the error
 }
 
-// terminationPath is what a command line says of it, as far as a wrong one shows it.
+// terminationPath returns the path of the termination message, if a rejected command line shows it.
 func terminationPath(args []string) string {
 	for _, arg := range args {
 		if name, path, _ := strings.Cut(strings.TrimLeft(arg, "-"), "="); name == "termination-message-path" {
@@ -124,12 +124,12 @@ func terminationPath(args []string) string {
 	return ""
 }
 
-// noCommand runs if no command is named. It prints the help.
+// noCommand prints the help when no command is named.
 type noCommand struct{}
 
 func (*noCommand) execute(s streams) exitcode.Code {
 	var usage bytes.Buffer
-	_, _ = parse([]string{"--help"}, &usage) // it is Done
-	_, _ = s.log.Write(usage.Bytes())        // there is nobody else to tell
+	_, _ = parse([]string{"--help"}, &usage) // the error is commandline.Done
+	_, _ = s.log.Write(usage.Bytes())        // an error here has no other place to go
 	return exitcode.Usage
 }

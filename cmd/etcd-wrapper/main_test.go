@@ -39,7 +39,7 @@ func TestHelpIsACleanEnd(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-// said is what a command prints and logs, and its exit status.
+// said returns the output, log and exit status of a command.
 func said(t *testing.T, atTerminal bool, args ...string) (out, log string, status exitcode.Code) {
 	t.Helper()
 	var printed, logged bytes.Buffer
@@ -88,7 +88,7 @@ func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
 	}
 }
 
-// A pod's log is read by programs, what a visitor typed is not, be it by kubectl exec, which gives no terminal.
+// Programs read a pod's log. Users read what their own command prints, even by kubectl exec without a terminal.
 func TestErrorsAreSentencesWherePeopleReadThem(t *testing.T) {
 	for _, c := range []struct {
 		atTerminal bool
@@ -125,7 +125,7 @@ func TestEveryCommandCanAnswerInJSON(t *testing.T) {
 	assert.Contains(t, out, `"etcd": "3.6.`)
 }
 
-// They share its environment variable.
+// All commands share its environment variable.
 func TestEveryCommandReadsThePortAlike(t *testing.T) {
 	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
 		_, log, status := said(t, true, append(command, "--etcd-wrapper-port=70000")...)
@@ -148,7 +148,7 @@ func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
 	}
 }
 
-// Who asks a pod that restarts all the time learns why.
+// The status of a pod that restarts all the time shows the reason.
 func TestTheStatusOfAProcessThatIsGoneIsHowItEnded(t *testing.T) {
 	volume := t.TempDir()
 	_, log, status := said(t, false, "status", "--port=1", "--volume-dir", volume)
@@ -165,7 +165,7 @@ func TestTheStatusOfAProcessThatIsGoneIsHowItEnded(t *testing.T) {
 	assert.Equal(t, exitcode.NoAnswer, status)
 }
 
-// People are sent to it by the runbook.
+// The runbook asks users to run this command.
 func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
 	dir := t.TempDir()
 	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))

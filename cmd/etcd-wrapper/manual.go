@@ -109,7 +109,7 @@ func (*commandLine) Manual() map[string]commandline.Entry {
 			Statuses: backupStatuses(statusOf(exitcode.InDoubt, "nothing is deleted, because something is uncertain")),
 		},
 		"restore": {
-			Text: storeText + " The result is a new cluster. To go back within the store of a running one, start it with --restore-to instead.",
+			Text: storeText + " The result is a new cluster. To restore a running cluster from its own store, start it with --restore-to instead.",
 			Examples: []commandline.Example{
 				{Text: "Restore the latest revision", Line: "restore --data-dir=/var/lib/etcd/new.etcd"},
 				{Text: "Restore a stock etcd snapshot", Line: "restore --snapshot=etcd.snapshot --data-dir=/var/lib/etcd/new"},
@@ -173,7 +173,7 @@ func statusOf(code exitcode.Code, meaning string) commandline.Status {
 	return commandline.Status{Code: int(code), Meaning: meaning}
 }
 
-// backupStatuses returns the exit statuses of a command that uses a store, and those that only some of them have.
+// backupStatuses returns the exit statuses of a command that uses a store; more are those of some commands only.
 func backupStatuses(more ...commandline.Status) []commandline.Status {
 	return slices.Concat([]commandline.Status{
 		done, failure, usage, statusOf(exitcode.StoreAway, "the store cannot be used, or no wrapper answers"),

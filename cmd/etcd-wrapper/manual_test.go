@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 )
 
-// commandsOf returns the words of every command that help lists.
+// commandsOf returns the words of every command in the help.
 func commandsOf(t *testing.T) (all [][]string) {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestHelp_80Columns(t *testing.T) {
 	for _, words := range append(commandsOf(t), nil, []string{"backup"}) {
 		var out bytes.Buffer
 		_, err := parse(append(words, "--help"), &out)
-		if len(words) > 0 && strings.HasPrefix(words[0], "etcd") { // the tool has its own help
+		if len(words) > 0 && strings.HasPrefix(words[0], "etcd") { // these tools have their own help
 			continue
 		}
 		require.ErrorIs(t, err, commandline.Done(0))

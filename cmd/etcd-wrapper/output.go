@@ -18,15 +18,15 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// streams are the outputs of a command: results for its caller, and the log.
+// streams are the outputs of a command: results, and the log.
 type streams struct {
 	out      io.Writer
 	log      io.Writer
-	terminal bool   // somebody reads the log at a terminal
-	shown    bool   // somebody reads the results at a terminal
-	colour   bool   // which has colours
+	terminal bool   // the log goes to a terminal
+	shown    bool   // the results go to a terminal
+	colour   bool   // the log's terminal has colours
 	json     bool   // a program reads the log
-	command  string // that runs, for its errors; empty is backup
+	command  string // name of the command for its errors; empty means backup
 }
 
 // logger returns the logger of a command that users run: sentences, or JSON lines for a program.
@@ -37,11 +37,11 @@ func (s streams) logger() zerolog.Logger {
 	return logstream.New(logstream.Plain(s.log), zerolog.InfoLevel)
 }
 
-// print prints an answer that is one text.
+// print prints a result that is plain text.
 func (s streams) print(text string) exitcode.Code {
 	if _, err := io.WriteString(s.out, text); err != nil {
 		log := s.logger()
-		log.Error().Err(err).Msg("cannot print it")
+		log.Error().Err(err).Msg("cannot print the result")
 		return exitcode.NotTold
 	}
 	return exitcode.Clean
@@ -53,7 +53,7 @@ func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
 	return status
 }
 
-// meter shows progress at a terminal.
+// meter returns a meter that shows progress if the log goes to a terminal.
 func (s streams) meter() *backups.Meter {
 	if !s.terminal {
 		return backups.NewMeter(nil)
@@ -61,7 +61,7 @@ func (s streams) meter() *backups.Meter {
 	return backups.NewMeter(s.log)
 }
 
-// output is the flag for the format of results.
+// output has the flag for the format of results.
 type output struct {
 	Output string `name:"output" env:"-" short:"o" enum:"text,json" default:"text" help:"Print text, or json. With json, errors are a line of JSON, too."`
 }
@@ -80,7 +80,7 @@ func (o output) print(to io.Writer, text string, document any) error {
 // document is the result of a command.
 type document interface{ Print(to io.Writer) error }
 
-// finish prints the result of a command, if there is one, and its error.
+// finish prints a command's result and error, if any.
 func (s streams) finish(how output, result document, err error) exitcode.Code {
 	if result != nil {
 		print := result.Print
@@ -97,15 +97,16 @@ func (s streams) finish(how output, result document, err error) exitcode.Code {
 	return exitcode.Clean
 }
 
-// errInterrupted: the command got a signal.
-var errInterrupted = errors.New("interrupted, and nothing was left behind")
+// errInterrupted reports that a signal interrupted the command.
+var errInterrupted = errors.New("interrupted; nothing was left behind")
 
-// usageError is an error about a flag that was found while a command ran.
+// usageError is an error in a flag that is found while a command runs.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// backupStatus returns the exit status of an error. Damage has a status of its own: nothing on this machine can mend it.
+// backupStatus returns the exit status of an error. Damaged backups have a status of their own, because nothing on
+// this machine can repair them.
 func backupStatus(err error) exitcode.Code {
 	if store.FailureOf(err) != "" {
 		return exitcode.StoreAway

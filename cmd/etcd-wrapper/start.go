@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// farewell bounds how long the last requests to the own server may take, once the lifecycle has ended.
+	// farewell bounds the wait for the last requests to the wrapper's server after the lifecycle has ended.
 	farewell = lifecycle.TakingDown * 4 / 5
-	// saying bounds how long Kubernetes' message may take to be written.
+	// saying bounds the time to write the termination message.
 	saying = lifecycle.TakingDown * 2 / 5
 )
 
@@ -33,12 +33,12 @@ type startCommand struct {
 	message *exitcode.Message
 }
 
-// execute runs the whole lifecycle and returns how it ended.
+// execute runs the whole lifecycle and returns its exit status.
 func (c *startCommand) execute(s streams) exitcode.Code {
 	signals := make(chan os.Signal, 4)
-	// Until the process ends: a second SIGTERM in its last moments must not kill it, with another status.
+	// Until the process ends: a second SIGTERM shortly before that must not kill it with another status.
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	// A terminal that goes away, or the reader of our log, must not end etcd.
+	// A closed terminal, or a closed pipe of the log, must not end etcd.
 	signal.Ignore(syscall.SIGHUP, syscall.SIGPIPE)
 	syscall.Umask(0o077)
 
@@ -52,7 +52,7 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	return outcome.Status
 }
 
-// live drives the lifecycle to its end. Putting the parts together reads files, which may hang: a signal ends that, too.
+// live runs the lifecycle to its end. assemble reads files, which may hang; a signal ends that wait, too.
 func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecycle.Outcome {
 	ready := make(chan *parts, 1)
 	go func() { ready <- c.assemble(log) }()
@@ -65,14 +65,14 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 		defer close(ended)
 		return p.run(log, signals, func(outcome lifecycle.Outcome, words string) { c.logOutcome(log, outcome, words) })
 	case received := <-signals:
-		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle began (" + received.String() + ")"}
+		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle started (" + received.String() + ")"}
 		c.logOutcome(log, outcome, shortMessage(outcome))
 		return outcome
 	}
 }
 
-// run drives the lifecycle, says how it ended and takes the parts down. What it says comes first, and the rest is bounded:
-// a disk that hangs delays neither the reason nor the process's end.
+// run runs the lifecycle, reports how it ended and ends the components. It reports first and bounds the rest, so that
+// a hanging disk delays neither the reason nor the end of the process.
 func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(lifecycle.Outcome, string)) lifecycle.Outcome {
 	if p.driver == nil {
 		tell(p.outcome, shortMessage(p.outcome))
@@ -86,7 +86,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	outcome := p.driver.Run()
 	close(driven)
 	p.systemd.stop()
-	if outcome.Status == exitcode.Clean { // the exit record is settled: what etcd took on at last may go into the store
+	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes may be uploaded
 		p.runtime.Flush(hurry)
 	}
 	tell(outcome, p.report.TerminationMessage(outcome))
@@ -94,7 +94,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	return outcome
 }
 
-// takeDown ends the parts, the last one first, and waits for that no longer than lifecycle.TakingDown.
+// takeDown ends the components, the last one first, and waits no longer than lifecycle.TakingDown.
 func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	down := make(chan struct{})
 	go func() {
@@ -111,7 +111,7 @@ func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	}
 }
 
-// logOutcome says how a run ended, in the log and, in more words, where Kubernetes looks.
+// logOutcome logs how a run ended, and writes the longer termination message for Kubernetes.
 func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome, words string) {
 	line := log.Info()
 	if outcome.Status != exitcode.Clean {
@@ -120,11 +120,11 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
 	if err := bounded(c.TerminationPath, func() error { return c.message.Say(words) }); err != nil {
-		log.Warn().Err(err).Msg("Kubernetes is not told why")
+		log.Warn().Err(err).Msg("cannot write the termination message")
 	}
 }
 
-// bounded lets a write take a moment and no longer: a file that hangs must not keep the process.
+// bounded calls write and waits a short time for it: a hanging file must not keep the process.
 func bounded(path string, write func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- write() }()
@@ -136,7 +136,7 @@ func bounded(path string, write func() error) error {
 	}
 }
 
-// newLog returns the log in the format of --log-format.
+// newLog returns the logger, in the format of --log-format.
 func (c *startCommand) newLog(s streams) zerolog.Logger {
 	to := s.log
 	if c.LogFormat == "console" {
@@ -145,10 +145,11 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 	return logstream.New(to, c.Level())
 }
 
-// glance is how often greet looks whether the member is ready.
+// glance is the interval at which announceReady and awaitReady poll whether the member is ready.
 const glance = 100 * time.Millisecond
 
-// announceReady says, as soon as the member may be used, how: in three lines for people, in one for a log. It ends with the run.
+// announceReady waits until the member is ready and logs how to use it: three lines for users, one line otherwise. It
+// returns when the run ends.
 func (p *parts) announceReady(log zerolog.Logger, forPeople bool, ended <-chan struct{}) {
 	for !p.ready() {
 		select {
@@ -168,17 +169,16 @@ func (p *parts) announceReady(log zerolog.Logger, forPeople bool, ended <-chan s
 	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
 }
 
-// ready waits for the log to say so first: what is said here is to stay in sight.
+// ready waits until the log reports readiness, so that no such line follows the announcement.
 func (p *parts) ready() bool {
 	return p.report.LoggedReady() && p.driver.Snapshot().State == lifecycle.Serving
 }
 
-// echo is how close together two equal signals count as one. timeout(1) signals its child and then the child's whole
-// process group; without this its one wish would force the end.
+// echo is the time within which two equal signals count as one. timeout(1) signals its child and then the child's
+// whole process group, which would count as a second signal and force the end.
 const echo = 20 * time.Millisecond
 
-// forward hands signals to the machine. One that comes when that has been driven to its end urges what is still done to
-// end, too.
+// forward passes signals to the state machine. A signal after the machine has ended also cancels the final upload.
 func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge func(), ended <-chan struct{}) {
 	var last os.Signal
 	var at time.Time
@@ -206,8 +206,8 @@ func hurryAfter(driven <-chan struct{}, urge func()) {
 	}
 }
 
-// limitMemory has Go's garbage collector work harder near the container's limit, where the kernel would end the process
-// without a word. GOMEMLIMIT in the environment takes precedence.
+// limitMemory makes Go's garbage collector work harder near the container's limit, at which the kernel kills the
+// process without a message. GOMEMLIMIT in the environment takes precedence.
 func limitMemory(log zerolog.Logger) {
 	limit, err := memlimit.Set()
 	_, given := os.LookupEnv("GOMEMLIMIT")

@@ -21,12 +21,12 @@ import (
 	"etcd-wrapper/readiness/status/terminal"
 )
 
-// wrapperPort is the flag of commands that ask the wrapper on this host.
+// wrapperPort has the flag of commands that contact the wrapper on this host.
 type wrapperPort struct {
 	WrapperPort commandline.Port `name:"etcd-wrapper-port" aliases:"port" default:"9095" help:"Ask the wrapper on this port of this host. --port for short."`
 }
 
-// statusCommand shows the status of the wrapper that runs on this host, in the same pod.
+// statusCommand shows the status of the wrapper on this host, which is in the same pod.
 type statusCommand struct {
 	wrapperPort `embed:""`
 	VolumeDir   string `name:"volume-dir" default:"/var/etcd/data" help:"Read how the last run ended from this volume if no wrapper answers."`
@@ -50,14 +50,14 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 	defer stop()
 	err := c.fetch(ctx, receive)
 	if ctx.Err() != nil {
-		return exitcode.CutShort // whoever pressed Ctrl-C knows
+		return exitcode.CutShort // the user pressed Ctrl-C and needs no message
 	}
 	if err != nil {
 		log := s.logger()
 		if last := runtime.LastRunOn(c.VolumeDir); last != "" && errors.Is(err, status.ErrNoAnswer) {
 			err = fmt.Errorf("%w; %s", err, last)
 		}
-		log.Error().Err(err).Msg("cannot tell the status")
+		log.Error().Err(err).Msg("cannot show the status")
 		return answerStatus(err)
 	}
 	if !ready {
@@ -72,7 +72,7 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 		return code
 	}
 	log := s.logger()
-	log.Error().Err(err).Msg("cannot tell how the cluster is")
+	log.Error().Err(err).Msg("cannot show the status of the cluster")
 	if code == exitcode.Clean {
 		return answerStatus(err)
 	}
@@ -114,7 +114,7 @@ func answerStatus(err error) exitcode.Code {
 	return exitcode.NotTold
 }
 
-// defragCommand has the wrapper that runs on this host, in the same pod, defragment its database, and waits for the end.
+// defragCommand makes the wrapper on this host defragment its database, and waits for the end.
 type defragCommand struct {
 	wrapperPort `embed:""`
 	output      `embed:""`
@@ -133,20 +133,20 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 		log.Error().Msg("not defragmented: " + refusal.Error())
 		return exitcode.ToolFailed
 	case err != nil:
-		log.Error().Err(err).Msg("cannot tell whether the database was defragmented")
+		log.Error().Err(err).Msg("cannot find out whether the database was defragmented")
 		return answerStatus(err)
 	case last.Error != "":
 		log.Error().Msg("not defragmented: " + last.Error)
 		return exitcode.ToolFailed
 	}
-	_ = c.print(s.out, "defragmented "+terminal.Defragmented(last)+"\n", last) // a reader that closed the stream does not want it
+	_ = c.print(s.out, "defragmented "+terminal.Defragmented(last)+"\n", last) // an error means that the reader closed the stream
 	return exitcode.Clean
 }
 
-// watchInterval is how often it is asked how far the defragmentation is.
+// watchInterval is the interval at which defragment polls its progress.
 const watchInterval = 200 * time.Millisecond
 
-// defragment asks for it and shows its progress until it has ended.
+// defragment requests a defragmentation and shows its progress until it has ended.
 func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error) {
 	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
 	before, err := client.Fetch(ctx)
@@ -164,7 +164,7 @@ func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error
 		}
 		if now.Maintenance != nil && now.Maintenance.Busy() && now.Maintenance.Reason != shown {
 			shown = now.Maintenance.Reason
-			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // as above
+			_, _ = fmt.Fprintln(to, now.Maintenance.Phase+": "+shown) // an error means that the reader closed the stream
 		}
 		if last := ended(now, before); last != nil {
 			return last, nil
@@ -173,7 +173,8 @@ func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error
 	}
 }
 
-// ended is how the defragmentation ended that was asked for after a document was fetched; nil if it has not.
+// ended returns the result of the defragmentation that a command requested after the document before; nil until it
+// has ended.
 func ended(now, before status.Document) *status.Defragmentation {
 	last := func(d status.Document) *status.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
@@ -188,7 +189,7 @@ func ended(now, before status.Document) *status.Defragmentation {
 	return is
 }
 
-// printCluster asks the wrappers of all members that the one on this host knows.
+// printCluster shows the status of all members that the wrapper on this host knows.
 func (c *statusCommand) printCluster(s streams) (exitcode.Code, error) {
 	known, err := status.NewClient(uint16(c.WrapperPort)).Fetch(context.Background())
 	if err != nil {
@@ -211,8 +212,8 @@ func (c *statusCommand) printCluster(s streams) (exitcode.Code, error) {
 	return exitcode.Clean, nil
 }
 
-// tlsConfigOf is how the members' wrappers are spoken to: over TLS where this one shows a certificate, which the authority of its etcd has
-// signed, or one that the host trusts.
+// tlsConfigOf returns the TLS configuration for requests to the wrappers of other members; nil if this one has no
+// server certificate. It trusts the authority of etcd's certificates, or else those that the host trusts.
 func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 	path := map[string]string{}
 	for _, file := range files {
