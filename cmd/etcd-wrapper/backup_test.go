@@ -89,7 +89,7 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 		{[]string{"export", flag, "--to=tomorrow", file}, exitcode.Usage, "--to"},
 		{[]string{"export", flag, "--to=revision:8", file}, exitcode.NotKept, "revisions 7 to 7"},
 		{[]string{"export", flag, file + ".there"}, exitcode.Usage, "exists already"},
-		{[]string{"export", flag, file}, exitcode.BackupFailed, "no database"},
+		{[]string{"export", flag, file}, exitcode.BackupFailed, "cannot be a database"},
 		{[]string{"now", nobody()}, exitcode.NoAnswer, "no answer"},
 		{[]string{"now", flag}, exitcode.Usage, "unknown flag --backup-store"},
 		{[]string{"list", flag, "--backup-interval=5s"}, exitcode.Usage, "unknown flag --backup-interval"},
