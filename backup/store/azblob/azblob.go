@@ -228,7 +228,7 @@ var codes = map[string]error{
 
 // refusal returns why a request was refused. Azure names the reason in a header: a 404 without it is another server's.
 func refusal(response *http.Response) error {
-	answer := wire.AnswerOf(response)
+	answer := wire.ResponseOf(response)
 	answer.Code = response.Header.Get("X-Ms-Error-Code")
 	if answer.Code == "" && answer.Status == http.StatusNotFound {
 		return wire.ErrNoBucket

@@ -141,7 +141,7 @@ func managedRequest(ctx context.Context) (*http.Request, error) {
 }
 
 func (t *tokens) keep(response *http.Response) error {
-	answer := wire.AnswerOf(response)
+	answer := wire.ResponseOf(response)
 	if answer.Status == http.StatusBadRequest {
 		answer.Status = http.StatusUnauthorized // OAuth returns 400 for a rejected grant
 	}

@@ -57,7 +57,7 @@ func refusal(response *http.Response) error {
 		} `json:"error"`
 	}
 	_ = decode(response.Body, &body) // the status alone is enough
-	answer := wire.AnswerOf(response)
+	answer := wire.ResponseOf(response)
 	if len(body.Error.Errors) > 0 {
 		answer.Code = body.Error.Errors[0].Reason
 	}

@@ -26,7 +26,7 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 	}
 	doing := "cannot create " + name
 	whole := func(piece []byte) error {
-		return s.failed(doing, s.whole(wire.WithObjectSize(ctx, len(piece)), name, piece))
+		return s.failed(doing, s.putOnce(wire.WithObjectSize(ctx, len(piece)), name, piece))
 	}
 	return wire.Upload(content, whole, func() (wire.Parts, error) {
 		session, err := s.begin(ctx, name)
@@ -36,17 +36,17 @@ func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
 
 func (s *Store) uploadPath() string { return "/upload" + s.bucketPath() }
 
-func (s *Store) ifAbsent(kind, name string) url.Values {
+func (s *Store) createQuery(kind, name string) url.Values {
 	return url.Values{"uploadType": {kind}, "name": {s.prefix + name}, "ifGenerationMatch": {"0"}}
 }
 
-// whole sends the content once: a repetition would find the object that the first request created.
-func (s *Store) whole(ctx context.Context, name string, piece []byte) error {
-	head, tail, contentType, err := around(s.prefix+name, piece)
+// putOnce sends the content once: a repetition would find the object that the first request created.
+func (s *Store) putOnce(ctx context.Context, name string, piece []byte) error {
+	head, tail, contentType, err := multipartFrame(s.prefix+name, piece)
 	if err != nil {
 		return err
 	}
-	target := s.endpoint + s.uploadPath() + "?" + s.ifAbsent("multipart", name).Encode()
+	target := s.endpoint + s.uploadPath() + "?" + s.createQuery("multipart", name).Encode()
 	response, err := s.client.DoOnce(ctx, func() (*http.Request, error) {
 		body := io.MultiReader(strings.NewReader(head), bytes.NewReader(piece), strings.NewReader(tail))
 		request, err := http.NewRequest(http.MethodPost, target, body)
@@ -80,9 +80,9 @@ func (s *Store) confirm(answer io.Reader, name string, piece []byte) error {
 	return nil
 }
 
-// around returns the parts of a request before and after the content: the name, and a checksum with which the server detects damage in
+// multipartFrame returns the parts of a request before and after the content: the name, and a checksum with which the server detects damage in
 // transit.
-func around(key string, piece []byte) (head, tail, contentType string, err error) {
+func multipartFrame(key string, piece []byte) (head, tail, contentType string, err error) {
 	metadata, err := json.Marshal(map[string]string{"name": key, "crc32c": encode(crc32.Checksum(piece, castagnoli))})
 	if err != nil {
 		return "", "", "", err

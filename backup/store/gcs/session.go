@@ -27,7 +27,7 @@ type session struct {
 // begin opens a session. Its address uses our endpoint regardless of the host in the response, so that the token goes nowhere else.
 func (s *Store) begin(ctx context.Context, name string) (*session, error) {
 	response, err := s.client.Do(
-		ctx, s.request(http.MethodPost, s.uploadPath(), s.ifAbsent("resumable", name)), http.StatusOK)
+		ctx, s.request(http.MethodPost, s.uploadPath(), s.createQuery("resumable", name)), http.StatusOK)
 	if err := wire.Created(response, err); err != nil {
 		return nil, err
 	}

@@ -42,19 +42,19 @@ func newTokens() (*tokens, error) {
 		return nil, err
 	}
 	t := &tokens{}
-	client := wire.NewClient(following{tokens: t, next: transport})
+	client := wire.NewClient(tokenTransport{tokens: t, next: transport})
 	t.ctx = context.WithValue(context.Background(), oauth2.HTTPClient, client)
 	return t, nil
 }
 
-// following ends the fetch of a token with the request that needs it: the library keeps one context forever.
-type following struct {
+// tokenTransport ends the fetch of a token with the request that needs it: the library keeps one context forever.
+type tokenTransport struct {
 	tokens *tokens
 	next   http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper. It is called by get.
-func (f following) RoundTrip(request *http.Request) (*http.Response, error) {
+func (f tokenTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(request.WithContext(f.tokens.caller))
 }
 
@@ -114,7 +114,7 @@ func translateTokenError(err error) error {
 	case errors.Is(err, store.ErrDenied):
 		return err
 	case errors.As(err, &refused) && refused.Response != nil:
-		answer := wire.AnswerOf(refused.Response)
+		answer := wire.ResponseOf(refused.Response)
 		if answer.Status == http.StatusBadRequest || answer.Status == http.StatusNotFound {
 			answer.Status = http.StatusUnauthorized // OAuth returns 400 for a rejected grant, a machine without an account 404
 		}

@@ -39,13 +39,13 @@ var codes = map[string]error{
 type call struct {
 	store *Store
 	ctx   context.Context
-	note  *wire.Answer // headers of the last response
+	note  *wire.Response // headers of the last response
 	// creates means that a 404 is about the bucket.
 	creates bool
 }
 
 func (s *Store) begin(ctx context.Context) *call {
-	note := &wire.Answer{}
+	note := &wire.Response{}
 	return &call{store: s, ctx: wire.WithNote(ctx, note), note: note}
 }
 
@@ -77,13 +77,13 @@ func (c *call) translate(err error) error {
 	case errors.Is(err, store.ErrDenied):
 		return err
 	case errors.As(err, &refused):
-		return c.answer(refused).Error(codes)
+		return c.response(refused).Error(codes)
 	default:
 		return &store.Unavailable{Cause: errors.New("the answer cannot be understood")}
 	}
 }
 
-func (c *call) answer(refused minio.ErrorResponse) wire.Answer {
+func (c *call) response(refused minio.ErrorResponse) wire.Response {
 	answer := *c.note
 	answer.Code = refused.Code
 	// An error may be in the body of a response with a success status.

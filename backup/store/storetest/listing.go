@@ -121,7 +121,7 @@ func (c contract) badNames(t *testing.T) {
 	assert.Empty(t, names(t, s, "", ""))
 }
 
-func (c contract) cancelled(t *testing.T) {
+func (c contract) cancelledUpload(t *testing.T) {
 	s := c.Open(t)
 	for _, length := range []int{10, c.large()} {
 		ctx, cancel := context.WithCancel(testContext(t))

@@ -61,7 +61,7 @@ func Run(t *testing.T, subject Subject) {
 	t.Run("a deleted object is absent and may be created again", c.deleted)
 	t.Run("names with every allowed character stay what they are", c.names)
 	t.Run("a name that is not allowed is refused", c.badNames)
-	t.Run("a cancelled context leaves nothing", c.cancelled)
+	t.Run("a cancelled context leaves nothing", c.cancelledUpload)
 	t.Run("a cancelled listing does not seem complete", c.cancelledListing)
 	t.Run("content that cannot be read leaves nothing", c.sourceFails)
 	t.Run("the probe finds create-if-absent honoured and leaves nothing", c.probe)

@@ -162,8 +162,8 @@ const maxWait = time.Hour
 // codeWord matches error codes. Nothing else of a response may be repeated in an error.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
-// Answer is the relevant part of a response without success.
-type Answer struct {
+// Response is the relevant part of an unsuccessful response.
+type Response struct {
 	Status int           // HTTP status
 	Code   string        // the store's error code, or empty
 	After  time.Duration // how long to wait, or 0
@@ -173,9 +173,9 @@ type Answer struct {
 	stalled error // of a note: a request stalled, so the library's repetition is not sent
 }
 
-// Error turns an answer into an error. The store's own codes come first, then the HTTP status; 404, 409 and 412 depend on the request
+// Error turns a response into an error. The store's own codes come first, then the HTTP status; 404, 409 and 412 depend on the request
 // and mean nothing here.
-func (a Answer) Error(codes map[string]error) error {
+func (a Response) Error(codes map[string]error) error {
 	kind, known := codes[a.Code]
 	switch {
 	case a.isDenied() && a.Skew.Abs() > tolerance || errors.Is(kind, store.ErrSkewed):
@@ -193,12 +193,12 @@ func (a Answer) Error(codes map[string]error) error {
 	}
 }
 
-func (a Answer) isDenied() bool {
+func (a Response) isDenied() bool {
 	return a.Status == http.StatusUnauthorized || a.Status == http.StatusForbidden
 }
 
 // isTemporary reports whether the next request may succeed.
-func (a Answer) isTemporary() bool {
+func (a Response) isTemporary() bool {
 	switch a.Status {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
 		return true
@@ -210,16 +210,16 @@ func (a Answer) isTemporary() bool {
 }
 
 // String returns status and code.
-func (a Answer) String() string {
+func (a Response) String() string {
 	if codeWord.MatchString(a.Code) {
 		return fmt.Sprintf("HTTP status %d (%s)", a.Status, a.Code)
 	}
 	return fmt.Sprintf("HTTP status %d", a.Status)
 }
 
-// AnswerOf reads the headers of a response.
-func AnswerOf(response *http.Response) Answer {
-	answer := Answer{Status: response.StatusCode, After: retryAfter(response.Header.Get("Retry-After")), Type: response.Header.Get("Content-Type")}
+// ResponseOf reads the headers of a response.
+func ResponseOf(response *http.Response) Response {
+	answer := Response{Status: response.StatusCode, After: retryAfter(response.Header.Get("Retry-After")), Type: response.Header.Get("Content-Type")}
 	if date, err := http.ParseTime(response.Header.Get("Date")); err == nil {
 		answer.Skew = time.Until(date)
 	}
@@ -241,26 +241,26 @@ type noteKey struct{}
 // WithNote returns a context whose requests store the headers of the last response in note, for a library that does not return them.
 // Requests must not overlap. After one that stalled, the others fail immediately, since a library that repeats it would
 // wait as long again each time.
-func WithNote(ctx context.Context, note *Answer) context.Context {
+func WithNote(ctx context.Context, note *Response) context.Context {
 	return context.WithValue(ctx, noteKey{}, note)
 }
 
 func noteResponse(ctx context.Context, response *http.Response) {
-	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
-		*note = AnswerOf(response)
+	if note, ok := ctx.Value(noteKey{}).(*Response); ok {
+		*note = ResponseOf(response)
 	}
 }
 
 // noteFailure remembers that a request stalled.
 func noteFailure(ctx context.Context, err error) {
-	if note, ok := ctx.Value(noteKey{}).(*Answer); ok && errors.Is(err, errStalled) {
+	if note, ok := ctx.Value(noteKey{}).(*Response); ok && errors.Is(err, errStalled) {
 		note.stalled = err
 	}
 }
 
 // earlierFailure returns the error of an earlier request that stalled.
 func earlierFailure(ctx context.Context) error {
-	if note, ok := ctx.Value(noteKey{}).(*Answer); ok {
+	if note, ok := ctx.Value(noteKey{}).(*Response); ok {
 		return note.stalled
 	}
 	return nil

@@ -97,24 +97,24 @@ func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 func TestAnswersBecomeErrors(t *testing.T) {
 	codes := map[string]error{"Gone": store.ErrNotFound, "Busy": store.ErrUnavailable, "Late": store.ErrSkewed, "Nowhere": store.ErrNoBucket}
 	for _, one := range []struct {
-		answer Answer
+		answer Response
 		kind   error
 		text   string
 	}{
-		{Answer{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check that the credentials are valid and grant access"},
-		{Answer{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check that the credentials are valid and grant access"},
-		{Answer{Status: 403, Skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
-		{Answer{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
-		{Answer{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
-		{Answer{Status: 404, Code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create it, or correct --backup-store"},
-		{Answer{Status: 404, Code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
-		{Answer{Status: 409, Code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
-		{Answer{Status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},
-		{Answer{Status: 429, After: time.Second}, store.ErrUnavailable, "store unavailable: HTTP status 429"},
-		{Answer{Status: 500}, store.ErrUnavailable, "store unavailable: HTTP status 500"},
-		{Answer{Status: 503}, store.ErrUnavailable, "store unavailable: HTTP status 503"},
-		{Answer{Status: 400, Code: "a secret"}, nil, "HTTP status 400"},
-		{Answer{Status: 501}, nil, "HTTP status 501"},
+		{Response{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check that the credentials are valid and grant access"},
+		{Response{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check that the credentials are valid and grant access"},
+		{Response{Status: 403, Skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
+		{Response{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
+		{Response{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
+		{Response{Status: 404, Code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create it, or correct --backup-store"},
+		{Response{Status: 404, Code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
+		{Response{Status: 409, Code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
+		{Response{Status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},
+		{Response{Status: 429, After: time.Second}, store.ErrUnavailable, "store unavailable: HTTP status 429"},
+		{Response{Status: 500}, store.ErrUnavailable, "store unavailable: HTTP status 500"},
+		{Response{Status: 503}, store.ErrUnavailable, "store unavailable: HTTP status 503"},
+		{Response{Status: 400, Code: "a secret"}, nil, "HTTP status 400"},
+		{Response{Status: 501}, nil, "HTTP status 501"},
 	} {
 		err := one.answer.Error(codes)
 		assert.EqualError(t, err, one.text)
@@ -148,7 +148,7 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 			}
 		})
 		c := &Client{HTTP: client(t, Options{}), Authorize: func(*http.Request) error { return nil }}
-		c.Refusal = func(response *http.Response) error { return AnswerOf(response).Error(nil) }
+		c.Refusal = func(response *http.Response) error { return ResponseOf(response).Error(nil) }
 		response, err := c.Do(t.Context(), func() (*http.Request, error) { return http.NewRequest(http.MethodGet, target, nil) }, 200)
 		assert.Equal(t, one.good > one.want, err != nil, one)
 		assert.EqualValues(t, one.want, asked.Load(), one)
