@@ -37,7 +37,7 @@ func validSegment(segment string) bool {
 func CheckPrefix(prefix, after string) error {
 	for _, part := range []string{prefix, after} {
 		if len(part) > maxName || !onlyNameBytes(strings.ReplaceAll(part, "/", "")) {
-			return fmt.Errorf("listing of %q after %q: not the beginning of object names", prefix, after)
+			return fmt.Errorf("listing of %q after %q: not a prefix of object names", prefix, after)
 		}
 	}
 	return nil

@@ -46,7 +46,7 @@ func resolve(ctx context.Context, s Store, name string, want Digest, put error) 
 	case err == nil:
 		return fmt.Errorf("%s in %s has other content: %w", name, s, ErrExists)
 	case errors.Is(err, ErrNotFound) && errors.Is(put, ErrExists):
-		return fmt.Errorf("%s in %s is there to who creates it, and not to who reads it: remove it if that stays so: %w", name, s, &Unavailable{})
+		return fmt.Errorf("%s in %s exists when it is created, but not when it is read; remove it if that persists: %w", name, s, &Unavailable{})
 	case errors.Is(err, ErrNotFound):
 		return put
 	case errors.Is(err, ErrUnavailable) && errors.Is(put, ErrUnavailable):

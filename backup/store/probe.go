@@ -80,7 +80,7 @@ func Clock(ctx context.Context, s Store) (now time.Time, err error) {
 		}
 	}
 	if err != nil && !errors.Is(err, ErrLocked) {
-		return now, fmt.Errorf("cannot remove what showed the clock of %s: %w", s, err)
+		return now, fmt.Errorf("cannot remove the object that showed the clock of %s: %w", s, err)
 	}
 	return now, nil
 }

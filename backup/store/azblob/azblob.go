@@ -189,7 +189,7 @@ func (s *Store) page(ctx context.Context, query url.Values) (found page, err err
 		return found, err
 	}
 	if xml.Unmarshal(text, &found) != nil {
-		return found, errors.New("the answer is not the XML that is expected")
+		return found, errors.New("the response is not the expected XML")
 	}
 	return found, nil
 }

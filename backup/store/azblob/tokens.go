@@ -157,7 +157,7 @@ func (t *tokens) keep(response *http.Response) error {
 		return err
 	}
 	if json.Unmarshal(text, &granted) != nil || granted.Token == "" {
-		return fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: errors.New("the answer holds none")})
+		return fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: errors.New("the response contains none")})
 	}
 	seconds, _ := granted.Seconds.Int64() // zero means a new token for each request
 	t.token, t.until = granted.Token, now().Add(time.Duration(seconds)*time.Second-early)

@@ -22,7 +22,7 @@ func decode(body io.Reader, into any) error {
 		return err
 	}
 	if json.Unmarshal(text, into) != nil {
-		return errors.New("the answer is not the JSON that is expected")
+		return errors.New("the response is not the expected JSON")
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func (s *Store) page(ctx context.Context, query url.Values) (found page, err err
 	defer wire.Discard(response)
 	err = decode(response.Body, &found)
 	if err == nil && found.Kind != "storage#objects" { // any other document would look like an empty listing
-		err = errors.New("the answer is no listing of Google's: see that endpoint= leads to the store itself")
+		err = errors.New("the response is not a listing of Google Cloud Storage; check that endpoint= is the store itself")
 	}
 	return found, err
 }

@@ -43,7 +43,7 @@ func (m machine) Token() (*oauth2.Token, error) {
 	}
 	var granted oauth2.Token
 	if err := decode(response.Body, &granted); err != nil || granted.AccessToken == "" {
-		return nil, &store.Unavailable{Cause: errors.New("the metadata server's answer holds none")}
+		return nil, &store.Unavailable{Cause: errors.New("the metadata server's response contains none")}
 	}
 	granted.Expiry = time.Now().Add(time.Duration(granted.ExpiresIn) * time.Second)
 	return &granted, nil

@@ -81,7 +81,7 @@ func (u *session) rest(piece []byte, last bool) error {
 	}
 	if have := receivedBytes(response); have != end {
 		u.sent = max(u.sent, min(have, end))
-		return &store.Unavailable{Cause: fmt.Errorf("the server took %d bytes of %d", have, end)}
+		return &store.Unavailable{Cause: fmt.Errorf("the server accepted %d bytes of %d", have, end)}
 	}
 	u.sent = end
 	return nil
@@ -107,7 +107,7 @@ func (u *session) put(piece []byte, span string, last bool) (*http.Response, err
 // translateMissing translates a 404 in an upload, which was discarded, or completed with the reply lost.
 func translateMissing(err error) error {
 	if errors.Is(err, store.ErrNotFound) {
-		return &store.Unavailable{Cause: errors.New("the server has forgotten the upload")}
+		return &store.Unavailable{Cause: errors.New("the server does not know the upload any more")}
 	}
 	return err
 }

@@ -23,7 +23,7 @@ const (
 	tokenDeadline = 20 * time.Second
 )
 
-var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("there was none within %s", tokenDeadline)})
+var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("the server returned none within %s", tokenDeadline)})
 
 // tokens fetches access tokens from the sources of Google's own tools: a file, workload identity federation, the metadata server.
 type tokens struct {
@@ -99,7 +99,7 @@ func (t *tokens) find() (oauth2.TokenSource, error) {
 	}
 	found, err := google.FindDefaultCredentials(t.ctx, scope)
 	if err != nil {
-		return nil, fmt.Errorf("the file of Google credentials cannot be read, or is none: %w", store.ErrDenied)
+		return nil, fmt.Errorf("the file of Google credentials cannot be read or is invalid: %w", store.ErrDenied)
 	}
 	return found.TokenSource, nil
 }

@@ -79,7 +79,7 @@ func usage() error {
 
 func parse(raw string) (found location, kind scheme, err error) {
 	if strings.TrimSpace(raw) != raw { // as in a Secret that was made from a file; the sentence below could not show it
-		return found, kind, errors.New("begins or ends with a space or a line break")
+		return found, kind, errors.New("starts or ends with a space or a line break")
 	}
 	parsed, err := url.Parse(raw)
 	if err != nil {

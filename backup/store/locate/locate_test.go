@@ -48,8 +48,8 @@ func TestABadURLIsRefusedInOneSentence(t *testing.T) {
 	long := strings.Repeat("a", 256)
 	for raw, want := range map[string]string{
 		"":                                      "is not azblob://CONTAINER/PREFIX, file:///DIR",
-		" s3://bucket":                          "begins or ends with a space or a line break",
-		"s3://bucket/etcd\n":                    "begins or ends with a space or a line break",
+		" s3://bucket":                          "starts or ends with a space or a line break",
+		"s3://bucket/etcd\n":                    "starts or ends with a space or a line break",
 		"ftp://host/dir":                        "is not azblob://CONTAINER/PREFIX, file:///DIR",
 		"/var/backups":                          "is a path: write file:///var/backups",
 		"s3:bucket":                             "is not azblob://CONTAINER/PREFIX, file:///DIR",

@@ -79,7 +79,7 @@ func (c *call) translate(err error) error {
 	case errors.As(err, &refused):
 		return c.response(refused).Error(codes)
 	default:
-		return &store.Unavailable{Cause: errors.New("the answer cannot be understood")}
+		return &store.Unavailable{Cause: errors.New("the response is malformed")}
 	}
 }
 

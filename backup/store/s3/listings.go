@@ -30,7 +30,7 @@ func (l listings) RoundTrip(request *http.Request) (*http.Response, error) {
 	beginning, err := body.Peek(rootWithin)
 	if (err == nil || errors.Is(err, io.EOF)) && !bytes.Contains(beginning, []byte(root)) {
 		_ = response.Body.Close()
-		return nil, &store.Unavailable{Cause: errors.New("the answer is no listing of S3's: see that endpoint= leads to the store itself")}
+		return nil, &store.Unavailable{Cause: errors.New("the response is not a listing of S3; check that endpoint= is the store itself")}
 	}
 	response.Body = struct {
 		io.Reader

@@ -222,7 +222,7 @@ func TestAnAnswerThatIsNotS3sIsNoSuccess(t *testing.T) {
 	}
 	require.Len(t, all, 1)
 	assert.ErrorIs(t, all[0], store.ErrUnavailable)
-	assert.ErrorContains(t, all[0], "no listing of S3's")
+	assert.ErrorContains(t, all[0], "the response is not a listing of S3")
 	assert.NotContains(t, all[0].Error(), "SECRET")
 	_, err := s.Get(t.Context(), "a", 5, 5)
 	assert.ErrorIs(t, err, store.ErrUnavailable, "it ignores ranges, and has no ETag")
@@ -266,5 +266,5 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	size = "2"
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	require.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "something else than the store has answered")
+	assert.ErrorContains(t, err, "another server than the store responded")
 }

@@ -183,5 +183,5 @@ func (d Dialect) stalledUpload(t *testing.T) {
 	require.NoError(t, err)
 	err = d.Open(t, endpoint, soon).Put(testContext(t), "a", Pattern(1, wire.PieceSize))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "nothing moved")
+	assert.ErrorContains(t, err, "no data was transferred")
 }

@@ -85,7 +85,7 @@ func (d Dialect) stalledServer(t *testing.T) {
 		all.Go(func() {
 			err := ask()
 			assert.ErrorIs(t, err, store.ErrUnavailable)
-			assert.ErrorContains(t, err, "nothing moved")
+			assert.ErrorContains(t, err, "no data was transferred")
 		})
 	}
 	all.Wait()

@@ -82,7 +82,7 @@ func (c *Client) DoOnce(ctx context.Context, build func() (*http.Request, error)
 // ErrUnexpectedResponse returns the error for a successful response without what the protocol of the store prescribes: a console, a proxy or
 // a captive portal has answered. It is unknown whether anything was stored.
 func ErrUnexpectedResponse(lacks string) error {
-	return &store.Unavailable{Cause: fmt.Errorf("something else than the store has answered (without %s); does endpoint= lead to the store?", lacks)}
+	return &store.Unavailable{Cause: fmt.Errorf("another server than the store responded (without %s); check endpoint=", lacks)}
 }
 
 // ErrNoBucket answers a 404 to a request that names no object, or that creates one: what is missing then is the bucket.
@@ -292,6 +292,6 @@ func describe(err error) error {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("connection lost")
 	default:
-		return errors.New("connection failed, or the answer is not HTTP")
+		return errors.New("connection failed, or the response is not HTTP")
 	}
 }

@@ -97,7 +97,7 @@ func (p *pieces) close() {
 }
 
 // ErrOtherRange is the error of a server that ignores ranges.
-var ErrOtherRange = errors.New("the server sent another range than the one asked for, or no length")
+var ErrOtherRange = errors.New("the server sent a range other than requested, or no length")
 
 // Range returns the header that requests length bytes, not 0, from offset, or "" for the whole object.
 func Range(offset, length int64) string {

@@ -155,7 +155,7 @@ func StampOf(path string) Stamp {
 // progress is the number of bytes that must move within the patience: a server that trickles bytes hangs, too.
 const progress = 16 << 10 // bytes
 
-var errStalled = errors.New("nothing moved")
+var errStalled = errors.New("no data was transferred")
 
 const (
 	// small is the size of an object that a server need not assemble, in bytes.

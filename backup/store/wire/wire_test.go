@@ -38,7 +38,7 @@ func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
 	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	_, err := client(t, Options{Patience: 50 * time.Millisecond}).Get(target)
 	assert.ErrorIs(t, err, store.ErrUnavailable)
-	assert.ErrorContains(t, err, "nothing moved for 50ms")
+	assert.ErrorContains(t, err, "no data was transferred for 50ms")
 }
 
 func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
