@@ -39,7 +39,7 @@ func (p *Pod) TryPut(key, value string, within time.Duration) error {
 	return err
 }
 
-// Revision is the newest that etcd has.
+// Revision returns etcd's newest revision.
 func (p *Pod) Revision() int64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -49,7 +49,7 @@ func (p *Pod) Revision() int64 {
 	return reply.Header.Revision
 }
 
-// Get returns the value of a key that is there.
+// Get returns the value of an existing key.
 func (p *Pod) Get(key string) string {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -60,25 +60,26 @@ func (p *Pod) Get(key string) string {
 	return string(reply.Kvs[0].Value)
 }
 
-// GapWriter puts one key after the other and knows how long it had to wait. Its fields may be read once it has ended.
+// GapWriter writes one key after the other and measures the longest gap. Its fields may be read once it has ended.
 type GapWriter struct {
-	Prefix string // of its keys
+	Prefix string // prefix of its keys
 	Acked  int
 	Gap    time.Duration // the longest between two acknowledged writes
-	At     time.Time     // when that ended
+	At     time.Time     // the end of that gap
 	Failed []error
 
 	client *clientv3.Client
 	first  chan struct{} // closed when a write was acknowledged
 }
 
-// StartWriters starts writers that know all endpoints, waits until each has written something, and returns what ends them.
+// StartWriters starts writers with all endpoints, waits until each has written a key, and returns a function that
+// ends them.
 func StartWriters(t *testing.T, endpoints []string, count int) (end func() []*GapWriter) {
 	t.Helper()
 	return WritersOf(t, count, func() *clientv3.Client { return ClientOf(t, endpoints) })
 }
 
-// WritersOf is StartWriters with clients that somebody else makes, one for each.
+// WritersOf is like StartWriters, but calls client for the client of each writer.
 func WritersOf(t *testing.T, count int, client func() *clientv3.Client) (end func() []*GapWriter) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -103,7 +104,8 @@ func WritersOf(t *testing.T, count int, client func() *clientv3.Client) (end fun
 	}
 }
 
-// run writes until ctx ends. What fails is tried again: its outcome is unknown, so the next write may find it done.
+// run writes until ctx ends. It retries a failed write: its outcome is unknown, so the retry may find the key
+// written.
 func (w *GapWriter) run(ctx context.Context) {
 	var last time.Time
 	for ctx.Err() == nil {
@@ -123,12 +125,12 @@ func (w *GapWriter) run(ctx context.Context) {
 	}
 }
 
-// Longest is the writer that had to wait longest.
+// Longest returns the writer with the longest gap.
 func Longest(writers []*GapWriter) *GapWriter {
 	return slices.MaxFunc(writers, func(a, b *GapWriter) int { return int(a.Gap - b.Gap) })
 }
 
-// ClientOf knows all endpoints, as an API server does.
+// ClientOf returns a client with all endpoints, as an API server has.
 func ClientOf(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: Patience, Logger: zap.NewNop()})

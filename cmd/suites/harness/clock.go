@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// clockAhead is the variable by which a program with a clock of its own is told how many seconds that is ahead.
+// clockAhead is the environment variable that sets how many seconds the clock of a skewed program is ahead.
 const clockAhead = "CLOCK_AHEAD"
 
 // What is in Go's package time in the place of its own Now, which asks the machine.
@@ -58,7 +58,7 @@ var skewed = sync.OnceValues(func() (path string, err error) {
 	return path, build(root, path, Stillness, "-overlay", overlay)
 })
 
-// clockOverlay leaves in a folder what go build takes for files of package time.
+// clockOverlay writes the files that replace files of package time to a folder.
 func clockOverlay(folder string) (path string, err error) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "time").Output()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Cluster starts Members that know of each other and waits until all are ready.
+// Cluster starts the members of a new cluster and waits until all are ready.
 func Cluster(t *testing.T, size int) (pods []*Pod, runs []*Run) {
 	t.Helper()
 	pods = Members(t, size)
@@ -22,7 +22,7 @@ func Cluster(t *testing.T, size int) (pods []*Pod, runs []*Run) {
 	return pods, runs
 }
 
-// Members are the pods of one new cluster.
+// Members returns the pods of one new cluster.
 func Members(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
 	pods = numbered(t, size)
@@ -30,7 +30,7 @@ func Members(t *testing.T, size int) (pods []*Pod) {
 	return pods
 }
 
-// StandaloneMembers are the pods of one new cluster without sidecars.
+// StandaloneMembers returns the pods of one new cluster without sidecars.
 func StandaloneMembers(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
 	pods = numbered(t, size)
@@ -41,7 +41,8 @@ func StandaloneMembers(t *testing.T, size int) (pods []*Pod) {
 	return pods
 }
 
-// StandaloneMembersWithAutoTLS are the same, which talk TLS to each other behind certificates that etcd makes for them.
+// StandaloneMembersWithAutoTLS is like StandaloneMembers, but the members use TLS with certificates that etcd
+// creates.
 func StandaloneMembersWithAutoTLS(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
 	pods = numbered(t, size)
@@ -55,14 +56,14 @@ func StandaloneMembersWithAutoTLS(t *testing.T, size int) (pods []*Pod) {
 	return pods
 }
 
-// leaveSidecar has a pod that was made with a sidecar go without.
+// leaveSidecar makes a pod that has a sidecar standalone.
 func (p *Pod) leaveSidecar() {
 	p.T.Helper()
 	p.Sidecar.late, p.Sidecar.Port = true, ports.Lease(p.T)
 	p.standAlone()
 }
 
-// StandaloneMembersWithTLS are the same, which talk TLS to each other and to clients, and let none in without a certificate.
+// StandaloneMembersWithTLS is like StandaloneMembers, but members and clients use TLS and must show a certificate.
 func StandaloneMembersWithTLS(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
 	pods = numbered(t, size)
@@ -80,7 +81,7 @@ func StandaloneMembersWithTLS(t *testing.T, size int) (pods []*Pod) {
 	return pods
 }
 
-// numbered are pods whose members have names of their own.
+// numbered returns pods whose members have different names.
 func numbered(t *testing.T, count int) (pods []*Pod) {
 	t.Helper()
 	for i := range count {
@@ -91,7 +92,7 @@ func numbered(t *testing.T, count int) (pods []*Pod) {
 	return pods
 }
 
-// introduce tells each member of all.
+// introduce adds all members to the configuration of each.
 func introduce(pods []*Pod) {
 	var members []string
 	for _, p := range pods {
@@ -102,7 +103,7 @@ func introduce(pods []*Pod) {
 	}
 }
 
-// MembersWithTLS are the pods of one new cluster whose members talk TLS to each other.
+// MembersWithTLS returns the pods of one new cluster whose members use TLS between them.
 func MembersWithTLS(t *testing.T, size int) (pods []*Pod) {
 	t.Helper()
 	pods, authority := numbered(t, size), certificates.NewAuthority(t, "peers")
@@ -120,7 +121,7 @@ func (p *Pod) peersSpeakTLS(a *certificates.Authority) {
 	})
 }
 
-// securePeers has etcd speak TLS to its peers.
+// securePeers configures TLS for etcd's peers.
 func (p *Pod) securePeers(security map[string]any) {
 	p.Config["peer-transport-security"] = security
 	p.Config["listen-peer-urls"], p.Config["initial-advertise-peer-urls"] = p.PeerURL(), p.PeerURL()

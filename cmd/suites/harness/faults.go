@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	// ioctlShutdown ends a file system at once: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
+	// ioctlShutdown shuts a file system down at once: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
 	ioctlShutdown = 0x8004587d
-	// withoutFlush leaves on the disk only what the file system has written by itself or was made to by fsync.
+	// withoutFlush keeps on the disk only what the file system has written, by itself or for an fsync.
 	withoutFlush = 2
 )
 
-// Disk is an ext4 file system of its own in the place of a pod's volume. It can lose its power.
+// Disk is an ext4 file system that replaces a pod's volume. It can lose its power.
 type Disk struct {
 	t     *testing.T
 	image string
 	point string
 }
 
-// NewDisk makes one of so many bytes. It needs root and loop devices, and skips the test without them.
+// NewDisk creates a disk of size bytes. It needs root and loop devices, and skips the test without them.
 func NewDisk(p *Pod, size int64) *Disk {
 	p.T.Helper()
 	d := &Disk{t: p.T, image: filepath.Join(p.Dir, "disk"), point: p.Volume}
@@ -72,7 +72,7 @@ func (d *Disk) back() bool {
 	return false
 }
 
-// freeze returns when the process stands still, or has ended.
+// freeze returns when the process has stopped running, or has ended.
 func freeze(run *Run) {
 	run.T.Helper()
 	_ = run.Cmd.Process.Signal(syscall.SIGSTOP) // it may have ended
@@ -83,13 +83,13 @@ func freeze(run *Run) {
 	})
 }
 
-// run tries again while what another test has just started still holds the disk.
+// run retries while a process that another test has just started still uses the disk.
 func (d *Disk) run(name string, args ...string) {
 	d.t.Helper()
 	Eventually(d.t, name+" succeeds", func() bool { return exec.Command(name, args...).Run() == nil })
 }
 
-// Mount mounts for the length of the test, the mount point last; only root can.
+// Mount mounts a file system for the duration of the test. The mount point is the last argument. It needs root.
 func Mount(t *testing.T, args ...string) {
 	t.Helper()
 	point := args[len(args)-1]
@@ -105,7 +105,7 @@ type Spot struct {
 	Count      int
 }
 
-// NeedStrace skips a test where there is no strace that works.
+// NeedStrace skips a test if strace does not work here.
 func NeedStrace(t *testing.T) {
 	t.Helper()
 	if out, err := exec.Command("strace", "-qqq", "-o", os.DevNull, "true").CombinedOutput(); err != nil {
@@ -113,7 +113,7 @@ func NeedStrace(t *testing.T) {
 	}
 }
 
-// Hit plays a fault at a spot, in strace's words.
+// Hit returns strace's arguments for a fault at a spot.
 func (s Spot) Hit(fault string) []string {
 	return []string{"-P", s.Path, "-e", "trace=" + s.Call, "-e", "inject=" + s.Call + ":" + fault}
 }

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// Line is a line of the log, or the part of one that is looked for.
+// Line is a line of the log, or the fields to match.
 type Line map[string]any
 
-// Log keeps what a process wrote to stderr.
+// Log holds what a process wrote to stderr.
 type Log struct {
 	mu    sync.Mutex
 	raw   []string
@@ -32,7 +32,7 @@ func (l *Log) Written() <-chan struct{} {
 	return l.news
 }
 
-// Length is the number of lines so far.
+// Length returns the number of lines so far.
 func (l *Log) Length() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,10 +61,10 @@ func (l *Log) add(raw []byte) {
 
 var allLogs = flag.Bool("all-logs", false, "print etcd's own lines, too, when a test fails")
 
-// ofEtcd marks a line that etcd itself has written.
+// ofEtcd marks a line that etcd itself logs.
 const ofEtcd = `"component":"etcd"`
 
-// forPeople is what a failing test prints: the wrapper's lines, and how many of etcd's were left out.
+// forPeople returns the text that a failing test prints: the wrapper's lines, and how many of etcd's are omitted.
 func (l *Log) forPeople() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *Log) malformed() []string {
 	return slices.Clone(l.bad)
 }
 
-// Matching returns the lines that have these fields, the message compared by what it contains.
+// Matching returns the lines that have these fields. The message need only contain the wanted text.
 func (l *Log) Matching(want Line) (found []Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +117,7 @@ func (l *Log) Containing(words string) (found []string) {
 	return found
 }
 
-// States returns the lifecycle's states in the order of their visits; a poll that repeats, Wait and Query, is shown once.
+// States returns the lifecycle's states in the order of their visits; repeated polls, Wait and Query, appear once.
 func (l *Log) States() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// Patience is how long an expectation may take to come true, in time of an idle machine.
+	// Patience bounds how long an expectation may take to come true, in the time of an idle machine.
 	Patience = 40 * time.Second
-	// AbortBudget is what a stop may take before etcd was opened, in time of an idle machine.
+	// AbortBudget bounds a stop before etcd was opened, in the time of an idle machine.
 	AbortBudget = lifecycle.AbortBudget
-	// StopBudget is what a stop may take after that.
+	// StopBudget bounds a stop after that.
 	StopBudget = lifecycle.StopBudget
 )
 
@@ -58,14 +58,14 @@ func threadTime() time.Duration {
 	return time.Duration(spent.Nano())
 }
 
-// Watch is a stopwatch that goes slower where the machine is busy: it tells how long something would have taken if
-// whoever computed had had a core to itself. Bounds of real time are held against it.
+// Watch is a stopwatch that runs slower on a busy machine: it measures how long something would have taken with a
+// core to itself. Tests compare bounds of real time with it.
 type Watch struct {
 	began        time.Time
-	took, worked time.Duration // of the pace at the beginning
+	took, worked time.Duration // of the pace at the start
 }
 
-// StartWatch starts one.
+// StartWatch starts a Watch.
 func StartWatch() Watch {
 	measuring()
 	pace.Lock()
@@ -73,12 +73,12 @@ func StartWatch() Watch {
 	return Watch{time.Now(), pace.took, pace.worked}
 }
 
-// Took is the time since the start, divided by how many times slower than idle the machine was meanwhile.
+// Took returns the time since the start, divided by the machine's slowdown meanwhile.
 func (w Watch) Took() time.Duration {
 	pace.Lock()
 	defer pace.Unlock()
 	took, worked := pace.took-w.took, pace.worked-w.worked
-	if worked == 0 { // nothing was measured since: all that was before must do
+	if worked == 0 { // nothing was measured since the start: use all measurements
 		took, worked = max(pace.took, 1), max(pace.worked, 1)
 	}
 	return time.Duration(float64(time.Since(w.began)) / max(1, float64(took)/float64(worked)))

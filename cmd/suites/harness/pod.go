@@ -20,13 +20,13 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 )
 
-// Pod is what outlives a process: the volume, the sidecar, the configuration, the ports.
+// Pod is everything that outlives a process: the volume, the sidecar, the configuration, the ports.
 type Pod struct {
 	T       *testing.T
 	Dir     string // HOME, among others
 	Volume  string
 	Sidecar *Sidecar
-	Config  map[string]any // what the sidecar serves; nobody changes it while a process runs
+	Config  map[string]any // the configuration that the sidecar serves; must not change while a process runs
 	Flags   []string
 	Env     []string      // of all its processes
 	Under   []string      // the command that runs the program, if it does not run by itself
@@ -38,7 +38,8 @@ type Pod struct {
 	Identity                   *tls.Config // of clients, towards etcd
 }
 
-// NewPodWithLateSidecar has a sidecar that listens when a test calls its Listen; until then its port refuses connections.
+// NewPodWithLateSidecar returns a pod whose sidecar listens when a test calls its Listen; until then its port refuses
+// connections.
 func NewPodWithLateSidecar(t *testing.T) *Pod {
 	t.Helper()
 	p := NewPod(t)
@@ -46,7 +47,7 @@ func NewPodWithLateSidecar(t *testing.T) *Pod {
 	return p
 }
 
-// NewPod has a sidecar that listens when the first process starts. What it does is scripted before that.
+// NewPod returns a pod whose sidecar listens when the first process starts. Tests script the sidecar before that.
 func NewPod(t *testing.T) *Pod {
 	t.Helper()
 	prepare(t)
@@ -61,7 +62,7 @@ func NewPod(t *testing.T) *Pod {
 	return p
 }
 
-// NewStandalonePod has no sidecar, and etcd's configuration in a file, with further keys if there are any.
+// NewStandalonePod returns a pod without a sidecar, with etcd's configuration in a file, plus further keys.
 func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	t.Helper()
 	p := NewPodWithLateSidecar(t)
@@ -70,7 +71,7 @@ func NewStandalonePod(t *testing.T, further map[string]any) *Pod {
 	return p
 }
 
-// standAlone puts the configuration as it is now into a file, and has the pod go by it.
+// standAlone writes the current configuration to a file and makes the pod use it.
 func (p *Pod) standAlone() {
 	p.T.Helper()
 	delete(p.Config, "data-dir") // it is --volume-dir's then
@@ -78,7 +79,7 @@ func (p *Pod) standAlone() {
 	p.Flags = []string{"--standalone", "--etcd-config-file=" + p.configFile()}
 }
 
-// WriteConfigFile leaves Config where a standalone pod reads it.
+// WriteConfigFile writes Config to the file that a standalone pod reads.
 func (p *Pod) WriteConfigFile() {
 	p.T.Helper()
 	text, err := yaml.Marshal(p.Config)
@@ -88,7 +89,7 @@ func (p *Pod) WriteConfigFile() {
 
 func (p *Pod) configFile() string { return filepath.Join(p.Dir, "etcd.yaml") }
 
-// SingleMember is what a sidecar serves, down to the keys that etcd does not know.
+// SingleMember returns the configuration that a sidecar serves, with the keys that etcd does not know.
 func (p *Pod) SingleMember() map[string]any {
 	client, peer := p.Endpoint(), p.PeerURL()
 	return map[string]any{
@@ -102,25 +103,25 @@ func (p *Pod) SingleMember() map[string]any {
 	}
 }
 
-// WithoutQuorum makes the member one of three, the others of which do not exist.
+// WithoutQuorum makes the member one of three; the others do not exist.
 func (p *Pod) WithoutQuorum() {
 	p.Config["initial-cluster"] = fmt.Sprintf("%s,etcd-main-1=http://127.0.0.1:%d,etcd-main-2=http://127.0.0.1:%d",
 		p.Config["initial-cluster"], ports.Lease(p.T), ports.Lease(p.T))
 }
 
-// DataDir is etcd's data directory.
+// DataDir returns etcd's data directory.
 func (p *Pod) DataDir() string { return filepath.Join(p.Volume, "new.etcd") }
 
-// Database is the file of etcd's key-value store.
+// Database returns the file of etcd's key-value store.
 func (p *Pod) Database() string { return filepath.Join(p.DataDir(), "member", "snap", "db") }
 
-// RecordPath is where the exit record lies.
+// RecordPath returns the path of the exit record.
 func (p *Pod) RecordPath() string { return filepath.Join(p.Volume, "exit_code") }
 
-// StoredConfig is where the program keeps the configuration for debugging.
+// StoredConfig returns the path at which the program stores the configuration for debugging.
 func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yaml") }
 
-// TerminationMessage is where Kubernetes reads why the container ended.
+// TerminationMessage returns the path of the termination message for Kubernetes.
 func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
 
 // PeerURL is where the other members of the cluster reach this one.

@@ -37,7 +37,7 @@ type Run struct {
 	Ended  chan struct{} // closed when the process has ended and its log is complete
 }
 
-// Start runs start-etcd in the pod. The flags come after those of the pod.
+// Start runs start-etcd in the pod. flags follow those of the pod.
 func (p *Pod) Start(flags ...string) *Run {
 	p.T.Helper()
 	if !p.Sidecar.late {
@@ -46,7 +46,7 @@ func (p *Pod) Start(flags ...string) *Run {
 	return p.Run(append(p.Arguments("--log-level=debug"), flags...)...)
 }
 
-// Arguments are those of start-etcd in the pod. The sidecar listens already, or is late.
+// Arguments returns the arguments of start-etcd in the pod. The sidecar listens already, unless it is late.
 func (p *Pod) Arguments(flags ...string) []string {
 	args := append([]string{
 		"start-etcd", "--volume-dir=" + p.Volume, "--stored-config-path=" + p.StoredConfig(),
@@ -56,7 +56,7 @@ func (p *Pod) Arguments(flags ...string) []string {
 	return append(args, flags...)
 }
 
-// Run runs the program and makes sure that it ends with the test.
+// Run runs the program and ends it with the test.
 func (p *Pod) Run(args ...string) *Run {
 	p.T.Helper()
 	if _, err := os.Lstat(p.Volume); errors.Is(err, fs.ErrNotExist) {
@@ -106,7 +106,7 @@ func (r *Run) follow() {
 	_ = r.Cmd.Wait() // ProcessState tells
 }
 
-// cleanup holds what every run has to keep: each line is JSON, and no event came that cannot come.
+// cleanup checks what every run must keep: each line is JSON, and no impossible event occurred.
 func (r *Run) cleanup() {
 	r.Kill()
 	_ = r.Stderr.Close() // a test may have closed it
@@ -118,7 +118,7 @@ func (r *Run) cleanup() {
 	}
 }
 
-// Kill is kill -9, and waits for the end.
+// Kill sends SIGKILL and waits for the end.
 func (r *Run) Kill() {
 	_ = r.Cmd.Process.Kill() // it may have ended
 	<-r.Ended
@@ -130,7 +130,7 @@ func (r *Run) Signal(s syscall.Signal) {
 	require.NoError(r.T, r.Cmd.Process.Signal(s))
 }
 
-// Exit waits for the process to end and returns its status, -1 if a signal ended it.
+// Exit waits for the process to end and returns its status; -1 if a signal ended it.
 func (r *Run) Exit(within time.Duration) int {
 	r.T.Helper()
 	watch, tick := StartWatch(), time.NewTicker(time.Second)
@@ -153,8 +153,7 @@ func (r *Run) Stop(s syscall.Signal) (status int, took time.Duration) {
 	return r.Exit(Patience), watch.Took()
 }
 
-// StopCleanly sends SIGTERM to an etcd that runs and expects nothing but the best. It returns how long that took
-// by a Watch.
+// StopCleanly sends SIGTERM to a running etcd and expects a clean end. It returns how long that took by a Watch.
 func (r *Run) StopCleanly() (took time.Duration) {
 	r.T.Helper()
 	status, took := r.Stop(syscall.SIGTERM)
@@ -167,14 +166,14 @@ func (r *Run) StopCleanly() (took time.Duration) {
 // answerWithin bounds a request to the wrapper's own server, which answers from memory, on any machine.
 const answerWithin = 10 * time.Second
 
-// Readyz returns the status code of GET /readyz, 0 if there is no answer.
+// Readyz returns the status code of GET /readyz; 0 without a response.
 func (r *Run) Readyz() int {
 	code, _ := r.Request(http.MethodGet, "/readyz")
 	return code
 }
 
-// Request returns the status code and the whole body of a reply, 0 if there is none. As a kubelet it checks no certificate:
-// see Pod.ShownToClients.
+// Request returns the status code and the whole body of a response; 0 without one. Like a kubelet it checks no
+// certificate: see Pod.ShownToClients.
 func (r *Run) Request(method, path string) (int, string) {
 	r.T.Helper()
 	request, err := http.NewRequest(method, r.URL(path), nil)
@@ -192,12 +191,12 @@ func (r *Run) Request(method, path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// URL is where the wrapper's own server answers.
+// URL returns the URL of a path of the wrapper's own server.
 func (r *Run) URL(path string) string {
 	return fmt.Sprintf("%s://127.0.0.1:%d%s", Scheme(r.Pod.Trust), r.Pod.Port, path)
 }
 
-// Status returns the document of GET /lifecycle, an empty one if there is no answer.
+// Status returns the document of GET /lifecycle; an empty one without a response.
 func (r *Run) Status() (document status.Document) {
 	r.T.Helper()
 	if code, body := r.Request(http.MethodGet, "/lifecycle"); code == http.StatusOK {
@@ -206,7 +205,7 @@ func (r *Run) Status() (document status.Document) {
 	return document
 }
 
-// AwaitStored waits until a revision is in the store, as the process tells.
+// AwaitStored waits until the process reports that a revision is in the store.
 func (r *Run) AwaitStored(revision int64) {
 	r.T.Helper()
 	Eventually(r.T, "the store has what etcd has", func() bool {
@@ -215,7 +214,7 @@ func (r *Run) AwaitStored(revision int64) {
 	})
 }
 
-// AwaitReady waits until the member may be used.
+// AwaitReady waits until the member is ready.
 func (r *Run) AwaitReady() {
 	r.T.Helper()
 	Eventually(r.T, "/readyz says 200", func() bool {
@@ -245,7 +244,7 @@ func (r *Run) AwaitAnswer() {
 	})
 }
 
-// AwaitState waits until the lifecycle stands in a state.
+// AwaitState waits until the lifecycle is in a state.
 func (r *Run) AwaitState(state string) {
 	r.T.Helper()
 	Eventually(r.T, "the state is "+state, func() bool { return r.Status().State == state })
@@ -257,7 +256,7 @@ func (r *Run) AwaitLine(what Line) {
 	Eventually(r.T, fmt.Sprintf("the log has a line with %v", what), func() bool { return len(r.Log.Matching(what)) > 0 })
 }
 
-// StartReady starts the program and waits until the member may be used.
+// StartReady starts the program and waits until the member is ready.
 func (p *Pod) StartReady(flags ...string) *Run {
 	p.T.Helper()
 	run := p.Start(flags...)
@@ -265,7 +264,7 @@ func (p *Pod) StartReady(flags ...string) *Run {
 	return run
 }
 
-// StartAndStop runs the program for a moment: it leaves data and a clean record behind.
+// StartAndStop runs the program for a moment: it leaves data and a clean record.
 func (p *Pod) StartAndStop() *Run {
 	p.T.Helper()
 	run := p.StartReady()

@@ -22,17 +22,17 @@ const (
 	ConfigPath = "/config"
 )
 
-// Forever is a validation that does not end before the test says so, with Conclude.
+// Forever is the duration of a validation that ends when the test calls Conclude.
 const Forever = time.Duration(-1)
 
-// Sidecar plays etcd-backup-restore: it tells a result once, and is slow or wrong where a test wants it. What a test
-// scripts, it sets before the process starts.
+// Sidecar imitates etcd-backup-restore: it reports a result once, and is slow or wrong where a test wants it. A test
+// scripts it before the process starts.
 type Sidecar struct {
 	t      *testing.T
 	Port   int // 0 until it listens, unless it is late
 	config func() map[string]any
 	server *http.Server
-	answer http.Handler // as a sidecar should
+	answer http.Handler // the correct behaviour
 	late   bool         // a test opens the port, not the start of the first process
 	once   sync.Once
 	closed chan struct{}
@@ -52,7 +52,7 @@ type Sidecar struct {
 	heard    []Request
 }
 
-// Request is one that the sidecar has got, or a status word that it has told.
+// Request is a request that the sidecar received, or a status word that it served.
 type Request struct {
 	At     time.Time
 	Method string
@@ -87,13 +87,13 @@ func (s *Sidecar) Listen() {
 		}
 		s.t.Cleanup(func() {
 			close(s.closed)
-			_ = s.server.Close() // nobody is left who would care
+			_ = s.server.Close() // an error here has no effect on the test
 		})
 		go func() { _ = s.server.Serve(listener) }() // ends with Close
 	})
 }
 
-// scripted records a request and answers with a fault if it is time for one.
+// scripted records a request and replies with a fault if one is due.
 func (s *Sidecar) scripted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
@@ -111,7 +111,7 @@ func (s *Sidecar) scripted(next http.Handler) http.Handler {
 	})
 }
 
-// status tells a result once, whatever the method.
+// status reports a result once, whatever the method.
 func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	word := s.state
@@ -132,7 +132,7 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte(word[half:]))
 }
 
-// start ignores everyone who asks at the wrong time, politely.
+// start starts a validation if none was requested. It ignores other requests, with status 200.
 func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Sidecar) start(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// Conclude ends a validation that takes Forever, once one was asked for.
+// Conclude ends a validation that takes Forever, once one was requested.
 func (s *Sidecar) Conclude() {
 	s.t.Helper()
 	Eventually(s.t, "a validation begins", func() bool {
@@ -173,10 +173,10 @@ func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/x-yaml")
-	_, _ = w.Write(text) // a client that is gone asks again
+	_, _ = w.Write(text) // a client that is gone sends the request again
 }
 
-// rest lets time pass, as a slow sidecar does.
+// rest waits, as a slow sidecar does.
 func (s *Sidecar) rest(pause time.Duration) {
 	select {
 	case <-time.After(pause):
@@ -184,7 +184,7 @@ func (s *Sidecar) rest(pause time.Duration) {
 	}
 }
 
-// Requests returns those for a path, in order.
+// Requests returns the requests for a path, in order.
 func (s *Sidecar) Requests(path string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.Path == path })
 }
@@ -194,7 +194,7 @@ func (s *Sidecar) Told(word string) (found []Request) {
 	return s.Filter(func(r Request) bool { return r.answer == word })
 }
 
-// Filter returns the requests that are wanted, in order.
+// Filter returns the requests for which wanted returns true, in order.
 func (s *Sidecar) Filter(wanted func(Request) bool) (found []Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *Sidecar) Filter(wanted func(Request) bool) (found []Request) {
 	return found
 }
 
-// Modes returns the modes of all requests for an initialization.
+// Modes returns the modes of all initialization requests.
 func (s *Sidecar) Modes() []string {
 	modes := []string{}
 	for _, r := range s.Requests(StartPath) {
@@ -215,14 +215,14 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// LastResult is when the last validation ended.
+// LastResult returns the time at which the last validation ended.
 func (s *Sidecar) LastResult() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.finished
 }
 
-// Heal takes all faults back. Requests that hang are answered now.
+// Heal removes all faults. Hanging requests get their responses now.
 func (s *Sidecar) Heal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,31 +232,31 @@ func (s *Sidecar) Heal() {
 	s.healed = make(chan struct{})
 }
 
-// Await waits until a path is asked for.
+// Await waits for a request for a path.
 func (s *Sidecar) Await(path string) {
 	s.t.Helper()
 	Eventually(s.t, "the sidecar is asked for "+path, func() bool { return len(s.Requests(path)) > 0 })
 }
 
-// Fault is a reply that the sidecar should not give.
+// Fault is a faulty response of the sidecar.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// TrapPath is where redirects lead: to a result that nobody may believe.
+// TrapPath is the target of redirects: it serves a result that must be ignored.
 const TrapPath = "/trap"
 
 func trap(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Successful")) }
 
-// Times is a fault that is over after a while.
+// Times returns a fault that occurs n times.
 func Times(n int, f Fault) []Fault { return slices.Repeat([]Fault{f}, n) }
 
-// Hang accepts, and answers when the sidecar is healed.
+// Hang accepts a request, and responds when the sidecar is healed.
 func Hang(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	if s.hold(r) {
 		s.answer.ServeHTTP(w, r)
 	}
 }
 
-// After answers as it should, but late.
+// After responds correctly, but late.
 func After(pause time.Duration) Fault {
 	return func(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 		s.rest(pause)
@@ -264,7 +264,7 @@ func After(pause time.Duration) Fault {
 	}
 }
 
-// hold waits until the sidecar is healed, or nobody waits for an answer any more.
+// hold waits until the sidecar is healed, or the client is gone.
 func (s *Sidecar) hold(r *http.Request) (healed bool) {
 	s.mu.Lock()
 	healing := s.healed
@@ -278,10 +278,10 @@ func (s *Sidecar) hold(r *http.Request) (healed bool) {
 	return false
 }
 
-// Cut closes the connection instead of a reply.
+// Cut closes the connection instead of responding.
 func Cut(*Sidecar, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// CutShort breaks off inside the word.
+// CutShort closes the connection within the word.
 func CutShort(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "10")
 	_, _ = w.Write([]byte("Success"))
@@ -289,7 +289,7 @@ func CutShort(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 	panic(http.ErrAbortHandler)
 }
 
-// Answer answers with a body of the test's choice.
+// Answer responds with this status code and body.
 func Answer(code int, body string) Fault {
 	return func(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
@@ -297,12 +297,12 @@ func Answer(code int, body string) Fault {
 	}
 }
 
-// Redirect leads to a result elsewhere.
+// Redirect redirects to TrapPath.
 func Redirect(_ *Sidecar, w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, TrapPath, http.StatusFound)
 }
 
-// Endless begins well and does not stop.
+// Endless sends a valid start and never stops.
 func Endless(_ *Sidecar, w http.ResponseWriter, r *http.Request) {
 	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
 	for r.Context().Err() == nil {
@@ -312,7 +312,7 @@ func Endless(_ *Sidecar, w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// HangHalfway sends the beginning of a configuration and never the rest.
+// HangHalfway sends the start of a configuration and never the rest.
 func HangHalfway(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
 	_ = http.NewResponseController(w).Flush()
