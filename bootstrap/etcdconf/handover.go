@@ -17,7 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// handOver lets etcd read the document and finishes the configuration the way etcd's own command does (etcdmain).
+// handOver lets etcd read the document, and completes the configuration as etcd's own command does (etcdmain).
 func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	cfg, err := readQuietly(document)
 	if err != nil {
@@ -25,11 +25,11 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	}
 	_, _ = cfg.UpdateDefaultClusterFromName(defaultCluster) // as in view
 	cfg.LogLevel = s.LogLevel
-	cfg.ZapLoggerBuilder = nil // set by the validation; as long as it is set, etcd keeps the quiet logger
+	cfg.ZapLoggerBuilder = nil // etcd's validation has set it; while it is set, etcd keeps the quiet logger
 	if s.ExperimentalPeerSkipClientSanVerification {
 		cfg.PeerTLSInfo.SkipClientSANVerify = true
 	}
-	if cfg.WarningUnaryRequestDuration == 0 { // or etcd warns of every single request
+	if cfg.WarningUnaryRequestDuration == 0 { // otherwise etcd warns of every request
 		cfg.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
 	if cfg.V2Deprecation != config.V2Depr1WriteOnlySkipCheck {
@@ -38,8 +38,8 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// readQuietly has etcd read and validate the document. The validation logs to stderr in etcd's format; at the level fatal it
-// has nothing to say. A file such as /dev/null as the output would stay open for good.
+// readQuietly lets etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing
+// at level fatal. A file such as /dev/null as the output would never be closed.
 func readQuietly(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
@@ -56,7 +56,7 @@ func readQuietly(document map[string]any) (cfg *embed.Config, err error) {
 	return cfg, err
 }
 
-// throughPipe shows content to read under a path, without a writable directory, which the pod may not have.
+// throughPipe passes content to read by a path, without a writable directory, which the pod may lack.
 func throughPipe(content []byte, read func(path string) error) error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -64,15 +64,15 @@ func throughPipe(content []byte, read func(path string) error) error {
 	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
-	defer out.Close() // before the wait: ends a write without a reader
+	defer out.Close() // before the wait: unblocks a write that nobody reads
 	writer.Go(func() {
 		defer in.Close()
-		_, _ = in.Write(content) // fails only if read stopped early, and then read says why
+		_, _ = in.Write(content) // fails only if read stopped early, and then read returns the error
 	})
 	return read(filepath.Join(descriptors(), strconv.Itoa(int(out.Fd()))))
 }
 
-// descriptors is the directory in which a process finds its open files by number.
+// descriptors returns the directory that has the process's open files by number.
 func descriptors() string {
 	if _, err := os.Stat("/dev/fd"); err != nil {
 		return "/proc/self/fd" // Linux has it wherever /proc is mounted
@@ -82,7 +82,7 @@ func descriptors() string {
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 
-// keyIn finds the key in a message of etcd's, which speaks of command line flags. It returns "" if there is none.
+// keyIn returns the key in a message of etcd's, which names command line flags, or "" if there is none.
 func keyIn(err error) string {
 	keys := keysOf(reflect.TypeFor[settings]())
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
@@ -99,8 +99,8 @@ func keyIn(err error) string {
 	return ""
 }
 
-// renamed maps the keys that etcd 3.6 reads but no longer uses to those it does use. etcd's own command copies the values
-// over after reading the file (etcdmain); its embed package leaves that to the caller. Drop this with etcd 3.7.
+// renamed maps keys that etcd 3.6 reads but no longer uses to their replacements. etcd's own command copies the
+// values after reading the file (etcdmain); its embed package leaves that to the caller. Remove this with etcd 3.7.
 var renamed = map[string]string{
 	"experimental-bootstrap-defrag-threshold-megabytes": "bootstrap-defrag-threshold-megabytes",
 	"experimental-compact-hash-check-time":              "compact-hash-check-time",
@@ -120,7 +120,7 @@ var renamed = map[string]string{
 	"experimental-watch-progress-notify-interval":       "watch-progress-notify-interval",
 }
 
-// renameExperimental gives values under old keys their effect back.
+// renameExperimental moves values from old keys to their replacements, so that they take effect.
 func renameExperimental(document map[string]any) error {
 	for _, old := range slices.Sorted(maps.Keys(renamed)) {
 		value, present := document[old]

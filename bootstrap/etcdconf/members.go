@@ -12,19 +12,20 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// perMemberKeys are the keys under which a configuration for all members has URLs by member. etcd knows them as texts.
+// perMemberKeys are the keys that have URLs by member in a configuration for all members. For etcd their values are
+// strings.
 var perMemberKeys = []string{"initial-advertise-peer-urls", "advertise-client-urls"}
 
-// ForMember makes the configuration of one member out of one for all of them, as the operator writes it: the sidecar does
-// the same for the pods that have one. pod is the name of the member's pod. Where neither of the two keys has URLs by
-// member, the document is that of one member already and is returned as it is. Every error is a *KeyError. A configuration that
-// no sidecar has edited goes through it before Parse.
+// ForMember returns the configuration of one member, given one for all members as etcd-druid writes it; the sidecar
+// does the same for its pods. pod is the name of the member's pod. If neither of the two keys has URLs by member, the
+// document is already that of one member and is returned unchanged. Every error is a *KeyError. Call it before Parse
+// for a configuration that no sidecar has processed.
 func ForMember(document []byte, pod string) ([]byte, error) {
 	mapping, warnings, err := decode(document)
 	if err != nil || !slices.ContainsFunc(perMemberKeys, func(key string) bool { return isMapping(mapping[key]) }) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
-	if len(warnings) > 0 { // the new document would not show it any more
+	if len(warnings) > 0 { // the new document would lose their cause
 		return nil, problem("", "%s; take one out, nothing may be ambiguous in a file for several members", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
@@ -48,7 +49,7 @@ func isMapping(value any) bool {
 	return ok
 }
 
-// memberName is the pod's, behind the prefix if the file has one.
+// memberName returns the pod's name, after the prefix if the file has one.
 func memberName(mapping map[string]any, pod string) (string, error) {
 	const key = "member-name-prefix"
 	prefix, isText := mapping[key].(string)
@@ -63,7 +64,7 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	return pod, nil
 }
 
-// urlsOf are the URLs of one member, in the form that etcd reads.
+// urlsOf returns the URLs of one member, in the form that etcd reads.
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
@@ -80,7 +81,7 @@ func otherKey(key string) string {
 	return perMemberKeys[(slices.Index(perMemberKeys, key)+1)%len(perMemberKeys)]
 }
 
-// urlList takes a list of texts, or one text.
+// urlList returns a value, a list of strings or one string, as a list.
 func urlList(name, key string, value any) (urls []string, _ error) {
 	list, ok := value.([]any)
 	if !ok {
@@ -99,7 +100,7 @@ func urlList(name, key string, value any) (urls []string, _ error) {
 	return urls, nil
 }
 
-// completeCluster adds the members to the initial cluster that it does not name.
+// completeCluster adds the members that the initial cluster lacks to it.
 func completeCluster(mapping map[string]any) error {
 	const key = "initial-cluster"
 	given, ok := mapping[key].(string)
@@ -113,7 +114,7 @@ func completeCluster(mapping map[string]any) error {
 			pairs, named[name] = append(pairs, pair), found
 		}
 	}
-	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf says if it is none
+	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports another type
 	for _, name := range slices.SortedFunc(maps.Keys(members), byOrdinal) {
 		if named[name] {
 			continue
@@ -130,10 +131,10 @@ func completeCluster(mapping map[string]any) error {
 	return nil
 }
 
-// byOrdinal puts etcd-main-10 behind etcd-main-9.
+// byOrdinal sorts etcd-main-10 after etcd-main-9.
 func byOrdinal(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
-// rewritten writes a document anew, and what it was made for into its first line.
+// rewritten encodes a document, with its purpose in a comment on the first line.
 func rewritten(mapping map[string]any, made string) ([]byte, error) {
 	asJSON, err := json.Marshal(mapping)
 	if err != nil {
@@ -146,8 +147,8 @@ func rewritten(mapping map[string]any, made string) ([]byte, error) {
 	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
 }
 
-// Joining makes of a member's configuration the one with which it joins a cluster that exists and has these members, a list
-// as in initial-cluster. The error is a *KeyError.
+// Joining returns a member's configuration changed so that the member joins an existing cluster. initialCluster lists
+// the cluster's members, as in initial-cluster. The error is a *KeyError.
 func Joining(document []byte, initialCluster string) ([]byte, error) {
 	mapping, _, err := decode(document)
 	if err != nil {

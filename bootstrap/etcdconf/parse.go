@@ -1,9 +1,9 @@
-// Package etcdconf turns the YAML that the sidecar serves into a checked configuration of the embedded etcd.
+// Package etcdconf turns etcd's YAML configuration into a checked configuration of the embedded etcd.
 //
-// It owns the rule that a malformed value ends in one sentence that names its key. etcd's own reader answers some of them
-// with os.Exit, some with a panic, and some only when the server already starts. Keys that etcd does not know are left
-// out and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded etcd and the
-// readiness server live on what it returns.
+// A malformed value always ends in one sentence that names its key. etcd's own reader ends the process for some of
+// them, panics for others, and reports some only when the server is already starting. Keys that etcd does not know
+// are left out and reported. The command calls Parse when the lifecycle has fetched a configuration; the embedded
+// etcd and the readiness server use the result.
 package etcdconf
 
 import (
@@ -22,22 +22,22 @@ import (
 	goyaml "sigs.k8s.io/yaml/goyaml.v2"
 )
 
-// Checked is a configuration that etcd accepts, and what was left out of it.
+// Checked is a configuration that etcd accepts, with the keys that were left out of it.
 type Checked struct {
-	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd supplies one.
+	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd sets one.
 	Etcd *embed.Config
-	// Unknown are the keys that etcd does not know, sorted by key. As for etcd, the letter case of a key makes no difference.
+	// Unknown lists the keys that etcd does not know, sorted. Like etcd, it ignores the case of keys.
 	Unknown []UnknownKey
-	// Sidecars are the keys that are meant for the sidecar, sorted: the operator always sends them.
+	// Sidecars lists the keys that are meant for the sidecar, sorted: etcd-druid always sends them.
 	Sidecars []string
-	// Ignored are the keys that etcd knows but the wrapper decides, sorted: where log lines go and in what form.
+	// Ignored lists the keys of etcd that the wrapper overrides, sorted: the destination and the format of the log.
 	Ignored []string
-	// Warnings are sentences about what etcd takes, but perhaps in another way than was meant.
+	// Warnings has sentences about values that etcd may not interpret as intended.
 	Warnings []string
 }
 
-// ServerCertificate returns the paths of the pair that etcd shows to its clients. ok is false if no client listener uses
-// TLS, or if etcd makes a certificate of its own (auto-tls).
+// ServerCertificate returns the paths of the certificate and key that etcd presents to clients. ok is false if no
+// client listener uses TLS, or if etcd generates its own certificate (auto-tls).
 func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 	info := c.Etcd.ClientTLSInfo
 	if info.CertFile == "" || !slices.ContainsFunc(c.Etcd.ListenClientUrls, usesTLS) {
@@ -48,7 +48,7 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 
 func usesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
 
-// Oddities are sentences about what has no effect, and what etcd may take in another way than was meant.
+// Oddities returns a sentence for each key that has no effect and each value that etcd may not interpret as intended.
 func (c *Checked) Oddities() (oddities []string) {
 	for _, key := range c.Unknown {
 		oddities = append(oddities, fmt.Sprintf("%s is no key that etcd knows; it is ignored", key))
@@ -59,12 +59,12 @@ func (c *Checked) Oddities() (oddities []string) {
 	return append(oddities, c.Warnings...)
 }
 
-// Parse checks yaml and returns etcd's configuration made from it. It reads the certificate and key files that are named
-// there, looks whether there is a log where etcd will look for one, and touches no other file. Every error is a
-// *KeyError, except when the process has no file descriptor left. It is bootstrap.ErrCertificates, too, if only the files
-// are at fault, at this moment: they are being replaced, perhaps, or a mount hangs. Then it is worth trying again.
+// Parse checks yaml and returns etcd's configuration. It reads the certificate and key files that are named there,
+// checks whether there is a log at the place where etcd will look for one, and touches no other file. Every error is
+// a *KeyError, unless the process has no file descriptor left. It is also bootstrap.ErrCertificates if only the files
+// are unusable now: they may be being replaced, or their mount hangs. Then the caller should retry.
 func Parse(yaml []byte) (checked *Checked, err error) {
-	// The last net: a panic in etcd or in the YAML reader must not end the process, which would look like a crash of etcd.
+	// A panic in etcd or in the YAML reader must not end the process, which would look like a crash of etcd.
 	defer func() {
 		if cause := recover(); cause != nil {
 			checked, err = nil, problem("", "cannot be read, the reader panicked with %s", quote(fmt.Sprint(cause)))
@@ -89,7 +89,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	}, nil
 }
 
-// configure checks the values of a document whose keys and types are known to be right, and lets etcd read it.
+// configure checks the values of a document with valid keys and types, and passes it to etcd.
 func configure(document map[string]any) (cfg *embed.Config, warnings []string, err error) {
 	s, err := view(document)
 	if err != nil {
@@ -107,11 +107,11 @@ func configure(document map[string]any) (cfg *embed.Config, warnings []string, e
 
 var errEmpty = problem("", "is empty")
 
-// maxBytes bounds what is worth parsing: real configurations have two or three thousand bytes.
+// maxBytes is the maximum size of a configuration: real ones have two or three thousand bytes.
 const maxBytes = 1 << 20
 
-// decode reads the first YAML mapping in document, as etcd does. Numbers stay json.Number, since a float64 cannot hold
-// every int64. The warnings are about what etcd passes over in silence.
+// decode returns the first YAML mapping in document, like etcd. Numbers stay json.Number, because a float64 cannot
+// hold every int64. The warnings are about what etcd ignores silently.
 func decode(document []byte) (mapping map[string]any, warnings []string, err error) {
 	if len(document) > maxBytes {
 		return nil, nil, problem("", "has %d bytes, more than the %d that are allowed", len(document), maxBytes)
@@ -132,7 +132,7 @@ func decode(document []byte) (mapping map[string]any, warnings []string, err err
 	return mapping, warnings, nil
 }
 
-// checkSyntax warns of keys that are given twice, and of documents after the first.
+// checkSyntax returns an error for invalid YAML, and warnings of duplicate keys and of documents after the first.
 func checkSyntax(document []byte) (warnings []string, err error) {
 	decoder := goyaml.NewDecoder(bytes.NewReader(document))
 	decoder.SetStrict(true)
@@ -164,20 +164,20 @@ func duplicateKey(text string) string {
 	return fmt.Sprintf("%s is given twice, again on line %d: the last one counts", clip(key), line)
 }
 
-// maxQuoted is how many characters of a value, or of another program's message, appear in an error.
+// maxQuoted is the maximum number of characters of a value, or of another program's message, in an error.
 const maxQuoted = 80
 
-// KeyError says which key of the configuration cannot be used, and why.
+// A KeyError reports which key of the configuration cannot be used, and why.
 type KeyError struct {
-	// Key is the name as written in the YAML, "section.key" inside a section, empty if no single key is to blame.
+	// Key is the key as written in the YAML, "section.key" inside a section, or "" if no single key is wrong.
 	Key string
-	// Problem completes the sentence that begins with the key. It never contains a credential.
+	// Problem continues a sentence that starts with the key. It never contains a credential.
 	Problem string
-	// Cause is the error behind the problem, nil if there is none.
+	// Cause is the error that caused the problem, or nil.
 	Cause error
 }
 
-// Error returns the whole sentence.
+// Error implements error.
 func (e *KeyError) Error() string {
 	if e.Key == "" {
 		return "etcd configuration: " + e.Problem
@@ -188,7 +188,7 @@ func (e *KeyError) Error() string {
 // Unwrap returns the cause.
 func (e *KeyError) Unwrap() error { return e.Cause }
 
-// problem makes a KeyError from a format that may wrap a cause with %w.
+// problem returns a KeyError with a formatted problem; the format may wrap a cause with %w.
 func problem(key, format string, operands ...any) error {
 	err := fmt.Errorf(format, operands...)
 	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}

@@ -10,11 +10,11 @@ import (
 	"reflect"
 )
 
-// maxConfigBytes bounds what is read of a configuration file. Real ones have one or two KiB.
+// maxConfigBytes is the maximum size of a configuration file. Real ones have one or two KiB.
 const maxConfigBytes = 1 << 20
 
-// singleMember is the configuration of a cluster of one that only this machine can reach. Its sizes and intervals are
-// those that etcd-druid gives its clusters. The verb takes the quoted data directory.
+// singleMember is the configuration of a cluster of one member that only this machine can reach. Its sizes and
+// intervals are those that etcd-druid uses. The verb takes the quoted data directory.
 const singleMember = `name: etcd-0
 data-dir: %s
 listen-client-urls: http://127.0.0.1:2379
@@ -31,7 +31,7 @@ snapshot-count: 10000
 metrics: basic
 `
 
-// Source is where etcd's configuration comes from where no sidecar serves one.
+// A Source locates etcd's configuration where no sidecar serves one.
 type Source struct {
 	File      string // YAML; "" makes that of a single member on loopback
 	DataDir   string // absolute path of etcd's data directory, unless File names another
@@ -39,21 +39,21 @@ type Source struct {
 	Namespace string // of the pod; "" if nobody knows
 }
 
-// Document is a configuration together with the one value of it that a validation needs.
+// Document is a configuration with its data directory, which a validation needs.
 type Document struct {
 	YAML    []byte
 	DataDir string
 }
 
-// directories are the values of etcd's configuration that say where its data is.
+// directories has the values of etcd's configuration that locate its data.
 type directories struct{ DataDir, WALDir string }
 
-// ErrUnusable says that a configuration file was read and is no configuration.
+// ErrUnusable means that a configuration file was read but is not a valid configuration.
 var ErrUnusable = errors.New("cannot use etcd configuration")
 
-// Load reads the configuration file and finds the data directory in it. A file without a data-dir gets that of the
-// source appended; a file with one is served as it is, unless it is for several members. The error is ErrUnusable if the file could be
-// read and is none.
+// Load reads the configuration file and returns it with its data directory. A file without data-dir gets that of the
+// source appended. A file with one is returned as it is, unless it is for several members. The error is ErrUnusable
+// if the file was read but is not valid.
 func (s Source) Load() (Document, error) {
 	if s.File == "" {
 		return Document{YAML: fmt.Appendf(nil, singleMember, quoted(s.DataDir)), DataDir: s.DataDir}, nil
@@ -77,8 +77,8 @@ func (s Source) Load() (Document, error) {
 	return Document{YAML: raw, DataDir: found.DataDir}, nil
 }
 
-// expanded puts the pod's name and namespace in the place of $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where
-// they are not known the text stays.
+// expanded replaces $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where a value is
+// unknown, the text stays.
 func expanded(raw []byte, pod, namespace string) []byte {
 	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
 		if value != "" {
@@ -88,7 +88,8 @@ func expanded(raw []byte, pod, namespace string) []byte {
 	return raw
 }
 
-// parseDirectories refuses a WAL outside the data directory: a validation would look for it in the wrong place.
+// parseDirectories returns the directories of a configuration. It rejects wal-dir, because a validation looks for the
+// log in the data directory.
 func parseDirectories(raw []byte) (directories, error) {
 	var found directories
 	mapping, _, err := decode(raw)
@@ -108,8 +109,8 @@ func parseDirectories(raw []byte) (directories, error) {
 	return found, nil
 }
 
-// appendDataDir adds a line instead of writing the document anew, which would lose comments and turn large integers into
-// floats. Not every document can be continued that way, so the outcome is read back.
+// appendDataDir appends a line instead of encoding the document again, which would lose comments and turn large
+// integers into floats. Not every document can be continued that way, so the result is parsed again.
 func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	if dataDir == "" {
 		return nil, errors.New("it has no data-dir and none was given")
@@ -125,14 +126,14 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	return extended, nil
 }
 
-// quoted writes a string the JSON way, which YAML understands whatever the string holds.
+// quoted encodes a string as JSON, which is valid YAML whatever the string contains.
 func quoted(s string) string {
 	text, _ := json.Marshal(s) // a string always marshals
 	return string(text)
 }
 
-// readBounded reads a regular file, or what a symbolic link to one points at: mounted ConfigMaps are such links. Opening
-// anything else, a pipe for one, might block for ever.
+// readBounded reads a regular file, or one that a symbolic link points to: mounted ConfigMaps are such links. Opening
+// anything else, such as a pipe, might block forever.
 func readBounded(path string, limit int64) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, err
