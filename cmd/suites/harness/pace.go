@@ -21,18 +21,19 @@ const (
 )
 
 const (
-	// stint is how much CPU time the machine's pace is measured with, rest the pause after it: the measuring takes 4% of a core.
+	// stint is the CPU time of one measurement of the machine's pace, and rest the pause after it: together they take
+	// 4% of a core.
 	stint = 4 * time.Millisecond
 	rest  = 96 * time.Millisecond
 )
 
-// pace is how long stints on the CPU took since the process began, and how much CPU time they were.
+// pace is the total duration and CPU time of all stints since the process started.
 var pace struct {
 	sync.Mutex
 	took, worked time.Duration
 }
 
-// measuring begins with the first watch.
+// measuring starts the measurement, once, with the first Watch.
 var measuring = sync.OnceFunc(func() { go measurePace() })
 
 // measurePace never ends. A thread of its own that wants to compute waits for the CPU as long as any other.

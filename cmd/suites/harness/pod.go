@@ -124,7 +124,7 @@ func (p *Pod) StoredConfig() string { return filepath.Join(p.Dir, "etcd.conf.yam
 // TerminationMessage returns the path of the termination message for Kubernetes.
 func (p *Pod) TerminationMessage() string { return filepath.Join(p.Dir, "termination-log") }
 
-// PeerURL is where the other members of the cluster reach this one.
+// PeerURL returns the URL for the other members of the cluster.
 func (p *Pod) PeerURL() string {
 	scheme := "http"
 	if p.Config["peer-transport-security"] != nil {
@@ -133,12 +133,12 @@ func (p *Pod) PeerURL() string {
 	return fmt.Sprintf("%s://127.0.0.1:%d", scheme, p.PeerPort)
 }
 
-// Endpoint is the URL that etcd serves its clients at.
+// Endpoint returns the URL at which etcd serves its clients.
 func (p *Pod) Endpoint() string {
 	return fmt.Sprintf("%s://127.0.0.1:%d", Scheme(p.Identity), p.ClientPort)
 }
 
-// Record returns what the exit record holds, or why it can't be read.
+// Record returns the content of the exit record, or the error of reading it.
 func (p *Pod) Record() string {
 	content, err := os.ReadFile(p.RecordPath())
 	if err != nil {
@@ -159,7 +159,7 @@ func (p *Pod) WriteRecord(content string) {
 	require.NoError(p.T, os.WriteFile(p.RecordPath(), []byte(content), 0o600))
 }
 
-// NeverOpened says that no etcd has touched the volume.
+// NeverOpened requires that no etcd has created its data on the volume.
 func (p *Pod) NeverOpened() {
 	p.T.Helper()
 	require.NoDirExists(p.T, filepath.Join(p.DataDir(), "member"))
@@ -226,7 +226,7 @@ func LockFile(t *testing.T, path string) (release func()) {
 	return func() { require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_UN)) }
 }
 
-// Scheme is that of a URL.
+// Scheme returns the scheme of a URL for clients with this TLS configuration.
 func Scheme(config *tls.Config) string {
 	if config == nil {
 		return "http"
@@ -254,7 +254,7 @@ func (p *Pod) DemandCertificates(a *certificates.Authority) {
 		"--etcd-server-name=etcd-main-local", fmt.Sprintf("--etcd-client-port=%d", p.ClientPort))
 }
 
-// ShownToClients is the name in the certificate of the wrapper's own server.
+// ShownToClients returns the name in the certificate of the wrapper's own server.
 func (p *Pod) ShownToClients() string {
 	p.T.Helper()
 	connection, err := tls.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", p.Port), p.Trust)

@@ -22,17 +22,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// parallel is how many tests run at a time unless -parallel says so: they wait far more than they compute.
+// parallel is the default of -parallel for the suites, whose tests wait far more than they compute.
 const parallel = "6"
 
 // Program is the path of the program under test. It is built for the first test that needs it, unless the suite has
 // built another.
 var Program string
 
-// directory is what a suite's process keeps its program in.
+// directory holds the program of a suite's process.
 var directory string
 
-// Main is what the TestMain of a suite calls. It runs the tests and returns the exit status.
+// Main runs the tests of a suite, for its TestMain, and returns the exit status.
 func Main(m *testing.M) int {
 	flag.Parse()
 	given := false
@@ -59,7 +59,7 @@ var prepared = sync.OnceValue(func() error {
 	return provide(Program)
 })
 
-// Built is the path of the program under test, for a test that does not run it by a pod.
+// Built returns the path of the program under test, for a test that runs it without a pod.
 func Built(t *testing.T) string {
 	t.Helper()
 	prepare(t)
@@ -102,14 +102,15 @@ func provide(path string) error {
 	return exec.Command("cp", built, path).Run()
 }
 
-// moduleRoot is where this module's sources are, also for a suite in a module of its own.
+// moduleRoot returns the root of this module's sources, also for a suite in a module of its own.
 func moduleRoot() (string, error) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "etcd-wrapper").Output()
 	return strings.TrimSpace(string(dir)), err
 }
 
-// Stillness is how long a lost volume waits in the program that is built here, in the place of 90 s, after whoever wrote the backups has
-// ended without a word. An idle process says every 30 s that it lives, so one that is to be seen alive has to be written to.
+// Stillness replaces the 90 s that a lost volume waits, in the program that is built here, after the writer of the
+// backups has gone silent. An idle process sends a heartbeat only every 30 s, so a test must write to a member that
+// has to count as active.
 const Stillness = 2 * time.Second
 
 // patient builds the program with the 90 s of a release, once for all suites.
@@ -175,7 +176,7 @@ func lock(path string) (release func(), err error) {
 	return func() { _ = file.Close() }, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 }
 
-// Command is one of the program's other commands, as people run it beside start-etcd.
+// Command is a run of one of the program's other commands, which users run in addition to start-etcd.
 type Command struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -184,7 +185,7 @@ type Command struct {
 	ended chan struct{}
 }
 
-// Begin runs a command that is told where the pod's wrapper is.
+// Begin starts a command with the port of the pod's wrapper.
 func (p *Pod) Begin(args ...string) *Command {
 	p.T.Helper()
 	if args[0] == "etcdctl" { // most of its commands read this flag before their environment
@@ -205,7 +206,7 @@ func (p *Pod) begin(cmd *exec.Cmd) *Command {
 	require.NoError(p.T, c.cmd.Start())
 	go func() {
 		defer close(c.ended)
-		_ = c.cmd.Wait() // ProcessState tells
+		_ = c.cmd.Wait() // ProcessState has the result
 	}()
 	p.T.Cleanup(func() {
 		_ = c.cmd.Process.Kill() // it may have ended
@@ -214,7 +215,7 @@ func (p *Pod) begin(cmd *exec.Cmd) *Command {
 	return c
 }
 
-// Printed is what the command has printed so far.
+// Printed returns the output of the command so far.
 func (c *Command) Printed() string {
 	c.t.Helper()
 	content, err := os.ReadFile(c.out)
@@ -283,7 +284,7 @@ func (c *Command) Stop() {
 	c.Wait()
 }
 
-// OldEtcd is the path of etcd 3.5. Without its modules the test is skipped: tests use no network.
+// OldEtcd returns the path of etcd 3.5. Without its modules it skips the test: tests use no network.
 func OldEtcd(t *testing.T) (path string) {
 	t.Helper()
 	return built(t, etcd35)
@@ -336,5 +337,5 @@ func buildEtcd(version, folder, program string) (path string, err error) {
 	}
 }
 
-// OneLine is what a command printed, with each run of blanks as one: its lines break where a terminal ends.
+// OneLine returns the output of a command with each run of blanks as one: the command wraps lines for a terminal.
 func OneLine(printed string) string { return strings.Join(strings.Fields(printed), " ") }
