@@ -208,7 +208,7 @@ func (w *Writer) enqueue(builder *format.SegmentBuilder, source format.Source) e
 		if len(w.spool.Entries()) > 0 {
 			return err // the rows stay in the database until there is room
 		}
-		w.options.Log.Warn().Err(err).Msg("backups: a segment waits in memory")
+		w.options.Log.Warn().Err(err).Msg("backups: a segment is held in memory")
 		w.spool.holdInMemory(object)
 	}
 	queued := w.spool.Entries()
@@ -275,7 +275,7 @@ func (w *Writer) handleGap(gap *capture.GapError) {
 		w.post(expired, payload{})
 		return
 	}
-	w.options.Log.Warn().Msgf("backups: %s, so what comes behind it cannot be added to the backups before; a full is made", gap)
+	w.options.Log.Warn().Msgf("backups: %s, so the chain cannot be extended; making a full snapshot", gap)
 	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
 	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
@@ -371,7 +371,7 @@ func (w *Writer) resume() error {
 	w.chain.tail = nil
 	where, failed := w.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
-		w.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: what waited for the store belongs to other data, and is preserved")
+		w.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: the segments in the spool belong to other data and are preserved")
 	}
 	return failed
 }

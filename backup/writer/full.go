@@ -154,7 +154,7 @@ func (w *Writer) startCopy(ctx context.Context, f *full, end func(), err error) 
 	}
 	f.tried, f.doing = time.Now(), "copies the database"
 	if f.opens {
-		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to go on with, so the whole database is copied")
+		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to extend; copying the database")
 	}
 	w.job(ctx, noTimeout, func(patient context.Context) func() {
 		var copied *databaseCopy
@@ -200,7 +200,7 @@ func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
 func (w *Writer) catchUp(revision int64) error {
 	for w.chain.tail.Position.Revision <= revision {
 		if w.spool.holdsInMemory() {
-			return errors.New("a segment still waits in memory for room")
+			return errors.New("a segment is still held in memory for lack of space")
 		}
 		if _, err := w.captureUpTo(revision, false, false); err != nil {
 			return err
@@ -271,7 +271,7 @@ func (w *Writer) replaceDamaged(damaged error) {
 		return
 	}
 	w.fulls.replaced = damaged.Error()
-	w.options.Log.Error().Err(damaged).Msg("backups: the newest full is damaged, and stays as it is; another one is made")
+	w.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged and left as it is; making another one")
 	w.requestFull(fullRequest{reason: "damaged: " + w.fulls.replaced})
 }
 
@@ -341,7 +341,7 @@ func (w *Writer) logProgress(f *full) {
 	f.loggedAt = time.Now()
 	progress := f.running()
 	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent_bytes", progress.SentBytes).Int64("total_bytes", progress.TotalBytes).
-		Float64("remaining_seconds", progress.RemainingSeconds).Msg("backups: a full is being stored")
+		Float64("remaining_seconds", progress.RemainingSeconds).Msg("backups: uploading a full snapshot")
 }
 
 func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
@@ -361,7 +361,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 		return
 	case err != nil:
 		f.Time = f.Time.Add(time.Second) // leave a partial upload alone under its own name
-		wait := w.fullBackoff(f, w.failed(opFull, "cannot store the full of revision "+fmt.Sprint(f.Revision), err))
+		wait := w.fullBackoff(f, w.failed(opFull, "cannot store the full snapshot of revision "+fmt.Sprint(f.Revision), err))
 		w.fulls.notBefore = time.Now().Add(wait)
 		return
 	}
@@ -383,7 +383,7 @@ func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, e
 	}
 	w.endFull(fullResult{FullDone: done})
 	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", f.Data.Bytes).Int64("database", f.database).
-		Dur("paused_ms", f.copy.held).Dur("took_ms", took).Msg("backups: a full is in the store")
+		Dur("paused_ms", f.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
 
 // dropFull cancels a full snapshot that could not be copied, or whose copy cannot be kept until it is stored.
@@ -423,7 +423,7 @@ func (w *Writer) forgetFull() *full {
 }
 
 // errOvertaken reports that a full snapshot must no longer start a chain.
-var errOvertaken = errors.New("another member goes on with the backups")
+var errOvertaken = errors.New("another member extends the backups")
 
 // mayOpen returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
 // made, another member may have started a chain, which readers would take for the newer one, or extended the previous
@@ -448,7 +448,7 @@ func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.P
 // leaveChain cancels a full snapshot that was to start a chain, and discards the segments after it.
 func (w *Writer) leaveChain(why error) {
 	f := w.forgetFull()
-	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: a full that begins a chain is given up")
+	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: canceled the full snapshot of a new chain")
 	w.chain.tail, w.statistic.Broken = nil, nil
 	w.discard()
 	w.resetFlushTargets()

@@ -39,7 +39,7 @@ func (w *Writer) recordEnd() {
 func (w *Writer) writeIdentity(identity archive.Identity) {
 	w.identity = identity
 	if err := identity.Write(w.options.DataDir); err != nil {
-		w.options.Log.Warn().Err(err).Msg("backups: the volume does not remember which cluster etcd's data belong to")
+		w.options.Log.Warn().Err(err).Msg("backups: cannot record on the volume which cluster etcd's data belongs to")
 	}
 }
 

@@ -400,7 +400,7 @@ func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	kept := disk.PreservedCopies(s.options.SpoolDir)
 	require.Len(t, kept, 1)
 	assert.Equal(t, waited, segmentsIn(t, kept[0].Path))
-	assert.Contains(t, s.log.String(), "what waited for the store belongs to other data, and is preserved")
+	assert.Contains(t, s.log.String(), "the segments in the spool belong to other data and are preserved")
 	assert.Contains(t, s.log.String(), kept[0].Path)
 }
 

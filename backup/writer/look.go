@@ -95,7 +95,7 @@ func (w *Writer) handleInspection(ctx context.Context, result inspection, err er
 		w.delayRequests(w.pace.emptyStore)
 		w.take(ctx, nothingBegun, payload{err: ErrNoChain})
 	case err != nil && !damaged:
-		w.failed(opInspect, "cannot find out what the store has", err)
+		w.failed(opInspect, "cannot inspect the store", err)
 	case w.core.State == beginning:
 		// The inspection started before the chain that is about to be stored.
 	default:
@@ -129,7 +129,7 @@ func (w *Writer) handleHead(ctx context.Context, head archive.Head, damaged erro
 	extends := w.core.Facts.Learn(chainFound, outcome).isWriter()
 	switch {
 	case damaged != nil && (!extends || head.PastEnd.Revision > w.revision+1):
-		w.failed(opInspect, "cannot go on from what the store has", damaged)
+		w.failed(opInspect, "cannot continue from the end of the backups", damaged)
 		if !extends {
 			w.take(ctx, endDamaged, outcome)
 		}
@@ -145,12 +145,12 @@ func (w *Writer) handleHead(ctx context.Context, head archive.Head, damaged erro
 	case damaged != nil:
 		w.take(ctx, endDamaged, outcome)
 	case head.Empty():
-		outcome.err = errors.New("there was no full yet")
+		outcome.err = errors.New("there was no full snapshot yet")
 		w.take(ctx, noChain, outcome)
 	default:
 		outcome.grew = !w.core.Facts.leads && w.remote.stored.Compare(head.Position) < 0
 		if outcome.grew && w.core.Facts.guest {
-			w.options.Log.Info().Msg("backups: another member makes them again")
+			w.options.Log.Info().Msg("backups: another member makes backups again")
 		}
 		w.take(ctx, chainFound, outcome)
 	}
@@ -252,7 +252,7 @@ func (w *Writer) recordRefusal(why error) *problem {
 
 func (w *Writer) takeOver() {
 	w.chain.tail, w.remote.notBefore = nil, time.Time{}
-	w.options.Log.Warn().Time("since", w.remote.watched.at).Msg("backups: those of the leader have not grown for a while, so this member writes them")
+	w.options.Log.Warn().Time("since", w.remote.watched.at).Msg("backups: the leader's backups have stopped growing; this member takes over")
 }
 
 // recordHead records the end of the chain, and schedules the next full snapshot.
@@ -287,7 +287,7 @@ func (w *Writer) clearChain() {
 // forgetStore resets what is known of a store that had a chain and has none. Its cluster manifest is gone as well and
 // must be written again: otherwise a member that loses its volume would take the store for an unused one.
 func (w *Writer) forgetStore() {
-	w.options.Log.Warn().Msg("backups: the store was emptied, so they begin anew")
+	w.options.Log.Warn().Msg("backups: the store was emptied; starting again")
 	remote := &w.remote
 	remote.damagedEnd = remote.stored // leave alone what was stored before this was noticed
 	remote.generation, remote.stored, remote.last, remote.newestFull = archive.Generation{}, format.Position{}, format.Position{}, ""
@@ -306,7 +306,7 @@ func (w *Writer) refuse(why error) {
 func (w *Writer) startAfterDamage(payload payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != payload.head.PastEnd {
-		w.options.Log.Error().Err(payload.err).Msg("backups: the end of the chain is damaged, and stays as it is; a full begins another chain")
+		w.options.Log.Error().Err(payload.err).Msg("backups: the end of the chain is damaged and left as it is; a full snapshot starts another chain")
 	}
 	next := payload.head.Next(w.remote.generation)
 	w.remote.damagedEnd, w.remote.link = payload.head.PastEnd, &next

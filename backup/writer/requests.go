@@ -45,12 +45,12 @@ func ask[T any](ctx context.Context, w *Writer, request func(answer chan<- T)) (
 // missing returns a clause about what is not stored.
 func (w *Writer) missing() string {
 	facts := w.Facts()
-	text := "it is not known whether everything is in the store"
+	text := "it is not known whether everything is stored"
 	if facts.Behind > 0 {
 		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.Revision-facts.Behind+1, facts.Revision)
 	}
 	if full := facts.FullRunning; full != nil {
-		text += fmt.Sprintf(", and the full that was begun %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
+		text += fmt.Sprintf(", and the full snapshot started %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
 	}
 	if facts.Trouble != nil {
 		text += ": " + facts.Trouble.Message
@@ -122,7 +122,7 @@ func (w *Writer) captureRelease() bool {
 		err = w.enqueue(builder, format.Source{Term: identity.Term, Member: identity.MemberID, Session: w.options.Session, Released: true})
 	}
 	if err != nil {
-		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere waits for a while to see whether this cluster lives")
+		w.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere will wait to see whether this cluster is active")
 		return false
 	}
 	w.chain.released = w.chain.tail.Position
@@ -183,7 +183,7 @@ func (w *Writer) cancelWhenStuck(ctx context.Context, giveUp context.CancelCause
 			since = time.Now()
 		}
 		if time.Since(since) > w.pace.fullPatience {
-			giveUp(fmt.Errorf("no full is made while this lasts, and one when it is over: %s", facts.Trouble.Message))
+			giveUp(fmt.Errorf("no full snapshot while this lasts, but one when it is over: %s", facts.Trouble.Message))
 			return
 		}
 	}

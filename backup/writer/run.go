@@ -21,7 +21,7 @@ func New(options Options) (*Writer, error) {
 		unusable = append(unusable, detached)
 	}
 	for _, reason := range unusable {
-		options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be used, is moved away, and is taken from the database again")
+		options.Log.Warn().Err(reason).Msg("backups: unusable segments in the spool are preserved and captured again")
 	}
 	if err != nil {
 		return nil, err

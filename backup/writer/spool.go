@@ -127,7 +127,7 @@ func (s *Spool) add(entry Spooled) {
 // checkLimit returns an error unless size bytes fit into the spool.
 func (s *Spool) checkLimit(size int64) error {
 	if waiting := s.Bytes(); waiting+size > s.limit {
-		return fmt.Errorf("%w: %d bytes wait, %d are the limit", ErrSpoolFull, waiting, s.limit)
+		return fmt.Errorf("%w: %d bytes queued, limit %d", ErrSpoolFull, waiting, s.limit)
 	}
 	return s.Room(size)
 }

@@ -62,7 +62,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 	if w.core.State != writing {
 		return
 	}
-	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments that were stored; a full snapshot begins another chain")
+	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; a full snapshot starts another chain")
 	w.discard()
 	next := head.Next(w.remote.generation)
 	w.remote.link = &next

@@ -46,7 +46,7 @@ func (w *Writer) failed(about operation, doing string, err error) time.Duration 
 	}
 	if w.problems[about] == nil { // queued segments may now stay in the spool for long, and must survive a power failure
 		if err := w.spool.Sync(); err != nil {
-			w.options.Log.Warn().Err(err).Msg("backups: what waits for the store may not survive the machine")
+			w.options.Log.Warn().Err(err).Msg("backups: queued segments may not survive a power failure")
 		}
 	}
 	t := w.recordProblem(about)
@@ -57,7 +57,7 @@ func (w *Writer) failed(about operation, doing string, err error) time.Duration 
 	}
 	text := doing + ": " + err.Error()
 	if t.Message != text {
-		w.options.Log.Warn().Msgf("backups: %s; it is tried again, and etcd serves all the same", text)
+		w.options.Log.Warn().Msgf("backup failed: %s; retrying, etcd keeps serving", text)
 	}
 	t.Message, t.NextRetry = text, w.options.Now().Add(wait)
 	if about == opInspect || about == opSegment {
@@ -92,7 +92,7 @@ func (w *Writer) succeeded(operation operation) {
 	}
 	w.remote.notBefore = time.Time{}
 	if w.isHealthy() {
-		w.options.Log.Info().Dur("after_ms", time.Since(began)).Msg("backups: they go on")
+		w.options.Log.Info().Dur("after_ms", time.Since(began)).Msg("backups: recovered")
 	}
 }
 
@@ -118,7 +118,7 @@ func (w *Writer) isUnresponsive() bool {
 
 // captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
 func (w *Writer) captureFailed(err error) {
-	text := "what changes cannot be captured, and will be lost to backups when etcd compacts it: " + err.Error()
+	text := "changes cannot be captured and will be missing from backups once etcd compacts them: " + err.Error()
 	if w.problems[opCapture] == nil {
 		w.options.Log.Warn().Msg("backups: " + text)
 	}

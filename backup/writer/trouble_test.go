@@ -59,7 +59,7 @@ func TestWhileTheStoreIsAwayEverythingWaitsAndCompactionsLeaveNoGap(t *testing.T
 			_, _, path := kept(t, s.store, archive.Target{Revision: last - 30})
 			assert.Equal(t, last-30, path.Revision)
 			s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
-			assert.Equal(t, 1, strings.Count(s.log.String(), "they go on"))
+			assert.Equal(t, 1, strings.Count(s.log.String(), "backups: recovered"))
 		})
 	}
 }
@@ -128,7 +128,7 @@ func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 	})
 	began := time.Now()
 	s.put("a", "1")
-	s.requireTrouble("it cannot be read back from the volume, and is captured from the database again")
+	s.requireTrouble("the segment cannot be read back from the volume; capturing it again")
 	times := s.Facts().Trouble.Count
 	s.eventually(func(f Facts) bool {
 		return f.Trouble != nil && f.Trouble.Count > times+1 && f.BehindFor > 300*time.Millisecond

@@ -43,7 +43,7 @@ func (w *Writer) storeSegment(ctx context.Context) {
 }
 
 // errGone reports that a segment in the spool can no longer be read, or differs from what was written.
-var errGone = errors.New("it cannot be read back from the volume, and is captured from the database again")
+var errGone = errors.New("the segment cannot be read back from the volume; capturing it again")
 
 func (w *Writer) put(ctx context.Context, generation int, next Spooled) error {
 	content, err := w.spool.Open(next)
@@ -80,7 +80,7 @@ func (w *Writer) dropSpool(err error) {
 // discard drops all queued segments.
 func (w *Writer) discard() {
 	if err := w.spool.Clear(); err != nil {
-		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+		w.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
 }
 
@@ -88,7 +88,7 @@ func (w *Writer) discard() {
 func (w *Writer) advance(segment Spooled) {
 	w.remote.stored, w.remote.storedAt, w.remote.last = segment.Next(), time.Now(), segment.Position
 	if err := w.spool.Stored(segment.Position); err != nil {
-		w.options.Log.Warn().Err(err).Msg("backups: the spool keeps more than it should")
+		w.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
 	}
 }
 
@@ -109,7 +109,7 @@ func (w *Writer) handleConflict(ctx context.Context, segment Spooled, winner for
 		return
 	}
 	w.options.Log.Debug().Err(err).Str("segment", segment.Position.String()).Str("member", winner.Member).
-		Msg("backups: somebody else was first")
+		Msg("backups: another member stored the segment first")
 	w.take(ctx, collided, payload{})
 }
 
@@ -174,7 +174,7 @@ func (w *Writer) merge(ctx context.Context) {
 			w.statistic.Holes += int64(done.Holes)
 			if err != nil && !w.stopping {
 				w.statistic.Failures++
-				w.options.Log.Warn().Err(err).Msg("backups: small segments stay as they are for now")
+				w.options.Log.Warn().Err(err).Msg("backups: merging small segments failed; retrying later")
 			}
 		}
 	})
@@ -200,7 +200,7 @@ func (w *Writer) reserve(ctx context.Context) {
 		}
 		return func() {
 			if r.running = false; err != nil && !errors.Is(err, store.ErrExists) {
-				r.notBefore = time.Now().Add(w.failed(opReservation, "cannot reserve revisions for after a restore", err))
+				r.notBefore = time.Now().Add(w.failed(opReservation, "cannot reserve revisions for a restore", err))
 				return
 			}
 			r.revision = reservation.Revision

@@ -63,10 +63,10 @@ var (
 	// ErrNotWriter reports that another member of the cluster writes the backups. Ask that member instead.
 	ErrNotWriter = errors.New("another member writes the backups")
 	// ErrNoChain reports that a full snapshot is needed, which only the member that writes the backups may make.
-	ErrNoChain = errors.New("there is no chain of backups to go on with, and to begin one is for the member that writes them")
+	ErrNoChain = errors.New("there is no chain of backups to extend, and only the member that writes the backups may start one")
 	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
 	// its leases and users are stored.
-	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users is for the member that writes the backups to bring")
+	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users must come from the member that writes the backups")
 	// ErrSucceeded reports that the generation has ended: another cluster was restored from its backups and continues
 	// it.
 	ErrSucceeded = errors.New("another cluster was restored from the backups of this one, and goes on in its place")
@@ -266,12 +266,12 @@ func (w *Writer) decide(next report) []Action {
 	core, decision := rules.Step(w.core, next.event, next.payload)
 	if decision.Row < 0 {
 		if decision.Answer == statemachine.Reject {
-			w.options.Log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: a fault of this program: the event is answered by no row")
+			w.options.Log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the event has no row")
 		}
 		return nil
 	}
 	if err := w.legal.Take(rules.Row(decision.Row)); err != nil {
-		w.options.Log.Error().Err(err).Msg("backups: a fault of this program")
+		w.options.Log.Error().Err(err).Msg("backups: bug in the state machine")
 		return nil
 	}
 	w.core = core

@@ -35,7 +35,7 @@ func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
 
 	path := s.requireAllKept()
 	assert.Equal(t, last, path.Revision)
-	assert.Equal(t, "there was no full yet", path.Full.Reason)
+	assert.Equal(t, "there was no full snapshot yet", path.Full.Reason)
 	require.NotNil(t, path.Full.Hash, "a small database's is asked for")
 	s.requireChains(1)
 	facts := s.Facts()

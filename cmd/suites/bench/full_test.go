@@ -216,7 +216,7 @@ func (r *process) held() (all series) {
 			Message string
 			Held    float64 `json:"paused_ms"`
 		}
-		if json.Unmarshal([]byte(raw), &line) == nil && strings.Contains(line.Message, "a full is in the store") {
+		if json.Unmarshal([]byte(raw), &line) == nil && strings.Contains(line.Message, "full snapshot stored") {
 			all = append(all, line.Held)
 		}
 	}
