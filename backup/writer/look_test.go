@@ -119,7 +119,7 @@ func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 				return f.Fulls == is.fulls && f.Broken == nil && f.Trouble == nil && f.FullRunning == nil
 			}, "a full is made")
 			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/"+is.reason+"/")
-			assert.Contains(t, s.log.String(), "stays as it is")
+			assert.Contains(t, s.log.String(), "left as it is")
 			for i := range 3 {
 				s.awaitStored(s.put("b", fmt.Sprint(i)))
 			}

@@ -68,7 +68,7 @@ func TestWriter_beginsAnotherChainWhenStoredSegmentsAreGone(t *testing.T) {
 			s.requireAllKept()
 			s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Broken == nil }, "it is over")
 			assert.Contains(t, s.Facts().LastFull.Reason, "lost: segment ")
-			assert.Contains(t, s.log.String(), "the store has lost segments that were stored")
+			assert.Contains(t, s.log.String(), "the store has lost segments")
 			s.awaitStored(s.put("c", "goes on"))
 			s.requireAllKept()
 		})

@@ -57,7 +57,7 @@ func (w *Writer) failed(about operation, doing string, err error) time.Duration 
 	}
 	text := doing + ": " + err.Error()
 	if t.Message != text {
-		w.options.Log.Warn().Msgf("backup failed: %s; retrying, etcd keeps serving", text)
+		w.options.Log.Warn().Msgf("backups: %s; retrying, etcd keeps serving", text)
 	}
 	t.Message, t.NextRetry = text, w.options.Now().Add(wait)
 	if about == opInspect || about == opSegment {
