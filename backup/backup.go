@@ -64,7 +64,7 @@ type running struct {
 	data   Data
 	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
 	stop   context.CancelFunc
-	over   chan struct{} // the writer has ended
+	done   chan struct{} // the writer has ended
 }
 
 // Unable is why no backups can be made at all for now, or why what is done beside making them is not.
@@ -79,7 +79,7 @@ type Unable struct {
 var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status says why")
 
 // again is how long it takes until a spool that could not be used is tried again.
-const again = 30 * time.Second
+const retryInterval = 30 * time.Second
 
 // New returns the backups of a run and asks nobody for anything.
 func New(options Options) *Backups {
@@ -98,55 +98,55 @@ type Data struct {
 }
 
 // Begin makes backups of an etcd that has just become ready, until End.
-func (b *Backups) Begin(etcd writer.Etcd, of Data) {
+func (b *Backups) Begin(etcd writer.Etcd, data Data) {
 	ctx, stop := context.WithCancel(context.Background())
-	r := &running{etcd: etcd, data: of, stop: stop, over: make(chan struct{})}
+	r := &running{etcd: etcd, data: data, stop: stop, done: make(chan struct{})}
 	b.running.Store(r)
 	go func() {
-		defer close(r.over)
+		defer close(r.done)
 		b.run(ctx, r)
 	}()
 }
 
 // run waits until the spool can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
-	b.clear()
-	made, err := writer.New(b.settings(r.etcd, r.data))
-	for ; err != nil; made, err = writer.New(b.settings(r.etcd, r.data)) {
-		b.unable(err)
+	b.removeScratch()
+	w, err := writer.New(b.writerOptions(r.etcd, r.data))
+	for ; err != nil; w, err = writer.New(b.writerOptions(r.etcd, r.data)) {
+		b.reportUnable(err)
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(again):
+		case <-time.After(retryInterval):
 		}
 	}
 	b.broken.Store(nil)
-	r.writer.Store(made)
+	r.writer.Store(w)
 	var all sync.WaitGroup
-	all.Go(func() { made.Run(ctx) })
+	all.Go(func() { w.Run(ctx) })
 	all.Go(func() {
 		select {
-		case why := <-made.Superseded():
+		case why := <-w.Superseded():
 			b.superseded <- why
 		case <-ctx.Done():
 		}
 	})
 	// Nobody waits for the chores, which read nothing of etcd: a test restore that was killed is gone only when its process gets a
 	// processor, and others may keep those busy for seconds.
-	go newChores(b, made, r.etcd.Identity().MemberID).run(ctx)
+	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
 	all.Wait()
 }
 
-func (b *Backups) unable(err error) {
+func (b *Backups) reportUnable(err error) {
 	before := b.broken.Load()
 	if before == nil || before.Text != err.Error() {
-		b.options.Log.Error().Err(err).Dur("next_retry_ms", again).Msg("backups: none can be made")
+		b.options.Log.Error().Err(err).Dur("next_retry_ms", retryInterval).Msg("backups: none can be made")
 	}
-	b.broken.Store(before.again(err, again))
+	b.broken.Store(before.addFailure(err, retryInterval))
 }
 
 // again is u, which may be nil, once it has failed once more.
-func (u *Unable) again(err error, next time.Duration) *Unable {
+func (u *Unable) addFailure(err error, next time.Duration) *Unable {
 	now := &Unable{Since: time.Now(), Times: 1, Text: err.Error(), NextTry: time.Now().Add(next)}
 	if u != nil {
 		now.Since, now.Times = u.Since, u.Times+1
@@ -154,16 +154,16 @@ func (u *Unable) again(err error, next time.Duration) *Unable {
 	return now
 }
 
-func (b *Backups) settings(etcd writer.Etcd, of Data) writer.Options {
+func (b *Backups) writerOptions(etcd writer.Etcd, data Data) writer.Options {
 	return writer.Options{
-		Archive: b.archive, Etcd: etcd, Interval: b.options.Interval, Schedule: b.due,
-		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: of.Dir, Owner: of.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
+		Archive: b.archive, Etcd: etcd, Interval: b.options.Interval, Schedule: b.nextFull,
+		SpoolDir: b.options.SpoolDir, SpoolLimit: b.options.SpoolLimit, DataDir: data.Dir, Owner: data.Owner, Session: b.session, Gate: b.options.Gate, Log: b.options.Log,
 		Now: b.options.Now,
 	}
 }
 
 // due is the schedule with the shift of a cluster.
-func (b *Backups) due(cluster string, after time.Time) time.Time {
+func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(cluster)) // it never fails
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
@@ -178,7 +178,7 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 	r.stop()
 	select {
-	case <-r.over:
+	case <-r.done:
 		return nil
 	case <-ctx.Done():
 		return errors.New("backups: the store has not answered in time")
@@ -186,7 +186,7 @@ func (b *Backups) End(ctx context.Context) error {
 }
 
 // writing is what makes them now; nil if nothing does.
-func (b *Backups) writing() *writer.Writer {
+func (b *Backups) currentWriter() *writer.Writer {
 	if r := b.running.Load(); r != nil {
 		return r.writer.Load()
 	}
@@ -199,14 +199,14 @@ func (b *Backups) Superseded() <-chan error { return b.superseded }
 
 // BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
-	if s := b.writing(); s != nil {
+	if s := b.currentWriter(); s != nil {
 		s.BeforeCompaction(ctx)
 	}
 }
 
 // Now makes a full backup and waits until it is in the store. ErrNotRunning and the errors of writer.FullNow say why not.
 func (b *Backups) Now(ctx context.Context) (writer.FullDone, error) {
-	s := b.writing()
+	s := b.currentWriter()
 	if s == nil {
 		return writer.FullDone{}, ErrNotRunning
 	}
@@ -225,7 +225,7 @@ type Facts struct {
 // Facts returns what is known now, from memory.
 func (b *Backups) Facts() Facts {
 	facts := Facts{Store: b.options.Store.String(), Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit}}
-	if s := b.writing(); s != nil {
+	if s := b.currentWriter(); s != nil {
 		facts.Shipped = s.Facts()
 	}
 	if kept := b.kept.Load(); kept != nil {

@@ -21,41 +21,41 @@ import (
 
 // How often the chores are looked at and done. None of them is urgent, and each listing costs requests.
 const (
-	glance     = time.Second
-	listEvery  = time.Hour
-	pruneEvery = time.Hour
-	daily      = 24 * time.Hour
+	pollInterval = time.Second
+	listEvery    = time.Hour
+	pruneEvery   = time.Hour
+	daily        = 24 * time.Hour
 
 	// A chore that failed is tried again sooner than that: its trouble is told until then.
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Minute
 )
 
-const inDoubt = "nothing is deleted while something is in doubt"
+const deletionBlocked = "nothing is deleted while something is in doubt"
 
 // chores are what is done beside writing. One goroutine owns them, the one that calls run.
-type chores struct {
+type tasks struct {
 	backups *Backups
 	writer  *writer.Writer
 	member  string // etcd's id, hexadecimal
 
-	listed  int64 // fulls that were stored when the last listing was made
-	due     map[string]time.Time
-	listing listing
-	judged  string             // the full that this process has a result of, whether or not the store gives that back
-	unsafe  *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
-	failing map[string]*Unable // chores that are not done, by their names
+	listed     int64 // fulls that were stored when the last listing was made
+	due        map[string]time.Time
+	listing    listing
+	testedFull string             // the full that this process has a result of, whether or not the store gives that back
+	unsafe     *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
+	failing    map[string]*Unable // chores that are not done, by their names
 
 	replaced map[string]time.Time // when a full was last made for a reason
 
 	clock clock
 
-	holes   int64 // that the writer had found when it was last looked
-	suspect bool  // the store may have lost something that the latest revision needs
+	holes         int64 // that the writer had found when it was last looked
+	lossSuspected bool  // the store may have lost something that the latest revision needs
 }
 
-func newChores(b *Backups, s *writer.Writer, member string) *chores {
-	return &chores{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}, clock: newClock(b.options.Now)}
+func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
+	return &tasks{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}, clock: newClock(b.options.Now)}
 }
 
 // listing is one of all that is kept.
@@ -66,43 +66,43 @@ type listing struct {
 }
 
 // fresh is how old a listing may be by which something is let go. Each costs requests, and nothing as young as that goes.
-const fresh = time.Minute
+const maxListingAge = time.Minute
 
 // chore is one of them, with what has to be so for it to be done.
-type chore struct {
-	name  string
-	every time.Duration
-	ours  bool // only the member that writes the backups does it
-	do    func(*chores, context.Context) error
+type task struct {
+	name       string
+	every      time.Duration
+	writerOnly bool // only the member that writes the backups does it
+	do         func(*tasks, context.Context) error
 }
 
 // all are the chores in the order in which they are done when several are due.
-func all() []chore {
-	return []chore{
-		{"list", listEvery, false, (*chores).list},
-		{"verify", glance, true, (*chores).verify},
-		{"restore test", daily, true, (*chores).testRestore},
-		{"prune", pruneEvery, true, (*chores).prune},
-		{"sweep", daily, true, (*chores).sweep},
+func allTasks() []task {
+	return []task{
+		{"list", listEvery, false, (*tasks).list},
+		{"verify", pollInterval, true, (*tasks).verify},
+		{"restore test", daily, true, (*tasks).testRestore},
+		{"prune", pruneEvery, true, (*tasks).prune},
+		{"sweep", daily, true, (*tasks).sweep},
 	}
 }
 
 // run does the chores until ctx ends.
-func (c *chores) run(ctx context.Context) {
-	ticker := time.NewTicker(glance)
+func (c *tasks) run(ctx context.Context) {
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			c.look(ctx)
+			c.runDue(ctx)
 		}
 	}
 }
 
 // look does what is due.
-func (c *chores) look(ctx context.Context) {
+func (c *tasks) runDue(ctx context.Context) {
 	c.clock.check()
 	facts := c.writer.Facts()
 	if facts.Generation == 0 {
@@ -113,33 +113,33 @@ func (c *chores) look(ctx context.Context) {
 		c.due["list"] = time.Time{}
 	}
 	if facts.Holes != c.holes {
-		c.holes, c.suspect, c.due["list"], c.due["restore test"] = facts.Holes, true, time.Time{}, time.Time{}
+		c.holes, c.lossSuspected, c.due["list"], c.due["restore test"] = facts.Holes, true, time.Time{}, time.Time{}
 	}
-	for _, chore := range all() {
+	for _, chore := range allTasks() {
 		switch {
-		case chore.ours && facts.Role != writer.Writing:
-			c.note(chore.name, nil, 0) // it is another member's now
+		case chore.writerOnly && facts.Role != writer.Writing:
+			c.recordResult(chore.name, nil, 0) // it is another member's now
 		case ctx.Err() == nil && !time.Now().Before(c.due[chore.name]):
-			c.perform(ctx, chore)
+			c.runTask(ctx, chore)
 		}
 	}
 }
 
-func (c *chores) perform(ctx context.Context, chore chore) {
+func (c *tasks) runTask(ctx context.Context, chore task) {
 	pause := chore.every
 	err := chore.do(c, ctx)
 	if ctx.Err() != nil {
 		return
 	}
 	if err != nil {
-		pause = c.soon(chore.name)
+		pause = c.retryDelay(chore.name)
 	}
 	c.due[chore.name] = archive.Later(c.due[chore.name], time.Now().Add(pause))
-	c.note(chore.name, err, pause)
+	c.recordResult(chore.name, err, pause)
 }
 
 // soon is how long a chore that has failed once more waits.
-func (c *chores) soon(name string) time.Duration {
+func (c *tasks) retryDelay(name string) time.Duration {
 	wait := firstRetry
 	if before := c.failing[name]; before != nil {
 		wait <<= min(before.Times, 10)
@@ -148,27 +148,27 @@ func (c *chores) soon(name string) time.Duration {
 }
 
 // note has everybody told of a chore that is not done, and when it is tried again. The log has it once.
-func (c *chores) note(name string, err error, pause time.Duration) {
+func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	before := c.failing[name]
 	delete(c.failing, name)
 	if err != nil {
 		if before == nil || before.Text != err.Error() {
 			c.backups.options.Log.Warn().Str("task", name).Dur("next_retry_ms", pause).Msgf("backups: %v; it is tried again", err)
 		}
-		c.failing[name] = before.again(err, pause)
+		c.failing[name] = before.addFailure(err, pause)
 	}
-	var told *Unable
-	for _, chore := range all() {
-		if told == nil {
-			told = c.failing[chore.name]
+	var shown *Unable
+	for _, chore := range allTasks() {
+		if shown == nil {
+			shown = c.failing[chore.name]
 		}
 	}
-	c.backups.undone.Store(cmp.Or(told, c.unsafe))
+	c.backups.undone.Store(cmp.Or(shown, c.unsafe))
 }
 
 // prune lets go what need not be kept.
-func (c *chores) prune(ctx context.Context) error {
-	if time.Since(c.listing.at) >= fresh {
+func (c *tasks) prune(ctx context.Context) error {
+	if time.Since(c.listing.at) >= maxListingAge {
 		if err := c.list(ctx); err != nil {
 			return err
 		}
@@ -193,19 +193,19 @@ func (c *chores) prune(ctx context.Context) error {
 }
 
 // reportUnsafe has everybody told what keeps old backups, or that nothing does. The log has it once.
-func (c *chores) reportUnsafe(text string) {
+func (c *tasks) reportUnsafe(text string) {
 	before := c.unsafe
 	if c.unsafe = nil; text == "" {
 		return
 	}
-	c.unsafe = before.again(errors.New(inDoubt+": "+text), pruneEvery)
+	c.unsafe = before.addFailure(errors.New(deletionBlocked+": "+text), pruneEvery)
 	if before == nil || before.Text != c.unsafe.Text {
-		c.backups.options.Log.Warn().Str("reason", text).Msg("backups: " + inDoubt)
+		c.backups.options.Log.Warn().Str("reason", text).Msg("backups: " + deletionBlocked)
 	}
 }
 
 // sweep removes the remains of uploads that were cut off.
-func (c *chores) sweep(ctx context.Context) error {
+func (c *tasks) sweep(ctx context.Context) error {
 	removed, err := store.Sweep(ctx, c.backups.options.Store)
 	if removed > 0 {
 		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: the remains of uploads that were cut off are removed")
@@ -227,44 +227,44 @@ type Kept struct {
 }
 
 // list looks at what is kept, and when the last restore test was.
-func (c *chores) list(ctx context.Context) error {
+func (c *tasks) list(ctx context.Context) error {
 	stored, at := c.writer.Facts().Stored, time.Now()
 	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
 	if err != nil {
 		return err
 	}
-	kept := summary(history)
+	kept := summarize(history)
 	if newest := history.Newest(); newest != nil {
 		restoreTests, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
 		if err != nil {
 			return err
 		}
 		for _, test := range restoreTests {
-			kept.judge(&test)
+			kept.addResult(&test)
 			if test.At.Before(kept.At) { // otherwise a clock was wrong
 				c.due["restore test"] = archive.Later(c.due["restore test"], test.At.Add(daily))
 			}
 		}
 	}
 	if kept.Cut != nil && kept.To < stored {
-		c.suspect, c.due["restore test"] = true, time.Time{}
+		c.lossSuspected, c.due["restore test"] = true, time.Time{}
 	}
 	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
 	c.backups.kept.Store(&kept)
-	c.note("list", nil, 0) // also where another chore needed it
+	c.recordResult("list", nil, 0) // also where another chore needed it
 	return nil
 }
 
 // judge notes a result if it is the newest. Of two within the same second, a failure is the one to tell.
-func (k *Kept) judge(result *archive.Result) {
-	is := k.Result
-	if is == nil || result.At.After(is.At) || result.At.Equal(is.At) && is.Outcome == archive.Verified {
+func (k *Kept) addResult(result *archive.Result) {
+	previous := k.Result
+	if previous == nil || result.At.After(previous.At) || result.At.Equal(previous.At) && previous.Outcome == archive.Verified {
 		k.Result = result
 	}
 }
 
 // summary is what people are told of a history.
-func summary(history *archive.History) Kept {
+func summarize(history *archive.History) Kept {
 	kept := Kept{At: time.Now()}
 	for _, generation := range history.Generations {
 		for _, full := range generation.Fulls {
@@ -289,7 +289,7 @@ func summary(history *archive.History) Kept {
 			kept.LastFull = full
 		}
 		if full.Result != nil {
-			kept.judge(full.Result)
+			kept.addResult(full.Result)
 		}
 	}
 	return kept
@@ -310,7 +310,7 @@ func spans(history *archive.History) (all []facts.GenerationWindow) {
 			}}
 			for _, full := range generation.Fulls {
 				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
-					span.FullSnapshots = append(span.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: tested(full.Result)})
+					span.FullSnapshots = append(span.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: outcome(full.Result)})
 				}
 			}
 			span.FullSnapshots = span.FullSnapshots[max(0, len(span.FullSnapshots)-maxMarks):]
@@ -320,7 +320,7 @@ func spans(history *archive.History) (all []facts.GenerationWindow) {
 	return all[max(0, len(all)-maxSpans):]
 }
 
-func tested(result *archive.Result) string {
+func outcome(result *archive.Result) string {
 	switch {
 	case result == nil:
 		return ""
@@ -342,7 +342,7 @@ const (
 
 // verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
 // started, is replaced.
-func (c *chores) verify(ctx context.Context) error {
+func (c *tasks) verify(ctx context.Context) error {
 	full := c.newestFull()
 	switch {
 	case full == nil:
@@ -352,13 +352,13 @@ func (c *chores) verify(ctx context.Context) error {
 		return err
 	case full.Encrypted && !c.backups.options.Keys.Encrypts():
 		return errInTheClear
-	case full.Result != nil || full.Name() == c.judged:
+	case full.Result != nil || full.Name() == c.testedFull:
 		return nil
 	}
 	if !c.canOpen() {
 		return errNoIdentities
 	}
-	return c.judge(ctx, archive.Path{
+	return c.testPath(ctx, archive.Path{
 		Generation: c.listing.history.Newest().Generation, Full: full.Full, Revision: full.Revision, Time: full.Time,
 	})
 }
@@ -370,13 +370,13 @@ var errNoIdentities = errors.New("--backup-identities is missing, so what is enc
 var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
 
 // canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
-func (c *chores) canOpen() bool {
+func (c *tasks) canOpen() bool {
 	keys := c.backups.options.Keys
 	return !keys.Encrypts() || keys.Opens()
 }
 
 // newestFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is none.
-func (c *chores) newestFull() *archive.KeptFull {
+func (c *tasks) newestFull() *archive.KeptFull {
 	if c.listing.history == nil || c.listing.history.Newest() == nil {
 		return nil
 	}
@@ -389,7 +389,7 @@ func (c *chores) newestFull() *archive.KeptFull {
 }
 
 // judge restores a path, keeps the result, and answers a failed one with a full.
-func (c *chores) judge(ctx context.Context, path archive.Path) error {
+func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	result, err := c.backups.options.Verify(ctx, path)
 	if err != nil {
 		return err
@@ -399,9 +399,9 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 		return err
 	}
 	if result.Segments {
-		c.suspect = false
+		c.lossSuspected = false
 	} else {
-		c.judged = result.Full
+		c.testedFull = result.Full
 	}
 	log := c.backups.options.Log
 	if result.Outcome == archive.Verified {
@@ -412,7 +412,7 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 	}
 	c.listing.at, c.due["list"] = time.Time{}, time.Time{} // what was listed before lacks the result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
-		c.note("list", err, glance) // what was tested need not be tested again for that
+		c.recordResult("list", err, pollInterval) // what was tested need not be tested again for that
 	}
 	if result.Outcome == archive.Verified {
 		return nil
@@ -422,7 +422,7 @@ func (c *chores) judge(ctx context.Context, path archive.Path) error {
 }
 
 // replace makes a full in the place of what could not be restored, but not one after the other.
-func (c *chores) replace(ctx context.Context, reason string) (made bool, err error) {
+func (c *tasks) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
 		return false, nil
 	}
@@ -432,9 +432,9 @@ func (c *chores) replace(ctx context.Context, reason string) (made bool, err err
 }
 
 // testRestore restores a random revision of the window, with segments; the latest one if something may be missing.
-func (c *chores) testRestore(ctx context.Context) error {
-	if c.suspect {
-		return c.examine(ctx)
+func (c *tasks) testRestore(ctx context.Context) error {
+	if c.lossSuspected {
+		return c.testLatest(ctx)
 	}
 	kept := c.backups.kept.Load()
 	if kept == nil || kept.To <= kept.From || !c.canOpen() {
@@ -449,7 +449,7 @@ func (c *chores) testRestore(ctx context.Context) error {
 		case err != nil:
 			return err
 		default:
-			return c.judge(ctx, path)
+			return c.testPath(ctx, path)
 		}
 	}
 	return nil
@@ -457,7 +457,7 @@ func (c *chores) testRestore(ctx context.Context) error {
 
 // examine looks whether the latest revision can be gone back to, since whoever writes does not look back. Where a chain just ended and
 // another one began, it can. What a listing does not show, such as a segment that is damaged, a test restore does.
-func (c *chores) examine(ctx context.Context) error {
+func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
 	if err := c.list(ctx); err != nil {
 		return err
@@ -467,21 +467,21 @@ func (c *chores) examine(ctx context.Context) error {
 		if kept.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
 		}
-		c.note("restore test", lost, 0) // before the full, which may take long
+		c.recordResult("restore test", lost, 0) // before the full, which may take long
 		if made, err := c.replace(ctx, lostSegments); !made {
 			return errors.Join(lost, err)
 		}
-		return c.examine(ctx)
+		return c.testLatest(ctx)
 	}
 	path, err := c.backups.archive.Find(ctx, archive.Target{Generation: facts.Generation, Revision: facts.Stored})
 	switch {
 	case err != nil:
 		return err
 	case path.Revision == path.Full.Revision, !c.canOpen(): // nothing is needed but the full, or nobody can tell here, as verify says
-		c.suspect = false
+		c.lossSuspected = false
 		return nil
 	default:
-		return c.judge(ctx, path)
+		return c.testPath(ctx, path)
 	}
 }
 
@@ -489,23 +489,23 @@ func (c *chores) examine(ctx context.Context) error {
 const restoreTries = 20
 
 // abandoned is how old the directory of a command must be for nobody to be restoring to it any longer.
-const abandoned = 24 * time.Hour
+const maxScratchAge = 24 * time.Hour
 
 // clear removes what test restores that were killed have left on the volume: each may be as large as the database.
-func (b *Backups) clear() {
+func (b *Backups) removeScratch() {
 	own := b.options.ScratchDir
 	if own == "" {
 		return
 	}
-	left := []string{own}
-	beside, _ := os.ReadDir(filepath.Dir(own)) // the volume, which etcd has just been started on
-	for _, entry := range beside {
+	paths := []string{own}
+	siblings, _ := os.ReadDir(filepath.Dir(own)) // the volume, which etcd has just been started on
+	for _, entry := range siblings {
 		info, err := entry.Info()
-		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > abandoned {
-			left = append(left, filepath.Join(filepath.Dir(own), entry.Name()))
+		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > maxScratchAge {
+			paths = append(paths, filepath.Join(filepath.Dir(own), entry.Name()))
 		}
 	}
-	for _, path := range left {
+	for _, path := range paths {
 		if err := os.RemoveAll(path); err != nil {
 			b.options.Log.Warn().Err(err).Msg("backups: the files of a restore test could not be removed from the volume")
 		}

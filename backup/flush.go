@@ -18,12 +18,12 @@ import (
 
 const (
 	// hanging is how long it takes, after its context has ended, until what goes on is taken to hang.
-	hanging = 500 * time.Millisecond
+	hangGrace = 500 * time.Millisecond
 	// secondChance is what a store has to answer that was in trouble before: a pod is not to stop slowly because of it.
-	secondChance = 3 * time.Second
+	recoveryLimit = 3 * time.Second
 )
 
-var errStillAway = errors.New("the store was in trouble before, and still is")
+var errStillUnreachable = errors.New("the store was in trouble before, and still is")
 
 // Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
 // is nil. It is for after End has returned; what had not ended then is waited for. Whoever wrote the backups may have ended before
@@ -33,14 +33,14 @@ var errStillAway = errors.New("the store was in trouble before, and still is")
 // returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind then: the process
 // is about to end.
 func (b *Backups) Flush(ctx context.Context, database string) error {
-	began := b.running.Load()
-	if began == nil {
+	run := b.running.Load()
+	if run == nil {
 		return ErrNotRunning
 	}
 	flushed := make(chan error, 1)
 	go func() {
-		<-began.over
-		flushed <- b.bring(ctx, began, database)
+		<-run.done
+		flushed <- b.flushClosed(ctx, run, database)
 	}()
 	select {
 	case err := <-flushed:
@@ -50,13 +50,13 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	select {
 	case err := <-flushed:
 		return err
-	case <-time.After(hanging):
+	case <-time.After(hangGrace):
 		return fmt.Errorf("%w: the store or the volume does not answer", context.Cause(ctx))
 	}
 }
 
 // bring looks at the database that etcd has closed.
-func (b *Backups) bring(ctx context.Context, r *running, database string) error {
+func (b *Backups) flushClosed(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
 	identity.Members = r.etcd.Members()
 	identity.Leader = true // it brings what it has, whoever leads
@@ -65,28 +65,28 @@ func (b *Backups) bring(ctx context.Context, r *running, database string) error 
 		return err
 	}
 	defer closed.Close()
-	is := r.facts()
-	was := former{wrote: r.writes(), reconciled: is.Role == writer.Writing || is.Role == writer.Watching, troubled: is.Trouble != nil}
-	if !was.troubled {
-		was.writer = r.writer.Load()
+	facts := r.facts()
+	previous := previousRun{wrote: r.isWriter(), reconciled: facts.Role == writer.Writing || facts.Role == writer.Watching, hadProblem: facts.Trouble != nil}
+	if !previous.hadProblem {
+		previous.writer = r.writer.Load()
 	}
-	return b.bringFrom(ctx, closed, r.data, was)
+	return b.flushDatabase(ctx, closed, r.data, previous)
 }
 
 // former is what is known of the backups that were made while etcd ran.
-type former struct {
+type previousRun struct {
 	wrote      bool           // this member did, so that a full may be made where there is no chain
 	reconciled bool           // its data were seen to be those of the chain
-	troubled   bool           // something kept them from being made
+	hadProblem bool           // something kept them from being made
 	writer     *writer.Writer // that made them, and has ended; nil if there is none, or it was in trouble
 }
 
 // bringFrom is for a database that nobody has open. No full is due there by any schedule.
-func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data, was former) error {
-	options := b.settings(closed, of)
-	options.Previous = was.writer
-	options.Release = was.wrote && closed.Members() == 1
-	options.Reconciled, options.SegmentsOnly, options.Schedule = was.reconciled, !was.wrote, func(string, time.Time) time.Time { return time.Time{} }
+func (b *Backups) flushDatabase(ctx context.Context, closed *capture.Closed, data Data, previous previousRun) error {
+	options := b.writerOptions(closed, data)
+	options.Previous = previous.writer
+	options.Release = previous.wrote && closed.Members() == 1
+	options.Reconciled, options.SegmentsOnly, options.Schedule = previous.reconciled, !previous.wrote, func(string, time.Time) time.Time { return time.Time{} }
 	last, err := writer.New(options)
 	if err != nil {
 		return err
@@ -97,14 +97,14 @@ func (b *Backups) bringFrom(ctx context.Context, closed *capture.Closed, of Data
 		defer close(over)
 		last.Run(running)
 	}()
-	err = flush(ctx, last, was.troubled)
+	err = flush(ctx, last, previous.hadProblem)
 	stop()
 	<-over
 	return err
 }
 
 // writes tells whether it is this member's to begin a chain. One that became the leader at the end may not have heard of it.
-func (r *running) writes() bool {
+func (r *running) isWriter() bool {
 	return r.facts().Role == writer.Writing || r.etcd.Identity().Leader
 }
 
@@ -121,9 +121,9 @@ func flush(ctx context.Context, last *writer.Writer, troubled bool) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	if troubled {
-		defer time.AfterFunc(secondChance, func() {
+		defer time.AfterFunc(recoveryLimit, func() {
 			if facts := last.Facts(); facts.Generation == 0 || facts.Trouble != nil {
-				giveUp(errStillAway)
+				giveUp(errStillUnreachable)
 			}
 		}).Stop()
 	}
@@ -140,7 +140,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 		return err
 	}
 	defer closed.Close()
-	if err := b.bringFrom(ctx, closed, Data{Dir: dataDir}, former{wrote: true}); err != nil {
+	if err := b.flushDatabase(ctx, closed, Data{Dir: dataDir}, previousRun{wrote: true}); err != nil {
 		return err
 	}
 	return b.FlushSpool(ctx, archive.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
@@ -148,22 +148,22 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 
 const (
 	// segmentPatience is how long the store may take for one segment, which is small.
-	segmentPatience = 2 * time.Minute
+	segmentTimeout = 2 * time.Minute
 	// overtakings is how often another member may store a segment first, before that is an error.
-	overtakings = 10
+	maxConflicts = 10
 )
 
 // errApart says that what waits cannot be added to what the store has.
-var errApart = errors.New("it does not go on from there")
+var errMismatch = errors.New("it does not go on from there")
 
 // spooled is what an earlier run has left in the spool.
-type spooled struct {
+type spoolFlush struct {
 	*Backups
-	waiting *writer.Spool
-	torn    bool          // some of it cannot be read
-	same    bool          // the store has gone the same way
-	head    *archive.Head // of the store; nil if it must be looked at
-	mine    int           // the generation that this process may add to; 0 if it was not asked yet
+	waiting  *writer.Spool
+	torn     bool          // some of it cannot be read
+	matches  bool          // the store has gone the same way
+	head     *archive.Head // of the store; nil if it must be looked at
+	writable int           // the generation that this process may add to; 0 if it was not asked yet
 }
 
 // FlushSpool brings what an earlier run has left in the spool into the store, and empties the spool when the store has it. What data
@@ -185,7 +185,7 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 	for _, reason := range torn {
 		b.options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be read, and is preserved")
 	}
-	s := &spooled{Backups: b, waiting: waiting, torn: len(torn) > 0}
+	s := &spoolFlush{Backups: b, waiting: waiting, torn: len(torn) > 0}
 	entries := waiting.Entries()
 	if len(entries) == 0 {
 		return nil
@@ -194,23 +194,23 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		return nil
 	}
 	for _, entry := range entries {
-		err := s.bring(ctx, entry)
-		if errors.Is(err, errApart) {
-			return s.leave(ctx, entry, err)
+		err := s.upload(ctx, entry)
+		if errors.Is(err, errMismatch) {
+			return s.preserve(ctx, entry, err)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if !s.same {
+	if !s.matches {
 		return nil // the store goes further, but that it has these rows is not known
 	}
 	return waiting.Clear()
 }
 
 // bring stores a segment, or what the store lacks of it.
-func (s *spooled) bring(ctx context.Context, entry writer.Spooled) error {
-	for range overtakings {
+func (s *spoolFlush) upload(ctx context.Context, entry writer.Spooled) error {
+	for range maxConflicts {
 		if err := s.store(ctx, entry); !errors.Is(err, store.ErrExists) {
 			return err
 		}
@@ -219,10 +219,10 @@ func (s *spooled) bring(ctx context.Context, entry writer.Spooled) error {
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
 
-func (s *spooled) store(ctx context.Context, entry writer.Spooled) error {
-	ctx, cancel := context.WithTimeout(ctx, segmentPatience)
+func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
+	ctx, cancel := context.WithTimeout(ctx, segmentTimeout)
 	defer cancel()
-	if err := s.look(ctx, entry.Generation); err != nil {
+	if err := s.readHead(ctx, entry.Generation); err != nil {
 		return err
 	}
 	switch entry.Next().Compare(s.head.Position) {
@@ -230,18 +230,18 @@ func (s *spooled) store(ctx context.Context, entry writer.Spooled) error {
 		return nil // the store has it
 	case 0:
 		if entry.After != s.head.Before {
-			return s.apart(entry.Manifest)
+			return s.mismatch(entry.Manifest)
 		}
-		s.same = true
+		s.matches = true
 		return nil
 	}
-	content, end, err := s.beyond(entry)
+	content, end, err := s.remainder(entry)
 	if err != nil {
 		return err
 	}
 	defer content.Close() // nothing was written
 	if entry.Before == s.head.Before && s.head.Outdates(entry.Manifest) {
-		s.same = true
+		s.matches = true
 		return nil // the store knows better
 	}
 	if err := s.mayAdd(ctx, entry.Generation); err != nil {
@@ -250,68 +250,68 @@ func (s *spooled) store(ctx context.Context, entry writer.Spooled) error {
 	if err := s.archive.PutStored(ctx, entry.Generation, s.head.Position, content); err != nil {
 		return err
 	}
-	s.head.Start, s.head.Segment, s.same = end.Start(), &end, true
+	s.head.Start, s.head.Segment, s.matches = end.Start(), &end, true
 	return nil
 }
 
 // look finds out where the backups end, unless that is known.
-func (s *spooled) look(ctx context.Context, generation int) error {
+func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	if s.head != nil && s.head.Generation == generation {
 		return nil
 	}
-	found, err := s.archive.Head(ctx, generation)
-	if err := errors.Join(err, found.Damaged); err != nil {
+	head, err := s.archive.Head(ctx, generation)
+	if err := errors.Join(err, head.Damaged); err != nil {
 		return err
 	}
-	s.head = &found
+	s.head = &head
 	return nil
 }
 
 // mayAdd asks whether this process may add to a generation. Where that cannot be read, others say so, and what waits is kept all the same.
-func (s *spooled) mayAdd(ctx context.Context, generation int) error {
-	if s.mine == generation {
+func (s *spoolFlush) mayAdd(ctx context.Context, generation int) error {
+	if s.writable == generation {
 		return nil
 	}
 	all, _ := s.archive.Generations(ctx) // see above
-	for _, there := range all {
-		if there.Number != generation {
+	for _, candidate := range all {
+		if candidate.Number != generation {
 			continue
 		}
-		if err := s.archive.MayAdd(there); err != nil {
+		if err := s.archive.MayAdd(candidate); err != nil {
 			return err
 		}
-		s.mine = generation
+		s.writable = generation
 	}
 	return nil
 }
 
 // beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
-func (s *spooled) beyond(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
+func (s *spoolFlush) remainder(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
 	case from.Ending() != nil || entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
-		return nil, end, s.apart(entry.Manifest)
+		return nil, end, s.mismatch(entry.Manifest)
 	case entry.Position != from.Position:
-		rest, err := s.rest(entry)
+		rest, err := s.buildRemainder(entry)
 		if err != nil {
 			return nil, end, err
 		}
 		return io.NopCloser(rest.Reader()), rest.Manifest, nil
 	case entry.Before != from.Before:
-		return nil, end, s.apart(entry.Manifest)
+		return nil, end, s.mismatch(entry.Manifest)
 	}
 	content, err = s.waiting.Open(entry)
 	return content, entry.Manifest, err
 }
 
-func (s *spooled) apart(manifest format.Manifest) error {
+func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 	return fmt.Errorf("what waits for %s from revision %d of cluster %s on, while its backups end at revision %d: %w",
-		s.archive, manifest.Position.Revision, manifest.Cluster, max(0, s.head.Revision()), errApart)
+		s.archive, manifest.Position.Revision, manifest.Cluster, max(0, s.head.Revision()), errMismatch)
 }
 
 // leave sets aside what cannot be added to what the store has and never will be, from one segment on, and what came before it. It
 // leaves everything where it is if that waits for another store. Otherwise people have to say what is to become of it.
-func (s *spooled) leave(ctx context.Context, from writer.Spooled, why error) error {
-	over, known, err := s.outlived(ctx, from)
+func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
+	over, known, err := s.generationEnded(ctx, from)
 	switch {
 	case err != nil:
 		return err
@@ -330,7 +330,7 @@ func (s *spooled) leave(ctx context.Context, from writer.Spooled, why error) err
 }
 
 // outlived tells whether the store knows the generation that a segment is of, and whether a restore has ended that.
-func (s *spooled) outlived(ctx context.Context, entry writer.Spooled) (over, known bool, err error) {
+func (s *spoolFlush) generationEnded(ctx context.Context, entry writer.Spooled) (over, known bool, err error) {
 	generations, err := s.archive.Generations(ctx)
 	at := slices.IndexFunc(generations, func(g archive.Generation) bool {
 		return g.Number == entry.Generation && g.Cluster == entry.Cluster
@@ -339,7 +339,7 @@ func (s *spooled) outlived(ctx context.Context, entry writer.Spooled) (over, kno
 }
 
 // rest makes a segment of what one that waits has beyond the backups in the store, after another member has stored a part of it.
-func (s *spooled) rest(entry writer.Spooled) (format.Object, error) {
+func (s *spoolFlush) buildRemainder(entry writer.Spooled) (format.Object, error) {
 	file, err := s.waiting.Open(entry)
 	if err != nil {
 		return format.Object{}, err
@@ -354,7 +354,7 @@ func (s *spooled) rest(entry writer.Spooled) (format.Object, error) {
 		return format.Object{}, err
 	}
 	if digest, _ := stored.End(); digest != s.head.Before {
-		return format.Object{}, s.apart(entry.Manifest)
+		return format.Object{}, s.mismatch(entry.Manifest)
 	}
 	return builder.Finish(format.Source{Compacted: entry.Compacted, Term: entry.Term, Member: entry.Member, Applied: entry.Applied})
 }
@@ -365,7 +365,7 @@ func split(from *format.SegmentReader, revision int64, stored *format.Chain, bey
 	for err == nil {
 		var record format.Record
 		if record, err = from.Record(); err == nil {
-			err = sort(record, revision, stored, beyond)
+			err = addRecord(record, revision, stored, beyond)
 		}
 	}
 	if errors.Is(err, io.EOF) {
@@ -374,7 +374,7 @@ func split(from *format.SegmentReader, revision int64, stored *format.Chain, bey
 	return err
 }
 
-func sort(record format.Record, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
+func addRecord(record format.Record, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
 	switch record := record.(type) {
 	case *format.Row:
 		at, err := record.Revision()

@@ -17,18 +17,18 @@ var roles = map[writer.Role]facts.Role{writer.Unknown: facts.Waiting, writer.Wri
 func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
 
 func published(known Facts) *facts.Backups {
-	is, kept := known.Shipped, known.Kept
-	about := &facts.Backups{
-		Store: known.Store, Cluster: is.Cluster, Owner: is.Owner, Generation: is.Generation, Role: roles[is.Role], Revision: is.Stored, LagRevisions: is.Behind, LagSeconds: is.BehindFor.Seconds(),
-		NextFullSnapshot: is.NextFull, StoredBytes: kept.Bytes, UploadedBytes: is.Uploaded, SpoolBytes: is.SpoolBytes, SpoolLimit: is.SpoolLimit,
-		RunningFullSnapshot: is.FullRunning, Problem: trouble(known),
+	shipped, kept := known.Shipped, known.Kept
+	document := &facts.Backups{
+		Store: known.Store, Cluster: shipped.Cluster, Owner: shipped.Owner, Generation: shipped.Generation, Role: roles[shipped.Role], Revision: shipped.Stored, LagRevisions: shipped.Behind, LagSeconds: shipped.BehindFor.Seconds(),
+		NextFullSnapshot: shipped.NextFull, StoredBytes: kept.Bytes, UploadedBytes: shipped.Uploaded, SpoolBytes: shipped.SpoolBytes, SpoolLimit: shipped.SpoolLimit,
+		RunningFullSnapshot: shipped.FullRunning, Problem: problem(known),
 	}
 	if kept.To > 0 {
-		about.Window = window(known)
-		about.Windows = spansUpTo(*about.Window, known)
+		document.Window = window(known)
+		document.Windows = spansUpTo(*document.Window, known)
 	}
-	about.LastFullSnapshot, about.LastVerification = lastFull(known), lastVerified(known)
-	return about
+	document.LastFullSnapshot, document.LastVerification = lastFull(known), lastVerified(known)
+	return document
 }
 
 // window is what can be gone back to: up to now, but for what the store has not yet.
@@ -84,7 +84,7 @@ func lastVerified(known Facts) *facts.Verification {
 }
 
 // trouble is what keeps backups from being made, or from being tested or deleted.
-func trouble(known Facts) *facts.Problem {
+func problem(known Facts) *facts.Problem {
 	unable := known.Unable
 	if unable == nil {
 		if known.Shipped.Trouble != nil {

@@ -44,7 +44,7 @@ func TestWhatCanBeGoneBackToIsToldOfAllGenerations(t *testing.T) {
 	}}
 	second := archive.Generational{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.KeptFull{{Full: archive.Full{Revision: 1000}}}}
 	first.Number, second.Number = 1, 2
-	known := Facts{Kept: summary(&archive.History{Generations: []archive.Generational{first, second}})}
+	known := Facts{Kept: summarize(&archive.History{Generations: []archive.Generational{first, second}})}
 	known.Shipped = writer.Facts{Stored: 1009, LastFull: &writer.FullDone{Revision: 1005}}
 	is := published(known).Windows
 	assert.Len(t, is, 3)
