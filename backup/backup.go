@@ -1,9 +1,9 @@
-// Package backup makes the backups of a member as long as its etcd runs, and brings what is missing into the store when it
-// has been closed. It ties together what the packages below it do: the writer stores what changes, and the chores restore
-// it to see whether that works, count what is kept and let go what need not be.
+// Package backup makes the backups of a member while its etcd runs, and uploads what is missing after etcd was
+// closed. It combines the packages below it: the writer stores changes; maintenance tasks test restores, list the
+// backups and delete those that are no longer needed.
 //
-// Nothing here touches serving, and nothing waits for the store but goroutines of its own. The command makes one Backups
-// for a run.
+// Nothing here delays etcd's clients, and only the package's own goroutines wait for the store. The command creates
+// one Backups per run.
 package backup
 
 import (
@@ -23,20 +23,20 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// Options configure Backups. All fields are required but Gate and ScratchDir.
+// Options configure Backups. All fields are required except Gate, ScratchDir and Now.
 type Options struct {
 	Store      store.Store
 	Keys       *format.Keys
 	Interval   time.Duration // --backup-interval
 	Schedule   Schedule
 	Policy     retention.Policy
-	SpoolDir   string // a directory of its own on the volume
+	SpoolDir   string // a directory on the volume that only the spool uses
 	SpoolLimit int64  // bytes
-	// Verify restores a path in a process of its own and says what that showed. Its error is about what kept it from finding
-	// out.
+	// Verify restores a path in a separate process and returns the result. An error means that the test could not be
+	// run.
 	Verify func(ctx context.Context, path archive.Path) (archive.Result, error)
-	// ScratchDir is where Verify restores to; a command beside it adds a dash and something else. What is there at the beginning
-	// was left by a process that was killed.
+	// ScratchDir is the directory to which Verify restores. Commands use the same name with a suffix after a dash.
+	// Files found at the start were left by a process that was killed.
 	ScratchDir string
 
 	Gate writer.Gate
@@ -44,8 +44,8 @@ type Options struct {
 	Now  func() time.Time // the wall clock; time.Now if it is nil
 }
 
-// Backups are those of one run. Begin, End and Flush are called one after the other, each at most once; the other methods
-// may be called from any goroutine at any time.
+// Backups are the backups of one run. Begin, End and Flush are called in this order, each at most once; the other
+// methods may be called from any goroutine at any time.
 type Backups struct {
 	options Options
 	archive *archive.Archive
@@ -58,7 +58,7 @@ type Backups struct {
 	superseded chan error
 }
 
-// running is what goes on while etcd runs.
+// running is the state while etcd runs.
 type running struct {
 	etcd   writer.Etcd
 	data   Data
@@ -67,7 +67,7 @@ type running struct {
 	done   chan struct{} // the writer has ended
 }
 
-// Unable is why no backups can be made at all for now, or why what is done beside making them is not.
+// Unable describes why backups cannot be made for now, or why a maintenance task fails.
 type Unable struct {
 	Since   time.Time
 	Times   int
@@ -75,13 +75,13 @@ type Unable struct {
 	NextTry time.Time
 }
 
-// ErrNotRunning says that etcd does not run, or that backups have not begun.
+// ErrNotRunning reports that etcd is not running, or that backups have not started.
 var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status says why")
 
-// again is how long it takes until a spool that could not be used is tried again.
+// retryInterval is the time between attempts to open the spool.
 const retryInterval = 30 * time.Second
 
-// New returns the backups of a run and asks nobody for anything.
+// New returns the backups of a run. It sends no requests.
 func New(options Options) *Backups {
 	if options.Now == nil {
 		options.Now = time.Now
@@ -91,13 +91,13 @@ func New(options Options) *Backups {
 	}
 }
 
-// Data are what is backed up.
+// Data identifies what is backed up.
 type Data struct {
 	Dir   string // etcd's data directory
-	Owner string // whom a store is founded for, NAMESPACE/NAME
+	Owner string // the cluster for which a new store is initialized, NAMESPACE/NAME
 }
 
-// Begin makes backups of an etcd that has just become ready, until End.
+// Begin starts making backups of an etcd that has just become ready. They continue until End.
 func (b *Backups) Begin(etcd writer.Etcd, data Data) {
 	ctx, stop := context.WithCancel(context.Background())
 	r := &running{etcd: etcd, data: data, stop: stop, done: make(chan struct{})}
@@ -108,7 +108,7 @@ func (b *Backups) Begin(etcd writer.Etcd, data Data) {
 	}()
 }
 
-// run waits until the spool can be used, and then makes backups.
+// run opens the spool, retrying until it can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
 	b.removeScratch()
 	w, err := writer.New(b.writerOptions(r.etcd, r.data))
@@ -131,8 +131,8 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		case <-ctx.Done():
 		}
 	})
-	// Nobody waits for the chores, which read nothing of etcd: a test restore that was killed is gone only when its process gets a
-	// processor, and others may keep those busy for seconds.
+	// End does not wait for the tasks, which read nothing from etcd: a restore test that was killed is gone only once
+	// its process is scheduled, and a busy machine may delay that for seconds.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
 	all.Wait()
 }
@@ -145,7 +145,7 @@ func (b *Backups) reportUnable(err error) {
 	b.broken.Store(before.addFailure(err, retryInterval))
 }
 
-// again is u, which may be nil, once it has failed once more.
+// addFailure returns u, which may be nil, with one more failure.
 func (u *Unable) addFailure(err error, next time.Duration) *Unable {
 	now := &Unable{Since: time.Now(), Times: 1, Text: err.Error(), NextTry: time.Now().Add(next)}
 	if u != nil {
@@ -162,15 +162,15 @@ func (b *Backups) writerOptions(etcd writer.Etcd, data Data) writer.Options {
 	}
 }
 
-// due is the schedule with the shift of a cluster.
+// nextFull applies the schedule with the offset of a cluster.
 func (b *Backups) nextFull(cluster string, after time.Time) time.Time {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(cluster)) // it never fails
 	return b.options.Schedule.For(hash.Sum64()).Next(after)
 }
 
-// End ends what goes on beside etcd, which may be closed then. The error says that the writer did not end within ctx; it
-// reads nothing of etcd any more. A chore may end later than that.
+// End stops everything that runs next to etcd, which may be closed afterwards. An error means that the writer did not
+// stop before ctx ended; it no longer reads etcd. A maintenance task may end later.
 func (b *Backups) End(ctx context.Context) error {
 	r := b.running.Load()
 	if r == nil {
@@ -185,7 +185,7 @@ func (b *Backups) End(ctx context.Context) error {
 	}
 }
 
-// writing is what makes them now; nil if nothing does.
+// currentWriter returns the writer; nil if there is none.
 func (b *Backups) currentWriter() *writer.Writer {
 	if r := b.running.Load(); r != nil {
 		return r.writer.Load()
@@ -193,18 +193,19 @@ func (b *Backups) currentWriter() *writer.Writer {
 	return nil
 }
 
-// Superseded has one error, a sentence, once another cluster was restored from the backups of this one and goes on: then etcd must be
-// closed, since what it acknowledges from here on is in no backup.
+// Superseded receives one error, a sentence, once another cluster was restored from the backups of this one and
+// continues them. etcd must be closed then, since what it acknowledges from here on is in no backup.
 func (b *Backups) Superseded() <-chan error { return b.superseded }
 
-// BeforeCompaction reads what a compaction is about to remove. It takes as long as the volume does, and ends early with ctx.
+// BeforeCompaction captures what a compaction is about to remove. It takes as long as writing to the volume, or until
+// ctx ends.
 func (b *Backups) BeforeCompaction(ctx context.Context) {
 	if s := b.currentWriter(); s != nil {
 		s.BeforeCompaction(ctx)
 	}
 }
 
-// Now makes a full backup and waits until it is in the store. ErrNotRunning and the errors of writer.FullNow say why not.
+// Now makes a full snapshot and waits until it is stored. It returns ErrNotRunning or the errors of writer.FullNow.
 func (b *Backups) Now(ctx context.Context) (writer.FullDone, error) {
 	s := b.currentWriter()
 	if s == nil {
@@ -213,16 +214,16 @@ func (b *Backups) Now(ctx context.Context) (writer.FullDone, error) {
 	return s.FullNow(ctx, "asked for")
 }
 
-// Facts is everything there is to know about backups at one moment.
+// Facts is the state of the backups at one moment.
 type Facts struct {
-	Store   string // for people
+	Store   string // for users
 	Shipped writer.Facts
 	Kept    Kept
 	Unable  *Unable // nil while backups can be made
-	Undone  *Unable // a chore that is not done: listing, a test restore, deleting, or a doubt that keeps old backups; nil if all are
+	Undone  *Unable // a failing maintenance task, or what blocks deletions; nil if there is none
 }
 
-// Facts returns what is known now, from memory.
+// Facts returns the current state from memory.
 func (b *Backups) Facts() Facts {
 	facts := Facts{Store: b.options.Store.String(), Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit}}
 	if s := b.currentWriter(); s != nil {

@@ -19,38 +19,38 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// How often the chores are looked at and done. None of them is urgent, and each listing costs requests.
+// Intervals of the maintenance tasks. No task is urgent, and each listing costs requests.
 const (
 	pollInterval = time.Second
 	listEvery    = time.Hour
 	pruneEvery   = time.Hour
 	daily        = 24 * time.Hour
 
-	// A chore that failed is tried again sooner than that: its trouble is told until then.
+	// Limits of the wait before a failed task is retried.
 	firstRetry   = 5 * time.Second
 	longestRetry = time.Minute
 )
 
 const deletionBlocked = "nothing is deleted while something is in doubt"
 
-// chores are what is done beside writing. One goroutine owns them, the one that calls run.
+// tasks are the maintenance tasks. The goroutine that calls run owns them.
 type tasks struct {
 	backups *Backups
 	writer  *writer.Writer
-	member  string // etcd's id, hexadecimal
+	member  string // etcd's ID, hexadecimal
 
-	listed     int64 // fulls that were stored when the last listing was made
+	listed     int64 // number of full snapshots stored when the listing was last requested
 	due        map[string]time.Time
 	listing    listing
-	testedFull string             // the full that this process has a result of, whether or not the store gives that back
-	unsafe     *Unable            // that kept everything from being deleted when it was last looked at; nil if there was none
-	failing    map[string]*Unable // chores that are not done, by their names
+	testedFull string             // the full snapshot that this process tested, whether or not the store returns the result
+	unsafe     *Unable            // what blocked deletions at the last check; nil if nothing did
+	failing    map[string]*Unable // failing tasks by name
 
-	replaced map[string]time.Time // when a full was last made for a reason
+	replaced map[string]time.Time // when a full snapshot was last made, by reason
 
 	clock clock
 
-	holes         int64 // that the writer had found when it was last looked
+	holes         int64 // the writer's count at the last check
 	lossSuspected bool  // the store may have lost something that the latest revision needs
 }
 
@@ -58,17 +58,18 @@ func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 	return &tasks{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}, clock: newClock(b.options.Now)}
 }
 
-// listing is one of all that is kept.
+// listing is a listing of all backups.
 type listing struct {
-	history *archive.History // nil before the first
-	stored  int64            // the revision that was stored before
+	history *archive.History // nil before the first listing
+	stored  int64            // last revision that was stored before it
 	at      time.Time
 }
 
-// fresh is how old a listing may be by which something is let go. Each costs requests, and nothing as young as that goes.
+// maxListingAge is the age of a listing above which prune lists again. Each listing costs requests, and nothing that
+// young is deleted.
 const maxListingAge = time.Minute
 
-// chore is one of them, with what has to be so for it to be done.
+// task is a maintenance task with its interval and condition.
 type task struct {
 	name       string
 	every      time.Duration
@@ -76,7 +77,7 @@ type task struct {
 	do         func(*tasks, context.Context) error
 }
 
-// all are the chores in the order in which they are done when several are due.
+// allTasks returns the tasks in the order in which they run if several are due.
 func allTasks() []task {
 	return []task{
 		{"list", listEvery, false, (*tasks).list},
@@ -87,7 +88,7 @@ func allTasks() []task {
 	}
 }
 
-// run does the chores until ctx ends.
+// run runs the tasks until ctx ends.
 func (c *tasks) run(ctx context.Context) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -101,12 +102,12 @@ func (c *tasks) run(ctx context.Context) {
 	}
 }
 
-// look does what is due.
+// runDue runs the tasks that are due.
 func (c *tasks) runDue(ctx context.Context) {
 	c.clock.check()
 	facts := c.writer.Facts()
 	if facts.Generation == 0 {
-		return // the store is not known to be ours
+		return // the store is not known to be this cluster's
 	}
 	if facts.Fulls != c.listed {
 		c.listed = facts.Fulls
@@ -118,7 +119,7 @@ func (c *tasks) runDue(ctx context.Context) {
 	for _, chore := range allTasks() {
 		switch {
 		case chore.writerOnly && facts.Role != writer.Writing:
-			c.recordResult(chore.name, nil, 0) // it is another member's now
+			c.recordResult(chore.name, nil, 0) // another member runs it now
 		case ctx.Err() == nil && !time.Now().Before(c.due[chore.name]):
 			c.runTask(ctx, chore)
 		}
@@ -138,7 +139,7 @@ func (c *tasks) runTask(ctx context.Context, chore task) {
 	c.recordResult(chore.name, err, pause)
 }
 
-// soon is how long a chore that has failed once more waits.
+// retryDelay returns the wait before a failed task is retried.
 func (c *tasks) retryDelay(name string) time.Duration {
 	wait := firstRetry
 	if before := c.failing[name]; before != nil {
@@ -147,7 +148,7 @@ func (c *tasks) retryDelay(name string) time.Duration {
 	return min(wait, longestRetry)
 }
 
-// note has everybody told of a chore that is not done, and when it is tried again. The log has it once.
+// recordResult records whether a task failed and when it is retried. It logs each failure once.
 func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	before := c.failing[name]
 	delete(c.failing, name)
@@ -166,7 +167,7 @@ func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 	c.backups.undone.Store(cmp.Or(shown, c.unsafe))
 }
 
-// prune lets go what need not be kept.
+// prune deletes backups that the policy no longer requires.
 func (c *tasks) prune(ctx context.Context) error {
 	if time.Since(c.listing.at) >= maxListingAge {
 		if err := c.list(ctx); err != nil {
@@ -175,7 +176,7 @@ func (c *tasks) prune(ctx context.Context) error {
 	}
 	if c.newestFull() == nil {
 		c.reportUnsafe("")
-		return nil // nothing can be spared before a full is stored; once it is verified, this is due again
+		return nil // nothing can be deleted before a full snapshot is stored; its test makes prune due again
 	}
 	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
 	if err != nil {
@@ -187,12 +188,12 @@ func (c *tasks) prune(ctx context.Context) error {
 	c.reportUnsafe(strings.Join(plan.Unsafe, "; "))
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
-		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: what need not be kept is deleted")
+		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: deleted backups that the policy no longer requires")
 	}
 	return err
 }
 
-// reportUnsafe has everybody told what keeps old backups, or that nothing does. The log has it once.
+// reportUnsafe records what blocks deletions; an empty text means nothing does. It logs each reason once.
 func (c *tasks) reportUnsafe(text string) {
 	before := c.unsafe
 	if c.unsafe = nil; text == "" {
@@ -204,32 +205,32 @@ func (c *tasks) reportUnsafe(text string) {
 	}
 }
 
-// sweep removes the remains of uploads that were cut off.
+// sweep removes the remains of interrupted uploads.
 func (c *tasks) sweep(ctx context.Context) error {
 	removed, err := store.Sweep(ctx, c.backups.options.Store)
 	if removed > 0 {
-		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: the remains of uploads that were cut off are removed")
+		c.backups.options.Log.Info().Int("uploads", removed).Msg("backups: removed the remains of interrupted uploads")
 	}
 	return err
 }
 
-// Kept is what lies in the store, as of the last listing.
+// Kept describes the backups in the store, as of the last listing.
 type Kept struct {
 	At       time.Time                // of the listing; zero if there was none
 	Bytes    int64                    // of all objects of this cluster
-	From, To int64                    // the revisions that can be gone back to without a hole; 0 if there are none
-	Begin    time.Time                // when From was the present
-	End      time.Time                // when To was
+	From, To int64                    // the restorable revisions without a gap; 0 if there are none
+	Begin    time.Time                // when From was current
+	End      time.Time                // when To was current
 	Spans    []facts.GenerationWindow // of all generations, oldest first; at most maxSpans
-	Cut      error                    // why what the store has behind To cannot be gone back to; nil if what is stored next can
-	LastFull *archive.KeptFull        // the newest that is believed
+	Cut      error                    // why revisions after To cannot be restored; nil if the next stored ones can
+	LastFull *archive.KeptFull        // newest one with a valid manifest
 	Result   *archive.Result          // of the newest restore test
 }
 
-// list looks at what is kept, and when the last restore test was.
+// list lists the backups and reads the newest restore tests.
 func (c *tasks) list(ctx context.Context) error {
 	stored, at := c.writer.Facts().Stored, time.Now()
-	history, err := c.backups.archive.History(ctx) // by names alone a segment that is lost would not be missed
+	history, err := c.backups.archive.History(ctx) // names alone would not reveal a lost segment
 	if err != nil {
 		return err
 	}
@@ -251,11 +252,11 @@ func (c *tasks) list(ctx context.Context) error {
 	}
 	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
 	c.backups.kept.Store(&kept)
-	c.recordResult("list", nil, 0) // also where another chore needed it
+	c.recordResult("list", nil, 0) // also if another task called list
 	return nil
 }
 
-// judge notes a result if it is the newest. Of two within the same second, a failure is the one to tell.
+// addResult keeps the result if it is the newest. Of two in the same second, a failure is kept.
 func (k *Kept) addResult(result *archive.Result) {
 	previous := k.Result
 	if previous == nil || result.At.After(previous.At) || result.At.Equal(previous.At) && previous.Outcome == archive.Verified {
@@ -263,7 +264,7 @@ func (k *Kept) addResult(result *archive.Result) {
 	}
 }
 
-// summary is what people are told of a history.
+// summarize returns what users see of a history.
 func summarize(history *archive.History) Kept {
 	kept := Kept{At: time.Now()}
 	for _, generation := range history.Generations {
@@ -295,13 +296,13 @@ func summarize(history *archive.History) Kept {
 	return kept
 }
 
-// maxSpans and maxMarks bound what is published of a long history. The newest is kept.
+// maxSpans and maxMarks bound what is published of a long history. The newest entries are kept.
 const (
 	maxSpans = 16
-	maxMarks = 64 // of a span
+	maxMarks = 64 // per span
 )
 
-// spans are what can be gone back to, in all generations.
+// spans returns the restorable windows of all generations.
 func spans(history *archive.History) (all []facts.GenerationWindow) {
 	for _, generation := range history.Generations {
 		for _, chain := range generation.Chains {
@@ -331,17 +332,17 @@ func outcome(result *archive.Result) string {
 	}
 }
 
-// replaceEvery bounds how often what could not be restored is replaced.
+// replaceEvery is the minimum time between replacements of an unrestorable full snapshot.
 const replaceEvery = time.Hour
 
-// Why a full is made then.
+// Reasons for such a full snapshot.
 const (
 	failedTest   = "the test restore of the last one failed"
 	lostSegments = "the store has lost segments"
 )
 
-// verify restores the newest full that was not restored yet. One that failed elsewhere, by a command or before this process was
-// started, is replaced.
+// verify restores the newest full snapshot that was not tested yet. If one failed in another process, a command or an
+// earlier run, it is replaced.
 func (c *tasks) verify(ctx context.Context) error {
 	full := c.newestFull()
 	switch {
@@ -363,13 +364,14 @@ func (c *tasks) verify(ctx context.Context) error {
 	})
 }
 
-// errNoIdentities is what whoever encrypts has to live with who gives the wrapper nothing to open it with.
+// errNoIdentities reports that backups are encrypted and the wrapper has no identity to open them.
 var errNoIdentities = errors.New("--backup-identities is missing, so what is encrypted is never restored to test it, and nothing is ever deleted")
 
-// errInTheClear is for who has forgotten the flags. It is over with the next full, as it may be meant.
+// errInTheClear reports flags that were probably forgotten. It ends with the next full snapshot, since it may be
+// intended.
 var errInTheClear = errors.New("--backup-recipients is missing: what is stored now is not encrypted, though what was stored before is")
 
-// canOpen tells whether what is written can be read again: without an identity what is encrypted can't.
+// canOpen reports whether this process can read what it writes: encrypted backups need an identity.
 func (c *tasks) canOpen() bool {
 	keys := c.backups.options.Keys
 	return !keys.Encrypts() || keys.Opens()
@@ -388,7 +390,7 @@ func (c *tasks) newestFull() *archive.KeptFull {
 	return nil
 }
 
-// judge restores a path, keeps the result, and answers a failed one with a full.
+// testPath restores a path, stores the result, and makes a full snapshot if the test failed.
 func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	result, err := c.backups.options.Verify(ctx, path)
 	if err != nil {
@@ -405,23 +407,23 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	}
 	log := c.backups.options.Log
 	if result.Outcome == archive.Verified {
-		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: a restore test gave back what etcd had")
+		log.Info().Int64("revision", result.Revision).Float64("seconds", result.Seconds).Msg("backups: restore test passed")
 		c.due["prune"] = time.Time{}
 	} else {
-		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: a restore test has failed; a new full is made, and nothing is deleted")
+		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a full snapshot, deleting nothing")
 	}
-	c.listing.at, c.due["list"] = time.Time{}, time.Time{} // what was listed before lacks the result
+	c.listing.at, c.due["list"] = time.Time{}, time.Time{} // the last listing lacks the result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
-		c.recordResult("list", err, pollInterval) // what was tested need not be tested again for that
+		c.recordResult("list", err, pollInterval) // the test need not be repeated for that
 	}
 	if result.Outcome == archive.Verified {
 		return nil
 	}
-	_, err = c.replace(ctx, failedTest) // behind the listing: a full may take long
+	_, err = c.replace(ctx, failedTest) // after the listing: a full snapshot may take long
 	return err
 }
 
-// replace makes a full in the place of what could not be restored, but not one after the other.
+// replace makes a full snapshot to replace an unrestorable one, at most once per replaceEvery and reason.
 func (c *tasks) replace(ctx context.Context, reason string) (made bool, err error) {
 	if time.Since(c.replaced[reason]) < replaceEvery {
 		return false, nil
@@ -431,7 +433,7 @@ func (c *tasks) replace(ctx context.Context, reason string) (made bool, err erro
 	return err == nil, err
 }
 
-// testRestore restores a random revision of the window, with segments; the latest one if something may be missing.
+// testRestore restores a random revision of the window, with segments, or the latest one if something may be lost.
 func (c *tasks) testRestore(ctx context.Context) error {
 	if c.lossSuspected {
 		return c.testLatest(ctx)
@@ -445,7 +447,7 @@ func (c *tasks) testRestore(ctx context.Context) error {
 		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
 		switch {
 		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
-			continue // a full alone was restored before
+			continue // full snapshots on their own are tested by verify
 		case err != nil:
 			return err
 		default:
@@ -455,19 +457,20 @@ func (c *tasks) testRestore(ctx context.Context) error {
 	return nil
 }
 
-// examine looks whether the latest revision can be gone back to, since whoever writes does not look back. Where a chain just ended and
-// another one began, it can. What a listing does not show, such as a segment that is damaged, a test restore does.
+// testLatest checks whether the latest revision can be restored, since the writer reads nothing back. If a chain
+// ended and another one started, it can. Damage that a listing does not show, such as a damaged segment, is found by
+// a restore test.
 func (c *tasks) testLatest(ctx context.Context) error {
 	facts := c.writer.Facts()
 	if err := c.list(ctx); err != nil {
 		return err
 	}
 	if kept := c.backups.kept.Load(); kept.To < facts.Stored {
-		lost := fmt.Errorf("%s: revision %d is the last one that can be gone back to, and %d was stored", lostSegments, kept.To, facts.Stored)
+		lost := fmt.Errorf("%s: revision %d is the last one that can be restored, and %d was stored", lostSegments, kept.To, facts.Stored)
 		if kept.Cut != nil {
 			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
 		}
-		c.recordResult("restore test", lost, 0) // before the full, which may take long
+		c.recordResult("restore test", lost, 0) // before the full snapshot, which may take long
 		if made, err := c.replace(ctx, lostSegments); !made {
 			return errors.Join(lost, err)
 		}
@@ -477,7 +480,7 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
-	case path.Revision == path.Full.Revision, !c.canOpen(): // nothing is needed but the full, or nobody can tell here, as verify says
+	case path.Revision == path.Full.Revision, !c.canOpen(): // no segment is needed, or this process cannot read them; see verify
 		c.lossSuspected = false
 		return nil
 	default:
@@ -485,20 +488,20 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	}
 }
 
-// restoreTries is how often a revision is drawn until one needs segments.
+// restoreTries is how many random revisions are tried until one needs segments.
 const restoreTries = 20
 
-// abandoned is how old the directory of a command must be for nobody to be restoring to it any longer.
+// maxScratchAge is the age after which the directory of a command counts as abandoned.
 const maxScratchAge = 24 * time.Hour
 
-// clear removes what test restores that were killed have left on the volume: each may be as large as the database.
+// removeScratch removes what killed restore tests have left on the volume: each may be as large as the database.
 func (b *Backups) removeScratch() {
 	own := b.options.ScratchDir
 	if own == "" {
 		return
 	}
 	paths := []string{own}
-	siblings, _ := os.ReadDir(filepath.Dir(own)) // the volume, which etcd has just been started on
+	siblings, _ := os.ReadDir(filepath.Dir(own)) // on the volume, which etcd was just started from
 	for _, entry := range siblings {
 		info, err := entry.Info()
 		if err == nil && strings.HasPrefix(entry.Name(), filepath.Base(own)+"-") && time.Since(info.ModTime()) > maxScratchAge {

@@ -12,13 +12,13 @@ const (
 	afterJump = time.Hour
 )
 
-// A clock finds jumps of the wall clock. A machine that was suspended looks as if its clock had jumped, which delays deletions only.
+// A clock detects jumps of the wall clock. A suspended machine looks like a jump, which only delays deletions.
 type clock struct {
 	now     func() time.Time // the wall clock
 	started time.Time        // by the monotonic clock
-	drift   time.Duration    // of the wall clock, as of the last jump
-	jump    time.Duration    // the last one; 0 if there was none
-	jumped  time.Time        // when that was found, by the monotonic clock
+	drift   time.Duration    // of the wall clock, at the last jump
+	jump    time.Duration    // the last jump; 0 if there was none
+	jumped  time.Time        // when it was detected, by the monotonic clock
 }
 
 func newClock(now func() time.Time) clock {

@@ -17,21 +17,22 @@ import (
 )
 
 const (
-	// hanging is how long it takes, after its context has ended, until what goes on is taken to hang.
+	// hangGrace is how long a call may run past its deadline before it counts as hung.
 	hangGrace = 500 * time.Millisecond
-	// secondChance is what a store has to answer that was in trouble before: a pod is not to stop slowly because of it.
+	// recoveryLimit is the time for a store with an earlier problem to recover: a pod must not stop slowly because of
+	// it.
 	recoveryLimit = 3 * time.Second
 )
 
-var errStillUnreachable = errors.New("the store was in trouble before, and still is")
+var errStillUnreachable = errors.New("the store has not recovered from an earlier problem")
 
-// Flush brings what etcd took on until it was closed into the store: everything that it acknowledged is there when the error
-// is nil. It is for after End has returned; what had not ended then is waited for. Whoever wrote the backups may have ended before
-// the last writes, so each member brings what it has and the store lacks; several at once do no harm. Only the one that wrote them
-// copies the whole database where there is no chain to go on with: for others the error is writer.ErrNoChain. writer.ErrRowsOnly says
-// that all revisions are there, and that another member goes on with the rest. ErrNotRunning says that backups had not begun. It
-// returns soon after ctx has ended even if a volume or a network file system hangs, and leaves a goroutine behind then: the process
-// is about to end.
+// Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is
+// called after End and waits for whatever has not ended yet. The writer may have ended before the last writes, so
+// each member uploads what it has and the store lacks; several may do so at once. Only the member that wrote the
+// backups copies the whole database if there is no chain to extend; others return writer.ErrNoChain.
+// writer.ErrRowsOnly means that all revisions are stored and another member stores the rest. ErrNotRunning means that
+// backups had not started. Flush returns soon after ctx ends even if a volume or a network file system hangs. It
+// leaves a goroutine behind then, since the process is about to exit.
 func (b *Backups) Flush(ctx context.Context, database string) error {
 	run := b.running.Load()
 	if run == nil {
@@ -55,11 +56,11 @@ func (b *Backups) Flush(ctx context.Context, database string) error {
 	}
 }
 
-// bring looks at the database that etcd has closed.
+// flushClosed flushes the database that etcd has closed.
 func (b *Backups) flushClosed(ctx context.Context, r *running, database string) error {
 	identity := r.etcd.Identity()
 	identity.Members = r.etcd.Members()
-	identity.Leader = true // it brings what it has, whoever leads
+	identity.Leader = true // it uploads what it has, whether or not it leads
 	closed, err := capture.OpenClosed(database, identity)
 	if err != nil {
 		return err
@@ -73,15 +74,15 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 	return b.flushDatabase(ctx, closed, r.data, previous)
 }
 
-// former is what is known of the backups that were made while etcd ran.
+// previousRun describes the backups that were made while etcd ran.
 type previousRun struct {
-	wrote      bool           // this member did, so that a full may be made where there is no chain
-	reconciled bool           // its data were seen to be those of the chain
-	hadProblem bool           // something kept them from being made
-	writer     *writer.Writer // that made them, and has ended; nil if there is none, or it was in trouble
+	wrote      bool           // this member wrote them, so it may make a full snapshot if there is no chain
+	reconciled bool           // its data was verified against the chain
+	hadProblem bool           // the writer had a problem
+	writer     *writer.Writer // the writer, which has ended; nil if there is none or it had a problem
 }
 
-// bringFrom is for a database that nobody has open. No full is due there by any schedule.
+// flushDatabase flushes a database that no process has open. No schedule applies.
 func (b *Backups) flushDatabase(ctx context.Context, closed *capture.Closed, data Data, previous previousRun) error {
 	options := b.writerOptions(closed, data)
 	options.Previous = previous.writer
@@ -103,12 +104,12 @@ func (b *Backups) flushDatabase(ctx context.Context, closed *capture.Closed, dat
 	return err
 }
 
-// writes tells whether it is this member's to begin a chain. One that became the leader at the end may not have heard of it.
+// isWriter reports whether this member may start a chain. A member elected during shutdown may not know it yet.
 func (r *running) isWriter() bool {
 	return r.facts().Role == writer.Writing || r.etcd.Identity().Leader
 }
 
-// facts are the writer's, if there is one.
+// facts returns the writer's facts, if there is a writer.
 func (r *running) facts() writer.Facts {
 	if s := r.writer.Load(); s != nil {
 		return s.Facts()
@@ -116,7 +117,8 @@ func (r *running) facts() writer.Facts {
 	return writer.Facts{Role: writer.Unknown}
 }
 
-// flush waits until everything is stored, but not for a store that was in trouble and has not recovered.
+// flush waits until everything is stored. If the store had a problem, it waits only until recoveryLimit for it to
+// recover.
 func flush(ctx context.Context, last *writer.Writer, troubled bool) error {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -130,8 +132,8 @@ func flush(ctx context.Context, last *writer.Writer, troubled bool) error {
 	return last.Flush(ctx)
 }
 
-// FlushAtRest brings what the database of a data directory has into the store, for a cluster of one whose etcd does not run
-// and will not run again on these data. The error says what is missing.
+// FlushAtRest uploads what the database in a data directory has and the store lacks, for a single-member cluster
+// whose etcd does not run and will not run again on this data. The error describes what is missing.
 func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, cluster uint64) error {
 	closed, err := capture.OpenClosed(filepath.Join(dataDir, "member", "snap", "db"), capture.Identity{
 		MemberID: fmt.Sprintf("%x", member), ClusterID: fmt.Sprintf("%x", cluster), Leader: true,
@@ -143,47 +145,48 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 	if err := b.flushDatabase(ctx, closed, Data{Dir: dataDir}, previousRun{wrote: true}); err != nil {
 		return err
 	}
-	return b.FlushSpool(ctx, archive.Identity{}, 0) // it keeps the last segment, for an etcd that goes on from there
+	return b.FlushSpool(ctx, archive.Identity{}, 0) // the writer keeps the last segment for an etcd that continues
 }
 
 const (
-	// segmentPatience is how long the store may take for one segment, which is small.
+	// segmentTimeout bounds the upload of one segment, which is small.
 	segmentTimeout = 2 * time.Minute
-	// overtakings is how often another member may store a segment first, before that is an error.
+	// maxConflicts is how often another member may store a segment first before that is an error.
 	maxConflicts = 10
 )
 
-// errApart says that what waits cannot be added to what the store has.
+// errMismatch reports that the spool does not extend the backups in the store.
 var errMismatch = errors.New("it does not go on from there")
 
-// spooled is what an earlier run has left in the spool.
+// spoolFlush uploads the spool of an earlier run.
 type spoolFlush struct {
 	*Backups
 	waiting  *writer.Spool
-	torn     bool          // some of it cannot be read
-	matches  bool          // the store has gone the same way
-	head     *archive.Head // of the store; nil if it must be looked at
-	writable int           // the generation that this process may add to; 0 if it was not asked yet
+	torn     bool          // part of it cannot be read
+	matches  bool          // the store was seen to have the same history
+	head     *archive.Head // of the store; nil if it must be read
+	writable int           // the generation that this process may add to; 0 if it was not checked yet
 }
 
-// FlushSpool brings what an earlier run has left in the spool into the store, and empties the spool when the store has it. What data
-// have as well that are of an identity and reach a revision stays where it is; one of no cluster says that there are no data of use. It is for the
-// time before Begin, and may be repeated: it goes on where it ended. What lies behind a part that cannot be read, or belongs to
-// a generation that a restore has ended, is set aside with a warning. Of the errors, those that a store gets over are
-// store.ErrUnavailable and the like, and context.DeadlineExceeded after two minutes for one segment.
+// FlushSpool uploads the spool of an earlier run and clears it once it is stored. If there is data of a known
+// identity, the spool is left to the writer when its newest segment belongs to another identity or ends at or before
+// the revision that the data reaches; an unknown identity means that there is no usable data. It is called before
+// Begin and may be called again: it continues where it ended. Segments after an unreadable part, or of a generation
+// that a restore has ended, are preserved with a warning. Errors that may be temporary are store.ErrUnavailable and
+// the like, and context.DeadlineExceeded after two minutes for one segment.
 func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach int64) error {
 	inData := func(last format.Manifest) bool {
 		return data.Known() && (last.Cluster != data.Cluster || last.Generation != data.Generation || last.End <= reach)
 	}
 	if last, known := writer.LastSpooled(b.options.SpoolDir, b.options.Keys); known && inData(last) {
-		return nil // so that a start need not read all of it
+		return nil // the start need not read all of it
 	}
 	waiting, torn, err := writer.OpenSpool(b.options.SpoolDir, b.options.SpoolLimit, b.options.Keys)
 	if err != nil {
 		return err
 	}
 	for _, reason := range torn {
-		b.options.Log.Warn().Err(reason).Msg("backups: what waited for the store cannot be read, and is preserved")
+		b.options.Log.Warn().Err(reason).Msg("backups: unreadable segments in the spool are preserved")
 	}
 	s := &spoolFlush{Backups: b, waiting: waiting, torn: len(torn) > 0}
 	entries := waiting.Entries()
@@ -203,18 +206,18 @@ func (b *Backups) FlushSpool(ctx context.Context, data archive.Identity, reach i
 		}
 	}
 	if !s.matches {
-		return nil // the store goes further, but that it has these rows is not known
+		return nil // the store has later revisions, but perhaps not these rows
 	}
 	return waiting.Clear()
 }
 
-// bring stores a segment, or what the store lacks of it.
+// upload stores a segment, or the part of it that the store lacks.
 func (s *spoolFlush) upload(ctx context.Context, entry writer.Spooled) error {
 	for range maxConflicts {
 		if err := s.store(ctx, entry); !errors.Is(err, store.ErrExists) {
 			return err
 		}
-		s.head = nil // another member was first, whose segment may have all of it, or a part
+		s.head = nil // another member stored a segment first, which may contain this one or a part of it
 	}
 	return fmt.Errorf("segment %s: %w", entry.Position, store.ErrExists)
 }
@@ -242,7 +245,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	defer content.Close() // nothing was written
 	if entry.Before == s.head.Before && s.head.Outdates(entry.Manifest) {
 		s.matches = true
-		return nil // the store knows better
+		return nil // the store has newer leases and users
 	}
 	if err := s.mayAdd(ctx, entry.Generation); err != nil {
 		return err
@@ -254,7 +257,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 	return nil
 }
 
-// look finds out where the backups end, unless that is known.
+// readHead reads the end of the backups unless it is known.
 func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	if s.head != nil && s.head.Generation == generation {
 		return nil
@@ -267,12 +270,13 @@ func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	return nil
 }
 
-// mayAdd asks whether this process may add to a generation. Where that cannot be read, others say so, and what waits is kept all the same.
+// mayAdd checks whether this process may add to a generation. If the generations cannot be read, it allows it: other
+// requests report that, and the spool is kept.
 func (s *spoolFlush) mayAdd(ctx context.Context, generation int) error {
 	if s.writable == generation {
 		return nil
 	}
-	all, _ := s.archive.Generations(ctx) // see above
+	all, _ := s.archive.Generations(ctx) // errors are ignored; see above
 	for _, candidate := range all {
 		if candidate.Number != generation {
 			continue
@@ -285,7 +289,8 @@ func (s *spoolFlush) mayAdd(ctx context.Context, generation int) error {
 	return nil
 }
 
-// beyond is what the store lacks of a segment, as it is stored, and what the next one goes on from.
+// remainder returns the part of a segment that the store lacks, as it will be stored, and its manifest, which the
+// next segment extends.
 func (s *spoolFlush) remainder(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
 	case from.Ending() != nil || entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
@@ -304,19 +309,19 @@ func (s *spoolFlush) remainder(entry writer.Spooled) (content io.ReadCloser, end
 }
 
 func (s *spoolFlush) mismatch(manifest format.Manifest) error {
-	return fmt.Errorf("what waits for %s from revision %d of cluster %s on, while its backups end at revision %d: %w",
+	return fmt.Errorf("segments for %s start at revision %d of cluster %s, and its backups end at revision %d: %w",
 		s.archive, manifest.Position.Revision, manifest.Cluster, max(0, s.head.Revision()), errMismatch)
 }
 
-// leave sets aside what cannot be added to what the store has and never will be, from one segment on, and what came before it. It
-// leaves everything where it is if that waits for another store. Otherwise people have to say what is to become of it.
+// preserve preserves the spool if its generation has ended or part of it is unreadable. It leaves the spool where it
+// is if it belongs to another store. Otherwise it returns the error: an operator must decide.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
 	over, known, err := s.generationEnded(ctx, from)
 	switch {
 	case err != nil:
 		return err
 	case !known:
-		s.options.Log.Warn().Err(why).Msg("backups: what waits on the volume is not for this store, and stays there")
+		s.options.Log.Warn().Err(why).Msg("backups: the spool on the volume is not for this store and stays there")
 		return nil
 	case !over && !s.torn:
 		return why
@@ -324,12 +329,13 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	where, err := s.waiting.Preserve(func(writer.Spooled) bool { return true })
 	if err == nil {
 		s.options.Log.Warn().Err(why).Str("moved_to", where).Int64("from_revision", from.Position.Revision).
-			Msg("backups: what waited for the store can no longer go there, and is preserved")
+			Msg("backups: the spool can no longer be uploaded to this store and is preserved")
 	}
 	return err
 }
 
-// outlived tells whether the store knows the generation that a segment is of, and whether a restore has ended that.
+// generationEnded reports whether a restore has ended the generation of a segment, and whether the store knows that
+// generation.
 func (s *spoolFlush) generationEnded(ctx context.Context, entry writer.Spooled) (over, known bool, err error) {
 	generations, err := s.archive.Generations(ctx)
 	at := slices.IndexFunc(generations, func(g archive.Generation) bool {
@@ -338,7 +344,8 @@ func (s *spoolFlush) generationEnded(ctx context.Context, entry writer.Spooled) 
 	return at < len(generations)-1, at >= 0, err
 }
 
-// rest makes a segment of what one that waits has beyond the backups in the store, after another member has stored a part of it.
+// buildRemainder makes a segment of the records after the end of the backups, if another member has stored the first
+// part of this one.
 func (s *spoolFlush) buildRemainder(entry writer.Spooled) (format.Object, error) {
 	file, err := s.waiting.Open(entry)
 	if err != nil {
@@ -359,7 +366,7 @@ func (s *spoolFlush) buildRemainder(entry writer.Spooled) (format.Object, error)
 	return builder.Finish(format.Source{Compacted: entry.Compacted, Term: entry.Term, Member: entry.Member, Applied: entry.Applied})
 }
 
-// split reads a segment: the rows up to a revision continue a chain, and everything behind them goes into another segment.
+// split reads a segment: rows up to a revision extend a chain, and the other records go into another segment.
 func split(from *format.SegmentReader, revision int64, stored *format.Chain, beyond *format.SegmentBuilder) error {
 	_, err := from.Next()
 	for err == nil {

@@ -10,10 +10,10 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// roles are what a member is said to do.
+// roles maps the writer's roles to those in the status document.
 var roles = map[writer.Role]facts.Role{writer.Unknown: facts.Waiting, writer.Writing: facts.Writer, writer.Watching: facts.Standby}
 
-// Published is what is known now, as the status document has it.
+// Published returns the current state as the status document shows it.
 func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
 
 func published(known Facts) *facts.Backups {
@@ -31,17 +31,18 @@ func published(known Facts) *facts.Backups {
 	return document
 }
 
-// window is what can be gone back to: up to now, but for what the store has not yet.
+// window returns the restorable revisions: those of the last listing, extended to what this writer has stored since.
 func window(known Facts) *facts.Window {
 	kept := known.Kept
 	listed := &facts.Window{FromRevision: kept.From, ToRevision: kept.To, From: kept.Begin, To: kept.End}
-	if kept.Cut == nil && known.Shipped.Stored >= kept.To { // otherwise another member writes, or this one does not know yet
+	if kept.Cut == nil && known.Shipped.Stored >= kept.To { // otherwise another member writes, or this one has not read the store yet
 		listed.ToRevision, listed.To = known.Shipped.Stored, time.Now().Add(-known.Shipped.BehindFor).Truncate(time.Second)
 	}
 	return listed
 }
 
-// spansUpTo are those of the listing, the last of them up to the end of the window and with the full that was made since.
+// spansUpTo returns the windows of the last listing. The last one ends with the window and includes the full snapshot
+// made since.
 func spansUpTo(end facts.Window, known Facts) []facts.GenerationWindow {
 	spans := slices.Clone(known.Kept.Spans) // the listing is shared
 	if len(spans) == 0 {
@@ -55,7 +56,7 @@ func spansUpTo(end facts.Window, known Facts) []facts.GenerationWindow {
 	return spans
 }
 
-// lastFull is the newer one of the listing's and of the one that this process has made.
+// lastFull returns the newer of the listed full snapshot and the one made by this process.
 func lastFull(known Facts) *facts.FullSnapshot {
 	listed, made := known.Kept.LastFull, known.Shipped.LastFull
 	switch {
@@ -83,7 +84,7 @@ func lastVerified(known Facts) *facts.Verification {
 	return proof
 }
 
-// trouble is what keeps backups from being made, or from being tested or deleted.
+// problem returns what prevents backups, their tests or deletions.
 func problem(known Facts) *facts.Problem {
 	unable := known.Unable
 	if unable == nil {

@@ -9,34 +9,35 @@ import (
 	cron "github.com/netresearch/go-cron"
 )
 
-// scheduleFlag is what every error begins with.
+// scheduleFlag starts every error.
 const scheduleFlag = "--backup-full-schedule"
 
 const (
-	shiftSpread   = time.Hour   // the shifts of clusters lie within it
+	shiftSpread   = time.Hour   // range of the offsets of clusters
 	shortestEvery = time.Minute // @every
 	longestEvery  = 366 * 24 * time.Hour
 	searchYears   = 9 // from 2096 to 2104 no year has a 29 February
 )
 
-// shorthands are the schedules that have a name.
+// shorthands are the named schedules.
 var shorthands = map[string]string{"@hourly": "0 * * * *", "@daily": "0 0 * * *", "@weekly": "0 0 * * 0"}
 
-// cronFields are the classic ones. As in every crontab, a day is meant if day of month or day of week fit, where both are given.
+// cronFields are the five classic fields. As in every crontab, if day of month and day of week are both given, either
+// may match.
 var cronFields = cron.MustNewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.DowOrDom).
 	WithMaxSearchYears(searchYears)
 
-// Schedule says when full snapshots are due: --backup-full-schedule, in UTC. The zero value is not valid; ParseSchedule makes one.
-// It never changes, so it may be used by several goroutines.
+// Schedule is --backup-full-schedule: when full snapshots are due, in UTC. The zero value is not valid; ParseSchedule
+// returns one. It is immutable, so several goroutines may use it.
 type Schedule struct {
 	text  string
 	times interface{ Next(time.Time) time.Time }
 	shift time.Duration
 }
 
-// ParseSchedule reads five fields of cron (minute, hour, day of month, month, day of week), @hourly, @daily, @weekly, or @every with
-// a duration between a minute and a year, such as @every 6h, which counts from 00:00 UTC of 1 January 1970. Times are UTC.
-// The error is one sentence that begins with the flag.
+// ParseSchedule parses five cron fields (minute, hour, day of month, month, day of week), @hourly, @daily, @weekly,
+// or @every with a duration between a minute and a year, such as @every 6h, which counts from 00:00 UTC on 1 January
+// 1970. Times are UTC. The error is a sentence that starts with the flag.
 func ParseSchedule(text string) (Schedule, error) {
 	times, err := parseSchedule(strings.TrimSpace(text))
 	if err != nil {
@@ -80,25 +81,25 @@ func parseEvery(text string) (every, error) {
 	}
 }
 
-// For returns the schedule with the shift of a cluster: a whole number of seconds within the hour, always the same for
-// its id. It keeps clusters that share a store or a machine from making their fulls all at once.
+// For returns the schedule with the offset of a cluster: a number of seconds within the hour that depends only on its
+// ID. It spreads the full snapshots of clusters that share a store or a machine.
 func (s Schedule) For(cluster uint64) Schedule {
 	s.shift = time.Duration(cluster%uint64(shiftSpread/time.Second)) * time.Second
 	return s
 }
 
-// Next is the first time after a given one at which a full is due, in UTC.
+// Next returns the first time after the given one at which a full snapshot is due, in UTC.
 func (s Schedule) Next(after time.Time) time.Time {
 	return s.times.Next(after.UTC().Add(-s.shift)).Add(s.shift)
 }
 
-// String is the text that it was made from.
+// String returns the parsed text.
 func (s Schedule) String() string { return s.text }
 
-// every is a period; what it repeats began in 1970.
+// every is a period that started in 1970.
 type every time.Duration
 
-// Next is the first multiple of the period after a given time.
+// Next returns the first multiple of the period after the given time.
 func (e every) Next(after time.Time) time.Time {
 	period := time.Duration(e)
 	since := after.Sub(time.Unix(0, 0))

@@ -116,7 +116,7 @@ func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
 		require.NoError(t, w.flush())
 		assert.Equal(t, brought, w.head().Revision())
 		w.requireLeft(nil, left)
-		assert.Contains(t, w.log.String(), "what waited for the store cannot be read, and is preserved")
+		assert.Contains(t, w.log.String(), "unreadable segments in the spool are preserved")
 	}
 }
 
@@ -142,7 +142,7 @@ func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, w.objects)
-	assert.Contains(t, w.log.String(), "what waited for the store can no longer go there, and is preserved")
+	assert.Contains(t, w.log.String(), "the spool can no longer be uploaded to this store and is preserved")
 	assert.Contains(t, w.log.String(), `"from_revision":14`, "revisions 11 to 13 are in the store, and another member's")
 }
 
