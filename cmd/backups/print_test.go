@@ -135,7 +135,7 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 	} {
 		assert.Contains(t, text, line)
 	}
-	pruned.Items[1].Name, pruned.Items[1].Why = "0000000000000000001-20261123T203030Z", "older than what is kept, and its manifest cannot be believed"
+	pruned.Items[1].Name, pruned.Items[1].Why = "0000000000000000001-20261123T203030Z", "older than the policy requires, and its manifest cannot be verified"
 	pruned.Policy, pruned.Assumed = "points=24h,hourly=24,daily=7,weekly=4", true
 	var out bytes.Buffer
 	require.NoError(t, pruned.Print(&out))

@@ -68,7 +68,7 @@ func checkOrder(g archive.Generational, from time.Time) string {
 // checkSilence reports that no backups are made any more: the existing ones have to last.
 func checkSilence(policy Policy, facts Facts, g archive.Generational) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
-		return fmt.Sprintf("nothing has been backed up for %s", ago(facts.Now, since))
+		return fmt.Sprintf("nothing has been backed up for %s", elapsed(facts.Now, since))
 	}
 	return ""
 }
@@ -88,7 +88,7 @@ func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 		begin, end := all[i-1].Time, all[i].Time
 		pause, since := end.Sub(begin), facts.Now.Sub(end)
 		if pause > long && since < long || pause > downtime && since < time.Hour {
-			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", ago(end, begin), end.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", elapsed(end, begin), end.UTC().Format(time.RFC3339))
 		}
 	}
 	return ""

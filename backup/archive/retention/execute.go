@@ -28,7 +28,7 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 	if len(goes) == 0 {
 		return done, nil
 	}
-	if err := p.prove(ctx, a); err != nil {
+	if err := p.verify(ctx, a); err != nil {
 		return done, fmt.Errorf("nothing is deleted: %w", err)
 	}
 	run := execution{ctx: ctx, store: a.Store(), done: &done}
@@ -44,12 +44,12 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 		}
 	}
 	newest := archive.GenerationPrefix(p.Items[len(p.Items)-1].Generation) // the plan ends with it
-	ofNone := func(name string) bool { return run.ofNoFull(name, p) }
+	ofNone := func(name string) bool { return run.isOrphaned(name, p) }
 	return done, errors.Join(run.sweep(newest+"verified/", ofNone), run.sweep(newest+"tested/", p.ofOldTest))
 }
 
-// prove reads the full snapshots that make other items superfluous.
-func (p Plan) prove(ctx context.Context, a *archive.Archive) error {
+// verify reads the full snapshots that make other items superfluous.
+func (p Plan) verify(ctx context.Context, a *archive.Archive) error {
 	for _, item := range p.Items {
 		if !item.proof || item.Goes {
 			continue
@@ -59,7 +59,7 @@ func (p Plan) prove(ctx context.Context, a *archive.Archive) error {
 			err = present(ctx, a.Store(), archive.DataName(item.Generation, item.Name), full.Data.Bytes)
 		}
 		if err != nil {
-			return fmt.Errorf("full %s, which has to stay, cannot be read: %w", item.Name, err)
+			return fmt.Errorf("cannot read full snapshot %s, which must be kept: %w", item.Name, err)
 		}
 	}
 	return nil
@@ -132,9 +132,9 @@ func (e *execution) generation(prefix string) error {
 	return e.delete(slices.Concat(manifests, others, []string{prefix + "generation.json"})...)
 }
 
-// ofNoFull reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it the full
+// isOrphaned reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it the full
 // snapshot would seem usable. A result that is newer than the plan may belong to a full snapshot that the plan does not contain.
-func (e *execution) ofNoFull(name string, p Plan) bool {
+func (e *execution) isOrphaned(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")
 	_, at, err := archive.ParseFullName(full)
 	known := func(i Item) bool { return i.Kind == Full && i.Name == full }

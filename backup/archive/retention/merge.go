@@ -96,7 +96,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 	groups, left := Groups(fresh, step.span, r.now().Add(-step.age))
 	r.done.Left = r.done.Left || left
 	for _, group := range groups {
-		first := r.of(group[0])
+		first := r.lookup(group[0])
 		if first.hole {
 			continue
 		}
@@ -112,7 +112,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
 		made.Modified = r.now() // the next listing has about the same time
-		r.of(made.Object).holds = newContents(made.Size, made.Segments, group...)
+		r.lookup(made.Object).holds = newContents(made.Size, made.Segments, group...)
 		r.levels[step.to] = append(r.levels[step.to], made.Object)
 		r.done.Merged++
 	}
@@ -123,7 +123,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 func (r *round) clear(ctx context.Context, step step) error {
 	r.refused = 0 // newer segments may be locked when the minutes of an hour are not
 	for _, merged := range r.levels[step.to] {
-		to := r.of(merged)
+		to := r.lookup(merged)
 		if to.since.IsZero() {
 			to.since = r.clock()
 		}
@@ -136,9 +136,9 @@ func (r *round) clear(ctx context.Context, step step) error {
 				r.done.Left = true
 				continue
 			}
-			held, err := r.holds(ctx, merged, source)
+			held, err := r.contains(ctx, merged, source)
 			if err != nil {
-				return fmt.Errorf("cannot see whether %s was merged: %w", source.Name(), err)
+				return fmt.Errorf("cannot check whether %s was merged: %w", source.Name(), err)
 			}
 			if held {
 				err = r.delete(ctx, source)
@@ -164,7 +164,7 @@ func (r *round) delete(ctx context.Context, object archive.Object) error {
 		r.done.Deleted++
 		return nil
 	}
-	err = fmt.Errorf("cannot delete what was merged: %w", err)
+	err = fmt.Errorf("cannot delete merged objects: %w", err)
 	switch {
 	case errors.Is(err, store.ErrLocked):
 		r.refused++
@@ -177,8 +177,8 @@ func (r *round) delete(ctx context.Context, object archive.Object) error {
 	return nil
 }
 
-// of returns what is known of an object.
-func (m *Merger) of(one archive.Object) *object {
+// lookup returns what the merger knows of an object.
+func (m *Merger) lookup(one archive.Object) *object {
 	name := one.Name()
 	if m.known[name] == nil {
 		m.known[name] = &object{}
@@ -225,7 +225,7 @@ const (
 // older. left reports whether there are newer objects.
 func Groups(objects []archive.Object, span time.Duration, before time.Time) (groups [][]archive.Object, left bool) {
 	for i, object := range objects {
-		if last := len(groups) - 1; last >= 0 && belongs(object, groups[last], span) {
+		if last := len(groups) - 1; last >= 0 && fitsGroup(object, groups[last], span) {
 			groups[last] = append(groups[last], object)
 			continue
 		}
@@ -241,8 +241,8 @@ func Groups(objects []archive.Object, span time.Duration, before time.Time) (gro
 	return closed, len(closed) < len(groups)
 }
 
-// belongs reports whether an object belongs to the group of those before it.
-func belongs(object archive.Object, group []archive.Object, span time.Duration) bool {
+// fitsGroup reports whether an object belongs to the group of those before it.
+func fitsGroup(object archive.Object, group []archive.Object, span time.Duration) bool {
 	if len(group) < minGroup {
 		span = max(span, maxSpan)
 	}
@@ -304,7 +304,7 @@ func (c *contents) has(segments []format.Manifest) bool {
 
 // contents returns the contents of a merged object. It reads the object unless this process has created or read it.
 func (m *Merger) contents(ctx context.Context, merged archive.Object) (*contents, error) {
-	known := m.of(merged)
+	known := m.lookup(merged)
 	if known.holds != nil && known.holds.size == merged.Size {
 		return known.holds, nil
 	}
@@ -316,8 +316,8 @@ func (m *Merger) contents(ctx context.Context, merged archive.Object) (*contents
 	return known.holds, nil
 }
 
-// holds reports whether a merged object contains everything that another object does. Both were read to the end and verified.
-func (m *Merger) holds(ctx context.Context, merged, source archive.Object) (bool, error) {
+// contains reports whether a merged object contains everything that another object does. Both were read to the end and verified.
+func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (bool, error) {
 	c, err := m.contents(ctx, merged)
 	if err != nil {
 		return false, err

@@ -26,7 +26,7 @@ func Of(ctx context.Context, a *archive.Archive, history *archive.History, polic
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
 		if facts.RestoreTests, err = a.RestoreTests(ctx, newest.Number, now.Add(-week)); err != nil {
-			return Plan{}, fmt.Errorf("cannot list what tests showed: %w", err)
+			return Plan{}, fmt.Errorf("cannot list test results: %w", err)
 		}
 	}
 	plan = Make(policy, facts)
@@ -129,11 +129,11 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 	end := archive.Later(endOf(g), next)
 	switch {
 	case !end.Before(p.From.Add(-slack)):
-		item.Why = "some of it is within points"
-	case !end.Before(p.reach()):
-		item.Why = "a full of it may be kept for its hour, day or week"
+		item.Why = "part of it is within points"
+	case !end.Before(p.earliestRequired()):
+		item.Why = "one of its full snapshots may be kept for its hour, day or week"
 	default:
-		item.Goes, item.Why = true, "all of it is older than what is kept"
+		item.Goes, item.Why = true, "all of it is older than the policy requires"
 	}
 	return item
 }
@@ -213,10 +213,10 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !full.Stored.Before(p.reach()): // its name proves nothing
-		item.Why = "its manifest cannot be believed, so it stays as long as any full"
+	case full.Err != nil && !full.Stored.Before(p.earliestRequired()): // its name proves nothing
+		item.Why = "its manifest cannot be verified, so it stays as long as any full snapshot"
 	case full.Name() == base.Name():
-		item.proof, item.Why = verified(full), "the window of points begins with it"
+		item.proof, item.Why = verified(full), "the window of points starts with it"
 	case full.Err == nil && !before(full, base):
 		item.Why = "within points"
 	case kept:
@@ -227,7 +227,7 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	return item
 }
 
-const notCovered = "there is no verified full before the window of points yet"
+const notCovered = "there is no verified full snapshot before the window of points yet"
 
 // before reports whether a full snapshot was made before another one. They may have the same revision.
 func before(a, b archive.KeptFull) bool {
@@ -237,7 +237,7 @@ func before(a, b archive.KeptFull) bool {
 func tooOld(full archive.KeptFull) string {
 	switch {
 	case full.Err != nil:
-		return "older than what is kept, and its manifest cannot be believed"
+		return "older than the policy requires, and its manifest cannot be verified"
 	case full.Result == nil:
 		return "before points, and never verified"
 	case full.Result.Outcome == archive.Failed:
@@ -261,8 +261,8 @@ func (p Policy) spans() []span {
 // monday is the start of a week, in UTC.
 var monday = time.Date(1970, time.January, 5, 0, 0, 0, 0, time.UTC)
 
-// begin returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of one stays the last.
-func (s span) begin(at time.Time) time.Time {
+// startOf returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of one stays the last.
+func (s span) startOf(at time.Time) time.Time {
 	since := at.Sub(monday)
 	if since < 0 { // a clock that was never set
 		return time.Time{}
@@ -270,16 +270,16 @@ func (s span) begin(at time.Time) time.Time {
 	return monday.Add(since / s.length * s.length)
 }
 
-// first returns the start of the earliest span that counts, for a window of points that starts at a time.
-func (s span) first(window time.Time) time.Time {
-	return s.begin(window).Add(-time.Duration(s.count-1) * s.length)
+// firstStart returns the start of the earliest span that counts, for a window of points that starts at a time.
+func (s span) firstStart(window time.Time) time.Time {
+	return s.startOf(window).Add(-time.Duration(s.count-1) * s.length)
 }
 
-// reach returns the time before which nothing is promised.
-func (p Plan) reach() time.Time {
+// earliestRequired returns the time before which the policy requires nothing.
+func (p Plan) earliestRequired() time.Time {
 	reach := p.From
 	for _, s := range p.Policy.spans() {
-		if first := s.first(p.From); s.count > 0 && first.Before(reach) {
+		if first := s.firstStart(p.From); s.count > 0 && first.Before(reach) {
 			reach = first
 		}
 	}
@@ -292,8 +292,8 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 		return false, ""
 	}
 	for _, s := range p.Policy.spans() {
-		begin := s.begin(full.Time)
-		if s.count == 0 || begin.Before(s.first(p.From)) {
+		begin := s.startOf(full.Time)
+		if s.count == 0 || begin.Before(s.firstStart(p.From)) {
 			continue
 		}
 		within := func(other archive.KeptFull) bool { return other.Time.Before(begin.Add(s.length)) }
@@ -307,7 +307,7 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 // segments returns an item for the objects that end before the floor, and one for the rest. The name of a segment does not contain its
 // end, so a segment that was not read stays.
 func segments(g archive.Generational, floor format.Position) (items []Item) {
-	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full that the window of points begins with"}
+	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot that the window of points starts with"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
 	if floor.IsZero() {
 		stays.Why = notCovered
@@ -339,7 +339,7 @@ func (i *Item) add(name string, revision, bytes int64) {
 
 // remains returns an item for objects of full snapshots that were never completed and are too old to be in progress.
 func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
-	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full that was never finished"}
+	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full snapshot that was never finished"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
@@ -357,5 +357,5 @@ func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 	return []Item{item}
 }
 
-// ago formats a duration for messages.
-func ago(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }
+// elapsed formats a duration for messages.
+func elapsed(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }

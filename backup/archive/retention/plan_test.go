@@ -40,10 +40,10 @@ func TestSegmentsBeforeTheWindowGo(t *testing.T) {
 // Nothing behind it can be reached from there: the chain that goes on begins earlier.
 func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
 	fulls := hourly(3*day, 0)
-	assert.Equal(t, "the window of points begins with it", why(plan(history(chain(fulls...))))[25])
+	assert.Equal(t, "the window of points starts with it", why(plan(history(chain(fulls...))))[25])
 	fulls[len(fulls)-26].Passed = true
 	p := plan(history(chain(fulls...)))
-	assert.Equal(t, "the window of points begins with it", why(p)[26])
+	assert.Equal(t, "the window of points starts with it", why(p)[26])
 	assert.Equal(t, "within points", why(p)[25])
 }
 
@@ -115,7 +115,7 @@ func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
 	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Goes())
-	assert.Contains(t, p.Items[0].Why, "no verified full before the window")
+	assert.Contains(t, p.Items[0].Why, "no verified full snapshot before the window")
 }
 
 func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
@@ -177,7 +177,7 @@ func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
 	p := plan(h)
 	require.NotEmpty(t, p.Goes())
 	assert.Equal(t, fulls[0].Name(), p.Goes()[0].Name)
-	assert.Contains(t, p.Goes()[0].Why, "cannot be believed")
+	assert.Contains(t, p.Goes()[0].Why, "cannot be verified")
 }
 
 var (
