@@ -14,7 +14,7 @@
 // # Structure
 //
 // The behavior is a state machine with an explicit table (table.go). One goroutine, that of Run, owns the machine, the spool and three
-// values: remote is what is known of the store, chain is where the next segment starts, and fulls are the full snapshots that are due or
+// values: remote is what is known of the store, chain is where the next segment starts, and fulls holds the full snapshots that are due or
 // in progress. This goroutine never waits for the store. Requests run in jobs, at most one about the chain at a time; a job posts its
 // result, and the owner turns it into an event.
 //
@@ -27,9 +27,9 @@
 //   - A revision counts as stored once the store has confirmed its segment and all segments before it. Facts never report more than that.
 //   - The lag is the age of the oldest revision that is not stored, however often it was captured, dropped and captured again. A revision
 //     that stays unstored without any failure is a problem of its own.
-//   - Nothing is deleted from the spool before the store has it or the database still has it. What belongs to other data is moved aside.
-//   - Times within a generation never go back, whatever clocks do.
-//   - A full snapshot within a chain is stored after the segments before it. One that begins a chain counts only once an empty segment at the
+//   - Nothing is deleted from the spool before the store has it or the database still has it. Segments of other data are preserved.
+//   - Times within a generation never decrease, even if a clock is set back.
+//   - A full snapshot within a chain is stored after the segments before it. One that starts a chain counts only once an empty segment at the
 //     position where the sequence continued points to it: otherwise a chain could start next to the end of its generation.
 //
 // # Example
@@ -43,18 +43,18 @@
 //   - The name is taken: the owner reads that segment. If it has the same rows, 11 is stored. Otherwise the event "collided" leads to the
 //     state Aligning, which reads the end of the chain and captures again from there. If the segment ends the generation, etcd is closed.
 //   - etcd was compacted at 11 before the capture: the rows are gone, so the chain is broken. The state Opening makes a full snapshot, which
-//     begins another chain.
+//     starts another chain.
 //
 // # Checks
 //
 // A writer reads nothing back while all goes well, so every ten seconds it checks whether the segment that was the newest at the check before
-// still exists. Whatever was deleted since is then missing, even if newer segments follow. A stop repeats this check and reads the end of the
-// chain before Flush reports success. If the end is gone, its rows are captured again; if a hole remains, a full snapshot begins another
+// still exists. Objects deleted since are then missing, even if newer segments follow. A stop repeats this check and reads the end of the
+// chain before Flush reports success. If the end is gone, its rows are captured again; if a hole remains, a full snapshot starts another
 // chain (stored.go).
 //
 // # Stops
 //
-// When etcd is closed, package backup creates a second Writer for the closed database, with the first one as Former. It has the same table,
+// When etcd is closed, package backup creates a second Writer for the closed database, with the first one as Previous. It has the same table,
 // but no schedule. Flush returns once everything is stored. A member that did not write the backups sets SegmentsOnly: it stores what the
 // writer may have missed, and never starts a chain.
 //

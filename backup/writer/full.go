@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// noTimeout is for copies and uploads of a database, which may be large.
+// noTimeout allows any time for copies and uploads of a database, which may be large.
 const noTimeout = time.Duration(math.MaxInt64)
 
 // takeoverFactor multiplies the wait before a member that took over starts a new chain.

@@ -114,7 +114,7 @@ const (
 	endHere       Action = "end here"       // cancel what is in progress, and have etcd closed
 )
 
-// memberState is what the guards evaluate.
+// memberState holds the values that the guards evaluate.
 type memberState struct {
 	leads   bool // this member leads the cluster
 	guest   bool // it took over, since the leader does not write

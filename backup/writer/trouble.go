@@ -159,8 +159,8 @@ func (w *Writer) currentProblem() *facts.Problem {
 	return &combined
 }
 
-// overdue reports whether a revision should have been stored long ago: the writer may be busy without getting anywhere. A full snapshot
-// that begins a chain takes as long as it takes.
+// isOverdue reports whether a revision should have been stored long ago: the writer may be busy without making progress. There is no
+// limit while a full snapshot is in progress.
 func (w *Writer) isOverdue() bool {
 	return w.role() == Writing && len(w.unstored) > 0 && w.fulls.making == nil && time.Since(w.unstored[0].at) > w.pace.overdue+2*w.interval()
 }

@@ -115,7 +115,7 @@ type Writer struct {
 	statistic Facts             // counters, and the last full snapshot
 }
 
-// remote is what a member knows about the store. While the end of the chain is known, stored is that end unless
+// remote holds what a member knows about the store. While the end of the chain is known, stored is that end unless
 // another member has extended the chain since storedAt. Segments are only ever put at that position.
 type remote struct {
 	capabilities  store.Capabilities // of the store
@@ -142,7 +142,7 @@ type remote struct {
 	lost         format.Position // a stored segment that has disappeared; zero if none is known
 }
 
-// watchState is what a member that does not lead saw at its last inspections.
+// watchState records the last inspections of a member that does not lead.
 type watchState struct {
 	at      time.Time
 	head    archive.Head // to advance from; empty if the last inspection found none
@@ -211,8 +211,7 @@ type mergeState struct {
 	left    bool      // the last run left work for later
 }
 
-// reservationState is what keeps the store's reservation ahead of etcd's revisions. A restore continues above the
-// reservation.
+// reservationState tracks the store's reservation, which is kept ahead of etcd's revisions: a restore continues above it.
 type reservationState struct {
 	running   bool
 	revision  int64     // reserved, as far as known; 0 if unknown
