@@ -91,7 +91,7 @@ func TestAStopDoesNotWaitForAStoreThatWasAwayBefore(t *testing.T) {
 		s.put(t, 1)
 		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Trouble != nil }, "trouble")
 	})
-	require.ErrorContains(t, s.Flush(soon(t), s.database()), "still is")
+	require.ErrorContains(t, s.Flush(soon(t), s.database()), "has not recovered from an earlier problem")
 }
 
 func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {

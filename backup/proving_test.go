@@ -212,7 +212,7 @@ func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
-	assert.Contains(t, s.Facts().Undone.Text, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be gone back to", before))
+	assert.Contains(t, s.Facts().Undone.Text, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
 	require.NoError(t, s.End(soon(t)))
 }
 

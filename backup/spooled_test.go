@@ -87,7 +87,7 @@ func TestWhatTookAnotherWayThanTheStoreStaysUntilPeopleHaveSaidWhatIsToBecomeOfI
 func TestWhatBeginsBehindTheEndOfTheStoreStays(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, os.Remove(filepath.Join(w.dir, "segments", w.objects[0].Position.String())))
-	require.ErrorContains(t, w.flush(), "from revision 14 of cluster c on, while its backups end at revision 10")
+	require.ErrorContains(t, w.flush(), "start at revision 14 of cluster c, and its backups end at revision 10")
 	w.requireLeft(w.objects[1:], nil)
 }
 

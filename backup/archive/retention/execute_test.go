@@ -152,7 +152,7 @@ func TestNothingGoesIfWhatHasToStayCannotBeRead(t *testing.T) {
 		harm(w, plan.Items[i].Name)
 		before := w.names("")
 		_, err := plan.Execute(t.Context(), w.archive, nil)
-		require.ErrorContains(t, err, "nothing is deleted: full "+plan.Items[i].Name, name)
+		require.ErrorContains(t, err, "nothing is deleted: cannot read full snapshot "+plan.Items[i].Name, name)
 		assert.Equal(t, before, w.names(""), name)
 	}
 }
