@@ -10,6 +10,7 @@ import (
 // Role is the part of a member in the cluster's backups.
 type Role string
 
+// The roles.
 const (
 	Unknown  Role = "unknown"  // the store was not read yet, or must not be written
 	Writing  Role = "writing"  // this member makes the backups
