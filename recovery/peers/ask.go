@@ -23,16 +23,16 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// Ask asks every other member, and answers them from the first time on until Close. It returns within some seconds, or when
-// ctx ends.
+// Ask asks every other member, and answers their calls from the first time on until Close. It returns within some
+// seconds, or when ctx ends.
 func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 	p.renew()
 	deaf := p.open()
-	if deaf == nil { // otherwise the others don't hear of this member, and wait
+	if deaf == nil { // otherwise the others do not learn that this member waits
 		p.desk.call.Store(p.call(self))
 	}
 	answers, calls, silent := p.askAll(ctx, p.others)
-	further, _, _ := p.askAll(ctx, p.notAsked(answers)) // a quorum of those that are configured may do without
+	further, _, _ := p.askAll(ctx, p.notAsked(answers)) // a quorum of the configured ones may suffice
 	answers = append(answers, further...)
 	c, by := p.judge(answers)
 	if c.Listing == Unknown {
@@ -52,14 +52,14 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 	return c
 }
 
-// count sums up who answered what.
+// count adds the numbers of members to a survey.
 func (p *Peers) count(c *Survey, self Self, answers []*answer, calls []Call) {
 	for _, a := range answers {
 		if a.cluster == strconv.FormatUint(self.ClusterID, 16) {
 			c.Run, c.Voters = c.Run+1, max(c.Voters, len(voters(a.members)))
 		}
 	}
-	without, with := 0, 0 // data that could make a quorum of this cluster
+	without, with := 0, 0 // members with and without data that could form a quorum of this cluster
 	for _, call := range calls {
 		if call.Holds == Older {
 			c.Older++
@@ -74,7 +74,7 @@ func (p *Peers) count(c *Survey, self Self, answers []*answer, calls []Call) {
 	c.NoQuorumElsewhere = without > 0 && with == 0 && len(p.others)-without < quorum
 }
 
-// formatID writes an ID as etcd does; 0 is none.
+// formatID formats an ID as etcd does; 0 is empty.
 func formatID(id uint64) string {
 	if id == 0 {
 		return ""
@@ -82,7 +82,7 @@ func formatID(id uint64) string {
 	return strconv.FormatUint(id, 16)
 }
 
-// notAsked are members that an answer names and the configuration does not.
+// notAsked returns the members that an answer names and the configuration does not.
 func (p *Peers) notAsked(answers []*answer) map[string][]string {
 	more, asked := map[string][]string{}, slices.Concat(slices.Collect(maps.Values(p.others))...)
 	for _, a := range answers {
@@ -95,7 +95,7 @@ func (p *Peers) notAsked(answers []*answer) map[string][]string {
 	return more
 }
 
-// askAll asks members at the same time.
+// askAll asks members in parallel.
 func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers []*answer, calls []Call, silent error) {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
@@ -124,7 +124,7 @@ func (p *Peers) askAll(ctx context.Context, whom map[string][]string) (answers [
 	return answers, calls, sentence(failed)
 }
 
-// ask returns the first answer of one member's URLs.
+// ask returns the first answer from one of a member's URLs.
 func (p *Peers) ask(ctx context.Context, name string, urls []string) (*answer, error) {
 	err := errors.New("it has no URL")
 	for _, at := range urls {
@@ -142,7 +142,7 @@ func (p *Peers) ask(ctx context.Context, name string, urls []string) (*answer, e
 	return nil, err
 }
 
-// hear asks a member that runs no etcd how it is.
+// hear asks a member that runs no etcd for its state.
 func (p *Peers) hear(ctx context.Context, name string, urls []string, call *Call) bool {
 	return slices.ContainsFunc(urls, func(at string) bool {
 		_, err := p.fetch(ctx, p.peer, at+callPath, call)
@@ -150,7 +150,7 @@ func (p *Peers) hear(ctx context.Context, name string, urls []string, call *Call
 	})
 }
 
-// fetch reads a document, and the id of the cluster that it came from.
+// fetch reads a document, and the ID of the cluster that it came from.
 func (p *Peers) fetch(ctx context.Context, from *http.Client, at string, document any) (cluster string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -178,11 +178,12 @@ func (p *Peers) fetch(ctx context.Context, from *http.Client, at string, documen
 	return response.Header.Get("X-Etcd-Cluster-ID"), nil
 }
 
-// callPath is where a member that does not run yet says how it is, to the others and to itself. etcd has nothing there.
+// callPath is where a member that runs no etcd yet reports its state, to the others and to itself. etcd does not use
+// it.
 const callPath = "/etcd-wrapper/call"
 
-// desk answers where etcd will listen for its peers, for as long as they are asked themselves. Whatever else it is asked it is
-// not available for: rafthttp tries again.
+// A desk answers at this member's peer address while it asks the others. Every other request is answered as
+// unavailable, so that rafthttp tries again.
 type desk struct {
 	server *http.Server
 	ended  sync.WaitGroup
@@ -194,12 +195,12 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	}
-	_ = json.NewEncoder(w).Encode(d.call.Load()) // who hung up does not want it
+	_ = json.NewEncoder(w).Encode(d.call.Load()) // the caller has disconnected
 }
 
-// Tell has the others hear, if they ask, how this member is. Ask does that, too.
+// Tell publishes the state of this member to the others, as Ask does.
 func (p *Peers) Tell(self Self) {
-	if err := p.open(); err == nil { // otherwise they do not hear of this member
+	if err := p.open(); err == nil { // otherwise the others do not learn it
 		p.desk.call.Store(p.call(self))
 	}
 }
@@ -208,7 +209,7 @@ func (p *Peers) call(self Self) *Call {
 	return &Call{Name: p.name, Process: p.process, Cluster: formatID(self.ClusterID), Holds: self.Holds, Restore: self.Restore, Brought: self.Brought}
 }
 
-// open begins to answer, if that is possible by now; the error says why it is not.
+// open starts to answer if that is possible by now; the error says why it is not.
 func (p *Peers) open() error {
 	if p.desk != nil {
 		return nil
@@ -222,13 +223,13 @@ func (p *Peers) open() error {
 			d.close()
 			return fmt.Errorf("this member cannot listen for its peers: %w", err)
 		}
-		d.ended.Go(func() { _ = d.server.Serve(listener) }) // it ends with the server
+		d.ended.Go(func() { _ = d.server.Serve(listener) }) // ends with the server
 	}
 	p.desk = d
 	return nil
 }
 
-// listen listens as etcd will: with auto-tls, behind a certificate that nobody can tell from another one.
+// listen listens as etcd will: with auto-tls, with a self-made certificate.
 func (p *Peers) listen(at url.URL) (net.Listener, error) {
 	plain, speaksTLS := strings.CutSuffix(at.Scheme, "s")
 	if !p.anyPeer || !speaksTLS {
@@ -247,12 +248,12 @@ func (p *Peers) listen(at url.URL) (net.Listener, error) {
 }
 
 func (d *desk) close() {
-	_ = d.server.Close() // nothing is lost
+	_ = d.server.Close() // no answer is lost
 	d.ended.Wait()
 }
 
-// findSelf asks peer URLs of this member, those that it is configured with and those that the others have: the error says that
-// peers find it somewhere else, or not at all.
+// findSelf asks the peer URLs of this member, from the configuration and from the others. The error says that they
+// lead elsewhere or nowhere.
 func (p *Peers) findSelf(ctx context.Context, urls []string) error {
 	if err := p.open(); err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Remove takes this member out of the cluster, if it still is what the survey says: a quorum is asked again. It may be
+// Remove removes this member from the cluster, provided that the survey still holds. It needs a quorum and may be
 // repeated.
 func (p *Peers) Remove(ctx context.Context, c *Survey) error {
 	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, now []*etcdserverpb.Member) error {
@@ -42,8 +42,8 @@ func (p *Peers) Remove(ctx context.Context, c *Survey) error {
 	})
 }
 
-// Add has the cluster take this member in, unless it has: a quorum is asked. It may be repeated. The member is a learner that is promoted
-// once it has caught up, or stays one if a person had added it as one.
+// Add adds this member to the cluster, unless it was added. It needs a quorum and may be repeated. The member is a
+// learner that is promoted once it has caught up, or stays a learner if a user had added it as one.
 func (p *Peers) Add(ctx context.Context, c *Survey) error {
 	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, now []*etcdserverpb.Member) error {
 		for _, m := range now {
@@ -60,8 +60,8 @@ func (p *Peers) Add(ctx context.Context, c *Survey) error {
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && votes(now)%2 == 0:
-			// A cluster with one of these alarms grants no lease. An even number of voters needs no larger quorum with one more of them,
-			// and nobody writes whom it could hold up while it has no data.
+			// With one of these alarms a cluster grants no lease. One more voter in an even number needs no larger
+			// quorum, and no client writes that could be delayed while it has no data.
 			_, err = client.MemberAdd(ctx, p.urls)
 		case err == nil:
 			_, err = client.MemberAddAsLearner(ctx, p.urls)
@@ -70,13 +70,13 @@ func (p *Peers) Add(ctx context.Context, c *Survey) error {
 	})
 }
 
-// knows asks whether the cluster has been told what the lease with that ID stands for.
+// knows reports whether the cluster was given the fact that a lease with that ID stands for.
 func knows(ctx context.Context, client *clientv3.Client, id int64) (bool, error) {
 	granted, err := client.TimeToLive(ctx, clientv3.LeaseID(id))
 	return err == nil && granted.TTL >= 0, err
 }
 
-// tell has the cluster remember for ttl seconds what the lease with that ID stands for.
+// tell stores, for ttl seconds, the fact that a lease with that ID stands for.
 func tell(ctx context.Context, client *clientv3.Client, id, ttl int64) error {
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(ctx, &etcdserverpb.LeaseGrantRequest{ID: id, TTL: ttl})
 	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
@@ -85,8 +85,8 @@ func tell(ctx context.Context, client *clientv3.Client, id, ttl int64) error {
 	return nil
 }
 
-// Promote has the cluster of that survey give its own member a vote: a quorum is asked. It may be repeated. etcd grants it as soon as
-// the member has caught up.
+// Promote gives the survey's own member a vote. It needs a quorum and may be repeated. etcd agrees as soon as the
+// member has caught up.
 func (p *Peers) Promote(ctx context.Context, c *Survey) error {
 	return p.change(ctx, c, func(ctx context.Context, client *clientv3.Client, _ []*etcdserverpb.Member) error {
 		_, err := client.MemberPromote(ctx, uint64(c.Own.ID))
@@ -98,7 +98,7 @@ func votes(members []*etcdserverpb.Member) int {
 	return len(slices.DeleteFunc(slices.Clone(members), func(m *etcdserverpb.Member) bool { return m.IsLearner }))
 }
 
-// change asks the others for a change of the members, who answer as their quorum does.
+// change makes a change of the members through the others' clients' endpoints.
 func (p *Peers) change(ctx context.Context, c *Survey, how func(context.Context, *clientv3.Client, []*etcdserverpb.Member) error) error {
 	ctx, cancel := context.WithTimeout(ctx, changeWithin)
 	defer cancel()
@@ -108,12 +108,12 @@ func (p *Peers) change(ctx context.Context, c *Survey, how func(context.Context,
 	if err != nil {
 		return p.explained(fmt.Errorf("cannot connect to the other members: %w", err), config.Username)
 	}
-	defer client.Close() // nothing of it is needed any more
+	defer client.Close() // nothing needs it after this
 	list, err := client.MemberList(ctx)
 	if err == nil && fmt.Sprintf("%x", list.Header.ClusterId) != c.Cluster {
 		err = fmt.Errorf("cluster %x answers, and not %s", list.Header.ClusterId, c.Cluster)
 	}
-	for i := 0; err == nil && i < len(list.Members); i++ { // as inTheWay has, at the moment of the change
+	for i := 0; err == nil && i < len(list.Members); i++ { // checked as in inTheWay, at the moment of the change
 		err = p.known(list.Members[i].Name, list.Members[i].PeerURLs)
 	}
 	if err == nil {
@@ -122,7 +122,7 @@ func (p *Peers) change(ctx context.Context, c *Survey, how func(context.Context,
 	return p.explained(p.unreached(context.WithoutCancel(ctx), c, err), config.Username)
 }
 
-// unreached says why the others do not answer a client, of which gRPC tells no more than that it took too long.
+// unreached returns why the others do not answer a client, for which gRPC reports only a timeout.
 func (p *Peers) unreached(ctx context.Context, c *Survey, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -135,7 +135,7 @@ func (p *Peers) unreached(ctx context.Context, c *Survey, err error) error {
 	return err
 }
 
-// refused names the way out where a server does not take what it is shown.
+// refused returns the way out if a server rejects a certificate.
 func refused(why error) string {
 	var by *net.OpError
 	if errors.As(why, &by) && by.Op == "remote error" {
@@ -144,15 +144,16 @@ func refused(why error) string {
 	return ""
 }
 
-// entrances are where the others serve clients, with the user and the password that they may be told. The password goes nowhere
-// where others could read it, and to nobody whom only an answer names that proves nothing: where that is so of all of the ways
-// there, nobody is told.
+// entrances returns the client URLs of the others, and the user and password to send. A password is sent only where
+// others cannot read it, and only to members that the configuration names or whose peers have shown verified
+// certificates. If one of the URLs does not qualify, it is sent to none.
 func (p *Peers) entrances(c *Survey) (urls []string, user, password string) {
 	var private []string
 	for _, m := range voters(c.Others()) {
 		urls = append(urls, m.ClientURLs...)
 		private = append(private, slices.DeleteFunc(slices.Clone(m.ClientURLs), func(at string) bool {
-			// It is a member's if its host stands in the configuration, or it was told by peers all of which have shown a certificate that was verified.
+			// A URL belongs to a member if its host is in the configuration, or if it came from peers that have all
+			// shown verified certificates.
 			isTrusted := p.hosts[hostOf(at)] || p.verified()
 			return p.isOpen(at) || !isTrusted
 		})...)
@@ -163,7 +164,7 @@ func (p *Peers) entrances(c *Survey) (urls []string, user, password string) {
 	return private, p.User, p.Password
 }
 
-// verified says that every peer shows a certificate that is verified.
+// verified reports whether every peer's certificate is verified.
 func (p *Peers) verified() bool {
 	for _, urls := range p.others {
 		if p.anyPeer || slices.ContainsFunc(urls, func(at string) bool { return !strings.HasPrefix(at, "https:") }) {
@@ -173,7 +174,7 @@ func (p *Peers) verified() bool {
 	return len(p.others) > 0
 }
 
-// isOpen says that what is sent to a URL could be read on its way, be it by whoever shows a certificate of his own making.
+// isOpen reports whether others could read what is sent to a URL, if only by showing a certificate of their own.
 func (p *Peers) isOpen(at string) bool {
 	parsed, err := url.Parse(at)
 	if err != nil || parsed.Scheme == "https" && !p.anyServer {
@@ -183,13 +184,12 @@ func (p *Peers) isOpen(at string) bool {
 	return host != "localhost" && !net.ParseIP(host).IsLoopback()
 }
 
-// forbidden are etcd's answers to who may not change the members.
+// forbidden lists etcd's errors for a user that may not change the members.
 var forbidden = []error{
 	rpctypes.ErrUserEmpty, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound, rpctypes.ErrInvalidAuthToken,
 }
 
-// explained names the way out of what authentication forbids to who came as that user. What a member has answered is cut to
-// what people need.
+// explained adds the way out to an authentication error. Text from a member is cut to what users need.
 func (p *Peers) explained(err error, user string) error {
 	switch {
 	case err == nil:

@@ -16,24 +16,25 @@ import (
 )
 
 const (
-	// fewest voting members that a cluster must have so that one of them may be replaced: the others are a quorum, and stay one
-	// when one more of them fails to answer for a moment.
+	// fewest is the number of voting members that a cluster needs so that one can be replaced: the others are a
+	// quorum, and remain one if another one fails for a moment.
 	fewest = 3
-	// quietTime is how long nobody must have been seen with this member's data where that cannot be known at once.
+	// quietTime is how long no process may have been seen with this member's data if that cannot be known
+	// immediately.
 	quietTime = time.Minute
-	// silentTime is the same where the member's address is this process's, and only a count of connections speaks against it over
-	// which nothing comes: a live member answers its leader's heartbeats many times in it, and asks for votes if it hears none.
+	// silentTime applies instead if this process has the member's address, and only the count of a silent connection
+	// speaks against it: a running member answers many heartbeats in that time, or asks for votes.
 	silentTime = 10 * time.Second
-	// lookApart is how far apart two looks may be that count as watching all the time between.
+	// lookApart is the longest pause between two checks that count as continuous.
 	lookApart = time.Minute
 )
 
-// ErrTooFew is of a cluster that cannot do without this member, not even to replace it.
+// ErrTooFew reports that the cluster has no quorum without this member, so that it cannot even be replaced.
 var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
 
-// inTheWay says what keeps this member from being replaced, or added, now.
+// inTheWay returns what prevents this member from being replaced or added now.
 func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
-	if n := len(voters(c.Members)); c.Listing == Started && n < fewest && !c.Own.IsLearner { // so nobody else can be promoted, or removed, either
+	if n := len(voters(c.Members)); c.Listing == Started && n < fewest && !c.Own.IsLearner { // then no other member can be promoted or removed either
 		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
 	if err := p.unfinished(c); err != nil {
@@ -53,8 +54,8 @@ func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
 	return p.busy(ctx, c)
 }
 
-// known says that a member has a peer URL that initial-cluster has not: names may lead to another cluster for a moment, which may well have a
-// member of this one's name.
+// known returns an error if a member has a peer URL that initial-cluster lacks: a name may lead to another cluster
+// for a moment, which may have a member of the same name.
 func (p *Peers) known(name string, urls []string) error {
 	for _, at := range urls {
 		if !slices.Contains(p.listed, at) {
@@ -65,8 +66,8 @@ func (p *Peers) known(name string, urls []string) error {
 	return nil
 }
 
-// skew says that members run different minor versions: a cluster is not changed in the middle of an upgrade. Those whose data an
-// older etcd has to be able to read present themselves as one, and are none.
+// skew returns an error if the members run different minor versions: a cluster is not changed during an upgrade.
+// Members that keep their data readable for an older etcd announce its version and do not count.
 func (p *Peers) skew(ctx context.Context, by []*answer) error {
 	for _, a := range by {
 		var runs version.Versions
@@ -80,10 +81,10 @@ func (p *Peers) skew(ctx context.Context, by []*answer) error {
 	return nil
 }
 
-// busy says that this member's data may be in use somewhere else. It is known not to be so when the others have no
-// connection to it and everything that they send to it comes here: then no process can take its place in the cluster as long
-// as this one is there. Where one of the two cannot be known, nothing must speak against it for a minute; where nothing comes over
-// a connection that another counts, for ten seconds.
+// busy returns an error if this member's data may be in use elsewhere. They are not if the others have no connection
+// to it and all they send arrives here: then no process can use the data as long as this one runs. If one of the two
+// cannot be known, nothing may speak against it for a minute; for a connection that another member counts and that
+// stays silent, for ten seconds.
 func (p *Peers) busy(ctx context.Context, c *Survey) error {
 	now := p.now()
 	unsure := p.connected(ctx, c)
@@ -109,12 +110,12 @@ func (p *Peers) busy(ctx context.Context, c *Survey) error {
 
 var errConnected = errors.New("it is connected to a process that has this member's data; end that")
 
-// errSilent is of a connection over which nothing comes.
+// errSilent reports a connection over which nothing arrives.
 var errSilent = errors.New("it is connected, and nothing comes from there")
 
-// connected asks the others whether they are connected to this member. etcd tells that in its metrics, but a member that was
-// once sent a snapshot counts each connection twice, and so one that ended as one that is there. Over one that is, something
-// comes sooner or later: from the leader's questions, or because there is no leader. One over which nothing comes is unsure.
+// connected asks the others whether they are connected to this member, which etcd shows in its metrics. A member that
+// was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real connection
+// something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure.
 func (p *Peers) connected(ctx context.Context, c *Survey) (unsure error) {
 	silent := error(nil)
 	for _, m := range c.Others() {
@@ -138,7 +139,7 @@ func (p *Peers) connected(ctx context.Context, c *Survey) (unsure error) {
 	return cmp.Or(unsure, silent)
 }
 
-// page reads what a member serves its clients.
+// page reads a page from a member's client URLs.
 func (p *Peers) page(ctx context.Context, m Member, path string) (text string, err error) {
 	err = errors.New("it has told no client URL")
 	for _, at := range m.ClientURLs {
@@ -149,16 +150,16 @@ func (p *Peers) page(ctx context.Context, m Member, path string) (text string, e
 	return "", err
 }
 
-// sample is what a page of metrics has behind a name with its labels; empty if it does not have that.
+// sample returns the value of a metric with its labels; empty if the page lacks it.
 func sample(page, name string) string {
 	_, rest, _ := strings.Cut("\n"+page, "\n"+name+" ")
 	value, _, _ := strings.Cut(rest, "\n")
 	return value
 }
 
-// forgot says that a volume lacks what this member has already confirmed to the leader: it was put back to an older state.
-// etcd would take it, and die of it (tocommit is out of range) or break raft's promise. The leader forgets that with its
-// leadership, so that nil proves nothing.
+// forgot returns an error if the volume lacks what this member has confirmed to the leader: it was rolled back. etcd
+// would panic (tocommit is out of range) or violate raft's guarantees. A leader forgets this with its leadership, so
+// nil proves nothing.
 func (p *Peers) forgot(ctx context.Context, self Self, c *Survey) error {
 	if c.Listing != Started || self.Index == 0 {
 		return nil
@@ -175,7 +176,7 @@ func (p *Peers) forgot(ctx context.Context, self Self, c *Survey) error {
 	return nil
 }
 
-// confirmedBy is the last entry that a leader knows a member to have.
+// confirmedBy returns the last entry that a leader knows a member to have.
 func confirmedBy(page, member string) uint64 {
 	var told struct {
 		Raft struct {

@@ -1,9 +1,9 @@
-// Package peers is what a member that does not run yet can learn from the other members of its cluster, and ask of them:
-// whether they know it, whether it may be replaced, and the two changes of the cluster's members that replacing takes.
+// Package peers asks the other members of a cluster on behalf of one that runs no etcd yet: whether they list it, and
+// whether it may be replaced. It also makes the two changes of the members that a replacement needs.
 //
-// Members are asked over their peer URLs, which tell anybody with a peer's certificate who is in the cluster; what needs a
-// vote goes to their client URLs. With auto-tls or without TLS whoever answers there is believed, as etcd believes its peers then.
-// Nothing here decides: recovery's table does.
+// Members are asked at their peer URLs, which show the members of the cluster to every holder of a peer certificate.
+// What needs a quorum goes to their client URLs. With auto-tls or without TLS any answer there is trusted, as etcd
+// trusts its peers then. Nothing is decided here; see recovery's table.
 package peers
 
 import (
@@ -34,16 +34,16 @@ import (
 const (
 	answerWithin = 3 * time.Second // for a question to one member
 	changeWithin = 10 * time.Second
-	answerSize   = 4 << 20 // bytes of an answer that are read; a page of metrics has some hundred thousand
+	answerSize   = 4 << 20 // maximum bytes of an answer; a page of metrics has several hundred thousand
 )
 
-// Options are what reaches the other members beside etcd's configuration.
+// Options say how to reach the other members, in addition to etcd's configuration.
 type Options struct {
-	CertFile, KeyFile string // a client's pair; etcd's own if they are empty
-	User, Password    string // with authentication on: who may change the members
+	CertFile, KeyFile string // client certificate and key; etcd's own if empty
+	User, Password    string // with authentication: a user that may change the members
 }
 
-// OptionsOf takes user and password from etcdctl's environment.
+// OptionsOf takes the user and password from etcdctl's environment.
 func OptionsOf(certFile, keyFile string) Options {
 	user, password, both := strings.Cut(os.Getenv("ETCDCTL_USER"), ":")
 	if !both {
@@ -52,7 +52,7 @@ func OptionsOf(certFile, keyFile string) Options {
 	return Options{CertFile: certFile, KeyFile: keyFile, User: user, Password: password}
 }
 
-// Peers are the other members of one member's cluster. One question at a time may be asked.
+// Peers are the other members of one member's cluster. Only one question may be asked at a time.
 type Peers struct {
 	Options
 
@@ -60,26 +60,26 @@ type Peers struct {
 	name     string
 	urls     []string            // this member's peer URLs
 	listens  []url.URL           // where it listens for peers
-	process  string              // tells this process from others
-	desk     *desk               // that answers there; nil before it could listen
-	others   map[string][]string // the peer URLs of the others, by name
-	listed   []string            // the peer URLs that initial-cluster names, and those that this member advertises
+	process  string              // identifies this process
+	desk     *desk               // answers there; nil until it could listen
+	others   map[string][]string // peer URLs of the others, by name
+	listed   []string            // peer URLs in initial-cluster, and those that this member advertises
 	hosts    map[string]bool     // their hosts, and those at which this member serves clients
-	founding uint64              // the id that this member has if the cluster is founded as configured
+	founding uint64              // this member's ID if the cluster is founded as configured
 
 	peer, client       *http.Client
-	trusted            string // the authorities that they go by: TLS reads them once
+	trusted            string // the trusted authorities, as TLS reads them only once
 	peerTLS            transport.TLSInfo
 	clientTLS          *tls.Config
-	anyPeer, anyServer bool                                           // etcd makes certificates for peers, or for clients, and verifies none: auto-tls
-	answersHere        func(ctx context.Context, urls []string) error // why it is not known that this process is where peers find the member
+	anyPeer, anyServer bool                                           // etcd makes these certificates itself and verifies none: auto-tls
+	answersHere        func(ctx context.Context, urls []string) error // returns why it is unknown whether peers find the member at this process
 	now                func() time.Time
-	heard              map[types.ID]string // how many bytes others with a connection to the member had from it
-	quietSince, looked time.Time           // since when nobody was seen to have the member's data, and when that was last looked at
+	heard              map[types.ID]string // bytes that others with a connection have received from the member
+	quietSince, looked time.Time           // since when no process was seen with the member's data, and when that was last checked
 }
 
-// Of finds the other members in etcd's configuration. It returns nil if it names none. The error says that certificates that it
-// names cannot be used.
+// Of returns the other members in etcd's configuration; nil if it names none. The error says that its certificates
+// cannot be used.
 func Of(config *embed.Config, options Options) (*Peers, error) {
 	cluster, err := types.NewURLsMap(config.InitialCluster)
 	if err != nil || cluster[config.Name] == nil || len(cluster) < 2 {
@@ -109,16 +109,16 @@ func Of(config *embed.Config, options Options) (*Peers, error) {
 	return p, p.dial()
 }
 
-// authorities are what certificates are verified by, as the files have them now.
+// authorities returns the contents of the files of trusted authorities.
 func (p *Peers) authorities() (found string) {
 	for _, path := range []string{p.config.PeerTLSInfo.TrustedCAFile, p.config.ClientTLSInfo.TrustedCAFile} {
-		content, _ := disk.Read(path, answerSize) // whoever needs it says that it cannot be read
+		content, _ := disk.Read(path, answerSize) // an unreadable file is reported where it is used
 		found += string(content)
 	}
 	return found
 }
 
-// hostOf is the host that a URL names; empty if it names none.
+// hostOf returns the host of a URL; empty if it has none.
 func hostOf(at string) string {
 	parsed, err := url.Parse(at)
 	if err != nil {
@@ -127,7 +127,7 @@ func hostOf(at string) string {
 	return parsed.Hostname()
 }
 
-// dial makes the clients: one as a peer, one as etcd's clients.
+// dial creates the clients: one as a peer, one as a client of etcd.
 func (p *Peers) dial() error {
 	p.peerTLS.InsecureSkipVerify = p.anyPeer
 	asPeer, err := transport.NewTransport(p.peerTLS, answerWithin)
@@ -151,20 +151,20 @@ func (p *Peers) dial() error {
 	return nil
 }
 
-// renew has authorities count that were replaced since. What cannot be used yet is tried again.
+// renew uses authorities that were replaced. An unusable file is tried again.
 func (p *Peers) renew() {
 	now := p.authorities()
 	if now == p.trusted || p.dial() != nil {
 		return
 	}
 	p.trusted = now
-	p.Close() // it listens with them, too
+	p.Close() // the listener uses them, too
 }
 
-// stay has nobody sent elsewhere: who answers there is no member that was asked.
+// stay follows no redirect: another server is not the member that was asked.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Close lets go of connections, and of the address that etcd needs.
+// Close releases connections, and the address that etcd needs.
 func (p *Peers) Close() {
 	if p.desk != nil {
 		p.desk.close()
@@ -174,8 +174,8 @@ func (p *Peers) Close() {
 	p.client.CloseIdleConnections()
 }
 
-// selfMade makes a certificate as etcd makes itself one where auto-tls is on. It hides what is said and proves nothing, so it
-// is not kept, and names nobody.
+// selfMade returns a certificate as etcd makes itself with auto-tls. It encrypts and proves nothing, so it is not
+// stored and has no name.
 func selfMade() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -13,15 +13,15 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// opened is what a member that runs tells others of the data that it was started with, where etcd serves its own metrics: etcd tells
-// no more than what it has applied, and a log may hold more that is not known to be committed while there is no quorum.
+// opened is the revision of the data that a member was started with, for other members, next to etcd's own metrics.
+// etcd shows only what it has applied; without a quorum its log may hold more.
 var opened = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_revision",
 	Help: "The highest revision that etcd's data could come to when it was opened, by database and log; 0 if that is not known.",
 })
 
-// identified is whose the data are, for other members: etcd's own cluster id is computed of the configuration, so that another cluster may
-// have the same.
+// identified names the cluster and generation of the data for other members. etcd computes its cluster ID from the
+// configuration, so another cluster may have the same.
 var identified = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_cluster",
 	Help: "Which cluster of the store etcd's data are of, and which generation; always 1.",
@@ -29,7 +29,7 @@ var identified = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 
 func init() { prometheus.MustRegister(opened, identified) } //nolint:gochecknoinits // etcd serves the default registry
 
-// Opens notes how far the data go that etcd is about to open, and whose they are.
+// Opens publishes how far the data reach that etcd is about to open, and to which cluster they belong.
 func Opens(revision int64, of archive.Identity) {
 	opened.Set(float64(revision))
 	identified.Reset()
@@ -40,12 +40,13 @@ func Opens(revision int64, of archive.Identity) {
 
 var openedCluster = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// identify asks those that run which cluster of a store they are of, and how much they have. The error says that they are of several.
+// identify asks the members that run for their cluster and generation in a store, and for the size of their data. The
+// error says that they differ.
 func (p *Peers) identify(ctx context.Context, c *Survey) error {
 	for _, m := range c.Others() {
 		page, err := p.page(ctx, m, "/metrics")
 		if err != nil {
-			continue // another one tells, or nobody
+			continue // another member may know
 		}
 		c.Size = max(c.Size, number(page, "etcd_mvcc_db_total_size_in_bytes"))
 		told := openedCluster.FindStringSubmatch(page)
@@ -55,14 +56,14 @@ func (p *Peers) identify(ctx context.Context, c *Survey) error {
 		if c.ID != "" && c.ID != told[1] {
 			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", called(m), told[1], c.ID)
 		}
-		generation, _ := strconv.Atoi(told[2]) // which has digits only
+		generation, _ := strconv.Atoi(told[2]) // it has only digits
 		c.ID, c.Generation = told[1], max(c.Generation, generation)
 	}
 	return nil
 }
 
-// positions asks how far those have come that run without a quorum, of the cluster of this member's volume. That needs no vote. The
-// words are for people: who runs, and how far that one is.
+// positions asks members of the volume's cluster that run without a quorum how far they have come, which needs no
+// vote. The error describes them.
 func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*answer) error {
 	if c.Listing != Claimed || self.ClusterID == 0 {
 		return nil
@@ -83,7 +84,7 @@ func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*
 	return sentence(told)
 }
 
-// number is the largest one that a page of metrics has behind several names; 0 if it has none.
+// number returns the largest value of several metrics on a page; 0 if it has none.
 func number(page string, names ...string) (most int64) {
 	for _, name := range names {
 		if value, err := strconv.ParseFloat(sample(page, name), 64); err == nil {
@@ -93,7 +94,7 @@ func number(page string, names ...string) (most int64) {
 	return most
 }
 
-// reach is the highest revision that a member is known to have.
+// reach returns the highest revision that a member is known to have.
 func (p *Peers) reach(ctx context.Context, a *answer) (int64, error) {
 	at := slices.IndexFunc(a.members, a.is)
 	if at < 0 {

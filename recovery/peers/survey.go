@@ -16,37 +16,37 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// Listing is how the other members have this one in their list.
+// A Listing is how the other members list this one.
 type Listing string
 
-// The listings. Only those that a quorum of equal answers stands behind are acted upon.
+// The listings. Only those that a quorum of equal answers supports lead to action.
 const (
-	Unknown  Listing = "unknown"  // no quorum answers, and nobody knows of a cluster that was more than configured
-	Claimed  Listing = "claimed"  // somebody does, and no quorum of equal answers stands behind it
-	Founding Listing = "founding" // no cluster is known of, all are here, and nobody has data
-	Partial  Listing = "partial"  // no cluster is known of, and nobody has data; some run already, as far as they know for the first time
-	Gone     Listing = "gone"     // no cluster is known of, all are here, and what some have is of no use
-	Asking   Listing = "asking"   // no cluster is known of, all are here and ask for the same restore
+	Unknown  Listing = "unknown"  // no quorum answers, and no cluster beyond the configured one is known
+	Claimed  Listing = "claimed"  // a cluster is known, without a quorum of equal answers
+	Founding Listing = "founding" // no cluster is known, all members are here, and none has data
+	Partial  Listing = "partial"  // no cluster is known, and none has data; some run already, as far as they know for the first time
+	Gone     Listing = "gone"     // no cluster is known, all members are here, and the data of some are unusable
+	Asking   Listing = "asking"   // no cluster is known, all members are here and ask for the same restore
 	Expected Listing = "expected" // it has never started, in a cluster that is being founded with it
-	Added    Listing = "added"    // it has never started, and was added to a cluster that runs
-	Started  Listing = "started"  // it was there before
-	Unlisted Listing = "unlisted" // the cluster does not have it
+	Added    Listing = "added"    // it has never started, and was added to a running cluster
+	Started  Listing = "started"  // it has run in the cluster
+	Unlisted Listing = "unlisted" // the cluster does not list it
 )
 
-// Member is one member of a cluster, as another one tells of it.
+// A Member is a member of a cluster as another one lists it.
 type Member = membership.Member
 
-// Self is the member that asks, with what its volume tells of it.
+// Self describes the member that asks.
 type Self struct {
-	ClusterID, MemberID uint64 // the volume's; 0 if it has none
-	Alone               bool   // by its volume this member alone has a vote
+	ClusterID, MemberID uint64 // from the volume; 0 if it has none
+	Alone               bool   // by the volume, it is the only voting member
 	Index               uint64 // of the last entry in its log
-	Holds               Holds  // what is told to others while no etcd runs here
-	Restore             string // the id of the restore that is asked for here; empty if none is
-	Brought             bool   // the store has what only the volume had, as far as it can be brought there
+	Holds               Holds  // what the others are told while no etcd runs here
+	Restore             string // ID of the restore that is requested here; empty if none is
+	Brought             bool   // the store has what only the volume had, as far as possible
 }
 
-// Call is what a member that does not run yet says of itself.
+// A Call is what a member that runs no etcd reports.
 type Call struct {
 	Name    string `json:"name"`
 	Process string `json:"process"` // made up by each process
@@ -56,49 +56,52 @@ type Call struct {
 	Brought bool   `json:"brought,omitempty"` // the store has what only its volume had, as far as it can be brought there
 }
 
-// Holds is what a member has on its volume.
+// Holds describes what a member has on its volume.
 type Holds string
 
-// What there can be.
+// The values.
 const (
 	Nothing  Holds = "nothing"
 	Ruins    Holds = "ruins" // data that cannot be used
-	Older    Holds = "older" // data that a store has more than
+	Older    Holds = "older" // data that the store has more than
 	Data     Holds = "data"
-	Restores Holds = "restores" // data from a store, as soon as that grants it
+	Restores Holds = "restores" // data from a store, once that permits it
 )
 
-// Survey is what the others have answered.
+// A Survey is the result of asking the others.
 type Survey struct {
 	Listing Listing
-	Cluster string // etcd's id of the cluster, hexadecimal; empty without a quorum
-	// ID is the id that the cluster has in its store, as those tell that run it with one; empty if none does. Generation goes with it.
+	Cluster string // etcd's ID of the cluster, hexadecimal; empty without a quorum
+	// ID is the cluster's ID in its store, as reported by members that run with one; empty if none does. Generation
+	// belongs to it.
 	ID         string
 	Generation int
-	Members    []Member // of the cluster, this one included
-	Own        Member   // this one, as they have it
-	// Outdated says why the data on the volume are not those that this member had last; nil if nothing speaks against them.
+	Members    []Member // of the cluster, including this one
+	Own        Member   // this member as they list it
+	// Outdated says why the data on the volume are not the ones that this member had last; nil if nothing speaks
+	// against them.
 	Outdated error
-	// InTheWay says what keeps this member from being replaced, or added, now; nil if nothing does.
+	// InTheWay says what prevents this member from being replaced or added now; nil if nothing does.
 	InTheWay error
-	// Brought says that of the others that run no etcd all have brought into the store what only their volumes had.
+	// Brought reports whether all others that run no etcd have uploaded what only their volumes had.
 	Brought bool
-	// Silent says who gave no answer, or one that is in the way of a decision, and why; nil if nobody did.
+	// Silent names the members that gave no answer, or one that prevents a decision, and why; nil if there are none.
 	Silent error
-	// Run is how many of the others run an etcd of the volume's cluster, and Voters how many voting members that has, as they tell.
+	// Run is the number of others that run an etcd of the volume's cluster, Voters the number of its voting members
+	// as they list them.
 	Run, Voters int
-	// Reach is the highest revision that one of those that run is known to have.
+	// Reach is the highest revision that a running member is known to have.
 	Reach int64
-	// NoQuorumElsewhere reports that the other members cannot be a quorum of the volume's cluster without this one: so many of them wait
-	// without data of it that the silent ones are too few.
+	// NoQuorumElsewhere reports that the other members cannot be a quorum of the volume's cluster without this one,
+	// because so many of them wait without its data that the silent ones are too few.
 	NoQuorumElsewhere bool
-	// Size is how many bytes the largest database has of which one of those that run tells.
+	// Size is the largest size of a database that a running member reports, in bytes.
 	Size int64
-	// Older is how many run none, and have data that a store has more than.
+	// Older is the number of members that run no etcd and have data that the store has more than.
 	Older int
 }
 
-// InitialCluster is the list of members as etcd's configuration has it, for the member of that name.
+// InitialCluster returns the members in the form of etcd's initial-cluster, for the member with a name.
 func (c *Survey) InitialCluster(name string) string {
 	var pairs []string
 	for _, m := range c.Members {
@@ -116,35 +119,35 @@ func (c *Survey) InitialCluster(name string) string {
 	return strings.Join(pairs, ",")
 }
 
-// Others are the members of the cluster but this one.
+// Others returns the members of the cluster without this one.
 func (c *Survey) Others() []Member {
 	return slices.DeleteFunc(slices.Clone(c.Members), func(m Member) bool { return m.ID == c.Own.ID })
 }
 
-// answer is what one member has told.
+// An answer is what one member has reported.
 type answer struct {
-	name    string // that it is configured with
-	url     string // where it was asked
+	name    string // from the configuration
+	url     string // that was asked
 	cluster string
 	members []Member
 }
 
-// content is the same for answers that are the same.
+// content returns the same text for equal answers.
 func (a *answer) content() string {
-	text, _ := json.Marshal(a.members) // it was made of JSON
+	text, _ := json.Marshal(a.members) // decoded from JSON before
 	return a.cluster + string(text)
 }
 
-// voter tells whether the one that answered has a vote, by its own list.
+// voter reports whether the member that answered has a vote, by its own list.
 func (a *answer) voter() bool {
 	return slices.ContainsFunc(a.members, func(m Member) bool { return !m.IsLearner && a.is(m) })
 }
 
-// is tells whether the member is the one that answered.
+// is reports whether a member is the one that answered.
 func (a *answer) is(m Member) bool { return m.Name == a.name || slices.Contains(m.PeerURLs, a.url) }
 
-// decided is the answer that a quorum of the cluster that it tells of has given, and who gave it; nil if there is none, or
-// if two contradict each other.
+// decided returns the answer that a quorum of its own cluster has given, and the members that gave it; nil if there
+// is none, or if two contradict each other.
 func (p *Peers) decided(answers []*answer) (agreed *answer, by []*answer) {
 	groups := map[string][]*answer{}
 	for _, a := range answers {
@@ -164,8 +167,8 @@ func (p *Peers) decided(answers []*answer) (agreed *answer, by []*answer) {
 	return agreed, by
 }
 
-// enough is how many have to say the same: a quorum or, where this member is one of two voters, the other one. That one has
-// everything that both ever agreed on.
+// enough returns how many equal answers are needed: a quorum or, if this member is one of two voters, the other one,
+// which has everything that both have ever agreed on.
 func (p *Peers) enough(members []Member) int {
 	count := len(voters(members))
 	if own, listed := p.own(members); listed && !own.IsLearner && count == 2 {
@@ -178,8 +181,8 @@ func voters(members []Member) []Member {
 	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return m.IsLearner })
 }
 
-// own is this member's entry in a list: the one that has its name or, as a member that never started has told none, one of its
-// peer URLs.
+// own returns this member's entry in a list: the one with its name or, as a member that never started has no name
+// there, with one of its peer URLs.
 func (p *Peers) own(members []Member) (own Member, listed bool) {
 	there := func(m Member) bool { return slices.ContainsFunc(m.PeerURLs, p.isOwnURL) }
 	at := slices.IndexFunc(members, func(m Member) bool { return m.Name == p.name || m.Name == "" && there(m) })
@@ -212,12 +215,12 @@ func (p *Peers) judge(answers []*answer) (c Survey, by []*answer) {
 	own, _ := p.own(agreed.members)
 	c = Survey{Listing: p.listing(agreed), Cluster: agreed.cluster, Members: agreed.members, Own: own}
 	if heard[Started] && c.Listing != Started || c.Listing == Expected && len(heard) > 0 {
-		c.Listing = Claimed // who has forgotten this member is not believed against one who has not
+		c.Listing = Claimed // a member that lists this one outweighs one that does not
 	}
 	return c, by
 }
 
-// listing is how one answer has this member.
+// listing returns how an answer lists this member.
 func (p *Peers) listing(a *answer) Listing {
 	own, listed := p.own(a.members)
 	switch {
@@ -232,10 +235,10 @@ func (p *Peers) listing(a *answer) Listing {
 	}
 }
 
-// started tells whether a member has ever served: it tells its client URLs then.
+// started reports whether a member has ever served: then it has client URLs.
 func started(m Member) bool { return len(m.ClientURLs) > 0 }
 
-// called is what people know a member by.
+// called returns the name of a member for users.
 func called(m Member) string {
 	switch {
 	case m.Name != "":
@@ -247,7 +250,7 @@ func called(m Member) string {
 	}
 }
 
-// unfinished names a member, other than this one, that is about to join; only one at a time may.
+// unfinished names another member that is about to join; only one at a time may.
 func (p *Peers) unfinished(c *Survey) error {
 	for _, m := range c.Members {
 		switch {
@@ -261,10 +264,10 @@ func (p *Peers) unfinished(c *Survey) error {
 	return nil
 }
 
-// ErrMixedUp is of a volume with the data of another member.
+// ErrMixedUp reports a volume with the data of another member.
 var ErrMixedUp = errors.New("volumes were mixed up")
 
-// named is what people know the member of that ID by; empty if the cluster has none.
+// named returns the name for users of the member with an ID; empty if the cluster has none.
 func (c *Survey) named(id uint64) string {
 	if at := slices.IndexFunc(c.Members, func(m Member) bool { return uint64(m.ID) == id }); at >= 0 {
 		return called(c.Members[at])
@@ -272,8 +275,8 @@ func (c *Survey) named(id uint64) string {
 	return ""
 }
 
-// former says why the data of a volume are not those that this member had last, as far as the list of members tells. Data of a
-// time when this member alone had a vote would be a cluster by themselves.
+// former returns why the data of a volume are not the ones that this member had last, as far as the list of members
+// shows. Data from a time when this member was the only voter would form a cluster of their own.
 func former(self Self, c *Survey) error {
 	known, count := c.Listing == Started || c.Listing == Added, len(voters(c.Members))
 	switch {
@@ -291,8 +294,8 @@ func former(self Self, c *Survey) error {
 	return nil
 }
 
-// lacking says in words what the answers lack for a decision; nil if every other member has told how it is, and none of that
-// is in the way.
+// lacking describes what the answers lack for a decision; nil if every other member has reported its state and
+// nothing prevents one.
 func (p *Peers) lacking(self Self, c *Survey, answers []*answer, calls []Call) error {
 	var words []string
 	switch {
@@ -311,7 +314,7 @@ func (p *Peers) lacking(self Self, c *Survey, answers []*answer, calls []Call) e
 	return sentence(words)
 }
 
-// minority says why answers are not those of a quorum.
+// minority describes why answers are not those of a quorum.
 func (p *Peers) minority(answers []*answer) string {
 	var names []string
 	for _, a := range answers {
@@ -324,7 +327,7 @@ func (p *Peers) minority(answers []*answer) string {
 	return fmt.Sprintf("of %d voting members only %s runs, and %d have to", len(voters(members)), strings.Join(names, " and "), p.enough(members))
 }
 
-// words say what there is in a call that is in the way of a decision.
+// words describes what in a call prevents a decision.
 func (c Call) words(self Self, listing Listing) string {
 	switch {
 	case c.Holds == Restores && self.Holds != Restores:
@@ -341,7 +344,7 @@ func (c Call) words(self Self, listing Listing) string {
 	return ""
 }
 
-// sentence is an error of several clauses; nil if there are none.
+// sentence joins clauses to an error; nil if there are none.
 func sentence(clauses []string) error {
 	if len(clauses) == 0 {
 		return nil
@@ -349,7 +352,7 @@ func sentence(clauses []string) error {
 	return errors.New(strings.Join(clauses, "; "))
 }
 
-// both are two errors in one sentence; either may be nil.
+// both joins two errors to one sentence; either may be nil.
 func both(first, second error) error {
 	if first != nil && second != nil {
 		return fmt.Errorf("%w; %w", first, second)
@@ -357,10 +360,11 @@ func both(first, second error) error {
 	return cmp.Or(first, second)
 }
 
-// roll is what a survey comes to, where no etcd tells of more than a cluster that is being founded. A cluster is begun, or
-// restored, when every member has said that it has no data of use: one that has not may have what all others lack.
+// roll returns the listing if no etcd reports more than a cluster that is being founded. A cluster is founded or
+// restored only when every member has reported that it has no usable data: a missing one may have what all others
+// lack.
 func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
-	restores := func(call Call) bool { return call.Holds == Restores && self.Holds != Restores } // the store has one be the first
+	restores := func(call Call) bool { return call.Holds == Restores && self.Holds != Restores } // the store lets one be the first
 	if self.Restore != "" {
 		differs := func(call Call) bool { return call.Restore != self.Restore || restores(call) }
 		if len(calls) < len(p.others) || slices.ContainsFunc(calls, differs) {
@@ -389,12 +393,12 @@ func (p *Peers) roll(self Self, founding []*answer, calls []Call) Listing {
 }
 
 const (
-	mostMembers = 100 // in an answer; etcd advises against more than seven
-	longestName = 256 // bytes of a name or a URL in an answer; a DNS name has 253 at the most
-	longestWord = 300 // bytes that are quoted of what another process has said
+	mostMembers = 100 // in an answer; etcd recommends at most seven
+	longestName = 256 // bytes of a name or URL in an answer; a DNS name has at most 253
+	longestWord = 300 // bytes that are quoted from another process
 )
 
-// plain is what another process has said, as people are told of it: one line, of a length that one reads.
+// plain returns text from another process as one line of readable length.
 func plain(word string) string {
 	word = printable.Line(word)
 	if len(word) > longestWord {
@@ -403,14 +407,14 @@ func plain(word string) string {
 	return word
 }
 
-// said is an error whose text may be another process's.
+// said is an error whose text may come from another process.
 type said struct{ error }
 
 func (s said) Error() string { return plain(s.error.Error()) }
 func (s said) Unwrap() error { return s.error }
 
-// odd says why nobody can be told of members; nil if nothing speaks against it. Their names and URLs go into logs, into what is
-// published and into etcd's configuration.
+// odd returns why a list of members must not be shown or used; nil if it may. Names and URLs go into logs, published
+// documents and etcd's configuration.
 func odd(members []Member) error {
 	if len(members) == 0 || len(members) > mostMembers {
 		return fmt.Errorf("a cluster of %d members", len(members))
