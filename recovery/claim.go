@@ -23,11 +23,11 @@ import (
 const (
 	positionFile   = "recovery.json"
 	positionFormat = 1
-	maxPosition    = 64 << 10 // bytes of the file that are read
-	maxRemembered  = 100      // ids of restores; the store remembers all
+	maxPosition    = 64 << 10 // maximum bytes of the file
+	maxRemembered  = 100      // IDs of restores; the store has all
 )
 
-// record is what recovery keeps on the volume, durably.
+// A record is what recovery stores durably on the volume.
 type record struct {
 	Format int       `json:"format"`
 	Claim  *position `json:"claim,omitempty"` // what may be claimed and is not installed yet
@@ -37,21 +37,21 @@ type record struct {
 	Refused *refusal `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
 }
 
-// refusal remembers that data were compared with the store and refused. They are not served before they are compared again, whether
-// or not the store can be reached then.
+// A refusal says that data were compared with the store and refused. They are compared again before they are served,
+// even if the store cannot be reached then.
 type refusal struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
 }
 
-// RememberRefusal notes on the volume that the data in a directory have turned out not to be those of the store, as when the generation of
-// a running etcd has ended. It is called once etcd is closed.
+// RememberRefusal stores on the volume that the data in a directory are not those of the store, for instance because
+// the generation of a running etcd has ended. Call it once etcd is closed.
 func (r *Recovery) RememberRefusal(dataDir string, why error) error {
 	return r.change(func(kept *record) { kept.Refused = &refusal{seed.Place(dataDir), why.Error(), r.now().UTC()} })
 }
 
-// position is all that is needed to bring a restore to its end that was cut off.
+// A position is what a later run needs to complete a restore that was cut off.
 type position struct {
 	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
 	Reservation int64              `json:"reservation"`   // the revision
@@ -62,7 +62,7 @@ type position struct {
 	Premises    string             `json:"premises"` // what it was built for
 }
 
-// premises are how the volume stands, and what is asked for. If they change before a restore is claimed, it is out of date.
+// premises describes the volume and the request. If they change before a restore is claimed, it is outdated.
 func (r *run) premises() string {
 	asked := "nothing is asked for"
 	if r.asked {
@@ -74,7 +74,7 @@ func (r *run) premises() string {
 
 func (r *Recovery) recordPath() string { return filepath.Join(r.options.VolumeDir, positionFile) }
 
-// readRecord returns an empty record if there is none. One that cannot be read is an error that names the way out.
+// readRecord returns an empty record if there is none. If it cannot be read, the error names the way out.
 func (r *Recovery) readRecord() (record, error) {
 	content, err := disk.ReadHere(r.recordPath(), maxPosition)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,7 +93,7 @@ func (r *Recovery) readRecord() (record, error) {
 	return kept, nil
 }
 
-// change reads the record, has it changed and writes it.
+// change reads the record, changes it and writes it.
 func (r *Recovery) change(how func(*record)) error {
 	kept, err := r.readRecord()
 	if err != nil {
@@ -110,7 +110,7 @@ func (r *Recovery) change(how func(*record)) error {
 	return nil
 }
 
-// readPosition finds out whether a run was cut off between its claim and its end.
+// readPosition checks whether a run was cut off between its claim and its end.
 func (r *run) readPosition() (Event, Facts) {
 	kept, err := r.readRecord()
 	if err != nil {
@@ -136,7 +136,7 @@ func (r *run) readPosition() (Event, Facts) {
 		return ClaimFound, Facts{}
 	case found == "installed":
 		return InstallFound, Facts{}
-	default: // somebody has tidied up
+	default: // the user has removed what was built
 		return NothingBegun, Facts{}
 	}
 }
@@ -148,12 +148,12 @@ func (r *run) notePosition() (Event, Facts) {
 func (r *run) forgetClaim() (Event, Facts) {
 	kept, err := r.readRecord()
 	if err != nil || kept.Claim == nil {
-		return next(err) // a full volume keeps nobody from dropping what was built
+		return next(err) // a full volume must not keep what was built from being removed
 	}
 	return next(r.change(func(kept *record) { kept.Claim = nil }))
 }
 
-// sayUsed tells people once why what they ask for is not done.
+// sayUsed logs once why a request is not carried out again.
 func (r *run) sayUsed() {
 	if !r.said {
 		r.options.Log.Info().Msgf("recovery: restore %q was done before, and is not done again; another one takes another --restore-id", r.options.Request.ID)
@@ -161,7 +161,7 @@ func (r *run) sayUsed() {
 	r.said = true
 }
 
-// use adds the id of a restore that was done.
+// use adds the ID of a restore that was done.
 func (kept *record) use(id string) {
 	if id != "" && !slices.Contains(kept.Done, id) {
 		kept.Done = append(kept.Done, id)
@@ -181,8 +181,9 @@ func (r *run) remember() (Event, Facts) {
 	return Installed, Facts{Asked: r.asked}
 }
 
-// claimGeneration reserves revisions and then begins the next generation, if nobody else has. Where the store says what is not believed
-// by now, the claim is given up: waiting does not help, and whoever asks it next says what is wrong.
+// claimGeneration reserves revisions and then creates the next generation, unless another process has. If the store
+// cannot be verified by now, the claim is given up, as waiting does not help; the next question to the store reports
+// what is wrong.
 func (r *run) claimGeneration() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
@@ -201,8 +202,8 @@ func (r *run) claimGeneration() (Event, Facts) {
 	return Claimed, Facts{}
 }
 
-// claim may be repeated. It is lost if another cluster has begun a generation, or this one has gone on already: then what was
-// built is older than that.
+// claim may be repeated. It is lost if another cluster has created a generation, or if this one was extended: then
+// what was built is outdated.
 func (r *run) claim(ctx context.Context) (lost, err error) {
 	wanted := r.position.Generation
 	generations, err := r.options.Archive.Generations(ctx)
@@ -227,7 +228,7 @@ func (r *run) claim(ctx context.Context) (lost, err error) {
 	return lost, err
 }
 
-// begin begins the generation behind the last one, unless somebody else was faster.
+// begin creates the generation after the last one, unless another process was faster.
 func (r *run) begin(ctx context.Context, last archive.Generation) (lost, err error) {
 	a, wanted := r.options.Archive, r.position.Generation
 	if lost, err := r.wentOn(ctx, last); lost != nil || err != nil {
@@ -254,8 +255,9 @@ func (r *run) begin(ctx context.Context, last archive.Generation) (lost, err err
 	return nil, err
 }
 
-// end ends the last generation for the one that is to follow, so that nothing can be added behind what was read of it, up to a position if
-// one is given. One that has ended already is completed. Where its end cannot be believed, nothing can be added to it in order, either.
+// end ends the last generation for the one that follows, so that nothing can be added to what was read of it, up to a
+// position if one is given. An end by another process is completed. If the head cannot be verified, no writer can
+// continue from it either.
 func (r *run) end(ctx context.Context, last, wanted archive.Generation, read format.Position) error {
 	head, err := r.options.Archive.Head(ctx, last.Number)
 	switch {
@@ -273,16 +275,16 @@ func (r *run) end(ctx context.Context, last, wanted archive.Generation, read for
 	return err
 }
 
-// goneOn tells whether something was added to a generation since it was read, a sign of life included.
+// goneOn reports whether something was added to a generation since it was read, heartbeats included.
 func goneOn(head archive.Head, read format.Position) bool {
 	return !read.IsZero() && head.Position.Compare(read) > 0
 }
 
-// errNotAllHere is of a survey in which a member was missing.
+// errNotAllHere reports a survey in which a member was missing.
 var errNotAllHere = errors.New("not every other member has said by now that it has no data of use")
 
-// surveyAgain asks the others of several once more, as the last thing: while the data were built, or this program did not run, one
-// may have come back that has its own.
+// surveyAgain asks the other members once more before the end: one may have returned with data while these were
+// built, or while this program did not run.
 func (r *run) surveyAgain(ctx context.Context) (lost, err error) {
 	if r.member.Peers == nil {
 		return nil, nil
@@ -298,7 +300,7 @@ func (r *run) surveyAgain(ctx context.Context) (lost, err error) {
 	}
 }
 
-// wentOn tells whether what is to be replaced was served since, here, or somewhere else.
+// wentOn reports whether what is to be replaced was served since, here or elsewhere.
 func (r *run) wentOn(ctx context.Context, last archive.Generation) (lost, err error) {
 	if now := r.premises(); now != r.position.Premises {
 		return fmt.Errorf("when it was built %s; now %s", r.position.Premises, now), nil

@@ -8,80 +8,80 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// VolumeState is what this member has on its volume.
+// A VolumeState describes what this member has on its volume.
 type VolumeState string
 
 // The states of a volume.
 const (
-	VolumeEmpty   VolumeState = "empty"            // there is nothing, or an etcd had only just begun
-	VolumeLost    VolumeState = "lost"             // as empty, and a run has served data there that nobody has restored
-	VolumeCorrupt VolumeState = "corrupt"          // etcd could not open it, or not read all of it
+	VolumeEmpty   VolumeState = "empty"            // nothing, or an etcd that had stored nothing yet
+	VolumeLost    VolumeState = "lost"             // as empty, but data were served from there, and not restored since
+	VolumeCorrupt VolumeState = "corrupt"          // etcd cannot open or read all of it
 	VolumeValid   VolumeState = "valid"            // nothing is known to be missing
 	VolumeBehind  VolumeState = "behind"           // valid, and the store or the other members have more
-	VolumeStored  VolumeState = "stored"           // valid, and the store has all of it, as far as it takes that
-	VolumeRefused VolumeState = "refused before"   // valid, and the store, which was not asked or does not answer now, has refused the data before
-	VolumeUnnamed VolumeState = "names no cluster" // valid, as of a plain etcd, and the store was not asked whose it is
+	VolumeStored  VolumeState = "stored"           // valid, and the store has all of it, as far as possible
+	VolumeRefused VolumeState = "refused before"   // valid, and refused by the store before, which was not asked or does not answer now
+	VolumeUnnamed VolumeState = "names no cluster" // valid, as of a plain etcd, and the store was not asked
 )
 
-// PeerState is what the other members have told.
+// A PeerState describes what the other members have answered.
 type PeerState string
 
-// The states of the other members. The last eight need a quorum of equal answers, or every member's.
+// The states of the other members. The last eight need a quorum of equal answers, or those of all members.
 const (
 	PeersNone      PeerState = "none"               // a single-member cluster
-	PeersItself    PeerState = "none, joins"        // as none, and initial-cluster-state says that it joins a cluster; the volume is empty
-	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster, and names no other member
-	PeersExisting  PeerState = "not named, joins"   // it joins one, and names no other member
+	PeersItself    PeerState = "none, joins"        // as none, with initial-cluster-state: existing and an empty volume
+	PeersUnnamed   PeerState = "not named"          // the configuration founds a cluster and names no other member
+	PeersExisting  PeerState = "not named, joins"   // the configuration joins a cluster and names no other member
 	PeersUnasked   PeerState = "not asked"          //
-	PeersMissing   PeerState = "not all there"      // nobody knows of a cluster, and one that is missing or waiting may have data
-	PeersMinority  PeerState = "no quorum"          // some run, and are too few to be believed
-	PeersNotAgreed PeerState = "not all ask"        // not everybody asks for the restore that is asked for here
-	PeersAgreed    PeerState = "all ask"            // everybody does
-	PeersNew       PeerState = "never had data"     // nobody ever had any; all are here
-	PeersSomeNew   PeerState = "some never had"     // as far as they know; some run already, and some are not here
-	PeersLost      PeerState = "all lost"           // all are here, and nobody has data of use
-	PeersJustLost  PeerState = "all lost, just now" // and that has not been so for 10 s
-	PeersStillLost PeerState = "all lost, still"    // and that was so when the store had been asked
+	PeersMissing   PeerState = "not all there"      // no cluster is known, and a member that is missing or waiting may have data
+	PeersMinority  PeerState = "no quorum"          // some run, but no quorum
+	PeersNotAgreed PeerState = "not all ask"        // not all request the restore that is requested here
+	PeersAgreed    PeerState = "all ask"            // all request it
+	PeersNew       PeerState = "never had data"     // none ever had data; all are here
+	PeersSomeNew   PeerState = "some never had"     // as far as they know; some run already, and some are missing
+	PeersLost      PeerState = "all lost"           // all are here, and none has usable data
+	PeersJustLost  PeerState = "all lost, just now" // for less than 10 s
+	PeersStillLost PeerState = "all lost, still"    // and that did not change after the store was asked
 	PeersUnstored  PeerState = "volumes hold more"  // as "all lost, still" or "all ask", and one has not brought into the store what only its volume has
-	PeersExpect    PeerState = "expect it"          // a cluster is founded with this member, which never started
+	PeersExpect    PeerState = "expect it"          // a cluster is being founded with this member, which never started
 	PeersKnow      PeerState = "know it"            // a quorum runs, and this member was in the cluster
 	PeersAdded     PeerState = "added it"           // a quorum runs, and this member was added and never started
 	PeersUnlisted  PeerState = "do not list it"     // a quorum runs, and this member is not in the cluster
-	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something keeps this member from rejoining
+	PeersBusy      PeerState = "run, not now"       // a quorum runs, and something prevents this member from rejoining
 )
 
-// StoreState is what the store has told.
+// A StoreState describes what the store has answered.
 type StoreState string
 
 // The states of a store.
 const (
 	StoreNone       StoreState = "none"            // --backup-store is not given
 	StoreUnasked    StoreState = "not asked"       //
-	StoreAway       StoreState = "away"            // it does not answer, denies, or is misspelt
-	StoreLongAway   StoreState = "away for 10 s"   // and has been for so long
-	StoreInUse      StoreState = "in use"          // somebody has added to it not long ago, and may do so again
-	StoreEmpty      StoreState = "empty"           // nothing was ever kept
-	StoreFounded    StoreState = "founded"         // as empty, but for the cluster manifest, which names this owner
-	StoreOurs       StoreState = "ours"            // there is a backup to go back to
-	StoreBare       StoreState = "ours, no backup" // a cluster was founded, and what is wanted is not kept
-	StoreNotOwned   StoreState = "another owner's" // the volume has no data, or less than the store, and the store's owner is another one
-	StoreUnclaimed  StoreState = "unclaimed"       // the volume names no cluster, and the store has one
-	StoreAdopted    StoreState = "adopted"         // a person has named its cluster, for the data on the volume to go on in it
+	StoreAway       StoreState = "away"            // it does not answer, denies access, or its URL is wrong
+	StoreLongAway   StoreState = "away for 10 s"   // for that long
+	StoreInUse      StoreState = "in use"          // another process has written to it recently and may continue
+	StoreEmpty      StoreState = "empty"           // nothing was ever stored
+	StoreFounded    StoreState = "founded"         // as empty, except for a cluster manifest of this owner
+	StoreOurs       StoreState = "ours"            // there is a backup to restore
+	StoreBare       StoreState = "ours, no backup" // it names a cluster, and what is wanted is not there
+	StoreNotOwned   StoreState = "another owner's" // the volume has no data, or less than the store, which belongs to another owner
+	StoreUnclaimed  StoreState = "unclaimed"       // the volume names no cluster, and the store does
+	StoreAdopted    StoreState = "adopted"         // the user has named its cluster, so that the data on the volume continue there
 	StoreOthers     StoreState = "another's"       //
-	StoreUnverified StoreState = "not verified"    // what it says of itself is damaged, and no name in it tells of more than the volume has
-	StoreDamaged    StoreState = "damaged"         // what it says of itself is
-	StoreLocked     StoreState = "keys lacking"    // what it has is signed or encrypted with keys that are not given
+	StoreUnverified StoreState = "not verified"    // its statements are damaged, and no name suggests more than the volume has
+	StoreDamaged    StoreState = "damaged"         // its statements are damaged
+	StoreLocked     StoreState = "keys lacking"    // it is signed or encrypted with keys that are not given
 )
 
-// answers tells whether a store in that state has told what it keeps.
+// answers reports whether the store has answered what it has.
 func (s StoreState) answers() bool {
 	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
 }
 
-// Asked is what a person wants.
+// Asked is what the user requests.
 type Asked string
 
-// What can be asked for.
+// The requests.
 const (
 	AskedNothing Asked = "auto"    // --recover=auto
 	AskedNever   Asked = "never"   // --recover=never
@@ -91,19 +91,19 @@ const (
 // The results. They are events of the machine, which carries them out.
 const (
 	StartEtcd    Event = "start"         // etcd opens the volume as it is
-	FoundCluster Event = "found"         // etcd begins a new cluster
+	FoundCluster Event = "found"         // etcd creates a new cluster
 	ConsultPeers Event = "ask the peers" //
 	ConsultStore Event = "ask the store" //
-	Wait         Event = "wait"          // and ask again: the others if they have answered, else the store
-	FlushFirst   Event = "flush"         // bring what the volume has into the store, before it is replaced
+	Wait         Event = "wait"          // and ask again: the others if they have answered, otherwise the store
+	FlushFirst   Event = "flush"         // upload what the volume has, before it is replaced
 	RestoreData  Event = "restore"       // from the store
 	Rejoin       Event = "rejoin"        // with the data of the others
-	AdoptStore   Event = "adopt"         // begin a generation of its own for the data on the volume
-	Refuse       Event = "refuse"        // a person has to do something
-	Decline      Event = "decline"       // what is asked for cannot be
+	AdoptStore   Event = "adopt"         // create a generation for the data on the volume
+	Refuse       Event = "refuse"        // the user has to act
+	Decline      Event = "decline"       // the request cannot be carried out
 )
 
-// Case is all that a decision is made of.
+// A Case is all that a decision depends on.
 type Case struct {
 	Volume VolumeState
 	Peers  PeerState
@@ -111,14 +111,14 @@ type Case struct {
 	Asked  Asked
 }
 
-// Decision is what becomes of a volume, why, and what to do about it if that is a refusal.
+// A Decision says what happens to a volume, why, and the way out of a refusal.
 type Decision struct {
 	Result Event
 	Why    string
 	WayOut string
 }
 
-// rule is a line of the table: for a case that has one of each, decide so. An empty list takes any.
+// A rule is a line of the table. It fits a case that has one of each of its values; an empty list fits any.
 type rule struct {
 	volume []VolumeState
 	peers  []PeerState
@@ -135,7 +135,8 @@ func anyOf[T comparable](list []T, value T) bool {
 	return len(list) == 0 || slices.Contains(list, value)
 }
 
-// decide is the one place where the fate of a volume is decided. The first rule that fits wins, and the last one fits all.
+// decide is the only place that decides the fate of a volume. The first rule that fits wins, and the last one fits
+// every case.
 func decide(c Case) Decision { return decideBy(rules, c) }
 
 func decideBy(rules []rule, c Case) Decision {
@@ -147,7 +148,7 @@ func decideBy(rules []rule, c Case) Decision {
 	panic(fmt.Sprintf("no rule fits %+v: the last one of rules has to fit all", c))
 }
 
-// The lists that several rules name.
+// Lists that several rules use.
 var (
 	usable    = []VolumeState{VolumeValid, VolumeStored}
 	empty     = []VolumeState{VolumeEmpty, VolumeLost}
@@ -177,10 +178,10 @@ func so(result Event, why string) Decision { return Decision{Result: result, Why
 
 const keysLacking = "what is signed, or encrypted, with keys that are not given is not damaged: nothing older is taken in its place, and nothing was moved"
 
-// rules are the table of decisions. The first rule that fits wins, and the last one fits every case. docs/recovery.md and
-// testdata/decisions.golden are made of it.
+// rules are the table of decisions. The first rule that fits wins, and the last one fits every case. docs/recovery.md
+// and testdata/decisions.golden are generated from it.
 var rules = []rule{
-	// What rules out everything else.
+	// Stores that rule out everything else.
 	{nil, nil, []StoreState{StoreOthers}, nil, refuse("another cluster's backups are never restored here", relation.OtherCluster.WayOut())},
 	{nil, nil, []StoreState{StoreNotOwned}, nil, refuse("a volume that is empty, or lacks revisions, is not given the backups of another owner", relation.OtherOwner.WayOut())},
 	{nil, nil, []StoreState{StoreUnclaimed}, nil, refuse("the volume names no cluster, as that of a plain etcd or of etcdutl snapshot restore, and the store has one", relation.Unclaimed.WayOut())},
@@ -195,7 +196,7 @@ var rules = []rule{
 	{usable, known, []StoreState{StoreLongAway}, nothingAsked, Decision{StartEtcd, notCompared, "see that the store can be reached, and that --backup-store names it: the data are compared as soon as it answers"}},
 	{nil, nil, away, nil, Decision{Wait, "the store may know that the data are lost or were put back: it is waited for", reachStore}},
 
-	// A restore that is asked for.
+	// Requested restores.
 	{nil, nameless, nil, goesBack, decline("a member of several goes back with the others, and the configuration does not name them",
 		"take --restore-to away, or name all members in initial-cluster; or, if the others are gone for good, move the data directory away")},
 	{nil, nil, []StoreState{StoreNone, StoreEmpty, StoreFounded, StoreBare, StoreUnverified}, goesBack, decline("the target is not kept", "name a target that is kept, as etcd-wrapper backup list shows them, or take --restore-to away; nothing was moved")},
@@ -206,7 +207,7 @@ var rules = []rule{
 	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, PeersAgreed, PeersUnstored}, nil, goesBack, so(FlushFirst, "all members go back, and what the volume has comes into the store first")},
 	{nil, []PeerState{PeersNone, PeersItself, PeersAgreed}, nil, goesBack, so(RestoreData, "all members go back, and the store has what can be read of the volume")},
 
-	// Data that may be opened, and members that are new.
+	// Data that may be opened, and new members.
 	{empty, []PeerState{PeersItself}, nothing, nil, refuse("initial-cluster names this member only, and initial-cluster-state: existing makes it join other members",
 		"to create a new cluster, remove initial-cluster-state or set it to new; to join a cluster, name its members in initial-cluster")},
 	{lostData, []PeerState{PeersNone, PeersUnnamed, PeersNew, PeersSomeNew, PeersLost}, nothing, nil, refuse("data were served from this data directory, and nothing is there now: no empty cluster replaces them",
@@ -221,7 +222,7 @@ var rules = []rule{
 	{empty, []PeerState{PeersExisting, PeersExpect}, nil, nil, so(StartEtcd, "the cluster is there, or is founded, with this member, which has never started")},
 	{empty, []PeerState{PeersAdded, PeersUnlisted}, nil, isNever, so(StartEtcd, "with --recover=never it is left to people what the others say")},
 
-	// Data that are lost, or were put back.
+	// Data that are lost or were rolled back.
 	{corrupt, nameless, nil, nil, refuse("a member of several is not restored alone: it would go back, and the others would not", "")},
 	{corrupt, unasked, nil, isNever, refuse("a member of several is not restored alone: it would go back, and the others would not", "")},
 	{corrupt, []PeerState{PeersExpect}, nil, nil, refuse("the data are broken, and by its peers the member never had any", "move the data directory away if that is so")},
@@ -253,7 +254,7 @@ const (
 	reachStore  = "see that the store can be reached, and that --backup-store names it; if it is gone for good, and there are no data that can be read, name another one and move the data directory away, which begins a new cluster"
 )
 
-// caseOf is what the facts come to.
+// caseOf reduces the facts to a case.
 func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.wish()} }
 
 func (f Facts) wish() Asked {
@@ -306,7 +307,7 @@ func (f Facts) peerState() PeerState {
 	return f.running()
 }
 
-// agreement is what the others have told while a restore is asked for here.
+// agreement returns what the others have answered while a restore is requested here.
 func (f Facts) agreement() PeerState {
 	switch {
 	case !f.Heard:
@@ -320,7 +321,7 @@ func (f Facts) agreement() PeerState {
 	}
 }
 
-// loss is what the others have told where none of them has data of use.
+// loss returns what the others have answered if none of them has usable data.
 func (f Facts) loss() PeerState {
 	switch {
 	case f.Listing == peers.Partial:
@@ -338,7 +339,7 @@ func (f Facts) loss() PeerState {
 	}
 }
 
-// running is what a quorum of the others has told, or what is told without one.
+// running returns what a quorum of the others has answered, or what is known without one.
 func (f Facts) running() PeerState {
 	switch state, known := quorum[f.Listing]; {
 	case known && !f.Free && !f.Never:

@@ -7,42 +7,42 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Listing is how the other members have this one in their list.
+// A Listing is how the other members list this one.
 type Listing = peers.Listing
 
-// Facts are what the guards may ask about, and what an event has to tell beside its name: those that it has found out. The zero value is of
-// a run with --recover=auto that has just begun.
+// Facts are what guards depend on, and what an event reports. The zero value belongs to a run with --recover=auto
+// that has just started.
 type Facts struct {
 	Never bool // --recover=never
-	Store bool // there is one
+	Store bool // there is a store
 
-	// Examined tells of them, and Installed and Answered of the last one, too.
+	// Reported by Examined; the last one also by Installed and Answered.
 	Volume       VolumeState // VolumeEmpty, VolumeCorrupt or VolumeValid
 	Alone        bool        // the member is alone in its cluster, or would found one alone
-	Joins        bool        // the configuration is of a cluster that exists
+	Joins        bool        // the configuration joins an existing cluster
 	Peers        bool        // the configuration names other members
-	Remains      bool        // something is in the place of the data directory
-	Unidentified bool        // the volume is valid, and names no cluster
-	Rejected     bool        // the volume is valid, and a comparison with the store has refused its data before
-	Lost         bool        // a run has served data from the data directory, where nothing is now
-	Asked        bool        // a restore is asked for that was not done before
+	Remains      bool        // the path of the data directory is occupied
+	Unidentified bool        // the volume is valid and names no cluster
+	Rejected     bool        // the volume is valid, and its data were refused by a comparison with the store before
+	Lost         bool        // data were served from the data directory, which is empty now
+	Asked        bool        // a restore is requested that was not done before
 
-	// PeersTold tells of them.
+	// Reported by PeersTold.
 	Listing    Listing
-	Outdated   bool // the volume's data are not those that the member had last
-	Free       bool // nothing keeps the member from being replaced, or added
+	Outdated   bool // the volume's data are not the ones that the member had last
+	Free       bool // nothing prevents the member from being replaced or added
 	AllBrought bool // the store has what only the volumes of the others had
-	Settled    bool // nobody has had data of use for as long as a late mount takes
-	Heard      bool // the peers have told so, and the store was not asked since
+	Settled    bool // no member has had usable data for as long as a late mount takes
+	Heard      bool // the peers have answered, and the store was not asked since
 
-	// Answered tells of them.
+	// Reported by Answered.
 	Told        StoreState // empty if the store was not asked
 	Behind      bool       // the store has more than the volume
-	RestoreDone bool       // the restore that is asked for was done before: it is no longer Asked, whatever else the store says
+	RestoreDone bool       // the requested restore was done before: it is no longer Asked, whatever the store answers
 
-	Brought bool // the store has what only this volume had, as far as it can be brought there
+	Brought bool // the store has what only this volume had, as far as possible
 
-	Err error // with an event: what went wrong, for people
+	Err error // of an event: what went wrong, for the user
 }
 
 // Learn implements machine.Facts.
@@ -64,18 +64,18 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 		f.Asked = told.Asked
 	case Answered:
 		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
-		if !f.Told.answers() { // it may have told before that it has more
+		if !f.Told.answers() { // an earlier answer may have said that it has more
 			f.Behind = f.Behind || told.Behind
 			break
 		}
 		f.Heard, f.Behind = false, told.Behind
-		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // what waits for the store comes before it is asked
+		f.Brought = f.Brought || !f.Asked || f.Volume != VolumeValid // what is queued for the store is uploaded before it is asked
 	}
 	return f
 }
 
-// Conclude implements machine.Facts. What was known of the volume and of the store is forgotten where both are looked at
-// anew, and of the store after a pause for peers.
+// Conclude implements machine.Facts. Facts about the volume and the store are reset when both are inspected again,
+// and those about the store after a pause for peers.
 func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	if from == AskPeers && event == Elapsed {
 		f.Told = ""
@@ -100,7 +100,7 @@ func (f Facts) Holds(guard Guard) bool {
 	return known && holds(f)
 }
 
-// conditions are what the guards mean.
+// conditions are the meanings of the guards.
 var conditions = map[Guard]func(Facts) bool{
 	NoStore:     func(f Facts) bool { return !f.Store },
 	Several:     func(f Facts) bool { return !f.Alone },

@@ -14,9 +14,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// flushSpool brings into the store what waits for it, and is more than what a valid volume has itself. Where the store does not answer
-// for a moment that is waited for, as for any answer of it: the restore would take what it has, and what waits could not be added
-// to that any more.
+// flushSpool uploads segments that wait on the volume, unless a valid volume has their content itself. If the store
+// does not answer for a moment, recovery waits: after a restore they could not be added any more.
 func (r *run) flushSpool() (Event, Facts) {
 	data := r.identity
 	if r.result != nil {
@@ -34,29 +33,29 @@ func (r *run) flushSpool() (Event, Facts) {
 		return r.silence(fmt.Errorf("what waits for it on the volume: %w", err))
 	case is(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
 		return Answered, Facts{Told: StoreLocked, Err: err}
-	case errors.Is(err, archive.ErrNameless): // it can be put back, and takes what waits then
+	case errors.Is(err, archive.ErrNameless): // it can be restored, and accepts the segments then
 		return Answered, Facts{Told: StoreDamaged, Err: err}
 	}
 	err = fmt.Errorf("what waits on the volume cannot be brought into the store: %w; to go on without it move %s away", err, r.options.SpoolDir)
 	var errno syscall.Errno
-	if errors.As(err, &errno) || is(err, store.ErrExists, store.ErrNotFound) { // the disk, or another member has stored, or merged, something
+	if errors.As(err, &errno) || is(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
 		return broke(err)
 	}
 	return Stuck, Facts{Err: err}
 }
 
-// mayAnswer tells whether the store may do later what it has not done.
+// mayAnswer reports whether the store may answer later.
 func mayAnswer(err error) bool {
 	return is(err, store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket, store.ErrSkewed)
 }
 
-// notVerified tells whether the store has answered, and its answer is not believed: asking again does not help.
+// notVerified reports whether the store's answer cannot be verified, so that asking again does not help.
 func notVerified(err error) bool {
 	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
 }
 
-// notTold is the event of a store that does not tell what it keeps. Of a valid volume nothing has to come back, so that is a
-// trouble of backups alone, unless names suggest that the volume was put back.
+// notTold returns the event for a store that does not say what it has. If the volume is valid, nothing has to be
+// restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
 func (r *run) notTold(ctx context.Context, why error) (Event, Facts) {
 	if r.asked && r.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, take --restore-to away: what this member lacks then comes from the others", why, r.options.Request.ID)
@@ -75,15 +74,16 @@ func (r *run) notTold(ctx context.Context, why error) (Event, Facts) {
 		}
 		why = older
 	}
-	r.kept = inStore{} // what was told before is not what the store says now
+	r.kept = inStore{} // earlier answers no longer count
 	if is(why, format.ErrUntrusted) {
 		return Answered, Facts{Told: StoreLocked, Err: why}
 	}
 	return Answered, Facts{Told: StoreDamaged, Err: why}
 }
 
-// byNames says why a valid volume was perhaps put back, by what names in a store tell that is not believed otherwise: they
-// prove nothing, but a volume that was not put back has no less than they tell of. Any other trouble with the store is returned.
+// byNames returns why a valid volume may have been rolled back, by names in a store that cannot be verified. They
+// prove nothing, but a volume that was not rolled back has everything they suggest. Any other error of the store is
+// returned unchanged.
 func (r *run) byNames(ctx context.Context, why error) (older, err error) {
 	if !notVerified(why) {
 		return nil, why
@@ -95,7 +95,7 @@ func (r *run) byNames(ctx context.Context, why error) (older, err error) {
 	return r.perhapsPutBack(told, why), nil
 }
 
-// perhapsPutBack says that names tell of more than a valid volume has; nil if they do not.
+// perhapsPutBack reports that names suggest more than a valid volume has; nil if they do not.
 func (r *run) perhapsPutBack(told int64, why error) error {
 	if told <= r.stands.HighestRevision {
 		return nil
@@ -104,14 +104,14 @@ func (r *run) perhapsPutBack(told int64, why error) error {
 		"and --recover=never starts it as it is; what has these names is not believed: %w", r.stands.HighestRevision, told, why)
 }
 
-// looks is how often what the store has told of is looked for again before it counts as lost: for half a minute or so. A store may
-// list late, as a network file system does, and another member may have merged it and deleted it at that moment.
+// looks is how often a missing object is searched before it counts as lost, for about half a minute. A store may list
+// late, as network file systems do, and another member may have merged and deleted it at that moment.
 const looks = 5
 
-// errMissing ends building where something should be looked for again.
+// errMissing stops building so that an object is searched again.
 var errMissing = errors.New("not there yet")
 
-// mayCome tells whether what was wrong may be over when it is looked at again, and counts.
+// mayCome reports whether another attempt may succeed, and counts it.
 func (r *run) mayCome(why error) bool {
 	if r.looked == looks || !errors.Is(why, store.ErrNotFound) && !errors.Is(why, archive.ErrHole) {
 		return false
@@ -120,14 +120,14 @@ func (r *run) mayCome(why error) bool {
 	return true
 }
 
-// untrusted is why nothing can be said of a volume until more keys are trusted: everything that could come back is signed with
-// others, or what the volume lacks by the names in the store is.
+// untrusted returns why a volume cannot be judged until more keys are trusted: everything that could be restored is
+// signed with other keys, or the names of what the volume lacks are.
 func (r *run) untrusted(now inStore) error {
 	needed := r.asked || r.core.Facts.Volume != VolumeValid || r.behind(now)
 	switch {
 	case needed && errors.Is(now.notKept, format.ErrUntrusted):
 		return now.notKept
-	case needed && now.path.Revision > 0: // it would be restored, and that is written there
+	case needed && now.path.Revision > 0: // it would be restored, and the new cluster would write there
 		return r.options.Archive.MayAdd(now.Newest())
 	case !needed && errors.Is(now.path.PastEnd, format.ErrUntrusted):
 		return r.perhapsPutBack(now.path.Reported, now.path.PastEnd)
@@ -135,7 +135,8 @@ func (r *run) untrusted(now inStore) error {
 	return nil
 }
 
-// pastEnd is why what lies behind the latest revision does not come back; nil if nothing does, or if another one is asked for.
+// pastEnd returns why objects after the latest revision are not restored; nil if there are none, or if another
+// revision is requested.
 func (r *run) pastEnd() error {
 	path, head := r.kept.path, r.kept.Head
 	latest := !r.asked || r.options.Request.Target.Latest()
@@ -145,7 +146,7 @@ func (r *run) pastEnd() error {
 	return path.PastEnd
 }
 
-// goInstead takes another way, since something on the one before is missing or damaged, and says what is lost by it.
+// goInstead accepts another path because an object of the first one is missing or damaged, and reports the loss.
 func (r *run) goInstead(former, other archive.Path, why error) error {
 	if other.Revision < former.Revision && r.mayCome(why) {
 		return fmt.Errorf("%w: %w", errMissing, why)
@@ -157,7 +158,7 @@ func (r *run) goInstead(former, other archive.Path, why error) error {
 	return nil
 }
 
-// unbuilt is the event of an error of building: the trouble is the store's, the keys', the volume's or the backups'.
+// unbuilt returns the event for an error of building, by its cause: the store, the keys, the volume or the backups.
 func (r *run) unbuilt(err error) (Event, Facts) {
 	var fault *archive.Fault
 	switch {
@@ -179,7 +180,7 @@ func (r *run) unbuilt(err error) (Event, Facts) {
 	return broke(err)
 }
 
-// is tells whether an error is one of several.
+// is reports whether an error is one of several.
 func is(err error, several ...error) bool {
 	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
 }

@@ -8,9 +8,10 @@ import (
 	"etcd-wrapper/bootstrap"
 )
 
-// What the lifecycle asks of a Recovery in the sidecar's words: at most one initialization runs at a time.
+// This file answers the lifecycle in the sidecar's terms. Only one initialization runs at a time.
 
-// Close cancels what runs and waits until it has ended. Nothing can be triggered afterwards. It may be called more than once.
+// Close cancels a running initialization and waits for its end. Nothing can be triggered afterwards. It may be called
+// more than once.
 func (r *Recovery) Close() {
 	r.mu.Lock()
 	r.stop()
@@ -18,9 +19,8 @@ func (r *Recovery) Close() {
 	r.running.Wait()
 }
 
-// Status says where the initialization stands. Reading Successful or Failed resets the status to New, as it does with the
-// sidecar, so that each result is acted upon once. The error is that of ctx: a result that nobody waits for any more
-// is kept.
+// Status returns the status of the initialization. Reading Successful or Failed resets it to New, as it does in the
+// sidecar, so that each result is used once. The error is that of ctx; then a result is kept.
 func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -34,16 +34,16 @@ func (r *Recovery) Status(ctx context.Context) (bootstrap.InitializationStatus, 
 	return status, nil
 }
 
-// WhyFailed is why the last initialization failed, in a sentence; nil if it did not, or none has ended.
+// WhyFailed returns why the last initialization failed; nil if it did not, or none has ended.
 func (r *Recovery) WhyFailed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.why
 }
 
-// Trigger starts an initialization in the background, and does nothing unless the status is New. Like the sidecar it takes
-// every mode but Sanity for Full. ctx bounds the call, not the initialization, which lasts until it is done or Close is
-// called. The error is that of ctx, or says that the Recovery is closed.
+// Trigger starts an initialization in the background, unless the status is not New. Like the sidecar it treats every
+// mode other than Sanity as Full. ctx bounds the call, not the initialization, which runs until it is done or Close
+// is called. The error is that of ctx, or reports that the Recovery is closed.
 func (r *Recovery) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -63,7 +63,7 @@ func (r *Recovery) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	return nil
 }
 
-// initialize validates the data directory, has data that are broken or lost brought back, and leaves the result behind.
+// initialize validates the data directory, restores damaged or lost data, and stores the result.
 func (r *Recovery) initialize(mode bootstrap.Mode) {
 	began, log := time.Now(), r.options.Log.With().Str("mode", string(mode)).Logger()
 	config, err := r.options.Config.Load()
@@ -76,22 +76,21 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 	before := r.WhyFailed()
 	result, line := bootstrap.Successful, log.Info()
 	switch {
-	case errors.Is(err, context.Canceled) && r.stopped.Err() != nil: // somebody has asked for it
+	case errors.Is(err, context.Canceled) && r.stopped.Err() != nil: // Close was called
 		result, line = bootstrap.Failed, log.Info().Err(err)
-	case err != nil && before != nil && before.Error() == err.Error(): // people have been told
+	case err != nil && before != nil && before.Error() == err.Error(): // it was logged before
 		result, line = bootstrap.Failed, log.Debug()
 	case err != nil:
 		result, line = bootstrap.Failed, log.Error().Err(err)
 	}
 	line.Str("result", string(result)).Dur("took_ms", time.Since(began)).Msg("validation ended")
-	r.mu.Lock() // the log line is there by then for whoever wonders about the status
+	r.mu.Lock() // the log line comes before the status
 	defer r.mu.Unlock()
 	r.status, r.config, r.why = result, config, err
 }
 
-// Config returns etcd's configuration as YAML. After an initialization it is the configuration which that went by,
-// whatever happened to the file since: etcd opens the directory that was validated and no other. Errors name the
-// configuration file.
+// Config returns etcd's configuration as YAML. After an initialization it is the one that was validated, whatever
+// happened to the file since, so that etcd opens no other directory. Errors name the file.
 func (r *Recovery) Config(ctx context.Context) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -14,15 +14,15 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// bringBack has the data directory of a configuration prepared and returns the YAML that etcd is to be opened with, which is
-// another one for a member that joins a cluster. A configuration that etcd cannot be started with only has the data examined: the
-// lifecycle says what is wrong with it.
+// bringBack prepares the data directory of a configuration and returns the YAML to start etcd with, which differs for
+// a member that joins a cluster. For a configuration that etcd cannot use only the data are examined; the lifecycle
+// reports what is wrong with it.
 func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, examine func(context.Context) error) ([]byte, error) {
 	yaml := config.YAML
 	checked, err := etcdconf.Parse(yaml)
 	switch {
 	case errors.Is(err, bootstrap.ErrCertificates):
-		return yaml, err // they are being replaced, perhaps
+		return yaml, err // they may be about to be replaced
 	case err != nil:
 		return yaml, examine(ctx)
 	}
@@ -42,7 +42,7 @@ func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, exam
 	return etcdconf.Joining(yaml, initialCluster)
 }
 
-// MemberOf finds in etcd's configuration who the member is.
+// MemberOf returns the member that etcd's configuration describes.
 func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	etcd := checked.Etcd
 	member := Member{
@@ -52,15 +52,14 @@ func MemberOf(checked *etcdconf.Checked, dataDir string) Member {
 	cluster, err := types.NewURLsMap(etcd.InitialCluster)
 	member.Members = cluster
 	if err == nil && len(cluster) == 1 && cluster[etcd.Name] != nil {
-		// That is what ids are made of; what is advertised may differ from it.
+		// etcd computes IDs from this; the advertised URLs may differ.
 		member.PeerURLs = cluster[etcd.Name]
 		member.Alone = true
 	}
 	return member
 }
 
-// SeedOf is the data directory of the member of a restored cluster that etcd's configuration describes, with all of its
-// members.
+// SeedOf returns the data directory of a restored cluster with all members that etcd's configuration names.
 func SeedOf(yaml []byte, dataDir, token string) (seed.Seed, error) {
 	checked, err := etcdconf.Parse(yaml)
 	if err != nil {

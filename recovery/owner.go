@@ -12,18 +12,18 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// inStore is what the store has.
+// An inStore is what was observed of the store.
 type inStore struct {
 	relation.Store
-	next     int // the number of the generation that a restore creates
+	next     int // number of the generation that a restore creates
 	judgment relation.Judgment
 	path     archive.Path
 	notKept  error // why there is no path
 	adopted  bool  // the user has named the store's cluster, and that was not carried out before
 }
 
-// identified reads whose the store is. The manifest is the oldest object, and the first that a bucket lets go of which keeps nothing for
-// ever, and it may decay: the first generation names the cluster as well.
+// identified reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
+// deletes it first, and it may be damaged: the first generation names the cluster as well.
 func (r *run) identified(ctx context.Context) (s inStore, err error) {
 	manifest, why := r.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
@@ -47,7 +47,7 @@ func (r *run) identified(ctx context.Context) (s inStore, err error) {
 	return s, nil
 }
 
-// observe reads what the store has, but for the backups themselves.
+// observe reads what the store has, except for the backups themselves.
 func (r *run) observe(ctx context.Context) (s inStore, err error) {
 	if s, err = r.identified(ctx); err != nil {
 		return inStore{}, err
@@ -74,7 +74,7 @@ func lastOf(generations []archive.Generation) (last archive.Generation) {
 	return relation.Store{Generations: generations}.Newest()
 }
 
-// data is what the volume, and the members that run, say.
+// data describes the volume, with what the running members say.
 func (r *run) data() relation.Data {
 	d := relation.Data{State: relation.Damaged, Identity: r.identity, Owner: r.owns(), Revision: r.stands.HighestRevision}
 	switch volume := r.core.Facts.Volume; {
@@ -89,7 +89,8 @@ func (r *run) data() relation.Data {
 	return d
 }
 
-// judge answers how the volume relates to the store. A valid member of several stays with the others instead of adopting what is its own.
+// judge returns how the volume relates to the store. A valid member of several rejoins the others instead of adopting
+// its own store.
 func (r *run) judge(s inStore) relation.Judgment {
 	data := r.data()
 	valid := data.State == relation.Valid
@@ -102,7 +103,7 @@ func (r *run) judge(s inStore) relation.Judgment {
 	return j
 }
 
-// storeStates is what the relations mean to the table of decisions.
+// storeStates maps relations to the states of the table of decisions.
 var storeStates = map[relation.Relation]StoreState{
 	relation.Empty: StoreEmpty, relation.Founded: StoreFounded, relation.Unclaimed: StoreUnclaimed, relation.OtherCluster: StoreOthers,
 	relation.OtherOwner: StoreNotOwned, relation.Adopted: StoreAdopted, relation.Nameless: StoreOurs, relation.Emptied: StoreOurs,
@@ -110,10 +111,10 @@ var storeStates = map[relation.Relation]StoreState{
 	relation.Unnumbered: StoreOurs,
 }
 
-// owns is what this member's cluster is called.
+// owns returns the owner's name of this member's cluster.
 func (r *run) owns() string { return r.options.Owner(r.member.Token) }
 
-// adoptions are the owners that have adopted the store once this one has, if that is asked for.
+// adoptions returns the owners that have adopted the store once this one has, if that is requested.
 func (r *run) adoptions(s inStore) []string {
 	before := archive.Adoptions(s.Generations)
 	if !s.adopted || slices.Contains(before, r.owns()) {
@@ -122,8 +123,8 @@ func (r *run) adoptions(s inStore) []string {
 	return append(before, r.owns())
 }
 
-// endAdopted ends the generation that the user has named, before it is restored: the cluster that still writes it would add something during
-// every build otherwise, and each build would be outdated when it is done.
+// endAdopted ends the generation that the user has named before it is restored: a cluster that still writes it would
+// add something during every build, which would be outdated when it is done.
 func (r *run) endAdopted() (Event, Facts) {
 	if !r.kept.adopted || r.kept.Newest().Number == 0 || r.kept.Head.Ending() != nil {
 		return "", Facts{}
@@ -133,14 +134,15 @@ func (r *run) endAdopted() (Event, Facts) {
 	successor := archive.Generation{Number: r.kept.next, Cluster: r.kept.Cluster.Cluster, Session: r.session, Created: r.now()}
 	switch err := r.end(ctx, r.kept.Newest(), successor, format.Position{}); {
 	case errors.Is(err, archive.ErrMoved):
-		return r.endAdopted() // until it is this one that has the next position
+		return r.endAdopted() // until this process gets the next position
 	case err != nil:
 		return StoreSilent, Facts{Err: err}
 	}
 	return r.findEnd()
 }
 
-// adoptStore ends the newest generation and begins one for the data of the volume. Whatever is in the way, the store is asked again.
+// adoptStore ends the newest generation and creates one for the data of the volume. After any error the store is
+// asked again.
 func (r *run) adoptStore() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
@@ -175,9 +177,9 @@ func (r *run) adopt(ctx context.Context) (err error) {
 	return nil
 }
 
-// identify has the volume remember whose it is before etcd opens it. A new cluster waits for its name: a member without one would be
-// refused once another has founded the store. Where nobody may found it, and of other volumes, what cannot be found out now the writer of
-// the backups finds out where the store is empty; otherwise the next start does.
+// identify stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for its
+// ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
+// cannot be read now, the backup writer or the next start does it.
 func (r *run) identify() error {
 	if r.options.Archive == nil {
 		return nil
@@ -189,7 +191,7 @@ func (r *run) identify() error {
 		is, err = r.foundCluster()
 	case !valid && r.survey.ID != "":
 		is = archive.Identity{Cluster: r.survey.ID, Generation: r.survey.Generation}
-	case !valid && r.decision.Result != RestoreData: // it gets its data from others that tell none
+	case !valid && r.decision.Result != RestoreData: // it gets its data from others that do not report one
 		ctx, cancel := context.WithTimeout(r.ctx, brief)
 		defer cancel()
 		var there inStore
@@ -212,7 +214,7 @@ func (r *run) identify() error {
 	return is.Write(r.member.DataDir)
 }
 
-// foundCluster gives a new cluster its id, or tells which one another member has given it.
+// foundCluster creates the ID of a new cluster, or returns the one that another member has created.
 func (r *run) foundCluster() (archive.Identity, error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()

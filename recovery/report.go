@@ -18,19 +18,19 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Progress is how far a run is, for people.
+// Progress describes a run for users.
 type Progress struct {
 	State      State // empty before the first run
 	Since      time.Time
 	Reason     string  // why it is in that state: a sentence
-	Uncompared bool    // etcd may open the data, and the store has not told whether it has more
-	Loss       string  // what is lost, or undone, in numbers; empty if nothing is restored
-	Bytes      int64   // rebuilt so far
-	Of         int64   // about how many that will be; 0 if that is not known
-	Rate       float64 // bytes a second
+	Uncompared bool    // etcd may open the data, and the store has not said whether it has more
+	Loss       string  // what is lost or undone, in numbers; empty if nothing is restored
+	Bytes      int64   // bytes that were rebuilt
+	Of         int64   // expected total of Bytes; 0 if unknown
+	Rate       float64 // bytes per second
 }
 
-// Left is how long building will still take, if it goes on as until now; 0 if that is not known.
+// Left returns how long building will take at the present rate; 0 if unknown.
 func (p Progress) Left() time.Duration {
 	if p.Rate <= 0 || p.Of <= p.Bytes {
 		return 0
@@ -38,10 +38,10 @@ func (p Progress) Left() time.Duration {
 	return time.Duration(float64(p.Of-p.Bytes) / p.Rate * float64(time.Second))
 }
 
-// Restores tells whether a run has got to where something is restored, or was.
+// Restores reports whether a run restores something, or has.
 func (p Progress) Restores() bool { return p.Loss != "" }
 
-// Progress returns how far the present run is, or the last one.
+// Progress returns the progress of the present or the last run.
 func (r *Recovery) Progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +54,7 @@ func (r *Recovery) tell(change func(*Progress)) {
 	change(&r.progress)
 }
 
-// report tells people of a step, and keeps why a run is refused.
+// report logs a step, and keeps why a run is refused.
 func (r *run) report(after learned, decision statemachine.Decision) {
 	from, event, payload := after.from, after.event, after.payload
 	reason := decision.Why
@@ -68,7 +68,7 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 	} else if event != Elapsed && r.decision.WayOut != "" && decision.Why == r.decision.Why {
 		reason += "; " + r.decision.WayOut
 	}
-	if event != Elapsed { // what is waited for stays the reason while it is asked for again
+	if event != Elapsed { // the reason for waiting stays while the question is repeated
 		r.reason = reason
 	}
 	r.tell(func(p *Progress) {
@@ -88,23 +88,23 @@ func (r *run) report(after learned, decision statemachine.Decision) {
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
 }
 
-// Outcome is how a run has ended that had something to bring back.
+// An Outcome is the end of a run that had something to restore.
 type Outcome struct {
-	Cause string // the state of the volume; Wanted, or Unfinished
+	Cause string // the state of the volume, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
-	Lost  int64  // how many revisions are known to be lost; what a person has undone is not
+	Lost  int64  // revisions that are known to be lost, without those that the user has undone
 }
 
-// The outcomes, and the causes that are no state of the volume.
+// The outcomes, and the causes that are not states of the volume.
 const (
 	Restored   = "restored"   // from the store
 	Rejoined   = "rejoined"   // with the data of the other members
-	Denied     = "refused"    // a person has to do something
+	Denied     = "refused"    // the user has to act
 	Wanted     = "requested"  // by --restore-to
-	Unfinished = "unfinished" // a run that was cut off was brought to its end
+	Unfinished = "unfinished" // a run that was cut off was completed
 )
 
-// noteCause keeps what is wrong, before that is changed.
+// noteCause records the cause before it is repaired.
 func (r *run) noteCause() {
 	if is := r.core.Facts.caseOf(); is.Asked == AskedRestore {
 		r.outcome.Cause = Wanted
@@ -117,7 +117,7 @@ func (r *run) noteCause() {
 	}
 }
 
-// count has the outcome counted.
+// count reports the outcome.
 func (r *run) count() {
 	if r.core.State == Refused {
 		r.noteCause()
@@ -129,7 +129,7 @@ func (r *run) count() {
 	}
 }
 
-// target is the state that there is a way to, in words.
+// target describes the state that will be restored.
 func (r *run) target() string {
 	path := r.kept.path
 	words := fmt.Sprintf("revision %d", path.Revision)
@@ -139,12 +139,13 @@ func (r *run) target() string {
 	return words
 }
 
-// tellLoss says in numbers what comes back and what does not, before anything is done, if that is all that the store can give.
+// tellLoss reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
+// better.
 func (r *run) tellLoss() (Event, Facts) {
 	switch why := r.pastEnd(); {
 	case errors.Is(why, format.ErrUntrusted):
 		return Answered, Facts{Told: StoreLocked, Err: why}
-	case why != nil && r.mayCome(why): // what is damaged stays so, and is told of
+	case why != nil && r.mayCome(why): // damage lasts, and is reported
 		return Missing, Facts{Err: why}
 	}
 	r.sayLoss()
@@ -175,7 +176,7 @@ func (r *run) sayLoss() {
 		loss += "; what follows in the store cannot be read: " + why.Error()
 	}
 	if r.Progress().Loss == loss {
-		return // it was said, and nothing has come into the store since
+		return // it was logged, and the store has not changed since
 	}
 	r.tell(func(p *Progress) { p.Loss = loss })
 	r.options.Log.Warn().Int64("volume_revision", r.stands.HighestRevision).Int64("store_revision", r.endOfBackups()).
@@ -189,7 +190,7 @@ func (r *run) endOfBackups() int64 {
 	return r.kept.Head.Revision()
 }
 
-// gone is how many revisions of the newest generation, as far as is known, do not come back.
+// gone returns how many known revisions of the newest generation are not restored.
 func (r *run) gone() int64 {
 	known := r.endOfBackups()
 	if r.successor().Number == 0 {
@@ -198,11 +199,11 @@ func (r *run) gone() int64 {
 	return known - r.kept.path.Revision
 }
 
-// undone is how much is lost, or undone.
+// undone describes how much is lost or undone.
 func (r *run) undone() string {
 	switch gone := r.gone(); {
 	case r.asked && r.kept.path.Generation.Number != r.kept.Newest().Number:
-		return "; everything that came after it is undone" // revisions were skipped in between
+		return "; everything that came after it is undone" // the revisions in between were skipped
 	case gone > 0 && r.asked:
 		return fmt.Sprintf("; %d revisions are undone", gone)
 	case gone > 0:
@@ -227,7 +228,7 @@ func (r *run) missing() int {
 	return 0
 }
 
-// flushVolume brings what only the volume has into the store. That it fails is no reason to stop: the volume is preserved.
+// flushVolume uploads what only the volume has. A failure does not stop the restore, as the volume is preserved.
 func (r *run) flushVolume() (Event, Facts) {
 	if r.options.Flush == nil || r.behind(r.kept) {
 		return Flushed, Facts{}
@@ -244,8 +245,7 @@ func (r *run) flushVolume() (Event, Facts) {
 	return Flushed, Facts{}
 }
 
-// sayKeptBack tells what the store lacks that was not brought there: perhaps it has all revisions, as of a member that was stopped in
-// order.
+// sayKeptBack logs what the store lacks. It may have all revisions, as after an orderly stop.
 func (r *run) sayKeptBack(why error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
 	defer cancel()
@@ -257,13 +257,13 @@ func (r *run) sayKeptBack(why error) {
 	r.options.Log.Warn().Err(why).Msg("recovery: the store does not get everything that the volume has; the preserved copy keeps it")
 }
 
-// advance tells how far building is.
+// advance reports the progress of building.
 func (r *run) advance(began time.Time, now restore.Progress) {
 	rate := float64(now.Bytes) / max(time.Since(began), time.Millisecond).Seconds()
 	r.tell(func(p *Progress) { p.Bytes, p.Of, p.Rate = now.Bytes, now.Of, rate })
 }
 
-// movable says what keeps a data directory from being replaced by a rename.
+// movable returns what prevents a data directory from being replaced by a rename.
 func (r *run) movable() error {
 	if strings.HasPrefix(seed.Place(r.options.VolumeDir)+"/", r.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so nothing can be put in its place; name a data-dir below it", r.member.DataDir)
@@ -271,7 +271,7 @@ func (r *run) movable() error {
 	return seed.CheckPlace(r.member.DataDir)
 }
 
-// foresee warns of what can still be changed while the data are in order.
+// foresee warns of problems of a later restore while the data are valid.
 func (r *run) foresee() {
 	if r.options.Never {
 		return
@@ -284,24 +284,24 @@ func (r *run) foresee() {
 	}
 }
 
-// Refusal is why etcd may not open the data directory.
+// A Refusal says why etcd may not open the data directory.
 type Refusal struct {
 	sentence string
 	cause    error
 	status   exitcode.Code
 }
 
-// Error is a sentence that names the way out.
+// Error returns a sentence that names the way out.
 func (r *Refusal) Error() string { return r.sentence }
 
-// Status is what a process exits with that cannot go on: BadConfig where what is asked for cannot be, and EtcdFailed where somebody has to
-// do something else. It is Clean if it should try again.
+// Status returns the exit status: BadConfig if a request cannot be carried out, EtcdFailed if the user has to do
+// something else, Clean if the process should try again.
 func (r *Refusal) Status() exitcode.Code { return r.status }
 
-// Unwrap is what the volume, or the store, has to do with it.
+// Unwrap returns the error of the volume or the store.
 func (r *Refusal) Unwrap() error { return r.cause }
 
-// wayOut is what to do about a refusal that is no decision. What is missing here is said by what was wrong itself.
+// wayOut has the ways out of refusals that are not decisions. For others the cause names it.
 var wayOut = map[Event]string{
 	RoomLacking: "make the volume larger, or move away what is not needed",
 	Unbuildable: "see etcd-wrapper backup list, and name an earlier target with --restore-to and a --restore-id",
@@ -318,12 +318,12 @@ func (r *run) refusal(row *Row, reason string, payload Facts) *Refusal {
 	}
 	status, other := map[Event]exitcode.Code{Broke: exitcode.Clean, Decline: exitcode.BadConfig}[row.On]
 	if !other {
-		status = exitcode.EtcdFailed // the others are for people
+		status = exitcode.EtcdFailed // the others need the user
 	}
 	return &Refusal{sentence: reason, cause: payload.Err, status: status}
 }
 
-// Ways out of what the store says of itself, of which nothing comes back before it is in order.
+// Ways out for stores whose statements cannot be used.
 const (
 	putNameBack = "put that object back, as from an earlier version of the bucket; or, if the backups in its folder are not wanted, or nobody of yours has made them, " +
 		"move all of that folder away, and what comes before is gone on from"
@@ -344,7 +344,7 @@ func (r *run) wayOut(row *Row, cause error) string {
 	return wayOut[row.On]
 }
 
-// could is what would come back if that was wanted.
+// could describes what could be restored on request.
 func (r *run) could(event Event) string {
 	if is := r.core.Facts.caseOf(); event != Refuse || is.Asked != AskedNever || is.Store != StoreOurs {
 		return ""
@@ -352,8 +352,8 @@ func (r *run) could(event Event) string {
 	return fmt.Sprintf("%s has %s", r.options.Archive, r.target())
 }
 
-// beforeTheEnd is how much of its time a broken volume loses at the most, where both ends are known: until when the backups have
-// everything, and when etcd last wrote. When a volume ended that is empty, or was put back, nobody knows.
+// beforeTheEnd returns the maximum time that a damaged volume loses, if both ends are known: until when the backups
+// are complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
 func (r *run) beforeTheEnd() string {
 	from := r.everythingUntil()
 	if r.result == nil || from.IsZero() {
@@ -366,7 +366,7 @@ func (r *run) beforeTheEnd() string {
 	return fmt.Sprintf("; the backups end at most %s before etcd last wrote to the volume", rounded(max(0, end.Sub(from))))
 }
 
-// everythingUntil is a time from before which nothing is missing in what comes back; zero if that is not known.
+// everythingUntil returns a time up to which nothing is missing in what is restored; zero if unknown.
 func (r *run) everythingUntil() time.Time {
 	head, path := r.kept.Head, r.kept.path
 	switch {
@@ -379,7 +379,7 @@ func (r *run) everythingUntil() time.Time {
 	}
 }
 
-// rounded is a duration for people, and not less than it is.
+// rounded formats a duration for users, rounded up.
 func rounded(d time.Duration) string {
 	if d < time.Minute {
 		const tenth = time.Second / 10

@@ -16,8 +16,8 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// askThePeers finds out how the other members have this one. There is no answer that cannot be asked for again, so no step of
-// a return needs to be remembered: the cluster's own list of members says how far it is.
+// askThePeers asks how the other members list this one. Every answer can be asked for again, so no step of a rejoin
+// is stored: the cluster's list of members is the state.
 func (r *run) askThePeers() (Event, Facts) {
 	restore := ""
 	if r.asked {
@@ -44,8 +44,9 @@ func (r *run) askThePeers() (Event, Facts) {
 	}
 }
 
-// mayLackWrites keeps valid data from being given up for a cluster that may lack what they acknowledged. Members that were removed in order
-// were removed by a quorum of those that the data know, which has every acknowledged write. One that was forced to go on alone is none.
+// mayLackWrites prevents valid data from being given up for a cluster that may lack writes that they acknowledged.
+// Members that were removed in order were removed by a quorum of those that the data know, which has every
+// acknowledged write. A member that was forced to continue alone is not such a quorum.
 func (r *run) mayLackWrites(c *peers.Survey) error {
 	if c.Listing != peers.Unlisted || c.Outdated == nil || c.Cluster != hex(r.stands.ClusterID) || r.core.Facts.Volume != VolumeValid {
 		return nil
@@ -63,8 +64,8 @@ func (r *run) mayLackWrites(c *peers.Survey) error {
 		"has acknowledged: to keep these data, stop the members that answer and start the others; to give them up, move the data directory away", common, r.stands.Members)
 }
 
-// roomFor says that the volume has not the room for the data of the others. What it had is out of the way by then, and is let go of as for
-// a restore; otherwise etcd would end in the middle of a snapshot, and at each start again.
+// roomFor reports that the volume has no room for the data of the others. What it had is moved by then, and is
+// deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
 func (r *run) roomFor(c *peers.Survey) error {
 	joins := c.Listing == peers.Started || c.Listing == peers.Added || c.Listing == peers.Unlisted
 	if !joins || c.InTheWay != nil || r.core.Facts.Volume != VolumeEmpty || r.core.Facts.Remains || r.asked {
@@ -81,12 +82,12 @@ func (r *run) roomFor(c *peers.Survey) error {
 	return fmt.Errorf("the data of the others do not fit: %w: %s", err, wayOut)
 }
 
-// holds is what the others are told of the volume.
+// holds returns what the others are told about the volume.
 func (r *run) holds() peers.Holds {
 	switch volume := r.core.Facts.Volume; {
 	case volume == VolumeCorrupt:
 		return peers.Ruins
-	case volume == VolumeEmpty && r.lost: // so that no other member creates a new cluster with this one either
+	case volume == VolumeEmpty && r.lost: // so that no other member founds a new cluster with this one
 		return peers.Ruins
 	case volume == VolumeEmpty:
 		return peers.Nothing
@@ -97,7 +98,7 @@ func (r *run) holds() peers.Holds {
 	}
 }
 
-// because is what people are told beside the reason of the row.
+// because returns what is reported in addition to the reason of the row.
 func (r *run) because(c *peers.Survey) error {
 	switch {
 	case c.Outdated == nil && r.result == nil && r.stands.MemberID != 0 && !r.asked:
@@ -124,7 +125,7 @@ func (r *run) because(c *peers.Survey) error {
 	}
 }
 
-// lacking is what speaks against the volume, and what the answers lack.
+// lacking joins what speaks against the volume and what the answers lack.
 func lacking(c *peers.Survey) error {
 	if c.Outdated != nil {
 		return fmt.Errorf("%w; %w", c.Outdated, c.Silent)
@@ -132,7 +133,7 @@ func lacking(c *peers.Survey) error {
 	return c.Silent
 }
 
-// lostForGood is the way out where too few members are left to bring back the rest.
+// lostForGood returns the way out if too few members are left.
 func (r *run) lostForGood() string {
 	if r.options.Archive != nil {
 		return "to restore what is lost for good from the store, stop all members and start all of them with --restore-to=latest and one --restore-id that was not used before"
@@ -140,7 +141,7 @@ func (r *run) lostForGood() string {
 	return "if data are lost for good, start one member that has them once with force-new-cluster: true in etcd's configuration, and the others join it"
 }
 
-// tellReturn says what is of no use any more, and from whom the data come.
+// tellReturn reports what is replaced, and from which members the data come.
 func (r *run) tellReturn() (Event, Facts) {
 	r.replaced = true
 	r.noteCause()
@@ -168,7 +169,7 @@ func (r *run) tellReturn() (Event, Facts) {
 	return "", Facts{}
 }
 
-// removeMember has the cluster forget the identity whose log was lost.
+// removeMember removes the identity whose log was lost from the cluster.
 func (r *run) removeMember() (Event, Facts) {
 	return r.changed(r.member.Peers.Remove(r.ctx, &r.survey), Left, fmt.Sprintf("this member's old identity is out of the cluster; it was %s", r.survey.Own.ID))
 }
@@ -177,7 +178,7 @@ func (r *run) addMember() (Event, Facts) {
 	return r.changed(r.member.Peers.Add(r.ctx, &r.survey), Entered, "the cluster has taken this member in anew")
 }
 
-// changed is the event of a change of the cluster's members.
+// changed returns the event of a change of the members.
 func (r *run) changed(err error, done Event, told string) (Event, Facts) {
 	if err != nil {
 		return PeersSilent, Facts{Err: err}
@@ -186,8 +187,8 @@ func (r *run) changed(err error, done Event, told string) (Event, Facts) {
 	return done, Facts{}
 }
 
-// tellPeers comes before a generation is begun: whoever finds that in the store, and then asks the others, must not hear of this
-// member as one without data.
+// tellPeers comes before a generation is created: a member that finds it in the store and asks the others must not
+// take this one for one without data.
 func (r *run) tellPeers() (Event, Facts) {
 	if r.member.Peers != nil {
 		r.member.Peers.Tell(peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
@@ -195,13 +196,13 @@ func (r *run) tellPeers() (Event, Facts) {
 	return "", Facts{}
 }
 
-// adoptCluster has etcd started with the members that the cluster has.
+// adoptCluster makes etcd start with the members of the cluster.
 func (r *run) adoptCluster() (Event, Facts) {
 	r.joins = r.survey.InitialCluster(r.member.Name)
 	return "", Facts{}
 }
 
-// waitsAnew says that the peers are waited for, for another reason than before.
+// waitsAnew reports that the peers are waited for with another reason than before.
 func (r *run) waitsAnew(event Event, payload Facts, decision statemachine.Decision, reason string) bool {
 	if event == PeersTold && decision.To == AskPeers || event == PeersSilent || event == Answered && payload.Told.answers() && decision.To == AskPeers {
 		news := reason != r.waitsFor
@@ -211,10 +212,11 @@ func (r *run) waitsAnew(event Event, payload Facts, decision statemachine.Decisi
 	return false
 }
 
-// brief is for a question to the store that need not be answered.
+// brief bounds a question to the store that may stay unanswered.
 const brief = 10 * time.Second
 
-// findSuccessor finds out whether the cluster has gone on without the volume, and whether the others are of this member's cluster at all.
+// findSuccessor checks whether the cluster has continued without the volume, and whether the others belong to this
+// member's cluster.
 func (r *run) findSuccessor(c *peers.Survey) {
 	id := hex(r.stands.ClusterID)
 	if err := r.notOurs(c); err != nil {
@@ -228,7 +230,7 @@ func (r *run) findSuccessor(c *peers.Survey) {
 		}
 	case c.Cluster != "" && c.Cluster != id:
 		r.compareClusters(c, id)
-	case r.core.Facts.Volume == VolumeValid: // what is not waits for the others in any case
+	case r.core.Facts.Volume == VolumeValid: // other volumes wait for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
 	if c.Outdated == nil && (c.Listing == peers.Started || c.Listing == peers.Claimed) && r.stands.MemberID != 0 {
@@ -236,7 +238,8 @@ func (r *run) findSuccessor(c *peers.Survey) {
 	}
 }
 
-// ofAnother says that the volume is another member's of this cluster. etcd would take that one's identity, which then were there twice.
+// ofAnother reports that the volume belongs to another member of this cluster. etcd would use that identity, which
+// would exist twice.
 func (r *run) ofAnother() error {
 	is, self := r.stands, r.member
 	listed := self.Members[is.Name] != nil
@@ -247,8 +250,8 @@ func (r *run) ofAnother() error {
 	return fmt.Errorf("the data in %s are those of member %s, and this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, is.Name, self.Name, peers.ErrMixedUp)
 }
 
-// contradictions are what etcd panics with when the data contradict those of the other members, at every start: only these know it, and
-// only while they run.
+// contradictions are the panics of etcd at every start when the data contradict those of the other members. Only
+// these know it, and only while they run.
 var contradictions = map[string]string{
 	"tocommit(":                     "they lack what this member has confirmed to its leader",
 	"conflict with committed entry": "their log differs from the leader's where both are committed",
@@ -269,9 +272,9 @@ func (r *run) diedOfThem() error {
 	return nil
 }
 
-// notOurs says that the others are not of this member's cluster, so that their members are not changed. The volume tells whose it is, or the
-// store, if that is the owner's. Others that tell no id, as those without a store, are known by etcd's cluster id. A store that has
-// nothing tells nothing.
+// notOurs reports that the others do not belong to this member's cluster, so that their members are not changed. The
+// volume names the cluster, or the store if it has this owner. Others without a store are identified by etcd's
+// cluster ID. An empty store says nothing.
 func (r *run) notOurs(c *peers.Survey) error {
 	if c.Cluster == "" || r.options.Archive == nil || r.stands.ClusterID != 0 && c.ID == "" {
 		return nil
@@ -291,7 +294,7 @@ func (r *run) notOurs(c *peers.Survey) error {
 	return nil
 }
 
-// askWhose asks the store for the cluster that this member belongs to. It is asked less often than the others, who are every moment.
+// askWhose asks the store for this member's cluster, less often than the others are asked.
 func (r *run) askWhose() {
 	r.whoseAsked = r.now()
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
@@ -302,7 +305,7 @@ func (r *run) askWhose() {
 	}
 }
 
-// compareClusters is for volume and peers that are not of one cluster of etcd's.
+// compareClusters handles a volume and peers with different etcd cluster IDs.
 func (r *run) compareClusters(c *peers.Survey, id string) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
@@ -327,14 +330,14 @@ func (r *run) compareClusters(c *peers.Survey, id string) {
 	c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
 }
 
-// overtaken says why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd would: after a
-// power cut all are silent. What every write needs is a quorum, and whatever the store has was acknowledged by one, so one without a
-// member that has all of it must not be formed: a member that is older than the store waits for one that runs and has it.
+// overtaken returns why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd
+// would: after a power cut all are silent. Everything in the store was acknowledged by a quorum, so no quorum without
+// all of it must form: a member that is older than the store waits for one that runs and has it.
 func (r *run) overtaken(c *peers.Survey) error {
 	if r.stands.VotesAlone() && c.Voters > 1 {
 		return fmt.Errorf("the data are of a time when the cluster had one voting member, and another one tells of %d", c.Voters)
 	}
-	heard := r.older != nil // by the others, when they were asked
+	heard := r.older != nil // reported by the others when they were asked
 	if !heard {
 		var err error
 		if r.older, err = r.storeHasMore(); err != nil && r.stands.VotesAlone() {
@@ -350,12 +353,13 @@ func (r *run) overtaken(c *peers.Survey) error {
 	return r.older
 }
 
-// errVotesAlone is about data with which this member would serve at once, while the members that do not answer may be a quorum by now.
-// The store does not rule that out: they may have written nothing, or the store may have been rolled back with the volume.
+// errVotesAlone reports data with which this member would serve immediately, while the silent members may be a quorum
+// by now. The store cannot rule that out: they may have written nothing, or the store may have been rolled back with
+// the volume.
 var errVotesAlone = errors.New("by its log this member is the only one with a vote, and initial-cluster names others, which may have gone on since as a quorum: " +
 	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
 
-// storeHasMore says what the store knows of the cluster that the volume does not have; older is nil if that is nothing, and err
+// storeHasMore returns what the store has of the cluster and the volume lacks; older is nil if that is nothing. err
 // says why the store cannot be asked.
 func (r *run) storeHasMore() (older, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, brief)
@@ -376,7 +380,7 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 	case err != nil:
 		return nil, err
 	case last.Number == 0 || last.Cluster != r.identity.Cluster:
-		return nil, nil // nothing is known of the volume there
+		return nil, nil // the store does not know the volume
 	case last.Number > r.identity.Generation:
 		return restoredSince(r.identity.Generation, last.Number), nil
 	}
@@ -390,7 +394,7 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 	return r.olderThan(head, reservation), nil
 }
 
-// olderThan compares the volume with what its cluster has in the store.
+// olderThan compares the volume with what the store has of its cluster.
 func (r *run) olderThan(head archive.Head, reservation archive.Reservation) error {
 	stands, writer := r.stands, head.Newest().Member
 	switch reached := reservation.Revision - margin; {
@@ -404,10 +408,10 @@ func (r *run) olderThan(head archive.Head, reservation archive.Reservation) erro
 	return nil
 }
 
-// errRestored is of data whose cluster was restored since, so that another one goes on.
+// errRestored reports data whose cluster was restored since, so that another one continues.
 var errRestored = errors.New("was restored since")
 
-// restoredSince says that the data of a generation were restored to begin another one.
+// restoredSince reports that the data of a generation were restored to create another one.
 func restoredSince(was, is int) error {
 	return fmt.Errorf("the data are of generation %d, and generation %d %w", was, is, errRestored)
 }
