@@ -28,96 +28,98 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// Options are what a Recovery works with. Config, VolumeDir and Validate are required.
+// Options configure a Recovery. Config, VolumeDir and Validate are required.
 type Options struct {
 	Config    etcdconf.Source           // etcd's configuration, which names the data directory
-	Archive   *archive.Archive          // nil without a store: then only peers can bring data back
-	Owner     func(token string) string // whose the store has to be, NAMESPACE/NAME, by initial-cluster-token; nil without a store
-	Adopt     string                    // --adopt: the id of the cluster whose store is to be taken, once, and /N if that ends generation N; empty if none is
-	VolumeDir string                    // where the position is kept
+	Archive   *archive.Archive          // nil without a store: then only peers have other data
+	Owner     func(token string) string // returns the store's expected owner, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
+	Adopt     string                    // --adopt: the ID of the cluster to adopt once, with /N if that ends generation N; empty if none
+	VolumeDir string                    // where the record is stored
 	Never     bool                      // --recover=never
-	Request   *Request                  // to go back once; nil if that is not asked for
-	Reach     peers.Options             // how the other members are reached, beside what etcd's configuration says
-	Validate  datadir.Validation        // judges a data directory
-	// Inspect looks at a database that was fetched, before it is opened to be changed; rebuild.Options has more. It may be nil.
+	Request   *Request                  // a restore to do once; nil if none is requested
+	Reach     peers.Options             // how to reach the other members, in addition to etcd's configuration
+	Validate  datadir.Validation        // validates a data directory
+	// Inspect checks a database that was fetched, before it is opened for changes; see restore.Options. It may be
+	// nil.
 	Inspect func(ctx context.Context, path string) error
-	// Flush brings what a closed etcd's database has into the store; nil if nothing can.
+	// Flush uploads what the database of a closed etcd has and the store lacks; nil if nothing can.
 	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
-	// FlushSpool brings what waits on the volume for the store there, and may be repeated. What data of an identity have as well, up to a
-	// revision, need not be brought; without one there are no data. It is nil without a store.
+	// FlushSpool uploads segments that wait on the volume, and may be repeated. It skips what data with an identity
+	// have up to a revision; without an identity there are no data. It is nil without a store.
 	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
-	SpoolDir   string // where that waits; empty if nothing can
-	// Died is what etcd died of at the last start on the volume; empty if it did not. It may be nil.
+	SpoolDir   string // where segments wait; empty if none can
+	// Died returns the reason of etcd's crash at the last start; empty if there was none. It may be nil.
 	Died func() string
 	// Lost reports whether a run has served data from a data directory, by the notes on the volume. It may be nil.
 	Lost func(dataDir string) bool
-	// Ended is told how a run has ended that had something to bring back. It may be nil.
+	// Ended is called with the outcome of a run that had something to restore. It may be nil.
 	Ended func(Outcome)
 
 	Log zerolog.Logger
 }
 
-// Request is a restore that is asked for.
+// A Request is a restore that the user wants.
 type Request struct {
 	Target archive.Target
 	ID     string // it is done once
 }
 
-// Member is what etcd's configuration says of the member.
+// A Member is what etcd's configuration says about the member.
 type Member struct {
 	DataDir  string
 	Name     string
-	PeerURLs types.URLs    // that it advertises
+	PeerURLs types.URLs    // advertised
 	Token    string        // initial-cluster-token
-	Joins    bool          // the cluster is one that exists already
-	Forced   bool          // somebody has said by force-new-cluster that it goes on without the others
-	Alone    bool          // no other member is in initial-cluster
-	Members  types.URLsMap // that the cluster is configured with
+	Joins    bool          // initial-cluster-state is existing
+	Forced   bool          // force-new-cluster: the user lets it continue without the others
+	Alone    bool          // initial-cluster names no other member
+	Members  types.URLsMap // of initial-cluster
 	Peers    Peers         // the other members; nil if the configuration names none
 }
 
-// Peers are the other members of the cluster; package peers has those that are asked over the network.
+// Peers are the other members of the cluster. Package peers asks them over the network.
 type Peers interface {
-	// Ask tells how they have this member.
+	// Ask asks how they list this member.
 	Ask(ctx context.Context, self peers.Self) peers.Survey
-	// Tell has them hear, if they ask, how this member is. Ask does that, too.
+	// Tell publishes the state of this member to them, as Ask does.
 	Tell(self peers.Self)
-	// Remove takes this member's old identity out of the cluster. It may be repeated.
+	// Remove removes this member's old identity from the cluster. It may be repeated.
 	Remove(ctx context.Context, survey *peers.Survey) error
-	// Add has the cluster take this member in as a learner. It may be repeated.
+	// Add adds this member to the cluster as a learner. It may be repeated.
 	Add(ctx context.Context, survey *peers.Survey) error
 }
 
-// Recovery decides what becomes of a data directory. One run goes on at a time. Its exported methods may be called from any goroutine.
+// A Recovery decides what happens to a data directory. Only one run is active at a time. Its exported methods may be
+// called from any goroutine.
 type Recovery struct {
 	options Options
 	volume  datadir.Validator
 	rules   *statemachine.Rules[Facts, Facts]
 
-	interrupt  func(Action) error                    // for tests: an error ends the run in front of an action
-	measure    func(seed.Seed, restore.Source) error // whether there is room; tests have volumes of their own
-	now        func() time.Time                      // tests have clocks of their own
+	interrupt  func(Action) error                    // for tests: an error ends the run before an action
+	measure    func(seed.Seed, restore.Source) error // checks the free space; replaced in tests
+	now        func() time.Time                      // replaced in tests
 	wait       func(ctx context.Context, times int)  // between two questions to the store or the peers
-	lateMounts time.Duration                         // how long nobody has to have data of use before a cluster of several is restored
+	lateMounts time.Duration                         // how long no member must have usable data before a cluster of several is restored
 	serveAfter time.Duration                         // how long valid data wait for a store that does not answer
-	stillness  time.Duration                         // how long nobody may have added to a generation before it is replaced
+	stillness  time.Duration                         // how long a generation must not be extended before it is replaced
 
-	stopped context.Context // ends with Close; the context of every run
+	stopped context.Context // ends with Close; the parent of every run's context
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
-	// Of one run at a time.
-	said     bool // that the restore that is asked for was done before
-	replaced bool // the data that the last start died of are out of the way
+	// Used by one run at a time.
+	said     bool // it was logged that the requested restore was done before
+	replaced bool // the data that the last start crashed on were moved
 
-	mu       sync.Mutex // of what follows
+	mu       sync.Mutex // guards the fields below
 	progress Progress
 	status   bootstrap.InitializationStatus
-	config   etcdconf.Document // what the last initialization went by; empty if there was none
+	config   etcdconf.Document // used by the last initialization; empty if there was none
 	why      error             // why it failed; nil if it did not, or none has ended
 }
 
-// New returns a Recovery in status New, which touches nothing yet. Whoever calls it calls Close.
+// New returns a Recovery in status New, which has changed nothing yet. The caller must call Close.
 func New(options Options) *Recovery {
 	stillness, err := time.ParseDuration(stillness)
 	if err != nil {
@@ -131,10 +133,10 @@ func New(options Options) *Recovery {
 	}
 }
 
-// prepare brings the data directory into a state in which etcd may open it, and returns the members of the cluster that exists and that
-// it joins, empty if its configuration stands; or it says in one sentence why that cannot be, which is a *Refusal. When ctx ends it
-// returns that; what it has begun is gone on with by the next run. It is for the time before etcd is opened, for whoever holds the
-// volume's lock. examine validates the data directory in use.
+// prepare brings the data directory into a state in which etcd may open it. It returns the members of an existing
+// cluster that the member joins, empty if its configuration applies, or a *Refusal that says why etcd may not open
+// it. When ctx ends it returns the cause; the next run continues. It is called before etcd is opened, by the holder
+// of the volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	lost := r.options.Lost != nil && r.options.Lost(member.DataDir)
 	member.DataDir = seed.Place(member.DataDir)
@@ -147,7 +149,7 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	return now.joins, err
 }
 
-// run is one run of the machine.
+// A run is one run of the machine.
 type run struct {
 	*Recovery
 
@@ -157,40 +159,40 @@ type run struct {
 	core        statemachine.Core[Facts]
 	legal       *statemachine.Legality
 	ended       error     // why it is refused
-	silent      int       // how often in a row the store, or a quorum of the peers, has not answered
-	silentSince time.Time // since when the store was asked without an answer; zero if it has answered, or was not asked
-	looked      int       // how often what the store has told of was looked for again
-	lost        bool      // a run has served data from the data directory
-	joins       string    // the members of the cluster that exists and that this one joins; empty if the configuration stands
+	silent      int       // questions in a row without an answer from the store, or from a quorum of the peers
+	silentSince time.Time // since when the store has not answered; zero if it has, or was not asked
+	looked      int       // how often a missing object was searched again
+	lost        bool      // data were served from the data directory, which is empty now
+	joins       string    // members of the existing cluster that this one joins; empty if the configuration applies
 
 	held     *os.File // what was built, locked; nil if nothing is
-	life     life     // of whoever writes the generation that is to be replaced
+	life     life     // of the process that writes the generation to be replaced
 	reason   string   // why it is in its state
 	waitsFor string   // why the peers are waited for
 
-	outcome  Outcome  // that the run comes to; without an end while nothing is brought back
+	outcome  Outcome  // of the run; without an end as long as nothing is restored
 	decision Decision // the last one
-	learned  learned  // what it was made after
+	learned  learned  // the event before the last decision
 
-	result     error            // against the volume
+	result     error            // of validating the volume
 	stands     datadir.Position // of the volume
 	identity   archive.Identity // of the volume
-	older      error            // what the store has more than a valid volume; nil if that is nothing, or not known
-	asked      bool             // a restore is asked for that is not done
+	older      error            // what the store has more than a valid volume; nil if nothing, or unknown
+	asked      bool             // a restore is requested that was not done
 	refused    bool             // the data were refused by an earlier comparison with the store
 	kept       inStore          // what the store has
 	position   position         // of what is about to be claimed
-	needs      int64            // the revision that a member of a quorum must have, by the store; 0 if it has not told
-	own        string           // the id of this member's cluster, as far as volume or store have told
-	etcd       string           // what etcd calls it, by the store; for members that tell no id
+	needs      int64            // revision that a member of a quorum must have, by the store; 0 if unknown
+	own        string           // ID of this member's cluster, as far as the volume or the store name it
+	etcd       string           // etcd's ID of it, by the store; for members that report no ID
 	storeAway  bool             // the store could not be asked for that
-	whoseAsked time.Time        // when it was last
+	whoseAsked time.Time        // when it was asked last
 	session    string           // of this run
-	lostSince  time.Time        // since when no member has told of data of use; zero if one has
-	survey     peers.Survey     // what the other members have told
+	lostSince  time.Time        // since when no member has reported usable data; zero if one has
+	survey     peers.Survey     // answers of the other members
 }
 
-// drive takes events until an end is reached.
+// drive handles events until the run ends.
 func (r *run) drive() error {
 	event, payload := Begun, Facts{}
 	for {
@@ -234,7 +236,7 @@ func (r *run) forgetRefusal() error {
 	return r.change(func(kept *record) { kept.Refused = nil })
 }
 
-// take asks the table, and has the library's machine agree.
+// take looks an event up in the table, and checks the step with the library's machine.
 func (r *run) take(event Event, payload Facts) ([]Action, error) {
 	from := r.core.State
 	core, decision := r.rules.Step(r.core, event, payload)
@@ -246,7 +248,7 @@ func (r *run) take(event Event, payload Facts) ([]Action, error) {
 	}
 	r.core = core
 	switch {
-	case decision.To == Decide: // people are told of the result
+	case decision.To == Decide: // the result is reported instead
 		r.learned = learned{from, event, payload}
 	case from == Decide:
 		decision.Why = r.decision.Why
@@ -257,20 +259,20 @@ func (r *run) take(event Event, payload Facts) ([]Action, error) {
 	return decision.Do, nil
 }
 
-// learned is an event, and where it came.
+// learned is an event with the state in which it came.
 type learned struct {
 	from    State
 	event   Event
 	payload Facts
 }
 
-// decideNow has the rules decide.
+// decideNow applies the rules.
 func (r *run) decideNow() (Event, Facts) {
 	r.decision = decide(r.core.Facts.caseOf())
 	return r.decision.Result, Facts{}
 }
 
-// do works on the actions of a row, one after the other, until one ends with an event.
+// do executes the actions of a row in order, until one ends with an event.
 func (r *run) do(actions []Action) (Event, Facts, error) {
 	for _, action := range actions {
 		if r.interrupt != nil {
@@ -293,8 +295,8 @@ func (r *run) do(actions []Action) (Event, Facts, error) {
 	return "", Facts{}, nil
 }
 
-// pause waits before somebody is asked again. Peers that have answered are asked again soon: they change their list of members
-// one after the other.
+// pause waits before a question is repeated. Peers that have answered are asked again soon, as they change their list
+// of members one after the other.
 func (r *run) pause(action Action) {
 	times := r.silent + r.looked + 1
 	if action == PacePeers {
@@ -310,7 +312,7 @@ func (r *run) pause(action Action) {
 	r.silent++
 }
 
-// work is what the actions do. An empty event means that the next action follows.
+// work binds the actions. An empty event means that the next action follows.
 var work = map[Action]func(*run) (Event, Facts){
 	ReadPosition:    (*run).readPosition,
 	DropUnfinished:  (*run).dropUnfinished,
@@ -340,10 +342,10 @@ var work = map[Action]func(*run) (Event, Facts){
 	Remember:        (*run).remember,
 }
 
-// broke is the event of what could not be done.
+// broke returns the event for something that could not be done.
 func broke(err error) (Event, Facts) { return Broke, Facts{Err: err} }
 
-// next is the event of an action that is followed by the next one.
+// next returns the event of an action that is followed by another one.
 func next(err error) (Event, Facts) {
 	if err != nil {
 		return broke(err)
@@ -354,16 +356,16 @@ func next(err error) (Event, Facts) {
 const (
 	firstPause   = 1500 * time.Millisecond
 	longestPause = 23 * time.Second
-	moment       = 300 * time.Millisecond // before somebody is asked again who has answered
+	moment       = 300 * time.Millisecond // before a question is repeated that was answered
 )
 
-// comparing is how long valid data wait at the most for a store that they are compared with.
+// comparing bounds how long valid data wait for the store that they are compared with.
 const comparing = 10 * time.Second
 
-// settling is how long a cluster whose volumes are all without data waits for those that are mounted late.
+// settling bounds how long a cluster whose volumes are all empty waits for volumes that are mounted late.
 const settling = 10 * time.Second
 
-// settled tells whether no member has had data of use for so long.
+// settled reports whether no member has had usable data for that long.
 func (r *run) settled() bool {
 	if listing := r.survey.Listing; listing != peers.Gone && listing != peers.Founding {
 		r.lostSince = time.Time{}
@@ -375,7 +377,7 @@ func (r *run) settled() bool {
 	return r.now().Sub(r.lostSince) >= r.lateMounts
 }
 
-// beforeServing bounds a question to the store: where valid data wait for the answer, by what is left of that time.
+// beforeServing bounds a question to the store: if valid data wait for the answer, by what is left of their time.
 func (r *run) beforeServing(most time.Duration) (context.Context, context.CancelFunc) {
 	if r.silentSince.IsZero() {
 		r.silentSince = r.now()
@@ -386,7 +388,7 @@ func (r *run) beforeServing(most time.Duration) (context.Context, context.Cancel
 	return context.WithTimeout(r.ctx, most)
 }
 
-// atMost is how long backOff waits at the most, in whole seconds: half as long again each time.
+// atMost returns the longest pause of backOff in whole seconds, which grows by half each time.
 func atMost(times int) time.Duration {
 	pause := firstPause
 	for range min(times, 20) {
@@ -395,8 +397,8 @@ func atMost(times int) time.Duration {
 	return pause.Round(time.Second)
 }
 
-// backOff waits before somebody is asked again who has not answered so many times, or until ctx ends. Members that were started
-// together do not all ask at the same moment.
+// backOff waits before a question is repeated that stayed unanswered so many times, or until ctx ends. Members that
+// were started together must not all ask at the same moment.
 func backOff(ctx context.Context, times int) {
 	pause := moment
 	if times > 0 {
@@ -408,5 +410,5 @@ func backOff(ctx context.Context, times int) {
 	}
 }
 
-// eager is how often peers are asked without a longer pause: members that start together soon find each other.
+// eager is the number of questions to peers without a longer pause: members that start together find each other soon.
 const eager = 10

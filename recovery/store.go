@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	patience = 2 * time.Minute // for a question to the store, what only the volume has, or a claim
-	// margin is how many revisions may have been handed out since the store was last told: no client sees one twice.
+	patience = 2 * time.Minute // for a question to the store, an upload of what only the volume has, or a claim
+	// margin bounds the revisions that were handed out since the last reservation: no client sees one twice.
 	margin = archive.Margin
 )
 
-// askTheStore finds out whose the store is and what is kept.
+// askTheStore asks which cluster the store belongs to and what it has.
 func (r *run) askTheStore() (Event, Facts) {
 	ctx, cancel := r.beforeServing(patience)
 	defer cancel()
@@ -39,7 +39,7 @@ func (r *run) askTheStore() (Event, Facts) {
 	}
 	r.kept = now
 	restoreDone := r.asked && r.usedBefore(now)
-	if restoreDone { // the next start need not ask the store
+	if restoreDone { // so that the next start need not ask the store
 		if err := r.change(func(kept *record) { kept.use(r.options.Request.ID) }); err != nil {
 			return broke(err)
 		}
@@ -68,7 +68,7 @@ func (r *run) askTheStore() (Event, Facts) {
 	return Answered, Facts{Told: owner, Behind: r.behind(now), RestoreDone: restoreDone, Err: why}
 }
 
-// silence is the answer of a store that cannot be asked now.
+// silence returns the event for a store that cannot be asked now.
 func (r *run) silence(why error) (Event, Facts) {
 	told := StoreAway
 	if r.now().Sub(r.silentSince) >= r.serveAfter {
@@ -107,7 +107,7 @@ func (r *run) ask(ctx context.Context) (now inStore, owner StoreState, err error
 	return now, owner, err
 }
 
-// sentence says how the volume relates to the store, and what to do about it.
+// sentence says how the volume relates to the store, and the way out.
 func (r *run) sentence(now inStore) error {
 	text := now.judgment.Sentence(r.data(), now.Store, r.options.Archive.String())
 	if wayOut := now.judgment.WayOut(); wayOut != "" {
@@ -116,12 +116,12 @@ func (r *run) sentence(now inStore) error {
 	return errors.New(text)
 }
 
-// usedBefore tells whether the restore that is asked for was done, on whatever volume.
+// usedBefore reports whether the requested restore was done, on any volume.
 func (r *run) usedBefore(now inStore) bool {
 	return slices.Contains(archive.Restores(now.Generations), r.options.Request.ID)
 }
 
-// extent is how far a generation goes in the store, and what was reserved last; the zero value if nothing ever was.
+// extent returns the head of a generation and the last reservation; zero values if there are none.
 func (r *run) extent(ctx context.Context, generation int) (head archive.Head, reserved archive.Reservation, err error) {
 	if head, err = r.options.Archive.Head(ctx, generation); err != nil {
 		return head, reserved, err
@@ -133,8 +133,8 @@ func (r *run) extent(ctx context.Context, generation int) (head archive.Head, re
 	return head, reserved, err
 }
 
-// findEnd looks again how far the backups go, now that volumes have brought what only they had: what comes after is another process's.
-// If a generation was begun meanwhile, the claim will be lost.
+// findEnd reads the end of the backups again, after volumes have uploaded what only they had: later objects are
+// another process's. If a generation was created meanwhile, the claim will be lost.
 func (r *run) findEnd() (Event, Facts) {
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
@@ -153,7 +153,7 @@ func (r *run) findEnd() (Event, Facts) {
 
 func hex(id uint64) string { return strconv.FormatUint(id, 16) }
 
-// about is what people are told of the store beside the reason of the rule: whose it is, or what it lacks.
+// about returns what is reported about the store in addition to the rule's reason: its cluster, or what it lacks.
 func (r *run) about(owner StoreState) error {
 	switch {
 	case slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed}, owner):
@@ -170,7 +170,7 @@ func (r *run) about(owner StoreState) error {
 	return nil
 }
 
-// notAdopted is a clause about an adoption that was asked for and is not done.
+// notAdopted explains an adoption that was requested and is not done.
 func (r *run) notAdopted() string {
 	id, _, _ := strings.Cut(r.options.Adopt, "/")
 	switch {
@@ -183,7 +183,7 @@ func (r *run) notAdopted() string {
 	}
 }
 
-// seed is the data directory that is to be made. Its token decides which id etcd gives the cluster.
+// seed returns the data directory to build. Its token determines etcd's cluster ID.
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
@@ -191,11 +191,11 @@ func (r *run) seed() seed.Seed {
 	}
 }
 
-// behind tells whether the store has more than the volume: a later generation, or later revisions than the volume's etcd can
-// come to.
+// behind reports whether the store has more than the volume: a later generation, or revisions that the volume's etcd
+// cannot reach.
 func (r *run) behind(now inStore) bool {
 	switch {
-	case now.Newest().Number == 0: // its first start was cut off before anything was kept
+	case now.Newest().Number == 0: // its first start was cut off before anything was stored
 		return false
 	case r.stands.ClusterID == 0, now.Newest().Number > r.identity.Generation:
 		return true
@@ -204,10 +204,10 @@ func (r *run) behind(now inStore) bool {
 	}
 }
 
-// source is what the data directory is built from.
+// source returns what the data directory is built from.
 func (r *run) source() restore.Source { return restore.From(r.options.Archive, r.kept.path, nil) }
 
-// measureRoom compares what is needed with what is free, before anything is fetched.
+// measureRoom compares the required space with the free space, before anything is fetched.
 func (r *run) measureRoom() (Event, Facts) {
 	if err := r.movable(); err != nil {
 		return broke(err)
@@ -218,7 +218,7 @@ func (r *run) measureRoom() (Event, Facts) {
 	return RoomEnough, Facts{}
 }
 
-// buildData fetches and builds. Whether the trouble is the store's, the backup's or the volume's is told by the error.
+// buildData fetches and builds. The error says whether the store, the backup or the volume failed.
 func (r *run) buildData() (Event, Facts) {
 	if event, payload := r.dropUnfinished(); event != "" {
 		return event, payload
@@ -253,18 +253,18 @@ func (r *run) buildData() (Event, Facts) {
 	return Built, Facts{}
 }
 
-// above is the revision that the restored cluster goes on above: none that was ever handed out is handed out again.
+// above returns the revision from which the restored cluster continues, so that none is handed out twice.
 func (r *run) above() int64 {
 	return archive.Above(r.kept.Reserved.Revision, max(r.kept.path.Revision, r.stands.HighestRevision, r.endOfBackups()))
 }
 
-// plan is the position of what was built.
+// plan returns the position of what was built.
 func (r *run) plan(result seed.Result) position {
 	p := position{
 		Generation: archive.Generation{
 			Number: r.kept.next, Cluster: r.kept.Cluster.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
-			Session: archive.NewID(), Restored: archive.Restores(r.kept.Generations), // retention may let the generations go that tell
+			Session: archive.NewID(), Restored: archive.Restores(r.kept.Generations), // retention may delete the generations that have them
 			Adopted: r.adoptions(r.kept),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
@@ -276,19 +276,20 @@ func (r *run) plan(result seed.Result) position {
 	return p
 }
 
-// stillness is how long nobody may have added to a generation before another process takes its place, by the store's clock. A writer
-// that has nothing to add says so every 40 s. It is text for the linker, since the suites build a program that waits less.
+// stillness is how long a generation must not be extended before another process replaces it, by the store's clock.
+// An idle writer adds a heartbeat every 40 s. It is a string for the linker, as the suites build a program that waits
+// less.
 var stillness = "90s"
 
-// life is what speaks for a process somewhere else that still writes the newest generation.
+// A life is the evidence of a process elsewhere that still writes the newest generation.
 type life struct {
-	ahead *time.Duration // how much the store's clock is ahead of this one's; nil before it was looked at
-	added time.Time      // when the end of the generation was added, by the store's clock
-	seen  time.Time      // when this run first saw that, by this clock
-	until time.Time      // when the generation will have been silent for long enough, by this clock; zero if nothing is waited for
+	ahead *time.Duration // lead of the store's clock; nil until it was read
+	added time.Time      // when the last object of the generation was created, by the store's clock
+	seen  time.Time      // when this run first saw it, by the local clock
+	until time.Time      // when the generation will have been silent long enough, by the local clock; zero if nothing is waited for
 }
 
-// successor is the generation that was restored from the volume's; the zero value if none was.
+// successor returns the generation that was restored from the volume's; the zero value if none was.
 func (r *run) successor() (next archive.Generation) {
 	all := r.kept.Generations
 	if at := placeOf(all, hex(r.stands.ClusterID)); at >= 0 && at+1 < len(all) && all[at+1].Parent == all[at].Number {
@@ -297,12 +298,12 @@ func (r *run) successor() (next archive.Generation) {
 	return next
 }
 
-// placeOf is where a cluster of etcd's stands in the history of a store, by its label; -1 if it is not there.
+// placeOf returns the index of the generation with an etcd cluster ID; -1 if there is none.
 func placeOf(generations []archive.Generation, cluster string) int {
 	return slices.IndexFunc(generations, func(g archive.Generation) bool { return g.Etcd == cluster })
 }
 
-// leftBehind is how much the volume got after another cluster had taken its place.
+// leftBehind describes what the volume received after another cluster had replaced its own.
 func (r *run) leftBehind() string {
 	next := r.successor()
 	if next.Number == 0 || r.stands.HighestRevision <= next.ParentRevision {
@@ -319,9 +320,9 @@ func (r *run) mayTakeItsPlace() bool {
 	return f.Alone || r.asked || f.nobodyHas() || !f.Peers && f.Volume != VolumeValid
 }
 
-// lives says that the process that writes the newest generation may be alive: it has not released the generation, it did not run on this
-// volume, no person has said otherwise, and it has not been silent for long enough. The end of the generation keeps the data in any case;
-// this keeps people from two clusters.
+// lives returns why the process that writes the newest generation may still run: it has not released the generation,
+// did not run on this volume, was not ruled out by the user, and has not been silent long enough. The end of the
+// generation protects the data in any case; this protects users from two clusters.
 func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	r.life.until = time.Time{}
 	head := now.Head
@@ -335,7 +336,7 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 	}
 	if r.life.ahead == nil {
 		clock, err := store.Clock(ctx, r.options.Archive.Store())
-		if clock.IsZero() { // what it could not remove stays
+		if clock.IsZero() { // an object that could not be deleted stays
 			return nil, cmp.Or(err, errors.New("the store does not say when an object was created"))
 		}
 		ahead := clock.Sub(r.now())
@@ -345,7 +346,7 @@ func (r *run) lives(ctx context.Context, now inStore) (why, err error) {
 		r.life.added, r.life.seen = added, r.now()
 	}
 	until := added.Add(r.stillness - *r.life.ahead)
-	if latest := r.life.seen.Add(r.stillness); until.After(latest) { // what says that it comes from the future is silent from now on
+	if latest := r.life.seen.Add(r.stillness); until.After(latest) { // an object from the future counts as new from now on
 		until = latest
 	}
 	if !r.now().Before(until) {
@@ -371,8 +372,8 @@ func (r *run) writer(now inStore) string {
 	return fmt.Sprintf("member %s of this member's own cluster %s", id, now.Newest().Cluster)
 }
 
-// ranHere tells whether the process that writes the newest generation ran on this volume. Valid data that lack what its session has
-// stored are a copy, or older: etcd had that on its disk before it was stored.
+// ranHere reports whether the process that writes the newest generation ran on this volume. Valid data without what
+// its session has stored are a copy, or older: etcd had that on disk before it was stored.
 func (r *run) ranHere(now inStore) bool {
 	if r.core.Facts.Volume == VolumeValid {
 		return !r.behind(now) && now.Owner() == r.owns()

@@ -7,15 +7,15 @@ import (
 )
 
 type (
-	// State is a phase of a recovery.
+	// A State is a phase of a recovery.
 	State = statemachine.State
-	// Event is how the work of a state ended.
+	// An Event is how the work of a state ended.
 	Event = statemachine.Event
-	// Guard is the name of a condition over the Facts.
+	// A Guard is the name of a condition over the Facts.
 	Guard = statemachine.Guard
-	// Action is the name of something that a run does.
+	// An Action is the name of something that a run does.
 	Action = statemachine.Action
-	// Row is one transition.
+	// A Row is one transition.
 	Row = statemachine.Row
 )
 
@@ -41,40 +41,40 @@ const (
 	Refused  State = "Refused"
 )
 
-// The events, beside the results. All but the first and the timer's end the work that the state began.
+// The events, in addition to the results. All but the first and the timer's end the work of a state.
 const (
-	Begun        Event = "begun"              // a run begins; it comes once
-	NothingBegun Event = "nothing begun"      // no restore has claimed a generation and waits to be installed
-	ClaimFound   Event = "claim found"        // one has, and what it built is there
-	InstallFound Event = "install found"      // one has, and it is installed already
-	Examined     Event = "examined"           // how the data directory is
-	PeersTold    Event = "peers told"         // how the other members have this one, as far as they can be asked
-	PeersSilent  Event = "peers silent"       // the cluster has not changed its members, or not said so; or one is missing of all
-	Left         Event = "left"               // the cluster does not have this member any more
-	Entered      Event = "entered"            // the cluster has taken this member in
-	Answered     Event = "answered"           // how the store is: away, in use, or what it keeps
-	StoreSilent  Event = "store silent"       // the store does not do at the moment what is about to be done
-	Stuck        Event = "stuck"              // what waits on the volume cannot be brought into the store, and no waiting changes that
-	Missing      Event = "missing"            // what the store has told of is not there, or not yet
+	Begun        Event = "begun"              // a run starts; it comes once
+	NothingBegun Event = "nothing begun"      // no restore was claimed and is not installed
+	ClaimFound   Event = "claim found"        // one was, and what it built exists
+	InstallFound Event = "install found"      // one was, and is installed already
+	Examined     Event = "examined"           // the state of the data directory
+	PeersTold    Event = "peers told"         // how the other members list this one, as far as they can be asked
+	PeersSilent  Event = "peers silent"       // the cluster has not changed its members, or the answer was lost; or a member is missing
+	Left         Event = "left"               // the cluster no longer has this member
+	Entered      Event = "entered"            // the cluster has added this member
+	Answered     Event = "answered"           // the state of the store: unreachable, in use, or what it has
+	StoreSilent  Event = "store silent"       // the store cannot be used at the moment
+	Stuck        Event = "stuck"              // what waits on the volume cannot be uploaded, and waiting does not help
+	Missing      Event = "missing"            // what the store has announced is missing, perhaps for a moment
 	Flushed      Event = "flushed"            // the store has what the volume has, or it is known why not
-	RoomEnough   Event = "room enough"        // the volume has the room for what is to be built
+	RoomEnough   Event = "room enough"        // the volume has room for what is to be built
 	RoomLacking  Event = "room lacking"       // it has not
-	Built        Event = "built"              // a data directory was made beside the one in use, and is on the disk
-	Unbuildable  Event = "unbuildable"        // what the store keeps is damaged
-	Grown        Event = "grown"              // it was made, and is of a cluster of several, of which this member would be the only one
-	Proved       Event = "proved"             // what was built is valid, all of it
+	Built        Event = "built"              // a data directory was built next to the one in use, and is on disk
+	Unbuildable  Event = "unbuildable"        // the backups are damaged
+	Grown        Event = "grown"              // it was built, and belongs to a cluster of several, of which this member would be the only one
+	Proved       Event = "proved"             // what was built is completely valid
 	Unproved     Event = "unproved"           // it is not
-	Diverged     Event = "diverged"           // it is valid, and the data in use are no earlier state of it
+	Diverged     Event = "diverged"           // it is valid, and the data in use are not an earlier state of it
 	Taken        Event = "taken"              // the next generation in the store is that of the data on the volume
 	Claimed      Event = "claimed"            // the next generation in the store is this restore's, and has nothing yet
-	ClaimLost    Event = "claim lost"         // somebody else has begun it, its cluster has gone on already, or another member has data
-	Moved        Event = "moved"              // what was in the place of the data directory is set aside
-	Installed    Event = "installed"          // what was built is the data directory now, and that is remembered
-	Broke        Event = "broke"              // the volume, or this program, could not do it
-	Elapsed      Event = statemachine.Elapsed // the state's timer ran out
+	ClaimLost    Event = "claim lost"         // another process has created it, its cluster has continued already, or another member has data
+	Moved        Event = "moved"              // the previous data directory was moved
+	Installed    Event = "installed"          // what was built is the data directory now, and that is recorded
+	Broke        Event = "broke"              // the volume or this program failed
+	Elapsed      Event = statemachine.Elapsed // the state's timer expired
 )
 
-// The guards, beside statemachine.Always. conditions says what they mean.
+// The guards, in addition to statemachine.Always. conditions has their meanings.
 const (
 	NoStore     Guard = "no store"
 	Several     Guard = "multi-member"
@@ -85,28 +85,28 @@ const (
 	NotListed   Guard = "not listed, place free"
 )
 
-// The actions. Those that begin with "pace" set the timer; all others may block.
+// The actions. Those that start with "pace" set the timer; all others may block.
 const (
 	ReadPosition    Action = "read position"
-	DropUnfinished  Action = "drop unfinished"  // what an attempt has built that claimed nothing
-	ForgetClaim     Action = "forget claim"     // it is not this restore's, or of no use any more
+	DropUnfinished  Action = "drop unfinished"  // what an attempt has built without a claim
+	ForgetClaim     Action = "forget claim"     // it belongs to another restore, or is useless by now
 	ValidateVolume  Action = "validate volume"  //
 	DecideNow       Action = "decide"           // by the table of decisions
 	AskThePeers     Action = "ask the peers"    //
-	TellReturn      Action = "tell return"      // from whom the data come back
-	RemoveMember    Action = "remove member"    // take this one's old identity out of the cluster
-	AddMember       Action = "add member"       // have the cluster take this member in
-	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers have told, in a cluster that exists
-	TakeStore       Action = "take store"       // end the newest generation there, and begin one for the data on the volume
+	TellReturn      Action = "tell return"      // from which members the data come
+	RemoveMember    Action = "remove member"    // remove this member's old identity from the cluster
+	AddMember       Action = "add member"       // add this member to the cluster
+	AdoptCluster    Action = "adopt cluster"    // start with the members that the peers list, in an existing cluster
+	TakeStore       Action = "take store"       // end the newest generation there, and create one for the data on the volume
 	AskTheStore     Action = "ask the store"    //
 	TellLoss        Action = "tell loss"        // in numbers
-	FlushSpool      Action = "flush spool"      // bring into the store what waits for it on the volume
-	FlushVolume     Action = "flush volume"     // bring into the store what only the volume has
-	FindEnd         Action = "find end"         // of the backups, anew: volumes have brought something
+	FlushSpool      Action = "flush spool"      // upload what waits on the volume
+	FlushVolume     Action = "flush volume"     // upload what only the volume has
+	FindEnd         Action = "find end"         // of the backups, after volumes have uploaded something
 	MeasureRoom     Action = "measure room"     //
-	EndAdopted      Action = "end adopted"      // the generation that the user has named, so that nothing is added to it any more
-	BuildData       Action = "build data"       // fetch, rebuild and found, beside the data directory
-	ProveData       Action = "prove data"       // validate what was built, as any data directory
+	EndAdopted      Action = "end adopted"      // the generation that the user has named, so that nothing more is added to it
+	BuildData       Action = "build data"       // fetch, rebuild and create the cluster, next to the data directory
+	ProveData       Action = "prove data"       // validate what was built, like any data directory
 	TellPeers       Action = "tell peers"       // that this member is about to have data
 	NotePosition    Action = "note position"    // durably, what is about to be claimed
 	ClaimGeneration Action = "claim generation" // with a reservation of revisions
@@ -118,29 +118,30 @@ const (
 	PacePeers Action = "pace peers" // ask the peers again later
 )
 
-// Table is recovery, with a row for each state of a group. Nobody may change it at run time.
+// Table is the transition table, with a row for each state of a group. It must not be changed at run time.
 var Table = statemachine.Expand(written)
 
-// entry is a row as it is written here: it may start in a group.
+// An entry is a row as it is written here: it may start in a group.
 type entry statemachine.Entry
 
 const always = statemachine.Always
 
-// working is where something blocks that the volume, or this program, may not be able to do.
+// working has the states whose work the volume, or this program, may be unable to do.
 var working = statemachine.Group{Resume, Examine, AskPeers, GiveWay, Leave, Enter, AskStore, Adopt, Flush, MakeRoom, Build, Prove, Claim, SetAside, Install}
 
-// weighing is where it shows that less would come back than the store has told of.
+// weighing has the states in which less may turn out to be restored than the store has announced.
 var weighing = statemachine.Group{Flush, MakeRoom, Build}
 
-// What is done where the same is done from several places.
+// Actions that several rows share.
 var (
 	deciding = []Action{DecideNow}
 	askPeers = []Action{AskThePeers}
 )
 
-// written is the table as people read and change it. Rows that share From and On stand together, all but the last of them
-// guarded; the first that holds wins. What has no row is answered by Elsewhere. What becomes of a volume is not decided here
-// but by the rules (decide.go), whose results are the events of Decide; a row of it says what carrying one out takes.
+// written is the table as it is read and changed. Rows with the same From and On are adjacent, all but the last of
+// them guarded; the first that holds wins. Elsewhere answers an event without a row. The fate of a volume is not
+// decided here but by the rules (decide.go), whose results are the events of Decide; a row says how one is carried
+// out.
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "what an earlier run has claimed must be brought to its end"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "nothing was claimed, so a run that was cut off is begun again"},
@@ -212,15 +213,16 @@ var written = []entry{
 	{working, Broke, always, Refused, nil, "it could not be done; the next run goes on from here, or begins again"},
 }
 
-// Elsewhere answers where Table has no row: each event ends the work of the states that await it. In Ready every event is ignored.
+// Elsewhere answers events for which Table has no row: each event ends the work of the states that await it. In Ready
+// every event is ignored.
 var Elsewhere = statemachine.RejectByDefault(Table)
 
-// NewRules makes rules of a table; the program's own are NewRules(Table, Elsewhere), tests mutate copies.
+// NewRules makes rules from a table. The program uses NewRules(Table, Elsewhere); tests mutate copies.
 func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules[Facts, Facts] {
 	return statemachine.NewRules[Facts](table, elsewhere, Ready)
 }
 
-// pause is what people are told of the pause between two questions to those who do not answer.
+// pause describes the pause between two questions that stay unanswered.
 const pause = "at most 30 s"
 
 // States describes every state, in the order of a run.
@@ -245,7 +247,7 @@ var States = []statemachine.StateInfo{
 	{Name: Refused, Meaning: "etcd may not; one sentence says why, and nothing was deleted", Bound: statemachine.AtEnd, Deadline: "final"},
 }
 
-// Drawing is how recovery is drawn.
+// Drawing describes how recovery is drawn.
 var Drawing = statemachine.Drawing{
 	Name: "recovery", Source: "etcd-wrapper --dump-fsm --machine=recovery", Table: Table, States: States, Initial: Resume, Final: Ready, Aside: Refused,
 	Shapes: map[State]string{

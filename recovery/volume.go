@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// What the names end with of what lies beside the data directory. The first is a whole data directory that has not taken its
-// place; while it is made, its name has the second behind.
+// Suffixes of names next to the data directory. The first belongs to a complete data directory that is not installed
+// yet; while it is built, its name also has the second.
 const (
 	restored   = ".restored"
 	unfinished = ".restoring"
@@ -29,7 +29,7 @@ const (
 
 func (r *run) restoredDir() string { return r.member.DataDir + restored }
 
-// whatIsThere tells how far the restore of the position came: "built", "installed", or "" if there is nothing of it.
+// whatIsThere returns how far the restore of the position came: "built", "installed", or "" if nothing of it exists.
 func (r *run) whatIsThere() (string, error) {
 	if there, err := holdsMember(r.restoredDir()); there || err != nil {
 		return "built", err
@@ -41,7 +41,7 @@ func (r *run) whatIsThere() (string, error) {
 	return "", err
 }
 
-// holdsMember tells whether there is anything of etcd's in a data directory.
+// holdsMember reports whether a data directory has anything of etcd's.
 func holdsMember(dir string) (bool, error) {
 	_, err := os.Lstat(filepath.Join(dir, "member"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func holdsMember(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// dropUnfinished removes what an attempt has built that came to nothing: copies of what is in the store.
+// dropUnfinished removes what an unsuccessful attempt has built: copies of what the store has.
 func (r *run) dropUnfinished() (Event, Facts) {
 	r.release()
 	for _, path := range []string{r.restoredDir() + unfinished, r.restoredDir()} {
@@ -58,7 +58,7 @@ func (r *run) dropUnfinished() (Event, Facts) {
 		if errors.Is(err, seed.ErrInUse) {
 			return broke(err)
 		}
-		_ = held.Close() // also if it is not there
+		_ = held.Close() // even if it does not exist
 		if err := os.RemoveAll(path); err != nil {
 			return broke(fmt.Errorf("cannot remove what an earlier attempt has left: %w", err))
 		}
@@ -66,10 +66,10 @@ func (r *run) dropUnfinished() (Event, Facts) {
 	return "", Facts{}
 }
 
-// validateVolume looks at the data directory in use.
+// validateVolume examines the data directory in use.
 func (r *run) validateVolume() (Event, Facts) {
 	if there, err := holdsMember(r.member.DataDir); (there || err != nil) && r.member.Peers != nil {
-		r.member.Peers.Tell(peers.Self{Holds: peers.Data}) // at once: to validate them takes time
+		r.member.Peers.Tell(peers.Self{Holds: peers.Data}) // before the validation, which takes time
 	}
 	r.result = r.examine(r.ctx)
 	if r.ctx.Err() != nil || datadir.SaysNothing(r.result) {
@@ -85,7 +85,7 @@ func (r *run) validateVolume() (Event, Facts) {
 	return r.examined(there)
 }
 
-// examined is the event of a data directory that was looked at; there says whether it has anything of etcd's.
+// examined returns the event of a data directory that was examined; there says whether it has anything of etcd's.
 func (r *run) examined(there bool) (Event, Facts) {
 	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.result != nil
 	found := VolumeValid
@@ -94,7 +94,7 @@ func (r *run) examined(there bool) (Event, Facts) {
 		found = VolumeCorrupt
 	case !there:
 		found = VolumeEmpty
-	case !alone && r.stands.Members == 0 && r.stands.Index == 0: // an etcd was killed before it had stored anything
+	case !alone && r.stands.Members == 0 && r.stands.Index == 0: // etcd was killed before it had stored anything
 		found, r.stands = VolumeEmpty, datadir.Position{}
 	}
 	return Examined, Facts{
@@ -105,12 +105,12 @@ func (r *run) examined(there bool) (Event, Facts) {
 	}
 }
 
-// stand finds out where a volume stands. One that is valid so far, and of which not all can be read, must not be taken for less
-// than it is: it is broken, or cannot be told of now, which the error says.
+// stand reads how far a volume reaches. One that is valid so far, but cannot be read completely, must not be taken
+// for less than it is: it is damaged, or cannot be judged now, which the error says.
 func (r *run) stand(there bool) (err error) {
 	r.stands, r.older = datadir.Position{}, nil
 	r.own = cmp.Or(r.own, r.identity.Cluster)
-	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nobody to compare it with
+	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nothing to compare it with
 		r.stands, err = datadir.ReadPosition(r.member.DataDir)
 	}
 	switch {
@@ -123,7 +123,8 @@ func (r *run) stand(there bool) (err error) {
 	return nil
 }
 
-// recall reads whose the data on the volume are, and whether a restore is asked for that the volume has not seen.
+// recall reads which cluster the data on the volume belong to, and whether a restore is requested that was not done
+// there.
 func (r *run) recall() (err error) {
 	if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
 		return fmt.Errorf("%w; move that file away, and start with --adopt and the id in the store's cluster.json", err)
@@ -134,19 +135,19 @@ func (r *run) recall() (err error) {
 	return err
 }
 
-// proveData validates what was built as any data directory, in full, and sees that data which are to be replaced for being
-// older are an earlier state of it.
+// proveData validates what was built like any data directory, in full, and checks that older data which it replaces
+// are an earlier state of it.
 func (r *run) proveData() (Event, Facts) {
 	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
 		r.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case r.ctx.Err() != nil, datadir.SaysNothing(err): // as when there is no memory for it
+	case r.ctx.Err() != nil, datadir.SaysNothing(err): // as when memory is exhausted
 		return broke(cmp.Or(r.ctx.Err(), err))
 	case err != nil:
 		return Unproved, Facts{Err: err}
-	case r.asked || r.core.Facts.Volume != VolumeValid || r.stands.Revision == 0: // it was asked for, compared before, or there is nothing to compare
+	case r.asked || r.core.Facts.Volume != VolumeValid || r.stands.Revision == 0: // requested, compared before, or nothing to compare
 		return Proved, Facts{}
 	}
 	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())
@@ -159,9 +160,9 @@ func (r *run) proveData() (Event, Facts) {
 	return Proved, Facts{}
 }
 
-// setVolumeAside moves the data directory out of the way, unless that was done before.
+// setVolumeAside moves the data directory, unless that was done before.
 func (r *run) setVolumeAside() (Event, Facts) {
-	if r.position.Aside == "" { // nothing is built that would be in the place of it
+	if r.position.Aside == "" { // nothing was built that would replace it
 		r.position.Aside = disk.PreservedName(r.member.DataDir, time.Now())
 	}
 	err := cmp.Or(r.movable(), r.unserved())
@@ -207,7 +208,7 @@ func (r *run) installData() (Event, Facts) {
 	return "", Facts{}
 }
 
-// hold keeps what was built for this process until release.
+// hold locks what was built for this process until release.
 func (r *run) hold() (err error) {
 	r.release()
 	r.held, err = seed.Hold(r.restoredDir())
@@ -215,11 +216,11 @@ func (r *run) hold() (err error) {
 }
 
 func (r *run) release() {
-	_ = r.held.Close() // nothing was written, if anything is held
+	_ = r.held.Close() // it was not written to
 	r.held = nil
 }
 
-// unserved says that the data directory is as it was examined, and that nobody has it open.
+// unserved checks that the data directory is as it was examined, and that no process has it open.
 func (r *run) unserved() error {
 	facts := r.core.Facts
 	if there, err := holdsMember(r.member.DataDir); err != nil || there && facts.Volume == VolumeEmpty && !facts.Remains {
@@ -231,8 +232,8 @@ func (r *run) unserved() error {
 	return nil
 }
 
-// preserved are the copies beside the data directory and the spool, the oldest first, but for the newest of each if that
-// has to stay.
+// preserved returns the copies next to the data directory and the spool, oldest first, without the newest of each if
+// that must stay.
 func (r *run) preserved(stays func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
 	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
 		own := disk.PreservedCopies(path)
@@ -245,9 +246,9 @@ func (r *run) preserved(stays func(newest disk.PreservedCopy) bool) (all []disk.
 	return all
 }
 
-// makeRoom lets go of what was set aside until there is room for what the source leads to, the oldest first: that and
-// nothing else is what it is ever deleted for. The newest stays until a backup was verified that is younger.
-// The store is asked about that for so long at most.
+// makeRoom deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
+// another reason. The newest stays until a later backup was verified. The store is asked about that for a limited
+// time.
 func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	err := r.measure(r.seed(), source)
 	if !errors.Is(err, restore.ErrNoRoom) {
@@ -267,7 +268,7 @@ func (r *run) makeRoom(source restore.Source, most time.Duration) error {
 	return err
 }
 
-// verifiedSince tells whether a backup that was made after that time has been restored to test it.
+// verifiedSince reports whether a backup from after a time was restored to test it.
 func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
 	if r.options.Archive == nil {
 		return false
@@ -281,11 +282,11 @@ func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// relieving is how long a start whose data are in order waits for the store at most, to learn whether more may go.
+// relieving bounds how long a start with valid data waits for the store to learn whether more copies may be deleted.
 const relieving = 5 * time.Second
 
-// relieve makes room where etcd starts with data that are in order, if the volume would not hold the database once more: etcd
-// needs that much when it is defragmented, and stops when it has none.
+// relieve makes room when etcd starts with valid data and the volume could not hold the database once more: a
+// defragmentation needs that much, and etcd stops on a full volume.
 func (r *run) relieve() {
 	if len(r.preserved(func(disk.PreservedCopy) bool { return false })) == 0 {
 		return

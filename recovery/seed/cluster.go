@@ -24,20 +24,20 @@ import (
 	"go.uber.org/zap"
 )
 
-// NewToken makes a token that no cluster ever had. Ids are computed from it and the members' peer URLs alone.
+// NewToken returns a token that no cluster has had. etcd computes IDs from it and the members' peer URLs alone.
 func NewToken() string { return "restored-" + rand.Text() }
 
-// cluster is the restored one, with ids.
+// A cluster is the restored one, with IDs.
 type cluster struct {
 	*membership.RaftCluster
 	self       *membership.Member
 	former     int      // voters of the cluster that was backed up
 	alarms     []string // that were raised in it
-	generation uint64   // that begins with it; 0 if none does
-	begins     uint64   // index of the snapshot that its log begins with; set with the database
+	generation uint64   // the new generation; 0 if none is created
+	begins     uint64   // index of the snapshot at the start of its log; set with the database
 }
 
-// found gives the cluster and its members ids.
+// found computes the IDs of the cluster and its members.
 func (s Seed) found() (*cluster, error) {
 	if s.Token == "" {
 		return nil, errors.New("the cluster has no token")
@@ -53,7 +53,7 @@ func (s Seed) found() (*cluster, error) {
 	return c, nil
 }
 
-// confState is who votes, for raft.
+// confState returns raft's list of voters.
 func (c *cluster) confState() *raftpb.ConfState {
 	state := &raftpb.ConfState{}
 	for _, m := range c.Members() {
@@ -62,8 +62,8 @@ func (c *cluster) confState() *raftpb.ConfState {
 	return state
 }
 
-// settle has the database belong to the new cluster: to its members and to its log. Alarms go with the members that
-// raised them.
+// settle changes the members and the index in the database to those of the new cluster. Alarms are removed with the
+// members that raised them.
 func (c *cluster) settle(tx *bolt.Tx) error {
 	c.former, c.alarms = voters(tx), alarms(tx)
 	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
@@ -86,11 +86,11 @@ func (c *cluster) settle(tx *bolt.Tx) error {
 	return cmp.Or(c.ageTokens(tx), c.settleMeta(tx.Bucket(schema.Meta.Name())))
 }
 
-// revisionsApart is how far the revision of users and roles is raised, which nobody changes so often between two backups.
+// revisionsApart is added to the revision of users and roles, which never change that often between two backups.
 const revisionsApart = 1 << 20
 
-// ageTokens has etcd find all tokens old that were signed before: a jwt has the revision of users and roles at which it was made, and
-// could else outlive a change of password that was made since the restore.
+// ageTokens makes etcd reject all tokens that were signed before: a JWT has the revision of users and roles, and
+// could otherwise outlive a change of password that was made after the restored state.
 func (c *cluster) ageTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
@@ -100,7 +100,7 @@ func (c *cluster) ageTokens(tx *bolt.Tx) error {
 	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, c.above(was, revisionsApart)))
 }
 
-// number is what a database has as one; 0 if it has none.
+// number decodes a number in a database; 0 if there is none.
 func number(kept []byte) uint64 {
 	if len(kept) != 8 {
 		return 0
@@ -108,7 +108,7 @@ func number(kept []byte) uint64 {
 	return binary.BigEndian.Uint64(kept)
 }
 
-// voters counts those of the database's members. What cannot be read is none.
+// voters counts the voting members in a database. Unreadable entries do not count.
 func voters(tx *bolt.Tx) (count int) {
 	if members := tx.Bucket(schema.Members.Name()); members != nil {
 		_ = members.ForEach(func(_, value []byte) error {
@@ -122,7 +122,7 @@ func voters(tx *bolt.Tx) (count int) {
 	return count
 }
 
-// alarms returns the alarms that were raised, once each. What cannot be read is none.
+// alarms returns the alarms that were raised, once each. Unreadable entries do not count.
 func alarms(tx *bolt.Tx) (raised []string) {
 	if bucket := tx.Bucket(schema.Alarm.Name()); bucket != nil {
 		_ = bucket.ForEach(func(key, _ []byte) error {
@@ -154,26 +154,28 @@ func (c *cluster) settleMeta(meta *bolt.Bucket) error {
 	return nil
 }
 
-// firstTerm is the term of the entry that the log begins with. It is committed, as every member has the same one.
+// firstTerm is the term of the first entry in the log. It is committed, as every member has the same one.
 const firstTerm = 1
 
-// apart is how far a restored log begins above the one that it replaces. etcd's simple tokens carry the index at which they were made, and a
-// request with one waits until that is applied: those of the former log would wait for as long. No cluster appends so many entries between
-// two backups, and members that restore different ones of them, each for itself, still begin at the same index.
+// apart is the distance of a restored log's start from the log that it replaces. etcd's simple tokens have the index
+// at which they were made, and a request with one waits until that is applied: tokens of the previous log would wait
+// for that long. No cluster appends that many entries between two backups, and members that restore different ones,
+// each on its own, still start at the same index.
 const apart = 1 << 40
 
-// commit is the index of the entry that the log begins with, behind the snapshot.
+// commit returns the index of the first entry in the log, after the snapshot.
 func (c *cluster) commit() uint64 { return c.begins + 1 }
 
-// above is a number of a new cluster's, such as where its log begins, that is above what the cluster of the database has come to, and those
-// that were restored since, which the database may know nothing of: each has come less than a step further. It is the same for all who
-// restore the same. Only data that were adopted from a store with more generations may have come further.
+// above returns a number for a new cluster, such as the start of its log, above anything that the cluster of the
+// database has reached, and the ones that were restored since, of which the database may know nothing: each has
+// advanced less than a step. It is the same for all members that restore the same. Only data that were adopted from a
+// store with more generations may have advanced further.
 func (c *cluster) above(was, step uint64) uint64 {
 	return max(was/step+1, c.generation) * step
 }
 
-// writeLog begins the log with a snapshot that stands for the database and its members. The empty entry behind it has etcd know at once
-// that it has applied what is committed.
+// writeLog starts the log with a snapshot of the database and its members. The empty entry after it shows etcd
+// immediately that it has applied what is committed.
 func (c *cluster) writeLog(member string) (err error) {
 	metadata, err := (&etcdserverpb.Metadata{NodeID: uint64(c.self.ID), ClusterID: uint64(c.ID())}).Marshal()
 	if err != nil {
@@ -195,7 +197,7 @@ func (c *cluster) writeLog(member string) (err error) {
 	return log.Save(raftpb.HardState{Term: firstTerm, Vote: state.Voters[0], Commit: first.Index}, []raftpb.Entry{first})
 }
 
-// saveSnapshot keeps the file for its owner: etcd leaves that to the umask.
+// saveSnapshot makes the file readable for its owner only, which etcd leaves to the umask.
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),

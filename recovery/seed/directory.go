@@ -15,21 +15,21 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// unfinished is what the name of a directory ends with that is being made.
+// unfinished is the suffix of a directory that is being built.
 const unfinished = ".restoring"
 
-// Seed says what is to be made.
+// A Seed describes the data directory to build.
 type Seed struct {
-	DataDir string        // that does not exist yet, or is empty
-	Name    string        // of the member whose directory it is
-	Members types.URLsMap // of the cluster, that one included, by name
-	Token   string        // NewToken; members that restore the same revision each for themselves have the same one
-	// Generation is the one that begins with it; 0 if it begins none. The database may be older than the cluster whose place it takes, so
-	// that only this tells how often logs were begun anew.
+	DataDir string        // must be absent or empty
+	Name    string        // of the member that uses the directory
+	Members types.URLsMap // of the cluster, including that member, by name
+	Token   string        // see NewToken; members that each restore the same revision share it
+	// Generation is the new generation; 0 if none is created. The database may be older than the cluster that it
+	// replaces, so only this says how often logs were restarted.
 	Generation int
 }
 
-// Result is what was made.
+// A Result describes what was built.
 type Result struct {
 	restore.Result
 	ClusterID, MemberID uint64
@@ -54,7 +54,7 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
-	defer held.Close() // nothing was written
+	defer held.Close() // it was not written to
 	rebuilt, err := s.build(ctx, c, source, options)
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
@@ -62,15 +62,15 @@ func (s Seed) Build(ctx context.Context, source restore.Source, options restore.
 	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former, Alarms: c.alarms}, nil
 }
 
-// logBytes is what a new log takes: it has one segment, and etcd sets the next one aside.
+// logBytes is the size of a new log: one segment, and the next one that etcd allocates in advance.
 func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
 
-// CheckRoom is a rebuild.ErrNoRoom, with both numbers, if the volume has not the room for what Build would make.
+// CheckRoom returns a restore.ErrNoRoom with both numbers if the volume has no room for what Build would make.
 func (s Seed) CheckRoom(source restore.Source) error {
 	return restore.CheckRoom(filepath.Dir(Place(s.DataDir)), source, restore.Options{ReservedBytes: logBytes()})
 }
 
-// ClusterID is that of the cluster which the members and the token make.
+// ClusterID returns the ID of the cluster with these members and token.
 func (s Seed) ClusterID() (uint64, error) {
 	c, err := s.found()
 	if err != nil {
@@ -79,8 +79,8 @@ func (s Seed) ClusterID() (uint64, error) {
 	return uint64(c.ID()), nil
 }
 
-// prepare sees that there is nothing in the way, and makes an empty directory of the other name, which is this process's until the file is
-// closed.
+// prepare checks that the place is free, and creates an empty directory with the suffix, which is locked until the
+// file is closed.
 func (s Seed) prepare() (*os.File, error) {
 	if err := CheckPlace(s.DataDir); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (s Seed) prepare() (*os.File, error) {
 		return nil, err
 	}
 	left, err := os.ReadDir(dir)
-	for _, entry := range left { // by one that was interrupted
+	for _, entry := range left { // of an interrupted attempt
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
 	}
 	if err == nil {

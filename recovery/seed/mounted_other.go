@@ -2,5 +2,5 @@
 
 package seed
 
-// isMountPoint does not tell: it is for pods.
+// isMountPoint always returns false: only pods need it.
 func isMountPoint(string) bool { return false }

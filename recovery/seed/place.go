@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longestWay is how many symbolic links may lie behind each other, as for the kernel.
+// longestWay is the maximum number of symbolic links to follow, as in the kernel.
 const longestWay = 40
 
-// Place is where a data directory really is, or will be: a symbolic link in its place, which may lead to nothing yet, is followed. What
-// gets the directory's name, or gives it up, lies beside it, and so on the same volume.
+// Place returns where a data directory is, or will be: a symbolic link is followed, even to a missing target.
+// Directories that are renamed from or to it lie next to it, so on the same volume.
 func Place(dataDir string) string {
 	place := dataDir
 	for range longestWay {
@@ -33,7 +33,7 @@ func Place(dataDir string) string {
 	return dataDir
 }
 
-// CheckPlace says why a finished directory cannot be given that name.
+// CheckPlace returns why a finished directory cannot get that name.
 func CheckPlace(place string) error {
 	if isMountPoint(place) {
 		return fmt.Errorf("%s is a mount point, and nothing can be given its name; name a directory below it", place)
@@ -41,11 +41,11 @@ func CheckPlace(place string) error {
 	return nil
 }
 
-// ErrInUse is of a directory that another process has locked.
+// ErrInUse reports that another process has locked the directory.
 var ErrInUse = errors.New("another process uses the data directory")
 
-// Hold locks a directory for this process until the file is closed. Two wrappers with volumes of their own may have been given one data
-// directory: neither must remove what the other one builds. Not every file system has locks.
+// Hold locks a directory for this process until the file is closed. Two wrappers with different volumes may use one
+// data directory: neither may remove what the other one builds. Some file systems have no locks.
 func Hold(dir string) (*os.File, error) {
 	held, err := os.Open(dir)
 	if err != nil {
@@ -58,8 +58,8 @@ func Hold(dir string) (*os.File, error) {
 	return held, nil
 }
 
-// MountedWithin is a part of a data directory that is a mount point; empty if none is. It stays with the data that are set aside, and
-// comes back into the place of that part of the restored ones when it is mounted again.
+// MountedWithin returns a part of a data directory that is a mount point; empty if there is none. It stays with
+// preserved data, and becomes part of the restored ones when it is mounted again.
 func MountedWithin(place string) string {
 	for _, part := range []string{"member", "member/wal", "member/snap"} {
 		if at := filepath.Join(place, part); isMountPoint(at) {
