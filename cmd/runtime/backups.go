@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// endPatience is how long the backups may take to end before etcd is closed.
+	// endPatience bounds how long the backups may take to end before etcd is closed.
 	endPatience = 2 * time.Second
-	// flushReserve is what the last backup leaves of a stop's budget.
+	// flushReserve is the part of a stop's budget that the last upload must leave.
 	flushReserve = lifecycle.TakingDown + time.Second
 )
 
-// closed is how etcd was closed in this run.
+// A closed describes how etcd was closed in this run.
 type closed struct {
 	inOrder bool
-	began   time.Time // when the close began
+	began   time.Time // when the close started
 }
 
 func (c *closed) settle(inOrder bool, began time.Time) { c.inOrder, c.began = inOrder, began }
 
-// beforeCompaction is what backups do before a client's compaction.
+// beforeCompaction returns what backups do before a client's compaction.
 func (r *Runtime) beforeCompaction() func(context.Context) {
 	if r.backups == nil {
 		return nil
@@ -35,7 +35,7 @@ func (r *Runtime) beforeCompaction() func(context.Context) {
 	return r.backups.BeforeCompaction
 }
 
-// beginBackups makes backups of an etcd that has become ready.
+// beginBackups starts the backups of an etcd that has become ready.
 func (r *Runtime) beginBackups() {
 	if r.backups != nil {
 		etcd := r.config.Etcd
@@ -43,7 +43,7 @@ func (r *Runtime) beginBackups() {
 	}
 }
 
-// endBackups ends the backups of an etcd that is about to be closed.
+// endBackups stops the backups of an etcd that is about to be closed.
 func (r *Runtime) endBackups() {
 	if r.backups == nil {
 		return
@@ -57,8 +57,8 @@ func (r *Runtime) endBackups() {
 
 var errNoTimeLeft = errors.New("the time for a stop is over")
 
-// Flush brings what etcd took on until it was closed into the store, in what is left of the stop's budget. It is for after
-// the lifecycle has ended, when the exit record is settled.
+// Flush uploads what etcd acknowledged before it was closed, in the rest of the stop's budget. Call it after the
+// lifecycle has ended and the exit record is settled.
 func (r *Runtime) Flush(ctx context.Context) {
 	if r.backups == nil || !r.closed.inOrder {
 		return
@@ -85,10 +85,11 @@ func (r *Runtime) Flush(ctx context.Context) {
 	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: everything that etcd took on is in the store")
 }
 
-// Unstored is what Flush could not bring into the store; nil before, and if there is nothing. It is for the caller of Flush.
+// Unstored returns what Flush could not upload; nil if there is nothing, and before Flush. Only the caller of Flush
+// may call it.
 func (r *Runtime) Unstored() error { return r.unstored }
 
-// Backup is how far the backups are; nil without a store.
+// Backup returns the state of the backups; nil without a store.
 func (r *Runtime) Backup() *facts.Backups {
 	if r.backups == nil {
 		return nil

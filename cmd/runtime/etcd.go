@@ -27,7 +27,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Configure implements lifecycle.Member. The copy for debug containers is no reason not to start.
+// Configure implements lifecycle.Member. A failed copy for debug containers does not prevent the start.
 func (r *Runtime) Configure(yaml []byte) error {
 	if err := bootstrap.StoreConfig(r.flags.StoredConfigPath, yaml); err != nil {
 		r.log.Warn().Err(err).Msg("the configuration is not kept for debugging")
@@ -40,7 +40,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 		return err
 	}
 	r.forceOnce(checked.Etcd)
-	if !bytes.Equal(yaml, r.warned) { // it is configured again while something else is waited for
+	if !bytes.Equal(yaml, r.warned) { // etcd is configured again while something else is waited for
 		r.warned = yaml
 		r.nameOddities(checked)
 	}
@@ -57,7 +57,8 @@ func (r *Runtime) Configure(yaml []byte) error {
 	return nil
 }
 
-// describeData is what the next start compares the data with. Where they can't be looked at, nothing compares equal.
+// describeData returns what the next start compares the data with. If they cannot be inspected, nothing compares
+// equal.
 func (r *Runtime) describeData() []byte {
 	taken, err := datadir.TakeFingerprint(r.config.Etcd.Dir, r.config.Etcd.WalDir)
 	if err != nil {
@@ -66,7 +67,7 @@ func (r *Runtime) describeData() []byte {
 	return taken.Note()
 }
 
-// askForVote asks the other members as recovery does, with the certificate that it shows them.
+// askForVote asks the other members with the client certificate that recovery uses.
 func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
 	others, err := peers.Of(r.config.Etcd, peers.OptionsOf(r.flags.EtcdCertPath, r.flags.EtcdKeyPath))
 	if err != nil {
@@ -79,7 +80,7 @@ func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, memb
 	return others.Promote(ctx, &peers.Survey{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
 }
 
-// maintenance is when the flags have the database defragmented.
+// maintenance returns the conditions for a defragmentation from the flags.
 func (r *Runtime) maintenance() member.Maintenance {
 	return member.Maintenance{
 		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
@@ -87,7 +88,7 @@ func (r *Runtime) maintenance() member.Maintenance {
 	}
 }
 
-// forfeit ends the exit record for good. Where it can't be removed now, the stop tries again.
+// forfeit makes the exit record invalid for good. If it cannot be removed now, the stop tries again.
 func (r *Runtime) forfeit() {
 	if err := r.record.Forfeit(); err != nil {
 		r.log.Error().Err(err).Msg("somebody else has the data open, and the exit record is still there")
@@ -115,7 +116,7 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	}
 }
 
-// useCertificates takes in the files that etcd serves and connects with.
+// useCertificates reports the files that etcd serves and connects with.
 func (r *Runtime) useCertificates(etcd *embed.Config) {
 	server, _, _ := r.config.ServerCertificate()
 	files := map[string]string{certificates.EtcdServer: server, certificates.EtcdServerCA: "", certificates.EtcdPeer: "", certificates.EtcdPeerCA: ""}
@@ -154,7 +155,7 @@ func (r *Runtime) listeners() (all []certificates.Listener) {
 	return all
 }
 
-// overTLS is false where etcd ignores the files that its configuration names.
+// overTLS reports whether etcd uses the files that its configuration names.
 func overTLS(listens []url.URL) bool {
 	return slices.ContainsFunc(listens, func(at url.URL) bool { return at.Scheme == "https" || at.Scheme == "unixs" })
 }
@@ -169,7 +170,7 @@ func (r *Runtime) forceOnce(etcd *embed.Config) {
 	}
 }
 
-// warnings returns sentences about what is allowed and rarely meant.
+// warnings returns sentences about settings that are valid and rarely intended.
 func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 	switch {
 	case etcd.ForceNewCluster:
@@ -222,7 +223,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	return nil
 }
 
-// watched is what the monitor looks at.
+// A watched is what the monitor checks.
 type watched struct {
 	*member.Member
 	files *certificates.Files
@@ -231,8 +232,9 @@ type watched struct {
 // Certificates implements readiness.Target.
 func (r watched) Certificates(now time.Time) (ended, soon string) { return r.files.Judge(now) }
 
-// A volume is scarce of room when less than a tenth of it is free, or on a large one less than largest bytes, or less than the database
-// needs for a copy of itself, which a full snapshot and a defragmentation make, beside two segments of etcd's log.
+// Space on a volume is scarce if less than a tenth is free, or less than largest bytes on a large one, or less than
+// the database needs for a copy of itself, which a full snapshot and a defragmentation make, with two segments of
+// etcd's log.
 const (
 	largest     = 4 << 30
 	logSegments = 2 * 64 << 20
@@ -248,7 +250,7 @@ func scarce(is maintenance.Volume) string {
 	return fmt.Sprintf("%s of %s are free: enlarge the volume, or remove what etcd does not need from it", terminal.Size(is.Free), terminal.Size(is.Size))
 }
 
-// Usage is how to use the member, and the wrapper's server, once etcd is ready: the endpoint and the page's URL.
+// Usage returns the endpoint of the member and the URL of the page, once etcd is ready.
 func (r *Runtime) Usage() (endpoint, page string) {
 	return r.config.Etcd.AdvertiseClientUrls[0].String(), fmt.Sprintf("http://127.0.0.1:%d/", r.flags.WrapperPort)
 }
@@ -286,7 +288,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 	}
 }
 
-// Close implements lifecycle.Member. The monitor goes first: it must not look at an etcd that is being closed.
+// Close implements lifecycle.Member. The monitor ends first, as it must not check an etcd that is being closed.
 func (r *Runtime) Close() (opened bool, err error) {
 	if r.stopMonitor != nil {
 		r.stopMonitor()

@@ -17,12 +17,11 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// durations are how long etcd took, in nanoseconds; zero for what did not happen. An end that is forced reads them while
-// the close still runs.
+// durations are in nanoseconds; zero for what did not happen. A forced end reads them while the close still runs.
 type durations struct{ start, stop, drain atomic.Int64 }
 
-// Durations are how long etcd took to start, to close and, of that, to drain its clients' streams; zero for what did not
-// happen.
+// Durations returns how long etcd took to start, to close and, of that, to drain its clients' streams; zero for what
+// did not happen.
 func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	load := func(of *atomic.Int64) time.Duration { return time.Duration(of.Load()) }
 	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
@@ -31,22 +30,22 @@ func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 // Standalone reports whether the run has no sidecar.
 func (r *Runtime) Standalone() bool { return r.flags.Standalone }
 
-// Began is when the run began.
+// Began returns when the run started.
 func (r *Runtime) Began() time.Time { return r.began }
 
-// LastExit is how the run before this one ended: a word of the exit record or of package status, and why.
+// LastExit returns how the previous run ended: a word of the exit record or of package status, and the reason.
 func (r *Runtime) LastExit() (class, reason string) {
 	last := r.lastRun.ended()
 	return last.class, last.reason
 }
 
-// MemberID is etcd's, hexadecimal; empty until etcd is ready.
+// MemberID returns etcd's ID in hexadecimal; empty until etcd is ready.
 func (r *Runtime) MemberID() string {
 	id, _ := r.memberID.Load().(string)
 	return id
 }
 
-// Member is its cluster as etcd sees it; zero while etcd does not run.
+// Member returns the cluster as etcd sees it; zero while etcd does not run.
 func (r *Runtime) Member() (seen status.Member) {
 	etcd := r.opening.Load()
 	if etcd == nil {
@@ -68,7 +67,7 @@ func (r *Runtime) Member() (seen status.Member) {
 	return seen
 }
 
-// Progress says how far etcd's start has come, as a clause about etcd; empty before it was opened.
+// Progress describes how far etcd's start has come; empty before it was opened.
 func (r *Runtime) Progress() string {
 	if etcd := r.opening.Load(); etcd != nil {
 		return etcd.Doing()
@@ -76,13 +75,13 @@ func (r *Runtime) Progress() string {
 	return ""
 }
 
-// Readiness is what the monitor knows now.
+// Readiness returns the latest report of the monitor.
 func (r *Runtime) Readiness() *readiness.Report { return r.monitor.Report() }
 
-// Certificates are those in use.
+// Certificates returns the certificates in use.
 func (r *Runtime) Certificates() []status.Certificate { return r.certificates.Now() }
 
-// ConfigOddities are those of etcd's configuration.
+// ConfigOddities returns the warnings about etcd's configuration.
 func (r *Runtime) ConfigOddities() []string {
 	if oddities := r.oddities.Load(); oddities != nil {
 		return *oddities
@@ -90,10 +89,10 @@ func (r *Runtime) ConfigOddities() []string {
 	return nil
 }
 
-// EtcdVersion is that of the embedded etcd, whatever it announces to its cluster.
+// EtcdVersion returns the version of the embedded etcd, which may announce another one to its cluster.
 func (*Runtime) EtcdVersion() string { return dataversion.Embedded }
 
-// Maintenance is how the database is kept small; nil before etcd is configured.
+// Maintenance returns the state of the defragmentation; nil before etcd is configured.
 func (r *Runtime) Maintenance() *status.Maintenance {
 	etcd := r.opening.Load()
 	if etcd == nil {
@@ -115,7 +114,7 @@ func (r *Runtime) Maintenance() *status.Maintenance {
 	return shown
 }
 
-// Requests are those of etcd's clients, since etcd was configured.
+// Requests returns the counts of clients' requests since etcd was configured.
 func (r *Runtime) Requests() (writes, reads history.Requests) {
 	etcd := r.opening.Load()
 	if etcd == nil {
@@ -125,7 +124,7 @@ func (r *Runtime) Requests() (writes, reads history.Requests) {
 	return history.Requests(ofWrites), history.Requests(ofReads)
 }
 
-// Defragment has the database defragmented now, and returns at once. The error says why it cannot be now.
+// Defragment starts a defragmentation and returns. The error says why it cannot start now.
 func (r *Runtime) Defragment() error {
 	etcd := r.opening.Load()
 	if etcd == nil {
@@ -134,7 +133,7 @@ func (r *Runtime) Defragment() error {
 	return etcd.Defragment()
 }
 
-// DataVersion is how far the data are kept at the wanted version; nil before etcd is ready.
+// DataVersion returns how far the data are kept at the wanted version; nil before etcd is ready.
 func (r *Runtime) DataVersion() *status.DataVersion {
 	etcd := r.opening.Load()
 	if etcd == nil {
@@ -150,26 +149,26 @@ func (r *Runtime) DataVersion() *status.DataVersion {
 	}
 }
 
-// Record reads the exit record anew, as the next start will find it. The error says why there is no clean one.
+// Record reads the exit record as the next start will. The error says why there is no clean one.
 func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// beginLeases renews the leases of a member that has become ready.
+// beginLeases starts to renew the leases of a member that has become ready.
 func (r *Runtime) beginLeases() {
 	if r.leases != nil {
 		r.leases.Begin()
 	}
 }
 
-// endLeases stops renewing: a member that stays away counts as lost when its lease runs out.
+// endLeases stops renewing: a member that stays away counts as lost when its lease expires.
 func (r *Runtime) endLeases() {
 	if r.leases != nil {
 		r.leases.End()
 	}
 }
 
-// LeaseOfMember is what the member's own lease says; false while it knows no leader.
+// LeaseOfMember returns the content of the member's own lease; false while it knows no leader.
 func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 	etcd := r.opening.Load()
 	if etcd == nil {
@@ -185,7 +184,8 @@ func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 	return is, view.Leader != ""
 }
 
-// LeaseOfBackups is what the leases of snapshots say; false while another member makes the backups, or nobody can.
+// LeaseOfBackups returns the content of the leases of snapshots; false while another member, or none, makes the
+// backups.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
 	is := r.backups.Published()
 	if is.Role != facts.Writer {
@@ -199,7 +199,7 @@ func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
 	return lease, true
 }
 
-// Leases are those that this member renews; nil if it renews none.
+// Leases returns the leases that this member renews; nil if it renews none.
 func (r *Runtime) Leases() (all []status.Lease) {
 	if r.leases == nil {
 		return nil

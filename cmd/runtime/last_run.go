@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// lastRun is what this run knows of the one before it, and what it leaves for the one after it. It is for people: the choice of
-// the validation mode is the exit record's alone. Its methods may be called from any goroutine.
+// A lastRun holds what this run knows of the previous one, and what it records for the next one. It is for users:
+// only the exit record chooses the validation mode. Its methods may be called from any goroutine.
 type lastRun struct {
 	flags  *commandline.StartEtcd
 	record *exitcode.Record
@@ -31,32 +31,32 @@ type lastRun struct {
 
 	mu   sync.Mutex
 	last lastExit
-	held bool // the volume is ours, and so is the note
+	held bool // this process holds the volume, and so the note
 	run  exitcode.LastRun
 }
 
-// lastExit is how the last run on a volume ended.
+// A lastExit says how the last run on a volume ended.
 type lastExit struct {
 	class  string // as status.Document.LastExit
 	reason string
 	loops  bool // it did not serve
 }
 
-// What is said where nobody could write down how a run ended.
+// Reasons if a run could not record how it ended.
 const (
 	withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), its node or power was lost, or the volume was too full to take one"
 	goesOn       = "another process holds the volume"
 	noNote       = "nobody has left a note of it on the volume"
 )
 
-// newLastRun looks at what the last run left on the volume. It changes nothing.
+// newLastRun reads what the last run left on the volume. It changes nothing.
 func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
 	l := &lastRun{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
 	l.last = l.look()
 	return l
 }
 
-// LastRunOn is a sentence about the last run on a volume, for somebody who finds that no process answers; empty if none left a note there.
+// LastRunOn describes the last run on a volume, for a user who finds no running process; empty if there is no note.
 func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
@@ -75,7 +75,7 @@ func LastRunOn(volumeDir string) string {
 	}
 }
 
-// look reads how the last run ended. That it was killed is true only if it does not go on.
+// look reads how the last run ended. That it was killed is true only if it does not run any more.
 func (l *lastRun) look() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
@@ -100,8 +100,8 @@ func (l *lastRun) look() lastExit {
 	}
 }
 
-// firstOf names the crash that a loop began with, for a run that left no word of its own. On a full volume the latest run
-// that could be noted is the one that crashed first.
+// firstOf returns the crash that started a loop, for a run that left no reason of its own. On a full volume that is
+// the last run that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	first := l.crash.FirstSince(last.Began)
 	if !last.Served {
@@ -113,21 +113,21 @@ func (l *lastRun) firstOf(last exitcode.LastRun) string {
 	return "; the first crash of this loop: " + first
 }
 
-// ended is how the last run ended.
+// ended returns how the last run ended.
 func (l *lastRun) ended() lastExit {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last
 }
 
-// waits says that another process holds the volume, whose run has not ended yet.
+// waits records that another process holds the volume, whose run has not ended yet.
 func (l *lastRun) waits() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = lastExit{class: status.ExitUnknown, reason: goesOn}
 }
 
-// nothingOn reports whether a volume has never been used. What file systems bring along does not count.
+// nothingOn reports whether a volume was never used. What file systems create themselves does not count.
 func nothingOn(volume string) bool {
 	entries, err := os.ReadDir(volume)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -136,7 +136,7 @@ func nothingOn(volume string) bool {
 	return err == nil && (len(entries) == 0 || len(entries) == 1 && entries[0].Name() == "lost+found")
 }
 
-// warn logs an end that somebody should look at.
+// warn logs an end that needs attention.
 func (l *lastRun) warn(last lastExit) {
 	message := map[string]string{
 		status.ExitCrash:  "the last run on this volume crashed",
@@ -153,8 +153,8 @@ func (l *lastRun) warn(last lastExit) {
 	line.Msg(message + ": " + last.reason)
 }
 
-// begin looks at the last run now that it can't go on, and notes that this one does. Call it when the volume is held, as
-// often as that is asked for. The disk's time for the note is not the start's.
+// begin reads how the last run ended, now that it cannot continue, and records this one. Call it when the volume is
+// held; it may be repeated. Writing the note does not delay the start.
 func (l *lastRun) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -162,13 +162,13 @@ func (l *lastRun) begin() {
 		return
 	}
 	l.held, l.last = true, l.look()
-	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // look says what is wrong with it
+	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // look reports what is wrong with it
 	l.run.DataDir = last.DataDir
 	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})
 }
 
-// serves notes that this run came to serve the data in a directory.
+// serves records that this run serves the data in a directory.
 func (l *lastRun) serves(dataDir string) {
 	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
 }
@@ -183,7 +183,7 @@ func (l *lastRun) lost(dataDir string) bool {
 	})
 }
 
-// end notes how this run ends, and returns when that is on the disk.
+// end records how this run ends, and returns when that is on disk.
 func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.note(func(run *exitcode.LastRun) {
 		run.Ended, run.Status, run.Reason = time.Now(), outcome.Status, outcome.Reason
@@ -191,7 +191,7 @@ func (l *lastRun) end(outcome lifecycle.Outcome) {
 	l.busy.Wait()
 }
 
-// note changes what is left for the next run, and writes it beside everything else.
+// note changes what the next run will read, and writes it in the background.
 func (l *lastRun) note(change func(*exitcode.LastRun)) {
 	l.busy.Go(func() {
 		l.mu.Lock()
@@ -209,7 +209,7 @@ func (l *lastRun) note(change func(*exitcode.LastRun)) {
 // maxDump bounds a dump of goroutines, in bytes.
 const maxDump = 1 << 20
 
-// leaveDump says in the crash note what everybody waits for.
+// leaveDump writes to the crash note what each goroutine waits for.
 func leaveDump(note *exitcode.CrashNote, outcome lifecycle.Outcome) error {
 	dump := make([]byte, maxDump)
 	dump = dump[:runtime.Stack(dump, true)]

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// Recovery is how far data are that come back from the store; nil where there is nothing to tell of.
+// Recovery returns the state of a recovery; nil if there is nothing to report.
 func (r *Runtime) Recovery() *status.Recovery {
 	if r.recovery == nil {
 		return nil
@@ -26,18 +26,19 @@ func (r *Runtime) Recovery() *status.Recovery {
 	return told
 }
 
-// uncompared says that etcd was started without the store's word. Who makes backups compares the data first of all, so what is made
-// by now was compared.
+// uncompared reports whether etcd was started without an answer from the store. The backup writer compares the data
+// first, so backups that were made since prove them.
 func (r *Runtime) uncompared(is recovery.Progress) bool {
 	return is.Uncompared && (r.backups == nil || r.backups.Facts().Shipped.Stored == 0)
 }
 
-// lasting are the states of recovery that may take long: others are waited for, or much is read and written.
+// lasting lists the states of recovery that may take long.
 var lasting = []recovery.State{
 	recovery.AskPeers, recovery.AskStore, recovery.Flush, recovery.Build, recovery.Prove, recovery.Claim,
 }
 
-// Awaits says what recovery waits for or how far it is, since when, and until when at most; empty if that is no matter.
+// Awaits describes what recovery waits for or how far it is, since when, and until when at most; empty if it does not
+// matter.
 func (r *Runtime) Awaits() string {
 	if r.recovery == nil {
 		return ""

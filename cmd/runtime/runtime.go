@@ -1,8 +1,9 @@
-// Package runtime is everything the lifecycle acts on: it puts bootstrap, the embedded etcd, the readiness monitor and what
-// a run leaves behind together, none of which knows of the others, and fits them to the lifecycle's interfaces.
+// Package runtime is what the lifecycle acts on. It connects bootstrap, the embedded etcd, the readiness monitor and
+// the records of a run, which do not know each other, and implements the lifecycle's interfaces.
 //
-// The command makes one Runtime for a run and connects it to the wrapper's server before the lifecycle begins. From then on
-// the lifecycle calls its methods, one after the other; what a Runtime says about itself may be asked from any goroutine.
+// The command creates one Runtime for a run and connects it to the wrapper's server before the lifecycle starts. From
+// then on the lifecycle calls its methods one after the other; methods that only report may be called from any
+// goroutine.
 package runtime
 
 import (
@@ -30,13 +31,13 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// Server is the wrapper's own server, as far as etcd's configuration decides how it speaks.
+// A Server is the wrapper's own server, as far as etcd's configuration affects it.
 type Server interface {
 	UsePlain()
 	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
 }
 
-// Runtime implements the lifecycle's interfaces for its volume, its member and its server.
+// A Runtime implements the lifecycle's interfaces for its volume, its member and its server.
 type Runtime struct {
 	flags    *commandline.StartEtcd
 	log      zerolog.Logger
@@ -45,15 +46,15 @@ type Runtime struct {
 	record   *exitcode.Record
 	note     *exitcode.CrashNote
 	monitor  *readiness.Monitor
-	server   Server                     // set before the lifecycle begins
-	crash    func(error)                // set before the lifecycle begins
-	backups  *backup.Backups            // nil without a store; set before the lifecycle begins
-	recovery *recovery.Recovery         // nil with a sidecar; set before the lifecycle begins
-	leases   *kubernetes.Leases         // nil without --leases; set before the lifecycle begins
+	server   Server                     // set before the lifecycle starts
+	crash    func(error)                // set before the lifecycle starts
+	backups  *backup.Backups            // nil without a store; set before the lifecycle starts
+	recovery *recovery.Recovery         // nil with a sidecar; set before the lifecycle starts
+	leases   *kubernetes.Leases         // nil without --leases; set before the lifecycle starts
 	unwanted func(context.Context) bool // nil without --follow-replicas; the same
-	closed   closed                     // how etcd was closed, for the backups' last look
-	unstored error                      // what they could not bring then
-	gate     maintenance.Gate           // for who reads the whole database
+	closed   closed                     // how etcd was closed, for the last upload
+	unstored error                      // what that could not upload
+	gate     maintenance.Gate           // for readers of the whole database
 
 	began        time.Time
 	lastRun      *lastRun
@@ -61,7 +62,7 @@ type Runtime struct {
 	durations    durations
 	certificates *certificates.Files
 	config       *etcdconf.Checked
-	warned       []byte                   // the configuration whose oddities were named last
+	warned       []byte                   // the configuration whose oddities were logged last
 	oddities     atomic.Pointer[[]string] // of the configuration, for readers
 	etcd         *member.Member
 	opening      atomic.Pointer[member.Member] // the same, for readers
@@ -70,7 +71,7 @@ type Runtime struct {
 	monitored   chan struct{}
 }
 
-// New returns the runtime of one run and looks at how the last one on the volume ended. It changes nothing.
+// New returns the runtime of one run, and reads how the last one on the volume ended. It changes nothing.
 func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logger) *Runtime {
 	r := &Runtime{
 		flags:   flags,
@@ -91,7 +92,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 	return r
 }
 
-// ForLifecycle is the runtime as the lifecycle takes it, with a sidecar whose calls are counted.
+// ForLifecycle returns the interfaces that the lifecycle takes, with a sidecar whose calls are counted.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
 		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
@@ -100,23 +101,23 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	}
 }
 
-// Connect gives the runtime what can only be made when it is there: the wrapper's server, and what to call when etcd has
-// crashed. Call it once, before the lifecycle begins.
+// Connect sets the wrapper's server, and what to call when etcd has crashed. Call it once, before the lifecycle
+// starts.
 func (r *Runtime) Connect(server Server, crash func(reason error)) {
 	r.server = server
 	r.crash = func(reason error) { crash(bootstrap.Advised(reason, r.flags.VolumeDir)) }
 }
 
-// Gate is the lock that keeps readers of the whole database and its defragmentation apart.
+// Gate returns the lock that separates readers of the whole database from its defragmentation.
 func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
-// WorksWith sets what makes backups, what decides about the data before etcd opens them, what renews leases, and what tells whether
-// a member is wanted; nil where nothing does. Call it once, before the lifecycle begins.
+// WorksWith sets the backups, the recovery, the leases and the check whether the member is wanted; nil for those that
+// are not used. Call it once, before the lifecycle starts.
 func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *kubernetes.Leases, unwanted func(context.Context) bool) {
 	r.backups, r.recovery, r.leases, r.unwanted = backups, recoverer, renewed, unwanted
 }
 
-// DiedOf is what the last run on the volume crashed of; empty if it did not.
+// DiedOf returns the reason of the last run's crash; empty if there was none.
 func (r *Runtime) DiedOf() string {
 	if last := r.lastRun.ended(); last.class == status.ExitCrash {
 		return last.reason
@@ -124,16 +125,16 @@ func (r *Runtime) DiedOf() string {
 	return ""
 }
 
-// Monitor watches the member while it runs, and answers for its readiness.
+// Monitor returns the monitor of the member's readiness.
 func (r *Runtime) Monitor() *readiness.Monitor { return r.monitor }
 
-// Lock implements lifecycle.Volume. Once the volume is held, a crash has a place to leave its reason.
+// Lock implements lifecycle.Volume. Once the volume is held, a crash can record its reason there.
 func (r *Runtime) Lock() error {
 	if err := r.volume.Lock(); err != nil {
 		r.lastRun.waits()
 		return err
 	}
-	r.lastRun.begin() // before the note of a crash is put away
+	r.lastRun.begin() // before the note of a crash is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
 		r.log.Warn().Err(err).Msg("a crash would leave no reason behind")
 	}
@@ -165,7 +166,7 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Settle puts away what only a crash needs. Call it when the lifecycle has ended.
+// Settle removes what only a crash needs. Call it when the lifecycle has ended.
 func (r *Runtime) Settle(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
@@ -181,13 +182,13 @@ func (r *Runtime) Settle(outcome lifecycle.Outcome) {
 	}
 }
 
-// countedSidecar counts the calls to a sidecar and how its initializations end. The machine asks for the status and for
-// initializations one after the other; a configuration may be fetched meanwhile.
+// A countedSidecar counts the calls to a sidecar and how its initializations end. The machine asks for the status and
+// for initializations one after the other; the configuration may be fetched at the same time.
 type countedSidecar struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
-	silent bool           // it is a stand-in in this process: no request goes anywhere
-	asked  bootstrap.Mode // for the initialization that runs; empty if none was asked for
+	silent bool           // the sidecar is a stand-in in this process: there are no requests
+	asked  bootstrap.Mode // of the running initialization; empty if none was requested
 }
 
 // Status implements lifecycle.Sidecar.
@@ -201,7 +202,7 @@ func (c *countedSidecar) Status(ctx context.Context) (bootstrap.InitializationSt
 	return word, err
 }
 
-// heard counts what ended: by a result, or because a sidecar that was restarted has forgotten it.
+// heard counts an end: by a result, or because a restarted sidecar has forgotten it.
 func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
 	switch {
 	case word == bootstrap.New && c.asked != "":
@@ -224,7 +225,7 @@ func (c *countedSidecar) ended(result metrics.Result) {
 	c.asked = ""
 }
 
-// WhyFailed implements lifecycle.FailureReporter for a sidecar that does; another one says nothing.
+// WhyFailed implements lifecycle.FailureReporter if the sidecar does.
 func (c *countedSidecar) WhyFailed() error {
 	if explainer, is := c.Sidecar.(lifecycle.FailureReporter); is {
 		return explainer.WhyFailed()
