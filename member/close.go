@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Close ends etcd and returns when nothing of it runs any more. opened says whether it ever touched the data, or they
-// were found unfit; an error means that it was not closed in order. It takes as long as etcd does: the caller bounds it.
+// Close ends etcd and returns when nothing of it runs any more. opened reports whether it ever touched the data, or
+// they were found unfit; an error means that it was not closed in order. It takes as long as etcd does, so the caller
+// bounds it.
 func (m *Member) Close() (opened bool, err error) {
 	if !m.opened {
 		return false, nil
@@ -17,7 +18,7 @@ func (m *Member) Close() (opened bool, err error) {
 	select {
 	case err := <-closed:
 		if m.inert {
-			return false, nil // Open has said why
+			return false, nil // Open has reported why
 		}
 		return true, err
 	case <-m.crashed:
@@ -28,7 +29,7 @@ func (m *Member) Close() (opened bool, err error) {
 // Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// farewell is what a close waits for, with what a leader of others waits for besides.
+// farewell describes what a close waits for, including what a leader waits for.
 func (m *Member) farewell(what string) string {
 	server := m.etcd.Server
 	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
@@ -64,11 +65,11 @@ func (m *Member) closeInOrder() error {
 	return m.LostData()
 }
 
-// leaveReserve is what is left of ClosePatience for the close of a member that cannot leave.
+// leaveReserve is the part of ClosePatience that remains for closing a member that cannot leave.
 const leaveReserve = 5 * time.Second
 
-// leave has the cluster go on without a member that is not wanted any more. While it asks, it is one of those that have to agree: of two,
-// neither can let the other go alone. What has not left when the time is up stays a member that is down.
+// leave removes a member that is no longer wanted from its cluster. It is one of the members that have to agree: of
+// two, neither can let the other go alone. A member that has not left in time stays in the list.
 func (m *Member) leave() bool {
 	if m.options.Unwanted == nil || !m.ready() || len(m.etcd.Server.Cluster().Members()) == 1 {
 		return false

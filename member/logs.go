@@ -14,8 +14,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// logger carries etcd's zap logs into the wrapper's one stream, from the level of etcd's configuration on. What etcd
-// logs as fatal or panic is a crash: zap would end the process before anybody could note the reason.
+// logger writes etcd's zap logs to the wrapper's stream, from the level in etcd's configuration on. A fatal or panic
+// entry is a crash: zap would end the process before the reason could be recorded.
 func (m *Member) logger(level string) *zap.Logger {
 	threshold, err := zapcore.ParseLevel(level)
 	if err != nil {
@@ -26,7 +26,7 @@ func (m *Member) logger(level string) *zap.Logger {
 	return zap.New(core, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
-// bridge is a zap core that writes to zerolog.
+// A bridge is a zap core that writes to zerolog.
 type bridge struct {
 	zapcore.LevelEnabler
 	heard    func(message string)
@@ -72,15 +72,15 @@ func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// heard keeps what only etcd's log says of why a start does not come to its end.
+// heard keeps reasons for a slow start that only etcd's log has.
 func (m *Member) heard(message string) {
 	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
 		m.doing.Store("is ignored by a peer whose cluster has another ID: this data directory or that peer's is another cluster's")
 	}
 }
 
-// routine is what etcd calls a warning or an error at each start or end, and which asks nothing of anybody. If a listener ends without
-// being asked to, Watch says so.
+// routine lists warnings and errors that etcd logs at each start or end and that need no action. Watch reports a
+// listener that ends unexpectedly.
 var routine = []string{
 	"Running http and grpc server on single port. This is not recommended for production.",
 	"simple token is not cryptographically signed",
@@ -91,7 +91,7 @@ var routine = []string{
 	"setting up serving from embedded etcd failed.",
 }
 
-// level takes the alarm out of what is routine.
+// level lowers the level of routine entries.
 func (b *bridge) level(entry zapcore.Entry) zerolog.Level {
 	if slices.Contains(routine, entry.Message) {
 		return min(levels[entry.Level], zerolog.InfoLevel)
@@ -121,16 +121,16 @@ var levels = map[zapcore.Level]zerolog.Level{
 	zapcore.FatalLevel:  zerolog.FatalLevel,
 }
 
-// fatalHook runs after zap has written a fatal or panic entry.
+// A fatalHook runs after zap has written a fatal or panic entry.
 type fatalHook struct{ member *Member }
 
-// OnWrite reports the crash and never returns: the code that called a failure fatal is not made to go on.
+// OnWrite reports the crash and never returns: code that calls a failure fatal must not continue.
 func (h fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	h.member.crash(fatalReason(entry.Message, fields))
 	select {}
 }
 
-// fatalReason is the message with what its fields say in words: a cause, versions, paths.
+// fatalReason returns the message with the fields that matter: a cause, versions, paths.
 func fatalReason(message string, fields []zapcore.Field) error {
 	reason := errors.New("etcd: " + message)
 	for _, field := range fields {
@@ -145,33 +145,33 @@ func fatalReason(message string, fields []zapcore.Field) error {
 }
 
 const (
-	// mostOfAKind is how many lines of etcd's are written that say the same in the same place, before they are only counted; mostWarnings
-	// is how many of those that wake people.
+	// mostOfAKind is how many equal lines from one place are written before they are only counted; mostWarnings is
+	// the number for warnings and errors.
 	mostOfAKind  = 5
 	mostWarnings = 2
-	// firstCount and lastCount bound the time for which a kind is counted; each is twice the one before, as long as it keeps coming.
+	// firstCount and lastCount bound the time for which a kind is counted, which doubles as long as it keeps coming.
 	firstCount = 30 * time.Second
 	lastCount  = 5 * time.Minute
-	// mostLines is how many lines of etcd's a second there may be in all: with some 300 bytes each they are 4 MB a minute.
+	// mostLines limits etcd's lines per second: at 300 bytes each, 4 MB a minute.
 	mostLines = 200
-	// mostNamed is how many kinds are named at once when their count is told; the others are counted together.
+	// mostNamed limits the kinds that a count names; the others are counted together.
 	mostNamed = 10
-	// mostKinds is how many kinds are remembered.
+	// mostKinds limits the kinds that are remembered.
 	mostKinds = 1000
 )
 
-// throttle bounds what etcd may log, so that no line of it, however often it comes, fills a disk or hides another: etcd tries some
-// things again without a pause, and says so each time. The first lines of a kind are written. Then they are counted, and one comes with
-// each count. A kind that has not come for as long as it would be counted is new. Any goroutine of etcd's may use it.
+// A throttle bounds what etcd may log, so that no repeated line fills a disk or hides another one: etcd repeats some
+// attempts without a pause and logs each. The first lines of a kind are written. Then they are counted, and one is
+// written with each count. A kind that has not come for the length of a count is new. Any goroutine may use it.
 type throttle struct {
 	mu     sync.Mutex
-	second time.Time // when the one began that is counted
+	second time.Time // when the current second started
 	lines  int       // written in it
 	kinds  map[kind]*count
 	others int // lines that were not written, of kinds that are not remembered
 }
 
-// kind is what a line says, of what, and where in etcd.
+// A kind is a message, what it is about, and its place in etcd.
 type kind struct {
 	level   zapcore.Level
 	message string
@@ -180,22 +180,22 @@ type kind struct {
 	line    int
 }
 
-// count is how often a kind came in a time.
+// A count is how often a kind came in a time.
 type count struct {
 	began   time.Time
 	lasts   time.Duration
-	room    int // how many lines are still written
+	room    int // lines that may still be written
 	dropped int
 }
 
-// excess is how often a line came that was not written.
+// An excess is how often a line was not written.
 type excess struct {
 	kind
 	times int
 	in    time.Duration
 }
 
-// caller is the place as etcd's own lines name it.
+// caller formats the place as etcd's own lines do.
 func (k kind) caller() string {
 	if k.file == "" {
 		return ""
@@ -203,7 +203,8 @@ func (k kind) caller() string {
 	return zapcore.EntryCaller{Defined: true, File: k.file, Line: k.line}.TrimmedPath()
 }
 
-// about is what tells lines with the same message from each other: the peer, and the cause without its numbers, such as ports.
+// about returns what distinguishes lines with one message: the peer, and the cause without its numbers, such as
+// ports.
 func about(groups ...[]zapcore.Field) (what string) {
 	for _, field := range slices.Concat(groups...) {
 		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
@@ -225,7 +226,7 @@ func withoutDigits(r rune) rune {
 
 func newThrottle() *throttle { return &throttle{kinds: map[kind]*count{}} }
 
-// admit tells whether a line may be written, and what came more often than it was written, once it has been counted.
+// admit reports whether a line may be written, and returns the counts that are complete.
 func (t *throttle) admit(entry zapcore.Entry, about string) (write bool, over []*excess) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -258,7 +259,7 @@ func (t *throttle) admit(entry zapcore.Entry, about string) (write bool, over []
 	return write, over
 }
 
-// turn tells the counts that are over, and forgets the kinds of which every line was written.
+// turn returns the counts that are complete, and forgets kinds of which every line was written.
 func (t *throttle) turn(now time.Time, second time.Duration) (over []*excess) {
 	for this, is := range t.kinds {
 		in := now.Sub(is.began)

@@ -10,13 +10,14 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Maintenance is when the member's database is defragmented. The zero Maintenance is never, but for clients that ask etcd for it.
+// Maintenance says when the member's database is defragmented. The zero Maintenance means never, except on request of
+// a client.
 type Maintenance struct {
 	Threshold maintenance.Threshold
-	MaxPause  time.Duration // what is expected to take longer is not begun
-	// Gate is where those who read the whole database tell of it; nil for one that only clients' snapshots go through.
+	MaxPause  time.Duration // a defragmentation that is expected to take longer is not started
+	// where readers of the whole database register; nil for one that only clients' snapshots use
 	Gate     *maintenance.Gate
-	Interval time.Duration // how often the database's size is looked at; 0 stands for 10 s
+	Interval time.Duration // between two checks of the database's size; 0 means 10 s
 }
 
 func (m *Member) newMaintainer() *maintenance.Maintainer {
@@ -27,21 +28,21 @@ func (m *Member) newMaintainer() *maintenance.Maintainer {
 	})
 }
 
-// Maintenance is what is known of the maintenance of the database. It may be called from any goroutine.
+// Maintenance returns the state of the maintenance. It may be called from any goroutine.
 func (m *Member) Maintenance() maintenance.State { return m.maintainer.State() }
 
-// Defragment has the database defragmented now, whatever the threshold says, and returns at once. The error says why it
-// cannot be now. It may be called from any goroutine.
+// Defragment starts a defragmentation regardless of the threshold, and returns. The error says why it cannot start
+// now. It may be called from any goroutine.
 func (m *Member) Defragment() error { return m.maintainer.Trigger() }
 
-// Volume is what is known of the volume that the database lies on. It may be called from any goroutine.
+// Volume returns the state of the volume that holds the database. It may be called from any goroutine.
 func (m *Member) Volume() maintenance.Volume { return m.maintainer.Volume() }
 
-// Away says why clients should turn to other members now; empty if they need not. It may be called from any goroutine.
+// Away returns why clients should use other members now; empty if they need not. It may be called from any goroutine.
 func (m *Member) Away() string { return m.maintainer.Away() }
 
-// defragmentAtStart has etcd defragment its database before it serves, if that is worth it and nobody has said otherwise in
-// etcd's configuration.
+// defragmentAtStart makes etcd defragment its database before it serves, if that is worth it and etcd's configuration
+// does not say otherwise.
 func (m *Member) defragmentAtStart() {
 	about, err := os.Stat(layout.ToBackendFileName(m.config.Dir))
 	if err != nil || m.config.BootstrapDefragThresholdMegabytes != 0 {
@@ -50,7 +51,7 @@ func (m *Member) defragmentAtStart() {
 	m.config.BootstrapDefragThresholdMegabytes = m.maintainer.AtStart(layout.ToSnapDir(m.config.Dir), about.Size())
 }
 
-// orDefragments tells an etcd that opens its data from one that defragments them first.
+// orDefragments describes an etcd that opens its data, or defragments them first.
 func (m *Member) orDefragments(opens string) string {
 	if progress := maintenance.StartProgress(layout.ToSnapDir(m.config.Dir)); progress != "" {
 		return progress

@@ -1,6 +1,6 @@
-// Package member runs the embedded etcd: it opens it once, tells when it has joined its cluster, when it stopped by
-// itself and when it called a failure fatal, and closes it in order. Its methods fit the interfaces that the lifecycle
-// and the readiness monitor declare; only the command puts them together.
+// Package member runs the embedded etcd: it opens it once, reports when it has joined its cluster, when it stops by
+// itself and when it calls a failure fatal, and closes it in order. Its methods fit the interfaces of the lifecycle
+// and the readiness monitor; only the command connects them.
 package member
 
 import (
@@ -25,54 +25,54 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// Options configure a Member. All fields but DataVersion, Maintenance, FindsPlace, AskForVote, Unwanted and BeforeCompaction are required.
+// Options configure a Member. All fields are required, except DataVersion, Maintenance, FindsPlace, AskForVote,
+// Unwanted and BeforeCompaction.
 type Options struct {
 	Log zerolog.Logger
-	// Crash is told, once, of a failure that etcd calls fatal or that made it panic. The goroutine that it came from
-	// never goes on, so the process must end.
+	// Crash is called once for a failure that etcd calls fatal or that made it panic. The goroutine in which it
+	// happened never continues, so the process must end.
 	Crash func(reason error)
-	// ClosePatience is how long an orderly close may take before etcd's server is stopped under it. etcd waits its request
-	// timeout, 7 s by default, once for each client listener and once for handing its leadership over.
+	// ClosePatience bounds an orderly close before etcd's server is stopped. etcd waits its request timeout, 7 s by
+	// default, once for each client listener and once for handing over its leadership.
 	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
-	// Maintenance is when the database is defragmented.
+	// Maintenance says when the database is defragmented.
 	Maintenance Maintenance
-	// FindsPlace has the member tell the cluster its peer URLs, if they have changed, and ask for a vote while it is a
-	// learner. A backup-restore sidecar does that itself.
+	// FindsPlace makes the member report changed peer URLs to the cluster, and ask for a vote while it is a learner.
+	// A backup-restore sidecar does that itself.
 	FindsPlace bool
-	// User and Password are root's, for a member that finds its place where authentication is on; empty if it is off.
+	// User and Password are root's, for FindsPlace with authentication; empty without.
 	User, Password string
-	// AskForVote asks the others, as a client of theirs, to promote that member of that cluster. It is for a learner where
-	// authentication is on and no User is given; nil if nobody can.
+	// AskForVote asks the others, as a client, to promote a member of a cluster. A learner uses it with
+	// authentication and without a User; nil if it cannot be asked.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
-	// Unwanted tells whether whoever runs the members wants fewer of them, and not this one: it leaves its cluster then before it
-	// closes. nil if nobody says so.
+	// Unwanted reports whether fewer members are wanted, without this one: then it leaves its cluster before it
+	// closes. It may be nil.
 	Unwanted func(ctx context.Context) bool
-	// DataInUse is told, once, that another process has the database open for writing, before Open waits for it.
+	// DataInUse is called once if another process has the database open for writing, before Open waits for it.
 	DataInUse func()
-	// BeforeCompaction reads what a compaction is about to remove, be it a client's or etcd's own; nil if nobody cares. It is
-	// called where the compaction is asked for, and its context ends soon.
+	// BeforeCompaction reads what a compaction by a client or etcd is about to remove. It is called where the
+	// compaction is requested, and its context ends soon. It may be nil.
 	BeforeCompaction func(context.Context)
 }
 
-// streamWorkers are goroutines that gRPC keeps for requests. In profiles of puts and gets by 100 clients, a new goroutine
-// for each, as plain etcd has it, spends up to a fifth of the server's CPU time on growing its stack. Requests beyond
-// this number still get one of their own, so that watches, which keep a worker busy, take nothing from others but the
-// gain.
+// streamWorkers is the number of goroutines that gRPC keeps for requests. In profiles of puts and gets by 100
+// clients, the new goroutine that plain etcd has for each spends up to a fifth of the CPU time on growing its stack.
+// Further requests still get one of their own, so watches, which occupy workers, cost only this gain.
 const streamWorkers = 256
 
-// Member is one embedded etcd. Open, Watch and Close are called one after the other, each at most once.
+// A Member is one embedded etcd. Open, Watch and Close are called in this order, each at most once.
 type Member struct {
 	config  *embed.Config
 	options Options
 	drain   *drain
 
-	doing    atomic.Value // a string: how far the start or the close has come, for people
+	doing    atomic.Value // a string: the progress of the start or the close, for users
 	opened   bool
-	founds   bool                // it begins a new cluster; valid once started is closed
-	before   datadir.Fingerprint // the data, right before etcd could open them
-	inert    bool                // etcd failed and has not opened them; valid once started is closed
+	founds   bool                // it starts a new cluster; valid once started is closed
+	before   datadir.Fingerprint // the data just before etcd could open them
+	inert    bool                // etcd failed without opening them; valid once started is closed
 	started  chan struct{}       // closed when embed.StartEtcd has returned
 	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
 	startErr error               // valid once started is closed
@@ -81,7 +81,7 @@ type Member struct {
 	maintainer *maintenance.Maintainer
 	compaction autoCompaction // etcd's own, if the member runs it
 	keeping    keeping
-	catchingUp sync.WaitGroup // from when etcd runs until it stops
+	catchingUp sync.WaitGroup // from etcd's start to its end
 	crashOnce  sync.Once
 	crashed    chan struct{}
 	lost       atomic.Pointer[error] // why etcd stopped by itself
@@ -89,18 +89,18 @@ type Member struct {
 	lostData   atomic.Pointer[error] // why they are gone
 }
 
-// opensData is how far a start has come that reads the database.
+// opensData describes a start that reads the database.
 const opensData = "opens its data"
 
-// awaitsQuorum is how far a start has come that only other members can help.
+// awaitsQuorum describes a start that only other members can complete.
 const awaitsQuorum = "waits for a leader, which needs a quorum of its cluster, and to join it"
 
-// errCrashed is what waits for an etcd that has crashed end with; the reason went to Options.Crash.
+// errCrashed ends calls that wait for an etcd that has crashed; the reason went to Options.Crash.
 var errCrashed = errors.New("etcd crashed")
 
 var errStopped = errors.New("etcd stopped by itself; a member that was removed from its cluster does that")
 
-// New returns a member that will run with the configuration, which it makes its own. It starts nothing.
+// New returns a member that will run with a configuration, which it then owns. It starts nothing.
 func New(config *embed.Config, options Options) *Member {
 	m := &Member{
 		config:  config,
@@ -122,9 +122,8 @@ func New(config *embed.Config, options Options) *Member {
 	return m
 }
 
-// Open starts etcd and returns once it has joined its cluster, which without a quorum is never, or with the reason why
-// it will not. When ctx ends it returns at once: before etcd was opened that leaves nothing behind, afterwards etcd is
-// Close's to end.
+// Open starts etcd and returns once it has joined its cluster, which without a quorum is never, or the reason why it
+// will not. When ctx ends it returns: before etcd was opened nothing remains, afterwards Close ends etcd.
 func (m *Member) Open(ctx context.Context) error {
 	if err := m.approach(ctx); err != nil {
 		return err
@@ -146,7 +145,7 @@ func (m *Member) Open(ctx context.Context) error {
 	return m.awaitReady(ctx)
 }
 
-// approach is what comes right before etcd opens the data: nobody else may have them open, and they are looked at once more.
+// approach checks, just before etcd opens the data, that no other process has them open, and inspects them.
 func (m *Member) approach(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
 	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
@@ -158,7 +157,7 @@ func (m *Member) approach(ctx context.Context) error {
 		return err
 	}
 	if err := m.inspect(found); err != nil {
-		m.opened = true // what is unfit must not be taken for good by the next start
+		m.opened = true // the next start must not take unfit data for good
 		m.startErr = err
 		close(m.started)
 		return err
@@ -178,12 +177,12 @@ func (m *Member) approach(ctx context.Context) error {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
 	datadir.Tighten(m.config.Dir, m.options.Log)
-	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // nothing is equal to what can't be looked at
+	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // nothing equals what cannot be inspected
 	return nil
 }
 
-// Doing says how far the start or the close has come, as a clause about etcd; empty where neither goes on. It may be
-// called from any goroutine.
+// Doing describes the progress of the start or the close, as a clause about etcd; empty if neither is in progress. It
+// may be called from any goroutine.
 func (m *Member) Doing() string {
 	doing, _ := m.doing.Load().(string)
 	if doing == opensData {
@@ -197,7 +196,7 @@ func (m *Member) Doing() string {
 	return doing
 }
 
-// start runs embed.StartEtcd, which can't be interrupted. Close waits for it.
+// start runs embed.StartEtcd, which cannot be interrupted. Close waits for it.
 func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
@@ -215,8 +214,8 @@ func (m *Member) start() {
 	m.etcd = etcd
 }
 
-// cannotListen says that etcd failed over an address. It opens its data after it has bound those of peers and clients, but
-// before that of metrics.
+// cannotListen reports whether etcd failed to bind an address. It opens its data after it has bound those of peers
+// and clients, but before that of metrics.
 func cannotListen(err error) bool {
 	var failed *net.OpError
 	return errors.As(err, &failed) && failed.Op == "listen"
@@ -242,7 +241,7 @@ func (m *Member) awaitReady(ctx context.Context) error {
 	}
 }
 
-// Watch returns when etcd has stopped by itself, with the reason, or when ctx ends.
+// Watch returns the reason when etcd has stopped by itself, or when ctx ends.
 func (m *Member) Watch(ctx context.Context) error {
 	select {
 	case <-m.crashed:
@@ -256,8 +255,8 @@ func (m *Member) Watch(ctx context.Context) error {
 	}
 }
 
-// crash reports a failure beyond repair, once. The reason goes first: what waits for etcd must not end, and be taken for
-// a failure without a reason, before it is known.
+// crash reports a failure beyond repair, once. It publishes the reason first, so that no waiting call ends without
+// it.
 func (m *Member) crash(reason error) {
 	m.crashOnce.Do(func() {
 		m.options.Crash(reason)
@@ -270,7 +269,7 @@ func (m *Member) lose(err error) error {
 	return err
 }
 
-// orStopped is why a listener ended: that etcd stops, if it does.
+// orStopped returns why a listener ended: because etcd stops, if it does.
 func (m *Member) orStopped(err error) error {
 	select {
 	case <-m.etcd.Server.StoppingNotify():
@@ -280,7 +279,7 @@ func (m *Member) orStopped(err error) error {
 	}
 }
 
-// orClosed is the cause of a listener's end; etcd reports none when a listener was simply closed.
+// orClosed returns the cause of a listener's end; etcd reports none for a listener that was simply closed.
 func orClosed(err error) error {
 	if err == nil {
 		return errors.New("closed")

@@ -9,9 +9,8 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-// gaugeOfEtcd finds one of etcd's own gauges: it tells what etcd knows, and can't be asked for otherwise, or not without waiting.
-// Prometheus hands out a gauge that is registered only when somebody registers its twin. nil if etcd has none by this name
-// any more.
+// gaugeOfEtcd returns one of etcd's own gauges, for facts that etcd does not offer otherwise, or not without waiting.
+// Prometheus returns a registered gauge only when an equal one is registered. nil if etcd no longer has it.
 func gaugeOfEtcd(subsystem, name, help string, labels ...string) func() prometheus.Collector {
 	return sync.OnceValue(func() prometheus.Collector {
 		twin := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "etcd", Subsystem: subsystem, Name: name, Help: help}, labels)
@@ -24,22 +23,23 @@ func gaugeOfEtcd(subsystem, name, help string, labels ...string) func() promethe
 }
 
 var (
-	// peerConnections are etcd's connections to its peers, 1 or 0 for each, by which etcd itself decides whether a peer is
+	// peerConnections has 1 or 0 for each connection to a peer, by which etcd itself decides whether the peer is
 	// active.
 	peerConnections = gaugeOfEtcd("network", "active_peers", "The current number of active peer connections.", "Local", "Remote")
-	// sentSnapshots are the snapshots of the database that are on their way to peers, by their IDs.
+	// sentSnapshots counts the snapshots of the database that are being sent to peers, by their IDs.
 	sentSnapshots = gaugeOfEtcd("network", "snapshot_send_inflights_total", "Total number of inflight snapshot sends", "To")
-	// currentRevision is the newest of the database, which etcd's store tells only when no defragmentation holds it.
+	// currentRevision is the newest revision of the database, which etcd's store does not return during a
+	// defragmentation.
 	currentRevision = gaugeOfEtcd("debugging_mvcc", "current_revision", "The current revision of store.")
 )
 
-// newest is the revision of this process's database; 0 if etcd has no such gauge any more.
+// newest returns the revision of this process's database; 0 if etcd no longer has that gauge.
 func newest() (revision int64) {
 	each(currentRevision(), func(metric *metrics.Metric) { revision = int64(metric.GetGauge().GetValue()) })
 	return revision
 }
 
-// above calls see with the labels of everything in a gauge that is above zero.
+// above calls see with the labels of each value of a gauge above zero.
 func above(gauge prometheus.Collector, see func(labels map[string]string)) {
 	each(gauge, func(metric *metrics.Metric) {
 		if metric.GetGauge().GetValue() <= 0 {
@@ -67,7 +67,7 @@ func each(gauge prometheus.Collector, see func(*metrics.Metric)) {
 	}
 }
 
-// activePeers are the members that a member has a connection to.
+// activePeers returns the members that a member is connected to.
 func activePeers(local types.ID) map[types.ID]bool {
 	active := map[types.ID]bool{}
 	above(peerConnections(), func(labels map[string]string) {

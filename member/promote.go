@@ -17,17 +17,17 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// tempo is how often the cluster is asked for what it has not granted, and how long an answer may take. A proposal that raft drops, as
-// while nobody leads, has none.
+// A tempo is the pause between two requests to the cluster, and how long an answer may take. A proposal that raft
+// drops, as without a leader, gets none.
 type tempo struct{ pause, answer time.Duration }
 
 var (
 	patient = tempo{2 * time.Second, 5 * time.Second}
-	hurried = tempo{500 * time.Millisecond, 2 * time.Second} // in what is left of a stop
+	hurried = tempo{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
 )
 
-// findPlace has the cluster know where this member is and, if it is a learner that recovery has added, gives it a vote once it has
-// caught up. It asks until it is granted, also after a restart: nobody else may ever ask again.
+// findPlace reports this member's address to the cluster and, if it is a learner that recovery has added, gets it a
+// vote once it has caught up. It asks until it succeeds, also after a restart: nothing else may ever ask again.
 func (m *Member) findPlace(ctx context.Context) {
 	m.until(ctx, "the cluster is to know this member's peer URLs", m.tellURLs)
 	if m.awaitWord(ctx) {
@@ -36,8 +36,9 @@ func (m *Member) findPlace(ctx context.Context) {
 	m.until(ctx, "the cluster is to forget that this member is to be promoted", m.dropPromotion)
 }
 
-// awaitWord returns true as soon as the cluster has been told that this learner is to be promoted, and false once it has a vote or ctx
-// ends. Recovery tells it before it has a member added, so that a member that has served without it was added by a person.
+// awaitWord returns true when the cluster has recorded that this learner is to be promoted, and false once it has a
+// vote or ctx ends. Recovery records it before it adds a member, so a member that has served without the record was
+// added by a user.
 func (m *Member) awaitWord(ctx context.Context) bool {
 	server := m.etcd.Server
 	said := false
@@ -65,7 +66,7 @@ func (m *Member) dropPromotion(ctx context.Context) error {
 	return maintenance.DropPromotion(ctx, m.etcd.Server, m.config.Name)
 }
 
-// until tries something again and again, and says each new reason why it was not possible once.
+// until repeats an attempt, and logs each new reason for its failure once.
 func (m *Member) until(ctx context.Context, aim string, try func(context.Context) error) {
 	m.insist(ctx, patient, aim, try)
 }
@@ -90,9 +91,9 @@ func (m *Member) insist(ctx context.Context, tempo tempo, aim string, try func(c
 	}
 }
 
-// tellURLs is for a member whose peer URLs were changed in its configuration: etcd itself goes by what the cluster knows. The
-// member reaches the others wherever it is, so that it can tell them itself. The URLs that etcd puts where none are
-// configured say nothing.
+// tellURLs is for a member whose peer URLs were changed in its configuration: etcd uses the ones that the cluster
+// knows. The member reaches the others from its new address, so it can report them itself. The URLs that etcd uses if
+// none are configured do not count.
 func (m *Member) tellURLs(ctx context.Context) error {
 	server := m.etcd.Server
 	known := server.Cluster().Member(server.MemberID())
@@ -109,7 +110,7 @@ func (m *Member) tellURLs(ctx context.Context) error {
 	return nil
 }
 
-// unconfiguredURL is where etcd says that a member is whose configuration does not.
+// unconfiguredURL is the peer URL that etcd reports for a member without a configured one.
 const unconfiguredURL = "http://localhost:2380"
 
 func sameURLs(some, others []string) bool {
@@ -117,8 +118,8 @@ func sameURLs(some, others []string) bool {
 	return slices.Equal(some, others)
 }
 
-// asRoot is for what another member is asked: it does not take this one's word for who asks, and needs a token. Where it refuses,
-// etcd would ask it again without a pause.
+// asRoot adds a token to a request to another member, which does not trust this one to name a user. Otherwise etcd
+// would ask it again without a pause.
 func (m *Member) asRoot(ctx context.Context) (context.Context, error) {
 	server := m.etcd.Server
 	if !server.AuthStore().IsAuthEnabled() {
@@ -160,7 +161,7 @@ func (m *Member) askAsMember(ctx context.Context) error {
 	return err
 }
 
-// askAsClient has the others asked with what a client has to show.
+// askAsClient asks the others with a client's credentials.
 func (m *Member) askAsClient(ctx context.Context) error {
 	server := m.etcd.Server
 	if m.options.AskForVote == nil {

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// inspect refuses data that etcd would take without a word.
+// inspect refuses data that etcd would accept silently.
 func (m *Member) inspect(found *datadir.Findings) error {
 	return found.Inspect(datadir.Identity{
 		Name:           m.config.Name,
@@ -25,15 +25,16 @@ func (m *Member) inspect(found *datadir.Findings) error {
 }
 
 const (
-	// electPause is how long a member waits before it looks again whether it is the only voter, and asks again for its election.
+	// electPause is the pause between two attempts to be elected as the only voter.
 	electPause = 2 * time.Millisecond
-	// electPatience is how long it asks. Raft's own election comes within two election timeouts, a second each by default.
+	// electPatience bounds these attempts. Raft's own election takes at most two election timeouts, a second each by
+	// default.
 	electPatience = 2 * time.Second
 )
 
-// electItself spares a member that nobody else votes with raft's wait, which is there for other members to be heard: 0.1 to 1 s by
-// default, most of a start. It asks raft for what a leader asks the member for that it hands over to (MsgTimeoutNow), and ends with the
-// first leader. Raft campaigns without a pre-vote then; a single voter disturbs nobody with that.
+// electItself spares the only voter of a cluster raft's wait for other members: 0.1 to 1 s by default, most of a
+// start. It sends raft what a leader sends a member to hand over to (MsgTimeoutNow), and ends with the first leader.
+// Raft campaigns without a pre-vote then, which disturbs no other voter.
 func (m *Member) electItself() {
 	server := m.etcd.Server
 	self := uint64(server.MemberID())
@@ -43,7 +44,7 @@ func (m *Member) electItself() {
 	defer again.Stop()
 	for server.Leader() == 0 {
 		if applied := server.AppliedIndex(); votesAlone(applied, maintenance.RaftStatus(server)) {
-			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // it is asked again
+			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // it is repeated
 		}
 		select {
 		case <-again.C:
@@ -55,26 +56,26 @@ func (m *Member) electItself() {
 	}
 }
 
-// founding is the index of the entry by which a cluster of one is founded.
+// founding is the index of the entry that founds a cluster of one.
 const founding = 1
 
-// votesAlone tells by raft's own configuration whether the member is its cluster's only voter. etcd's list of members would not do: it
-// may be ahead of raft, or behind. As far as the log is committed, etcd and raft must have applied it: it may still bring another voter,
+// votesAlone reports by raft's configuration whether the member is the only voter. etcd's list of members may be
+// ahead of raft, or behind. etcd and raft must have applied everything that is committed: it may add another voter,
 // and before it campaigns raft reads what it has not applied, which etcd may have dropped from memory already.
 func votesAlone(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
 	if status.Commit == founding {
-		applied = founding // etcd counts nothing as applied where it has nothing to apply
+		applied = founding // etcd counts nothing as applied if there is nothing to apply
 	}
 	return min(applied, status.Applied) >= status.Commit && votes && len(voters[0]) == 1 && len(voters[1]) == 0
 }
 
 const (
-	// refusesBehind is how far an etcd may be behind what is committed before it refuses its own requests with "too many requests":
-	// maxGapBetweenApplyAndCommitIndex in etcd v3.6.16, etcdserver/v3_server.go.
+	// refusesBehind is how far etcd may lag behind the committed index before it refuses its own requests with "too
+	// many requests": maxGapBetweenApplyAndCommitIndex in etcd v3.6.16, etcdserver/v3_server.go.
 	refusesBehind = 5000
-	// catchUpLook is how often the member looks at how far it is behind.
+	// catchUpLook is the pause between two checks of the lag.
 	catchUpLook = 200 * time.Millisecond
 	// catchUpPause is the longest pause between two entries that are proposed for a member that stays behind.
 	catchUpPause = 5 * time.Second
@@ -111,7 +112,7 @@ func (m *Member) catchUp() {
 	}
 }
 
-// proposeOwnAttributes proposes what etcd proposes when a member starts: its name and where its clients find it.
+// proposeOwnAttributes proposes what etcd proposes when a member starts: its name and its client URLs.
 func (m *Member) proposeOwnAttributes() {
 	server := m.etcd.Server
 	var urls []string
@@ -120,7 +121,7 @@ func (m *Member) proposeOwnAttributes() {
 	}
 	self := uint64(server.MemberID())
 	request := etcdserverpb.InternalRaftRequest{
-		Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}, // nobody waits for its answer, and 0 stands for none
+		Header: &etcdserverpb.RequestHeader{ID: rand.Uint64() | 1}, // nothing waits for the answer, and 0 means none
 		ClusterMemberAttrSet: &membershippb.ClusterMemberAttrSetRequest{
 			Member_ID: self, MemberAttributes: &membershippb.Attributes{Name: m.config.Name, ClientUrls: urls},
 		},

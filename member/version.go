@@ -14,16 +14,16 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// keeping are the goroutines that look after the member once it is ready: one keeps the data at the wanted version, one
-// keeps the database small, one compacts, and one sees that the cluster knows the member as it is.
+// keeping owns the goroutines of a ready member: one keeps the data at the wanted version, one maintains the
+// database, one compacts, and one keeps the cluster's entry for the member up to date.
 type keeping struct {
 	keeper atomic.Pointer[dataversion.Keeper]
 	stop   context.CancelFunc
 	over   sync.WaitGroup
 }
 
-// DataVersion is the state of the version that the data are kept at; ok is false before the member is ready, and if no
-// version is wanted. It may be called from any goroutine.
+// DataVersion returns the state of the version that the data are kept at; ok is false before the member is ready, and
+// if no version is wanted. It may be called from any goroutine.
 func (m *Member) DataVersion() (state dataversion.State, ok bool) {
 	keeper := m.keeping.keeper.Load()
 	if keeper == nil {
@@ -32,7 +32,7 @@ func (m *Member) DataVersion() (state dataversion.State, ok bool) {
 	return keeper.State(), true
 }
 
-// Unreadable says why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
+// Unreadable returns why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
 func (m *Member) Unreadable() string {
 	state, ok := m.DataVersion()
 	if !ok || state.Readable {
@@ -41,7 +41,7 @@ func (m *Member) Unreadable() string {
 	return fmt.Sprintf("etcd %s could not read the data: %s", state.Wanted, state.Reason)
 }
 
-// announce decides, before etcd is opened, what it presents itself as. A member that joins waits for its peers there.
+// announce decides, before etcd is opened, which version it announces. A member that joins waits for its peers there.
 func (m *Member) announce(ctx context.Context, found *datadir.Findings) error {
 	wanted := m.options.DataVersion
 	if wanted == (dataversion.Version{}) {
@@ -57,8 +57,8 @@ func (m *Member) announce(ctx context.Context, found *datadir.Findings) error {
 	return nil
 }
 
-// recorded is the cluster's version as far as this member can know it: from its data, or else from the cluster that it
-// joins. One that founds a cluster knows of none. The data are asked only if the answer makes a difference.
+// recorded returns the cluster's version as far as this member can know it: from its data, or from the cluster that
+// it joins. A new cluster has none. The data are read only if the result makes a difference.
 func (m *Member) recorded(ctx context.Context, found *datadir.Findings) (dataversion.Version, error) {
 	dir := m.config.WalDir
 	if dir == "" {
@@ -109,7 +109,7 @@ func (m *Member) checkUpgrade(found *datadir.Findings) error {
 	return dataversion.CheckUpgrade(recorded, others)
 }
 
-// keep starts what looks after the member.
+// keep starts the goroutines of a ready member.
 func (m *Member) keep() {
 	k := &m.keeping
 	ctx, stop := context.WithCancel(context.Background())
@@ -131,7 +131,7 @@ func (m *Member) keep() {
 	k.over.Go(func() { keeper.Run(ctx) })
 }
 
-// end returns when it runs no more.
+// end returns when they have ended.
 func (k *keeping) end() {
 	if k.stop != nil {
 		k.stop()
