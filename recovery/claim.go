@@ -206,19 +206,19 @@ func (r *run) claimGeneration() (Event, Facts) {
 // what was built is outdated.
 func (r *run) claim(ctx context.Context) (lost, err error) {
 	wanted := r.position.Generation
-	generations, err := r.options.Archive.Generations(ctx)
+	lineage, err := r.options.Archive.Lineage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if lastOf(generations).Number < wanted.Number {
-		if lost, err := r.begin(ctx, lastOf(generations)); lost != nil || err != nil {
+	if lineage.Newest().Number < wanted.Number {
+		if lost, err := r.begin(ctx, lineage.Newest()); lost != nil || err != nil {
 			return lost, err
 		}
-		if generations, err = r.options.Archive.Generations(ctx); err != nil {
+		if lineage, err = r.options.Archive.Lineage(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if last := lastOf(generations); last.Number != wanted.Number || last.Session != wanted.Session {
+	if last := lineage.Newest(); last.Number != wanted.Number || last.Session != wanted.Session {
 		return fmt.Errorf("generation %d was begun meanwhile by somebody else", last.Number), nil
 	}
 	head, err := r.options.Archive.Head(ctx, wanted.Number)

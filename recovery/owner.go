@@ -15,7 +15,6 @@ import (
 // An inStore is what was observed of the store.
 type inStore struct {
 	relation.Store
-	next     int // number of the generation that a restore creates
 	judgment relation.Judgment
 	path     archive.Path
 	notKept  error // why there is no path
@@ -42,7 +41,7 @@ func (r *run) identified(ctx context.Context) (s inStore, err error) {
 	for _, stray := range lineage.Strays {
 		r.options.Log.Warn().Err(stray).Msg("recovery: a generation that is not of the store's history is ignored")
 	}
-	s = inStore{Store: relation.Store{Cluster: manifest, Generations: lineage.Generations}, next: lineage.Next}
+	s = inStore{Store: relation.Store{Cluster: manifest, Lineage: lineage}}
 	s.adopted = s.Adopts(r.options.Adopt, r.owns())
 	return s, nil
 }
@@ -56,22 +55,13 @@ func (r *run) observe(ctx context.Context) (s inStore, err error) {
 		s.Remains, err = r.options.Archive.Remains(ctx)
 		return s, err
 	}
-	if s.Reserved, err = r.options.Archive.Reserved(ctx); errors.Is(err, store.ErrNotFound) {
-		err = nil
+	if s.Newest().Number == 0 {
+		if err = r.options.Archive.FindUnlisted(ctx); err != nil {
+			return s, err
+		}
 	}
-	switch number := s.Newest().Number; {
-	case err != nil:
-	case number != 0:
-		s.Head, err = r.options.Archive.Head(ctx, number)
-	default:
-		err = r.options.Archive.FindUnlisted(ctx)
-	}
+	s.Head, s.Reserved, err = r.extent(ctx, s.Newest().Number)
 	return s, err
-}
-
-// lastOf returns the last of a store's generations; the zero value if there is none.
-func lastOf(generations []archive.Generation) (last archive.Generation) {
-	return relation.Store{Generations: generations}.Newest()
 }
 
 // data describes the volume, with what the running members say.
@@ -131,11 +121,12 @@ func (r *run) endAdopted() (Event, Facts) {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, patience)
 	defer cancel()
-	successor := archive.Generation{Number: r.kept.next, Cluster: r.kept.Cluster.Cluster, Session: r.session, Created: r.now()}
-	switch err := r.end(ctx, r.kept.Newest(), successor, format.Position{}); {
-	case errors.Is(err, archive.ErrMoved):
-		return r.endAdopted() // until this process gets the next position
-	case err != nil:
+	successor := archive.Generation{Number: r.kept.Next, Cluster: r.kept.Cluster.Cluster, Session: r.session, Created: r.now()}
+	err := archive.ErrMoved
+	for errors.Is(err, archive.ErrMoved) { // until this process gets the next position, or ctx ends
+		err = r.end(ctx, r.kept.Newest(), successor, format.Position{})
+	}
+	if err != nil {
 		return StoreSilent, Facts{Err: err}
 	}
 	return r.findEnd()
@@ -156,13 +147,11 @@ func (r *run) adoptStore() (Event, Facts) {
 
 func (r *run) adopt(ctx context.Context) (err error) {
 	s := r.kept
-	lineage, err := r.options.Archive.Lineage(ctx)
-	if err != nil {
+	if s.Lineage, err = r.options.Archive.Lineage(ctx); err != nil {
 		return err
 	}
-	s.Generations, s.next = lineage.Generations, lineage.Next
 	wanted := archive.Generation{
-		Number: s.next, Cluster: s.Cluster.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
+		Number: s.Next, Cluster: s.Cluster.Cluster, Owner: r.owns(), Etcd: hex(r.stands.ClusterID), Session: r.session, Created: r.now(),
 		Restored: archive.Restores(s.Generations), Adopted: r.adoptions(s),
 	}
 	if s.Newest().Number > 0 {

@@ -374,8 +374,8 @@ func (r *run) compareStore(ctx context.Context) (older, err error) {
 	if r.options.Archive == nil {
 		return nil, nil
 	}
-	generations, err := r.options.Archive.Generations(ctx)
-	last := lastOf(generations)
+	lineage, err := r.options.Archive.Lineage(ctx)
+	last := lineage.Newest()
 	switch {
 	case err != nil:
 		return nil, err

@@ -121,9 +121,12 @@ func (r *run) usedBefore(now inStore) bool {
 	return slices.Contains(archive.Restores(now.Generations), r.options.Request.ID)
 }
 
-// extent returns the head of a generation and the last reservation; zero values if there are none.
+// extent returns the head of a generation, unless that is 0, and the last reservation; zero values if there are none.
 func (r *run) extent(ctx context.Context, generation int) (head archive.Head, reserved archive.Reservation, err error) {
-	if head, err = r.options.Archive.Head(ctx, generation); err != nil {
+	if generation != 0 {
+		head, err = r.options.Archive.Head(ctx, generation)
+	}
+	if err != nil {
 		return head, reserved, err
 	}
 	reserved, err = r.options.Archive.Reserved(ctx)
@@ -187,7 +190,7 @@ func (r *run) notAdopted() string {
 func (r *run) seed() seed.Seed {
 	return seed.Seed{
 		DataDir: r.restoredDir(), Name: r.member.Name, Token: r.member.Token,
-		Members: types.URLsMap{r.member.Name: r.member.PeerURLs}, Generation: r.kept.next,
+		Members: types.URLsMap{r.member.Name: r.member.PeerURLs}, Generation: r.kept.Next,
 	}
 }
 
@@ -262,7 +265,7 @@ func (r *run) above() int64 {
 func (r *run) plan(result seed.Result) position {
 	p := position{
 		Generation: archive.Generation{
-			Number: r.kept.next, Cluster: r.kept.Cluster.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
+			Number: r.kept.Next, Cluster: r.kept.Cluster.Cluster, Owner: r.owns(), Etcd: hex(result.ClusterID),
 			Parent: r.kept.path.Generation.Number, ParentRevision: r.kept.path.Revision, Created: time.Now().UTC().Truncate(time.Second),
 			Session: archive.NewID(), Restored: archive.Restores(r.kept.Generations), // retention may delete the generations that have them
 			Adopted: r.adoptions(r.kept),

@@ -232,18 +232,12 @@ func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(),
 // unless objects were merged since: call Head once per [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	for {
-		next, err := r.Manifest(ctx, head.Generation, head.Position)
+		next, err := r.readNext(ctx, head, Object{Level: Segment, Generation: head.Generation, Start: head.Position})
 		if errors.Is(err, store.ErrNotFound) {
 			return head, nil
 		}
 		if err != nil {
 			return Head{}, err
-		}
-		if next.Cluster != head.Cluster {
-			return Head{}, r.foreignError(SegmentName(next.Generation, next.Position), next.Cluster, head.Cluster)
-		}
-		if next.Before != head.Before {
-			return Head{}, r.holeError(Object{Level: Segment, Generation: next.Generation, Start: next.Position}, next)
 		}
 		head.moveTo(next)
 	}

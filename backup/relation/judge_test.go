@@ -114,6 +114,10 @@ var (
 	data     = Data{State: Valid, Identity: archive.Identity{Cluster: "a", Generation: 2}, Etcd: "1", Owner: "ns/etcd", Revision: 20}
 )
 
+func history(numbers ...int) archive.Lineage {
+	return archive.Lineage{Generations: generations(numbers...)}
+}
+
 func generations(numbers ...int) (all []archive.Generation) {
 	for _, n := range numbers {
 		all = append(all, archive.Generation{Number: n, Cluster: "a", Owner: "ns/etcd", Etcd: "1", Parent: n - 1})
@@ -127,7 +131,7 @@ func head(revision int64) archive.Head {
 }
 
 func TestWhatDataAndStoreSayMakesTheCase(t *testing.T) {
-	kept := Store{Cluster: clusterA, Generations: generations(1, 2), Head: head(20)}
+	kept := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
 	for name, c := range map[string]struct {
 		change   func(*Data, *Store)
 		relation Relation
@@ -174,7 +178,7 @@ func TestWhatDataAndStoreSayMakesTheCase(t *testing.T) {
 }
 
 func TestAnAdoptionIsDoneOnce(t *testing.T) {
-	s := Store{Cluster: clusterA, Generations: generations(1, 2)}
+	s := Store{Cluster: clusterA, Lineage: history(1, 2)}
 	assert.False(t, s.Adopts("", "me"))
 	assert.False(t, s.Adopts("b", "me"))
 	assert.True(t, s.Adopts("a", "me"))
@@ -186,7 +190,7 @@ func TestAnAdoptionIsDoneOnce(t *testing.T) {
 }
 
 func TestEveryRelationThatRefusesHasASentenceAndAWayOut(t *testing.T) {
-	s := Store{Cluster: clusterA, Generations: generations(1, 2), Remains: "gen/000001/", Reserved: archive.Reservation{Revision: 7}}
+	s := Store{Cluster: clusterA, Lineage: history(1, 2), Remains: "gen/000001/", Reserved: archive.Reservation{Revision: 7}}
 	for _, r := range []Relation{Nameless, Emptied, Succeeded, Unnumbered, Unclaimed, OtherCluster, OtherOwner} {
 		assert.NotEmpty(t, Judgment{Relation: r}.Sentence(data, s, "s3://bucket"), r)
 		assert.NotEmpty(t, r.WayOut(), r)

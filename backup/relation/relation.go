@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// Relation is how the data of a member relate to the contents of a store.
+// A Relation names how the data of a member relate to the contents of a store.
 type Relation string
 
 // The relations.
@@ -69,19 +69,12 @@ type Data struct {
 
 // Store is what was observed of a store. Everything in it was verified.
 type Store struct {
-	Cluster     archive.Cluster      // the zero value if nothing names one
-	Generations []archive.Generation // oldest first
-	Head        archive.Head         // of the newest generation, if there is one
-	Reserved    archive.Reservation  // the zero value if there is none
-	Remains     string               // how the names of objects begin whose cluster nothing names; empty if there are none
-}
+	archive.Lineage
 
-// Newest returns the newest generation; the zero value if there is none.
-func (s Store) Newest() (newest archive.Generation) {
-	if len(s.Generations) > 0 {
-		newest = s.Generations[len(s.Generations)-1]
-	}
-	return newest
+	Cluster  archive.Cluster     // the zero value if nothing names one
+	Head     archive.Head        // of the newest generation, if there is one
+	Reserved archive.Reservation // the zero value if there is none
+	Remains  string              // how the names of objects begin whose cluster nothing names; empty if there are none
 }
 
 // Owner returns the owner of the store, NAMESPACE/NAME.

@@ -71,7 +71,10 @@ func (w *Writer) relation(head archive.Head, rows relation.Rows) relation.Relati
 		State: relation.Valid, Identity: archive.Identity{Cluster: generation.Cluster, Generation: generation.Number}, Etcd: w.options.Etcd.Identity().ClusterID,
 		Owner: generation.Owner, Revision: w.revision, Rows: rows,
 	}
-	backups := relation.Store{Cluster: archive.Cluster{Cluster: generation.Cluster}, Generations: []archive.Generation{generation}, Head: head}
+	backups := relation.Store{
+		Cluster: archive.Cluster{Cluster: generation.Cluster}, Head: head,
+		Lineage: archive.Lineage{Generations: []archive.Generation{generation}},
+	}
 	return relation.Judge(data, backups, false).Relation
 }
 

@@ -478,7 +478,7 @@ func (f *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 		return generation, err
 	}
 	lineage, err := f.Archive.Lineage(ctx)
-	backups := relation.Store{Cluster: cluster, Generations: lineage.Generations}
+	backups := relation.Store{Cluster: cluster, Lineage: lineage}
 	switch {
 	case err != nil:
 		return generation, err
