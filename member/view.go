@@ -82,6 +82,26 @@ func (m *Member) Missing() (peers []string) {
 	return missing(m.etcd.Server.Cluster().Members(), m.etcd.Server.MemberID(), configured)
 }
 
+// NotJoined returns the members in initial-cluster that the cluster does not have by etcd's log, sorted by name; none
+// until etcd is open. It may be called from any goroutine.
+func (m *Member) NotJoined() (names []string) {
+	configured, err := types.NewURLsMap(m.config.InitialCluster)
+	if err != nil || !m.running() {
+		return nil
+	}
+	members := m.etcd.Server.Cluster().Members()
+	for name, urls := range configured {
+		isMember := func(member *membership.Member) bool {
+			return member.Name == name || sameURLs(member.PeerURLs, urls.StringSlice())
+		}
+		if !slices.ContainsFunc(members, isMember) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 func missing(members []*membership.Member, self types.ID, configured types.URLsMap) (peers []string) {
 	active := activePeers(self)
 	for _, member := range members {

@@ -48,6 +48,24 @@ func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
 	}
 }
 
+// Rolled back to when it was alone, a member would serve without the others.
+func TestMembersThatOnlyTheConfigurationNamesAreReported(t *testing.T) {
+	t.Parallel()
+	dir, _, before := bornOf(t)
+	config := config(t, dir)
+	config.ListenPeerUrls, config.AdvertisePeerUrls, config.InitialCluster = before.ListenPeerUrls, before.AdvertisePeerUrls, before.InitialCluster
+	config.InitialCluster += ",etcd-1=http://127.0.0.1:1,etcd-2=http://127.0.0.1:2"
+	b := benchWith(t, config)
+	assert.Empty(t, b.NotJoined(), "etcd has not opened its log")
+	require.NoError(t, b.Open(soon(t)))
+	assert.Equal(t, []string{"etcd-1", "etcd-2"}, b.NotJoined())
+	_, err := b.client(t).MemberAddAsLearner(soon(t), []string{"http://127.0.0.1:2"})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"etcd-1"}, b.NotJoined(), "a member has no name until it starts")
+	_, err = b.Close()
+	require.NoError(t, err)
+}
+
 func TestAMemberThatIsNotOpenHasNoView(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	_, ok := b.View()

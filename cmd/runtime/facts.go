@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -82,11 +83,17 @@ func (r *Runtime) Readiness() *readiness.Report { return r.monitor.Report() }
 func (r *Runtime) Certificates() []status.Certificate { return r.certificates.Now() }
 
 // ConfigOddities returns the warnings about etcd's configuration.
-func (r *Runtime) ConfigOddities() []string {
+func (r *Runtime) ConfigOddities() (warnings []string) {
 	if oddities := r.oddities.Load(); oddities != nil {
-		return *oddities
+		warnings = slices.Clone(*oddities)
 	}
-	return nil
+	if etcd := r.opening.Load(); etcd != nil {
+		if names := etcd.NotJoined(); len(names) > 0 {
+			warnings = append(warnings, fmt.Sprintf("initial-cluster names %s, but by etcd's log the cluster has no such member: start it to join; if it "+
+				"runs already, this member's data is from before it joined: stop this member and move its data directory away", strings.Join(names, ", ")))
+		}
+	}
+	return warnings
 }
 
 // EtcdVersion returns the version of the embedded etcd, which may announce another one to its cluster.

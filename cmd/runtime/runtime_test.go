@@ -115,6 +115,21 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 	}, w.ConfigOddities())
 }
 
+func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
+	single := alone(t, "")
+	three := bytes.Replace(single, []byte("etcd-0=http://127.0.0.1:1\n"), []byte("etcd-0=http://127.0.0.1:1,etcd-1=http://127.0.0.1:2,etcd-2=http://127.0.0.1:3\n"), 1)
+	for _, yaml := range [][]byte{single, three} {
+		w, _ := newRuntime(t, &bytes.Buffer{})
+		require.NoError(t, w.Configure(yaml))
+		assert.Empty(t, w.ConfigOddities())
+		require.NoError(t, w.Open(t.Context()))
+		warnings := strings.Join(w.ConfigOddities(), "\n")
+		assert.Equal(t, len(yaml) > len(single), strings.Contains(warnings, "initial-cluster names etcd-1, etcd-2, but by etcd's log the cluster has no such member"), warnings)
+		_, err := w.Close()
+		require.NoError(t, err)
+	}
+}
+
 func TestConfigure_portOfTheWrapper(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	err := w.Configure(alone(t, "listen-metrics-urls: http://127.0.0.1:9095\n"))

@@ -46,7 +46,7 @@ func (p *Peers) Ask(ctx context.Context, self Self) Survey {
 		c.Outdated = p.forgot(ctx, self, &c)
 	}
 	if c.Listing == Started || c.Listing == Unlisted {
-		c.InTheWay = p.inTheWay(ctx, &c, by)
+		c.InTheWay = p.inTheWay(ctx, &c, by, calls)
 	}
 	c.InTheWay = cmp.Or(p.identify(ctx, &c), c.InTheWay)
 	return c

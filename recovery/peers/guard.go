@@ -33,7 +33,7 @@ const (
 var ErrTooFew = errors.New("the others are no quorum, which it takes to replace this one")
 
 // inTheWay returns what prevents this member from being replaced or added now.
-func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
+func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer, calls []Call) error {
 	if n := len(voters(c.Members)); c.Listing == Started && n < fewest && !c.Own.IsLearner { // then no other member can be promoted or removed either
 		return fmt.Errorf("of %d voting members %w", n, ErrTooFew)
 	}
@@ -51,7 +51,7 @@ func (p *Peers) inTheWay(ctx context.Context, c *Survey, by []*answer) error {
 	if err := p.skew(ctx, by); err != nil {
 		return err
 	}
-	return p.busy(ctx, c)
+	return p.busy(ctx, c, calls)
 }
 
 // known returns an error if a member has a peer URL that initial-cluster lacks: a name may lead to another cluster
@@ -85,9 +85,9 @@ func (p *Peers) skew(ctx context.Context, by []*answer) error {
 // to it and all they send arrives here: then no process can use the data as long as this one runs. If one of the two
 // cannot be known, nothing may speak against it for a minute; for a connection that another member counts and that
 // stays silent, for ten seconds.
-func (p *Peers) busy(ctx context.Context, c *Survey) error {
+func (p *Peers) busy(ctx context.Context, c *Survey, calls []Call) error {
 	now := p.now()
-	unsure := p.connected(ctx, c)
+	unsure := p.connected(ctx, c, calls)
 	if errors.Is(unsure, errConnected) {
 		p.quietSince = time.Time{}
 		return unsure
@@ -115,10 +115,15 @@ var errSilent = errors.New("it is connected, and nothing comes from there")
 
 // connected asks the others whether they are connected to this member, which etcd shows in its metrics. A member that
 // was sent a snapshot once counts each connection twice, so it may count one that has ended. Over a real connection
-// something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure.
-func (p *Peers) connected(ctx context.Context, c *Survey) (unsure error) {
+// something arrives sooner or later: heartbeats, or requests for votes. A silent one is unsure. Members that have
+// reported that they run no etcd have no connections.
+func (p *Peers) connected(ctx context.Context, c *Survey, calls []Call) (unsure error) {
 	silent := error(nil)
 	for _, m := range c.Others() {
+		if slices.ContainsFunc(calls, func(call Call) bool { return call.Name == m.Name && call.Holds != Data }) {
+			delete(p.heard, m.ID)
+			continue
+		}
 		page, err := p.page(ctx, m, "/metrics")
 		if err != nil {
 			unsure = fmt.Errorf("%s does not tell whom it is connected to: %w", called(m), err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,4 +26,20 @@ func TestAMemberHasToBeFoundAtTheURLsThatTheOthersHaveOfItToo(t *testing.T) {
 	w.list[2] = member(own, "m-2", here.URL)
 	w.now = w.now.Add(time.Second)
 	require.NoError(t, w.ask().InTheWay)
+}
+
+// Two of five have lost their volumes, and neither can show the other its metrics.
+func TestMemberWithoutEtcdIsNotWaitedForByAnother(t *testing.T) {
+	for holds, free := range map[Holds]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
+		w := newTown(t)
+		w.add(0xc3, "m-3")
+		w.add(0xc4, "m-4").call = &Call{Name: "m-4", Holds: holds}
+		c := w.ask()
+		assert.Equal(t, Started, c.Listing)
+		assert.Equal(t, free, c.InTheWay == nil, "%s: %v", holds, c.InTheWay)
+	}
+	w := newTown(t)
+	w.add(0xc3, "m-3")
+	w.add(0xc4, "m-4").away.Store(true)
+	requireSays(t, w.ask().InTheWay, "watched for 1m0s: m-4")
 }

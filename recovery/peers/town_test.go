@@ -27,12 +27,19 @@ type fake struct {
 	runs    string
 	metrics string
 	vars    string
+	call    *Call       // what it reports while it runs no etcd; nil if it runs one
 	away    atomic.Bool // hangs up on everybody, and keeps its port: a closed one may be the next test's
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.away.Load() {
 		panic(http.ErrAbortHandler)
+	}
+	if f.call != nil {
+		var d desk
+		d.call.Store(f.call)
+		d.ServeHTTP(w, r)
+		return
 	}
 	switch r.URL.Path {
 	case "/members":
@@ -85,6 +92,16 @@ func newTown(t *testing.T) *town {
 	town.peers.now = func() time.Time { return town.now }
 	town.peers.answersHere = func(context.Context, []string) error { return nil }
 	return town
+}
+
+// add adds a member to the cluster and to initial-cluster.
+func (w *town) add(id uint64, name string) *fake {
+	f := &fake{id: id, cluster: "abc", members: func() []Member { return w.list }, runs: version.Version, metrics: "# nothing\n"}
+	f.Server = httptest.NewServer(f)
+	w.Cleanup(f.Close)
+	w.list = append(w.list, member(id, name, f.URL))
+	w.peers.others[name], w.peers.listed = []string{f.URL}, append(w.peers.listed, f.URL)
+	return f
 }
 
 func member(id uint64, name, at string) (m Member) {
