@@ -73,16 +73,16 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
 		puts++
-		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Maintenance().Done == 0 })
+		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Maintenance().Completed == 0 })
 	}, patience, tick)
 
-	ends := func(i int) time.Time { return members[i].Maintenance().Last.At }
+	ends := func(i int) time.Time { return members[i].Maintenance().LastDefragmentation.At }
 	last := []int{0, 1, 2}
 	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
 	assert.Equal(t, leads, last[2], "the leader goes last")
 	for i, of := range last[1:] {
-		is := members[of].Maintenance().Last
-		assert.True(t, is.At.Add(-is.Took).After(ends(last[i])), "one after the other")
+		is := members[of].Maintenance().LastDefragmentation
+		assert.True(t, is.At.Add(-time.Duration(is.Seconds*float64(time.Second))).After(ends(last[i])), "one after the other")
 	}
 	published, _ := members[leads].View()
 	assert.NotEqual(t, published.Leader, members[leads].ID().String(), "it has given its leadership away")
@@ -101,13 +101,13 @@ func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
 	members := threeMaintained(t, member.Maintenance{MaxPause: time.Minute})
 	defer members[0].Close()
 	ask := func() string {
-		before := members[1].Maintenance().Last
+		before := members[1].Maintenance().LastDefragmentation
 		require.NoError(t, members[1].Defragment())
 		require.Eventually(t, func() bool { // until it has caught up, the next one is refused
 			is := members[1].Maintenance()
-			return is.Last != before && is.Phase == maintenance.Idle
+			return is.LastDefragmentation != before && is.Phase == maintenance.Idle
 		}, patience, tick)
-		return members[1].Maintenance().Last.Error
+		return members[1].Maintenance().LastDefragmentation.Error
 	}
 	grant(t, members[1], reservedID(turnKind, 1, 77))
 	assert.Empty(t, ask(), "the turn of nobody")
@@ -180,10 +180,10 @@ func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {
 	client := root(t, []*bench{b})
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
 	require.ErrorContains(t, err, "user name is empty")
-	assert.Zero(t, b.Maintenance().Done+b.Maintenance().Failed, "it never came to a turn")
+	assert.Zero(t, b.Maintenance().Completed+b.Maintenance().Failed, "it never came to a turn")
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
-	assert.Equal(t, 1, b.Maintenance().Done)
+	assert.Equal(t, 1, b.Maintenance().Completed)
 }
 
 // lifts reports whether the alarm ends while its keeper looks a number of times.
@@ -212,7 +212,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 		full = err != nil && !lifts(b, never.Interval)
 	}
 	require.True(t, raised(), "what is in use is too much")
-	lifted := b.Maintenance().Lifted
+	lifted := b.Maintenance().NoSpaceDisarmed
 	// What somebody still reads while it is compacted is free with the next commit only, and where no key can be put there is none.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
@@ -221,7 +221,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	assert.Equal(t, lifted+1, b.Maintenance().Lifted)
+	assert.Equal(t, lifted+1, b.Maintenance().NoSpaceDisarmed)
 	assert.Contains(t, b.log.String(), "the alarm NOSPACE is lifted: the database has")
 	alarms, err := client.AlarmList(soon(t))
 	require.NoError(t, err)
@@ -250,5 +250,5 @@ func TestADatabaseIsDefragmentedBeforeItsMemberServes(t *testing.T) {
 	defer kept.Close()
 	view, _ = kept.View()
 	assert.Less(t, view.DBSize, int64(1<<20))
-	assert.Zero(t, kept.Maintenance().Done, "it was done before")
+	assert.Zero(t, kept.Maintenance().Completed, "it was done before")
 }

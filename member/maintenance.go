@@ -8,6 +8,7 @@ import (
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 
 	"etcd-wrapper/member/maintenance"
+	"etcd-wrapper/member/state"
 )
 
 // Maintenance says when the member's database is defragmented. The zero Maintenance means never, except on request of
@@ -29,7 +30,7 @@ func (m *Member) newMaintainer() *maintenance.Maintainer {
 }
 
 // Maintenance returns the state of the maintenance. It may be called from any goroutine.
-func (m *Member) Maintenance() maintenance.State { return m.maintainer.State() }
+func (m *Member) Maintenance() state.Maintenance { return m.maintainer.State() }
 
 // Defragment starts a defragmentation regardless of the threshold, and returns. The error says why it cannot start
 // now. It may be called from any goroutine.

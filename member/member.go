@@ -64,9 +64,10 @@ const streamWorkers = 256
 
 // A Member is one embedded etcd. Open, Watch and Close are called in this order, each at most once.
 type Member struct {
-	config  *embed.Config
-	options Options
-	drain   *drain
+	config     *embed.Config
+	configured types.URLsMap // initial-cluster; nil if it cannot be parsed
+	options    Options
+	drain      *drain
 
 	doing    atomic.Value // a string: the progress of the start or the close, for users
 	opened   bool
@@ -109,6 +110,7 @@ func New(config *embed.Config, options Options) *Member {
 		started: make(chan struct{}),
 		crashed: make(chan struct{}),
 	}
+	m.configured, _ = types.NewURLsMap(config.InitialCluster) // etcd reports the error
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	m.maintainer = m.newMaintainer()
 	config.ServiceRegister = m.drain.register

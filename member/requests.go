@@ -5,28 +5,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 )
 
-// Requests counts the successful requests of this member's clients since etcd was created, and their total duration: raft, the disk and
-// all waiting, but not the network.
-type Requests struct {
-	Count int64
-	Took  time.Duration
-}
-
-// requests accumulates them. Only etcd's extensive metrics have the duration of a write with raft and the disk.
+// requests counts the requests of clients. Only etcd's extensive metrics have the duration of a write with raft and the disk.
 type requests struct{ writes, reads added }
 
 type added struct{ count, nanoseconds atomic.Int64 }
 
-func (a *added) total() Requests {
-	return Requests{Count: a.count.Load(), Took: time.Duration(a.nanoseconds.Load())}
+func (a *added) total() state.Requests {
+	return state.Requests{Count: a.count.Load(), Took: time.Duration(a.nanoseconds.Load())}
 }
 
 // Requests returns clients' writes (puts, deletions and transactions) and reads. It may be called from any goroutine.
-func (m *Member) Requests() (writes, reads Requests) {
+func (m *Member) Requests() (writes, reads state.Requests) {
 	return m.requests.writes.total(), m.requests.reads.total()
 }
 

@@ -115,5 +115,5 @@ func TestADefragmentationWhileASnapshotIsReadIsRefusedAndEverythingGoesOn(t *tes
 	require.Eventually(t, func() bool { return len(b.Maintenance().Readers) == 0 }, patience, tick)
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
-	assert.Equal(t, 1, b.Maintenance().Done)
+	assert.Equal(t, 1, b.Maintenance().Completed)
 }

@@ -12,6 +12,7 @@ import (
 
 	"etcd-wrapper/bootstrap/datadir"
 	"etcd-wrapper/member/dataversion"
+	"etcd-wrapper/member/state"
 )
 
 // keeping owns the goroutines of a ready member: one keeps the data at the wanted version, one maintains the
@@ -24,21 +25,21 @@ type keeping struct {
 
 // DataVersion returns the state of the version that the data are kept at; ok is false before the member is ready, and
 // if no version is wanted. It may be called from any goroutine.
-func (m *Member) DataVersion() (state dataversion.State, ok bool) {
+func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
 	keeper := m.keeping.keeper.Load()
 	if keeper == nil {
-		return dataversion.State{}, false
+		return state.DataVersion{}, false
 	}
 	return keeper.State(), true
 }
 
 // Unreadable returns why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
 func (m *Member) Unreadable() string {
-	state, ok := m.DataVersion()
-	if !ok || state.Readable {
+	version, ok := m.DataVersion()
+	if !ok || version.Readable {
 		return ""
 	}
-	return fmt.Sprintf("etcd %s could not read the data: %s", state.Wanted, state.Reason)
+	return fmt.Sprintf("etcd %s could not read the data: %s", version.Wanted, version.Reason)
 }
 
 // announce decides, before etcd is opened, which version it announces. A member that joins waits for its peers there.

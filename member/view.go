@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"etcd-wrapper/member/state"
+
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -16,32 +18,8 @@ import (
 	"golang.org/x/net/http/httpproxy"
 )
 
-// View describes the cluster as a member sees it at one moment, and the size of its own database. IDs are hexadecimal.
-type View struct {
-	Name      string
-	ClusterID string
-	Leader    string // empty if the member knows none
-	Term      uint64
-	Revision  int64 // the newest of its database
-	DBSize    int64 // bytes of the file
-	DBInUse   int64 // bytes of it that defragmentation would keep
-	Quota     int64 // bytes; 0 if there is no limit
-	New       bool  // this etcd founded the cluster, on an empty data directory
-	Peers     []Peer
-}
-
-// Peer is a member of the cluster, which may be the observing member itself.
-type Peer struct {
-	ID      string
-	Name    string // empty until it has published its name
-	URLs    []string
-	Active  bool // etcd has a connection to it
-	Leader  bool
-	Learner bool
-}
-
-// Called returns the peer's name, or its URLs or ID while it has none.
-func (p Peer) Called() string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
+// called returns a peer's name, or its URLs or ID while it has none.
+func called(p state.Peer) string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
 
 // Server returns etcd's server, for readers of its database; nil until etcd is open.
 func (m *Member) Server() *etcdserver.EtcdServer {
@@ -52,24 +30,26 @@ func (m *Member) Server() *etcdserver.EtcdServer {
 }
 
 // View returns the state of the cluster from memory; ok is false until etcd is open. It may be called from any goroutine.
-func (m *Member) View() (v View, ok bool) {
+func (m *Member) View() (v state.Member, ok bool) {
 	if !m.running() {
-		return View{}, false
+		return state.Member{}, false
 	}
 	server := m.etcd.Server
-	v = View{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), New: m.founds, Revision: newest()}
+	v = state.Member{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), NewCluster: m.founds, Revision: newest()}
 	v.DBSize, v.DBInUse = m.maintainer.Sizes(server)
+	volume := m.maintainer.Volume()
+	v.VolumeFree, v.VolumeSize = volume.Free, volume.Size
 	if server.Leader() != 0 {
 		v.Leader = server.Leader().String()
 	}
 	active := activePeers(server.MemberID())
 	for _, member := range server.Cluster().Members() {
-		v.Peers = append(v.Peers, Peer{
+		v.Peers = append(v.Peers, state.Peer{
 			ID: member.ID.String(), Name: member.Name, URLs: slices.Clone(member.PeerURLs), Learner: member.IsLearner,
 			Active: member.ID == server.MemberID() || active[member.ID], Leader: member.ID == server.Leader(),
 		})
 	}
-	slices.SortFunc(v.Peers, func(a, b Peer) int { return strings.Compare(a.Called(), b.Called()) })
+	slices.SortFunc(v.Peers, func(a, b state.Peer) int { return strings.Compare(called(a), called(b)) })
 	return v, true
 }
 
@@ -78,19 +58,21 @@ func (m *Member) Missing() (peers []string) {
 	if !m.running() {
 		return nil
 	}
-	configured, _ := types.NewURLsMap(m.config.InitialCluster)
-	return missing(m.etcd.Server.Cluster().Members(), m.etcd.Server.MemberID(), configured)
+	members := m.etcd.Server.Cluster().Members()
+	if len(members) == 1 {
+		return nil
+	}
+	return missing(members, m.etcd.Server.MemberID(), m.configured)
 }
 
 // NotJoined returns the members in initial-cluster that the cluster does not have by etcd's log, sorted by name; none
 // until etcd is open. It may be called from any goroutine.
 func (m *Member) NotJoined() (names []string) {
-	configured, err := types.NewURLsMap(m.config.InitialCluster)
-	if err != nil || !m.running() {
+	if !m.running() {
 		return nil
 	}
 	members := m.etcd.Server.Cluster().Members()
-	for name, urls := range configured {
+	for name, urls := range m.configured {
 		isMember := func(member *membership.Member) bool {
 			return member.Name == name || sameURLs(member.PeerURLs, urls.StringSlice())
 		}
@@ -116,7 +98,7 @@ func missing(members []*membership.Member, self types.ID, configured types.URLsM
 // unreachable describes a member that etcd cannot connect to: etcd goes by the addresses in its log, whatever the configuration names,
 // and through the proxy that its environment names.
 func unreachable(member *membership.Member, configured types.URLs) string {
-	peer := Peer{ID: member.ID.String(), Name: member.Name, URLs: member.PeerURLs}
+	peer := state.Peer{ID: member.ID.String(), Name: member.Name, URLs: member.PeerURLs}
 	var hints []string
 	if peer.Name != "" {
 		hints = append(hints, strings.Join(peer.URLs, ","))
@@ -136,9 +118,9 @@ func unreachable(member *membership.Member, configured types.URLs) string {
 		}
 	}
 	if len(hints) == 0 {
-		return peer.Called()
+		return called(peer)
 	}
-	return fmt.Sprintf("%s (%s)", peer.Called(), strings.Join(hints, ", "))
+	return fmt.Sprintf("%s (%s)", called(peer), strings.Join(hints, ", "))
 }
 
 // running reports whether embed.StartEtcd has succeeded and etcd has not stopped.

@@ -5,17 +5,17 @@ import (
 	"path/filepath"
 	"testing"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"etcd-wrapper/member"
 )
 
 func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	lead, follower := members[0], members[1]
-	var view member.View
+	var view state.Member
 	require.Eventually(t, func() bool {
 		view, _ = follower.View()
 		return len(follower.Missing()) == 0 && len(view.Peers) == 3 && view.Leader == lead.ID().String()
@@ -71,10 +71,4 @@ func TestAMemberThatIsNotOpenHasNoView(t *testing.T) {
 	_, ok := b.View()
 	assert.False(t, ok)
 	assert.Empty(t, b.Missing())
-}
-
-func TestAPeerThatHasNotToldItsNameIsKnownByItsURL(t *testing.T) {
-	assert.Equal(t, "name", member.Peer{Name: "name", URLs: []string{"http://a:1"}, ID: "1"}.Called())
-	assert.Equal(t, "http://a:1", member.Peer{URLs: []string{"http://a:1"}, ID: "1"}.Called())
-	assert.Equal(t, "1", member.Peer{ID: "1"}.Called())
 }

@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/runtime"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
 )
@@ -147,7 +148,7 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 const watchInterval = 200 * time.Millisecond
 
 // defragment requests a defragmentation and shows its progress until it has ended.
-func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error) {
+func (c *defragCommand) defragment(to io.Writer) (*state.Defragmentation, error) {
 	ctx, client := context.Background(), status.NewClient(uint16(c.WrapperPort))
 	before, err := client.Fetch(ctx)
 	if err != nil {
@@ -175,8 +176,8 @@ func (c *defragCommand) defragment(to io.Writer) (*status.Defragmentation, error
 
 // ended returns the result of the defragmentation that a command requested after the document before; nil until it
 // has ended.
-func ended(now, before status.Document) *status.Defragmentation {
-	last := func(d status.Document) *status.Defragmentation {
+func ended(now, before status.Document) *state.Defragmentation {
+	last := func(d status.Document) *state.Defragmentation {
 		if d.Maintenance == nil || d.Maintenance.Busy() {
 			return nil
 		}

@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
@@ -31,20 +32,20 @@ type Runtime interface {
 	Began() time.Time
 	LastExit() (class, reason string)
 	MemberID() string
-	Member() status.Member // its cluster, as etcd sees it; zero while etcd does not run
-	Progress() string      // of etcd's start or close, a clause; empty before
+	Member() state.Member // its cluster, as etcd sees it; zero while etcd does not run
+	Progress() string     // of etcd's start or close, a clause; empty before
 	Readiness() *readiness.Report
 	Certificates() []status.Certificate
-	ConfigOddities() []string         // of etcd's configuration; nil before it was read
-	EtcdVersion() string              // of the embedded etcd, whatever it announces
-	DataVersion() *status.DataVersion // nil before etcd is ready
-	Backup() *facts.Backups           // nil without a store
-	Unstored() error                  // what the stop could not bring into the store; nil before, and if there is nothing
-	Recovery() *status.Recovery       // nil where nothing has to come back
-	Awaits() string                   // whom recovery waits for, and since when, a clause; empty if it does not
-	Maintenance() *status.Maintenance // nil before etcd is opened
-	Leases() []status.Lease           // nil without --leases
-	Requests() (writes, reads history.Requests)
+	ConfigOddities() []string        // of etcd's configuration; nil before it was read
+	EtcdVersion() string             // of the embedded etcd, whatever it announces
+	DataVersion() *state.DataVersion // nil before etcd is ready
+	Backup() *facts.Backups          // nil without a store
+	Unstored() error                 // what the stop could not bring into the store; nil before, and if there is nothing
+	Recovery() *status.Recovery      // nil where nothing has to come back
+	Awaits() string                  // whom recovery waits for, and since when, a clause; empty if it does not
+	Maintenance() *state.Maintenance // nil before etcd is opened
+	Leases() []state.Lease           // nil without --leases
+	Requests() (writes, reads state.Requests)
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }

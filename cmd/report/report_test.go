@@ -18,8 +18,8 @@ import (
 	"etcd-wrapper/bootstrap"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness"
-	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -209,10 +209,10 @@ func (*place) LastExit() (string, string) { return "crash", "panic: by the test"
 
 func (*place) MemberID() string { return "8e9e05c52164694d" }
 
-func (*place) Member() status.Member {
-	return status.Member{
+func (*place) Member() state.Member {
+	return state.Member{
 		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, VolumeFree: 7, VolumeSize: 8, NewCluster: true,
-		Peers: []status.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
+		Peers: []state.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
 	}
 }
 
@@ -227,7 +227,7 @@ func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolo
 
 func (*place) EtcdVersion() string { return "3.6.16" }
 
-func (p *place) Requests() (writes, reads history.Requests) { return writes, reads }
+func (p *place) Requests() (writes, reads state.Requests) { return writes, reads }
 
 func (p *place) Awaits() string { return p.awaits }
 
@@ -238,20 +238,20 @@ func (p *place) Recovery() *status.Recovery {
 	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", RestoredBytes: 1, TotalBytes: 2, BytesPerSecond: 1, RemainingSeconds: 1}
 }
 
-func (*place) Maintenance() *status.Maintenance {
+func (*place) Maintenance() *state.Maintenance {
 	at := time.Unix(1.7e9, 0)
-	return &status.Maintenance{
+	return &state.Maintenance{
 		Phase: "running", Since: at, Reason: "etcd copies", ExpectedSeconds: 1, Progress: 0.5, Completed: 1, Failed: 1, FreedBytes: 1, NoSpaceDisarmed: 1,
-		Readers:             []status.DatabaseReader{{Name: "the snapshot", Since: at}},
-		LastDefragmentation: &status.Defragmentation{At: at, Seconds: 1, Origin: "client", BytesBefore: 2, BytesAfter: 1, Error: "the disk is full"},
+		Readers:             []state.DatabaseReader{{Name: "the snapshot", Since: at}},
+		LastDefragmentation: &state.Defragmentation{At: at, Seconds: 1, Origin: "client", BytesBefore: 2, BytesAfter: 1, Error: "the disk is full"},
 	}
 }
 
-func (*place) Leases() []status.Lease {
+func (*place) Leases() []state.Lease {
 	at := time.Unix(1.7e9, 0)
-	return []status.Lease{{
+	return []state.Lease{{
 		Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
-		Problem: &status.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be asked", NextRetry: at},
+		Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be asked", NextRetry: at},
 	}}
 }
 
@@ -270,8 +270,8 @@ func (*place) Backup() *facts.Backups {
 	}
 }
 
-func (*place) DataVersion() *status.DataVersion {
-	return &status.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true}
+func (*place) DataVersion() *state.DataVersion {
+	return &state.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true}
 }
 
 func (*place) ConfigOddities() []string {

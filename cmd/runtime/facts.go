@@ -10,11 +10,10 @@ import (
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
-	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
 	"etcd-wrapper/member/kubernetes"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness"
-	"etcd-wrapper/readiness/history"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -47,25 +46,13 @@ func (r *Runtime) MemberID() string {
 }
 
 // Member returns the cluster as etcd sees it; zero while etcd does not run.
-func (r *Runtime) Member() (seen status.Member) {
+func (r *Runtime) Member() state.Member {
 	etcd := r.opening.Load()
 	if etcd == nil {
-		return seen
+		return state.Member{}
 	}
-	view, ok := etcd.View()
-	if !ok {
-		return seen
-	}
-	seen = status.Member{
-		Name: view.Name, ClusterID: view.ClusterID, Leader: view.Leader, Term: view.Term, Revision: view.Revision,
-		DBSize: view.DBSize, DBInUse: view.DBInUse, Quota: view.Quota, NewCluster: view.New,
-	}
-	volume := etcd.Volume()
-	seen.VolumeFree, seen.VolumeSize = volume.Free, volume.Size
-	for _, peer := range view.Peers {
-		seen.Peers = append(seen.Peers, status.Peer(peer))
-	}
-	return seen
+	view, _ := etcd.View()
+	return view
 }
 
 // Progress describes how far etcd's start has come; empty before it was opened.
@@ -100,35 +87,22 @@ func (r *Runtime) ConfigOddities() (warnings []string) {
 func (*Runtime) EtcdVersion() string { return dataversion.Embedded }
 
 // Maintenance returns the state of the defragmentation; nil before etcd is configured.
-func (r *Runtime) Maintenance() *status.Maintenance {
+func (r *Runtime) Maintenance() *state.Maintenance {
 	etcd := r.opening.Load()
 	if etcd == nil {
 		return nil
 	}
-	is := etcd.Maintenance()
-	shown := &status.Maintenance{
-		Phase: string(is.Phase), Since: is.Since, Reason: is.Reason, ExpectedSeconds: is.Expected.Seconds(), Progress: is.Progress,
-		Completed: is.Done, Failed: is.Failed, FreedBytes: is.Freed, NoSpaceDisarmed: is.Lifted,
-	}
-	for _, reader := range is.Readers {
-		shown.Readers = append(shown.Readers, status.DatabaseReader(reader))
-	}
-	if last := is.Last; last != nil {
-		shown.LastDefragmentation = &status.Defragmentation{
-			At: last.At, Seconds: last.Took.Seconds(), Origin: last.Origin, BytesBefore: last.Before, BytesAfter: last.After, Error: last.Error,
-		}
-	}
-	return shown
+	current := etcd.Maintenance()
+	return &current
 }
 
 // Requests returns the counts of clients' requests since etcd was configured.
-func (r *Runtime) Requests() (writes, reads history.Requests) {
+func (r *Runtime) Requests() (writes, reads state.Requests) {
 	etcd := r.opening.Load()
 	if etcd == nil {
 		return writes, reads
 	}
-	ofWrites, ofReads := etcd.Requests()
-	return history.Requests(ofWrites), history.Requests(ofReads)
+	return etcd.Requests()
 }
 
 // Defragment starts a defragmentation and returns. The error says why it cannot start now.
@@ -141,19 +115,16 @@ func (r *Runtime) Defragment() error {
 }
 
 // DataVersion returns how far the data are kept at the wanted version; nil before etcd is ready.
-func (r *Runtime) DataVersion() *status.DataVersion {
+func (r *Runtime) DataVersion() *state.DataVersion {
 	etcd := r.opening.Load()
 	if etcd == nil {
 		return nil
 	}
-	is, ok := etcd.DataVersion()
+	version, ok := etcd.DataVersion()
 	if !ok {
 		return nil
 	}
-	return &status.DataVersion{
-		Wanted: is.Wanted.String(), Cluster: is.Cluster.String(), Storage: is.Storage.String(),
-		Phase: string(is.Phase), Reason: is.Reason, Readable: is.Readable,
-	}
+	return &version
 }
 
 // Record reads the exit record as the next start will. The error says why there is no clean one.
@@ -186,7 +157,7 @@ func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 		return kubernetes.LeasedMember{}, false
 	}
 	is := kubernetes.LeasedMember{Name: view.Name, ID: r.MemberID(), Cluster: view.ClusterID, Leads: view.Leader == r.MemberID()}
-	own := slices.IndexFunc(view.Peers, func(p member.Peer) bool { return p.ID == is.ID })
+	own := slices.IndexFunc(view.Peers, func(p state.Peer) bool { return p.ID == is.ID })
 	is.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
 	return is, view.Leader != ""
 }
@@ -207,17 +178,9 @@ func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
 }
 
 // Leases returns the leases that this member renews; nil if it renews none.
-func (r *Runtime) Leases() (all []status.Lease) {
+func (r *Runtime) Leases() []state.Lease {
 	if r.leases == nil {
 		return nil
 	}
-	for _, fact := range r.leases.Facts() {
-		lease := status.Lease{Kind: string(fact.Kind), Name: fact.Name, Holder: fact.Holder, Renewed: fact.Renewed}
-		if fact.Trouble != nil {
-			trouble := status.LeaseProblem(*fact.Trouble)
-			lease.Problem = &trouble
-		}
-		all = append(all, lease)
-	}
-	return all
+	return r.leases.Facts()
 }

@@ -24,24 +24,21 @@ const (
 	cancel      // the downgrade
 )
 
-// Phase is the state of the data's version.
-type Phase string
-
-// The phases, in no order: a cluster goes from each to each.
+// The phases of the data's version, in no order: a cluster goes from each to each.
 const (
-	Waiting   Phase = "waiting"     // for something that the reason names
-	Lowering  Phase = "lowering"    // etcd's downgrade was asked for and is not over
-	Holding   Phase = "holding"     // etcd's downgrade keeps the version at the wanted one
-	LettingGo Phase = "letting go"  // of the downgrade, for a member that is to join
-	Rising    Phase = "rising"      // to a wanted version that is higher
-	Kept      Phase = "kept"        // at the wanted version, and nothing is needed for it
-	Foreign   Phase = "not changed" // somebody asked etcd for something else
+	Waiting   = "waiting"     // for something that the reason names
+	Lowering  = "lowering"    // etcd's downgrade was asked for and is not over
+	Holding   = "holding"     // etcd's downgrade keeps the version at the wanted one
+	LettingGo = "letting go"  // of the downgrade, for a member that is to join
+	Rising    = "rising"      // to a wanted version that is higher
+	Kept      = "kept"        // at the wanted version, and nothing is needed for it
+	Foreign   = "not changed" // somebody asked etcd for something else
 )
 
 // decision is the request to make, and the state to publish.
 type decision struct {
 	act    act
-	phase  Phase
+	phase  string
 	reason string
 }
 

@@ -14,7 +14,7 @@ func TestWhatIsAskedForFollowsFromTheFacts(t *testing.T) {
 		wanted Version
 		facts  facts
 		act    act
-		phase  Phase
+		phase  string
 		reason string
 	}{
 		{"nothing before the cluster has a version", Of3_5, facts{leader: true}, nothing, Waiting, "not decided"},

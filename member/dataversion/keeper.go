@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 )
@@ -20,17 +22,6 @@ const (
 // notLookedAt is the reason of the first state.
 const notLookedAt = "the cluster has not been looked at yet"
 
-// State describes the version of the data.
-type State struct {
-	Wanted  Version `json:"wanted"`
-	Cluster Version `json:"cluster"` // unknown until the cluster has decided
-	Storage Version `json:"storage"` // of this member's database
-	Phase   Phase   `json:"phase"`
-	Reason  string  `json:"reason"` // of the phase: a clause, for people
-	// Readable is true if an etcd of the wanted version can read the data, whenever this one ends.
-	Readable bool `json:"readable"`
-}
-
 // server is the part of etcd that a Keeper needs.
 type server interface {
 	facts() facts
@@ -43,7 +34,7 @@ type Keeper struct {
 	wanted Version
 	server server
 	log    zerolog.Logger
-	state  atomic.Pointer[State]
+	state  atomic.Pointer[state.DataVersion]
 }
 
 // New returns a keeper for a server that has joined its cluster. It does nothing before Run.
@@ -53,11 +44,9 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
-	k.state.Store(&State{Wanted: wanted})
-	f := server.facts() // so that a member which needs nothing is readable from the first moment
-	k.state.Store(&State{
-		Wanted: wanted, Cluster: f.cluster, Storage: f.storage, Phase: Waiting, Reason: notLookedAt, Readable: k.readable(f),
-	})
+	k.state.Store(&state.DataVersion{})
+	first := k.describe(server.facts(), decision{phase: Waiting, reason: notLookedAt}) // a member that needs nothing is readable from the start
+	k.state.Store(&first)
 	return k
 }
 
@@ -77,7 +66,7 @@ func (k *Keeper) Run(ctx context.Context) {
 }
 
 // State returns the latest state.
-func (k *Keeper) State() State { return *k.state.Load() }
+func (k *Keeper) State() state.DataVersion { return *k.state.Load() }
 
 func (k *Keeper) look(ctx context.Context) {
 	f := k.server.facts()
@@ -89,9 +78,13 @@ func (k *Keeper) look(ctx context.Context) {
 	if d.phase == Foreign {
 		level = zerolog.WarnLevel
 	}
-	k.publish(level, State{
-		Wanted: k.wanted, Cluster: f.cluster, Storage: f.storage, Phase: d.phase, Reason: d.reason, Readable: k.readable(f),
-	})
+	k.publish(level, k.describe(f, d))
+}
+
+func (k *Keeper) describe(f facts, d decision) state.DataVersion {
+	return state.DataVersion{
+		Wanted: k.wanted.String(), Cluster: f.cluster.String(), Storage: f.storage.String(), Phase: d.phase, Reason: d.reason, Readable: k.readable(f),
+	}
 }
 
 // readable reports whether an etcd of the wanted version can read the data. A cluster never decides on more than a
@@ -101,7 +94,7 @@ func (k *Keeper) readable(f facts) bool {
 	if f.cluster == (Version{}) {
 		return !k.wanted.Less(f.announced)
 	}
-	return !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(k.State().Cluster)
+	return !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(Parse(k.State().Cluster))
 }
 
 func (k *Keeper) do(ctx context.Context, what act) error {
@@ -119,17 +112,17 @@ func (k *Keeper) do(ctx context.Context, what act) error {
 
 // publish logs a state that differs from the previous one. What cannot be done is a warning; what needs no attention
 // is logged at debug level.
-func (k *Keeper) publish(level zerolog.Level, state State) {
-	before := k.state.Swap(&state)
-	if *before == state {
+func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
+	before := k.state.Swap(&current)
+	if *before == current {
 		return
 	}
-	if level == zerolog.InfoLevel && before.calm() && state.calm() {
+	if level == zerolog.InfoLevel && isCalm(*before) && isCalm(current) {
 		level = zerolog.DebugLevel
 	}
-	k.log.WithLevel(level).Stringer("wanted", state.Wanted).Stringer("cluster", state.Cluster).Stringer("storage", state.Storage).
-		Str("phase", string(state.Phase)).Bool("readable", state.Readable).Msg("version of the data: " + state.Reason)
+	k.log.WithLevel(level).Str("wanted", current.Wanted).Str("cluster", current.Cluster).Str("storage", current.Storage).
+		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("version of the data: " + current.Reason)
 }
 
-// calm reports whether the data can be read as they are, without any request to the cluster.
-func (s State) calm() bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
+// isCalm reports whether the data can be read as they are, without any request to the cluster.
+func isCalm(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }

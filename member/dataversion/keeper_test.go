@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 )
@@ -125,7 +127,7 @@ func TestAKeeperThatHasNothingToDoKeepsQuiet(t *testing.T) {
 func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())
-	require.Equal(t, State{Wanted: Of3_5, Phase: Waiting, Reason: notLookedAt}, k.State())
+	require.Equal(t, state.DataVersion{Wanted: "3.5", Cluster: "unknown", Storage: "unknown", Phase: Waiting, Reason: notLookedAt}, k.State())
 	k = newKeeper(Of3_5, &scripted{now: facts{announced: Of3_5}}, zerolog.Nop())
 	require.True(t, k.State().Readable, "the cluster can't decide on more")
 	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
+	"etcd-wrapper/member/state"
 )
 
 const secret = "the-token-of-the-service-account"
@@ -133,24 +134,24 @@ func over(t *testing.T, handler http.Handler, backups func() (LeasedBackups, boo
 	}), log
 }
 
-func (l *Leases) once(t *testing.T, kind LeaseKind) (pause time.Duration) {
+func (l *Leases) once(t *testing.T, kind string) (pause time.Duration) {
 	t.Helper()
 	for _, d := range l.duties() {
 		if d.kind == kind {
 			return l.perform(t.Context(), d)
 		}
 	}
-	require.FailNow(t, "no such lease", string(kind))
+	require.FailNow(t, "no such lease", kind)
 	return 0
 }
 
-func (l *Leases) fact(t *testing.T, kind LeaseKind) LeaseFact {
+func (l *Leases) fact(t *testing.T, kind string) state.Lease {
 	t.Helper()
 	for _, fact := range l.Facts() {
 		if fact.Kind == kind {
 			return fact
 		}
 	}
-	require.FailNow(t, "nothing is known of it", string(kind))
-	return LeaseFact{}
+	require.FailNow(t, "nothing is known of it", kind)
+	return state.Lease{}
 }

@@ -9,14 +9,11 @@ import (
 	"github.com/cenkalti/backoff/v4"
 )
 
-// LeaseKind is the kind of a lease.
-type LeaseKind string
-
 // The kinds of leases.
 const (
-	OfMember LeaseKind = "member"
-	OfFull   LeaseKind = "full_snapshot"
-	OfDelta  LeaseKind = "delta_snapshot"
+	OfMember = "member"
+	OfFull   = "full_snapshot"
+	OfDelta  = "delta_snapshot"
 )
 
 const (
@@ -60,7 +57,7 @@ type LeasedBackups struct {
 
 // duty is one lease, the function that renews it, and the time when it is due.
 type duty struct {
-	kind  LeaseKind
+	kind  string
 	every time.Duration
 	renew func(ctx context.Context) (written, error)
 	due   time.Time

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
 )
@@ -34,29 +36,12 @@ type Leases struct {
 	over chan struct{}
 
 	mu    sync.Mutex
-	facts map[LeaseKind]LeaseFact
-}
-
-// LeaseFact is the state of one lease.
-type LeaseFact struct {
-	Kind    LeaseKind
-	Name    string        // empty until known
-	Holder  string        // as last read or written by this process
-	Renewed time.Time     // when this process last wrote it or found it up to date; zero if never
-	Trouble *LeaseProblem // nil if there is none
-}
-
-// LeaseProblem describes why a lease is not renewed.
-type LeaseProblem struct {
-	Since     time.Time
-	Count     int
-	Message   string // a clause
-	NextRetry time.Time
+	facts map[string]state.Lease
 }
 
 // NewLeases returns leases that are not renewed before Begin.
 func NewLeases(options LeaseOptions) *Leases {
-	return &Leases{options: options, server: NewServer(options.Account), facts: map[LeaseKind]LeaseFact{}}
+	return &Leases{options: options, server: NewServer(options.Account), facts: map[string]state.Lease{}}
 }
 
 // Begin starts to renew the leases.
@@ -78,10 +63,10 @@ func (l *Leases) End() {
 }
 
 // Facts returns the state of each lease that this member renews.
-func (l *Leases) Facts() (all []LeaseFact) {
+func (l *Leases) Facts() (all []state.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, kind := range []LeaseKind{OfMember, OfFull, OfDelta} {
+	for _, kind := range []string{OfMember, OfFull, OfDelta} {
 		if fact, known := l.facts[kind]; known {
 			all = append(all, fact)
 		}
@@ -155,22 +140,22 @@ func (d *duty) tryAgainAfter(err error) time.Duration {
 }
 
 // forget removes the state of a lease that another member renews now.
-func (l *Leases) forget(kind LeaseKind) {
+func (l *Leases) forget(kind string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.facts, kind)
 }
 
 // troubled stores why a lease could not be renewed, and logs a new reason.
-func (l *Leases) troubled(kind LeaseKind, now written, err error, pause time.Duration) {
+func (l *Leases) troubled(kind string, now written, err error, pause time.Duration) {
 	l.mu.Lock()
 	fact := l.facts[kind]
-	before := fact.Trouble
-	trouble := &LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
+	before := fact.Problem
+	trouble := &state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
 	if before != nil {
 		trouble.Since, trouble.Count = before.Since, before.Count+1
 	}
-	fact.Kind, fact.Name, fact.Trouble = kind, now.name, trouble
+	fact.Kind, fact.Name, fact.Problem = kind, now.name, trouble
 	l.facts[kind] = fact
 	l.mu.Unlock()
 	if before == nil || before.Message != trouble.Message {
@@ -179,14 +164,14 @@ func (l *Leases) troubled(kind LeaseKind, now written, err error, pause time.Dur
 	}
 }
 
-func (l *Leases) renewed(kind LeaseKind, now written) {
+func (l *Leases) renewed(kind string, now written) {
 	l.mu.Lock()
 	before := l.facts[kind]
-	l.facts[kind] = LeaseFact{Kind: kind, Name: now.name, Holder: now.holder, Renewed: time.Now()}
+	l.facts[kind] = state.Lease{Kind: kind, Name: now.name, Holder: now.holder, Renewed: time.Now()}
 	l.mu.Unlock()
 	switch {
-	case before.Trouble != nil:
-		l.options.Log.Info().Str("lease", now.name).Int("times", before.Trouble.Count).Msg("a lease is renewed again")
+	case before.Problem != nil:
+		l.options.Log.Info().Str("lease", now.name).Int("times", before.Problem.Count).Msg("a lease is renewed again")
 	case before.Renewed.IsZero():
 		l.options.Log.Info().Str("lease", now.name).Str("holder", now.holder).Msg("a lease is renewed")
 	}

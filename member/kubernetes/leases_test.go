@@ -86,17 +86,17 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 		}
 		assert.Greater(t, gaps[len(gaps)-1], 13.0)
 		assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
-		trouble := l.fact(t, OfMember).Trouble
+		trouble := l.fact(t, OfMember).Problem
 		assert.Equal(t, len(there.asked), trouble.Count)
 		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(longestPause))
 
 		there.becomes(nil)
 		<-time.After(longestPause)
-		assert.Nil(t, l.fact(t, OfMember).Trouble)
+		assert.Nil(t, l.fact(t, OfMember).Problem)
 		assert.Contains(t, log.String(), "renewed again")
 
 		there.becomes(func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true })
-		for trouble = nil; trouble == nil; trouble = l.fact(t, OfMember).Trouble {
+		for trouble = nil; trouble == nil; trouble = l.fact(t, OfMember).Problem {
 			<-time.After(tick)
 		}
 		assert.Equal(t, 1, trouble.Count)
@@ -126,7 +126,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l.Begin()
 		<-time.After(Patience + time.Millisecond)
-		assert.Contains(t, l.fact(t, OfMember).Trouble.Message, "not answered within 5s")
+		assert.Contains(t, l.fact(t, OfMember).Problem.Message, "not answered within 5s")
 		<-time.After(2 * time.Second)
 		began := time.Now()
 		l.End()
@@ -146,7 +146,7 @@ func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {
 	l.options.Member = func() (LeasedMember, bool) { return LeasedMember{Name: "etcd-main-0"}, false }
 	l.once(t, OfMember)
 	assert.Empty(t, there.asked)
-	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Trouble.Message)
+	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
 }
 
 func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
@@ -157,7 +157,7 @@ func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfDelta)
 	assert.Equal(t, "somebody", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
-	assert.Contains(t, l.fact(t, OfDelta).Trouble.Message, "is no revision")
+	assert.Contains(t, l.fact(t, OfDelta).Problem.Message, "is no revision")
 }
 
 func TestOneLeaseThatCannotBeRenewedLeavesTheOthersAlone(t *testing.T) {
@@ -174,7 +174,7 @@ func TestOneLeaseThatCannotBeRenewedLeavesTheOthersAlone(t *testing.T) {
 	facts := l.Facts()
 	require.Len(t, facts, 3)
 	for _, fact := range facts {
-		assert.Equal(t, fact.Kind == OfFull, fact.Trouble != nil, fact.Kind)
+		assert.Equal(t, fact.Kind == OfFull, fact.Problem != nil, fact.Kind)
 	}
 	assert.Equal(t, "5", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
 }

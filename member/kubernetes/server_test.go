@@ -34,7 +34,7 @@ func TestAMembersLeaseSaysWhoItIsAndThatItLives(t *testing.T) {
 	assert.Equal(t, "true", is.Metadata.Annotations["member.etcd.gardener.cloud/tls-enabled"])
 	fact := l.fact(t, OfMember)
 	assert.Equal(t, "a:b:Member", fact.Holder)
-	assert.Nil(t, fact.Trouble)
+	assert.Nil(t, fact.Problem)
 }
 
 func TestTimesAreWrittenAsKubernetesReadsThem(t *testing.T) {
@@ -76,10 +76,10 @@ func TestWhatTheAPIServerRefusesIsSaidInWordsAndWithoutTheToken(t *testing.T) {
 		l, log := over(t, there, nil)
 		assert.Less(t, l.once(t, OfMember), 2*time.Second, "the first pause is a short one")
 		fact := l.fact(t, OfMember)
-		require.NotNil(t, fact.Trouble, says)
-		assert.Contains(t, fact.Trouble.Message, says)
+		require.NotNil(t, fact.Problem, says)
+		assert.Contains(t, fact.Problem.Message, says)
 		assert.Contains(t, log.String(), says)
-		assert.NotContains(t, fact.Trouble.Message+log.String(), secret)
+		assert.NotContains(t, fact.Problem.Message+log.String(), secret)
 		assert.True(t, fact.Renewed.IsZero())
 	}
 }
@@ -92,10 +92,10 @@ func TestATokenIsReadAgainWhenItHasBeenReplaced(t *testing.T) {
 	there.token = "another"
 	there.mu.Unlock()
 	l.once(t, OfMember)
-	require.NotNil(t, l.fact(t, OfMember).Trouble)
+	require.NotNil(t, l.fact(t, OfMember).Problem)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "token"), []byte("another"), 0o600))
 	l.once(t, OfMember)
-	assert.Nil(t, l.fact(t, OfMember).Trouble)
+	assert.Nil(t, l.fact(t, OfMember).Problem)
 	assert.Contains(t, log.String(), "renewed again")
 }
 
@@ -108,15 +108,15 @@ func TestAServiceAccountMayBeMountedLater(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.Remove(path))
 		l.once(t, OfMember)
-		assert.Contains(t, l.fact(t, OfMember).Trouble.Message, name)
+		assert.Contains(t, l.fact(t, OfMember).Problem.Message, name)
 		if name != "ca.crt" {
 			require.NoError(t, os.WriteFile(path, nil, 0o600))
 			l.once(t, OfMember)
-			assert.Contains(t, l.fact(t, OfMember).Trouble.Message, name+" is empty")
+			assert.Contains(t, l.fact(t, OfMember).Problem.Message, name+" is empty")
 		}
 		require.NoError(t, os.WriteFile(path, content, 0o600))
 		l.once(t, OfMember)
-		assert.Nil(t, l.fact(t, OfMember).Trouble)
+		assert.Nil(t, l.fact(t, OfMember).Problem)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestAnAPIServerOfAnotherCAIsNotTalkedTo(t *testing.T) {
 	l, _ := over(t, there, nil)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), []byte(anotherCA(t)), 0o600))
 	l.once(t, OfMember)
-	assert.Contains(t, l.fact(t, OfMember).Trouble.Message, "certificate")
+	assert.Contains(t, l.fact(t, OfMember).Problem.Message, "certificate")
 	assert.Empty(t, there.asked)
 }
 

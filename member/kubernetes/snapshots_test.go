@@ -70,10 +70,10 @@ func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfFull)
 	assert.Equal(t, "20", there.lease("etcd-main-full-snap").Spec.HolderIdentity)
-	assert.Nil(t, l.fact(t, OfFull).Trouble)
+	assert.Nil(t, l.fact(t, OfFull).Problem)
 
 	there.before = func(name string) { there.set(name, "1", noon) }
 	there.set("etcd-main-full-snap", "", time.Time{})
 	l.once(t, OfFull)
-	assert.Contains(t, l.fact(t, OfFull).Trouble.Message, "other members keep updating it")
+	assert.Contains(t, l.fact(t, OfFull).Problem.Message, "other members keep updating it")
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
@@ -22,7 +24,7 @@ type facts struct {
 	full        []types.ID // the members that raised the alarm NOSPACE, sorted
 	corrupt     bool       // the alarm CORRUPT is raised
 	sending     bool       // a snapshot is being sent to a slow member
-	readers     []Reader
+	readers     []state.DatabaseReader
 }
 
 // peer is a member of the cluster.

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -56,7 +58,7 @@ func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
 		"a cluster of 2 voting members has no quorum without this one": func(f *facts) { f.members[2].learner = true },
 		"a snapshot is on its way to a member that lags behind":        func(f *facts) { f.sending = true },
 		"the database is being read: wait for the end of the backup (since 10:00:00Z)": func(f *facts) {
-			f.readers = []Reader{{Name: "the backup", Since: time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)}}
+			f.readers = []state.DatabaseReader{{Name: "the backup", Since: time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)}}
 		},
 	} {
 		f := healthy()

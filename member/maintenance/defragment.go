@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"etcd-wrapper/member/state"
 )
 
 // request is a request to defragment the database.
@@ -102,15 +104,16 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 		Stringer("expected", roundDuration(k.pace.expected(f.inUse))).Msg("the database is defragmented")
 	began := time.Now()
 	err := do()
-	outcome := Result{At: time.Now(), Took: time.Since(began), Origin: r.origin, Before: f.size}
+	took := time.Since(began)
+	outcome := state.Defragmentation{At: time.Now(), Seconds: took.Seconds(), Origin: r.origin, BytesBefore: f.size}
 	after := cluster.facts()
-	outcome.After = after.size
+	outcome.BytesAfter = after.size
 	if err != nil {
 		outcome.Error = err.Error()
 		k.note(outcome)
 		return failure{err}
 	}
-	k.pace.record(f.inUse, outcome.Took)
+	k.pace.record(f.inUse, took)
 	k.note(outcome)
 	k.enter(CatchingUp, "what was committed meanwhile is applied", after)
 	within, cancel := context.WithTimeout(ctx, catchUpTimeout)
@@ -122,12 +125,12 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 }
 
 // note stores and logs the result of a defragmentation.
-func (k *Maintainer) note(o Result) {
+func (k *Maintainer) note(o state.Defragmentation) {
 	k.mu.Lock()
-	k.state.Last = &o
+	k.state.LastDefragmentation = &o
 	if o.Error == "" {
-		k.state.Done++
-		k.state.Freed += max(0, o.Before-o.After)
+		k.state.Completed++
+		k.state.FreedBytes += max(0, o.BytesBefore-o.BytesAfter)
 	} else {
 		k.state.Failed++
 	}
@@ -136,19 +139,19 @@ func (k *Maintainer) note(o Result) {
 		k.options.Log.Warn().Str("origin", o.Origin).Str("error", o.Error).Msg("the database was not defragmented")
 		return
 	}
-	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.Before).Int64("after", o.After).Dur("took_ms", o.Took).
-		Msgf("the database was defragmented: %s are %s now", formatSize(o.Before), formatSize(o.After))
+	k.options.Log.Info().Str("origin", o.Origin).Int64("before", o.BytesBefore).Int64("after", o.BytesAfter).Float64("took_ms", 1000*o.Seconds).
+		Msgf("the database was defragmented: %s are %s now", formatSize(o.BytesBefore), formatSize(o.BytesAfter))
 }
 
 // enter sets the phase and logs when the member starts to wait.
-func (k *Maintainer) enter(phase Phase, reason string, f facts) {
+func (k *Maintainer) enter(phase, reason string, f facts) {
 	k.mu.Lock()
 	before := k.state.Phase
 	if before != phase {
 		k.state.Since = time.Now()
 	}
 	k.state.Phase, k.state.Reason = phase, reason
-	k.state.Expected = k.pace.expected(f.inUse)
+	k.state.ExpectedSeconds = k.pace.expected(f.inUse).Seconds()
 	k.mu.Unlock()
 	if phase == Waiting && before != Waiting {
 		k.options.Log.Info().Msg("the database should be defragmented: " + reason)
@@ -156,21 +159,21 @@ func (k *Maintainer) enter(phase Phase, reason string, f facts) {
 }
 
 // State returns the current state.
-func (k *Maintainer) State() State {
+func (k *Maintainer) State() state.Maintenance {
 	k.mu.Lock()
-	state, serving := k.state, k.serving
+	current, serving := k.state, k.serving
 	k.mu.Unlock()
-	state.Readers = k.options.Gate.Inside()
-	if state.Phase == Running && serving != nil {
-		state.Progress = k.progress(state, serving.cluster.copySize())
+	current.Readers = k.options.Gate.Inside()
+	if current.Phase == Running && serving != nil {
+		current.Progress = k.progress(current, serving.cluster.copySize())
 	}
-	return state
+	return current
 }
 
 // progress estimates the progress from the size of the copy, which etcd writes in steps of ten thousand keys, and
 // from the time in between.
-func (k *Maintainer) progress(running State, copied int64) float64 {
-	expected := max(running.Expected.Seconds(), 0.001)
+func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
+	expected := max(running.ExpectedSeconds, 0.001)
 	written := float64(copied) / (expected * float64(k.pace.perSecond()))
 	return min(0.99, max(written, min(0.9, time.Since(running.Since).Seconds()/expected)))
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"etcd-wrapper/member/state"
 )
 
 // Gate separates readers of the whole database from its defragmentation. A defragmentation holds every lock of the
@@ -18,14 +20,8 @@ import (
 // methods are safe for concurrent use.
 type Gate struct {
 	mu      sync.Mutex
-	readers []*Reader
+	readers []*state.DatabaseReader
 	closed  *closedPeriod // nil while the gate is open
-}
-
-// Reader is a reader of the whole database.
-type Reader struct {
-	Name  string // a noun, such as "the snapshot for 10.0.0.7:40312"
-	Since time.Time
 }
 
 // closedPeriod is a period in which the gate is closed.
@@ -36,8 +32,8 @@ type closedPeriod struct {
 
 // BusyError is the reason why the gate could not be closed. Its text names what to wait for.
 type BusyError struct {
-	Readers []Reader // sorted by Since; empty if another caller closed the gate
-	Closed  string   // what closed the gate, if it is closed
+	Readers []state.DatabaseReader // sorted by Since; empty if another caller closed the gate
+	Closed  string                 // what closed the gate, if it is closed
 }
 
 // Error implements error.
@@ -69,21 +65,21 @@ func (g *Gate) Begin(ctx context.Context, what string) (end func(), err error) {
 	}
 }
 
-func (g *Gate) enter(what string) (*Reader, *closedPeriod) {
+func (g *Gate) enter(what string) (*state.DatabaseReader, *closedPeriod) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed != nil {
 		return nil, g.closed
 	}
-	reader := &Reader{Name: what, Since: time.Now()}
+	reader := &state.DatabaseReader{Name: what, Since: time.Now()}
 	g.readers = append(g.readers, reader)
 	return reader, nil
 }
 
-func (g *Gate) leave(reader *Reader) {
+func (g *Gate) leave(reader *state.DatabaseReader) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.readers = slices.DeleteFunc(g.readers, func(r *Reader) bool { return r == reader })
+	g.readers = slices.DeleteFunc(g.readers, func(r *state.DatabaseReader) bool { return r == reader })
 }
 
 // Close closes the gate if it is open and has no readers, and never blocks. why is a noun phrase such as "a
@@ -109,13 +105,13 @@ func (g *Gate) open() {
 }
 
 // Inside returns the current readers, sorted by Since.
-func (g *Gate) Inside() []Reader {
+func (g *Gate) Inside() []state.DatabaseReader {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.inside()
 }
 
-func (g *Gate) inside() (readers []Reader) {
+func (g *Gate) inside() (readers []state.DatabaseReader) {
 	for _, reader := range g.readers {
 		readers = append(readers, *reader)
 	}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -49,7 +51,7 @@ type Maintainer struct {
 	moving      atomic.Bool   // a client is moving leadership
 
 	mu          sync.Mutex
-	state       State
+	state       state.Maintenance
 	size, inUse int64    // as Sizes last returned them
 	volume      Volume   // as of the last check
 	serving     *service // nil while Run is not running
@@ -64,7 +66,7 @@ type service struct {
 // New returns a Maintainer that is idle until Run.
 func New(options Options) *Maintainer {
 	options.Interval = cmp.Or(options.Interval, defaultInterval)
-	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: State{Phase: Idle, Since: time.Now()}}
+	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 
 // Run maintains the database of a server that has joined its cluster until ctx ends, and then moves its leadership.
@@ -143,7 +145,7 @@ func (k *Maintainer) Trigger() error {
 func (k *Maintainer) Sizes(server *etcdserver.EtcdServer) (size, inUse int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.state.Phase.busy() {
+	if !k.state.Busy() {
 		k.size, k.inUse = server.Backend().Size(), server.Backend().SizeInUse()
 	}
 	return k.size, k.inUse
@@ -170,52 +172,21 @@ func (k *Maintainer) setVolume(f facts) {
 func (k *Maintainer) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.state.Phase.busy()
+	return k.state.Busy()
 }
 
 func (k *Maintainer) limits() limits {
 	return limits{maxPause: k.options.MaxPause, expected: k.pace.expected}
 }
 
-// Phase is the current activity of a Maintainer.
-type Phase string
-
-// The phases, in order.
+// The phases of a Maintainer, in order.
 const (
-	Idle       Phase = "idle"
-	Waiting    Phase = "waiting"     // a defragmentation is due, but blocked
-	HandingOff Phase = "handing off" // clients are redirected and, on the leader, leadership is moved
-	Running    Phase = "running"     // etcd defragments
-	CatchingUp Phase = "catching up" // entries committed meanwhile are applied
+	Idle       = "idle"
+	Waiting    = "waiting"     // a defragmentation is due, but blocked
+	HandingOff = "handing off" // clients are redirected and, on the leader, leadership is moved
+	Running    = "running"     // etcd defragments
+	CatchingUp = "catching up" // entries committed meanwhile are applied
 )
-
-// busy reports whether a defragmentation is running.
-func (p Phase) busy() bool { return p == HandingOff || p == Running || p == CatchingUp }
-
-// State is the state of maintenance at one moment.
-type State struct {
-	Phase    Phase
-	Since    time.Time     // start of the phase
-	Reason   string        // of the phase, a clause; may be empty
-	Expected time.Duration // expected duration of a defragmentation
-	Progress float64       // of a running one, from 0 to 1
-	Readers  []Reader      // readers of the whole database
-	Last     *Result       // nil if there was none since the process started
-	Done     int           // number of successful ones since the process started
-	Failed   int           // number of failed ones
-	Freed    int64         // bytes returned to the volume
-	Lifted   int           // number of times the alarm NOSPACE was disarmed
-}
-
-// Result is the result of a defragmentation.
-type Result struct {
-	At     time.Time     // its end
-	Took   time.Duration // how long the database was blocked
-	Origin string        // ByThreshold, ByCommand or ByClient
-	Before int64         // size of the file in bytes
-	After  int64         // the same
-	Error  string        // empty if it succeeded
-}
 
 // The origins of a defragmentation.
 const (

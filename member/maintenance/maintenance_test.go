@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/client/pkg/v3/types"
@@ -27,12 +29,12 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 		is = s.State()
 		assert.Equal(t, Idle, is.Phase)
 		assert.Empty(t, s.Away())
-		assert.Equal(t, 1, is.Done)
-		assert.EqualValues(t, gibibyte/2, is.Freed)
-		assert.Equal(t, Result{At: is.Last.At, Took: 4 * time.Second, Origin: ByThreshold, Before: gibibyte, After: gibibyte / 2}, *is.Last)
+		assert.Equal(t, 1, is.Completed)
+		assert.EqualValues(t, gibibyte/2, is.FreedBytes)
+		assert.Equal(t, state.Defragmentation{At: is.LastDefragmentation.At, Seconds: 4, Origin: ByThreshold, BytesBefore: gibibyte, BytesAfter: gibibyte / 2}, *is.LastDefragmentation)
 		assert.Empty(t, s.cluster.gaveTo(), "it does not lead")
 		time.Sleep(time.Hour)
-		assert.Equal(t, 1, s.State().Done, "once is enough")
+		assert.Equal(t, 1, s.State().Completed, "once is enough")
 	})
 }
 
@@ -49,7 +51,7 @@ func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
 
 func TestWhoeverHearsOfTheEndMayHaveTheNextOneBegun(t *testing.T) {
 	kept(t, func(s *stand) { s.table.ending = time.Second }, func(s *stand) {
-		for s.State().Done == 0 || s.State().Phase.busy() {
+		for is := s.State(); is.Completed == 0 || is.Busy(); is = s.State() {
 			time.Sleep(time.Millisecond)
 		}
 		assert.False(t, s.table.isMine())
@@ -68,7 +70,7 @@ func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 		assert.Contains(t, s.State().Reason, "this member leads, and etcd-1 goes first")
 		s.table.seats("")
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, 1, s.State().Completed)
 		assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
 		_, announced := s.table.now()
 		assert.Equal(t, 1, announced, "and the others have held their writes back")
@@ -78,7 +80,7 @@ func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 func TestALeaderWithoutAnHeirWaits(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
 		time.Sleep(time.Minute)
-		assert.Zero(t, s.State().Done)
+		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
 		assert.Empty(t, s.Away(), "clients are welcome meanwhile")
 	})
@@ -90,22 +92,22 @@ func TestOfTwoFollowersThatWantToTheLowerIDGoesFirst(t *testing.T) {
 		s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
 	}, func(s *stand) {
 		time.Sleep(time.Minute)
-		assert.Zero(t, s.State().Done)
+		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "but etcd-0 goes first", "and the leader does not")
 		s.table.seats("")
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, 1, s.State().Completed)
 	})
 }
 
 func TestAMemberWaitsForAnothersTurn(t *testing.T) {
 	kept(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
 		time.Sleep(time.Minute)
-		assert.Zero(t, s.State().Done)
+		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "member etcd-1 is being defragmented: wait for its end")
 		s.table.seats("")
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, 1, s.State().Completed)
 	})
 }
 
@@ -113,13 +115,13 @@ func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
 	var end func()
 	kept(t, func(s *stand) { end, _ = s.gate.Begin(context.Background(), "the backup") }, func(s *stand) {
 		time.Sleep(time.Hour)
-		assert.Zero(t, s.State().Done)
+		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "512.0 MiB of its 1.0 GiB are free, but the database is being read: wait for the end of the backup")
 		assert.Equal(t, 1, strings.Count(s.log.String(), "should be defragmented"))
 		require.ErrorContains(t, s.Trigger(), "wait for the end of the backup")
 		end()
 		time.Sleep(30 * time.Second)
-		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, 1, s.State().Completed)
 	})
 }
 
@@ -138,7 +140,7 @@ func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		is := s.State()
 		assert.Equal(t, 1, is.Failed)
-		assert.Equal(t, "no space left on device", is.Last.Error)
+		assert.Equal(t, "no space left on device", is.LastDefragmentation.Error)
 		assert.Empty(t, s.Away())
 		assert.Contains(t, s.log.String(), "the database was not defragmented")
 	})
@@ -148,11 +150,11 @@ func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
 		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, ByCommand, s.State().Last.Origin)
+		assert.Equal(t, ByCommand, s.State().LastDefragmentation.Origin)
 		s.table.seats("etcd-2")
 		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
-		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().Last.Error)
+		assert.Equal(t, "member etcd-2 is being defragmented: wait for its end", s.State().LastDefragmentation.Error)
 		s.cluster.change(func(f *facts) { f.inUse = 8 * gibibyte })
 		require.ErrorContains(t, s.Trigger(), "--defrag-threshold")
 	})
@@ -172,8 +174,8 @@ func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 		assert.Zero(t, s.cluster.liftedTimes(), "there is nothing to give back")
 		s.cluster.change(func(f *facts) { f.inUse = gibibyte * 85 / 100 })
 		time.Sleep(5 * time.Minute)
-		assert.Equal(t, 1, s.State().Done, "when its slot comes")
-		assert.Equal(t, 1, s.State().Lifted)
+		assert.Equal(t, 1, s.State().Completed, "when its slot comes")
+		assert.Equal(t, 1, s.State().NoSpaceDisarmed)
 		assert.Contains(t, s.log.String(), "the alarm NOSPACE is lifted: the database has 870.4 MiB, which is below 90% of its quota of 1.0 GiB")
 	})
 }
@@ -201,7 +203,7 @@ func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
 		assert.Equal(t, Running, s.State().Phase)
 		assert.Empty(t, s.Away())
 		time.Sleep(5 * time.Second)
-		assert.Equal(t, 1, s.State().Done)
+		assert.Equal(t, 1, s.State().Completed)
 	})
 }
 
@@ -211,8 +213,8 @@ func TestASnapshotThatSetsOutAtTheLastMomentIsWaitedFor(t *testing.T) {
 		time.Sleep(drainTime / 2)
 		s.cluster.change(func(f *facts) { f.sending = true })
 		time.Sleep(10 * time.Second)
-		assert.Zero(t, s.State().Done)
-		assert.Equal(t, "a snapshot is on its way to a member that lags behind", s.State().Last.Error)
+		assert.Zero(t, s.State().Completed)
+		assert.Equal(t, "a snapshot is on its way to a member that lags behind", s.State().LastDefragmentation.Error)
 		assert.Empty(t, s.Away())
 	})
 }

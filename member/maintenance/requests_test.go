@@ -75,7 +75,7 @@ func TestAClientsOwnDefragmentationTakesItsTurn(t *testing.T) {
 			refusal(t, asked(s, nil), "a defragmentation of this member is under way: wait for its end")
 			return s.cluster.defragment()
 		}))
-		assert.Equal(t, ByClient, s.State().Last.Origin)
+		assert.Equal(t, ByClient, s.State().LastDefragmentation.Origin)
 
 		s.cluster.change(func(f *facts) { f.leader, f.members[1].active = 1, false })
 		require.NoError(t, asked(s, s.cluster.defragment), "whom it hurts is for the client to know")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"etcd-wrapper/member/state"
+
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
@@ -56,7 +58,7 @@ func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
 }
 
 // setIdle releases the member's claims, because there is nothing to do or it is blocked.
-func (w *worker) setIdle(ctx context.Context, phase Phase, reason string, f facts) {
+func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
 	w.since = time.Time{}
 	w.seat.release(ctx)
 	w.enter(phase, reason, f)
@@ -118,7 +120,7 @@ func (w *worker) runCommand(ctx context.Context) {
 	}
 	var failed failure
 	if err != nil && !errors.As(err, &failed) {
-		w.note(Result{At: time.Now(), Origin: ByCommand, Before: f.size, After: f.size, Error: err.Error()})
+		w.note(state.Defragmentation{At: time.Now(), Origin: ByCommand, BytesBefore: f.size, BytesAfter: f.size, Error: err.Error()})
 	}
 }
 
@@ -147,7 +149,7 @@ func (w *worker) disarm(ctx context.Context, of types.ID, why string) {
 	case err == nil:
 		w.options.Log.Info().Msg("the alarm NOSPACE is lifted: " + why)
 		w.mu.Lock()
-		w.state.Lifted++
+		w.state.NoSpaceDisarmed++
 		w.mu.Unlock()
 	case ctx.Err() == nil:
 		w.options.Log.Warn().Err(err).Msg("the alarm NOSPACE could not be lifted, although " + why)

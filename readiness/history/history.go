@@ -10,14 +10,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
-
-// Requests counts the requests since etcd's start.
-type Requests struct {
-	Count int64
-	Took  time.Duration // in total
-}
 
 // History is the history of one run. Look is for one goroutine; Trends and Happened are safe for concurrent use.
 type History struct {
@@ -37,7 +32,7 @@ type History struct {
 func New(etcd prometheus.Gatherer) *History { return &History{etcd: etcd} }
 
 // Look compares a document with the one before it and returns the new events. It calls requests when a measurement is due.
-func (h *History) Look(is status.Document, now time.Time, requests func() (writes, reads Requests)) []status.TimelineEvent {
+func (h *History) Look(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	found := h.note(is, now)
 	h.measure(is, now, requests)
 	h.before = is

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -25,14 +26,14 @@ type etcd struct {
 	is       status.Document
 	fsync    prometheus.Histogram
 	revision prometheus.Gauge
-	writes   Requests
-	reads    Requests
+	writes   state.Requests
+	reads    state.Requests
 }
 
 func newEtcd(t *testing.T) *etcd {
 	t.Helper()
 	e := &etcd{
-		now: began, is: status.Document{State: "Serving", Started: began.Add(-time.Minute - time.Second/3), Member: status.Member{DBSize: 1 << 20, DBInUse: 1 << 19}},
+		now: began, is: status.Document{State: "Serving", Started: began.Add(-time.Minute - time.Second/3), Member: state.Member{DBSize: 1 << 20, DBInUse: 1 << 19}},
 		fsync:    prometheus.NewHistogram(prometheus.HistogramOpts{Name: fsyncMetric, Buckets: []float64{.001, .002, .004}}),
 		revision: prometheus.NewGauge(prometheus.GaugeOpts{Name: revisionMetric}),
 	}
@@ -45,7 +46,7 @@ func newEtcd(t *testing.T) *etcd {
 // after lets time pass.
 func (e *etcd) after(d time.Duration) {
 	e.now = e.now.Add(d)
-	e.Look(e.is, e.now, func() (writes, reads Requests) { return e.writes, e.reads })
+	e.Look(e.is, e.now, func() (writes, reads state.Requests) { return e.writes, e.reads })
 }
 
 // told is the text of the timeline.
@@ -58,12 +59,12 @@ func (e *etcd) told() (told []string) {
 
 func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
 	e := newEtcd(t)
-	e.writes, e.is.Backup = Requests{Count: 1000, Took: time.Hour}, &facts.Backups{LagSeconds: 1.5}
+	e.writes, e.is.Backup = state.Requests{Count: 1000, Took: time.Hour}, &facts.Backups{LagSeconds: 1.5}
 	e.revision.Set(100)
 	e.after(0)
 	e.after(shortest - 1)
 	require.Nil(t, e.Trends(), "there is nothing to compare with yet")
-	e.writes = Requests{Count: 1004, Took: time.Hour + 8*time.Millisecond}
+	e.writes = state.Requests{Count: 1004, Took: time.Hour + 8*time.Millisecond}
 	e.revision.Set(150)
 	for range 98 {
 		e.fsync.Observe(.0005)
@@ -157,7 +158,7 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 	for told, change := range map[string]func(*status.Document){
 		"readiness ok ready": func(d *status.Document) { d.Ready, d.ReadySince = true, at },
 		"leader ok main-1 leads, term 7": func(d *status.Document) {
-			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []status.Peer{{ID: "b", Name: "main-1"}}
+			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []state.Peer{{ID: "b", Name: "main-1"}}
 		},
 		"start ok new cluster: the data directory was empty": func(d *status.Document) { d.NewCluster = true },
 		"full_snapshot ok full snapshot of revision 80: schedule": func(d *status.Document) {
@@ -173,16 +174,16 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 			d.Backup = &facts.Backups{Problem: &facts.Problem{Since: at, Message: "the store is away"}}
 		},
 		"problem degraded lease x: 500": func(d *status.Document) {
-			d.Leases = []status.Lease{{Name: "x", Problem: &status.LeaseProblem{Since: at, Message: "500"}}}
+			d.Leases = []state.Lease{{Name: "x", Problem: &state.LeaseProblem{Since: at, Message: "500"}}}
 		},
 		"problem failed sidecar: no answer": func(d *status.Document) {
 			d.LastError = &status.Error{Since: at, Class: "sidecar", Message: "no answer"}
 		},
 		"defragmentation ok defragmented by threshold in 2.4 s": func(d *status.Document) {
-			d.Maintenance = &status.Maintenance{LastDefragmentation: &status.Defragmentation{At: at, Seconds: 2.4, Origin: "threshold"}}
+			d.Maintenance = &state.Maintenance{LastDefragmentation: &state.Defragmentation{At: at, Seconds: 2.4, Origin: "threshold"}}
 		},
 		"defragmentation degraded not defragmented, by client: no room": func(d *status.Document) {
-			d.Maintenance = &status.Maintenance{LastDefragmentation: &status.Defragmentation{At: at, Origin: "client", Error: "no room"}}
+			d.Maintenance = &state.Maintenance{LastDefragmentation: &state.Defragmentation{At: at, Origin: "client", Error: "no room"}}
 		},
 		"alarm degraded alarm NOSPACE: writes are refused": func(d *status.Document) {
 			d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
@@ -234,7 +235,7 @@ func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
 	e.is.ClusterID, e.is.Term = "c", 7
 	e.after(time.Second)
 	assert.Len(t, e.Happened(), 1, "the start")
-	e.is.Leader, e.is.Peers = "b", []status.Peer{{ID: "b", Name: "main-1"}}
+	e.is.Leader, e.is.Peers = "b", []state.Peer{{ID: "b", Name: "main-1"}}
 	e.after(time.Second)
 	e.is.Leader = ""
 	e.after(time.Second)

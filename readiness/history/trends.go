@@ -6,6 +6,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -26,13 +27,13 @@ const (
 // reading is a snapshot of etcd's metrics. Its counters only grow until etcd restarts.
 type reading struct {
 	at            time.Time
-	writes, reads Requests
+	writes, reads state.Requests
 	fsyncs        *dto.Histogram
 	revision      float64
 }
 
 // measure adds a point to each series when it is due.
-func (h *History) measure(is status.Document, now time.Time, requests func() (writes, reads Requests)) {
+func (h *History) measure(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
 	}
@@ -117,7 +118,7 @@ func halved(p status.Points) status.Points {
 }
 
 // read reads etcd's metrics. Another version of etcd may lack some.
-func (h *History) read(now time.Time, requests func() (writes, reads Requests)) (is reading) {
+func (h *History) read(now time.Time, requests func() (writes, reads state.Requests)) (is reading) {
 	is.at = now
 	is.writes, is.reads = requests()
 	families, _ := h.etcd.Gather() // missing metrics are missing points
@@ -136,7 +137,7 @@ func (h *History) read(now time.Time, requests func() (writes, reads Requests)) 
 }
 
 // mean returns the mean duration of requests between two readings, or NaN if there were none.
-func mean(from, to Requests) float64 {
+func mean(from, to state.Requests) float64 {
 	if to.Count <= from.Count {
 		return math.NaN()
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -292,7 +293,7 @@ func (u maintenance) describe(to chan<- *prometheus.Desc) {
 	}
 }
 
-func (u maintenance) collect(is *status.Maintenance, to chan<- prometheus.Metric) {
+func (u maintenance) collect(is *state.Maintenance, to chan<- prometheus.Metric) {
 	if is == nil {
 		return
 	}
@@ -326,7 +327,7 @@ func (l leases) describe(to chan<- *prometheus.Desc) {
 	to <- l.trouble
 }
 
-func (l leases) collect(all []status.Lease, to chan<- prometheus.Metric) {
+func (l leases) collect(all []state.Lease, to chan<- prometheus.Metric) {
 	for _, lease := range all {
 		to <- prometheus.MustNewConstMetric(l.trouble, prometheus.GaugeValue, number(lease.Problem != nil), lease.Kind)
 		if !lease.Renewed.IsZero() {

@@ -14,25 +14,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/readiness/status"
 )
 
 func document() status.Document {
 	return status.Document{
-		Member: status.Member{ClusterID: "c1", Peers: []status.Peer{{Active: true}, {}, {Active: true, Learner: true}}}, Standalone: true,
+		Member: state.Member{ClusterID: "c1", Peers: []state.Peer{{Active: true}, {}, {Active: true, Learner: true}}}, Standalone: true,
 		State: "Wait", Since: time.Now().Add(-time.Minute), LastExit: "crash", Ready: true,
 		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
-		DataVersion:  &status.DataVersion{Wanted: "3.5", Readable: true},
+		DataVersion:  &state.DataVersion{Wanted: "3.5", Readable: true},
 		Recovery:     &status.Recovery{State: "Build"},
 		Certificates: []status.Certificate{{Name: "etcd_server", NotAfter: time.Unix(4e9, 0)}},
-		Maintenance: &status.Maintenance{
-			Phase: "running", Completed: 3, Failed: 2, FreedBytes: 12, NoSpaceDisarmed: 1, Readers: make([]status.DatabaseReader, 1),
-			LastDefragmentation: &status.Defragmentation{Seconds: 2.5},
+		Maintenance: &state.Maintenance{
+			Phase: "running", Completed: 3, Failed: 2, FreedBytes: 12, NoSpaceDisarmed: 1, Readers: make([]state.DatabaseReader, 1),
+			LastDefragmentation: &state.Defragmentation{Seconds: 2.5},
 		},
-		Leases: []status.Lease{
-			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Problem: &status.LeaseProblem{Message: "forbidden"}},
+		Leases: []state.Lease{
+			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Problem: &state.LeaseProblem{Message: "forbidden"}},
 		},
 		Backup: &facts.Backups{
 			Owner: "play/main", Role: "writer", Revision: 90, LagRevisions: 5, LagSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/page/chromiumtest"
 	"etcd-wrapper/readiness/status"
 )
@@ -180,7 +181,7 @@ func tellOfMaintenance(b browser) {
 	p.tell(func(d *status.Document) {
 		ended := *d.Maintenance
 		ended.Phase, ended.Readers = "idle", nil
-		ended.LastDefragmentation = &status.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
+		ended.LastDefragmentation = &state.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
 		d.Maintenance = &ended
 	})
 	b.Shows("#facts", "failed, by client: no space left on device")
@@ -241,7 +242,7 @@ func showTiles(b browser) {
 	p.tell(func(d *status.Document) {
 		failed := *d.Backup
 		failed.LastVerification = &facts.Verification{At: before(time.Hour), Reason: "the hash differs"}
-		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []status.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
+		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []state.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
 		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is away"}
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})

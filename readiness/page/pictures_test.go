@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/page/chromiumtest"
 	"etcd-wrapper/readiness/status"
 )
@@ -14,10 +15,10 @@ import (
 // cluster makes a document that of a member of three, with backups of a cluster that has an owner.
 func cluster(d status.Document) status.Document {
 	d.Pod, d.MemberID, d.Standalone, d.SidecarStatus, d.Certificates, d.LastError = "etcd-main-0", "8e9e05c52164694d", true, "", nil, nil
-	d.Member = status.Member{
+	d.Member = state.Member{
 		Name: "etcd-main-0", ClusterID: "cdf818194e3a8c32", Leader: "91bc3c398fb3c146", Term: 7, Revision: 41512,
 		DBSize: 2415919104, DBInUse: 1610612736, Quota: 8 << 30, VolumeFree: 40 << 30, VolumeSize: 64 << 30,
-		Peers: []status.Peer{
+		Peers: []state.Peer{
 			{Name: "etcd-main-0", ID: "8e9e05c52164694d", URLs: []string{"https://etcd-main-0.etcd-main-peer:2380"}, Active: true},
 			{Name: "etcd-main-1", ID: "91bc3c398fb3c146", URLs: []string{"https://etcd-main-1.etcd-main-peer:2380"}, Active: true, Leader: true},
 			{Name: "etcd-main-2", ID: "fd422379fda50e48", URLs: []string{"https://etcd-main-2.etcd-main-peer:2380"}, Active: true},
@@ -36,7 +37,7 @@ func states() map[string]status.Document {
 		change(&d)
 		return d
 	}
-	closed := func(d *status.Document) { d.Member = status.Member{Name: "etcd-main-0"} }
+	closed := func(d *status.Document) { d.Member = state.Member{Name: "etcd-main-0"} }
 	return map[string]status.Document{
 		"serving":  cluster(well()),
 		"degraded": cluster(behind()),

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -127,10 +128,10 @@ func recovering() status.Document {
 // defragmenting is a run whose database stands still.
 func defragmenting() status.Document {
 	d := serving()
-	d.Maintenance = &status.Maintenance{
+	d.Maintenance = &state.Maintenance{
 		Phase: "running", Since: before(2 * time.Second), Reason: "etcd copies what is in use of its database", Progress: 0.42, ExpectedSeconds: 4,
-		Readers:             []status.DatabaseReader{{Name: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
-		LastDefragmentation: &status.Defragmentation{At: before(24 * time.Hour), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
+		Readers:             []state.DatabaseReader{{Name: "the snapshot for 10.0.0.7:40312", Since: before(time.Hour)}},
+		LastDefragmentation: &state.Defragmentation{At: before(24 * time.Hour), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
 	}
 	return d
 }

@@ -11,71 +11,46 @@ import (
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/internal/printable"
+	"etcd-wrapper/member/state"
 )
 
 // Document describes a run at one moment. Its JSON form is a documented interface: fields are added, never renamed. It holds no secrets;
 // its messages are those of the log.
 type Document struct {
-	Headline         Headline          `json:"headline"` // the summary
-	State            string            `json:"state"`
-	Since            time.Time         `json:"since"`                // when the state was entered
-	Reason           string            `json:"reason"`               // why the state was entered, a sentence
-	Ready            bool              `json:"ready"`                // as /readyz reports it
-	ReadySince       time.Time         `json:"ready_since"`          // when Ready changed last
-	Attempt          int               `json:"attempt"`              // how often the state was entered the same way in a row
-	NextRetry        time.Time         `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
-	LastError        *Error            `json:"last_error,omitempty"` // the latest; Ended is set once it is resolved
-	Validation       *Validation       `json:"validation,omitempty"` // once it was requested
-	SidecarStatus    string            `json:"sidecar_status,omitempty"`
-	Standalone       bool              `json:"standalone,omitempty"` // there is no sidecar
-	Pod              string            `json:"pod"`                  // or the name of the host
-	MemberID         string            `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
-	Member                             // once etcd is opened
-	Started          time.Time         `json:"started"`   // when the process started
-	LastExit         string            `json:"last_exit"` // how the run before this one ended, one of LastExits
-	Versions         Versions          `json:"versions"`
-	Checks           []Check           `json:"checks"`                    // of /readyz, without the lifecycle's own
-	DataVersion      *DataVersion      `json:"data_version,omitempty"`    // once etcd is ready
-	Maintenance      *Maintenance      `json:"maintenance,omitempty"`     // once etcd is opened
-	Backup           *facts.Backups    `json:"backup,omitempty"`          // with a store for backups
-	Recovery         *Recovery         `json:"recovery,omitempty"`        // while data are recovered, afterwards, or if they cannot be
-	Leases           []Lease           `json:"leases,omitempty"`          // with --leases, once they have content
-	ConfigWarnings   []string          `json:"config_warnings,omitempty"` // settings of etcd that have no effect or perhaps not the intended one, as sentences
-	Certificates     []Certificate     `json:"certificates,omitempty"`    // those in use, once they are known
-	Transitions      []Transition      `json:"transitions"`               // oldest first, max 64; alternating ones are counted
-	TransitionCounts []TransitionCount `json:"transition_counts"`         // since the process started
+	Headline         Headline           `json:"headline"` // the summary
+	State            string             `json:"state"`
+	Since            time.Time          `json:"since"`                // when the state was entered
+	Reason           string             `json:"reason"`               // why the state was entered, a sentence
+	Ready            bool               `json:"ready"`                // as /readyz reports it
+	ReadySince       time.Time          `json:"ready_since"`          // when Ready changed last
+	Attempt          int                `json:"attempt"`              // how often the state was entered the same way in a row
+	NextRetry        time.Time          `json:"next_retry,omitzero"`  // when the state's timer runs out, if it has one
+	LastError        *Error             `json:"last_error,omitempty"` // the latest; Ended is set once it is resolved
+	Validation       *Validation        `json:"validation,omitempty"` // once it was requested
+	SidecarStatus    string             `json:"sidecar_status,omitempty"`
+	Standalone       bool               `json:"standalone,omitempty"` // there is no sidecar
+	Pod              string             `json:"pod"`                  // or the name of the host
+	MemberID         string             `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
+	state.Member                        // once etcd is opened
+	Started          time.Time          `json:"started"`   // when the process started
+	LastExit         string             `json:"last_exit"` // how the run before this one ended, one of LastExits
+	Versions         Versions           `json:"versions"`
+	Checks           []Check            `json:"checks"`                    // of /readyz, without the lifecycle's own
+	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // once etcd is ready
+	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // once etcd is opened
+	Backup           *facts.Backups     `json:"backup,omitempty"`          // with a store for backups
+	Recovery         *Recovery          `json:"recovery,omitempty"`        // while data are recovered, afterwards, or if they cannot be
+	Leases           []state.Lease      `json:"leases,omitempty"`          // with --leases, once they have content
+	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // settings of etcd that have no effect or perhaps not the intended one, as sentences
+	Certificates     []Certificate      `json:"certificates,omitempty"`    // those in use, once they are known
+	Transitions      []Transition       `json:"transitions"`               // oldest first, max 64; alternating ones are counted
+	TransitionCounts []TransitionCount  `json:"transition_counts"`         // since the process started
 
 	Trends   *Trends         `json:"trends,omitempty"`   // once etcd has run for seconds
 	Timeline []TimelineEvent `json:"timeline,omitempty"` // oldest first, max 10 of a kind
 
 	PhaseSince     time.Time `json:"phase_since"`                // when the phase started; polling is one phase
 	LastExitReason string    `json:"last_exit_reason,omitempty"` // of LastExit, where it is known
-}
-
-// Member is a member's cluster as the member sees it, and its own database. IDs are hexadecimal.
-type Member struct {
-	Name       string `json:"member_name,omitempty"`
-	ClusterID  string `json:"cluster_id,omitempty"`
-	Leader     string `json:"leader,omitempty"` // its ID; empty if none is known
-	Term       uint64 `json:"term,omitempty"`
-	Revision   int64  `json:"revision,omitempty"`  // the newest of its database
-	DBSize     int64  `json:"db_size,omitempty"`   // bytes of the file
-	DBInUse    int64  `json:"db_in_use,omitempty"` // bytes of it that defragmentation would keep
-	Quota      int64  `json:"quota,omitempty"`     // bytes, max; 0 if there is no limit
-	VolumeFree int64  `json:"volume_free,omitempty"`
-	VolumeSize int64  `json:"volume_size,omitempty"` // bytes of the volume with the database
-	NewCluster bool   `json:"new_cluster,omitempty"` // this run created the cluster on an empty data directory
-	Peers      []Peer `json:"peers,omitempty"`       // all members of the cluster, this one included, by name
-}
-
-// Peer is a member of the cluster.
-type Peer struct {
-	ID      string   `json:"id"`
-	Name    string   `json:"name"` // empty until the member has published it
-	URLs    []string `json:"urls"`
-	Active  bool     `json:"active"` // this member has a connection to it
-	Leader  bool     `json:"leader"`
-	Learner bool     `json:"learner"` // it has no vote yet
 }
 
 // Values of LastExit, in addition to those of the exit record.
@@ -121,16 +96,6 @@ type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed
 	Reason string `json:"reason,omitempty"`
-}
-
-// DataVersion describes whether an older etcd can read the data.
-type DataVersion struct {
-	Wanted   string `json:"wanted"`   // 3.5 or 3.6
-	Cluster  string `json:"cluster"`  // 3.5, for example, or unknown
-	Storage  string `json:"storage"`  // of this member's database, likewise
-	Phase    string `json:"phase"`    // waiting, lowering, holding, letting go, rising, kept or not changed
-	Reason   string `json:"reason"`   // of the phase, a clause
-	Readable bool   `json:"readable"` // etcd of the wanted version can read the data
 }
 
 // Certificate is a certificate file in use.
@@ -180,57 +145,6 @@ type Recovery struct {
 	TotalBytes       int64     `json:"total_bytes,omitempty"`       // an estimate
 	BytesPerSecond   float64   `json:"bytes_per_second,omitempty"`  // bytes a second
 	RemainingSeconds float64   `json:"remaining_seconds,omitempty"` // an estimate
-}
-
-// Maintenance describes the defragmentations of the database.
-type Maintenance struct {
-	Phase               string           `json:"phase"`            // idle, waiting, handing off, running or catching up
-	Since               time.Time        `json:"since"`            // when the phase started
-	Reason              string           `json:"reason,omitempty"` // of the phase, a clause
-	ExpectedSeconds     float64          `json:"expected_seconds"` // for a defragmentation
-	Progress            float64          `json:"progress"`         // of the running one, from 0 to 1
-	Readers             []DatabaseReader `json:"readers,omitempty"`
-	LastDefragmentation *Defragmentation `json:"last_defragmentation,omitempty"` // since the process started
-	Completed           int              `json:"completed"`                      // defragmentations since the process started
-	Failed              int              `json:"failed"`                         // requested or started, but not completed
-	FreedBytes          int64            `json:"freed_bytes"`                    // in total
-	NoSpaceDisarmed     int              `json:"nospace_disarmed"`               // how often the alarm NOSPACE was disarmed
-}
-
-// DatabaseReader is a client that reads the whole database, which delays defragmentation.
-type DatabaseReader struct {
-	Name  string    `json:"name"`
-	Since time.Time `json:"since"`
-}
-
-// Defragmentation describes a defragmentation that ended.
-type Defragmentation struct {
-	At          time.Time `json:"at"`
-	Seconds     float64   `json:"seconds"`      // during which the database was blocked
-	Origin      string    `json:"origin"`       // threshold, command or client
-	BytesBefore int64     `json:"bytes_before"` // bytes of the file
-	BytesAfter  int64     `json:"bytes_after"`
-	Error       string    `json:"error,omitempty"` // why it failed
-}
-
-// Busy reports whether a defragmentation is running.
-func (u *Maintenance) Busy() bool { return u != nil && u.Phase != "idle" && u.Phase != "waiting" }
-
-// Lease is a Kubernetes lease that the member renews.
-type Lease struct {
-	Kind    string        `json:"kind"`              // member, full_snapshot or delta_snapshot
-	Name    string        `json:"name"`              // of the lease, in the pod's namespace
-	Holder  string        `json:"holder"`            // the content; empty until it was renewed
-	Renewed time.Time     `json:"renewed,omitzero"`  // when it was last renewed or found correct
-	Problem *LeaseProblem `json:"problem,omitempty"` // while it lasts
-}
-
-// LeaseProblem describes why a lease is not renewed.
-type LeaseProblem struct {
-	Since     time.Time `json:"since"`
-	Count     int       `json:"count"` // in a row
-	Message   string    `json:"message"`
-	NextRetry time.Time `json:"next_retry"`
 }
 
 // printable returns a copy in which no text contains control characters: messages may quote text of unknown origin.

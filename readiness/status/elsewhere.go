@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"etcd-wrapper/member/state"
 )
 
 // Answer is the status of one member of a cluster.
@@ -58,7 +60,7 @@ func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Con
 	return answers
 }
 
-func fetchFrom(ctx context.Context, client *http.Client, scheme string, known Document, peer Peer, port uint16) (Document, error) {
+func fetchFrom(ctx context.Context, client *http.Client, scheme string, known Document, peer state.Peer, port uint16) (Document, error) {
 	if len(peer.URLs) == 0 {
 		return Document{}, errors.New("it has no peer URL")
 	}
@@ -88,7 +90,7 @@ func fetchFrom(ctx context.Context, client *http.Client, scheme string, known Do
 
 // checkMember rejects the status of any process but the member's own: an address may lead to another member, to another cluster or to
 // a program that is no wrapper at all. A member that is still starting does not know its ID, and is not ready.
-func checkMember(answer, known Document, peer Peer, address string) error {
+func checkMember(answer, known Document, peer state.Peer, address string) error {
 	switch {
 	case answer.MemberID == "" && (answer.Ready || answer.State == ""):
 		return fmt.Errorf("%s answers without a member ID: another program listens there; see that the member's wrapper runs on that port", address)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 
+	"etcd-wrapper/member/state"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +28,7 @@ func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
 	require.NoError(t, err)
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	known := Document{MemberID: "a", Pod: "etcd-main-0", Member: Member{Peers: []Peer{
+	known := Document{MemberID: "a", Pod: "etcd-main-0", Member: state.Member{Peers: []state.Peer{
 		{ID: "a", Name: "etcd-main-0"},
 		{ID: "b", Name: "etcd-main-1", URLs: []string{"https://127.0.0.1:2380"}},
 		{ID: "c", URLs: []string{"https://nobody.invalid:2380"}},
@@ -54,18 +56,18 @@ func TestAnAnswerCountsOnlyForTheMemberThatGaveIt(t *testing.T) {
 	require.NoError(t, err)
 	port, err := strconv.Atoi(at.Port())
 	require.NoError(t, err)
-	known := Document{MemberID: "a", Member: Member{ClusterID: "c1", Peers: []Peer{
+	known := Document{MemberID: "a", Member: state.Member{ClusterID: "c1", Peers: []state.Peer{
 		{ID: "a"}, {ID: "b", URLs: []string{"http://127.0.0.1:2380"}},
 	}}}
 	for name, c := range map[string]struct {
 		answer Document
 		err    string // empty: it counts
 	}{
-		"the member":                       {Document{MemberID: "b", Ready: true, Member: Member{ClusterID: "c1"}}, ""},
+		"the member":                       {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c1"}}, ""},
 		"the member, whose cluster starts": {Document{MemberID: "b", State: "StartEtcd"}, ""},
 		"a member that is starting":        {Document{State: "Query"}, ""},
-		"this member":                      {Document{MemberID: "a", Pod: "etcd-0", Ready: true, Member: Member{ClusterID: "c1"}}, "answers for member a of cluster c1 (etcd-0), not for this member"},
-		"another cluster's":                {Document{MemberID: "b", Ready: true, Member: Member{ClusterID: "c2"}}, "of cluster c2"},
+		"this member":                      {Document{MemberID: "a", Pod: "etcd-0", Ready: true, Member: state.Member{ClusterID: "c1"}}, "answers for member a of cluster c1 (etcd-0), not for this member"},
+		"another cluster's":                {Document{MemberID: "b", Ready: true, Member: state.Member{ClusterID: "c2"}}, "of cluster c2"},
 		"another program":                  {Document{}, "answers without a member ID"},
 		"ready without an ID":              {Document{State: "Serving", Ready: true}, "answers without a member ID"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 )
 
 // Headline summarizes a document. The status command, the page, the log and the termination message start with it.
@@ -228,10 +229,10 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 }
 
 // nearlyFull reports whether a database uses so much of its quota that an operator should act before writes are refused.
-func nearlyFull(m Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
+func nearlyFull(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
 // quotaUsed describes how much of its quota a database uses. etcd raises its alarm NOSPACE only when the next write comes.
-func quotaUsed(m Member) string {
+func quotaUsed(m state.Member) string {
 	consequence := "at 100% writes are refused"
 	if m.DBSize >= m.Quota {
 		consequence = "writes are refused"

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/recovery"
 )
@@ -85,24 +86,24 @@ func TestTheHeadlineNeverHidesTrouble(t *testing.T) {
 			"degraded",
 			"Serving, degraded: backups: the last restore test failed: the hash differs",
 		},
-		{status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 79, Quota: 100}}, "ok", "Serving, ready"},
+		{status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 79, Quota: 100}}, "ok", "Serving, ready"},
 		{
-			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 80, Quota: 100}},
+			status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 80, Quota: 100}},
 			"degraded",
 			"Serving, degraded: database: 80% of the quota is used; at 100% writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 135, Quota: 100}},
+			status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 135, Quota: 100}},
 			"degraded",
 			"Serving, degraded: database: 135% of the quota is used; writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Member: status.Member{DBSize: 100, Quota: 100}, Checks: []status.Check{noSpace}},
+			status.Document{State: "Serving", Ready: true, Member: state.Member{DBSize: 100, Quota: 100}, Checks: []status.Check{noSpace}},
 			"degraded",
 			"Serving, degraded: no space: writes are refused (compact, delete or raise quota-backend-bytes)",
 		},
 		{
-			status.Document{State: "Serving", Ready: true, Leases: []status.Lease{{Name: "etcd-main-0", Problem: &status.LeaseProblem{Message: "forbidden"}}}},
+			status.Document{State: "Serving", Ready: true, Leases: []state.Lease{{Name: "etcd-main-0", Problem: &state.LeaseProblem{Message: "forbidden"}}}},
 			"degraded",
 			"Serving, degraded: lease etcd-main-0: forbidden",
 		},
@@ -153,8 +154,8 @@ func TestEveryStepOfRecoveryHasItsWords(t *testing.T) {
 // The documentation's headings change; a link to one that is gone helps nobody.
 func TestConditions_nameAHeadingOfTheDocumentation(t *testing.T) {
 	d := status.Document{
-		State: "Serving", ConfigWarnings: []string{"x (did you mean y?)"}, Member: status.Member{DBSize: 9, Quota: 10},
-		Leases: []status.Lease{{Problem: &status.LeaseProblem{}}}, Backup: &facts.Backups{Problem: &facts.Problem{Message: "a"}},
+		State: "Serving", ConfigWarnings: []string{"x (did you mean y?)"}, Member: state.Member{DBSize: 9, Quota: 10},
+		Leases: []state.Lease{{Problem: &state.LeaseProblem{}}}, Backup: &facts.Backups{Problem: &facts.Problem{Message: "a"}},
 	}
 	for _, check := range []string{"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "volume", "data_version", "defragmentation", "certificates"} {
 		d.Checks = append(d.Checks, status.Check{Name: check, Status: "failed", Reason: check})

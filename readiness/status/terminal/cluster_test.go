@@ -8,16 +8,17 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
 func TestAClusterIsATableOf80Columns(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
-	peers := []status.Peer{{ID: "a", Leader: true}, {ID: "b"}, {ID: "c", Learner: true}}
+	peers := []state.Peer{{ID: "a", Leader: true}, {ID: "b"}, {ID: "c", Learner: true}}
 	of := func(id string, b *facts.Backups) *status.Document {
 		return &status.Document{
 			Ready: true, MemberID: id, Headline: status.Headline{Health: status.HealthOK}, Standalone: true, Versions: status.Versions{Wrapper: "v1.10.0"}, Backup: b,
-			Member:       status.Member{Peers: peers, DBSize: 8 << 30, Revision: 123456789},
+			Member:       state.Member{Peers: peers, DBSize: 8 << 30, Revision: 123456789},
 			Certificates: []status.Certificate{{NotAfter: now.Add(900 * 24 * time.Hour)}, {NotAfter: now.Add(89*24*time.Hour + time.Minute)}},
 		}
 	}

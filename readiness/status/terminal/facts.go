@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -161,7 +162,7 @@ func leader(d status.Document) string {
 	return d.Leader
 }
 
-func peerLine(p status.Peer) string {
+func peerLine(p state.Peer) string {
 	state := "missing"
 	if p.Active {
 		state = "active "
@@ -176,7 +177,7 @@ func peerLine(p status.Peer) string {
 	return line
 }
 
-func database(m status.Member) string {
+func database(m state.Member) string {
 	text := fmt.Sprintf("%s, %s in use", Size(m.DBSize), Size(m.DBInUse))
 	if m.Quota > 0 {
 		text += fmt.Sprintf(", %d%% of the quota of %s", 100*m.DBSize/m.Quota, Size(m.Quota))
@@ -331,7 +332,7 @@ func recovered(d status.Document) (all []fact) {
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // maintenance describes defragmentations and the readers of the whole database.
-func maintenance(u *status.Maintenance, now time.Time) (all []fact) {
+func maintenance(u *state.Maintenance, now time.Time) (all []fact) {
 	if u == nil {
 		return nil
 	}
@@ -348,7 +349,7 @@ func maintenance(u *status.Maintenance, now time.Time) (all []fact) {
 	return all
 }
 
-func progress(u *status.Maintenance) string {
+func progress(u *state.Maintenance) string {
 	if u.Phase != "running" {
 		return ""
 	}
@@ -356,7 +357,7 @@ func progress(u *status.Maintenance) string {
 }
 
 // Defragmented returns how a defragmentation ended.
-func Defragmented(d *status.Defragmentation) string {
+func Defragmented(d *state.Defragmentation) string {
 	if d.Error != "" {
 		return "failed, by " + d.Origin + ": " + d.Error
 	}
@@ -365,7 +366,7 @@ func Defragmented(d *status.Defragmentation) string {
 }
 
 // renewed describes the leases that the member renews.
-func renewed(all []status.Lease, now time.Time) (facts []fact) {
+func renewed(all []state.Lease, now time.Time) (facts []fact) {
 	for i, lease := range all {
 		name := "leases"
 		if i > 0 {
@@ -379,7 +380,7 @@ func renewed(all []status.Lease, now time.Time) (facts []fact) {
 	return facts
 }
 
-func leaseLine(lease status.Lease, now time.Time) string {
+func leaseLine(lease state.Lease, now time.Time) string {
 	if lease.Renewed.IsZero() {
 		return lease.Name + ", not renewed yet"
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -108,7 +109,7 @@ func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
 	assert.Equal(t, []fact{{"recovery", "reading the store"}}, recovered(waits))
 }
 
-func tended(t *testing.T, u *status.Maintenance) string {
+func tended(t *testing.T, u *state.Maintenance) string {
 	t.Helper()
 	told := document()
 	told.Maintenance = u
@@ -118,15 +119,15 @@ func tended(t *testing.T, u *status.Maintenance) string {
 }
 
 func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
-	out := tended(t, &status.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
+	out := tended(t, &state.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
 	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): etcd copies$`, out)
 	assert.NotContains(t, out, "last defragmentation")
 
-	out = tended(t, &status.Maintenance{
+	out = tended(t, &state.Maintenance{
 		Phase:               "waiting",
 		Reason:              "512 MiB of its 1.0 GiB free, but somebody reads it",
-		LastDefragmentation: &status.Defragmentation{At: now.Add(-time.Minute), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
-		Readers:             []status.DatabaseReader{{Name: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
+		LastDefragmentation: &state.Defragmentation{At: now.Add(-time.Minute), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
+		Readers:             []state.DatabaseReader{{Name: "the snapshot for 10.0.0.7:4031", Since: now.Add(-time.Hour)}},
 	})
 	for _, line := range []string{
 		`^defragmentation +waiting: 512 MiB of its 1.0 GiB free, but somebody reads it$`,
@@ -136,7 +137,7 @@ func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 
-	out = tended(t, &status.Maintenance{Phase: "idle", LastDefragmentation: &status.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
+	out = tended(t, &state.Maintenance{Phase: "idle", LastDefragmentation: &state.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
 	assert.Regexp(t, `(?m)^last defragmentation +failed, by client: no space left on device, `, out)
 	assert.NotContains(t, out, "\ndefragmentation", "nothing goes on")
 	assert.NotContains(t, tended(t, nil), "defragment")
@@ -144,9 +145,9 @@ func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 
 func TestLeasesAreToldWithWhatTheySayAndWhatIsWrong(t *testing.T) {
 	told := document()
-	told.Leases = []status.Lease{
+	told.Leases = []state.Lease{
 		{Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: now.Add(-3 * time.Second)},
-		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Problem: &status.LeaseProblem{
+		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Problem: &state.LeaseProblem{
 			Since: now.Add(-time.Minute), Count: 4, Message: "the API server answers 500 Internal Server Error", NextRetry: now.Add(10 * time.Second),
 		}},
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -27,9 +28,9 @@ func printerTo(out *bytes.Buffer) *Printer {
 func document() status.Document {
 	return status.Document{
 		Pod: "etcd-main-0", ReadySince: now.Add(-time.Hour), Started: now.Add(-2 * time.Hour),
-		Member: status.Member{
+		Member: state.Member{
 			Name: "main-0", ClusterID: "cdf8", Leader: "91bc", Term: 7, DBSize: 3 << 29, DBInUse: 5 << 20, Quota: 2 << 30,
-			Peers: []status.Peer{
+			Peers: []state.Peer{
 				{ID: "abc", Name: "main-0", Active: true},
 				{ID: "91bc", Name: "main-1", Active: true, Leader: true},
 				{ID: "fd42", URLs: []string{"http://main-2:2380"}, Learner: true},
@@ -40,7 +41,7 @@ func document() status.Document {
 		Validation: &status.Validation{Mode: "full", Reason: "no record"}, SidecarStatus: "Progress", MemberID: "abc", LastExit: "crash",
 		Versions:    status.Versions{Wrapper: "v1", Etcd: "3.6", Go: "go1"},
 		Checks:      []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}},
-		DataVersion: &status.DataVersion{Wanted: "3.5", Phase: "kept", Reason: "the cluster runs at 3.5"},
+		DataVersion: &state.DataVersion{Wanted: "3.5", Phase: "kept", Reason: "the cluster runs at 3.5"},
 		Certificates: []status.Certificate{
 			{Name: "etcd_server", Path: "/a", NotAfter: now.Add(-time.Hour)},
 			{Name: "etcd_peer", Path: "/b", NotAfter: now.Add(time.Hour)},
@@ -162,7 +163,7 @@ func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
 }
 
 func TestAMemberWithoutALeaderSaysSo(t *testing.T) {
-	assert.Equal(t, "none, term 3", leader(status.Document{Member: status.Member{ClusterID: "1", Term: 3}}))
+	assert.Equal(t, "none, term 3", leader(status.Document{Member: state.Member{ClusterID: "1", Term: 3}}))
 	assert.Empty(t, leader(status.Document{}), "etcd does not run")
 }
 
