@@ -58,16 +58,17 @@ bin/%/etcd-wrapper: always
 	@GOFLAGS= GOEXPERIMENT= GOAMD64=v1 GOARM64=v8.0 CGO_ENABLED=0 GOOS=$(firstword $(subst -, ,$*)) GOARCH=$(lastword $(subst -, ,$*)) \
 	$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)$(if $(REPOSITORY), -X etcd-wrapper/readiness/page.docs=$(REPOSITORY)/blob/$(VERSION)/)' -o $@ ./cmd/etcd-wrapper
 
-COMMIT = -version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
-	-created "$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
+# What image.sh and release.sh in deploy/release take from the environment.
+COMMIT = VERSION='$(VERSION)' REVISION="$$(git rev-parse HEAD 2>/dev/null || echo unknown)" \
+	CREATED="$$(git log -1 --format=%ct 2>/dev/null || echo 0)"
 
 image: bin/linux-amd64/etcd-wrapper bin/linux-arm64/etcd-wrapper ## Build an OCI image for amd64 and arm64 in bin/image, without a daemon; PUSH=REGISTRY/REPOSITORY:TAG pushes it
-	@cd deploy/image && $(GO) run . -out $(CURDIR)/bin/image -tag '$(TAG)' -push '$(PUSH)' $(COMMIT) $(addprefix $(CURDIR)/,$(filter bin/%,$^))
+	@$(COMMIT) OUT=$(CURDIR)/bin/image TAG='$(TAG)' PUSH='$(PUSH)' deploy/release/image.sh $(addprefix $(CURDIR)/,$(filter bin/%,$^))
 
 release: TAG = $(VERSION)
 release: releasable bin/darwin-amd64/etcd-wrapper bin/darwin-arm64/etcd-wrapper image ## Write what is published of VERSION=v1.0.0 into dist: archives, image, chart, checksums and more; KEY=FILE signs them
-	@cd deploy/release && $(GO) run . -out $(CURDIR)/dist $(COMMIT) -repository '$(REPOSITORY)' -image '$(IMAGE)' -key '$(abspath $(KEY))' \
-		$(foreach platform,darwin-amd64 darwin-arm64 linux-amd64 linux-arm64,$(CURDIR)/bin/$(platform)/etcd-wrapper)
+	@$(COMMIT) OUT=$(CURDIR)/dist LAYOUT=$(CURDIR)/bin/image REPOSITORY='$(REPOSITORY)' IMAGE='$(IMAGE)' KEY='$(abspath $(KEY))' \
+		deploy/release/release.sh $(foreach platform,darwin-amd64 darwin-arm64 linux-amd64 linux-arm64,$(CURDIR)/bin/$(platform)/etcd-wrapper)
 
 releasable:
 	@echo '$(VERSION)' | grep -Eqx 'v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?' || \
@@ -79,7 +80,7 @@ releasable:
 # The second one finds nothing that the first has left behind: Go begins with an empty cache.
 release-check: SIGNED = KEY='$(abspath $(KEY))'
 release-check: releasable ## Make the release of VERSION=v1.0.0 twice, in two folders and from nothing, and see that both have the same bytes
-	cd deploy/release && $(GO) test -count=1 ./...
+	cd deploy/release && $(GO) test -count=1 -timeout 20m ./...
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	git clone -q . "$$dir/one" && git clone -q . "$$dir/elsewhere/two" && \
 	$(MAKE) -C "$$dir/one" release $(SIGNED) && (umask 077 && GOCACHE="$$dir/cache" TZ=Asia/Tokyo $(MAKE) -C "$$dir/elsewhere/two" release $(SIGNED)) && \
@@ -121,7 +122,7 @@ test-chart: ## Render the Helm chart and hold it against the program; builds hel
 	cd testdata/rules && $(GO) test -count=1 ./...
 
 test-deploy: test-chart ## Install the chart in a real Kubernetes and run its pods, as root; builds Kubernetes once, in a quarter of an hour; KUBERNETES=oldest takes the oldest
-	cd deploy/image && $(GO) test -count=1 -timeout 20m ./...
+	cd deploy/release && $(GO) test -count=1 -timeout 20m -run Image ./...
 	cd testdata/deploy && $(GO) test -count=1 ./node
 	cd testdata/deploy && KUBERNETES=$(KUBERNETES) $(GO) test -count=1 -timeout 60m -v ./stories $(DEPLOY)
 

@@ -24,11 +24,7 @@ import (
 func main() {
 	log, flush := logstream.NeverWait(os.Stderr)
 	s := streams{out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), shown: isatty.IsTerminal(os.Stdout.Fd()), colour: terminal.Colourful(os.Stderr)}
-	start := run
-	if isPlugin(os.Args[0]) {
-		start = runPlugin
-	}
-	status := start(os.Args[1:], s)
+	status := run(os.Args[1:], s)
 	flush()
 	os.Exit(int(status))
 }

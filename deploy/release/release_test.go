@@ -1,13 +1,14 @@
-package main
+// Package release has the scripts that make the image and the files of a release, and tests of the results.
+package release
 
 import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"crypto/ed25519"
+	"crypto/sha256"
 	_ "embed"
-	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -15,14 +16,12 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/CycloneDX/cyclonedx-go"
 	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
 	intoto "github.com/in-toto/attestation/go/v1"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/crypto/ssh"
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 )
@@ -43,7 +42,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// prepared is a release of that program for each platform, and of an image that is none.
+// release is what release.sh gets in its environment.
+type release map[string]string
+
+// prepared is a release of that program for each platform, and of an image without platforms.
 func prepared(t *testing.T) (r release, binaries []string) {
 	t.Helper()
 	source := map[string]string{"go.mod": "module nothing\n\ngo 1.26.0\n", "main.go": "package main\n\nimport (\n\t\"fmt\"\n\t\"os\"\n)\n\nfunc main() { fmt.Println(os.Args[1:], os.Environ()) }\n"}
@@ -54,22 +56,37 @@ func prepared(t *testing.T) (r release, binaries []string) {
 		binaries = append(binaries, build(t, nothing, platform, "0"))
 	}
 	dir := t.TempDir()
-	layout := filepath.Join(dir, "image")
-	require.NoError(t, os.Mkdir(layout, 0o755))
-	index := `{"manifests": [{"digest": "sha256:` + strings.Repeat("ab", 32) + `"}]}`
-	require.NoError(t, os.WriteFile(filepath.Join(layout, "index.json"), []byte(index), 0o600))
-	require.NoError(t, os.WriteFile(layout+".tar", []byte("an image"), 0o600))
+	image := filepath.Join(dir, "image")
+	require.NoError(t, os.Mkdir(image, 0o755))
+	index := `{"schemaVersion": 2, "manifests": [{"mediaType": "application/vnd.oci.image.index.v1+json", "digest": "sha256:` + strings.Repeat("ab", 32) +
+		`", "size": 2, "annotations": {"org.opencontainers.image.ref.name": "v1.2.3"}}]}`
+	for name, text := range map[string]string{"image/index.json": index, "image/oci-layout": `{"imageLayoutVersion": "1.0.0"}`, "image.tar": "an image"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
 	return release{
-		version: "v1.2.3", revision: strings.Repeat("c0", 20), created: time.Unix(1_750_000_000, 0).UTC(),
-		repository: "https://example.org/team/etcd-wrapper", image: "registry.example.org/etcd-wrapper",
-		checkout: "../..", layout: layout, out: filepath.Join(dir, "dist"),
+		"VERSION": "v1.2.3", "REVISION": strings.Repeat("c0", 20), "CREATED": "1750000000",
+		"REPOSITORY": "https://example.org/team/etcd-wrapper", "IMAGE": "registry.example.org/etcd-wrapper",
+		"LAYOUT": image, "OUT": filepath.Join(dir, "dist"), "KEY": "",
 	}, binaries
+}
+
+// write runs release.sh of a checkout.
+func (r release) write(checkout string, binaries []string) error {
+	command := exec.Command(filepath.Join(checkout, "deploy/release/release.sh"), binaries...)
+	command.Env = os.Environ()
+	for name, value := range r {
+		command.Env = append(command.Env, name+"="+value)
+	}
+	if out, err := command.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	t.Helper()
 	system, processor, _ := strings.Cut(platform, "_")
-	binary = filepath.Join(dir, platform, program)
+	binary = filepath.Join(dir, platform, "etcd-wrapper")
 	if _, err := os.Stat(binary); err == nil {
 		return binary // of an earlier test
 	}
@@ -80,24 +97,24 @@ func build(t *testing.T, dir, platform, cgo string) (binary string) {
 	return binary
 }
 
-// made is what a release leaves behind, by name.
-func made(t *testing.T, r release, binaries []string) map[string]string {
+// published returns the files of a release by name.
+func published(t *testing.T, r release, binaries []string) map[string]string {
 	t.Helper()
-	require.NoError(t, r.write(binaries))
-	files, err := os.ReadDir(r.out)
+	require.NoError(t, r.write("../..", binaries))
+	files, err := os.ReadDir(r["OUT"])
 	require.NoError(t, err)
 	found := map[string]string{}
 	for _, file := range files {
-		content, err := os.ReadFile(filepath.Join(r.out, file.Name()))
+		content, err := os.ReadFile(filepath.Join(r["OUT"], file.Name()))
 		require.NoError(t, err)
 		found[file.Name()] = string(content)
 	}
 	return found
 }
 
-func TestAReleaseHoldsAllThatIsPublishedAndTheSameEachTime(t *testing.T) {
+func TestReleaseHasAllFilesAndTheSameBytesEachTime(t *testing.T) {
 	r, binaries := prepared(t)
-	first := made(t, r, binaries)
+	first := published(t, r, binaries)
 	var names []string
 	for name := range first {
 		names = append(names, name)
@@ -107,7 +124,7 @@ func TestAReleaseHoldsAllThatIsPublishedAndTheSameEachTime(t *testing.T) {
 		want = append(want, "etcd-wrapper_v1.2.3_"+platform+".tar.gz", "etcd-wrapper_v1.2.3_"+platform+".cdx.json")
 	}
 	assert.ElementsMatch(t, want, names)
-	assert.Equal(t, first, made(t, r, binaries))
+	assert.Equal(t, first, published(t, r, binaries))
 }
 
 // unpacked is what an archive holds, and the headers of it.
@@ -129,37 +146,37 @@ func unpacked(t *testing.T, packed string) (files map[string]string, headers []*
 	}
 }
 
-func TestAnArchiveHoldsTheBinaryAsItWasBuiltAndNothingOfTheMachine(t *testing.T) {
+func TestReleaseArchivesHaveNothingOfThisMachine(t *testing.T) {
 	r, binaries := prepared(t)
-	all := made(t, r, binaries)
+	all := published(t, r, binaries)
 	for i, platform := range platforms {
 		files, headers := unpacked(t, all["etcd-wrapper_v1.2.3_"+platform+".tar.gz"])
 		want, err := os.ReadFile(binaries[i])
 		require.NoError(t, err)
-		assert.True(t, string(want) == files[program], platform)
+		assert.True(t, string(want) == files["etcd-wrapper"], platform)
 		assert.Contains(t, files["LICENSE"], "Apache License")
 		assert.Equal(t, "[man] [HOME=$HOME]\n", files["etcd-wrapper.1"])
 		assert.Equal(t, "[completion zsh] [HOME=$HOME]\n", files["completion/_etcd-wrapper"])
 		for _, header := range headers {
-			assert.Equal(t, r.created, header.ModTime.UTC())
+			assert.EqualValues(t, 1_750_000_000, header.ModTime.Unix())
 			assert.Zero(t, header.Uid+header.Gid)
 			assert.Empty(t, header.Uname+header.Gname)
 		}
 		assert.EqualValues(t, 0o755, headers[0].Mode)
 		parts := cyclonedx.NewBOM()
 		require.NoError(t, cyclonedx.NewBOMDecoder(strings.NewReader(all["etcd-wrapper_v1.2.3_"+platform+".cdx.json"]), cyclonedx.BOMFileFormatJSON).Decode(parts))
-		assert.Equal(t, sum(want), (*parts.Metadata.Component.Hashes)[0].Value)
+		assert.Contains(t, *parts.Metadata.Properties, cyclonedx.Property{Name: "cdx:gomod:binary:hash:SHA-256", Value: sum(want)})
 		assert.Equal(t, "v1.2.3", parts.Metadata.Component.Version)
 	}
 }
 
-func TestABinaryThatNeedsACLibraryIsRefused(t *testing.T) {
+func TestReleaseRejectsABinaryThatNeedsACLibrary(t *testing.T) {
 	r, _ := prepared(t)
 	dir := t.TempDir()
 	require.NoError(t, os.CopyFS(dir, os.DirFS(nothing)))
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "linux_amd64")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "c.go"), []byte("package main\n\nimport \"C\"\n"), 0o600))
-	require.ErrorContains(t, r.write([]string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
+	require.ErrorContains(t, r.write("../..", []string{build(t, dir, "linux_amd64", "1")}), "is built with CGO_ENABLED=1")
 }
 
 // tool builds a program from the module that has its version, as the tests of the chart build helm.
@@ -181,10 +198,10 @@ func helm(t *testing.T, args ...string) string {
 	return string(printed)
 }
 
-func TestThePackedChartIsTheOneInTheSourceWithTheImageOfTheVersion(t *testing.T) {
+func TestReleaseChartRunsTheImageOfTheVersion(t *testing.T) {
 	r, binaries := prepared(t)
-	made(t, r, binaries)
-	packed := filepath.Join(r.out, "etcd-1.2.3.tgz")
+	published(t, r, binaries)
+	packed := filepath.Join(r["OUT"], "etcd-1.2.3.tgz")
 	assert.Equal(t, helm(t, "template", "etcd-main", "../chart", "--set=image.repository=registry.example.org/etcd-wrapper,image.tag=v1.2.3"),
 		helm(t, "template", "etcd-main", packed))
 	var chart struct{ Name, Version, AppVersion string }
@@ -192,9 +209,9 @@ func TestThePackedChartIsTheOneInTheSourceWithTheImageOfTheVersion(t *testing.T)
 	assert.Equal(t, "etcd 1.2.3 v1.2.3", chart.Name+" "+chart.Version+" "+chart.AppVersion)
 }
 
-func TestTheFormulaAndTheManifestNameEachArchiveWithItsSum(t *testing.T) {
+func TestReleaseFormulaAndManifestNameEachArchive(t *testing.T) {
 	r, binaries := prepared(t)
-	all := made(t, r, binaries)
+	all := published(t, r, binaries)
 	var manifest struct {
 		Spec struct {
 			Version   string
@@ -219,20 +236,20 @@ func TestTheFormulaAndTheManifestNameEachArchiveWithItsSum(t *testing.T) {
 }
 
 // What krew leaves in the path is the program of the archive, under the name of a plugin.
-func TestKrewInstallsThePluginFromTheManifestAndTheArchive(t *testing.T) {
+func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	r, binaries := prepared(t)
-	made(t, r, binaries)
+	published(t, r, binaries)
 	home := t.TempDir()
 	archive := "etcd-wrapper_v1.2.3_" + runtime.GOOS + "_" + runtime.GOARCH + ".tar.gz"
 	install := exec.Command(tool(t, "krew", "sigs.k8s.io/krew/cmd/krew"), "install",
-		"--manifest="+filepath.Join(r.out, "etcd.yaml"), "--archive="+filepath.Join(r.out, archive))
+		"--manifest="+filepath.Join(r["OUT"], "etcd.yaml"), "--archive="+filepath.Join(r["OUT"], archive))
 	install.Env = append(os.Environ(), "KREW_ROOT="+home, "KREW_NO_UPGRADE_CHECK=1")
 	out, err := install.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "Installed plugin: etcd")
-	said, err := exec.Command(filepath.Join(home, "bin", "kubectl-etcd"), "status").Output()
+	printed, err := exec.Command(filepath.Join(home, "bin", "kubectl-etcd"), "--help").Output()
 	require.NoError(t, err)
-	assert.Contains(t, string(said), "[status]")
+	assert.Contains(t, string(printed), "kubectl etcd [flags] COMMAND")
 }
 
 // brewing is what Homebrew's class of formulas does with one, as far as ours goes: it picks the archive of the platform, unpacks it, and
@@ -241,14 +258,14 @@ func TestKrewInstallsThePluginFromTheManifestAndTheArchive(t *testing.T) {
 //go:embed testdata/brewing.rb
 var brewing string
 
-func TestTheFormulaInstallsTheFilesOfTheArchiveOnEachPlatform(t *testing.T) {
+func TestReleaseFormulaInstallsOnEachPlatform(t *testing.T) {
 	ruby, err := exec.LookPath("ruby")
 	if err != nil {
 		t.Skip("SKIPPED: there is no ruby")
 	}
 	r, binaries := prepared(t)
-	all := made(t, r, binaries)
-	formula := filepath.Join(r.out, "etcd-wrapper.rb")
+	all := published(t, r, binaries)
+	formula := filepath.Join(r["OUT"], "etcd-wrapper.rb")
 	out, err := exec.Command(ruby, "-wc", formula).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Equal(t, "Syntax OK\n", string(out))
@@ -260,7 +277,7 @@ func TestTheFormulaInstallsTheFilesOfTheArchiveOnEachPlatform(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		lines := strings.Fields(string(out))
 		assert.Equal(t, []string{"1.2.3", "https://example.org/team/etcd-wrapper/releases/download/v1.2.3/" + archive, sum([]byte(all[archive]))}, lines[:3])
-		assert.Len(t, lines[3:], 5)
+		assert.Len(t, lines[3:], 6)
 		for _, file := range lines[3:] {
 			assert.Contains(t, files, file, platform)
 		}
@@ -270,9 +287,9 @@ func TestTheFormulaInstallsTheFilesOfTheArchiveOnEachPlatform(t *testing.T) {
 	}
 }
 
-func TestTheProvenanceNamesTheCommitAndEachFile(t *testing.T) {
+func TestReleaseProvenanceNamesTheCommitAndEachFile(t *testing.T) {
 	r, binaries := prepared(t)
-	all := made(t, r, binaries)
+	all := published(t, r, binaries)
 	var statement intoto.Statement
 	require.NoError(t, protojson.Unmarshal([]byte(all["provenance.intoto.json"]), &statement))
 	require.NoError(t, statement.Validate())
@@ -282,7 +299,7 @@ func TestTheProvenanceNamesTheCommitAndEachFile(t *testing.T) {
 	}
 	want := map[string]string{"registry.example.org/etcd-wrapper:v1.2.3": strings.Repeat("ab", 32)}
 	for name, content := range all {
-		if name != sums && name != "provenance.intoto.json" {
+		if name != "SHA256SUMS" && name != "provenance.intoto.json" {
 			want[name] = sum([]byte(content))
 		}
 	}
@@ -294,54 +311,53 @@ func TestTheProvenanceNamesTheCommitAndEachFile(t *testing.T) {
 	require.NoError(t, predicate.Validate())
 	source := predicate.BuildDefinition.ResolvedDependencies[0]
 	assert.Equal(t, "git+https://example.org/team/etcd-wrapper@refs/tags/v1.2.3", source.Uri)
-	assert.Equal(t, r.revision, source.Digest["gitCommit"])
+	assert.Equal(t, r["REVISION"], source.Digest["gitCommit"])
 }
 
-func TestChecksumsAndSignatureAreVerifiedByTheToolsThatEveryoneHas(t *testing.T) {
+func TestReleaseChecksumsAndSignature(t *testing.T) {
 	r, binaries := prepared(t)
-	_, private, err := ed25519.GenerateKey(nil)
-	require.NoError(t, err)
-	block, err := ssh.MarshalPrivateKey(private, "")
-	require.NoError(t, err)
-	r.key = filepath.Join(t.TempDir(), "key")
-	require.NoError(t, os.WriteFile(r.key, pem.EncodeToMemory(block), 0o600))
-	all := made(t, r, binaries)
+	r["KEY"] = filepath.Join(t.TempDir(), "key")
+	out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", r["KEY"]).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	all := published(t, r, binaries)
 
 	in := func(stdin string, name string, args ...string) (string, error) {
 		command := exec.Command(name, args...)
-		command.Dir, command.Stdin = r.out, strings.NewReader(stdin)
+		command.Dir, command.Stdin = r["OUT"], strings.NewReader(stdin)
 		out, err := command.CombinedOutput()
 		return string(out), err
 	}
-	out, err := in("", "sha256sum", "--check", "--strict", sums)
-	require.NoError(t, err, out)
-	assert.Equal(t, len(all)-2, strings.Count(out, ": OK"), "all but the checksums and their signature")
+	checked, err := in("", "sha256sum", "--check", "--strict", "SHA256SUMS")
+	require.NoError(t, err, checked)
+	assert.Equal(t, len(all)-2, strings.Count(checked, ": OK"), "all but the checksums and their signature")
 
-	public, err := ssh.NewPublicKey(private.Public())
+	public, err := os.ReadFile(r["KEY"] + ".pub")
 	require.NoError(t, err)
 	signers := filepath.Join(t.TempDir(), "signers")
-	require.NoError(t, os.WriteFile(signers, append([]byte("releases "), ssh.MarshalAuthorizedKey(public)...), 0o600))
-	verify := []string{"-Y", "verify", "-f", signers, "-I", "releases", "-n", "file", "-s", sums + ".sig"}
-	out, err = in(all[sums], "ssh-keygen", verify...)
-	require.NoError(t, err, out)
-	_, err = in(strings.Replace(all[sums], "a", "b", 1), "ssh-keygen", verify...)
+	require.NoError(t, os.WriteFile(signers, append([]byte("releases "), public...), 0o600))
+	verify := []string{"-Y", "verify", "-f", signers, "-I", "releases", "-n", "file", "-s", "SHA256SUMS.sig"}
+	verified, err := in(all["SHA256SUMS"], "ssh-keygen", verify...)
+	require.NoError(t, err, verified)
+	_, err = in(strings.Replace(all["SHA256SUMS"], "a", "b", 1), "ssh-keygen", verify...)
 	require.Error(t, err, "other checksums are not what was signed")
 
-	again := made(t, r, binaries)
+	again := published(t, r, binaries)
 	assert.Equal(t, all, again)
 }
 
-func TestAChartWhoseVersionsCannotBeReplacedIsNotPacked(t *testing.T) {
+func TestReleaseRejectsAChartWithoutItsVersions(t *testing.T) {
 	r, binaries := prepared(t)
 	moved := t.TempDir()
-	require.NoError(t, os.CopyFS(filepath.Join(moved, "deploy/chart"), os.DirFS("../chart")))
-	license, err := os.ReadFile("../../LICENSE")
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(moved, "LICENSE"), license, 0o600))
-	path := filepath.Join(moved, "deploy/chart/Chart.yaml")
-	chart, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(chart, []byte("appVersion: 0.1.0"), nil), 0o600))
-	r.checkout = moved
-	require.ErrorContains(t, r.write(binaries), `there is not one place like "appVersion: .*"`)
+	for _, folder := range []string{"deploy/chart", "deploy/release"} {
+		require.NoError(t, os.CopyFS(filepath.Join(moved, folder), os.DirFS("../../"+folder)))
+	}
+	for _, file := range []string{"LICENSE", "deploy/kubectl-etcd", "deploy/chart/Chart.yaml"} {
+		content, err := os.ReadFile("../../" + file)
+		require.NoError(t, err)
+		content = bytes.ReplaceAll(content, []byte("appVersion: 0.1.0"), nil)
+		require.NoError(t, os.WriteFile(filepath.Join(moved, file), content, 0o600))
+	}
+	require.ErrorContains(t, r.write(moved, binaries), `there is not exactly one line like "appVersion: .*"`)
 }
+
+func sum(content []byte) string { return fmt.Sprintf("%x", sha256.Sum256(content)) }

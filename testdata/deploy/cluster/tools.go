@@ -64,8 +64,11 @@ func Build() error {
 		build("testdata/deploy", "0", "./sidecar"),
 		build("testdata/servers", "0", "github.com/versity/versitygw/cmd/versitygw"),
 		run("testdata/crds", nil, "go", "mod", "download"),
-		run(".", nil, "make", "image", "VERSION="+Version),
-		run("deploy/release", nil, "go", "run", ".", "-out", Published(), "-version", Version, Wrapper()),
+		run(".", nil, "make", "image", "VERSION="+Version, "TAG="+Version),
+		run(".", []string{
+			"OUT=" + Published(), "LAYOUT=" + filepath.Join(Checkout(), "bin", "image"), "VERSION=" + Version, "REVISION=unknown", "CREATED=0",
+			"REPOSITORY=https://example.org/etcd-wrapper", "IMAGE=etcd-wrapper", "KEY=",
+		}, "deploy/release/release.sh", Wrapper()),
 	)
 }
 

@@ -17,14 +17,13 @@ import (
 
 // Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket. Nothing of the checkout is
 // used: the image is loaded into the nodes from its file, as docs/deploy.md says, and kubectl's plugin is
-// the program of the archive.
+// the script of the archive.
 func TestTheFilesOfAReleaseAloneGiveTwoClustersWithVerifiedBackups(t *testing.T) {
 	needsRoot(t)
 	folder := t.TempDir()
 	require.NoError(t, os.CopyFS(folder, os.DirFS(cluster.Published())))
 	within(t, folder, "sha256sum", "--check", "--strict", "SHA256SUMS")
 	within(t, folder, "tar", "-xzf", only(t, folder, "etcd-wrapper_*_linux_"+runtime.GOARCH+".tar.gz"))
-	require.NoError(t, os.Symlink("etcd-wrapper", filepath.Join(folder, "kubectl-etcd")))
 	layout := filepath.Join(folder, "layout")
 	require.NoError(t, os.Mkdir(layout, 0o700))
 	within(t, layout, "tar", "-xf", only(t, folder, "etcd-wrapper_*_image.tar"))

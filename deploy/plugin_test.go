@@ -1,0 +1,129 @@
+package deploy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"text/template"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/exitcode"
+)
+
+// fakeKubectl replaces kubectl in the process of the plugin: this test's binary under another name. It lists the pods of
+// the variable PODS with the template that it is called with, and prints its arguments for any other command.
+func init() {
+	if filepath.Base(os.Args[0]) != "kubectl" {
+		return
+	}
+	status, err := strconv.Atoi(os.Getenv("STATUS"))
+	args := os.Args[1:]
+	if slices.Contains(args, "get") {
+		status, err = 0, listPods(args)
+	} else {
+		fmt.Println(strings.Join(args, " "))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+func listPods(args []string) error {
+	if !slices.ContainsFunc(args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--selector=app.kubernetes.io/component=etcd-statefulset")
+	}) {
+		return errors.New("the pods of other components are listed, too")
+	}
+	var list any
+	if err := json.Unmarshal([]byte(os.Getenv("PODS")), &list); err != nil {
+		return err
+	}
+	_, text, _ := strings.Cut(args[len(args)-1], "--output=go-template=")
+	parsed, err := template.New("").Parse(text)
+	if err != nil {
+		return err
+	}
+	return parsed.Execute(os.Stdout, list)
+}
+
+// runPlugin runs the plugin with a kubectl that lists pods and whose other commands end with a status.
+func runPlugin(t *testing.T, pods []string, status int, args ...string) (out, log string, code exitcode.Code) {
+	t.Helper()
+	executable, err := os.Executable()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.Symlink(executable, filepath.Join(dir, "kubectl")))
+	command := exec.Command("./kubectl-etcd", args...)
+	command.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "PODS={\"items\":["+strings.Join(pods, ",")+"]}", "STATUS="+strconv.Itoa(status))
+	var errs strings.Builder
+	command.Stderr = &errs
+	text, err := command.Output()
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return strings.TrimSpace(string(text)), errs.String(), exitcode.Code(command.ProcessState.ExitCode())
+}
+
+func podOf(release, name, ready string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"app.kubernetes.io/part-of":%q}},"status":{"phase":"Running","conditions":[`+
+		`{"type":"Initialized","status":"True"},{"type":"Ready","status":%q}]}}`, name, release, ready)
+}
+
+func TestThePluginRunsACommandInTheFirstReadyPod(t *testing.T) {
+	pods := []string{
+		`{"metadata":{"name":"main-9","labels":{"app.kubernetes.io/part-of":"main"}},"status":{"phase":"Pending"}}`,
+		podOf("main", "main-0", "False"), podOf("main", "main-1", "True"), podOf("main", "main-2", "True"),
+	}
+	const run = "exec main-1 --stdin --container=etcd -- /etcd-wrapper "
+	for command, want := range map[string]string{
+		"status":                       run + "status --cluster",
+		"status -o json":               run + "status --cluster -o json",
+		"--pod=main-2 status":          strings.Replace(run, "main-1", "main-2", 1) + "status",
+		"members":                      run + "etcdctl member list --write-out=table",
+		"-n etcd backup list":          "--namespace=etcd " + run + "backup list",
+		"--context c backup verify -h": "--context=c " + run + "backup verify -h",
+	} {
+		out, log, code := runPlugin(t, pods, 0, strings.Fields(command)...)
+		assert.Equal(t, want, out)
+		assert.Equal(t, exitcode.Clean, code, log)
+	}
+}
+
+func TestThePluginEndsWithTheStatusOfTheCommandInThePod(t *testing.T) {
+	out, log, code := runPlugin(t, []string{podOf("main", "main-0", "False")}, 3, "status")
+	assert.Contains(t, out, "exec main-0 ", "no pod is ready, and this one runs")
+	assert.Equal(t, exitcode.Code(3), code)
+	assert.Empty(t, log, "the command has printed its error")
+}
+
+func TestThePluginReportsWhatIsMissing(t *testing.T) {
+	several := []string{podOf("a", "a-0", "True"), podOf("b", "b-0", "True")}
+	for command, want := range map[string]string{
+		"status":         "the namespace has several releases, a, b: name one with --release",
+		"--pot=x status": "--pot: no such flag",
+		"-n":             "-n: a value is missing",
+	} {
+		_, log, code := runPlugin(t, several, 0, strings.Fields(command)...)
+		assert.Contains(t, log, want)
+		assert.Equal(t, exitcode.Usage, code)
+	}
+	_, log, code := runPlugin(t, nil, 0, "-r", "main", "status")
+	assert.Contains(t, log, "no pod of an etcd runs here")
+	assert.Equal(t, exitcode.Usage, code)
+	for _, args := range [][]string{{"--help"}, nil} {
+		out, _, code := runPlugin(t, nil, 0, args...)
+		assert.Contains(t, out, "kubectl etcd [flags] COMMAND")
+		assert.Equal(t, exitcode.Clean, code)
+	}
+}

@@ -1,0 +1,23 @@
+// Command roots prints the root certificates that Mozilla trusts, as the Go project publishes them, so that the image
+// does not depend on the machine that builds it. Roots with a constraint are left out: a file of certificates cannot
+// express it.
+package main
+
+import (
+	"encoding/pem"
+	"log"
+	"os"
+
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+func main() {
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		if err := pem.Encode(os.Stdout, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			log.Fatal(err)
+		}
+	}
+}
