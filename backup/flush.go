@@ -375,7 +375,7 @@ func split(from *format.SegmentReader, revision int64, stored *format.Chain, bey
 			err = addRecord(record, revision, stored, beyond)
 		}
 	}
-	if errors.Is(err, io.EOF) {
+	if format.Ended(err) {
 		return nil
 	}
 	return err
@@ -391,16 +391,10 @@ func addRecord(record format.Record, revision int64, stored *format.Chain, beyon
 		if at <= revision {
 			return stored.Add(*record)
 		}
-		return beyond.Row(*record)
 	case *format.Marker:
 		if record.Revision <= revision {
 			return nil
 		}
-		return beyond.Marker(*record)
-	case *format.CompactionHash:
-		return beyond.CompactionHash(*record)
-	case *format.Bucket:
-		return beyond.Bucket(record)
 	}
-	return nil
+	return beyond.Add(record)
 }

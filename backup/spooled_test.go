@@ -152,7 +152,7 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
 	newer, err := format.NewSegmentBuilder(unsealed, start)
 	require.NoError(t, err)
-	require.NoError(t, newer.Bucket(Bucket("lease", "l", "newer")))
+	require.NoError(t, newer.Add(Bucket("lease", "l", "newer")))
 	stated, err := newer.Finish(format.Source{Term: 3, Member: "2"})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, stated))

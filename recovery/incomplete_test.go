@@ -46,7 +46,7 @@ func (w *world) ship() format.Object {
 			if revision, err := row.Revision(); err != nil || revision <= head.Revision() {
 				return err
 			}
-			return builder.Row(row)
+			return builder.Add(&row)
 		})
 	}))
 	object, err := builder.Finish(format.Source{})

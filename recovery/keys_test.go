@@ -73,7 +73,7 @@ func segmentBehind(w *world, start format.Start) format.Object {
 	require.NoError(w.t, err)
 	key := []byte("\x00\x00\x00\x00\x00\x00\x00\x00_\x00\x00\x00\x00\x00\x00\x00\x00")
 	key[7] = byte(start.Position.Revision)
-	require.NoError(w.t, builder.Row(format.Row{Key: key}))
+	require.NoError(w.t, builder.Add(&format.Row{Key: key}))
 	object, err := builder.Finish(format.Source{})
 	require.NoError(w.t, err)
 	return object

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"slices"
 	"time"
@@ -40,15 +38,17 @@ type Source struct {
 // Object is a segment as it is stored.
 type Object struct {
 	Manifest
-	Line []byte       // the signed line, with its newline
-	data *chunkBuffer // what follows it
+	Line []byte      // the signed line, with its newline
+	data chunkBuffer // what follows it
 }
 
 // Size returns the length in bytes.
 func (o Object) Size() int64 { return int64(len(o.Line)) + o.Body.Bytes }
 
 // Reader returns a new reader of the object.
-func (o Object) Reader() io.Reader { return io.MultiReader(bytes.NewReader(o.Line), o.data.reader()) }
+func (o Object) Reader() io.Reader {
+	return io.MultiReader(bytes.NewReader(o.Line), o.data.reader())
+}
 
 // SegmentBuilder builds a compressed segment in memory. Rows come in order, markers after the rows of their revision, buckets last.
 // After an error it is unusable. It is not safe for concurrent use.
@@ -56,7 +56,7 @@ type SegmentBuilder struct {
 	keys     *Keys
 	sequence *sequence
 
-	data    *chunkBuffer
+	data    chunkBuffer
 	sealed  io.WriteCloser
 	records int64
 	raw     int64
@@ -68,12 +68,12 @@ func NewSegmentBuilder(keys *Keys, start Start) (*SegmentBuilder, error) {
 	if !start.Position.Valid() {
 		return nil, fmt.Errorf("no segment can start at %s: a full snapshot is needed", start.Position)
 	}
-	b := &SegmentBuilder{keys: keys, data: newChunkBuffer(), sequence: newSequence(Manifest{
+	b := &SegmentBuilder{keys: keys, sequence: newSequence(Manifest{
 		Heading: Heading{Format: Format, Kind: SegmentKind},
 		Cluster: start.Cluster, Generation: start.Generation, Position: start.Position,
 		Before: start.Before, Last: start.Last, Applied: start.Applied, Encrypted: keys.Encrypts(),
 	})}
-	sealed, err := keys.Seal(b.data)
+	sealed, err := keys.Seal(&b.data)
 	b.sealed = sealed
 	return b, err
 }
@@ -87,66 +87,18 @@ func (b *SegmentBuilder) Rows() int64 { return b.sequence.rows }
 // End returns the revision of the last row, or the one before the segment.
 func (b *SegmentBuilder) End() int64 { return b.sequence.chain.Revision() }
 
-// Row adds a row. It does not retain it.
-func (b *SegmentBuilder) Row(row Row) error {
-	if err := b.sequence.row(row); err != nil {
+// Add adds a record. It does not retain it.
+func (b *SegmentBuilder) Add(record Record) error {
+	if err := record.addTo(b.sequence); err != nil {
 		return err
 	}
-	b.begin(typeRow)
-	b.bytes(row.Key)
-	b.number(int64(len(row.Value)))
-	return b.write(row.Value)
-}
-
-// Marker adds a marker after all rows up to its revision. It may be above the last row's: etcd has revisions without rows.
-func (b *SegmentBuilder) Marker(marker Marker) error {
-	milliseconds := marker.Time.UnixMilli()
-	if milliseconds <= 0 {
-		return fmt.Errorf("a marker cannot have the time %s", marker.Time)
-	}
-	marker.Time = time.UnixMilli(milliseconds).UTC()
-	if err := b.sequence.marker(marker); err != nil {
-		return err
-	}
-	b.begin(typeMarker)
-	b.number(marker.Revision)
-	b.number(milliseconds)
-	return b.write(nil)
-}
-
-// CompactionHash adds the hash that etcd computed when it compacted. It may come late.
-func (b *SegmentBuilder) CompactionHash(hash CompactionHash) error {
-	if hash.Revision < 0 || hash.Compacted < 0 {
-		return errors.New("a compaction's hash has a negative revision")
-	}
-	if err := b.sequence.hash(hash); err != nil {
-		return err
-	}
-	b.begin(typeHash)
-	b.number(hash.Revision)
-	b.number(hash.Compacted)
-	b.number(int64(hash.Hash))
-	return b.write(nil)
-}
-
-// Bucket adds the content of a small bucket at the end of the segment.
-func (b *SegmentBuilder) Bucket(bucket *Bucket) error {
-	if err := b.sequence.bucket(bucket); err != nil {
-		return err
-	}
-	b.begin(typeBucket)
-	b.bytes([]byte(bucket.Name))
-	b.number(int64(bucket.count))
-	b.number(int64(len(bucket.entries)))
-	return b.write(bucket.entries)
+	b.records++
+	return b.write(record.encode(b.scratch[:0]))
 }
 
 // Finish completes the segment.
 func (b *SegmentBuilder) Finish(from Source) (Object, error) {
-	records := b.records
-	b.begin(typeEnd)
-	b.number(records)
-	if err := errors.Join(b.write(nil), b.sealed.Close()); err != nil {
+	if err := errors.Join(b.write(appendNumbers(b.scratch[:0], typeEnd, b.records), nil), b.sealed.Close()); err != nil {
 		return Object{}, err
 	}
 	m := b.sequence.manifest()
@@ -161,26 +113,14 @@ func (b *SegmentBuilder) Finish(from Source) (Object, error) {
 	return Object{Manifest: m, Line: line, data: b.data}, err
 }
 
-func (b *SegmentBuilder) begin(kind byte) {
-	b.records++
-	b.scratch = append(b.scratch[:0], kind)
-}
-
-// number appends a non-negative number.
-func (b *SegmentBuilder) number(n int64) { b.scratch = binary.AppendUvarint(b.scratch, uint64(n)) }
-
-func (b *SegmentBuilder) bytes(p []byte) {
-	b.number(int64(len(p)))
-	b.scratch = append(b.scratch, p...)
-}
-
-// write completes a record with a large value.
-func (b *SegmentBuilder) write(p []byte) error {
-	b.raw += int64(len(b.scratch) + len(p))
-	if _, err := b.sealed.Write(b.scratch); err != nil {
+// write writes the fields of a record and the large value that follows them.
+func (b *SegmentBuilder) write(fields, value []byte) error {
+	b.scratch = fields
+	b.raw += int64(len(fields) + len(value))
+	if _, err := b.sealed.Write(fields); err != nil {
 		return err
 	}
-	_, err := b.sealed.Write(p)
+	_, err := b.sealed.Write(value)
 	return err
 }
 
@@ -207,49 +147,6 @@ func newSequence(start Manifest) *sequence {
 	return &sequence{chain: Continue(start.Before, start.Position), start: start}
 }
 
-func (s *sequence) row(row Row) error {
-	if len(row.Value) > maxRecord {
-		return fmt.Errorf("a row of %d bytes is larger than %d", len(row.Value), maxRecord)
-	}
-	if err := s.chain.Add(row); err != nil {
-		return err
-	}
-	if s.chain.Revision() <= s.marked || len(s.buckets) > 0 {
-		return errOrder
-	}
-	s.rows++
-	return nil
-}
-
-func (s *sequence) marker(marker Marker) error {
-	if marker.Revision < s.chain.Revision() || marker.Revision < s.marked || len(s.buckets) > 0 {
-		return fmt.Errorf("a marker of revision %d is out of order", marker.Revision)
-	}
-	if s.from.IsZero() {
-		s.from = marker.Time
-	}
-	s.marked, s.to = marker.Revision, marker.Time
-	return nil
-}
-
-func (s *sequence) hash(hash CompactionHash) error {
-	if s.hashes++; s.hashes > maxHashes || len(s.buckets) > 0 || hash.Compacted > hash.Revision {
-		return fmt.Errorf("a compaction's hash of revision %d is out of order", hash.Revision)
-	}
-	return nil
-}
-
-func (s *sequence) bucket(bucket *Bucket) error {
-	if len(bucket.entries) > maxRecord || len(s.buckets) == maxBuckets || slices.Contains(s.buckets, bucket.Name) {
-		return fmt.Errorf("bucket %.40q is one too many or too large", bucket.Name)
-	}
-	if err := bucket.check(); err != nil {
-		return err
-	}
-	s.buckets = append(s.buckets, bucket.Name)
-	return nil
-}
-
 // manifest returns the facts about the records.
 func (s *sequence) manifest() Manifest {
 	m := s.start
@@ -274,44 +171,30 @@ func (s *sequence) checkManifest(promised Manifest) error {
 	return nil
 }
 
-// Sizes of chunks in bytes. They grow with the content, so a small segment takes little memory.
-const (
-	minChunk = 4 << 10
-	maxChunk = 256 << 10
-)
+// chunkBuffer stores bytes as they are written, which is in blocks. It never copies them to grow: a segment of 8 MiB
+// takes no more than that.
+type chunkBuffer [][]byte
 
-// chunkBuffer stores bytes in chunks, so that it never copies them to grow: a segment of 8 MiB takes no more than that.
-type chunkBuffer struct {
-	all  [][]byte
-	size int64
-	hash hash.Hash
-}
-
-func newChunkBuffer() *chunkBuffer { return &chunkBuffer{hash: sha256.New()} }
-
-func (p *chunkBuffer) Write(b []byte) (int, error) {
-	p.hash.Write(b)
-	p.size += int64(len(b))
-	for rest := b; len(rest) > 0; {
-		last := len(p.all) - 1
-		if last < 0 || len(p.all[last]) == cap(p.all[last]) {
-			p.all = append(p.all, make([]byte, 0, min(max(p.size, minChunk), maxChunk)))
-			last++
-		}
-		n := min(len(rest), cap(p.all[last])-len(p.all[last]))
-		p.all[last] = append(p.all[last], rest[:n]...)
-		rest = rest[n:]
-	}
-	return len(b), nil
+func (c *chunkBuffer) Write(block []byte) (int, error) {
+	*c = append(*c, bytes.Clone(block))
+	return len(block), nil
 }
 
 // body returns the manifest's description of the bytes.
-func (p *chunkBuffer) body() Body { return Body{Bytes: p.size, SHA256: Digest(p.hash.Sum(nil))} }
-
-func (p *chunkBuffer) reader() io.Reader {
-	var readers []io.Reader
-	for _, piece := range p.all {
-		readers = append(readers, bytes.NewReader(piece))
+func (c *chunkBuffer) body() (body Body) {
+	hash := sha256.New()
+	for _, block := range *c {
+		body.Bytes += int64(len(block))
+		hash.Write(block)
 	}
-	return io.MultiReader(readers...)
+	body.SHA256 = Digest(hash.Sum(nil))
+	return body
+}
+
+func (c *chunkBuffer) reader() io.Reader {
+	var blocks []io.Reader
+	for _, block := range *c {
+		blocks = append(blocks, bytes.NewReader(block))
+	}
+	return io.MultiReader(blocks...)
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"sync"
 
 	"filippo.io/age"
 
@@ -17,66 +16,36 @@ import (
 // maxKeyFile limits a key file, in bytes.
 const maxKeyFile = 1 << 20
 
-type (
-	recipients struct{ file[[]age.Recipient] }
-	identities struct{ file[[]age.Identity] }
-	signing    struct{ file[ed25519.PrivateKey] }
-	trusted    struct {
-		file[map[string]ed25519.PublicKey]
+func (k *Keys) recipients() ([]age.Recipient, error) {
+	return load("--backup-recipients", k.files.Recipients, parseRecipients)
+}
+
+func (k *Keys) identities() ([]age.Identity, error) {
+	return load("--backup-identities", k.files.Identities, parseIdentities)
+}
+
+func (k *Keys) signingKey() (ed25519.PrivateKey, error) {
+	return load("--backup-signing-key", k.files.SigningKey, parseSigningKey)
+}
+
+// trustedKeys returns the trusted keys by id.
+func (k *Keys) trustedKeys() (map[string]ed25519.PublicKey, error) {
+	return load("--backup-trusted-keys", k.files.TrustedKeys, parseTrustedKeys)
+}
+
+// load reads a key file. Without a path it returns nothing.
+func load[T any](flag, path string, parse func([]byte) (T, error)) (keys T, err error) {
+	if path == "" {
+		return keys, nil
 	}
-)
-
-func (r *recipients) keys() ([]age.Recipient, error) {
-	return r.load("--backup-recipients", parseRecipients)
-}
-
-func (i *identities) keys() ([]age.Identity, error) {
-	return i.load("--backup-identities", parseIdentities)
-}
-
-func (s *signing) key() (ed25519.PrivateKey, error) {
-	return s.load("--backup-signing-key", parseSigningKey)
-}
-
-// keys returns the trusted keys by id.
-func (t *trusted) keys() (map[string]ed25519.PublicKey, error) {
-	return t.load("--backup-trusted-keys", parseTrustedKeys)
-}
-
-func (r *recipients) check() error { _, err := r.keys(); return err }
-func (i *identities) check() error { _, err := i.keys(); return err }
-func (s *signing) check() error    { _, err := s.key(); return err }
-func (t *trusted) check() error    { _, err := t.keys(); return err }
-
-// file caches the parsed content of a key file.
-type file[T any] struct {
-	path string
-
-	mu      sync.Mutex
-	content []byte
-	parsed  T
-}
-
-// load reads the file, and parses it if it has changed. Without a path it returns nothing.
-func (f *file[T]) load(flag string, parse func([]byte) (T, error)) (none T, err error) {
-	if f.path == "" {
-		return none, nil
-	}
-	content, err := disk.Read(f.path, maxKeyFile)
+	content, err := disk.Read(path, maxKeyFile)
 	if err != nil {
-		return none, fmt.Errorf("%s: cannot read %s: %w", flag, f.path, err)
+		return keys, fmt.Errorf("%s: cannot read %s: %w", flag, path, err)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.content != nil && bytes.Equal(content, f.content) {
-		return f.parsed, nil
+	if keys, err = parse(content); err != nil {
+		return keys, fmt.Errorf("%s: %s %w", flag, path, err)
 	}
-	parsed, err := parse(content)
-	if err != nil {
-		return none, fmt.Errorf("%s: %s %w", flag, f.path, err)
-	}
-	f.content, f.parsed = content, parsed
-	return parsed, nil
+	return keys, nil
 }
 
 func parseRecipients(content []byte) ([]age.Recipient, error) {

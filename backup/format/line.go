@@ -41,7 +41,7 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 		return nil, err
 	}
 	line := envelope{Statement: stated}
-	key, err := k.signing.key()
+	key, err := k.signingKey()
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (k *Keys) trust(line envelope) error {
 	if !k.Trusts() {
 		return nil
 	}
-	keys, err := k.trusted.keys()
+	keys, err := k.trustedKeys()
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"hash"
 	"io"
 	"math"
-	"time"
 )
 
 // SegmentReader reads consecutive segments. It checks everything that can be checked without the previous ones. The content of a segment
@@ -138,7 +137,7 @@ func (r *SegmentReader) named(err error) error {
 // records reads the records of a segment.
 type records struct {
 	plain    io.ReadCloser
-	limited  *limitedReader
+	source   *errorReader
 	buffered *bufio.Reader
 	promised Manifest
 	sequence *sequence
@@ -154,9 +153,9 @@ func newRecords(plain io.ReadCloser, promised Manifest) *records {
 	if promised.Rows > 0 {
 		start.Last = Digest{} // of this segment; the records yield it
 	}
-	limited := &limitedReader{source: plain, left: promised.RawBytes}
+	source := &errorReader{Reader: plain, limit: promised.RawBytes}
 	return &records{
-		plain: plain, limited: limited, buffered: bufio.NewReaderSize(limited, 32<<10),
+		plain: plain, source: source, buffered: bufio.NewReaderSize(source, 32<<10),
 		promised: promised, sequence: newSequence(start),
 	}
 }
@@ -174,82 +173,33 @@ func (r *records) next() (Record, error) {
 		return nil, io.EOF
 	}
 	r.count++
-	record, err := r.read(kind)
+	record, err := r.recordOf(kind)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.checkOrder(record); err != nil {
+	if err := record.decode(r); err != nil {
+		return nil, err
+	}
+	if err := record.addTo(r.sequence); err != nil {
 		return nil, Damaged(err)
 	}
 	return record, nil
 }
 
-func (r *records) read(kind byte) (Record, error) {
+// recordOf returns the record into which one of that type is read. Only a bucket is not used again.
+func (r *records) recordOf(kind byte) (Record, error) {
 	switch kind {
 	case typeRow:
-		return r.readRow()
+		return &r.row, nil
 	case typeMarker:
-		return r.readMarker()
+		return &r.marker, nil
 	case typeHash:
-		return r.readHash()
+		return &r.hash, nil
 	case typeBucket:
-		return r.readBucket()
+		return &Bucket{}, nil
 	default:
 		return nil, fmt.Errorf("%w: a record has the type %#x", ErrDamaged, kind)
 	}
-}
-
-// checkOrder checks that the record may follow the previous ones.
-func (r *records) checkOrder(record Record) error {
-	switch record := record.(type) {
-	case *Row:
-		return r.sequence.row(*record)
-	case *Marker:
-		return r.sequence.marker(*record)
-	case *CompactionHash:
-		return r.sequence.hash(*record)
-	case *Bucket:
-		return r.sequence.bucket(record)
-	default:
-		return fmt.Errorf("unknown record %T", record)
-	}
-}
-
-func (r *records) readRow() (_ Record, err error) {
-	if r.row.Key, err = r.bytes(r.row.Key, tombstoneKey); err != nil {
-		return nil, err
-	}
-	r.row.Value, err = r.bytes(r.row.Value, maxRecord)
-	return &r.row, err
-}
-
-func (r *records) readMarker() (Record, error) {
-	numbers, err := r.numbers(2)
-	r.marker = Marker{Revision: numbers[0], Time: time.UnixMilli(numbers[1]).UTC()}
-	return &r.marker, err
-}
-
-func (r *records) readHash() (Record, error) {
-	numbers, err := r.numbers(3)
-	if err == nil && numbers[2] > math.MaxUint32 {
-		err = fmt.Errorf("%w: a hash has more than 32 bits", ErrDamaged)
-	}
-	r.hash = CompactionHash{Revision: numbers[0], Compacted: numbers[1], Hash: uint32(numbers[2])}
-	return &r.hash, err
-}
-
-// readBucket returns a bucket that the caller may keep.
-func (r *records) readBucket() (Record, error) {
-	name, err := r.bytes(nil, 1<<10)
-	if err != nil {
-		return nil, err
-	}
-	count, err := r.number()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := r.bytes(nil, maxRecord)
-	return &Bucket{Name: string(name), count: uint64(count), entries: entries}, err
 }
 
 // end checks the totals.
@@ -264,25 +214,25 @@ func (r *records) end() error {
 	if _, err := r.buffered.ReadByte(); !Ended(err) {
 		return errors.Join(err, fmt.Errorf("%w: something follows its last record", ErrDamaged))
 	}
-	if r.limited.left != 0 {
-		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, r.limited.left)
+	if missing := r.promised.RawBytes - r.source.size; missing != 0 {
+		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, missing)
 	}
 	return r.sequence.checkManifest(r.promised)
 }
 
-func (r *records) numbers(n int) (numbers [3]int64, err error) {
-	for i := range n {
-		if numbers[i], err = r.number(); err != nil {
-			return numbers, err
+func (r *records) numbers(into ...*int64) (err error) {
+	for _, number := range into {
+		if *number, err = r.number(); err != nil {
+			return err
 		}
 	}
-	return numbers, nil
+	return nil
 }
 
 func (r *records) number() (int64, error) {
 	n, err := binary.ReadUvarint(r.buffered)
 	switch {
-	case err != nil && r.limited.failed != nil:
+	case err != nil && r.source.failed != nil:
 		return 0, err
 	case err != nil: // too many bytes, or too few
 		return 0, Damaged(err)
@@ -317,25 +267,6 @@ func truncationError(err error) error {
 		return fmt.Errorf("%w: its records end early", ErrDamaged)
 	}
 	return err
-}
-
-// limitedReader fails after more bytes than promised, as a protection against decompression bombs.
-type limitedReader struct {
-	source io.Reader
-	left   int64
-	failed error
-}
-
-func (l *limitedReader) Read(p []byte) (int, error) {
-	n, err := l.source.Read(p)
-	l.left -= int64(n)
-	if l.left < 0 {
-		err = fmt.Errorf("%w: it has more records than its manifest", ErrDamaged)
-	}
-	if err != nil && !Ended(err) {
-		l.failed = err
-	}
-	return n, err
 }
 
 // Body is a statement's description of bytes.

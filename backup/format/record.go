@@ -14,7 +14,14 @@ import (
 )
 
 // Record is a part of a segment: *[Row], *[Marker], *[CompactionHash] or *[Bucket].
-type Record interface{ record() }
+type Record interface {
+	// addTo checks that the record may follow those of a segment, and counts it.
+	addTo(*sequence) error
+	// encode appends the fields of the record to b. The large value that follows them is returned on its own.
+	encode(b []byte) (fields, value []byte)
+	// decode reads what follows the type of the record.
+	decode(*records) error
+}
 
 // Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision (8, big endian), '_', and the number of the change within the
 // revision (8); a deletion has a final 't'. Its value may be empty.
@@ -34,16 +41,9 @@ type CompactionHash struct {
 	Hash                uint32
 }
 
-func (*Row) record()            {}
-func (*Marker) record()         {}
-func (*CompactionHash) record() {}
-func (*Bucket) record()         {}
-
 const (
 	rowKey       = 17
 	tombstoneKey = rowKey + 1
-	// maxRecord limits a row and a bucket, in bytes. etcd's default limit of a request is 1.5 MiB.
-	maxRecord = 256 << 20
 )
 
 // Revision returns the row's revision, or an error if the key does not belong to a row.
@@ -59,15 +59,6 @@ func (r Row) Revision() (int64, error) {
 // Tombstone reports whether the row deletes a key.
 func (r Row) Tombstone() bool { return len(r.Key) == tombstoneKey }
 
-// The first byte of each record.
-const (
-	typeRow    = 'R'
-	typeMarker = 'M'
-	typeBucket = 'B'
-	typeHash   = 'H'
-	typeEnd    = 'Z'
-)
-
 // Bucket is the whole content of a small bucket of etcd, such as lease or authUsers. It may still be large, so it is one allocation.
 type Bucket struct {
 	Name string
@@ -82,10 +73,7 @@ func NewBucket(name string) *Bucket { return &Bucket{Name: name} }
 // Add adds an entry. Keys must be in order.
 func (b *Bucket) Add(key, value []byte) {
 	b.count++
-	b.entries = binary.AppendUvarint(b.entries, uint64(len(key)))
-	b.entries = append(b.entries, key...)
-	b.entries = binary.AppendUvarint(b.entries, uint64(len(value)))
-	b.entries = append(b.entries, value...)
+	b.entries = appendBytes(appendBytes(b.entries, key), value)
 }
 
 // Len returns the number of entries.
@@ -236,8 +224,7 @@ func (c *Chain) Add(row Row) error {
 		c.close()
 	}
 	c.revision, c.open, c.key = revision, true, append(c.key[:0], row.Key...)
-	c.scratch = binary.AppendUvarint(c.scratch[:0], uint64(len(row.Key)))
-	c.scratch = append(c.scratch, row.Key...)
+	c.scratch = appendBytes(c.scratch[:0], row.Key)
 	c.scratch = binary.AppendUvarint(c.scratch, uint64(len(row.Value)))
 	c.rows.Write(c.scratch)
 	c.rows.Write(row.Value)

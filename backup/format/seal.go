@@ -1,6 +1,7 @@
 package format
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -39,26 +40,17 @@ type KeyFiles struct {
 //
 // The files are read at every use, so a replaced key takes effect immediately. If a file cannot be read, or contains no keys, the
 // operations that need it fail with an error that starts with the name of the flag.
-type Keys struct {
-	recipients recipients
-	identities identities
-	signing    signing
-	trusted    trusted
-}
+type Keys struct{ files KeyFiles }
 
 // LoadKeys reads the files for the first time. Its errors start with the name of the flag.
 func LoadKeys(files KeyFiles) (*Keys, error) {
-	keys := &Keys{}
-	keys.recipients.path = files.Recipients
-	keys.identities.path = files.Identities
-	keys.signing.path = files.SigningKey
-	keys.trusted.path = files.TrustedKeys
-	for _, check := range []func() error{
-		keys.recipients.check, keys.identities.check, keys.signing.check, keys.trusted.check,
-	} {
-		if err := check(); err != nil {
-			return nil, err
-		}
+	keys := &Keys{files}
+	_, recipients := keys.recipients()
+	_, identities := keys.identities()
+	_, signing := keys.signingKey()
+	_, trusted := keys.trustedKeys()
+	if err := cmp.Or(recipients, identities, signing, trusted); err != nil {
+		return nil, err
 	}
 	return keys, nil
 }
@@ -81,7 +73,7 @@ func (k *Keys) Weaknesses() (all []string) {
 	if k.Signs() && !k.Trusts() {
 		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified when they are read; set --backup-trusted-keys as well")
 	}
-	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.identities.path}, {"--backup-signing-key", k.signing.path}} {
+	for _, secret := range []struct{ flag, path string }{{"--backup-identities", k.files.Identities}, {"--backup-signing-key", k.files.SigningKey}} {
 		if info, err := os.Stat(secret.path); err == nil && info.Mode().Perm()&othersRead != 0 {
 			all = append(all, fmt.Sprintf("%s: every user of this machine can read %s; run chmod o-r, or set defaultMode 0440 in a pod", secret.flag, secret.path))
 		}
@@ -92,13 +84,13 @@ func (k *Keys) Weaknesses() (all []string) {
 const othersRead = 0o004
 
 // Encrypts reports whether backups are encrypted.
-func (k *Keys) Encrypts() bool { return k.recipients.path != "" }
+func (k *Keys) Encrypts() bool { return k.files.Recipients != "" }
 
 // Opens reports whether there are identities for decryption.
-func (k *Keys) Opens() bool { return k.identities.path != "" }
+func (k *Keys) Opens() bool { return k.files.Identities != "" }
 
 // Signs reports whether backups are signed.
-func (k *Keys) Signs() bool { return k.signing.path != "" }
+func (k *Keys) Signs() bool { return k.files.SigningKey != "" }
 
 // Trusts reports whether a signature by a trusted key is required.
-func (k *Keys) Trusts() bool { return k.trusted.path != "" }
+func (k *Keys) Trusts() bool { return k.files.TrustedKeys != "" }

@@ -2,7 +2,6 @@ package format_test
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -84,19 +83,11 @@ func contents(o format.Object) []byte {
 // example has one of everything.
 func example(t testing.TB, keys *format.Keys) format.Object {
 	t.Helper()
-	builder, err := format.NewSegmentBuilder(keys, start())
-	require.NoError(t, err)
-	require.NoError(t, builder.Row(Row(7, 0, "apple")))
-	require.NoError(t, builder.Row(Row(7, 1, "")))
-	require.NoError(t, builder.Marker(format.Marker{Revision: 7, Time: At(7)}))
-	require.NoError(t, builder.Row(Tombstone(9, 0, "pear")))
-	require.NoError(t, builder.CompactionHash(format.CompactionHash{Revision: 5, Compacted: 5, Hash: 1 << 31}))
-	require.NoError(t, builder.Marker(format.Marker{Revision: 12, Time: At(12).Add(time.Microsecond)}))
-	require.NoError(t, builder.Bucket(Bucket("lease", "1", "60", "2", "")))
-	require.NoError(t, builder.Bucket(Bucket("alarm")))
-	object, err := builder.Finish(format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"})
-	require.NoError(t, err)
-	return object
+	return Segment(t, keys, start(), format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"},
+		new(Row(7, 0, "apple")), new(Row(7, 1, "")), &format.Marker{Revision: 7, Time: At(7)}, new(Tombstone(9, 0, "pear")),
+		&format.CompactionHash{Revision: 5, Compacted: 5, Hash: 1 << 31},
+		&format.Marker{Revision: 12, Time: At(12).Add(time.Microsecond)},
+		Bucket("lease", "1", "60", "2", ""), Bucket("alarm"))
 }
 
 func TestASegmentIsReadAsItWasBuilt(t *testing.T) {
@@ -183,35 +174,30 @@ func TestTheRestOfASegmentMayBeLeftUnread(t *testing.T) {
 }
 
 func TestWhatDoesNotBelongIntoASegmentIsRefused(t *testing.T) {
-	large := format.NewBucket("lease")
-	large.Add([]byte("b"), nil)
-	large.Add([]byte("a"), nil)
-	for name, add := range map[string]func(*format.SegmentBuilder) error{
-		"a row before it":       func(b *format.SegmentBuilder) error { return b.Row(Row(6, 0, "")) },
-		"a row again":           func(b *format.SegmentBuilder) error { return errors.Join(b.Row(Row(8, 0, "")), b.Row(Row(8, 0, ""))) },
-		"a row out of order":    func(b *format.SegmentBuilder) error { return errors.Join(b.Row(Row(8, 0, "")), b.Row(Row(7, 0, ""))) },
-		"something else":        func(b *format.SegmentBuilder) error { return b.Row(format.Row{Key: []byte("foo")}) },
-		"a negative revision":   func(b *format.SegmentBuilder) error { return b.Row(Row(-1, 0, "")) },
-		"a marker before it":    func(b *format.SegmentBuilder) error { return b.Marker(format.Marker{Revision: 5, Time: At(5)}) },
-		"a marker without time": func(b *format.SegmentBuilder) error { return b.Marker(format.Marker{Revision: 7}) },
-		"a bucket without name": func(b *format.SegmentBuilder) error { return b.Bucket(Bucket("")) },
-		"a bucket out of order": func(b *format.SegmentBuilder) error { return b.Bucket(large) },
-		"a bucket twice":        func(b *format.SegmentBuilder) error { return errors.Join(b.Bucket(Bucket("a")), b.Bucket(Bucket("a"))) },
-		"a row behind a bucket": func(b *format.SegmentBuilder) error { return errors.Join(b.Bucket(Bucket("a")), b.Row(Row(7, 0, ""))) },
-		"a hash of the future": func(b *format.SegmentBuilder) error {
-			return b.CompactionHash(format.CompactionHash{Revision: 1, Compacted: 2})
-		},
-		"a hash of the past": func(b *format.SegmentBuilder) error {
-			return b.CompactionHash(format.CompactionHash{Revision: -1, Compacted: -1})
-		},
-		"a row behind a marker's": func(b *format.SegmentBuilder) error {
-			return errors.Join(b.Marker(format.Marker{Revision: 8, Time: At(8)}), b.Row(Row(8, 0, "")))
-		},
+	for name, records := range map[string][]format.Record{
+		"a row before the start":          {new(Row(6, 0, ""))},
+		"a row twice":                     {new(Row(8, 0, "")), new(Row(8, 0, ""))},
+		"a row out of order":              {new(Row(8, 0, "")), new(Row(7, 0, ""))},
+		"a row with another key":          {&format.Row{Key: []byte("foo")}},
+		"a negative revision":             {new(Row(-1, 0, ""))},
+		"a marker before the start":       {&format.Marker{Revision: 5, Time: At(5)}},
+		"a marker without time":           {&format.Marker{Revision: 7}},
+		"a bucket without name":           {Bucket("")},
+		"a bucket out of order":           {Bucket("lease", "b", "", "a", "")},
+		"a bucket twice":                  {Bucket("a"), Bucket("a")},
+		"a row after a bucket":            {Bucket("a"), new(Row(7, 0, ""))},
+		"a hash of a later compaction":    {&format.CompactionHash{Revision: 1, Compacted: 2}},
+		"a hash of a negative revision":   {&format.CompactionHash{Revision: -1, Compacted: -1}},
+		"a row after the marker above it": {&format.Marker{Revision: 8, Time: At(8)}, new(Row(8, 0, ""))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			builder, err := format.NewSegmentBuilder(&format.Keys{}, start())
 			require.NoError(t, err)
-			assert.Error(t, add(builder))
+			last := len(records) - 1
+			for _, record := range records[:last] {
+				require.NoError(t, builder.Add(record))
+			}
+			assert.Error(t, builder.Add(records[last]))
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 
 	"filippo.io/age"
@@ -40,7 +41,7 @@ var (
 // Seal returns a writer that compresses, encrypts if there are recipients, and writes to w. Close completes the output; it does not close w.
 func (k *Keys) Seal(w io.Writer) (io.WriteCloser, error) {
 	sealed := &sealWriter{}
-	keys, err := k.recipients.keys()
+	keys, err := k.recipients()
 	if err != nil {
 		return nil, err
 	}
@@ -79,14 +80,14 @@ func (s *sealWriter) Close() error {
 // Open reverses Seal. It reads r to its end, and returns io.EOF only if everything is intact. Errors of r are returned unchanged; anything
 // else is ErrDamaged or ErrNoIdentity. Close does not close r.
 func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
-	opened := &openReader{source: &errorReader{Reader: r}}
+	opened := &openReader{source: &errorReader{Reader: r, limit: math.MaxInt64}}
 	opened.plain = opened.source
 	if encrypted {
 		decrypted, err := k.decrypt(opened.source)
 		if err != nil {
 			return nil, err
 		}
-		opened.plain = &errorReader{Reader: decrypted}
+		opened.plain = &errorReader{Reader: decrypted, limit: math.MaxInt64}
 	}
 	opened.decoder = decoders.Get().(*zstd.Decoder)
 	if err := opened.decoder.Reset(opened.plain); err != nil {
@@ -96,7 +97,7 @@ func (k *Keys) Open(r io.Reader, encrypted bool) (io.ReadCloser, error) {
 }
 
 func (k *Keys) decrypt(r *errorReader) (io.Reader, error) {
-	keys, err := k.identities.keys()
+	keys, err := k.identities()
 	if err != nil {
 		return nil, err
 	}
@@ -147,13 +148,16 @@ func (o *openReader) Close() error {
 // errorReader remembers the error of a reader, to distinguish it from errors of the layers above.
 type errorReader struct {
 	io.Reader
-	size   int64
+	limit  int64 // in bytes, against decompression bombs
+	size   int64 // read so far
 	failed error // other than io.EOF
 }
 
 func (n *errorReader) Read(p []byte) (int, error) {
 	read, err := n.Reader.Read(p)
-	n.size += int64(read)
+	if n.size += int64(read); n.size > n.limit {
+		err = fmt.Errorf("%w: it has more records than its manifest", ErrDamaged)
+	}
 	if err != nil && !Ended(err) {
 		n.failed = err
 	}

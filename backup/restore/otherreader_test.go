@@ -146,13 +146,13 @@ func (k *keptHistory) segments(upTo int64) {
 		builder, err := format.NewSegmentBuilder(k.archive.Keys(), k.next)
 		require.NoError(k.t, err)
 		for _, row := range k.between(k.next.Position.Revision-1, end) {
-			require.NoError(k.t, builder.Row(row))
+			require.NoError(k.t, builder.Add(&row))
 		}
-		require.NoError(k.t, builder.Marker(format.Marker{Revision: builder.End(), Time: time.Now()}))
+		require.NoError(k.t, builder.Add(&format.Marker{Revision: builder.End(), Time: time.Now()}))
 		for _, at := range k.moments {
 			if at.revision == builder.End() {
 				for _, bucket := range at.buckets {
-					require.NoError(k.t, builder.Bucket(ordered(bucket)))
+					require.NoError(k.t, builder.Add(ordered(bucket)))
 				}
 				break
 			}

@@ -147,7 +147,7 @@ func (d *segmentDraft) add(rows capture.Rows) error {
 			err = d.mark(revision - 1)
 		}
 		if err == nil {
-			err = d.Row(row)
+			err = d.Add(&row)
 		}
 		if err != nil {
 			return err
@@ -159,7 +159,7 @@ func (d *segmentDraft) add(rows capture.Rows) error {
 // mark adds the markers up to a revision.
 func (d *segmentDraft) mark(revision int64) error {
 	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
-		if err := d.Marker(d.markers[0]); err != nil {
+		if err := d.Add(&d.markers[0]); err != nil {
 			return err
 		}
 		d.markers = d.markers[1:]
@@ -223,20 +223,20 @@ func (w *Writer) addTrailer(d *segmentDraft, changed []*format.Bucket) error {
 	err := d.mark(d.End())
 	if !d.more && err == nil {
 		if err = d.mark(d.upTo); err == nil {
-			err = d.Marker(format.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
+			err = d.Add(&format.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
 		}
 	}
 	recorded := map[format.CompactionHash]bool{}
 	for _, hash := range w.options.Etcd.Hashes() {
 		if err == nil && !w.chain.hashes[hash] && hash.Revision <= d.End() {
-			err = d.CompactionHash(hash)
+			err = d.Add(&hash)
 		}
 		recorded[hash] = hash.Revision <= d.End()
 	}
 	w.chain.hashes = recorded
 	for _, bucket := range changed {
 		if err == nil {
-			err = d.Bucket(bucket)
+			err = d.Add(bucket)
 		}
 	}
 	return err

@@ -30,8 +30,8 @@ func segment(t *testing.T, by *format.Keys, start format.Start, source format.So
 	builder, err := format.NewSegmentBuilder(by, start)
 	require.NoError(t, err)
 	for _, row := range rows {
-		require.NoError(t, builder.Row(row))
-		require.NoError(t, builder.Marker(format.Marker{Revision: builder.End(), Time: time.Unix(1, 0)}))
+		require.NoError(t, builder.Add(&row))
+		require.NoError(t, builder.Add(&format.Marker{Revision: builder.End(), Time: time.Unix(1, 0)}))
 	}
 	object, err := builder.Finish(source)
 	require.NoError(t, err)

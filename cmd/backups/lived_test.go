@@ -88,10 +88,10 @@ func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
 	builder, err := format.NewSegmentBuilder(settings.Keys, full.Start())
 	require.NoError(t, err)
 	for _, row := range l.rows[len(l.upTo(l.revision)):] {
-		require.NoError(t, builder.Row(row))
+		require.NoError(t, builder.Add(&row))
 		revision, err := row.Revision()
 		require.NoError(t, err)
-		require.NoError(t, builder.Marker(format.Marker{Revision: revision, Time: noon.Add(time.Duration(revision) * time.Second)}))
+		require.NoError(t, builder.Add(&format.Marker{Revision: revision, Time: noon.Add(time.Duration(revision) * time.Second)}))
 	}
 	object, err := builder.Finish(format.Source{Member: "m"})
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func (l lived) lose(t *testing.T, settings Settings, gap int64) {
 func (l lived) shipNothing(t *testing.T, kept *archive.Archive, start format.Start) {
 	builder, err := format.NewSegmentBuilder(kept.Keys(), start)
 	require.NoError(t, err)
-	require.NoError(t, builder.Marker(format.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
+	require.NoError(t, builder.Add(&format.Marker{Revision: l.last, Time: noon.Add(time.Hour)}))
 	object, err := builder.Finish(format.Source{})
 	require.NoError(t, err)
 	require.NoError(t, archivetest.PutSegment(t.Context(), kept, object))

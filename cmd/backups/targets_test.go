@@ -72,8 +72,8 @@ func (l lived) ship(t *testing.T, settings Settings, last int64) {
 	for _, row := range l.upTo(last)[len(l.upTo(head.Revision())):] {
 		revision, err := row.Revision()
 		require.NoError(t, err)
-		require.NoError(t, builder.Row(row))
-		require.NoError(t, builder.Marker(format.Marker{Revision: revision, Time: since(float64(revision))}))
+		require.NoError(t, builder.Add(&row))
+		require.NoError(t, builder.Add(&format.Marker{Revision: revision, Time: since(float64(revision))}))
 	}
 	object, err := builder.Finish(format.Source{Member: "m"})
 	require.NoError(t, err)

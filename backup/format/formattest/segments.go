@@ -66,17 +66,7 @@ func Segment(t T, keys *format.Keys, start format.Start, source format.Source, r
 	builder, err := format.NewSegmentBuilder(keys, start)
 	require.NoError(t, err)
 	for _, record := range records {
-		switch record := record.(type) {
-		case *format.Row:
-			err = builder.Row(*record)
-		case *format.Marker:
-			err = builder.Marker(*record)
-		case *format.CompactionHash:
-			err = builder.CompactionHash(*record)
-		case *format.Bucket:
-			err = builder.Bucket(record)
-		}
-		require.NoError(t, err)
+		require.NoError(t, builder.Add(record))
 	}
 	object, err := builder.Finish(source)
 	require.NoError(t, err)

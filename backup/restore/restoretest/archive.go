@@ -36,8 +36,8 @@ func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, eac
 	for from := start.Position.Revision; from <= last; from = start.Position.Revision {
 		builder, err := format.NewSegmentBuilder(a.Keys(), start)
 		require.NoError(t, err)
-		require.NoError(t, Rows(from, min(last, from+each-1), size, builder.Row))
-		require.NoError(t, builder.Marker(format.Marker{Revision: builder.End(), Time: time.Now()}))
+		require.NoError(t, Rows(from, min(last, from+each-1), size, func(row format.Row) error { return builder.Add(&row) }))
+		require.NoError(t, builder.Add(&format.Marker{Revision: builder.End(), Time: time.Now()}))
 		object, err := builder.Finish(format.Source{Term: 2, Member: "8e9e05c52164694d"})
 		require.NoError(t, err)
 		require.NoError(t, archivetest.PutSegment(t.Context(), a, object))

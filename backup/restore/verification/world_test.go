@@ -96,12 +96,12 @@ func (w *world) putSegment() {
 	for i := range keys {
 		row := format.Row{Key: bytes.Clone(keys[i]), Value: bytes.Clone(values[i])}
 		w.alter(&row)
-		require.NoError(w.t, builder.Row(row))
+		require.NoError(w.t, builder.Add(&row))
 	}
-	require.NoError(w.t, builder.Marker(format.Marker{Revision: builder.End(), Time: formattest.At(builder.End())}))
+	require.NoError(w.t, builder.Add(&format.Marker{Revision: builder.End(), Time: formattest.At(builder.End())}))
 	for _, hash := range w.server.Server.KV().HashStorage().Hashes() {
 		if hash.Revision > w.hashed {
-			require.NoError(w.t, builder.CompactionHash(format.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
+			require.NoError(w.t, builder.Add(&format.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))
 			w.hashed = hash.Revision
 		}
 	}
