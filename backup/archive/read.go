@@ -20,7 +20,6 @@ type Reading struct {
 	Revision  int64                   // of the last row, or of the full snapshot
 	Chain     format.Digest           // digest at the end of the last segment
 	Buckets   []*format.Bucket        // that changed since the full snapshot, as of the last segment that ends at or before the path's revision
-	Later     []*format.Bucket        // that had changed by the end of the segment that contains the path's revision
 	Compacted int64                   // etcd's scheduled compaction there
 	Hashes    []format.CompactionHash // of compactions, oldest first
 	Rows      int64
@@ -174,8 +173,6 @@ func (w *readingWalk) addRecord(record format.Record, manifest format.Manifest) 
 	case *format.Bucket:
 		if manifest.End <= w.path.Revision {
 			w.buckets[record.Name] = record
-		} else {
-			w.reading.Later = append(w.reading.Later, record)
 		}
 	}
 	return nil

@@ -225,21 +225,19 @@ func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
 	assert.Equal(t, "1", w.statedAt(20))
 }
 
-// A key of the revision may belong to a lease that only the end of its segment has.
-func TestBucketsOfTheEndOfTheRevisionsSegmentAreTold(t *testing.T) {
+// A key of a revision may belong to a lease that only the end of its segment has.
+func TestBucketsOfALaterRevisionAreReadOnlyOnRequest(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	w.segment(14, Bucket("lease", "1", "before"))
-	w.segment(20, Bucket("lease", "2", "later"))
-	for revision, want := range map[int64]int{14: 0, 17: 1, 20: 0} {
+	w.segment(14, Bucket("lease", "a", "before"))
+	w.segment(20, Bucket("lease", "a", "later"))
+	for revision, want := range map[int64]string{14: "before", 17: "before", 20: "later"} {
 		reading := w.restore(archive.Target{Revision: revision})
-		require.Len(t, reading.Later, want, "revision %d", revision)
 		require.Len(t, reading.Buckets, 1)
-		for _, later := range reading.Later {
-			for key := range later.Entries() {
-				require.Equal(t, "2", string(key))
-			}
+		for _, value := range reading.Buckets[0].Entries() {
+			require.Equal(t, want, string(value))
 		}
 	}
+	require.Equal(t, "later", w.statedAt(17))
 }
 
 func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {

@@ -74,7 +74,7 @@ func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Sourc
 			*reading = read
 		}
 		return Changes{
-			Revision: read.Revision, Buckets: read.Buckets, Later: read.Later, Compacted: read.Compacted,
+			Revision: read.Revision, Buckets: read.Buckets, Compacted: read.Compacted,
 			Recorded: func(ctx context.Context) (*format.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
 		}, err
 	}
@@ -247,9 +247,6 @@ func applyChanges(tx *bolt.Tx, changed Changes, options Options) error {
 			return fmt.Errorf("cannot replace the bucket %q: %w", bucket.Name, err)
 		}
 	}
-	if err := addLeases(tx, changed.Later); err != nil {
-		return err
-	}
 	if err := schedule(tx, changed.Compacted); err != nil {
 		return err
 	}
@@ -304,25 +301,6 @@ func refill(tx *bolt.Tx, bucket *format.Bucket) (*bolt.Bucket, error) {
 		}
 	}
 	return filled, nil
-}
-
-// addLeases adds the leases of later that the database lacks.
-func addLeases(tx *bolt.Tx, later []*format.Bucket) error {
-	leases := tx.Bucket(schema.Lease.Name())
-	for _, bucket := range later {
-		if bucket.Name != string(schema.Lease.Name()) || leases == nil {
-			continue
-		}
-		for key, value := range bucket.Entries() {
-			if leases.Get(key) != nil {
-				continue
-			}
-			if err := leases.Put(key, value); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // ErrNoRoom means that a volume has too little room.

@@ -198,7 +198,9 @@ func TestAKeyKeepsALeaseThatWasGrantedAMomentBefore(t *testing.T) {
 	rows := source.Rows
 	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
 		_, err := rows(ctx, row)
-		return Changes{Buckets: before.buckets, Later: after.buckets}, err
+		return Changes{Buckets: before.buckets, Recorded: func(context.Context) (*format.Bucket, error) {
+			return after.bucketOf("lease"), nil
+		}}, err
 	}
 	exported := filepath.Join(t.TempDir(), "exported")
 	_, err := Export(t.Context(), source, exported, Options{})

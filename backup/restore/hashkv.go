@@ -1,23 +1,22 @@
 package restore
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"hash/maphash"
 	"iter"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
-	"google.golang.org/protobuf/encoding/protowire"
+
+	"etcd-wrapper/backup/format"
 )
 
 // lockTimeout limits the wait for another process to close the database.
@@ -64,13 +63,14 @@ func (q request) compute(ctx context.Context, path string) (hash uint32, err err
 		return 0, fmt.Errorf("database %s: cannot open it: %w", path, err)
 	}
 	defer db.Close() // nothing was written
-	err = db.View(func(tx *bolt.Tx) error {
-		s := scan{ctx: ctx, request: q, keys: tx.Bucket(schema.Key.Name())}
-		if err := s.checkComplete(tx.Bucket(schema.Meta.Name())); err != nil {
+	err = recoverPanics(func() error {
+		return db.View(func(tx *bolt.Tx) error {
+			if err := q.checkComplete(tx); err != nil {
+				return err
+			}
+			hash, err = scan{request: q, ctx: ctx, keys: tx.Bucket(schema.Key.Name())}.hash()
 			return err
-		}
-		hash, err = s.hash()
-		return err
+		})
 	})
 	if err != nil {
 		return 0, fmt.Errorf("hash of database %s at revision %d: %w", path, q.revision, err)
@@ -79,35 +79,28 @@ func (q request) compute(ctx context.Context, path string) (hash uint32, err err
 }
 
 // checkComplete returns an error if the database lacks rows of the hash.
-func (s scan) checkComplete(meta *bolt.Bucket) error {
-	if s.keys == nil || meta == nil {
-		return errors.New("it is not an etcd database")
+func (q request) checkComplete(tx *bolt.Tx) error {
+	last, err := lastRevision(tx)
+	if err != nil {
+		return err
 	}
-	last := int64(1) // the revision of an etcd without writes
-	if key, _ := s.keys.Cursor().Last(); key != nil {
-		newest, err := parse(key)
-		if err != nil {
-			return err
-		}
-		last = newest.main
-	}
-	done := int64(0)
-	if value := meta.Get(schema.FinishedCompactKeyName); value != nil {
-		finished, err := parse(value)
-		if err != nil {
-			return err
-		}
-		done = finished.main
-	}
+	finished := revisionIn(tx.Bucket(schema.Meta.Name()), schema.FinishedCompactKeyName)
 	switch {
-	case done > max(s.compacted, 0):
-		return fmt.Errorf("it was %w at revision %d, after the compaction of the hash at %d", ErrCompacted, done, s.compacted)
-	case s.revision < s.compacted:
-		return fmt.Errorf("it is older than the compaction at %d: %w", s.compacted, ErrCompacted)
-	case s.revision > max(last, s.compacted):
-		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, s.compacted))
+	case finished > max(q.compacted, 0):
+		return fmt.Errorf("it was %w at revision %d, after the compaction of the hash at %d", ErrCompacted, finished, q.compacted)
+	case q.revision < q.compacted:
+		return fmt.Errorf("it is older than the compaction at %d: %w", q.compacted, ErrCompacted)
+	case q.revision > max(last, q.compacted):
+		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, q.compacted))
 	}
 	return nil
+}
+
+// scan reads the rows of a database for a request.
+type scan struct {
+	request
+	ctx  context.Context
+	keys *bolt.Bucket
 }
 
 func (s scan) hash() (uint32, error) {
@@ -121,9 +114,9 @@ func (s scan) hash() (uint32, error) {
 		if err != nil {
 			return 0, err
 		}
-		if r.main > s.compacted || kept.has(r.ordinal) {
-			_, _ = sum.Write(r.key)
-			_, _ = sum.Write(r.value)
+		if r.revision > s.compacted || kept.has(r.ordinal) {
+			_, _ = sum.Write(r.Key)
+			_, _ = sum.Write(r.Value)
 		}
 	}
 	return sum.Sum32(), nil
@@ -147,13 +140,9 @@ func (s scan) keep() (bits, error) {
 
 // deletesLast reports whether a key was deleted at the revision itself.
 func (s scan) deletesLast() bool {
-	cursor, first := s.keys.Cursor(), mvcc.RevToBytes(mvcc.Revision{Main: s.revision}, mvcc.NewRevBytes())
-	for key, _ := cursor.Seek(first); key != nil; key, _ = cursor.Next() {
-		at, err := parse(key)
-		if err != nil || at.main != s.revision {
-			return false
-		}
-		if at.tombstone {
+	cursor, prefix := s.keys.Cursor(), revisionKey(s.revision)[:8]
+	for key, _ := cursor.Seek(prefix); bytes.HasPrefix(key, prefix); key, _ = cursor.Next() {
+		if (format.Row{Key: key}).Tombstone() {
 			return true
 		}
 	}
@@ -165,166 +154,96 @@ const tableSize = 256 << 10
 
 // fingerprint identifies a key by 128 bits, with seeds of this process, so that a collision is practically
 // impossible.
-type fingerprint struct{ high, low uint64 }
+type fingerprint [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func fingerprintOf(key []byte) fingerprint {
-	return fingerprint{maphash.Bytes(seeds[0], key), maphash.Bytes(seeds[1], key)}
-}
-
-// part is a range of fingerprints, inclusive.
-type part struct{ from, to uint64 }
-
-func (p part) has(f fingerprint) bool { return p.from <= f.high && f.high <= p.to }
-
-func (p part) last() bool { return p.to == math.MaxUint64 }
-
-// next returns the following part of the same size.
-func (p part) next() part {
-	from := p.to + 1
-	return part{from, from + min(p.to-p.from, math.MaxUint64-from)}
-}
-
-func (p part) firstHalf() part { return part{p.from, p.from + (p.to-p.from)/2} }
-
-// markNewest marks the newest row of each key that exists at a revision. Each pass over the rows handles as many keys as
-// the table has room for.
+// markNewest marks the newest row of each key that exists at a revision. It starts with one pass over the rows. When the
+// table is full, that pass continues with half of its keys, and there are twice as many passes. Keys that are read
+// again, or were dropped from a table, get their marks from the last pass that handles them.
 func (s scan) markNewest(revision int64) (kept bits, err error) {
-	for p := (part{0, math.MaxUint64}); ; p = p.next() {
-		if p, err = s.pass(p, &kept, revision); err != nil || p.last() {
-			return kept, err
+	passes := uint64(1)
+	for pass := uint64(0); pass < passes; pass++ {
+		newest := map[fingerprint]int{}
+		others := func(key fingerprint, _ int) bool { return key[0]%passes != pass }
+		for r, err := range s.rows(revision) {
+			if err != nil {
+				return nil, err
+			}
+			name, _, err := keyAndLease(r.Value)
+			if err != nil {
+				return nil, fmt.Errorf("%w: row %x: %w", ErrDamaged, r.Key, err)
+			}
+			if key := (fingerprint{maphash.Bytes(seeds[0], name), maphash.Bytes(seeds[1], name)}); !others(key, 0) {
+				r.replace(newest, key, &kept)
+			}
+			for len(newest) > cmp.Or(s.tableSize, tableSize) {
+				passes *= 2
+				maps.DeleteFunc(newest, others)
+			}
 		}
 	}
-}
-
-// pass handles a part of the keys and returns it. It halves the part each time the table is full. Marks that it has
-// set for keys outside the smaller part are corrected by the later passes that handle these keys.
-func (s scan) pass(p part, kept *bits, revision int64) (part, error) {
-	table := make(map[fingerprint]uint32)
-	for r, err := range s.rows(revision) {
-		if err != nil {
-			return p, err
-		}
-		key, err := r.userKey()
-		if err != nil {
-			return p, err
-		}
-		if print := fingerprintOf(key); p.has(print) {
-			r.replace(table, print, kept)
-		}
-		for len(table) > cmp.Or(s.tableSize, tableSize) {
-			p = p.firstHalf()
-			maps.DeleteFunc(table, func(f fingerprint, _ uint32) bool { return !p.has(f) })
-		}
-	}
-	return p, nil
+	return kept, nil
 }
 
 // replace makes r the newest row of its key.
-func (r row) replace(table map[fingerprint]uint32, print fingerprint, kept *bits) {
-	if before, found := table[print]; found {
-		kept.clear(before)
+func (r row) replace(newest map[fingerprint]int, key fingerprint, kept *bits) {
+	if previous, found := newest[key]; found {
+		kept.clear(previous)
 	}
-	if r.tombstone {
-		delete(table, print)
+	if r.Tombstone() {
+		delete(newest, key)
 		return
 	}
-	table[print] = r.ordinal
+	newest[key] = r.ordinal
 	kept.set(r.ordinal)
 }
 
 // bits has a bit for each row, by ordinal.
 type bits []uint64
 
-func (b *bits) set(i uint32) {
-	for len(*b) <= int(i/64) {
+func (b *bits) set(i int) {
+	for len(*b) <= i/64 {
 		*b = append(*b, 0)
 	}
 	(*b)[i/64] |= 1 << (i % 64)
 }
 
-func (b *bits) clear(i uint32) { (*b)[i/64] &^= 1 << (i % 64) }
+func (b bits) clear(i int) { b[i/64] &^= 1 << (i % 64) }
 
-func (b bits) has(i uint32) bool { return int(i/64) < len(b) && b[i/64]&(1<<(i%64)) != 0 }
+func (b bits) has(i int) bool { return i/64 < len(b) && b[i/64]&(1<<(i%64)) != 0 }
 
 func (b bits) any() bool { return slices.ContainsFunc(b, func(word uint64) bool { return word != 0 }) }
 
 // rowsPerCheck is the number of rows between two checks of the context.
 const rowsPerCheck = 1024
 
-const revisionBytes = 8 + 1 + 8 // main, '_', sub; a deletion has one more byte
-
-type scan struct {
-	request
-	ctx  context.Context
-	keys *bolt.Bucket
-}
-
-type bucketKey struct {
-	main      int64
-	tombstone bool
-}
-
 type row struct {
-	bucketKey
-	ordinal    uint32
-	key, value []byte
+	format.Row
+	revision int64
+	ordinal  int
 }
 
 // rows yields the rows up to a revision.
 func (s scan) rows(until int64) iter.Seq2[row, error] {
 	return func(yield func(row, error) bool) {
-		cursor, ordinal := s.keys.Cursor(), uint32(0)
+		cursor, ordinal := s.keys.Cursor(), 0
 		for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
-			at, err := parse(key)
-			if err == nil && ordinal%rowsPerCheck == 0 {
+			r := row{Row: format.Row{Key: key, Value: value}, ordinal: ordinal}
+			revision, err := r.Revision()
+			switch {
+			case err != nil:
+				err = fmt.Errorf("%w: row %.20x: %w", ErrDamaged, key, err)
+			case revision > until:
+				return
+			case ordinal%rowsPerCheck == 0:
 				err = context.Cause(s.ctx)
 			}
-			if err == nil && ordinal == math.MaxUint32 {
-				err = fmt.Errorf("it has more than %d rows", ordinal)
-			}
-			if err == nil && at.main > until {
-				return
-			}
-			if !yield(row{at, ordinal, key, value}, err) || err != nil {
+			r.revision = revision
+			if !yield(r, err) || err != nil {
 				return
 			}
 			ordinal++
 		}
 	}
-}
-
-func parse(key []byte) (bucketKey, error) {
-	if len(key) != revisionBytes && len(key) != revisionBytes+1 || key[8] != '_' {
-		return bucketKey{}, fmt.Errorf("%.40x is not a revision", key)
-	}
-	main := binary.BigEndian.Uint64(key)
-	if main > math.MaxInt64 {
-		return bucketKey{}, fmt.Errorf("%x is a negative revision", key)
-	}
-	return bucketKey{main: int64(main), tombstone: mvcc.IsTombstone(key)}, nil //nolint:gosec // compared above
-}
-
-// userKey decodes only the key of a row; a whole mvccpb.KeyValue would copy the value.
-func (r row) userKey() ([]byte, error) {
-	for rest := r.value; len(rest) > 0; {
-		number, kind, n := protowire.ConsumeTag(rest)
-		if n < 0 {
-			return nil, fmt.Errorf("row %x: %w", r.key, protowire.ParseError(n))
-		}
-		rest = rest[n:]
-		if number == 1 && kind == protowire.BytesType {
-			key, n := protowire.ConsumeBytes(rest)
-			if n < 0 {
-				return nil, fmt.Errorf("row %x: %w", r.key, protowire.ParseError(n))
-			}
-			return key, nil
-		}
-		if n = protowire.ConsumeFieldValue(number, kind, rest); n < 0 {
-			return nil, fmt.Errorf("row %x: %w", r.key, protowire.ParseError(n))
-		}
-		rest = rest[n:]
-	}
-	return nil, nil // etcd writes an empty row to bump the revision
 }

@@ -180,9 +180,9 @@ func TestAHashEndsWithItsContext(t *testing.T) {
 
 func TestARowThatIsNoneIsNamed(t *testing.T) {
 	for what, bad := range map[string]struct{ key, value, want string }{
-		"length":    {"short", "", "73686f7274 is not a revision"},
-		"separator": {"\x00\x00\x00\x00\x00\x00\x00\x03.\x00\x00\x00\x00\x00\x00\x00\x00", "", "is not a revision"},
-		"negative":  {"\xff\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "", "is a negative revision"},
+		"length":    {"short", "", "row 73686f7274"},
+		"separator": {"\x00\x00\x00\x00\x00\x00\x00\x03.\x00\x00\x00\x00\x00\x00\x00\x00", "", "row 0000000000000003"},
+		"negative":  {"\xff\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "", "row ff00000000000003"},
 		"value":     {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\x0a\xff", "row 0000000000000003"},
 		"tag":       {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\xff", "row 0000000000000003"},
 		"field":     {"\x00\x00\x00\x00\x00\x00\x00\x03_\x00\x00\x00\x00\x00\x00\x00\x00", "\x12\x09a", "row 0000000000000003"},
@@ -196,6 +196,7 @@ func TestARowThatIsNoneIsNamed(t *testing.T) {
 		require.NoError(t, db.Close())
 		_, err = HashKV(t.Context(), path, 4, 6)
 		require.ErrorContains(t, err, bad.want, what)
+		require.ErrorIs(t, err, ErrDamaged, what)
 	}
 }
 

@@ -149,7 +149,8 @@ func TestKeyAndLeaseAreReadAsEtcdReadsThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			value, err := kv.Marshal()
 			require.NoError(t, err)
-			key, lease := keyAndLease(value)
+			key, lease, err := keyAndLease(value)
+			require.NoError(t, err)
 			require.Equal(t, string(kv.Key), string(key))
 			require.Equal(t, kv.Lease, lease)
 		})
@@ -160,9 +161,9 @@ func TestWhatCannotBeReadNamesNoLease(t *testing.T) {
 	value, err := (&mvccpb.KeyValue{Key: []byte("a"), Value: []byte("v"), Lease: 77}).Marshal()
 	require.NoError(t, err)
 	for cut := range len(value) {
-		_, lease := keyAndLease(value[:cut])
+		_, lease, _ := keyAndLease(value[:cut])
 		require.Zero(t, lease)
 	}
-	_, lease := keyAndLease([]byte{0xff})
+	_, lease, _ := keyAndLease([]byte{0xff})
 	require.Zero(t, lease)
 }

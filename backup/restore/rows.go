@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
@@ -37,11 +36,10 @@ type rowInserter struct {
 	// written is called with the number of committed bytes.
 	written func(bytes int64)
 
-	tx      *bolt.Tx
-	keys    *bolt.Bucket
-	last    []byte // the key of the newest row
-	values  []byte // of the transaction: bbolt needs them unchanged until the commit
-	pending int64  // rows of the transaction
+	tx          *bolt.Tx
+	keys        *bolt.Bucket
+	last        []byte // the key of the newest row
+	rows, bytes int64  // of the transaction
 }
 
 // insert inserts all rows, or none if it returns an error.
@@ -58,11 +56,11 @@ func (i *rowInserter) insert(source Source) (changed Changes, err error) {
 		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // the snapshot has all rows of its last revision
 		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 	}
-	behind := bytes.Clone(i.last)
+	firstNew := i.last
 	if changed, err = insertConcurrently(i.ctx, source.Rows, i.row); err != nil {
 		return Changes{}, err
 	}
-	changed.firstNew = behind
+	changed.firstNew = firstNew
 	return changed, i.commit()
 }
 
@@ -74,27 +72,27 @@ func (i *rowInserter) begin() (err error) {
 		return errNotEtcd
 	}
 	i.keys.FillPercent = fillPercent
-	i.values, i.pending = i.values[:0], 0
+	i.rows, i.bytes = 0, 0
 	return nil
 }
 
 func (i *rowInserter) commit() error {
-	tx, bytes := i.tx, int64(len(i.values))
+	tx := i.tx
 	i.tx = nil
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	i.progress.add(bytes, i.pending)
-	i.written(bytes)
+	i.progress.add(i.bytes, i.rows)
+	i.written(i.bytes)
 	return context.Cause(i.ctx)
 }
 
-// row inserts one row. It copies key and value.
+// row inserts one row. It keeps key and value.
 func (i *rowInserter) row(row format.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
 		return fmt.Errorf("%w: row %x does not follow the previous row", ErrDamaged, row.Key)
 	}
-	if i.pending > 0 && len(i.values)+len(row.Value) > batchBytes {
+	if size := int64(len(row.Value)); i.rows > 0 && i.bytes+size > batchBytes {
 		if err := i.commit(); err != nil {
 			return err
 		}
@@ -102,14 +100,10 @@ func (i *rowInserter) row(row format.Row) error {
 			return err
 		}
 	}
-	start := len(i.values)
-	if cap(i.values)-start < len(row.Value) {
-		i.values, start = make([]byte, 0, max(batchBytes, len(row.Value))), 0
-	}
-	i.values = append(i.values, row.Value...)
-	i.last = append(i.last[:0], row.Key...)
-	i.pending++
-	return i.keys.Put(row.Key, i.values[start:])
+	i.last = row.Key
+	i.rows++
+	i.bytes += int64(len(row.Value))
+	return i.keys.Put(row.Key, row.Value)
 }
 
 const (
@@ -123,18 +117,14 @@ type batch struct {
 	content []byte // the bytes of all rows
 }
 
-// batches are reused, because there are millions of rows.
-var batches = sync.Pool{New: func() any { return &batch{content: make([]byte, 0, batchSize)} }}
-
-// rowReader passes rows to a function, and stops at its first error.
-type rowReader func(context.Context, func(format.Row) error) (Changes, error)
-
 // insertConcurrently inserts rows while the next ones are read, because both take about as long. It returns when both
-// have ended. An error of inserting takes precedence over one of reading. insert must copy what it keeps.
-func insertConcurrently(ctx context.Context, read rowReader, insert func(format.Row) error) (changed Changes, err error) {
+// have ended. An error of inserting takes precedence over one of reading. insert may keep the rows.
+func insertConcurrently(
+	ctx context.Context, read func(context.Context, func(format.Row) error) (Changes, error), insert func(format.Row) error,
+) (changed Changes, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	full := make(chan *batch, maxQueued)
+	full := make(chan batch, maxQueued)
 	go func() {
 		defer close(full)
 		err = recoverPanics(func() (err error) {
@@ -144,8 +134,8 @@ func insertConcurrently(ctx context.Context, read rowReader, insert func(format.
 	}()
 	var failed error
 	for b := range full {
-		if failed == nil {
-			failed = b.drain(insert)
+		for at := 0; at < len(b.rows) && failed == nil; at++ {
+			failed = insert(b.rows[at])
 		}
 		if failed != nil {
 			cancel()
@@ -158,20 +148,20 @@ func insertConcurrently(ctx context.Context, read rowReader, insert func(format.
 }
 
 // readInto copies the rows into batches.
-func readInto(ctx context.Context, full chan<- *batch, read rowReader) (Changes, error) {
-	b := batches.Get().(*batch)
-	hand := func() error {
+func readInto(ctx context.Context, full chan<- batch, read func(context.Context, func(format.Row) error) (Changes, error)) (Changes, error) {
+	var b batch
+	send := func() error {
 		select {
 		case full <- b:
-			b = batches.Get().(*batch)
+			b = batch{content: make([]byte, 0, batchSize)}
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 	changed, err := read(ctx, func(row format.Row) error {
-		if !b.hasRoom(row) {
-			if err := hand(); err != nil {
+		if len(b.content)+len(row.Key)+len(row.Value) > batchSize {
+			if err := send(); err != nil {
 				return err
 			}
 		}
@@ -181,12 +171,7 @@ func readInto(ctx context.Context, full chan<- *batch, read rowReader) (Changes,
 	if err != nil {
 		return Changes{}, err
 	}
-	return changed, hand()
-}
-
-// hasRoom reports whether a row fits into the batch.
-func (b *batch) hasRoom(row format.Row) bool {
-	return len(b.rows) == 0 || len(b.content)+len(row.Key)+len(row.Value) <= batchSize
+	return changed, send()
 }
 
 func (b *batch) add(row format.Row) {
@@ -197,16 +182,6 @@ func (b *batch) copy(from []byte) []byte {
 	start := len(b.content)
 	b.content = append(b.content, from...)
 	return b.content[start:len(b.content):len(b.content)]
-}
-
-// drain passes the rows on until there is an error, and releases the batch.
-func (b *batch) drain(row func(format.Row) error) (err error) {
-	for at := 0; at < len(b.rows) && err == nil; at++ {
-		err = row(b.rows[at])
-	}
-	b.rows, b.content = b.rows[:0], b.content[:0]
-	batches.Put(b)
-	return err
 }
 
 // schedule makes etcd compact when it starts, unless it already has a later compaction scheduled.
@@ -251,15 +226,21 @@ func lastRevision(tx *bolt.Tx) (int64, error) {
 	if keys == nil || meta == nil {
 		return 0, errNotEtcd
 	}
-	return max(lastRow(keys), revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), nil
+	last, err := lastRow(keys)
+	return max(last, revisionIn(meta, schema.ScheduledCompactKeyName), revisionIn(meta, schema.FinishedCompactKeyName)), err
 }
 
 // lastRow returns the revision of the last row, or 1 without rows, as etcd does.
-func lastRow(keys *bolt.Bucket) int64 {
-	if last, _ := keys.Cursor().Last(); last != nil {
-		return mvcc.BytesToRev(last).Main
+func lastRow(keys *bolt.Bucket) (int64, error) {
+	last, _ := keys.Cursor().Last()
+	if last == nil {
+		return 1, nil
 	}
-	return 1
+	revision, err := format.Row{Key: last}.Revision()
+	if err != nil {
+		return 0, fmt.Errorf("%w: row %.20x: %w", ErrDamaged, last, err)
+	}
+	return revision, nil
 }
 
 // checkLastRevision returns ErrDamaged if the last row has another revision. A revision of 0 is unknown.
@@ -268,10 +249,11 @@ func checkLastRevision(tx *bolt.Tx, revision int64) error {
 	if revision == 0 || keys == nil {
 		return nil
 	}
-	if last := lastRow(keys); last != revision {
+	last, err := lastRow(keys)
+	if err == nil && last != revision {
 		return fmt.Errorf("%w: its last revision is %d and should be %d", ErrDamaged, last, revision)
 	}
-	return nil
+	return err
 }
 
 // TTLs, in seconds, of leases that a key refers to but that no bucket contains.
@@ -334,7 +316,7 @@ func missingLeases(tx *bolt.Tx, leases *bolt.Bucket, behind []byte) map[int64]bo
 	named := map[string]int64{} // by key
 	rows := tx.Bucket(schema.Key.Name()).Cursor()
 	for at, value := rows.Seek(behind); at != nil; at, value = rows.Next() {
-		key, lease := keyAndLease(value)
+		key, lease, _ := keyAndLease(value) // the verification of the database finds an invalid value
 		if (format.Row{Key: at}).Tombstone() || lease == 0 || leases.Get(leaseKey(lease)) != nil {
 			delete(named, string(key))
 		} else {
@@ -355,13 +337,12 @@ const (
 )
 
 // keyAndLease decodes only two fields of a row's value: copying the whole value would take as long as inserting it.
-// An invalid value refers to no lease; the verification of the database finds it.
-func keyAndLease(value []byte) (key []byte, lease int64) {
+func keyAndLease(value []byte) (key []byte, lease int64, err error) {
 	for len(value) > 0 {
 		number, kind, tag := protowire.ConsumeTag(value)
 		length := protowire.ConsumeFieldValue(number, kind, value[max(tag, 0):])
-		if tag < 0 || length < 0 {
-			return nil, 0
+		if broken := min(tag, length); broken < 0 {
+			return nil, 0, protowire.ParseError(broken)
 		}
 		switch field := value[tag : tag+length]; {
 		case number == keyField && kind == protowire.BytesType:
@@ -372,7 +353,7 @@ func keyAndLease(value []byte) (key []byte, lease int64) {
 		}
 		value = value[tag+length:]
 	}
-	return key, lease
+	return key, lease, nil
 }
 
 // longestTTL returns the longest TTL of all leases, and at least unknownTTL.

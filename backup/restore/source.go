@@ -32,11 +32,9 @@ type Changes struct {
 	Revision  int64            // of the last row, or of the snapshot if there are no rows; 0 if unknown. A database with another one is ErrDamaged
 	Buckets   []*format.Bucket // buckets that differ from the snapshot's, with their current content
 	Compacted int64            // the revision of etcd's scheduled compaction; 0 if it is that of the snapshot
-	// Later are buckets from just after the revision. Their leases are added: a key may belong to a lease that was
-	// granted in between. Without its lease, such a key would stay forever, while a lease without keys just expires.
-	Later []*format.Bucket
 	// Recorded returns the bucket of leases that was recorded next after the revision, or nil if unknown. It is
-	// called if a key belongs to a lease that all other buckets lack. It may be nil.
+	// called if a key belongs to a lease that all other buckets lack, because it was granted after they were recorded.
+	// Without its lease such a key would stay forever. Recorded may be nil.
 	Recorded func(context.Context) (*format.Bucket, error)
 
 	firstNew []byte // greater than the keys of all rows of the full snapshot
