@@ -364,6 +364,11 @@ const (
 	maxPause      = 30 * time.Second
 )
 
+// Fetch reads an object of any store, and resumes as the readers of an archive do.
+func Fetch(ctx context.Context, from store.Store, name string) (io.ReadCloser, error) {
+	return (&Reader{store: from}).fetch(ctx, name, 0, nil)
+}
+
 // fetch reads an object from an offset to its end, and resumes when the store was unavailable: objects do not change,
 // and one lost connection should not cost an hour of reading.
 func (r *Reader) fetch(ctx context.Context, name string, offset int64, read func(bytes int)) (io.ReadCloser, error) {

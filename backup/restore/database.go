@@ -9,7 +9,6 @@ package restore
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -142,7 +141,7 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 // rebuild builds the database in the file, which stays open.
 func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
 	progress := &progressReporter{report: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
-	if err := fetchSnapshot(ctx, source.Snapshot, &snapshotWriter{to: writer(file, options.Scratch), sum: sha256.New(), progress: progress}); err != nil {
+	if err := fetchSnapshot(ctx, source.Snapshot, io.MultiWriter(writer(file, options.Scratch), progress)); err != nil {
 		return Result{}, err
 	}
 	if options.Inspect != nil {

@@ -56,7 +56,7 @@ func TestWhatIsNoSnapshotIsToldFromADamagedOne(t *testing.T) {
 	for what, content := range map[string][]byte{"a copied database": good[:len(good)-32], "a digest of nothing": nothing[:]} {
 		_, err := Database(t.Context(), snapshotOf(content), filepath.Join(t.TempDir(), "db"), Options{Above: 5})
 		require.ErrorIs(t, err, ErrDamaged, what)
-		require.ErrorContains(t, err, "bytes, which cannot be a database followed by its digest", what)
+		require.ErrorContains(t, err, "it cannot be a database followed by its digest", what)
 	}
 }
 

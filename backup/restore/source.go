@@ -1,7 +1,9 @@
 package restore
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -60,25 +62,41 @@ func (t *progressReporter) add(bytes, rows int64) {
 	}
 }
 
+// Write counts bytes of the database.
+func (t *progressReporter) Write(p []byte) (int, error) {
+	t.add(int64(len(p)), 0)
+	return len(p), nil
+}
+
 // chunk is the unit of reading and writing, in bytes.
 const chunk = 1 << 20
 
-// ErrDamaged means that the content cannot be what was once written.
-var ErrDamaged = errors.New("the backup is damaged")
+var (
+	// ErrDamaged means that the content cannot be what was once written.
+	ErrDamaged = errors.New("the backup is damaged")
+	// ErrDigest means that content does not end with its SHA-256.
+	ErrDigest = errors.New("the SHA-256 at its end does not match its content: it is truncated or was altered")
+)
 
-// fetchSnapshot writes the database of a snapshot to its file as it arrives, and verifies its digest.
-func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadCloser, error), database *snapshotWriter) error {
+// fetchSnapshot writes the database of a snapshot as it arrives, and verifies its digest.
+func fetchSnapshot(ctx context.Context, open func(context.Context) (io.ReadCloser, error), to io.Writer) error {
 	snapshot, err := open(ctx)
 	if err != nil {
 		return err
 	}
 	ahead, stop := startReading(snapshot)
-	_, err = io.CopyBuffer(struct{ io.Writer }{database}, contextReader{ctx, ahead}, make([]byte, chunk))
+	size, err := io.CopyBuffer(to, NewDigestReader(ctx, ahead), make([]byte, chunk))
 	stop()
-	if err := errors.Join(err, snapshot.Close()); err != nil {
+	err = errors.Join(err, snapshot.Close())
+	switch {
+	case err != nil && !errors.Is(err, ErrDigest):
 		return err
+	case size == 0 || size%512 != 0: // etcdutl uses the same rule to detect a digest
+		return fmt.Errorf("%w: it cannot be a database followed by its digest", ErrDamaged)
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return database.verify()
+	return nil
 }
 
 // startReading reads chunks in another goroutine, so that decryption and writing use two cores. stop waits for that goroutine.
@@ -87,18 +105,9 @@ func startReading(r io.Reader) (ahead io.Reader, stop func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var err error
-		for chunk := make([]byte, chunk); err == nil; {
-			filled, n := 0, 0
-			for filled < len(chunk) && err == nil {
-				n, err = r.Read(chunk[filled:])
-				filled += n
-			}
-			if _, gone := writer.Write(chunk[:filled]); gone != nil {
-				return
-			}
-		}
-		_ = writer.CloseWithError(err) // never fails
+		chunks := bufio.NewWriterSize(writer, chunk)
+		_, err := chunks.ReadFrom(r)
+		_ = writer.CloseWithError(cmp.Or(err, chunks.Flush())) // never fails
 	}()
 	return reader, func() {
 		_ = reader.Close() // never fails
@@ -119,50 +128,30 @@ func (r contextReader) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// snapshotWriter writes everything but the last 32 bytes, which are the digest. The size of a snapshot is unknown, so
-// it always holds back the last 32 bytes it has received.
-type snapshotWriter struct {
-	to       io.Writer // the file
-	sum      hash.Hash
-	progress *progressReporter
-	held     []byte
-	size     int64
+// digestReader holds back the last 32 bytes that it has read, because the size of the content is unknown.
+type digestReader struct {
+	from *bufio.Reader
+	sum  hash.Hash
 }
 
-func (r *snapshotWriter) Write(p []byte) (int, error) {
-	written := len(p)
-	if len(p) < sha256.Size {
-		p = append(r.held, p...)
-		r.held = nil
-	}
-	cut := max(len(p)-sha256.Size, 0)
-	if err := r.writeDatabase(r.held, p[:cut]); err != nil {
+// NewDigestReader reads content that is followed by its SHA-256, 32 bytes, until ctx ends. It returns the content without
+// the digest, and io.EOF only if that matches; otherwise ErrDigest.
+func NewDigestReader(ctx context.Context, from io.Reader) io.Reader {
+	return &digestReader{from: bufio.NewReaderSize(contextReader{ctx, from}, chunk), sum: sha256.New()}
+}
+
+// Read implements io.Reader.
+func (d *digestReader) Read(p []byte) (int, error) {
+	rest, err := d.from.Peek(sha256.Size + 1)
+	switch {
+	case format.Ended(err) && !bytes.Equal(rest, d.sum.Sum(nil)):
+		return 0, ErrDigest
+	case err != nil:
 		return 0, err
 	}
-	r.held = bytes.Clone(p[cut:])
-	return written, nil
-}
-
-func (r *snapshotWriter) writeDatabase(parts ...[]byte) error {
-	for _, part := range parts {
-		_, _ = r.sum.Write(part) // never fails
-		if _, err := r.to.Write(part); err != nil {
-			return err
-		}
-		r.size += int64(len(part))
-		r.progress.add(int64(len(part)), 0)
-	}
-	return nil
-}
-
-func (r *snapshotWriter) verify() error {
-	switch {
-	case r.size == 0 || r.size%512 != 0: // etcdutl uses the same rule to detect a digest
-		return fmt.Errorf("%w: it has %d bytes, which cannot be a database followed by its digest", ErrDamaged, r.size+int64(len(r.held)))
-	case !bytes.Equal(r.sum.Sum(nil), r.held):
-		return fmt.Errorf("%w: its SHA-256 is %x, and its digest is %x", ErrDamaged, r.sum.Sum(nil), r.held)
-	}
-	return nil
+	n, err := d.from.Read(p[:min(len(p), d.from.Buffered()-sha256.Size)])
+	_, _ = d.sum.Write(p[:n]) // never fails
+	return n, err
 }
 
 // recoverPanics turns panics and memory faults into an error: bbolt maps the file, and a forged page may refer to any

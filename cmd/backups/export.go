@@ -3,10 +3,8 @@ package backups
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"io/fs"
 	"os"
@@ -66,7 +64,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return ExportResult{}, fmt.Errorf("%w; the backups that etcd-backup-restore left there are %w: they have no signature; --accept-unsigned reads them anyway",
 			err, format.ErrUntrusted)
 	}
-	from := sidecarExport{theirs, sidecarstore.Target{Revision: target.Revision, Time: target.Time}, file, options}
+	from := sidecarExport{theirs, target, file, options}
 	exported, err = from.export(ctx)
 	exported.Unsigned = err == nil && settings.Keys.Trusts()
 	return exported, err
@@ -175,7 +173,7 @@ func leftOut(damaged []string, lost int64) (text string) {
 // file next to the output, because its name may not match its content. This needs twice the disk space.
 type sidecarExport struct {
 	kept    *sidecarstore.Archive
-	target  sidecarstore.Target
+	target  archive.Target
 	file    string
 	options restore.Options
 }
@@ -190,7 +188,7 @@ func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err e
 	var all error
 	for _, full := range fulls {
 		exported, err = e.from(ctx, full)
-		if !errors.Is(err, sidecarstore.ErrNewer) && !errors.Is(err, sidecarstore.ErrDamaged) {
+		if !errors.Is(err, sidecarstore.ErrNewer) && !errors.Is(err, restore.ErrDamaged) {
 			return exported, err
 		}
 		all = errors.Join(all, err)
@@ -204,7 +202,7 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 		return ExportResult{}, err
 	}
 	defer func() { err = errors.Join(err, remove(base)) }()
-	fetched, err := restore.Database(ctx, restore.Source{
+	fetched, err := restore.Export(ctx, restore.Source{
 		Snapshot: func(ctx context.Context) (io.ReadCloser, error) { return e.kept.Snapshot(ctx, full) },
 	}, base, e.options)
 	if err != nil {
@@ -217,7 +215,7 @@ func (e sidecarExport) from(ctx context.Context, full sidecarstore.Object) (expo
 	defer db.Close()
 	result, err := restore.Export(ctx, e.source(full, db, fetched), e.file, e.options)
 	if err == nil && e.target.Revision != 0 && result.Revision != e.target.Revision {
-		err = errors.Join(fmt.Errorf("%w: it restores revision %d instead of %d", sidecarstore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
+		err = errors.Join(fmt.Errorf("%w: it restores revision %d instead of %d", restore.ErrDamaged, result.Revision, e.target.Revision), remove(e.file))
 	}
 	return ExportResult{File: e.file, Revision: result.Revision, Full: full.Name, Rows: result.Rows, Bytes: result.Bytes}, err
 }
@@ -232,14 +230,14 @@ func remove(path string) error {
 // source returns the downloaded full snapshot and the rows after it.
 func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched restore.Result) restore.Source {
 	return restore.Source{
-		Snapshot:      func(context.Context) (io.ReadCloser, error) { return openSnapshot(db.Path()) },
+		Snapshot:      func(context.Context) (io.ReadCloser, error) { return os.Open(db.Path()) },
 		DatabaseBytes: fetched.Bytes,
 		Rows: func(ctx context.Context, row func(format.Row) error) (restore.Changes, error) {
 			return restore.Changes{}, db.View(func(tx *bolt.Tx) error {
 				base := sidecarstore.Base{Revision: fetched.Revision, Row: rowsOf(tx)}
 				for next, err := range e.kept.Rows(ctx, full, base, e.target) {
 					if err == nil {
-						err = row(format.Row{Key: next.Key, Value: next.Value})
+						err = row(next)
 					}
 					if err != nil {
 						return err
@@ -262,37 +260,6 @@ func rowsOf(tx *bolt.Tx) func(revision []byte) (key, value []byte) {
 	}
 }
 
-// snapshot reads a database as a stock snapshot: followed by its SHA-256.
-type snapshot struct {
-	file *os.File
-	sum  hash.Hash
-	end  *bytes.Reader // nil until the end of the file
-}
-
-// Close implements io.Closer.
-func (s *snapshot) Close() error { return s.file.Close() }
-
-func openSnapshot(path string) (io.ReadCloser, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	return &snapshot{file: file, sum: sha256.New()}, nil
-}
-
-// Read implements io.Reader.
-func (s *snapshot) Read(p []byte) (int, error) {
-	if s.end != nil {
-		return s.end.Read(p)
-	}
-	n, err := s.file.Read(p)
-	s.sum.Write(p[:n])
-	if errors.Is(err, io.EOF) {
-		s.end, err = bytes.NewReader(s.sum.Sum(nil)), nil
-	}
-	return n, err
-}
-
 // checkDigest compares a stock snapshot with the digest at its end before it is opened as a database. A truncated
 // file lacks pages, and reading one through a memory map kills the process.
 func checkDigest(ctx context.Context, path string) error {
@@ -301,41 +268,20 @@ func checkDigest(ctx context.Context, path string) error {
 		return err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return err
+	size, err := io.Copy(io.Discard, restore.NewDigestReader(ctx, file))
+	if errors.Is(err, restore.ErrDigest) || err == nil && size == 0 {
+		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, damageHint(path))
 	}
-	size := info.Size() - sha256.Size
-	sum := sha256.New()
-	if _, err := io.Copy(sum, io.LimitReader(contextReader{ctx, file}, size)); err != nil {
-		return err
-	}
-	if told, err := io.ReadAll(io.LimitReader(file, sha256.Size)); err != nil || size <= 0 || !bytes.Equal(told, sum.Sum(nil)) {
-		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, damageHint(path, info.Size()))
-	}
-	return nil
+	return err
 }
 
 // sector divides the size of a database, and therefore of a snapshot without a digest. etcdutl has the same check.
 const sector = 512
 
 // damageHint returns a guess at what a file without a digest is, and the next step.
-func damageHint(path string, size int64) string {
-	if size == 0 || size%sector != 0 {
+func damageHint(path string) string {
+	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "perhaps it was cut off"
 	}
 	return fmt.Sprintf("of a database that was copied, such as member/snap/db, etcd-wrapper etcdutl snapshot restore %s --skip-hash-check --data-dir=DIR makes a data directory, if it is whole", path)
-}
-
-// contextReader is a reader that ends with its context.
-type contextReader struct {
-	ctx context.Context
-	io.Reader
-}
-
-func (c contextReader) Read(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
-	}
-	return c.Reader.Read(p)
 }

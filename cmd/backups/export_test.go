@@ -15,7 +15,6 @@ import (
 	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
-	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/store/memory"
 )
 
@@ -57,9 +56,9 @@ func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
 
 	settings = l.keepAsSidecar(t)
 	_, err = Export(t.Context(), settings, archive.Target{Revision: l.last + 1}, path, NewMeter(nil))
-	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+	require.ErrorIs(t, err, archive.ErrNotKept)
 	_, err = Export(t.Context(), settings, archive.Target{Revision: 3}, path, NewMeter(nil))
-	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+	require.ErrorIs(t, err, archive.ErrNotKept)
 
 	overview, err := List(t.Context(), settings, noon)
 	require.NoError(t, err)

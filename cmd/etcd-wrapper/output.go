@@ -116,7 +116,6 @@ func backupStatus(err error) exitcode.Code {
 		status exitcode.Code
 	}{
 		{archive.ErrNotKept, exitcode.NotKept},
-		{sidecarstore.ErrNotKept, exitcode.NotKept},
 		{backups.ErrNoKey, exitcode.NotKept},
 		{backups.ErrEmpty, exitcode.NotKept},
 		{backups.ErrAnother, exitcode.Usage},
@@ -130,7 +129,6 @@ func backupStatus(err error) exitcode.Code {
 		{backups.ErrIncomplete, exitcode.BackupFailed},
 		{backups.ErrNotVerified, exitcode.BackupFailed},
 		{restore.ErrDamaged, exitcode.BackupFailed},
-		{sidecarstore.ErrDamaged, exitcode.BackupFailed},
 		{sidecarstore.ErrConflict, exitcode.BackupFailed},
 	} {
 		if errors.Is(err, known.err) {

@@ -17,8 +17,8 @@
 // Names serve to select objects; their content decides. The name of a full snapshot has a revision that the sidecar read
 // before it took the snapshot, so the content may be newer: [Base] has the revision of the database itself. Rows up to that
 // revision are not repeated. Two sidecars that wrote at the same time leave deltas that overlap, and the rows that both
-// contain must be equal. A revision that no object contains is a [GapError]; such gaps are common before a full snapshot,
-// because the sidecar discards the events it has collected when it takes one.
+// contain must be equal. A revision that no object contains is an archive.ErrNotKept; such gaps are common before a full
+// snapshot, because the sidecar discards the events it has collected when it takes one.
 //
 // The time of an event is the time at which the sidecar received it, by its own clock. After a full snapshot that took a
 // minute to upload, that may be a minute after the change.
@@ -48,13 +48,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 )
 
@@ -64,7 +64,6 @@ type Object struct {
 	Full        bool      // otherwise it is a delta
 	First, Last int64     // revisions; of a full snapshot, First is 0 and the content may be newer than Last
 	Created     time.Time // by the sidecar's clock, rounded down to the second
-	Final       bool      // the last snapshot of its cluster, according to the sidecar
 	Size        int64     // bytes in the store
 
 	compression string   // the suffix of the name
@@ -90,10 +89,9 @@ func parse(stored store.Object) (object Object, ours bool) {
 		}
 		numbers[i] = number
 	}
-	suffix, final := strings.CutSuffix(words[5], ".final")
 	return Object{
 		Name: stored.Name, Full: words[1] == "Full", First: numbers[0], Last: numbers[1], Created: time.Unix(numbers[2], 0).UTC(),
-		Final: final, Size: stored.Size, compression: suffix, parts: []string{stored.Name},
+		Size: stored.Size, compression: strings.TrimSuffix(words[5], ".final"), parts: []string{stored.Name},
 	}, numbers[0] <= numbers[1]
 }
 
@@ -149,24 +147,24 @@ func (c Chain) LastConnected() Object {
 
 // List lists the sidecar's backups in s. An empty store yields an empty archive. All errors come from the store.
 func List(ctx context.Context, s store.Store) (*Archive, error) {
-	archive := &Archive{store: s}
+	listed := &Archive{store: s}
 	objects, err := find(ctx, s)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the sidecar's backups: %w", err)
 	}
 	slices.SortFunc(objects, inSequence)
 	for _, object := range objects {
-		last := len(archive.Chains) - 1
+		last := len(listed.Chains) - 1
 		switch {
 		case object.Full:
-			archive.Chains = append(archive.Chains, Chain{Full: object})
+			listed.Chains = append(listed.Chains, Chain{Full: object})
 		case last < 0:
-			archive.Stray = append(archive.Stray, object)
+			listed.Stray = append(listed.Stray, object)
 		default:
-			archive.Chains[last].Deltas = append(archive.Chains[last].Deltas, object)
+			listed.Chains[last].Deltas = append(listed.Chains[last].Deltas, object)
 		}
 	}
-	return archive, nil
+	return listed, nil
 }
 
 // find lists only names that the sidecar uses, because the store may contain many other objects.
@@ -203,28 +201,10 @@ func (o *Object) useChunks(chunks []store.Object) {
 	}
 }
 
-// Target selects the state at Revision or at Time. The zero value selects the last revision.
-type Target struct {
-	Revision int64
-	Time     time.Time
-}
-
-// String describes the target to users.
-func (t Target) String() string {
-	switch {
-	case t.Revision > 0:
-		return fmt.Sprintf("revision %d", t.Revision)
-	case !t.Time.IsZero():
-		return t.Time.UTC().Format(time.RFC3339Nano)
-	default:
-		return "the last revision"
-	}
-}
-
 // Fulls returns the full snapshots from which the target can be reached, the best one first. If one is damaged, or
 // reading it returns ErrNewer, the caller tries the next one. The error means that there is none, or that all are
 // newer than the target.
-func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
+func (a *Archive) Fulls(to archive.Target) (fulls []Object, err error) {
 	for _, chain := range slices.Backward(a.Chains) {
 		if chain.Full.isBefore(to) {
 			fulls = append(fulls, chain.Full)
@@ -234,16 +214,16 @@ func (a *Archive) Fulls(to Target) (fulls []Object, err error) {
 	case len(fulls) > 0:
 		return fulls, nil
 	case len(a.Chains) == 0:
-		return nil, fmt.Errorf("%w: %s contains no full backup of the sidecar", ErrNotKept, a.store)
+		return nil, fmt.Errorf("%w: %s contains no full backup of the sidecar", archive.ErrNotKept, a.store)
 	default:
 		oldest := a.Chains[0].Full
-		return nil, fmt.Errorf("%w: %s is before the oldest full backup, %s of %s", ErrNotKept, to, oldest.Name,
+		return nil, fmt.Errorf("%w: %s is before the oldest full backup, %s of %s", archive.ErrNotKept, to, oldest.Name,
 			oldest.Created.Format(time.RFC3339))
 	}
 }
 
 // isBefore reports whether a full snapshot is no newer than the target, according to its name.
-func (o Object) isBefore(to Target) bool {
+func (o Object) isBefore(to archive.Target) bool {
 	switch {
 	case to.Revision > 0:
 		return o.Last <= to.Revision
@@ -264,46 +244,16 @@ func (a *Archive) after(revision int64) (deltas []Object) {
 }
 
 func byFirst(deltas []Object) []Object {
-	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return int(min(max(a.First-b.First, -1), 1)) })
+	return slices.SortedStableFunc(slices.Values(deltas), func(a, b Object) int { return cmp.Compare(a.First, b.First) })
 }
 
-// Errors of backups, for errors.Is. Every other error comes from the store or the context.
+// Errors of backups, for errors.Is. The others are restore.ErrDamaged, archive.ErrNotKept, and those of the store and
+// the context.
 var (
-	// ErrDamaged means that an object is truncated or altered, or that no sidecar wrote it.
-	ErrDamaged = errors.New("damaged backup")
 	// ErrNewer means that a full snapshot contains later revisions than the target, contrary to its name. An older
 	// one is needed.
 	ErrNewer = errors.New("full backup is newer than the target")
 	// ErrConflict means that two objects contain different changes for one revision. They belong to two clusters, or
 	// to one that was rolled back in between.
 	ErrConflict = errors.New("backups contradict each other")
-	// ErrNotKept means that no backup leads to the target.
-	ErrNotKept = errors.New("not kept")
 )
-
-// GapError is an ErrNotKept that names the missing revisions. From-1 is the last revision that can be restored.
-type GapError struct {
-	From, To      int64  // the first and the last missing revision
-	Before, After string // the names of the objects around the gap
-}
-
-// Error implements error.
-func (g *GapError) Error() string {
-	return fmt.Sprintf("revisions %d to %d are in no backup: they are missing between %s and %s", g.From, g.To, g.Before, g.After)
-}
-
-// Unwrap returns ErrNotKept.
-func (g *GapError) Unwrap() error { return ErrNotKept }
-
-var (
-	errSum    = errors.New("the SHA-256 at its end does not match its content: it is truncated or was altered")
-	errSuffix = errors.New("its suffix names an unknown compression")
-	errLarge  = fmt.Errorf("it has an event of more than %d MiB", maxEvent>>20)
-)
-
-func damageError(name string, cause error) error {
-	if errors.Is(cause, io.EOF) || errors.Is(cause, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: %s is truncated", ErrDamaged, name)
-	}
-	return fmt.Errorf("%w: %s: %w", ErrDamaged, name, cause)
-}

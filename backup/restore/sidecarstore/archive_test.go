@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store"
@@ -40,46 +42,45 @@ func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
 	} {
 		s.SetContent(name, []byte(name))
 	}
-	archive := list(t, s)
+	kept := list(t, s)
 
-	assert.Equal(t, []string{"v1/Backup-1518427675/Incr-00000005-00000008-1518427600"}, names(archive.Stray))
-	require.Len(t, archive.Chains, 4)
-	first := archive.Chains[0]
+	assert.Equal(t, []string{"v1/Backup-1518427675/Incr-00000005-00000008-1518427600"}, names(kept.Stray))
+	require.Len(t, kept.Chains, 4)
+	first := kept.Chains[0]
 	assert.Equal(t, "v1/Backup-1518427675/Full-00000000-00000010-1518427675", first.Full.Name)
 	assert.Equal(t, []string{"v1/Backup-1518427675/Incr-00000011-00000020-1518427700", "Backup-1518427690/Incr-00000021-00000022-1518427705.zlib"},
 		names(first.Deltas))
 	assert.EqualValues(t, 22, first.LastConnected().Last)
 	assert.Equal(t, time.Unix(1518427705, 0).UTC(), first.LastConnected().Created)
-	assert.EqualValues(t, 100000000041, archive.Chains[1].LastConnected().Last)
-	assert.EqualValues(t, len("v2/Full-00000000-00000030-1763726400.gz"), archive.Chains[1].Full.Size)
-	assert.True(t, archive.Chains[2].Full.Final && archive.Chains[3].Full.Final)
-	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", archive.Chains[3].Full.Name)
+	assert.EqualValues(t, 100000000041, kept.Chains[1].LastConnected().Last)
+	assert.EqualValues(t, len("v2/Full-00000000-00000030-1763726400.gz"), kept.Chains[1].Full.Size)
+	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", kept.Chains[3].Full.Name)
 }
 
 func TestTheReachOfAChainEndsAtAGapAndNotAtAnOverlap(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000020-1001", "v2/Incr-00000011-00000025-1002",
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000020-1001", "v2/Incr-00000011-00000025-1002",
 		"v2/Incr-00000012-00000013-1003", "v2/Incr-00000026-00000030-1003", "v2/Incr-00000032-00000040-1004")
-	assert.EqualValues(t, 30, archive.Chains[0].LastConnected().Last)
+	assert.EqualValues(t, 30, kept.Chains[0].LastConnected().Last)
 }
 
 func TestOfTwoFullsOfOneRevisionTheNewestIsTheLast(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000010-999")
-	assert.EqualValues(t, 1000, archive.Chains[1].Full.Created.Unix())
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000010-999")
+	assert.EqualValues(t, 1000, kept.Chains[1].Full.Created.Unix())
 }
 
 func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000020-2000", "v2/Full-00000000-00000030-3000")
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000020-2000", "v2/Full-00000000-00000030-3000")
 	for _, c := range []struct {
-		to   sidecarstore.Target
+		to   archive.Target
 		want []int64
 	}{
-		{sidecarstore.Target{}, []int64{30, 20, 10}},
-		{sidecarstore.Target{Revision: 29}, []int64{20, 10}},
-		{sidecarstore.Target{Revision: 20}, []int64{20, 10}},
-		{sidecarstore.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // a name has only the second
-		{sidecarstore.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
+		{archive.Target{}, []int64{30, 20, 10}},
+		{archive.Target{Revision: 29}, []int64{20, 10}},
+		{archive.Target{Revision: 20}, []int64{20, 10}},
+		{archive.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // a name has only the second
+		{archive.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
 	} {
-		fulls, err := archive.Fulls(c.to)
+		fulls, err := kept.Fulls(c.to)
 		require.NoError(t, err)
 		revisions := []int64{}
 		for _, full := range fulls {
@@ -87,10 +88,10 @@ func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
 		}
 		assert.Equal(t, c.want, revisions, c.to.String())
 	}
-	_, err := archive.Fulls(sidecarstore.Target{Revision: 9})
-	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+	_, err := kept.Fulls(archive.Target{Revision: 9})
+	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.EqualError(t, err, "not kept: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
-	_, err = list(t, memory.New()).Fulls(sidecarstore.Target{})
+	_, err = list(t, memory.New()).Fulls(archive.Target{})
 	assert.EqualError(t, err, "not kept: memory://test/ contains no full backup of the sidecar")
 }
 
@@ -100,8 +101,8 @@ func TestChunksAreReadWhereTheirObjectIsEmptyAndOnlyThere(t *testing.T) {
 		name        string
 		whole, want []byte
 	}{
-		{"the manifest of a large object", []byte{}, sidecarstoretest.Sealed([]byte("the database"))},
-		{"an object that was composed of them", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Sealed([]byte("composed"))), sidecarstoretest.Sealed([]byte("composed"))},
+		{"the manifest of a large object", []byte{}, []byte("the database")},
+		{"an object that was composed of them", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Sealed([]byte("composed"))), []byte("composed")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, name := memory.New(), "v2/Full-00000000-00000010-1000.gz"
@@ -126,11 +127,11 @@ func TestAStoreThatCannotBeListedIsSaid(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrDenied)
 }
 
-func snapshot(t *testing.T, archive *sidecarstore.Archive) ([]byte, error) {
-	reader, err := archive.Snapshot(t.Context(), archive.Chains[0].Full)
+func snapshot(t *testing.T, kept *sidecarstore.Archive) ([]byte, error) {
+	reader, err := kept.Snapshot(t.Context(), kept.Chains[0].Full)
 	if err != nil {
 		return nil, err
 	}
 	defer reader.Close()
-	return io.ReadAll(reader)
+	return io.ReadAll(restore.NewDigestReader(t.Context(), reader))
 }

@@ -1,54 +1,46 @@
 package sidecarstore
 
 import (
-	"bufio"
-	"bytes"
 	"compress/gzip"
 	"compress/lzw"
 	"compress/zlib"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 )
 
-// Snapshot reads a full snapshot as etcd made it: the database followed by its SHA-256, as etcdutl expects it. The
-// reader returns io.EOF only if the digest matches. Otherwise it returns ErrDamaged or the store's error, and
-// everything that was read must be discarded. It needs little memory, whatever the content; the caller limits what is
-// written to disk. The reader must not be used concurrently, is valid until ctx ends and must be closed.
+// Snapshot opens a full snapshot as etcd made it: the database followed by its SHA-256, which the caller has to compare.
+// An error is restore.ErrDamaged, the context's or the store's. The reader needs little memory, whatever the content; the
+// caller limits what is written to disk. It must not be used concurrently, is valid until ctx ends and must be closed.
 func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, error) {
-	opened, err := a.open(ctx, full)
-	if err != nil {
-		return nil, err
-	}
-	opened.keepSum = true
-	return opened, nil
+	return a.open(ctx, full)
 }
 
-// content is the decompressed content of an object without its digest.
+// content is the decompressed content of an object.
 type content struct {
-	*digestReader
+	io.Reader
 	object Object
 	stored *parts
 }
 
 func (a *Archive) open(ctx context.Context, object Object) (*content, error) {
 	opened := &content{object: object, stored: &parts{ctx: ctx, store: a.store, names: object.parts}}
-	plain, err := decompress(object.compression, opened.stored)
-	if err != nil {
+	var err error
+	if opened.Reader, err = decompress(object.compression, opened.stored); err != nil {
 		defer opened.Close()
 		return nil, opened.classify(err)
 	}
-	opened.digestReader = newDigestReader(plain)
 	return opened, nil
 }
 
@@ -68,8 +60,9 @@ func decompress(suffix string, compressed io.Reader) (io.Reader, error) {
 	}
 }
 
+// Read implements io.Reader.
 func (c *content) Read(p []byte) (int, error) {
-	n, err := c.digestReader.Read(p)
+	n, err := c.Reader.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = c.classify(err)
 	}
@@ -82,138 +75,64 @@ func (c *content) Close() error { return c.stored.Close() }
 // classify distinguishes errors of the store from damage of the object.
 func (c *content) classify(err error) error {
 	switch {
-	case c.stored.failed != nil:
-		return c.stored.failed
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, errRead):
 		return err
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return c.damage(errors.New("it is truncated"))
 	default:
-		return damageError(c.object.Name, err)
+		return c.damage(err)
 	}
 }
 
-// maxLost limits how often in a row a connection may break without progress.
-const maxLost = 3
+func (c *content) damage(cause error) error {
+	return fmt.Errorf("%w: %s: %w", restore.ErrDamaged, c.object.Name, cause)
+}
 
-// parts reads objects one after the other. When a connection breaks, it continues at the same offset, because a full
-// snapshot takes long.
+// errRead precedes the errors of the store.
+var errRead = errors.New("cannot read")
+
+// parts reads objects one after the other.
 type parts struct {
 	ctx     context.Context
 	store   store.Store
 	names   []string      // of the objects that are still to be read
-	offset  int64         // in the first of these objects, in bytes
 	current io.ReadCloser // nil if no object is open
-	lost    int           // connections that broke in a row
-	failed  error         // permanent error of the store
 }
 
 func (p *parts) Read(b []byte) (n int, err error) {
-	for p.failed == nil && len(p.names) > 0 {
+	for len(p.names) > 0 {
 		if p.current == nil {
-			p.current, p.failed = p.store.Get(p.ctx, p.names[0], p.offset, -1)
-			continue
+			p.current, err = archive.Fetch(p.ctx, p.store, p.names[0])
 		}
-		n, err = p.current.Read(b)
-		p.handleRead(n, err)
+		if err == nil {
+			n, err = p.current.Read(b)
+		}
+		switch {
+		case err == nil:
+			return n, nil
+		case !format.Ended(err):
+			return n, fmt.Errorf("%w %s: %w", errRead, p.names[0], err)
+		}
+		_ = p.Close() // it was only read
+		p.names, p.current = p.names[1:], nil
 		if n > 0 {
 			return n, nil
 		}
-	}
-	if p.failed != nil {
-		return 0, p.failed
+		err = nil
 	}
 	return 0, io.EOF
 }
 
-// handleRead advances past what was read, and decides how the next read continues.
-func (p *parts) handleRead(n int, err error) {
-	p.offset += int64(n)
-	if n > 0 {
-		p.lost = 0
+func (p *parts) Close() error {
+	if p.current == nil {
+		return nil
 	}
-	switch {
-	case err == nil:
-		return
-	case errors.Is(err, io.EOF):
-		p.names, p.offset = p.names[1:], 0
-	case errors.Is(err, store.ErrUnavailable) && p.lost < maxLost:
-		p.lost++
-	default:
-		p.failed = fmt.Errorf("cannot read %s: %w", p.names[0], err)
-	}
-	_ = p.Close() // it was only read
-}
-
-func (p *parts) Close() (err error) {
-	if p.current != nil {
-		err = p.current.Close()
-		p.current = nil
-	}
-	return err
-}
-
-// digestReader reads content that ends with its SHA-256, and returns io.EOF only if that matches. With keepSum, it
-// returns the digest as well.
-type digestReader struct {
-	from    *bufio.Reader
-	hash    hash.Hash
-	keepSum bool
-	sum     []byte // the part of the digest that is still to be returned; nil before the end of the content
-}
-
-func newDigestReader(from io.Reader) *digestReader {
-	return &digestReader{from: bufio.NewReaderSize(from, 64<<10), hash: sha256.New()}
-}
-
-func (s *digestReader) Read(p []byte) (int, error) {
-	if s.sum == nil {
-		if _, err := s.from.Peek(sha256.Size + 1); err == io.EOF {
-			if err := s.verify(); err != nil {
-				return 0, err
-			}
-		} else if err != nil {
-			return 0, err
-		}
-	}
-	if s.sum != nil {
-		return s.readSum(p)
-	}
-	n, err := s.from.Read(p[:min(len(p), s.from.Buffered()-sha256.Size)])
-	s.hash.Write(p[:n])
-	return n, err
-}
-
-// verify compares the digest. It is called when nothing but the digest is left.
-func (s *digestReader) verify() error {
-	left, err := io.ReadAll(s.from)
-	if err != nil {
-		return err
-	}
-	if !bytes.Equal(left, s.hash.Sum(nil)) {
-		return errSum
-	}
-	s.sum = left
-	return nil
-}
-
-func (s *digestReader) readSum(p []byte) (int, error) {
-	if !s.keepSum || len(s.sum) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(p, s.sum)
-	s.sum = s.sum[n:]
-	return n, nil
+	return p.current.Close()
 }
 
 // maxEvent limits the JSON of an event, in bytes, and so the memory that a delta needs. It is enough for a value of
 // 12 MB; etcd accepts requests of 1.5 MB by default, and its documentation advises against more than 10 MB.
 const maxEvent = 16 << 20
-
-// Row is a row of etcd's bucket named key: the state of a key at a revision.
-type Row struct {
-	Key   []byte    // the revision, the position within it, and a mark if the key was deleted
-	Value []byte    // an mvccpb.KeyValue
-	Time  time.Time // time of receipt by the sidecar's clock
-}
 
 // event is an event in the JSON of the sidecar.
 type event struct {
@@ -227,7 +146,8 @@ type delta struct {
 	budget  *budget
 	decoder *json.Decoder
 
-	row      Row // the current row
+	row      format.Row // the current row
+	received time.Time  // by the sidecar's clock
 	revision int64
 	position int64 // within the revision
 }
@@ -238,6 +158,7 @@ func (a *Archive) openDelta(ctx context.Context, object Object) (opened *delta, 
 	if err != nil {
 		return nil, false, err
 	}
+	content.Reader = restore.NewDigestReader(ctx, content.Reader)
 	d := &delta{content: content, budget: &budget{from: content, left: maxEvent}}
 	d.decoder = json.NewDecoder(d.budget)
 	d.decoder.DisallowUnknownFields() // an unknown field would be lost
@@ -289,12 +210,10 @@ func (d *delta) close() { _ = d.content.Close() }
 // classify never repeats the decoder's message, which quotes the backup.
 func (d *delta) classify(err error) error {
 	switch {
-	case d.content.stored.failed != nil:
-		return d.content.stored.failed
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, errRead), errors.Is(err, restore.ErrDamaged):
 		return err
 	case errors.Is(err, errLarge):
-		return damageError(d.content.object.Name, errLarge)
+		return d.content.damage(errLarge)
 	default:
 		return d.rejectContent(fmt.Errorf("at byte %d it is not the array of events that a sidecar writes", d.decoder.InputOffset()))
 	}
@@ -305,7 +224,7 @@ func (d *delta) rejectContent(cause error) error {
 	if err := d.verify(); err != nil {
 		return err
 	}
-	return damageError(d.content.object.Name, cause)
+	return d.content.damage(cause)
 }
 
 // check returns an error if etcd cannot have produced the event.
@@ -336,7 +255,7 @@ func (d *delta) setRow(e event) error {
 	default:
 		d.position++
 	}
-	d.row = Row{Key: rowKey(d.revision, d.position), Time: e.Time}
+	d.row, d.received = format.Row{Key: rowKey(d.revision, d.position)}, e.Time
 	kv := e.EtcdEvent.Kv
 	if e.EtcdEvent.Type == mvccpb.DELETE {
 		d.row.Key = append(d.row.Key, 't')
@@ -352,6 +271,11 @@ func rowKey(revision, position int64) []byte {
 	key := binary.BigEndian.AppendUint64(make([]byte, 0, 18), uint64(revision))
 	return binary.BigEndian.AppendUint64(append(key, '_'), uint64(position))
 }
+
+var (
+	errSuffix = errors.New("its suffix names an unknown compression")
+	errLarge  = fmt.Errorf("it has an event of more than %d MiB", maxEvent>>20)
+)
 
 // budget is a reader that returns errLarge once left bytes were read. The caller sets left again for each event.
 type budget struct {

@@ -8,7 +8,9 @@ import (
 	"iter"
 	"math"
 	"slices"
-	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 )
 
 // Base is the database of a full snapshot, to which rows are added.
@@ -25,126 +27,201 @@ type Base struct {
 // base.Revision without a gap, and each revision is complete: a transaction is never split.
 //
 // An error comes last. Then all rows must be discarded, because the digest of an object is at its end. It is
-// ErrNewer, ErrDamaged, ErrConflict, ErrNotKept (possibly as a GapError), or an error of the store or the context. A
-// target time later than every event selects the last revision.
+// ErrNewer, ErrConflict, restore.ErrDamaged, archive.ErrNotKept, or an error of the store or the context. A target time
+// later than every event selects the last revision.
 //
 // At most eight deltas are read at a time. One event of each is in memory, and nothing on disk. The caller may keep
 // the slices of a row.
-func (a *Archive) Rows(ctx context.Context, full Object, base Base, to Target) iter.Seq2[Row, error] {
-	return func(yield func(Row, error) bool) {
-		r := &rowReader{archive: a, base: base, to: to, yield: yield, at: base.Revision, source: full.Name, full: full}
-		r.merge = merge{ctx: ctx, archive: a, waiting: a.after(min(full.Last, base.Revision))}
-		defer r.merge.close()
+func (a *Archive) Rows(ctx context.Context, full Object, base Base, to archive.Target) iter.Seq2[format.Row, error] {
+	return func(yield func(format.Row, error) bool) {
+		r := &replay{
+			ctx: ctx, listed: a, full: full, base: base, to: to, yield: yield,
+			last: base.Revision, source: full.Name, waiting: a.after(min(full.Last, base.Revision)),
+		}
+		defer func() {
+			for _, d := range r.open {
+				d.close()
+			}
+		}()
 		if err := r.run(); err != nil && !errors.Is(err, errStopped) {
-			yield(Row{}, err)
+			yield(format.Row{}, err)
 		}
 	}
 }
 
 var errStopped = errors.New("the caller wants no more rows")
 
-// rowReader is the state of one call of Rows.
-type rowReader struct {
-	archive *Archive
-	merge   merge
-	full    Object
-	base    Base
-	to      Target
-	yield   func(Row, error) bool
+// replay is one call of Rows. It reads overlapping deltas as one sequence of revisions.
+type replay struct {
+	ctx    context.Context
+	listed *Archive
+	full   Object
+	base   Base
+	to     archive.Target
+	yield  func(format.Row, error) bool
 
-	at     int64  // the last complete revision
+	last   int64  // the last complete revision
 	source string // the object that contains it
+
+	waiting  []Object // deltas that are still to be opened, by first revision
+	open     []*delta // each positioned at a row that is still to be processed
+	revision int64    // the next revision
+	same     []*delta // the deltas in open that contain it
 }
 
-func (r *rowReader) run() error {
-	if r.to.Revision > 0 && r.at > r.to.Revision {
-		return fmt.Errorf("%w: %s holds revision %d already, which is later than %s", ErrNewer, r.full.Name, r.at, r.to)
+func (r *replay) run() error {
+	if r.to.Revision > 0 && r.last > r.to.Revision {
+		return fmt.Errorf("%w: %s holds revision %d already, which is later than %s", ErrNewer, r.full.Name, r.last, r.to)
 	}
 	err := r.advance()
 	if errors.Is(err, errStopped) {
 		return err
 	}
-	if broken := r.merge.verify(); broken != nil {
-		return broken // damage may have caused every other error
+	for _, d := range r.open {
+		if broken := d.verify(); broken != nil {
+			return broken // damage may have caused every other error
+		}
 	}
 	return err
 }
 
 // advance processes revisions until the target is reached.
-func (r *rowReader) advance() error {
-	for r.to.Revision == 0 || r.at < r.to.Revision {
-		more, err := r.merge.next()
-		if err != nil {
+func (r *replay) advance() error {
+	for r.to.Revision == 0 || r.last < r.to.Revision {
+		if err := r.findNext(); err != nil {
 			return err
 		}
-		if !more {
+		if len(r.same) == 0 {
 			return r.checkEnd()
 		}
-		if err := r.checkGap(r.merge.revision, r.merge.first().content.object.Name); err != nil {
+		source := r.same[0].content.object.Name
+		if err := r.checkGap(r.revision, source); err != nil {
 			return err
 		}
 		if r.isPastTarget() {
 			return nil
 		}
-		if err := r.handleRevision(); err != nil {
+		if err := r.readRevision(); err != nil {
 			return err
+		}
+		if r.revision > r.last {
+			r.last, r.source = r.revision, source
 		}
 	}
 	return nil
 }
 
+// maxOverlap limits the deltas that are read at a time. Two concurrent sidecars cause two or three.
+const maxOverlap = 8
+
+// findNext finds the next revision and the deltas that contain it. After the last row there is none.
+func (r *replay) findNext() error {
+	for {
+		r.revision = 0
+		for _, d := range r.open {
+			if r.revision == 0 || d.revision < r.revision {
+				r.revision = d.revision
+			}
+		}
+		if len(r.waiting) == 0 || r.revision > 0 && r.waiting[0].First > r.revision {
+			break
+		}
+		if len(r.open) == maxOverlap {
+			return fmt.Errorf("%w: %s and %d other deltas have revision %d by their names", ErrConflict, r.waiting[0].Name, maxOverlap, r.revision)
+		}
+		opened, ended, err := r.listed.openDelta(r.ctx, r.waiting[0])
+		if err != nil {
+			return err
+		}
+		r.waiting = r.waiting[1:]
+		if !ended {
+			r.open = append(r.open, opened)
+		}
+	}
+	r.same = slices.DeleteFunc(slices.Clone(r.open), func(d *delta) bool { return d.revision != r.revision })
+	return nil
+}
+
 // checkGap returns an error unless the next revision follows the last one.
-func (r *rowReader) checkGap(next int64, object string) error {
-	if next <= r.at+1 {
+func (r *replay) checkGap(next int64, object string) error {
+	if next <= r.last+1 {
 		return nil
 	}
-	return &GapError{From: r.at + 1, To: next - 1, Before: r.source, After: object}
+	return fmt.Errorf("%w: revisions %d to %d are in no backup: they are missing between %s and %s",
+		archive.ErrNotKept, r.last+1, next-1, r.source, object)
 }
 
-// isPastTarget reports whether the next revision is later than the target time.
-func (r *rowReader) isPastTarget() bool {
-	return !r.to.Time.IsZero() && r.merge.received().After(r.to.Time)
+// isPastTarget reports whether every sidecar received the next revision after the target time.
+func (r *replay) isPastTarget() bool {
+	return !r.to.Time.IsZero() && !slices.ContainsFunc(r.same, func(d *delta) bool { return !d.received.After(r.to.Time) })
 }
 
-// handleRevision yields the rows of the next revision. If the base contains it, it compares them instead.
-func (r *rowReader) handleRevision() error {
-	handOn := func(row Row) error {
-		if !r.yield(row, nil) {
+// readRevision yields each row of the next revision once, and advances past the revision. If the base contains it, it
+// compares the rows instead. Rows that several deltas contain must be equal.
+func (r *replay) readRevision() error {
+	first, others := r.same[0], r.same[1:]
+	name := first.content.object.Name
+	for first.revision == r.revision {
+		row := first.row
+		for _, d := range others {
+			if !bytes.Equal(d.row.Key, row.Key) || !bytes.Equal(d.row.Value, row.Value) {
+				return r.conflict(name, d.content.object.Name)
+			}
+		}
+		if r.revision <= r.last {
+			if err := r.compare(row, name); err != nil {
+				return err
+			}
+		} else if !r.yield(row, nil) {
 			return errStopped
 		}
-		return nil
+		for _, d := range r.same {
+			if err := r.next(d); err != nil {
+				return err
+			}
+		}
 	}
-	if r.merge.revision <= r.at {
-		handOn = r.compare
-	}
-	source := r.merge.first().content.object.Name
-	if err := r.merge.forEachRow(handOn); err != nil {
-		return err
-	}
-	if r.merge.revision > r.at {
-		r.at, r.source = r.merge.revision, source
+	for _, d := range others {
+		if d.revision == r.revision {
+			return r.conflict(name, d.content.object.Name)
+		}
 	}
 	return nil
 }
 
 // compare compares a row with that of the base.
-func (r *rowReader) compare(row Row) error {
+func (r *replay) compare(row format.Row, name string) error {
 	if r.base.Row == nil {
 		return nil
 	}
 	key, value := r.base.Row(row.Key[:len(rowKey(0, 0))])
-	if len(key) == 0 || string(key) == string(row.Key) && string(value) == string(row.Value) {
+	if len(key) == 0 || bytes.Equal(key, row.Key) && bytes.Equal(value, row.Value) {
 		return nil
 	}
-	return fmt.Errorf("%w: revision %d is not the same in %s and in %s", ErrConflict, r.merge.revision, r.full.Name, r.merge.name)
+	return r.conflict(r.full.Name, name)
+}
+
+func (r *replay) conflict(one, another string) error {
+	return fmt.Errorf("%w: revision %d is not the same in %s and in %s", ErrConflict, r.revision, one, another)
+}
+
+// next moves a delta to its next row. A delta without more rows gets revision 0.
+func (r *replay) next(d *delta) error {
+	ended, err := d.next()
+	if err == nil && ended {
+		d.revision = 0
+		d.close()
+		r.open = slices.DeleteFunc(r.open, func(o *delta) bool { return o == d })
+	}
+	return err
 }
 
 // checkEnd is called when no delta is left and the target was not reached. A later full snapshot proves that
 // revisions are missing.
-func (r *rowReader) checkEnd() error {
+func (r *replay) checkEnd() error {
 	next := Object{Last: math.MaxInt64}
-	for _, chain := range r.archive.Chains {
-		if chain.Full.Last > r.at && chain.Full.Last < next.Last {
+	for _, chain := range r.listed.Chains {
+		if chain.Full.Last > r.last && chain.Full.Last < next.Last {
 			next = chain.Full
 		}
 	}
@@ -152,126 +229,8 @@ func (r *rowReader) checkEnd() error {
 	case next.Name != "":
 		return r.checkGap(next.Last+1, next.Name)
 	case r.to.Revision > 0:
-		return fmt.Errorf("%w: %s; the last is %d, in %s", ErrNotKept, r.to, r.at, r.source)
+		return fmt.Errorf("%w: %s; the last is %d, in %s", archive.ErrNotKept, r.to, r.last, r.source)
 	default:
 		return nil
-	}
-}
-
-// maxOverlap limits the deltas that are read at a time. Two concurrent sidecars cause two or three.
-const maxOverlap = 8
-
-// merge reads overlapping deltas as one sequence of revisions.
-type merge struct {
-	ctx     context.Context
-	archive *Archive
-	waiting []Object // by first revision
-	open    []*delta // each positioned at a row that is still to be processed
-	same    []*delta // the deltas in open that contain the next revision
-
-	revision int64  // the next revision
-	name     string // of the delta from which it is read
-}
-
-// next finds the next revision. It returns false after the last row of every delta.
-func (m *merge) next() (more bool, err error) {
-	for {
-		m.revision = 0
-		for _, d := range m.open {
-			if m.revision == 0 || d.revision < m.revision {
-				m.revision = d.revision
-			}
-		}
-		if len(m.waiting) == 0 || m.revision > 0 && m.waiting[0].First > m.revision {
-			break
-		}
-		if err := m.openNext(); err != nil {
-			return false, err
-		}
-	}
-	m.same = slices.DeleteFunc(slices.Clone(m.open), func(d *delta) bool { return d.revision != m.revision })
-	return m.revision > 0, nil
-}
-
-func (m *merge) openNext() error {
-	if len(m.open) == maxOverlap {
-		return fmt.Errorf("%w: %s and %d other deltas have revision %d by their names", ErrConflict, m.waiting[0].Name, maxOverlap, m.revision)
-	}
-	opened, ended, err := m.archive.openDelta(m.ctx, m.waiting[0])
-	m.waiting = m.waiting[1:]
-	if err == nil && !ended {
-		m.open = append(m.open, opened)
-	}
-	return err
-}
-
-// first returns one of the deltas that contain the next revision.
-func (m *merge) first() *delta { return m.same[0] }
-
-// received returns the earliest time at which a sidecar received the next revision.
-func (m *merge) received() time.Time {
-	first := slices.MinFunc(m.same, func(a, b *delta) int { return a.row.Time.Compare(b.row.Time) })
-	return first.row.Time
-}
-
-// forEachRow passes each row of the next revision to handOn once, and advances past the revision. Rows that several
-// deltas contain must be equal.
-func (m *merge) forEachRow(handOn func(Row) error) error {
-	for revision := m.revision; m.first().revision == revision; {
-		row := m.first().row
-		m.name = m.first().content.object.Name
-		for _, d := range m.same[1:] {
-			if !bytes.Equal(d.row.Key, row.Key) || !bytes.Equal(d.row.Value, row.Value) {
-				return m.conflict(d)
-			}
-		}
-		if err := handOn(row); err != nil {
-			return err
-		}
-		if err := m.advance(); err != nil {
-			return err
-		}
-	}
-	for _, d := range m.same[1:] {
-		if d.revision == m.revision {
-			return m.conflict(d)
-		}
-	}
-	return nil
-}
-
-// advance moves each delta in same to its next row. A delta without more rows gets revision 0.
-func (m *merge) advance() error {
-	for _, d := range m.same {
-		ended, err := d.next()
-		if err != nil {
-			return err
-		}
-		if ended {
-			d.revision = 0
-			d.close()
-			m.open = slices.DeleteFunc(m.open, func(o *delta) bool { return o == d })
-		}
-	}
-	return nil
-}
-
-func (m *merge) conflict(other *delta) error {
-	return fmt.Errorf("%w: revision %d is not the same in %s and in %s", ErrConflict, m.revision, m.name, other.content.object.Name)
-}
-
-// verify reads the open deltas to their ends, to verify what was read of them.
-func (m *merge) verify() error {
-	for _, d := range m.open {
-		if err := d.verify(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (m *merge) close() {
-	for _, d := range m.open {
-		d.close()
 	}
 }

@@ -13,13 +13,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
 )
 
 // revisionsOf returns the revision of each row.
-func revisionsOf(rows []sidecarstore.Row) (revisions []int64) {
+func revisionsOf(rows []format.Row) (revisions []int64) {
 	for _, row := range rows {
 		revisions = append(revisions, int64(binary.BigEndian.Uint64(row.Key)))
 	}
@@ -34,35 +37,35 @@ func upTo(first, last int64) (revisions []int64) {
 }
 
 func TestRowsFollowTheRevisionThatTheDatabaseReallyHolds(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
 	for _, base := range []int64{10, 12, 15, 18, 20} {
-		rows, err := collectRows(t, archive, base, sidecarstore.Target{})
+		rows, err := collectRows(t, kept, base, archive.Target{})
 		require.NoError(t, err)
 		assert.Equal(t, upTo(base+1, 20), revisionsOf(rows), "the database holds %d", base)
 	}
-	rows, err := collect(t, archive, sidecarstore.Object{Name: "less than its name says", Last: 17}, sidecarstore.Base{Revision: 13}, sidecarstore.Target{})
+	rows, err := collect(t, kept, sidecarstore.Object{Name: "less than its name says", Last: 17}, sidecarstore.Base{Revision: 13}, archive.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(14, 20), revisionsOf(rows))
-	rows, err = collectRows(t, archive, 25, sidecarstore.Target{})
+	rows, err = collectRows(t, kept, 25, archive.Target{})
 	require.NoError(t, err, "the database holds more than all deltas")
 	assert.Empty(t, rows)
 }
 
 func TestATargetEndsTheRowsBetweenTwoRevisions(t *testing.T) {
 	s := memory.New()
-	archive := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
+	kept := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
 	for revision := int64(10); revision <= 20; revision++ {
-		rows, err := collectRows(t, archive, 10, sidecarstore.Target{Revision: revision})
+		rows, err := collectRows(t, kept, 10, archive.Target{Revision: revision})
 		require.NoError(t, err)
 		assert.Equal(t, upTo(11, revision), revisionsOf(rows))
-		rows, err = collectRows(t, archive, 10, sidecarstore.Target{Time: noon.Add(time.Duration(revision)*time.Second + time.Millisecond)})
+		rows, err = collectRows(t, kept, 10, archive.Target{Time: noon.Add(time.Duration(revision)*time.Second + time.Millisecond)})
 		require.NoError(t, err)
 		assert.Equal(t, upTo(11, revision), revisionsOf(rows))
 	}
-	_, err := collectRows(t, archive, 10, sidecarstore.Target{Revision: 21})
-	require.ErrorIs(t, err, sidecarstore.ErrNotKept)
+	_, err := collectRows(t, kept, 10, archive.Target{Revision: 21})
+	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.EqualError(t, err, "not kept: revision 21; the last is 20, in v2/Incr-00000016-00000020-1002")
-	_, err = collectRows(t, archive, 13, sidecarstore.Target{Revision: 12})
+	_, err = collectRows(t, kept, 13, archive.Target{Revision: 12})
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }
 
@@ -72,10 +75,10 @@ func TestATransactionIsNotCutByATime(t *testing.T) {
 	late := put(11, "b", "")
 	late.Time = late.Time.Add(time.Hour)
 	s.SetContent("v2/Incr-00000011-00000012-1001", sidecarstoretest.Delta(t, put(11, "a", ""), late, put(12, "c", "")))
-	rows, err := collectRows(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11 * time.Second)})
+	rows, err := collectRows(t, list(t, s), 10, archive.Target{Time: noon.Add(11 * time.Second)})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a", "b"}, keysOf(t, rows))
-	rows, err = collectRows(t, list(t, s), 10, sidecarstore.Target{Time: noon.Add(11*time.Second - 1)})
+	rows, err = collectRows(t, list(t, s), 10, archive.Target{Time: noon.Add(11*time.Second - 1)})
 	require.NoError(t, err)
 	assert.Empty(t, rows)
 }
@@ -83,75 +86,73 @@ func TestATransactionIsNotCutByATime(t *testing.T) {
 func TestMissingRevisionsAreNamed(t *testing.T) {
 	full, next := "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000030-1003"
 	for _, c := range []struct {
-		name  string
-		kept  []string
-		begin int // the chain
-		to    sidecarstore.Target
-		want  sidecarstore.GapError
+		name string
+		kept []string
+		to   archive.Target
+		from int64 // the first missing revision
+		want string
 	}{
 		{
 			"behind the full",
 			[]string{full, "v2/Incr-00000012-00000015-1001"},
-			0,
-			sidecarstore.Target{},
-			sidecarstore.GapError{From: 11, To: 11, Before: full, After: "v2/Incr-00000012-00000015-1001"},
+			archive.Target{},
+			11,
+			"revisions 11 to 11 are in no backup: they are missing between " + full + " and v2/Incr-00000012-00000015-1001",
 		},
 		{
 			"between deltas",
 			[]string{full, "v2/Incr-00000011-00000015-1001", "v2/Incr-00000020-00000022-1001"},
-			0,
-			sidecarstore.Target{Revision: 21},
-			sidecarstore.GapError{From: 16, To: 19, Before: "v2/Incr-00000011-00000015-1001", After: "v2/Incr-00000020-00000022-1001"},
+			archive.Target{Revision: 21},
+			16,
+			"revisions 16 to 19 are in no backup: they are missing between v2/Incr-00000011-00000015-1001 and v2/Incr-00000020-00000022-1001",
 		},
 		{
 			"before the next full",
 			[]string{full, "v2/Incr-00000011-00000015-1001", next, "v2/Full-00000000-00000040-1004"},
-			0,
-			sidecarstore.Target{Revision: 20},
-			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
+			archive.Target{Revision: 20},
+			16,
+			"revisions 16 to 30 are in no backup: they are missing between v2/Incr-00000011-00000015-1001 and " + next,
 		},
 		{
 			"before the next full, beyond which the target is",
 			[]string{full, next, "v2/Incr-00000031-00000035-1004"},
-			0,
-			sidecarstore.Target{},
-			sidecarstore.GapError{From: 11, To: 30, Before: full, After: "v2/Incr-00000031-00000035-1004"},
+			archive.Target{},
+			11,
+			"revisions 11 to 30 are in no backup: they are missing between " + full + " and v2/Incr-00000031-00000035-1004",
 		},
 		{
 			"at an unknown time",
 			[]string{full, "v2/Incr-00000011-00000015-1001", next},
-			0,
-			sidecarstore.Target{Time: noon.Add(time.Minute)},
-			sidecarstore.GapError{From: 16, To: 30, Before: "v2/Incr-00000011-00000015-1001", After: next},
+			archive.Target{Time: noon.Add(time.Minute)},
+			16,
+			"revisions 16 to 30 are in no backup: they are missing between v2/Incr-00000011-00000015-1001 and " + next,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			archive := keep(t, memory.New(), c.kept...)
-			_, err := collect(t, archive, archive.Chains[c.begin].Full, sidecarstore.Base{Revision: 10}, c.to)
-			var gap *sidecarstore.GapError
-			require.ErrorAs(t, err, &gap)
-			assert.Equal(t, c.want, *gap)
-			require.ErrorIs(t, err, sidecarstore.ErrNotKept)
-			rows, err := collect(t, archive, archive.Chains[c.begin].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{Revision: gap.From - 1})
+			kept := keep(t, memory.New(), c.kept...)
+			_, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, c.to)
+			require.ErrorIs(t, err, archive.ErrNotKept)
+			require.EqualError(t, err, "not kept: "+c.want)
+			rows, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{Revision: c.from - 1})
 			require.NoError(t, err, "what is before the gap can be reached")
-			assert.Equal(t, upTo(11, gap.From-1), revisionsOf(rows))
+			assert.Equal(t, upTo(11, c.from-1), revisionsOf(rows))
 		})
 	}
 }
 
 func TestAnOlderFullLeadsAcrossANewerOneWithoutAGap(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Full-00000000-00000015-1002",
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Full-00000000-00000015-1002",
 		"v2/Incr-00000016-00000018-1003")
-	rows, err := collect(t, archive, archive.Chains[0].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{})
+	rows, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, upTo(11, 18), revisionsOf(rows))
 }
 
 func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-	rows, err := collectRows(t, archive, 10, sidecarstore.Target{})
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
+	rows, err := collectRows(t, kept, 10, archive.Target{})
 	require.NoError(t, err)
-	held := map[string]sidecarstore.Row{}
+	held := map[string]format.Row{}
 	for _, row := range rows[1:3] { // revision 11 was compacted
 		held[string(row.Key)] = row
 	}
@@ -159,23 +160,23 @@ func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
 		row := held[string(revision)]
 		return row.Key, row.Value
 	}}
-	after, err := collect(t, archive, archive.Chains[0].Full, base, sidecarstore.Target{})
+	after, err := collect(t, kept, kept.Chains[0].Full, base, archive.Target{})
 	require.NoError(t, err)
 	assert.Equal(t, rows[3:], after)
 
 	expired := held[string(rows[1].Key)]
 	expired.Key = append(expired.Key, 't') // a lease expired while the sidecar compacted its backups
 	held[string(rows[1].Key)] = expired
-	_, err = collect(t, archive, archive.Chains[0].Full, base, sidecarstore.Target{})
+	_, err = collect(t, kept, kept.Chains[0].Full, base, archive.Target{})
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 	assert.EqualError(t, err, "backups contradict each other: revision 12 is not the same in v2/Full-00000000-00000010-1000 and in v2/Incr-00000011-00000015-1001")
 }
 
 func TestRowsMayBeLeftEarly(t *testing.T) {
-	archive := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
-	for row, err := range archive.Rows(t.Context(), archive.Chains[0].Full, sidecarstore.Base{Revision: 10}, sidecarstore.Target{}) {
+	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
+	for row, err := range kept.Rows(t.Context(), kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{}) {
 		require.NoError(t, err)
-		assert.Equal(t, []int64{11}, revisionsOf([]sidecarstore.Row{row}))
+		assert.Equal(t, []int64{11}, revisionsOf([]format.Row{row}))
 		break
 	}
 }
@@ -195,7 +196,7 @@ func FuzzDelta(f *testing.F) {
 		}
 		rows, err := readDelta(t, suffix, content)
 		if err != nil {
-			require.True(t, errors.Is(err, sidecarstore.ErrDamaged) || errors.Is(err, sidecarstore.ErrNotKept), err)
+			require.True(t, errors.Is(err, restore.ErrDamaged) || errors.Is(err, archive.ErrNotKept), err)
 			return
 		}
 		for i, row := range rows {
@@ -218,36 +219,36 @@ func TestRowsOfRandomHistoriesAreEtcdsOwnByteByByte(t *testing.T) {
 			_, err := w.client.Compact(t.Context(), w.revision()-5)
 			require.NoError(t, err)
 			first := w.full(10) // its content is ten requests newer than its name
-			keep := w.watch(first)
+			store := w.watch(first)
 			w.write(60)
-			keep(4)
+			store(4)
 			w.write(40)
 			w.watch(first + 3)(3) // by another sidecar, which repeats revisions of the first one
 			last := w.revision()
 			w.stop()
 			want := rows(t, filepath.Join(w.dir, "member", "snap", "db"))
 
-			archive := list(t, w.store)
-			require.Len(t, archive.Chains, 1)
-			full := archive.Chains[0].Full
-			base := w.base(archive, full)
+			kept := list(t, w.store)
+			require.Len(t, kept.Chains, 1)
+			full := kept.Chains[0].Full
+			base := w.base(kept, full)
 			require.Greater(t, base.Revision, full.Last, "the full's name is to lie")
-			got, err := collect(t, archive, full, base, sidecarstore.Target{})
+			got, err := collect(t, kept, full, base, archive.Target{})
 			require.NoError(t, err)
 			require.NotEmpty(t, got)
-			assert.Equal(t, between(want, base.Revision, last), withoutTime(got))
+			assert.Equal(t, between(want, base.Revision, last), got)
 			for range 5 {
 				revision := base.Revision + w.random.Int64N(last-base.Revision+1)
-				got, err := collect(t, archive, full, base, sidecarstore.Target{Revision: revision})
+				got, err := collect(t, kept, full, base, archive.Target{Revision: revision})
 				require.NoError(t, err)
-				assert.Equal(t, between(want, base.Revision, revision), withoutTime(got))
+				assert.Equal(t, between(want, base.Revision, revision), got)
 			}
 		})
 	}
 }
 
 // between returns the rows of the revisions after one and up to another.
-func between(rows []sidecarstore.Row, after, last int64) (wanted []sidecarstore.Row) {
+func between(rows []format.Row, after, last int64) (wanted []format.Row) {
 	for i, revision := range revisionsOf(rows) {
 		if revision > after && revision <= last {
 			wanted = append(wanted, rows[i])

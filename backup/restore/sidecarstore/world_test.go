@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
@@ -186,13 +187,13 @@ func (w *world) revoke() {
 }
 
 // rows returns the rows in the bucket key of a database.
-func rows(t *testing.T, file string) (rows []sidecarstore.Row) {
+func rows(t *testing.T, file string) (rows []format.Row) {
 	db, err := bolt.Open(file, 0o600, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
 	defer db.Close()
 	require.NoError(t, db.View(func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("key")).ForEach(func(key, value []byte) error {
-			rows = append(rows, sidecarstore.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
+			rows = append(rows, format.Row{Key: bytes.Clone(key), Value: bytes.Clone(value)})
 			return nil
 		})
 	}))
@@ -200,8 +201,8 @@ func rows(t *testing.T, file string) (rows []sidecarstore.Row) {
 }
 
 // base returns the Base of a full snapshot, which it writes to a file and reads.
-func (w *world) base(archive *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
-	snapshot, err := archive.Snapshot(w.Context(), full)
+func (w *world) base(kept *sidecarstore.Archive, full sidecarstore.Object) sidecarstore.Base {
+	snapshot, err := kept.Snapshot(w.Context(), full)
 	require.NoError(w, err)
 	defer snapshot.Close()
 	content, err := io.ReadAll(snapshot)
@@ -218,11 +219,4 @@ func (w *world) base(archive *sidecarstore.Archive, full sidecarstore.Object) si
 		}
 		return nil, nil
 	}}
-}
-
-func withoutTime(rows []sidecarstore.Row) (bare []sidecarstore.Row) {
-	for _, row := range rows {
-		bare = append(bare, sidecarstore.Row{Key: row.Key, Value: row.Value})
-	}
-	return bare
 }

@@ -9,6 +9,8 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore/sidecarstore"
 	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store/memory"
@@ -49,22 +51,22 @@ func keep(t testing.TB, s *memory.Store, names ...string) *sidecarstore.Archive 
 }
 
 func list(t testing.TB, s *memory.Store) *sidecarstore.Archive {
-	archive, err := sidecarstore.List(t.Context(), s)
+	kept, err := sidecarstore.List(t.Context(), s)
 	require.NoError(t, err)
-	return archive
+	return kept
 }
 
 // collectRows collects the rows from the newest suitable full snapshot to the target.
-func collectRows(t testing.TB, archive *sidecarstore.Archive, base int64, to sidecarstore.Target) (rows []sidecarstore.Row, err error) {
-	fulls, err := archive.Fulls(to)
+func collectRows(t testing.TB, kept *sidecarstore.Archive, base int64, to archive.Target) (rows []format.Row, err error) {
+	fulls, err := kept.Fulls(to)
 	require.NoError(t, err)
-	return collect(t, archive, fulls[0], sidecarstore.Base{Revision: base}, to)
+	return collect(t, kept, fulls[0], sidecarstore.Base{Revision: base}, to)
 }
 
-func collect(t testing.TB, archive *sidecarstore.Archive, full sidecarstore.Object, base sidecarstore.Base, to sidecarstore.Target) (
-	rows []sidecarstore.Row, err error,
+func collect(t testing.TB, kept *sidecarstore.Archive, full sidecarstore.Object, base sidecarstore.Base, to archive.Target) (
+	rows []format.Row, err error,
 ) {
-	for row, err := range archive.Rows(t.Context(), full, base, to) {
+	for row, err := range kept.Rows(t.Context(), full, base, to) {
 		if err != nil {
 			return rows, err
 		}
@@ -74,7 +76,7 @@ func collect(t testing.TB, archive *sidecarstore.Archive, full sidecarstore.Obje
 }
 
 // keysOf returns the keys of the rows in readable form.
-func keysOf(t testing.TB, rows []sidecarstore.Row) (keys []string) {
+func keysOf(t testing.TB, rows []format.Row) (keys []string) {
 	for _, row := range rows {
 		var kv mvccpb.KeyValue
 		require.NoError(t, kv.Unmarshal(row.Value))

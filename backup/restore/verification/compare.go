@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	bolt "go.etcd.io/bbolt"
-	"go.etcd.io/etcd/server/v3/storage/mvcc"
-	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
@@ -18,8 +16,8 @@ import (
 // quotedFindings limits the findings of bbolt in a message.
 const quotedFindings = 3
 
-// checkPages runs bbolt's check of every page, and checks the revision of the last row.
-func checkPages(ctx context.Context, path string, revision int64) error {
+// checkPages runs bbolt's check of every page.
+func checkPages(ctx context.Context, path string) error {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errDiffers, err)
@@ -36,21 +34,8 @@ func checkPages(ctx context.Context, path string, revision int64) error {
 		if count > 0 {
 			return fmt.Errorf("%w: bbolt's page check found %d errors, among them: %s", errDiffers, count, strings.Join(first, "; "))
 		}
-		if newest := lastRevision(tx); newest != revision {
-			return fmt.Errorf("%w: its last revision is %d and should be %d", errDiffers, newest, revision)
-		}
 		return ctx.Err()
 	})
-}
-
-// lastRevision returns the revision of the last row, or 1 without rows, as etcd does.
-func lastRevision(tx *bolt.Tx) int64 {
-	if keys := tx.Bucket(schema.Key.Name()); keys != nil {
-		if last, _ := keys.Cursor().Last(); last != nil {
-			return mvcc.BytesToRev(last).Main
-		}
-	}
-	return 1
 }
 
 // compare compares the hash of the database with the newest hash of etcd that covers rows of this database: of a
