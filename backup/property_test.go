@@ -213,7 +213,7 @@ func (p *past) compare() {
 			continue
 		}
 		file := filepath.Join(p.TempDir(), fmt.Sprint(revision))
-		_, err = restore.Export(p.Context(), restore.From(from, path, nil), file, restore.Options{})
+		_, err = restore.Export(p.Context(), restore.From(from, path), file, restore.Options{})
 		require.NoError(p, err)
 		p.requireRows(file, path)
 		if had := max(0, hash.CompactRevision); path.Full.Compacted <= had {

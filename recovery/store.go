@@ -208,7 +208,7 @@ func (r *run) behind(now inStore) bool {
 }
 
 // source returns what the data directory is built from.
-func (r *run) source() restore.Source { return restore.From(r.options.Archive, r.kept.path, nil) }
+func (r *run) source() restore.Source { return restore.From(r.options.Archive, r.kept.path) }
 
 // measureRoom compares the required space with the free space, before anything is fetched.
 func (r *run) measureRoom() (Event, Facts) {

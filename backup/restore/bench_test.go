@@ -29,9 +29,9 @@ func BenchmarkRebuild(b *testing.B) {
 	source := restoretest.Full(b, path, rows, 900)
 	for b.Loop() {
 		began, received := time.Now(), time.Time{}
-		source.Rows = func(_ context.Context, row func(format.Row) error) (restore.Changes, error) {
+		source.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 			received = time.Now()
-			return restore.Changes{}, restoretest.Rows(rows+1, rows+rows/2, 200, row)
+			return archive.Reading{}, restoretest.Rows(rows+1, rows+rows/2, 200, row)
 		}
 		_, err := restore.Database(b.Context(), source, path+"-rebuilt", restore.Options{})
 		require.NoError(b, err)
@@ -49,7 +49,7 @@ func BenchmarkSegments(b *testing.B) {
 	for b.Loop() {
 		path, err := a.Find(b.Context(), archive.Target{})
 		require.NoError(b, err)
-		result, err := restore.Database(b.Context(), restore.From(a, path, nil), rebuilt, restore.Options{})
+		result, err := restore.Database(b.Context(), restore.From(a, path), rebuilt, restore.Options{})
 		require.NoError(b, err)
 		require.Equal(b, rows-2, result.Rows)
 		require.NoError(b, os.Remove(rebuilt))

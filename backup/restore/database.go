@@ -45,37 +45,30 @@ type Options struct {
 
 // Result describes the database.
 type Result struct {
-	Revision int64 // the newest, including Options.Above
-	Rows     int64 // inserted
-	Bytes    int64 // of the file
+	Revision int64                   // the newest, including Options.Above
+	Rows     int64                   // inserted
+	Bytes    int64                   // of the file
+	Hashes   []format.CompactionHash // etcd's hashes of compactions since the full snapshot, oldest first
 }
 
 // compression estimates how many times larger rows are than the objects in an archive.
 const compression = 4
 
-// From returns the source for a path through an archive. Unless reading is nil, it receives everything that was read
-// of the segments once all rows were read.
-func From(a *archive.Archive, path archive.Path, reading *archive.Reading) Source {
+// From returns the source for a path through an archive.
+func From(a *archive.Archive, path archive.Path) Source {
 	source := Source{
 		Snapshot:      func(ctx context.Context) (io.ReadCloser, error) { return a.OpenFull(ctx, path.Full) },
+		Recorded:      func(ctx context.Context) (*format.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
 		Revision:      path.Full.Revision,
 		DatabaseBytes: path.Full.Database.Bytes,
-	}
-	if len(path.Objects) == 0 && path.Revision <= path.Full.Revision {
-		return source
 	}
 	for _, object := range path.Objects {
 		source.RowBytes += object.Size * compression
 	}
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
-		read, err := a.Read(ctx, path, row)
-		if err == nil && reading != nil {
-			*reading = read
+	if len(path.Objects) > 0 || path.Revision > path.Full.Revision {
+		source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
+			return a.Read(ctx, path, row)
 		}
-		return Changes{
-			Revision: read.Revision, Buckets: read.Buckets, Compacted: read.Compacted,
-			Recorded: func(ctx context.Context) (*format.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
-		}, err
 	}
 	return source
 }
@@ -192,7 +185,7 @@ func change(ctx context.Context, source Source, file *os.File, options Options, 
 		return Result{}, err
 	}
 	if changes {
-		if err := insertAndFinish(ctx, source, db, file, options, progress); err != nil {
+		if result.Hashes, err = insertAndFinish(ctx, source, db, file, options, progress); err != nil {
 			return Result{}, err
 		}
 	}
@@ -215,29 +208,31 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 	}
 }
 
-func insertAndFinish(ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter) error {
-	var changed Changes
+func insertAndFinish(
+	ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter,
+) ([]format.CompactionHash, error) {
+	rows := &rowInserter{ctx: ctx, db: db, written: rowFlusher(file, options.Scratch), progress: progress}
+	var changed archive.Reading
 	if source.Rows != nil {
-		rows := &rowInserter{ctx: ctx, db: db, written: rowFlusher(file, options.Scratch), progress: progress}
 		var err error
-		if changed, err = rows.insert(source); err != nil {
-			return err
+		if changed, err = rows.insert(source.Rows); err != nil {
+			return nil, err
 		}
 	}
 	db.NoFreelistSync = false
-	return db.Update(func(tx *bolt.Tx) error {
+	return changed.Hashes, db.Update(func(tx *bolt.Tx) error {
 		if err := checkLastRevision(tx, changed.Revision); err != nil {
 			return err
 		}
 		if err := applyChanges(tx, changed, options); err != nil || source.Rows == nil {
 			return err
 		}
-		return addMissingLeases(ctx, tx, changed)
+		return addMissingLeases(ctx, tx, rows.firstNew, source.Recorded)
 	})
 }
 
 // applyChanges applies everything but the rows.
-func applyChanges(tx *bolt.Tx, changed Changes, options Options) error {
+func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	if _, err := lastRevision(tx); err != nil {
 		return err
 	}

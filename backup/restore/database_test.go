@@ -15,6 +15,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -141,9 +142,9 @@ func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
 	from, to := h.fulls[0], h.moments[len(h.moments)-1]
 	source, path := h.source(from, to), filepath.Join(t.TempDir(), "db")
 	rows := source.Rows
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
 		_, err := rows(ctx, row)
-		return Changes{Compacted: to.revision - 1}, err
+		return archive.Reading{Compacted: to.revision - 1}, err
 	}
 	_, err := Database(t.Context(), source, path, Options{})
 	require.NoError(t, err)
@@ -155,14 +156,14 @@ func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
 func TestRowsOfEverySizeComeInOrderThoughTheyAreReadIntoTheSameMemory(t *testing.T) {
 	var memory []byte
 	sizes := []int{0, 1, batchSize, 10, 3 * batchSize, batchSize - 8, 7, 1000}
-	read := func(_ context.Context, row func(format.Row) error) (Changes, error) {
+	read := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 		for n := range 50 * len(sizes) {
 			memory = append(memory[:0], bytes.Repeat([]byte{byte(n)}, sizes[n%len(sizes)])...)
 			if err := row(format.Row{Key: revisionKey(int64(n + 1)), Value: memory}); err != nil {
-				return Changes{}, err
+				return archive.Reading{}, err
 			}
 		}
-		return Changes{Compacted: 3}, nil
+		return archive.Reading{Compacted: 3}, nil
 	}
 	n := 0
 	changed, err := insertConcurrently(t.Context(), read, func(row format.Row) error {
@@ -178,10 +179,10 @@ func TestRowsOfEverySizeComeInOrderThoughTheyAreReadIntoTheSameMemory(t *testing
 
 func TestReadingEndsWhenARowCannotBeInserted(t *testing.T) {
 	refused := errors.New("refused")
-	endless := func(_ context.Context, row func(format.Row) error) (Changes, error) {
+	endless := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 		for n := int64(1); ; n++ {
 			if err := row(format.Row{Key: revisionKey(n), Value: make([]byte, 1000)}); err != nil {
-				return Changes{}, err
+				return archive.Reading{}, err
 			}
 		}
 	}
@@ -193,6 +194,6 @@ func TestReadingEndsWhenARowCannotBeInserted(t *testing.T) {
 }
 
 func TestAPanicOfReadingIsDamage(t *testing.T) {
-	_, err := insertConcurrently(t.Context(), func(context.Context, func(format.Row) error) (Changes, error) { panic("a row of none") }, nil)
+	_, err := insertConcurrently(t.Context(), func(context.Context, func(format.Row) error) (archive.Reading, error) { panic("a row of none") }, nil)
 	require.ErrorIs(t, err, ErrDamaged)
 }

@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -196,12 +197,11 @@ func TestAKeyKeepsALeaseThatWasGrantedAMomentBefore(t *testing.T) {
 	after := h.moments[1]
 	source := h.source(h.fulls[0], after)
 	rows := source.Rows
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
 		_, err := rows(ctx, row)
-		return Changes{Buckets: before.buckets, Recorded: func(context.Context) (*format.Bucket, error) {
-			return after.bucketOf("lease"), nil
-		}}, err
+		return archive.Reading{Buckets: before.buckets}, err
 	}
+	source.Recorded = func(context.Context) (*format.Bucket, error) { return after.bucketOf("lease"), nil }
 	exported := filepath.Join(t.TempDir(), "exported")
 	_, err := Export(t.Context(), source, exported, Options{})
 	require.NoError(t, err)

@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -186,16 +187,16 @@ func (h *history) full() {
 func (h *history) source(from full, to moment) Source {
 	source := Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(from.path) },
-		Rows: func(_ context.Context, row func(format.Row) error) (Changes, error) {
+		Rows: func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 			for _, kept := range h.between(from.revision, to.revision) {
 				passing := format.Row{Key: bytes.Clone(kept.Key), Value: bytes.Clone(kept.Value)}
 				if err := row(passing); err != nil {
-					return Changes{}, err
+					return archive.Reading{}, err
 				}
 				clear(passing.Key)
 				clear(passing.Value)
 			}
-			return Changes{Buckets: to.buckets, Compacted: to.compacted}, nil
+			return archive.Reading{Buckets: to.buckets, Compacted: to.compacted}, nil
 		},
 	}
 	return source

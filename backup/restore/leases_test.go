@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 )
 
@@ -72,23 +73,25 @@ func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
 		return func(context.Context) (*format.Bucket, error) { return next, nil }
 	}
 	for what, example := range map[string]struct {
-		changes Changes
-		leases  map[int64]int64
+		buckets  []*format.Bucket
+		recorded func(context.Context) (*format.Bucket, error)
+		leases   map[int64]int64
 	}{
-		"stated in time":                      {Changes{Buckets: []*format.Bucket{granted}, Recorded: nil}, map[int64]int64{id: ttl}},
-		"stated next":                         {Changes{Recorded: states(granted)}, map[int64]int64{id: ttl}},
-		"gone by the next statement":          {Changes{Recorded: states(format.NewBucket("lease"))}, map[int64]int64{id: 1}},
-		"gone, and another one has come":      {Changes{Recorded: states(other)}, map[int64]int64{id: 1}},
-		"never stated again":                  {Changes{Recorded: states(nil)}, map[int64]int64{id: 60}},
-		"never stated":                        {Changes{}, map[int64]int64{id: 60}},
-		"never stated, and there is a longer": {Changes{Buckets: []*format.Bucket{other}}, map[int64]int64{7: 500, id: 500}},
+		"in a bucket before":                    {[]*format.Bucket{granted}, nil, map[int64]int64{id: ttl}},
+		"in the next bucket":                    {nil, states(granted), map[int64]int64{id: ttl}},
+		"expired before the next bucket":        {nil, states(format.NewBucket("lease")), map[int64]int64{id: 1}},
+		"expired, and another one granted":      {nil, states(other), map[int64]int64{id: 1}},
+		"in no later bucket":                    {nil, states(nil), map[int64]int64{id: 60}},
+		"never recorded":                        {nil, nil, map[int64]int64{id: 60}},
+		"never recorded, another one is longer": {[]*format.Bucket{other}, nil, map[int64]int64{7: 500, id: 500}},
 	} {
 		source, path := h.source(h.fulls[0], to), filepath.Join(t.TempDir(), "db")
 		rows := source.Rows
-		source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
+		source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
 			_, err := rows(ctx, row)
-			return example.changes, err
+			return archive.Reading{Buckets: example.buckets}, err
 		}
+		source.Recorded = example.recorded
 		_, err := Database(t.Context(), source, path, Options{Above: 1000})
 		require.NoError(t, err)
 		require.Equal(t, example.leases, leasesOf(t, path), what)
@@ -114,10 +117,11 @@ func TestALeaseThatNoKeyNamesAnyMoreIsNotAsked(t *testing.T) {
 		h.look()
 		source, path := h.source(h.fulls[0], h.moments[len(h.moments)-1]), filepath.Join(t.TempDir(), "db")
 		rows := source.Rows
-		source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
+		source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
 			_, err := rows(ctx, row)
-			return Changes{Recorded: func(context.Context) (*format.Bucket, error) { return nil, errors.New("asked") }}, err
+			return archive.Reading{}, err
 		}
+		source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, errors.New("asked") }
 		_, err := Database(t.Context(), source, path, Options{})
 		require.NoError(t, err, what)
 		require.Empty(t, leasesOf(t, path), what)
@@ -128,10 +132,11 @@ func TestWhatKeepsAStatementFromBeingReadComesThrough(t *testing.T) {
 	h, id := leased(t)
 	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
 	rows, lost := source.Rows, errors.New("the store is away")
-	source.Rows = func(ctx context.Context, row func(format.Row) error) (Changes, error) {
+	source.Rows = func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
 		_, err := rows(ctx, row)
-		return Changes{Recorded: func(context.Context) (*format.Bucket, error) { return nil, lost }}, err
+		return archive.Reading{}, err
 	}
+	source.Recorded = func(context.Context) (*format.Bucket, error) { return nil, lost }
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), source, path, Options{})
 	require.ErrorIs(t, err, lost)

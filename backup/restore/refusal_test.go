@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
@@ -110,15 +111,15 @@ func TestRowsThatDoNotComeBehindTheOthersAreRefused(t *testing.T) {
 	h, _ := smallFull(t)
 	for what, at := range map[string]int64{"before the full": 1, "in the full": h.fulls[0].revision} {
 		source := h.source(h.fulls[0], h.fulls[0].moment)
-		source.Rows = func(_ context.Context, row func(format.Row) error) (Changes, error) {
-			return Changes{}, row(format.Row{Key: revisionKey(at)})
+		source.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
+			return archive.Reading{}, row(format.Row{Key: revisionKey(at)})
 		}
 		_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
 		require.ErrorContains(t, err, "does not follow the previous row", what)
 	}
 	twice := h.source(h.fulls[0], h.fulls[0].moment)
-	twice.Rows = func(_ context.Context, row func(format.Row) error) (Changes, error) {
-		return Changes{}, errors.Join(row(format.Row{Key: revisionKey(900)}), row(format.Row{Key: revisionKey(900)}))
+	twice.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
+		return archive.Reading{}, errors.Join(row(format.Row{Key: revisionKey(900)}), row(format.Row{Key: revisionKey(900)}))
 	}
 	_, err := Database(t.Context(), twice, filepath.Join(t.TempDir(), "db"), Options{})
 	require.ErrorContains(t, err, "does not follow the previous row")
@@ -133,8 +134,8 @@ func TestErrorsOfTheSourceComeThroughAndLeaveNothingBehind(t *testing.T) {
 		"read": {Snapshot: func(context.Context) (io.ReadCloser, error) {
 			return io.NopCloser(io.MultiReader(bytes.NewReader(good), iotest.ErrReader(lost))), nil
 		}},
-		"rows": {Snapshot: snapshotOf(good).Snapshot, Rows: func(_ context.Context, row func(format.Row) error) (Changes, error) {
-			return Changes{}, errors.Join(row(format.Row{Key: revisionKey(900), Value: []byte("x")}), lost)
+		"rows": {Snapshot: snapshotOf(good).Snapshot, Rows: func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
+			return archive.Reading{}, errors.Join(row(format.Row{Key: revisionKey(900), Value: []byte("x")}), lost)
 		}},
 	} {
 		_, err := Database(t.Context(), source, path, Options{})
@@ -195,8 +196,8 @@ func TestProgressReachesItsEnd(t *testing.T) {
 func TestTheBucketOfKeysIsNotReplaced(t *testing.T) {
 	h, _ := smallFull(t)
 	source := h.source(h.fulls[0], h.fulls[0].moment)
-	source.Rows = func(context.Context, func(format.Row) error) (Changes, error) {
-		return Changes{Buckets: []*format.Bucket{format.NewBucket("key")}}, nil
+	source.Rows = func(context.Context, func(format.Row) error) (archive.Reading, error) {
+		return archive.Reading{Buckets: []*format.Bucket{format.NewBucket("key")}}, nil
 	}
 	_, err := Database(t.Context(), source, filepath.Join(t.TempDir(), "db"), Options{})
 	require.ErrorContains(t, err, `cannot replace the bucket "key"`)

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 )
 
@@ -38,29 +39,29 @@ type rowInserter struct {
 
 	tx          *bolt.Tx
 	keys        *bolt.Bucket
+	firstNew    []byte // greater than the keys of all rows of the full snapshot
 	last        []byte // the key of the newest row
 	rows, bytes int64  // of the transaction
 }
 
 // insert inserts all rows, or none if it returns an error.
-func (i *rowInserter) insert(source Source) (changed Changes, err error) {
+func (i *rowInserter) insert(rows Rows) (changed archive.Reading, err error) {
 	defer func() {
 		if i.tx != nil {
 			err = errors.Join(err, i.tx.Rollback())
 		}
 	}()
 	if err := i.begin(); err != nil {
-		return Changes{}, err
+		return archive.Reading{}, err
 	}
 	if last, _ := i.keys.Cursor().Last(); last != nil {
 		full := mvcc.Revision{Main: mvcc.BytesToRev(last).Main, Sub: math.MaxInt64} // the snapshot has all rows of its last revision
-		i.last = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
+		i.firstNew = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
+		i.last = i.firstNew
 	}
-	firstNew := i.last
-	if changed, err = insertConcurrently(i.ctx, source.Rows, i.row); err != nil {
-		return Changes{}, err
+	if changed, err = insertConcurrently(i.ctx, rows, i.row); err != nil {
+		return archive.Reading{}, err
 	}
-	changed.firstNew = firstNew
 	return changed, i.commit()
 }
 
@@ -119,9 +120,7 @@ type batch struct {
 
 // insertConcurrently inserts rows while the next ones are read, because both take about as long. It returns when both
 // have ended. An error of inserting takes precedence over one of reading. insert may keep the rows.
-func insertConcurrently(
-	ctx context.Context, read func(context.Context, func(format.Row) error) (Changes, error), insert func(format.Row) error,
-) (changed Changes, err error) {
+func insertConcurrently(ctx context.Context, read Rows, insert func(format.Row) error) (changed archive.Reading, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	full := make(chan batch, maxQueued)
@@ -142,13 +141,13 @@ func insertConcurrently(
 		}
 	}
 	if failed != nil {
-		return Changes{}, failed
+		return archive.Reading{}, failed
 	}
 	return changed, err
 }
 
 // readInto copies the rows into batches.
-func readInto(ctx context.Context, full chan<- batch, read func(context.Context, func(format.Row) error) (Changes, error)) (Changes, error) {
+func readInto(ctx context.Context, full chan<- batch, read Rows) (archive.Reading, error) {
 	var b batch
 	send := func() error {
 		select {
@@ -169,7 +168,7 @@ func readInto(ctx context.Context, full chan<- batch, read func(context.Context,
 		return nil
 	})
 	if err != nil {
-		return Changes{}, err
+		return archive.Reading{}, err
 	}
 	return changed, send()
 }
@@ -269,16 +268,26 @@ const (
 // addMissingLeases adds the leases that keys refer to and that the database lacks. Without its lease a key would stay
 // forever. Buckets are recorded less often than rows: a lease may have been granted after the last recorded bucket
 // and have expired before the next one. Only rows after the full snapshot can refer to such a lease.
-func addMissingLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
+func addMissingLeases(ctx context.Context, tx *bolt.Tx, firstNew []byte, recorded func(context.Context) (*format.Bucket, error)) error {
 	leases, err := tx.CreateBucketIfNotExists(schema.Lease.Name())
 	if err != nil {
 		return err
 	}
-	missing := missingLeases(tx, leases, changed.firstNew)
+	missing := missingLeases(tx, leases, firstNew)
 	if len(missing) == 0 {
 		return nil
 	}
-	stated, ttl, err := recordedLeases(ctx, leases, changed)
+	var next *format.Bucket
+	if recorded != nil {
+		next, err = recorded(ctx)
+	}
+	ttl, stated := longestTTL(leases), map[string][]byte{}
+	if next != nil {
+		ttl = expiredTTL
+		for key, value := range next.Entries() {
+			stated[string(key)] = value
+		}
+	}
 	for id := range missing {
 		value := stated[string(leaseKey(id))]
 		if value == nil && err == nil {
@@ -291,23 +300,7 @@ func addMissingLeases(ctx context.Context, tx *bolt.Tx, changed Changes) error {
 			return err
 		}
 	}
-	return err
-}
-
-// recordedLeases returns the leases that were recorded next, and the TTL for a lease that is not among them.
-func recordedLeases(ctx context.Context, leases *bolt.Bucket, changed Changes) (stated map[string][]byte, ttl int64, err error) {
-	var next *format.Bucket
-	if changed.Recorded != nil {
-		next, err = changed.Recorded(ctx)
-	}
-	if next == nil {
-		return nil, longestTTL(leases), err
-	}
-	stated = map[string][]byte{}
-	for key, value := range next.Entries() {
-		stated[string(key)] = value
-	}
-	return stated, expiredTTL, err
+	return nil
 }
 
 // missingLeases returns the leases that the database lacks and that keys refer to whose last row is after a given

@@ -12,6 +12,7 @@ import (
 	"io"
 	"runtime/debug"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 )
 
@@ -19,8 +20,12 @@ import (
 type Source struct {
 	// Snapshot opens the full snapshot: a stock etcd snapshot, which is a database followed by its SHA-256 (32 bytes).
 	Snapshot func(context.Context) (io.ReadCloser, error)
-	// Rows passes every row after the full snapshot to row, in order, and returns the other changes. It may be nil.
-	Rows func(ctx context.Context, row func(format.Row) error) (Changes, error)
+	// Rows provides the rows after the full snapshot. It may be nil.
+	Rows Rows
+	// Recorded returns the bucket of leases that was recorded next after the revision, or nil if unknown. It is
+	// called if a key belongs to a lease that all other buckets lack, because it was granted after they were recorded.
+	// Without its lease such a key would stay forever. Recorded may be nil.
+	Recorded func(context.Context) (*format.Bucket, error)
 	// Revision is the revision of the last row of the full snapshot, or 0 if unknown. A snapshot with another one is ErrDamaged: the rows do
 	// not follow it.
 	Revision int64
@@ -29,18 +34,10 @@ type Source struct {
 	DatabaseBytes, RowBytes int64
 }
 
-// Changes are the changes since the full snapshot, except for the rows.
-type Changes struct {
-	Revision  int64            // of the last row, or of the snapshot if there are no rows; 0 if unknown. A database with another one is ErrDamaged
-	Buckets   []*format.Bucket // buckets that differ from the snapshot's, with their current content
-	Compacted int64            // the revision of etcd's scheduled compaction; 0 if it is that of the snapshot
-	// Recorded returns the bucket of leases that was recorded next after the revision, or nil if unknown. It is
-	// called if a key belongs to a lease that all other buckets lack, because it was granted after they were recorded.
-	// Without its lease such a key would stay forever. Recorded may be nil.
-	Recorded func(context.Context) (*format.Bucket, error)
-
-	firstNew []byte // greater than the keys of all rows of the full snapshot
-}
+// Rows passes every row after a full snapshot to row, in order, and returns the other changes: the Buckets that differ
+// from the snapshot's, with their current content, and the revision of etcd's scheduled compaction (Compacted), or 0 if it
+// is that of the snapshot. A database whose last row is not of Revision is ErrDamaged, unless that is 0.
+type Rows func(ctx context.Context, row func(format.Row) error) (archive.Reading, error)
 
 // Progress describes the progress of a build.
 type Progress struct {

@@ -92,7 +92,7 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	exported := ExportResult{File: file, Generation: sought.Generation.Number, Damaged: unread(sought)}
 	var result restore.Result
 	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
-		result, err = restore.Export(ctx, restore.From(kept, path, nil), file, options)
+		result, err = restore.Export(ctx, restore.From(kept, path), file, options)
 		return err
 	}, exported.leaveOut)
 	if err != nil {
@@ -232,8 +232,8 @@ func (e sidecarExport) source(full sidecarstore.Object, db *bolt.DB, fetched res
 	return restore.Source{
 		Snapshot:      func(context.Context) (io.ReadCloser, error) { return os.Open(db.Path()) },
 		DatabaseBytes: fetched.Bytes,
-		Rows: func(ctx context.Context, row func(format.Row) error) (restore.Changes, error) {
-			return restore.Changes{}, db.View(func(tx *bolt.Tx) error {
+		Rows: func(ctx context.Context, row func(format.Row) error) (archive.Reading, error) {
+			return archive.Reading{}, db.View(func(tx *bolt.Tx) error {
 				base := sidecarstore.Base{Revision: fetched.Revision, Row: rowsOf(tx)}
 				for next, err := range e.kept.Rows(ctx, full, base, e.target) {
 					if err == nil {

@@ -62,7 +62,7 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	var restored RestoreResult
 	damaged := unread(sought)
 	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
-		restored, err = build(ctx, plan, restore.From(kept, path, nil), path.Revision, options, kept.String(), meter)
+		restored, err = build(ctx, plan, restore.From(kept, path), path.Revision, options, kept.String(), meter)
 		return err
 	}, func(_, _ archive.Path, why error) error {
 		damaged = append(damaged, printable.Line(why.Error()))

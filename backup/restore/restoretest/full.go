@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
+	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
 )
@@ -27,8 +28,8 @@ import (
 func Full(t testing.TB, path string, revision int64, size int) restore.Source {
 	t.Helper()
 	source := empty(t)
-	source.Rows = func(_ context.Context, row func(format.Row) error) (restore.Changes, error) {
-		return restore.Changes{}, Rows(2, revision, size, row)
+	source.Rows = func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
+		return archive.Reading{}, Rows(2, revision, size, row)
 	}
 	result, err := restore.Export(t.Context(), source, path, restore.Options{})
 	require.NoError(t, err)

@@ -107,16 +107,17 @@ func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, s
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-	database, reading := filepath.Join(scratch, "db"), archive.Reading{}
+	database := filepath.Join(scratch, "db")
 	defer func() { _ = steady.Remove(ctx, database) }() // slowly: it may be as large as the database of the running etcd
 	options := restore.Options{Scratch: true, ReservedBytes: reserve(scratch)}
-	if _, err := restore.Database(ctx, restore.From(a, path, &reading), database, options); err != nil {
+	restored, err := restore.Database(ctx, restore.From(a, path), database, options)
+	if err != nil {
 		return nil, err
 	}
 	if err := checkPages(ctx, database); err != nil {
 		return nil, err
 	}
-	return compare(ctx, database, path, reading.Hashes)
+	return compare(ctx, database, path, restored.Hashes)
 }
 
 // maxReserve limits reserve, in bytes.
