@@ -2,7 +2,6 @@ package datadir
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"iter"
 
@@ -12,7 +11,7 @@ import (
 )
 
 // zeros are compared in one step: the file may have its zeros on the disk.
-var zeros [4096]byte
+var zeros [64 << 10]byte
 
 // word is the alignment of frames, in bytes: etcd pads them to a multiple of it.
 const word = 8
@@ -57,13 +56,13 @@ func (s *segment) chain(at int64, yield func(intactRecord) bool) (end int64, mor
 	rest := segment{content: s.content, at: at}
 	f, whole := rest.next()
 	before, ok := f.parseCanonical()
-	if !whole || !ok || !plausible(before) {
+	if !whole || !ok || !isPlausible(before) {
 		return at, true
 	}
 	end, before.sum = at, before.crc
 	for f := range rest.frames() {
 		r, err := f.check(before.sum)
-		if err != nil || !plausible(r) {
+		if err != nil || !isPlausible(r) {
 			break
 		}
 		if end == at && !yield(intactRecord{record: before, at: at}) || !yield(intactRecord{record: r, at: f.at, checked: true}) {
@@ -74,62 +73,29 @@ func (s *segment) chain(at int64, yield func(intactRecord) bool) (end int64, mor
 	return end, true
 }
 
-// plausible reports whether etcd writes such a record after the first ones of a segment.
-func plausible(r record) bool {
+// isPlausible reports whether etcd writes such a record after the first ones of a segment.
+func isPlausible(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
 // nextData returns the position of the first word from at on that is not zero, -1 if there is none. It skips the
 // holes of the file, which are usually most of the segment.
 func (s *segment) nextData(at int64) int64 {
-	size := int64(len(s.content))
-	for at < size {
-		begin, end := s.extent(at)
-		if at = s.skipZeros(max(at, begin), end); at < end {
-			return at
+	for size := int64(len(s.content)); at < size; {
+		piece := s.content[at:min(at+int64(len(zeros)), size)]
+		if !bytes.Equal(piece, zeros[:len(piece)]) {
+			skipped := len(piece) - len(bytes.TrimLeft(piece, "\x00"))
+			return at + int64(skipped-skipped%word)
 		}
+		at += int64(len(piece))
+		switch data, err := unix.Seek(int(s.file.Fd()), at, unix.SEEK_DATA); err {
+		case nil:
+			at = max(at, data-data%word)
+		case unix.ENXIO:
+			return -1
+		} // otherwise the file system cannot report holes
 	}
 	return -1
-}
-
-// skipZeros returns the position of the first word in a range that is not zero, or the end.
-func (s *segment) skipZeros(at, end int64) int64 {
-	for step := int64(len(zeros)); at+step <= end && bytes.Equal(s.content[at:at+step], zeros[:]); {
-		at += step
-	}
-	for at < end && isZero(s.content[at:min(at+word, int64(len(s.content)))]) {
-		at += word
-	}
-	return at
-}
-
-// extent returns the next part of the file, in bytes, that is no hole. If the file system cannot report holes, it is
-// the rest.
-func (s *segment) extent(at int64) (begin, end int64) {
-	size := int64(len(s.content))
-	begin, err := unix.Seek(int(s.file.Fd()), at, unix.SEEK_DATA)
-	if err == unix.ENXIO {
-		return size, size
-	}
-	if err != nil {
-		return at, size
-	}
-	if end, err = unix.Seek(int(s.file.Fd()), begin, unix.SEEK_HOLE); err != nil {
-		return begin, size
-	}
-	return begin - begin%word, min(end, size)
-}
-
-func isZero(piece []byte) bool {
-	if len(piece) == word {
-		return binary.LittleEndian.Uint64(piece) == 0
-	}
-	for _, b := range piece {
-		if b != 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // cut is the place where etcd cuts the log off when it starts, and what would be lost behind it.
@@ -159,13 +125,13 @@ type cut struct {
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
 	for r := range s.intactRecords() {
-		c.take(r)
+		c.add(r)
 	}
 	return c
 }
 
-// take applies the rules above. Of a record that is not proven to be intact it uses the type and the index only.
-func (c *cut) take(r intactRecord) {
+// add applies the rules above. Of a record that is not proven to be intact it uses the type and the index only.
+func (c *cut) add(r intactRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
 	case wal.EntryType:

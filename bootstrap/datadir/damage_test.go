@@ -94,7 +94,7 @@ func tailOf(t *testing.T, content []byte) *history {
 	path, tail := filepath.Join(t.TempDir(), "segment"), &history{}
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 	require.NoError(t, readSegment(path, func(s *segment) error {
-		_ = tail.takeTail(t.Context(), s) // that it is broken is the point
+		_ = tail.readLast(t.Context(), s) // that it is broken is the point
 		return nil
 	}))
 	return tail

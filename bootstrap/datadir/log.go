@@ -43,17 +43,17 @@ func readLog(ctx context.Context, m *member) (*history, error) {
 	segments := m.segments()
 	written := &history{last: lastBefore(segments[0])}
 	for written.segment = range segments {
-		path, take := m.segment(segments[written.segment]), written.takeSegment
+		path, read := m.segment(segments[written.segment]), written.read
 		isLast := written.segment == len(segments)-1
 		if isLast {
-			take = written.takeTail
+			read = written.readLast
 		}
-		err := readSegment(path, func(s *segment) error { return take(ctx, s) })
+		err := readSegment(path, func(s *segment) error { return read(ctx, s) })
 		if errors.Is(err, io.ErrUnexpectedEOF) && isLast {
 			break
 		}
 		if errors.Is(err, errNoRecord) && written.segment == 0 && len(segments) > 1 {
-			written.beginAt(segments[1])
+			written.startAt(segments[1])
 			m.warn("WAL segment %s: %v; etcd goes on with the next one", path, err)
 			continue
 		}
@@ -64,9 +64,9 @@ func readLog(ctx context.Context, m *member) (*history, error) {
 	return written, nil
 }
 
-// takeTail takes the last segment, and searches behind the place where it becomes unreadable.
-func (h *history) takeTail(ctx context.Context, s *segment) error {
-	err := h.takeSegment(ctx, s)
+// readLast reads the last segment, and searches behind the place where it becomes unreadable.
+func (h *history) readLast(ctx context.Context, s *segment) error {
+	err := h.read(ctx, s)
 	h.cut = cutIn(s, h)
 	return err
 }
@@ -74,27 +74,27 @@ func (h *history) takeTail(ctx context.Context, s *segment) error {
 // errNoRecord means that a segment is empty, or holds nothing but zeros.
 var errNoRecord = errors.New("it holds no record")
 
-// beginAt makes the log start with that segment. What came before is lost, which matters only to an etcd that starts
+// startAt makes the log start with that segment. What came before is lost, which matters only to an etcd that starts
 // from before it.
-func (h *history) beginAt(segment string) {
+func (h *history) startAt(segment string) {
 	h.last = lastBefore(segment)
 	h.received = h.last
 }
 
-// takeSegment refuses a segment without a record: etcd writes the first ones before it gives a segment its name.
-func (h *history) takeSegment(ctx context.Context, s *segment) error {
+// read refuses a segment without a record: etcd writes the first ones before it gives a segment its name.
+func (h *history) read(ctx context.Context, s *segment) error {
 	count := 0
-	for record, err := range s.records() {
+	for r, err := range s.records() {
 		if count%checkInterval == 0 && ctx.Err() != nil {
 			return fmt.Errorf("reading it was stopped: %w", context.Cause(ctx))
 		}
 		if err != nil {
 			return err
 		}
-		if err := h.take(record); err != nil {
+		if err := h.add(r); err != nil {
 			return err
 		}
-		count, h.checksum = count+1, record.sum
+		count, h.checksum = count+1, r.sum
 	}
 	if count == 0 {
 		return errNoRecord
@@ -102,45 +102,38 @@ func (h *history) takeSegment(ctx context.Context, s *segment) error {
 	return nil
 }
 
-// take adds one record to the history, and refuses what etcd refuses when it replays the log.
-func (h *history) take(record record) error {
-	switch record.kind {
+// add adds one record to the history, and refuses what etcd refuses when it replays the log. All segments belong to the
+// same member.
+func (h *history) add(r record) error {
+	switch r.kind {
 	case wal.MetadataType:
-		return h.takeMetadata(record.data)
+		if h.metadata != nil && !bytes.Equal(h.metadata, r.data) {
+			return wal.ErrMetadataConflict
+		}
+		h.metadata = bytes.Clone(r.data)
 	case wal.CrcType:
-		if h.checksum != 0 && record.crc != h.checksum {
+		if h.checksum != 0 && r.crc != h.checksum {
 			return wal.ErrCRCMismatch
 		}
 	case wal.EntryType:
-		h.note(record.data)
-		return h.takeEntry(record.data)
+		h.note(r.data)
+		return h.addEntry(r.data)
 	case wal.StateType:
 		var state raftpb.HardState
-		if err := state.Unmarshal(record.data); err != nil {
+		if err := state.Unmarshal(r.data); err != nil {
 			return fmt.Errorf("unreadable hard state: %w", err)
 		}
 		h.committed = state.Commit
 	case wal.SnapshotType:
-		return h.takeSnapshot(record.data)
+		return h.addSnapshot(r.data)
 	default:
-		return fmt.Errorf("a record of unknown type %d", record.kind)
+		return fmt.Errorf("a record of unknown type %d", r.kind)
 	}
 	return nil
 }
 
-// takeMetadata requires all segments to belong to the same member.
-func (h *history) takeMetadata(data []byte) error {
-	if h.metadata != nil && !bytes.Equal(h.metadata, data) {
-		return wal.ErrMetadataConflict
-	}
-	if h.metadata == nil {
-		h.metadata = bytes.Clone(data)
-	}
-	return nil
-}
-
-// takeEntry lets an entry override those from its index on, as raft does after a change of leader, but leave no gap.
-func (h *history) takeEntry(data []byte) error {
+// addEntry lets an entry override those from its index on, as raft does after a change of leader, but leave no gap.
+func (h *history) addEntry(data []byte) error {
 	index := entryIndex(data)
 	switch {
 	case index == 0:
@@ -152,8 +145,8 @@ func (h *history) takeEntry(data []byte) error {
 	return nil
 }
 
-// takeSnapshot knows that a snapshot received from a leader stands for entries that this member never saw.
-func (h *history) takeSnapshot(data []byte) error {
+// addSnapshot adds a snapshot. One that was received from a leader stands for entries that this member never saw.
+func (h *history) addSnapshot(data []byte) error {
 	var snapshot walpb.Snapshot
 	if err := snapshot.Unmarshal(data); err != nil {
 		return fmt.Errorf("unreadable snapshot record: %w", err)
@@ -165,15 +158,14 @@ func (h *history) takeSnapshot(data []byte) error {
 	return nil
 }
 
-// skim walks through the records without comparing their checksums, and notes what it knows of entries and snapshots.
+// skim walks through the records without comparing their checksums, and adds notes of entries, and snapshots.
 func (h *history) skim(s *segment) {
-	for frame := range s.frames() {
-		r, _ := frame.parse() // one that can't be read tells nothing
-		switch r.kind {
+	for f := range s.frames() {
+		switch r, _ := f.parse(); r.kind { // one that cannot be parsed has no kind
 		case wal.EntryType:
 			h.note(r.data)
 		case wal.SnapshotType:
-			_ = h.takeSnapshot(r.data) // see above
+			_ = h.addSnapshot(r.data) // one that cannot be read is none
 		}
 	}
 }
@@ -313,8 +305,8 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 func (m *member) eachRecord(segments []string, take func(r record)) (unread error) {
 	for _, name := range segments {
 		unread = errors.Join(unread, readSegment(m.segment(name), func(s *segment) error {
-			for frame := range s.frames() {
-				if r, err := frame.parse(); err == nil {
+			for f := range s.frames() {
+				if r, err := f.parse(); err == nil {
 					take(r)
 				}
 			}
@@ -373,45 +365,51 @@ func changesMembers(entry []byte) bool { return varint(entry, entryType) != 0 }
 // entryIndex returns the index of an entry, which is near its start: the rest may be large. 0 means none.
 func entryIndex(entry []byte) uint64 { return varint(entry, entryIndexField) }
 
-// varint returns a numeric field of a protobuf message, 0 if it is missing. Nothing after the field is read.
-func varint(message []byte, wanted protowire.Number) uint64 {
-	for len(message) > 0 {
-		number, kind, n := protowire.ConsumeTag(message)
-		if n < 0 {
-			return 0
-		}
-		message = message[n:]
-		if number == wanted && kind == protowire.VarintType {
-			value, _ := protowire.ConsumeVarint(message)
-			return value
-		}
-		n = protowire.ConsumeFieldValue(number, kind, message)
-		if n < 0 {
-			return 0
-		}
-		message = message[n:]
-	}
-	return 0
+// A field is a field of a protobuf message.
+type field struct {
+	tag   uint64 // its number and kind
+	value uint64 // of a number
+	text  []byte // of a text, or of a message
 }
 
-// message returns a field of a protobuf message that is a text or a message itself; nil if it is missing. Other
-// fields are skipped by their lengths. An entry that changes the members holds another message, which has no such
-// field.
-func message(of []byte, wanted protowire.Number) []byte {
-	for len(of) > 0 {
-		number, kind, n := protowire.ConsumeTag(of)
-		if n < 0 {
-			return nil
-		}
-		of = of[n:]
-		if number == wanted && kind == protowire.BytesType {
-			value, _ := protowire.ConsumeBytes(of)
-			return value
-		}
-		if n = protowire.ConsumeFieldValue(number, kind, of); n < 0 {
-			return nil
-		}
-		of = of[n:]
+// consumeField returns the first field of a message, and what follows it. ok is false if the message is empty or malformed.
+func consumeField(message []byte) (f field, rest []byte, ok bool) {
+	tag, n := protowire.ConsumeVarint(message)
+	if n < 0 {
+		return f, nil, false
 	}
-	return nil
+	f, rest = field{tag: tag}, message[n:]
+	switch number, kind := protowire.DecodeTag(tag); kind {
+	case protowire.VarintType:
+		f.value, n = protowire.ConsumeVarint(rest)
+	case protowire.BytesType:
+		f.text, n = protowire.ConsumeBytes(rest)
+	default:
+		n = protowire.ConsumeFieldValue(number, kind, rest)
+	}
+	if n < 0 {
+		return f, nil, false
+	}
+	return f, rest[n:], true
+}
+
+// find returns the first field with a tag; the zero value if there is none. Nothing behind it is read.
+func find(message []byte, tag uint64) field {
+	for f, rest, ok := consumeField(message); ok; f, rest, ok = consumeField(rest) {
+		if f.tag == tag {
+			return f
+		}
+	}
+	return field{}
+}
+
+// varint returns a numeric field of a message, 0 if it is missing.
+func varint(message []byte, number protowire.Number) uint64 {
+	return find(message, protowire.EncodeTag(number, protowire.VarintType)).value
+}
+
+// message returns a field of a message that is a text or a message itself; nil if it is missing. An entry that changes the
+// members holds another message, which has no such field.
+func message(of []byte, number protowire.Number) []byte {
+	return find(of, protowire.EncodeTag(number, protowire.BytesType)).text
 }

@@ -127,7 +127,7 @@ func (f *Findings) histories(segments []string) (histories []*history) {
 func (h *history) look(path string, isLast bool) {
 	h.unread = readSegment(path, func(s *segment) error {
 		if isLast {
-			_ = h.takeTail(context.Background(), s) // what comes before the error is what counts
+			_ = h.readLast(context.Background(), s) // what comes before the error is what counts
 		} else {
 			h.skim(s)
 		}

@@ -130,19 +130,10 @@ func mayChange(entry []byte) bool {
 	if changesMembers(entry) {
 		return false
 	}
-	for request := message(entry, entryData); len(request) > 0; {
-		number, kind, n := protowire.ConsumeTag(request)
-		if n < 0 {
-			return false
-		}
-		if changing[number] && kind == protowire.BytesType {
+	for f, rest, ok := consumeField(message(entry, entryData)); ok; f, rest, ok = consumeField(rest) {
+		if number, kind := protowire.DecodeTag(f.tag); changing[number] && kind == protowire.BytesType {
 			return true
 		}
-		request = request[n:]
-		if n = protowire.ConsumeFieldValue(number, kind, request); n < 0 {
-			return false
-		}
-		request = request[n:]
 	}
 	return false
 }

@@ -280,7 +280,7 @@ func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
 	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
 	require.NoError(t, err)
-	require.NoError(t, written.takeSnapshot(leaders))
+	require.NoError(t, written.addSnapshot(leaders))
 	written.committed = 100
 	m := survey(t.TempDir(), "")
 	require.ErrorContains(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 100), "lacks entries")
@@ -378,7 +378,7 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	withoutSnapshots(t, dir)
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 	var written history
-	written.beginAt("0000000000000001-0000000000000041.wal")
+	written.startAt("0000000000000001-0000000000000041.wal")
 	written.last, written.committed = 100, 100
 	require.ErrorContains(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x33}, 100), "lacks entries")
 	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
