@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -10,6 +9,7 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,16 +29,16 @@ const lockTimeout = time.Second
 var errCutOff = errors.New("truncated")
 
 // errLocked means that another process holds the database.
-var errLocked = errors.New("the database is locked by another process")
+var errLocked = errors.New("locked by another process")
 
 // contents is what a database records about itself.
 type contents struct {
-	applied        uint64            // index of the last entry of the log that has reached it; 0 if there is none
-	members        map[string][]byte // of the cluster, as JSON, by their IDs in hex
-	removedMembers map[string][]byte // the IDs of those that were removed from it
-	version        string            // of the cluster, such as 3.6.0; empty if it says none
-	keyless        bool              // not one revision is in it
-	since36        bool              // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
+	applied        uint64                       // index of the last entry of the log that has reached it; 0 if there is none
+	members        map[uint64]membership.Member // of the cluster, by their IDs
+	removedMembers map[uint64]membership.Member // those that were removed from it; only the IDs are known
+	version        string                       // of the cluster, such as 3.6.0; empty if there is none
+	keyless        bool                         // not one revision is in it
+	since36        bool                         // etcd 3.6 or a later one wrote it last, and the log: an older one would not have opened it
 }
 
 // single36 reports whether the member is alone in its cluster, and etcd 3.6 wrote its log.
@@ -52,26 +52,16 @@ func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.m
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
 // knows reports whether a member is, or was, part of the cluster.
-func (c contents) hasMember(id uint64) bool {
-	key := fmt.Sprintf("%x", id)
-	_, is := c.members[key]
-	_, was := c.removedMembers[key]
-	return is || was
-}
-
-// member returns the member with that ID; the zero value if there is none.
-func (c contents) member(id uint64) (known membership.Member) {
-	if err := json.Unmarshal(c.members[fmt.Sprintf("%x", id)], &known); err != nil {
-		return membership.Member{}
-	}
-	return known
+func (c contents) knows(id uint64) bool {
+	_, current := c.members[id]
+	_, removed := c.removedMembers[id]
+	return current || removed
 }
 
 // voters returns the number of members with a vote.
 func (c contents) voters() (voters int) {
 	for _, member := range c.members {
-		var of membership.Member
-		if err := json.Unmarshal(member, &of); err != nil || !of.IsLearner {
+		if !member.IsLearner {
 			voters++
 		}
 	}
@@ -115,10 +105,10 @@ func readContents(tx *bolt.Tx) (contents, error) {
 	applied, err := appliedIndex(tx)
 	return contents{
 		applied:        applied,
-		members:        valuesOf(tx.Bucket(schema.Members.Name())),
-		removedMembers: valuesOf(tx.Bucket(schema.MembersRemoved.Name())),
+		members:        membersIn(tx.Bucket(schema.Members.Name())),
+		removedMembers: membersIn(tx.Bucket(schema.MembersRemoved.Name())),
 		version:        string(valueIn(tx.Bucket(schema.Cluster.Name()), schema.ClusterClusterVersionKeyName)),
-		keyless:        holdsNothing(tx.Bucket(schema.Key.Name())),
+		keyless:        lastRevision(tx) == nil,
 		since36:        valueIn(tx.Bucket(schema.Meta.Name()), schema.MetaStorageVersionName) != nil,
 	}, err
 }
@@ -143,25 +133,23 @@ func valueIn(bucket *bolt.Bucket, key []byte) []byte {
 	return bucket.Get(key)
 }
 
-// valuesOf returns the content of a small bucket, which need not exist.
-func valuesOf(bucket *bolt.Bucket) map[string][]byte {
-	values := map[string][]byte{}
+// membersIn returns the members in a bucket, which need not exist. Of one that cannot be read only the ID is known.
+func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
+	members := map[uint64]membership.Member{}
 	if bucket == nil {
-		return values
+		return members
 	}
-	cursor := bucket.Cursor()
-	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
-		values[string(key)] = bytes.Clone(value)
-	}
-	return values
-}
-
-func holdsNothing(bucket *bolt.Bucket) bool {
-	if bucket == nil {
-		return true
-	}
-	first, _ := bucket.Cursor().First()
-	return first == nil
+	_ = bucket.ForEach(func(key, value []byte) error { // the function returns no error
+		var member membership.Member
+		if json.Unmarshal(value, &member) != nil {
+			member = membership.Member{}
+		}
+		if id, err := strconv.ParseUint(string(key), 16, 64); err == nil {
+			members[id] = member
+		}
+		return nil
+	})
+	return members
 }
 
 // scanRevisions reads every revision of every key: the revision's own form, that revisions ascend, and the value. A value
@@ -321,31 +309,23 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	})
 }
 
-// aheadAtOnce is the size of one read of the file, in bytes.
-const aheadAtOnce = 1 << 20
-
-// readAhead reads the whole file at path in the background, until the returned function is called. bbolt maps its file
-// for random access, so that without this each of its pages is fetched from the disk by itself.
-func readAhead(ctx context.Context, path string) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var reading sync.WaitGroup
-	reading.Go(func() { intoMemory(ctx, path) })
-	return func() {
-		cancel()
-		reading.Wait()
-	}
-}
-
-// intoMemory reads a file from start to end and discards it, to fill the kernel's page cache. Advice to the kernel
-// would not do: Linux fetches one window of its own size, and forgets the rest. An error shows up later, where the
+// readAhead reads the whole file at path in the background, until the returned function is called, to fill the kernel's page
+// cache: bbolt maps its file for random access, so that each page would be fetched from the disk by itself. Advice to the
+// kernel would not do: Linux fetches one window of its own size, and forgets the rest. An error shows up later, where the
 // content is needed.
-func intoMemory(ctx context.Context, path string) {
+func readAhead(path string) (stop func()) {
 	file, err := os.Open(path)
 	if err != nil {
-		return
+		return func() {}
 	}
-	defer file.Close() // nothing was written
-	for content := make([]byte, aheadAtOnce); ctx.Err() == nil && err == nil; {
-		_, err = file.Read(content)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for content := make([]byte, 1<<20); err == nil; {
+			_, err = file.Read(content)
+		}
+	})
+	return func() {
+		_ = file.Close() // ends the reading
+		reading.Wait()
 	}
 }

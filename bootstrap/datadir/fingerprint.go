@@ -64,12 +64,8 @@ func (f Fingerprint) Changed() error {
 		return err
 	}
 	for _, file := range f.Files {
-		at := slices.IndexFunc(now.Files, func(other FileFingerprint) bool { return other.Path == file.Path })
-		if at < 0 {
-			return fmt.Errorf("%s is gone", file.Path)
-		}
-		if now.Files[at] != file {
-			return fmt.Errorf("%s is not as it was", file.Path)
+		if !slices.Contains(now.Files, file) {
+			return fmt.Errorf("%s was changed or removed", file.Path)
 		}
 	}
 	if len(now.Files) > len(f.Files) {

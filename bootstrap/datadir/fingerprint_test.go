@@ -51,9 +51,9 @@ func TestReadingLeavesTheFingerprint(t *testing.T) {
 
 func TestAFingerprintTellsWhatHasChanged(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, dir string){
-		"not as it was": func(t *testing.T, dir string) { require.NoError(t, os.Chtimes(database(dir), time.Time{}, time.Now())) },
-		"is gone":       func(t *testing.T, dir string) { remove(t, database(dir)) },
-		"more files":    func(t *testing.T, dir string) { write(t, filepath.Join(dir, "member/snap/1-1.snap"), "") },
+		"db was changed or removed": func(t *testing.T, dir string) { require.NoError(t, os.Chtimes(database(dir), time.Time{}, time.Now())) },
+		"changed or removed":        func(t *testing.T, dir string) { remove(t, database(dir)) },
+		"more files":                func(t *testing.T, dir string) { write(t, filepath.Join(dir, "member/snap/1-1.snap"), "") },
 		"not a directory": func(t *testing.T, dir string) {
 			remove(t, filepath.Join(dir, "member/wal"))
 			write(t, filepath.Join(dir, "member/wal"), "")
@@ -71,7 +71,7 @@ func TestAFingerprintTellsWhatHasChanged(t *testing.T) {
 	other := dir + ".other"
 	rename(t, dir, other)
 	require.NoError(t, os.CopyFS(dir, os.DirFS(other)))
-	require.ErrorContains(t, ChangedSince(note), "not as it was", "a copy has other inodes")
+	require.ErrorContains(t, ChangedSince(note), "was changed or removed", "a copy has other inodes")
 	require.ErrorContains(t, ChangedSince([]byte("{")), "cannot be read")
 	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "it is not known")
 }

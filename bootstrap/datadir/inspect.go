@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
 // Identity identifies the member as the configuration does.
@@ -60,12 +58,8 @@ func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
 	return f.refuseLeftover()
 }
 
-// uninitializedPrefix begins the name that an uninitialized member's directory is moved to. Older versions of this program
-// used another one.
-const (
-	uninitializedPrefix      = "member.uninitialized-"
-	olderUninitializedPrefix = "member.unborn-"
-)
+// uninitializedPrefix begins the name that an uninitialized member's directory is moved to.
+const uninitializedPrefix = "member.uninitialized-"
 
 // errNoVoter is the reason to refuse a log that was lost, or cut off at its start.
 var errNoVoter = errors.New("it was lost, cut off or damaged, or is of another database")
@@ -119,11 +113,11 @@ func refuseLostRestore(m *member, found contents) error {
 // database that knows the log's own member needs no further check. Anything unreadable is refused elsewhere.
 func refuseOtherCluster(m *member, found contents) error {
 	identity, err := m.identity()
-	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
+	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.knows(identity.NodeID) {
 		return nil //nolint:nilerr // see above
 	}
 	named, err := m.membersNamed()
-	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.hasMember) {
+	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.knows) {
 		return nil //nolint:nilerr // see above
 	}
 	return otherCluster.because(m.database, m.wal.path)
@@ -169,11 +163,11 @@ func (c contents) refuseTail(m *member, tail *history) error {
 // take that member's identity, which would exist twice. A directory of an unknown member causes a warning only: a
 // restore may have given it any name. Anything unreadable is left to etcd, which reports it.
 func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) error {
-	owner, err := f.owner()
+	identity, err := f.identity()
+	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
 	if err != nil || owner.Name == "" || owner.Name == configured.Name {
 		return nil //nolint:nilerr // see above
 	}
-	here := configured.PeerURLs
 	if slices.ContainsFunc(owner.PeerURLs, func(url string) bool { return slices.Contains(here, url) }) {
 		return nil
 	}
@@ -184,13 +178,4 @@ func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) er
 	log.Warn().Str("recorded_name", owner.Name).Strs("recorded_urls", owner.PeerURLs).Str("name", configured.Name).Strs("urls", here).
 		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")
 	return nil
-}
-
-// owner returns the member that wrote the data directory, as the database knows it.
-func (f *Findings) owner() (owner membership.Member, err error) {
-	identity, err := f.identity()
-	if err != nil {
-		return owner, err
-	}
-	return owner, json.Unmarshal(f.contents.members[fmt.Sprintf("%x", identity.NodeID)], &owner)
 }

@@ -19,6 +19,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.etcd.io/etcd/server/v3/storage/wal/walpb"
@@ -244,7 +245,7 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 			errs = append(errs, err)
 		}
 		for id := range members {
-			errs = append(errs, tx.Bucket([]byte("members")).Put([]byte{byte(id)}, []byte("{}")))
+			errs = append(errs, tx.Bucket([]byte("members")).Put(fmt.Appendf(nil, "%x", id), []byte("{}")))
 		}
 		applied := binary.BigEndian.AppendUint64(nil, uint64(members)) //nolint:gosec // a count
 		return errors.Join(append(errs, tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), applied))...)
@@ -362,12 +363,12 @@ func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
 	require.NoError(t, log.Save(raftpb.HardState{Term: 1}, []raftpb.Entry{{Type: raftpb.EntryConfChange, Term: 1, Index: 1, Data: data}}))
 	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 1, Term: 1, ConfState: &raftpb.ConfState{Voters: []uint64{0xc}, Learners: []uint64{0xd}}}))
 	require.NoError(t, log.Close())
-	nobody := map[string][]byte{}
-	for id, refuses := range map[string]bool{"a": false, "b": false, "c": false, "d": false, "e": true} {
-		known := map[string][]byte{id: nil}
+	type members = map[uint64]membership.Member
+	for id, refuses := range map[uint64]bool{0xa: false, 0xb: false, 0xc: false, 0xd: false, 0xe: true} {
+		known := members{id: {}}
 		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: known}) != nil, id)
-		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: map[string][]byte{"f": nil}, removedMembers: known}) != nil, id)
-		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{members: nobody, removedMembers: known}), "it has none yet")
+		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: members{0xf: {}}, removedMembers: known}) != nil, id)
+		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{removedMembers: known}), "it has none yet")
 	}
 }
 

@@ -213,7 +213,7 @@ func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
 // before the index, and -1 if there is none.
 func firstReplayed(segments []string, index uint64) int {
 	for i, name := range slices.Backward(segments) {
-		if _, first, ok := parseSegmentName(name); ok && first <= index {
+		if _, first, _ := parseSegmentName(name); first <= index {
 			return i
 		}
 	}

@@ -100,11 +100,10 @@ func (f *Findings) hasLogElsewhere() bool { return filepath.Dir(f.wal.path) != f
 // tail returns the history of the last segment, up to where it becomes unreadable, and nil if there is none. The
 // segment's name has the last index of the ones before; damage there makes etcd give up.
 func (f *Findings) tail() *history {
-	newest := f.newestSegment()
-	if _, _, ok := parseSegmentName(newest); !ok || f.read[newest].unread != nil {
-		return nil
+	if tail := f.read[f.newestSegment()]; tail != nil && tail.unread == nil {
+		return tail
 	}
-	return f.read[newest]
+	return nil
 }
 
 // histories returns those of the segments. Each segment is read once, and all new ones at the same time: a start on a
@@ -185,23 +184,18 @@ func Tighten(dataDir string, log zerolog.Logger) {
 		if err != nil {
 			return err
 		}
-		return chmod(path, entry)
+		info, err := entry.Info()
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir() && info.Mode().Perm() != 0o700:
+			return os.Chmod(path, 0o700)
+		case info.Mode().IsRegular() && info.Mode().Perm() != 0o600:
+			return os.Chmod(path, 0o600)
+		}
+		return nil
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn().Err(err).Msg("the data directory's permissions could not be tightened")
 	}
-}
-
-func chmod(path string, entry fs.DirEntry) error {
-	want := fs.FileMode(0o600)
-	if entry.IsDir() {
-		want = 0o700
-	} else if !entry.Type().IsRegular() {
-		return nil
-	}
-	info, err := entry.Info()
-	if err != nil || info.Mode().Perm() == want {
-		return err
-	}
-	return os.Chmod(path, want)
 }

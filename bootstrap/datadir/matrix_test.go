@@ -381,7 +381,7 @@ func zero(t *testing.T, path string, offset int64, size int) {
 // extras are what others leave in a data directory, as files and as directories.
 func extras() (all []alteration) {
 	for _, name := range []string{
-		"lost+found", ".touch", "notes", "new.etcd.part", "new.etcd.bak", "safe_guard", "exit_code", "exit_code.crash", "member.uninitialized-1", "member.unborn-1", "member.bak",
+		"lost+found", ".touch", "notes", "new.etcd.part", "new.etcd.bak", "safe_guard", "exit_code", "exit_code.crash", "member.uninitialized-1", "member.bak",
 		"member/.touch", "member/notes", "member/wal.tmp", "member/wal.broken", "member/wal/0.tmp", "member/wal/1.tmp", "member/wal/.touch",
 		"member/wal/x.wal", "member/wal/0000000000000000-0000000000000000.wal.broken", "member/wal/x.wal.tmp", "member/wal/.nfs1",
 		"member/snap/tmp123", "member/snap/db.tmp.123", "member/snap/db.tmp", "member/snap/x.snap", "member/snap/x.snap.broken", "member/snap/x.snap.db",

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -18,9 +19,7 @@ import (
 func (f *Findings) Members() int {
 	members := map[uint64]bool{}
 	for id := range f.contents.members {
-		if id, err := strconv.ParseUint(id, 16, 64); err == nil {
-			members[id] = true
-		}
+		members[id] = true
 	}
 	f.change(members, f.contents.applied, ^uint64(0))
 	return len(members)
@@ -80,16 +79,12 @@ func (f *Findings) refuseLeftover() error {
 	}
 	f.change(members, f.start, f.contents.applied)
 	for _, id := range slices.Sorted(maps.Keys(f.contents.members)) {
-		number, err := strconv.ParseUint(id, 16, 64)
-		if err != nil {
-			continue
-		}
-		voter, listed := members[number]
-		switch {
-		case !listed && !f.adds(number):
-			return leftoverMember.because(f.database, id, f.contents.member(number).Name)
-		case voter && f.contents.member(number).IsLearner:
-			return leftoverLearner.because(f.database, id, f.contents.member(number).Name)
+		member := f.contents.members[id]
+		switch voter, listed := members[id]; {
+		case !listed && !f.adds(id):
+			return leftoverMember.because(f.database, types.ID(id), member.Name)
+		case voter && member.IsLearner:
+			return leftoverLearner.because(f.database, types.ID(id), member.Name)
 		}
 	}
 	return nil

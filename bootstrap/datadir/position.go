@@ -5,10 +5,11 @@ import (
 	"errors"
 	"maps"
 	"os"
-	"slices"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.etcd.io/etcd/server/v3/storage/wal"
@@ -47,7 +48,7 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	found, err := p.read(m)
 	unread = errors.Join(unread, err)
 	beyond, err := m.beyond(found.applied)
-	self := found.member(p.MemberID)
+	self := found.members[p.MemberID]
 	p.Name, p.PeerURLs, p.Learner = self.Name, self.PeerURLs, self.IsLearner
 	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
 	if !beyond.members {
@@ -66,25 +67,27 @@ func (p *Position) read(m *member) (found contents, err error) {
 	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
-		p.Revision = lastRevision(tx)
-		p.Known = slices.AppendSeq(slices.Collect(maps.Keys(found.members)), maps.Keys(found.removedMembers))
-		slices.Sort(p.Known)
-		p.Known = slices.Compact(p.Known)
+		if last := lastRevision(tx); last != nil {
+			p.Revision = mvcc.BytesToBucketKey(last).Main
+		}
+		for _, members := range []map[uint64]membership.Member{found.members, found.removedMembers} {
+			for id := range members {
+				p.Known = append(p.Known, types.ID(id).String())
+			}
+		}
 		return err
 	})
 	return found, err
 }
 
-func lastRevision(tx *bolt.Tx) int64 {
+// lastRevision returns the key of the newest row; nil if there is none.
+func lastRevision(tx *bolt.Tx) []byte {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
-		return 0
+		return nil
 	}
 	last, _ := keys.Cursor().Last()
-	if last == nil {
-		return 0
-	}
-	return mvcc.BytesToBucketKey(last).Main
+	return last
 }
 
 // beyond describes the log after an index.

@@ -68,7 +68,7 @@ var (
 	missingDatabase = refuse("there is no database %s", "put the database back; otherwise, "+restoreBackup)
 	vacantDatabase  = refuse("database %s is empty", "put the database back; otherwise, "+restoreBackup)
 	notADatabase    = refuse("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
-	lockedDatabase  = refuse("database %s: the database is locked by another process", "end that process")
+	lockedDatabase  = refuse("cannot open database %s: %w", "end that process")
 	corruptDatabase = refuse("database %s: %w", restoreBackup)
 	outrunLog       = refuse("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
 	damagedLog      = refuse("the log is damaged: %w", keepDatabase)
@@ -117,10 +117,15 @@ func SaysNothing(err error) bool {
 	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
+// isRefusal reports whether an error has a way out.
+func isRefusal(err error) bool {
+	var named *refusalError
+	return errors.As(err, &named)
+}
+
 // withWayOut adds a way out to an error that has none. A validation that was only stopped needs none.
 func withWayOut(ctx context.Context, err error) error {
-	var named *refusalError
-	if err == nil || ctx.Err() != nil || errors.As(err, &named) {
+	if err == nil || ctx.Err() != nil || isRefusal(err) {
 		return err
 	}
 	return &refusalError{cause: err, wayOut: restoreBackup}

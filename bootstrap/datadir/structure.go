@@ -2,6 +2,7 @@ package datadir
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -18,7 +19,7 @@ var unrelated = []string{
 	"exit_code", "exit_code.*",
 	"etcd.conf.yaml", "etcd.conf.yaml.*.tmp", "safe_guard",
 	"fixtures", // etcd's own certificates, with auto-tls
-	uninitializedPrefix + "*", olderUninitializedPrefix + "*",
+	uninitializedPrefix + "*",
 }
 
 func isUnrelated(name string) bool {
@@ -84,8 +85,8 @@ func checkSequence(m *member) error {
 	}
 	before, next := "", uint64(0)
 	for _, name := range m.segments() {
-		sequence, _, ok := parseSegmentName(name)
-		if !ok || !isRegular(m.segment(name)) {
+		sequence, first, _ := parseSegmentName(name)
+		if name != fmt.Sprintf(segmentName, sequence, first) || !isRegular(m.segment(name)) {
 			return notASegment.because(m.segment(name))
 		}
 		if before != "" && sequence != next {

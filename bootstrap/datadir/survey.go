@@ -7,9 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
@@ -144,26 +142,19 @@ func (l listing) ending(suffix string) (names []string) {
 	return names
 }
 
-// isSegmentName reports whether etcd takes a file for a segment (etcd's server/storage/wal/util.go): it accepts short
-// numbers, and anything after the name.
-func isSegmentName(name string) bool {
-	var sequence, first uint64
-	_, err := fmt.Sscanf(name, "%016x-%016x.wal", &sequence, &first)
-	return err == nil
+// segmentName is the format of a segment's name: its place in the sequence and the index of its first entry.
+const segmentName = "%016x-%016x.wal"
+
+// parseSegmentName parses the name of a segment as etcd does (server/storage/wal/util.go), which accepts short numbers, and
+// anything after the name.
+func parseSegmentName(name string) (sequence, first uint64, ok bool) {
+	_, err := fmt.Sscanf(name, segmentName, &sequence, &first)
+	return sequence, first, err == nil
 }
 
-// segmentName matches the name of a segment: its place in the sequence and the index of its first entry, both in hex.
-var segmentName = regexp.MustCompile(`^([0-9a-f]{16})-([0-9a-f]{16})\.wal$`)
-
-// parseSegmentName returns a segment's place in the sequence and the index of the first entry in it.
-func parseSegmentName(name string) (sequence, first uint64, ok bool) {
-	parts := segmentName.FindStringSubmatch(name)
-	if parts == nil {
-		return 0, 0, false
-	}
-	sequence, _ = strconv.ParseUint(parts[1], 16, 64) // 16 hex digits always fit
-	first, _ = strconv.ParseUint(parts[2], 16, 64)
-	return sequence, first, true
+func isSegmentName(name string) bool {
+	_, _, ok := parseSegmentName(name)
+	return ok
 }
 
 // lastBefore returns the index of the last entry before a segment. After etcd has purged old segments, the name of

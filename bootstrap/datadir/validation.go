@@ -2,7 +2,6 @@ package datadir
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,90 +24,49 @@ import (
 // soon after ctx does. Verify is one, in this process.
 type Validation = func(ctx context.Context, dataDir string, mode bootstrap.Mode) (warnings []string, err error)
 
+// resultTTL bounds how long a verdict on unchanged data is reused: an error of the disk itself may disappear
+// without a trace in the files.
+const resultTTL = 10 * time.Minute
+
 // Validator validates the data directory of a volume repeatedly. One goroutine at a time may use it.
 type Validator struct {
 	Run Validation // how a validation is run
 
-	last memory
+	verdict error  // the last one against the data; nil if there is none
+	state   string // what the verdict is about
+	at      time.Time
 }
 
 // Validate returns what is wrong with the data directory. Data that have not changed since the last verdict against
 // them are not read again. It logs the start of a validation, and its warnings.
 func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap.Mode, log zerolog.Logger) error {
-	looks := stateOf(dataDir, mode)
-	if known := v.last.recall(looks); known != nil {
-		return invalidData(dataDir, known)
+	state := string(mode) + " " + stateOf(dataDir)
+	if v.verdict != nil && v.state == state && time.Since(v.at) <= resultTTL {
+		return v.verdict
 	}
 	log.Info().Msg("validation begins")
 	warnings, err := v.Run(ctx, dataDir, mode)
 	for _, warning := range warnings {
 		log.Warn().Msg(warning)
 	}
-	v.last.keep(looks, err)
-	return invalidData(dataDir, err)
-}
-
-// invalidData adds the data directory to a verdict against it.
-func invalidData(dataDir string, result error) error {
-	if result == nil || SaysNothing(result) {
-		return result
+	v.verdict = nil
+	if err != nil && !SaysNothing(err) {
+		err = fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, err)
+		v.verdict, v.state, v.at = err, state, time.Now()
 	}
-	return fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, result)
+	return err
 }
 
-// resultTTL bounds how long a verdict on unchanged data is reused: an error of the disk itself may disappear
-// without a trace in the files.
-const resultTTL = 10 * time.Minute
-
-// memory keeps the last verdict against a data directory, so that data which have not changed are not read again. Its
-// methods are called by one validation at a time.
-type memory struct {
-	of     dirState
-	at     time.Time
-	result error // nil if there is none
-}
-
-// dirState identifies what a verdict is about: the state of a directory, and the depth of the validation.
-type dirState struct {
-	dataDir string
-	mode    bootstrap.Mode
-	files   [sha256.Size]byte
-}
-
-// recall returns the verdict on data in that state, or nil.
-func (m *memory) recall(now dirState) error {
-	if m.result == nil || m.of != now || time.Since(m.at) > resultTTL {
-		return nil
-	}
-	return m.result
-}
-
-// keep remembers the verdict on data in that state.
-func (m *memory) keep(of dirState, result error) {
-	if SaysNothing(result) {
-		result = nil
-	}
-	*m = memory{of: of, at: time.Now(), result: result}
-}
-
-// stateOf takes a fingerprint of all names, sizes, times, modes and inodes. It differs only if files change, which the
-// change time shows. A directory that cannot be listed counts as an empty one.
-func stateOf(dataDir string, mode bootstrap.Mode) dirState {
-	var seen strings.Builder
-	_ = filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			fmt.Fprintf(&seen, "%q: %v\n", path, err)
-			return nil //nolint:nilerr // it is part of how the directory looks
-		}
-		info, err := entry.Info()
-		if err != nil {
-			fmt.Fprintf(&seen, "%q: %v\n", path, err)
-			return nil //nolint:nilerr // as above
-		}
-		fmt.Fprintf(&seen, "%q %v %d %d %s\n", path, info.Mode(), info.Size(), info.ModTime().UnixNano(), inode(path))
+// stateOf describes all files of a directory. The text differs if one was changed, which its change time shows. A directory
+// that cannot be listed counts as an empty one.
+func stateOf(dataDir string) string {
+	var state strings.Builder
+	_ = filepath.WalkDir(dataDir, func(path string, _ fs.DirEntry, err error) error {
+		var info unix.Stat_t
+		fmt.Fprintf(&state, "%q %v %v %d %v\n", path, err, unix.Lstat(path, &info), info.Ino, info.Ctim)
 		return nil
 	})
-	return dirState{dataDir: dataDir, mode: mode, files: sha256.Sum256([]byte(seen.String()))}
+	return state.String()
 }
 
 // Exit statuses of RunValidation. Go's own for a panic is 2.
@@ -137,7 +95,10 @@ type answer struct {
 func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
-	outcome := answer{Valid: err == nil, Unable: SaysNothing(err), Warnings: bounded(warnings)}
+	outcome := answer{Valid: err == nil, Unable: SaysNothing(err)}
+	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // so that the line fits what is read of a child
+		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("%.*s", maxReason/4, warning))
+	}
 	if err != nil {
 		outcome.Reason = fmt.Sprintf("%.*s", maxReason, err)
 	}
@@ -145,15 +106,6 @@ func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, std
 		return childBroken
 	}
 	return childValid
-}
-
-// bounded limits the warnings, so that the result's line fits what is read of a child.
-func bounded(warnings []string) []string {
-	kept := make([]string, 0, maxWarnings)
-	for _, warning := range warnings[:min(len(warnings), maxWarnings)] {
-		kept = append(kept, fmt.Sprintf("%.*s", maxReason/4, warning))
-	}
-	return kept
 }
 
 // ValidateInChild returns a Validation that runs `executable args...` for each validation, a command that is expected to call
@@ -176,19 +128,17 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 // conclude turns the end of a child into warnings and an error. Status and line must agree.
 func conclude(ended child.Ended) (warnings []string, _ error) {
 	var outcome answer
-	readable := ended.Said(&outcome)
 	switch {
-	case readable && outcome.Valid && ended.Status == childValid:
+	case ended.Said(&outcome) && outcome.Valid && ended.Status == childValid:
 		return outcome.Warnings, nil
-	case readable && outcome.Unable && ended.Status == childBroken:
-		return outcome.Warnings, fmt.Errorf("%w: %s", ErrUnable, outcome.Reason)
-	case readable && !outcome.Valid && ended.Status == childBroken:
+	case !outcome.Valid && outcome.Reason != "" && ended.Status == childBroken:
+		if outcome.Unable {
+			return outcome.Warnings, fmt.Errorf("%w: %s", ErrUnable, outcome.Reason)
+		}
 		return outcome.Warnings, errors.New(outcome.Reason)
-	case ended.Status < 0:
-		return nil, fmt.Errorf("%w: the validation was ended by a %s", ErrUnable, ended.Crash)
-	case lacksResources(ended.Crash):
+	case ended.Status < 0, lacksResources(ended.Crash):
 		return nil, fmt.Errorf("%w: the validation ended: %s", ErrUnable, ended.Crash)
-	case ended.Status == 0:
+	case ended.Status == childValid:
 		return nil, errors.New("validation ended without a result")
 	default:
 		return nil, Crashed(ended.Crash)
@@ -199,13 +149,4 @@ func conclude(ended child.Ended) (warnings []string, _ error) {
 // make it give up only where pages refer to each other in a circle, or where the disk does not return a page.
 func lacksResources(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
-}
-
-// inode identifies a file and its last change, of name or mode too.
-func inode(path string) string {
-	var is unix.Stat_t
-	if err := unix.Lstat(path, &is); err != nil {
-		return err.Error()
-	}
-	return fmt.Sprintf("%d %d.%d", is.Ino, is.Ctim.Sec, is.Ctim.Nsec)
 }

@@ -34,48 +34,44 @@ func TestAValidationIsLogged(t *testing.T) {
 	assert.JSONEq(t, `{"level":"info","message":"validation begins"}`, log.String())
 }
 
-// results validates a real directory, again and again, and counts how often it is read.
-func results(t *testing.T, result error) (dir string, again func() error, reads *atomic.Int32) {
+// repeated returns a validation of a real directory that always has the same result, and how often the directory was read.
+func repeated(t *testing.T, result error) (dir string, validate func(bootstrap.Mode) error, reads *atomic.Int32) {
 	dir, reads = t.TempDir(), &atomic.Int32{}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "db"), []byte("x"), 0o600))
 	validator := Validator{Run: func(context.Context, string, bootstrap.Mode) ([]string, error) {
 		reads.Add(1)
 		return nil, result
 	}}
-	return dir, func() error { return validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop()) }, reads
+	validate = func(mode bootstrap.Mode) error { return validator.Validate(t.Context(), dir, mode, zerolog.Nop()) }
+	return dir, validate, reads
 }
 
-func TestDataThatHaveNotChangedAreNotReadAgain(t *testing.T) {
-	dir, again, reads := results(t, errors.New("db: invalid page"))
-	for range 3 {
-		assert.EqualError(t, again(), "data directory "+dir+" is corrupt or cannot be used: db: invalid page")
-	}
-	assert.EqualValues(t, 1, reads.Load())
-	require.NoError(t, os.Chmod(filepath.Join(dir, "db"), 0o640))
-	require.Error(t, again())
-	assert.EqualValues(t, 2, reads.Load(), "somebody has done something about it")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), nil, 0o600))
-	require.Error(t, again())
-	assert.EqualValues(t, 3, reads.Load())
-}
-
-func TestWhatTheOperatingSystemSaysIsNoResult(t *testing.T) {
-	_, again, reads := results(t, &os.PathError{Op: "fork", Path: "/x", Err: syscall.EAGAIN})
-	assert.NotContains(t, again().Error(), "corrupt")
-	require.Error(t, again())
-	assert.EqualValues(t, 2, reads.Load())
-}
-
-func TestAResultIsNotBelievedForEver(t *testing.T) {
+func TestUnchangedDataAreReadAgainAfterTheTTLOnly(t *testing.T) {
+	dir, validate, reads := repeated(t, errors.New("db: invalid page"))
 	synctest.Test(t, func(t *testing.T) {
-		known := memory{}
-		known.keep(dirState{dataDir: "/data"}, errors.New("broken"))
+		verdictAfter := func(expected int32, mode bootstrap.Mode) {
+			t.Helper()
+			assert.EqualError(t, validate(mode), "data directory "+dir+" is corrupt or cannot be used: db: invalid page")
+			assert.Equal(t, expected, reads.Load())
+		}
+		verdictAfter(1, bootstrap.Full)
 		time.Sleep(resultTTL)
-		require.Error(t, known.recall(dirState{dataDir: "/data"}))
-		require.NoError(t, known.recall(dirState{dataDir: "/data", mode: bootstrap.Sanity}))
-		time.Sleep(time.Nanosecond)
-		require.NoError(t, known.recall(dirState{dataDir: "/data"}))
+		verdictAfter(1, bootstrap.Full)
+		verdictAfter(2, bootstrap.Sanity)
+		require.NoError(t, os.Chmod(filepath.Join(dir, "db"), 0o640))
+		verdictAfter(3, bootstrap.Sanity)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), nil, 0o600))
+		verdictAfter(4, bootstrap.Sanity)
+		time.Sleep(resultTTL + 1)
+		verdictAfter(5, bootstrap.Sanity)
 	})
+}
+
+func TestAnErrorOfTheOperatingSystemIsNoVerdict(t *testing.T) {
+	_, validate, reads := repeated(t, &os.PathError{Op: "fork", Path: "/x", Err: syscall.EAGAIN})
+	assert.NotContains(t, validate(bootstrap.Full).Error(), "corrupt")
+	require.Error(t, validate(bootstrap.Full))
+	assert.EqualValues(t, 2, reads.Load())
 }
 
 // errorOf is what is wrong with the data, without the warnings.

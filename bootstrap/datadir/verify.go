@@ -63,7 +63,7 @@ func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found 
 		return contents{keyless: true}, err
 	}
 	if mode != bootstrap.Sanity {
-		defer readAhead(ctx, m.database)()
+		defer readAhead(m.database)()
 	}
 	err = readDatabase(m.database, func(tx *bolt.Tx) error {
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
@@ -77,25 +77,13 @@ func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found 
 	})
 	switch {
 	case errors.Is(err, errLocked):
-		err = inUse{lockedDatabase.because(m.database)}
+		err = lockedDatabase.because(m.database, err)
+	case ctx.Err() == nil && err != nil && !isRefusal(err):
+		err = corruptDatabase.because(m.database, err)
 	case err != nil:
-		err = describe(ctx, corruptDatabase, m.database, err)
+		err = fmt.Errorf("database %s: %w", m.database, err)
 	}
 	return found, err
-}
-
-// inUse is a refusal that is no verdict on the data.
-type inUse struct{ error }
-
-func (e inUse) Unwrap() []error { return []error{e.error, errLocked} }
-
-// describe adds the object to an error that has a way out already, or was only stopped, and a way out to any other.
-func describe(ctx context.Context, kind refusal, object string, err error) error {
-	var named *refusalError
-	if ctx.Err() != nil || errors.As(err, &named) {
-		return fmt.Errorf("database %s: %w", object, err)
-	}
-	return kind.because(object, err)
 }
 
 // verifyBuckets checks that the database belongs to a log, and that it has the two buckets without which there is no

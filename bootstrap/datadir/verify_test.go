@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
@@ -141,7 +142,7 @@ func TestLockedDatabase(t *testing.T) {
 	defer db.Close()
 	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
 		err := result(t, dir, mode)
-		require.ErrorContains(t, err, "member/snap/db: the database is locked by another process")
+		require.ErrorContains(t, err, "member/snap/db: locked by another process")
 		assert.True(t, SaysNothing(err), "nobody has looked at the data")
 	}
 }
@@ -309,7 +310,7 @@ func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{
 		"exit_code", "exit_code.tmp", "exit_code.crash", "exit_code.aside-123", "etcd.conf.yaml", "safe_guard", "fixtures",
-		"member.uninitialized-20261121T223534.000Z", "member.unborn-20261121T223534.000Z", ".touch", "lost+found", ".snapshot",
+		"member.uninitialized-20261121T223534.000Z", ".touch", "lost+found", ".snapshot",
 	} {
 		write(t, filepath.Join(dir, name), "?")
 	}
@@ -499,7 +500,7 @@ func TestAllOfAFileIsReadAhead(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 100<<20))
 	require.NotEqual(t, 1.0, pagecache.Share(t, path))
-	intoMemory(t.Context(), path)
+	defer readAhead(path)()
 	// A machine that is short of memory may have dropped some of it again.
-	assert.Greater(t, pagecache.Share(t, path), 0.9)
+	assert.Eventually(t, func() bool { return pagecache.Share(t, path) > 0.9 }, time.Minute, 10*time.Millisecond)
 }
