@@ -1,16 +1,12 @@
 package datadir
 
 import (
-	"encoding/json"
-	"fmt"
 	"maps"
-	"path"
 	"slices"
-	"strconv"
-	"strings"
 
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v2store"
 	"go.etcd.io/raft/v3/raftpb"
 )
 
@@ -103,52 +99,25 @@ func (f *Findings) v2Members() (map[uint64]bool, error) {
 	if f.start == 0 {
 		return members, nil
 	}
-	content, err := f.startSnapshot()
+	names := f.snapshots()
+	content, err := readSnapshot(f.snapshot(names[slices.IndexFunc(names, func(name string) bool {
+		index, ok := snapshotIndex(name)
+		return ok && index == f.start
+	})]))
 	if err != nil {
 		return nil, err
 	}
-	var store struct{ Root v2Node }
-	if err := json.Unmarshal(content, &store); err != nil {
-		return nil, fmt.Errorf("cannot read the v2 store: %w", err)
-	}
-	for id, node := range store.Root.at(membership.StoreMembersPrefix).Children {
-		number, err := strconv.ParseUint(id, 16, 64)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read a member of the v2 store: %w", err)
+	store, cluster := v2store.New(), membership.NewCluster(nil)
+	cluster.SetStore(store)
+	err = guarded(func() error {
+		if err := store.Recovery(content.Data); err != nil {
+			return err
 		}
-		var attributes membership.RaftAttributes
-		if err := json.Unmarshal([]byte(node.Children["raftAttributes"].Value), &attributes); err != nil {
-			return nil, fmt.Errorf("cannot read a member of the v2 store: %w", err)
-		}
-		members[number] = !attributes.IsLearner
+		cluster.UnsafeLoad() // panics if it cannot read a member
+		return nil
+	})
+	for _, m := range cluster.Members() {
+		members[uint64(m.ID)] = !m.IsLearner
 	}
-	return members, nil
-}
-
-// startSnapshot returns what the snapshot file holds that etcd starts from.
-func (f *Findings) startSnapshot() ([]byte, error) {
-	for _, name := range slices.Backward(f.snapshots()) {
-		if index, ok := snapshotIndex(name); ok && index == f.start {
-			content, err := readSnapshot(f.snapshot(name))
-			if err != nil {
-				return nil, err
-			}
-			return content.Data, nil
-		}
-	}
-	return nil, fmt.Errorf("there is no snapshot of entry %d", f.start)
-}
-
-// A v2Node is a part of the v2 store, a directory or a file, as a snapshot has it.
-type v2Node struct {
-	Value    string
-	Children map[string]v2Node
-}
-
-// at returns what lies at a path; the zero value if nothing does.
-func (n v2Node) at(where string) v2Node {
-	for name := range strings.SplitSeq(strings.Trim(path.Clean(where), "/"), "/") {
-		n = n.Children[name]
-	}
-	return n
+	return members, err
 }
