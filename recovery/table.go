@@ -249,7 +249,7 @@ var States = []statemachine.StateInfo{
 
 // Drawing describes how recovery is drawn.
 var Drawing = statemachine.Drawing{
-	Name: "recovery", Source: "etcd-wrapper --dump-fsm --machine=recovery", Table: Table, States: States, Initial: Resume, Final: Ready, Aside: Refused,
+	Name: "recovery", Source: "etcd-wrapper --dump-fsm=recovery.dot", Table: Table, States: States, Initial: Resume, Final: Ready, Aside: Refused,
 	Shapes: map[State]string{
 		Ready:   `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
 		Refused: `peripheries=2, fillcolor="#f8e8e8", color="#804040", `,

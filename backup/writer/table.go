@@ -255,7 +255,7 @@ var Elsewhere = statemachine.RejectByDefault(Table,
 
 // Drawing describes the diagram of the writer.
 var Drawing = statemachine.Drawing{
-	Name: "backup", Source: "etcd-wrapper --dump-fsm --machine=backup", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
+	Name: "backup", Source: "etcd-wrapper --dump-fsm=backup.dot", Table: Table, States: States, Initial: unknown, Final: drained, Aside: foreign,
 	Shapes: map[State]string{
 		drained: `peripheries=2, fillcolor="#dff3e1", color="#2c6e35", `,
 		foreign: `fillcolor="#f8e8e8", color="#804040", `,

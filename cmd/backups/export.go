@@ -37,7 +37,7 @@ type ExportResult struct {
 	Full       string    `json:"full"`                 // the full snapshot that it was made of
 	Rows       int64     `json:"rows"`                 // added to the full snapshot
 	Bytes      int64     `json:"bytes"`                // of the file
-	Unsigned   bool      `json:"unsigned,omitempty"`   // trusted keys are set, but it has no signature (--accept-unsigned)
+	Unsigned   bool      `json:"unsigned,omitempty"`   // trusted keys are set, but it has no signature (--accept=unsigned)
 	Lost       int64     `json:"lost,omitempty"`       // later revisions that were backed up and cannot be read, at least
 	Damaged    []string  `json:"damaged,omitempty"`    // why backups were skipped: sentences
 }
@@ -61,7 +61,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return ExportResult{}, errors.Join(err, listed)
 	}
 	if settings.Keys.Trusts() && !settings.AcceptUnsigned {
-		return ExportResult{}, fmt.Errorf("%w; the backups that etcd-backup-restore left there are %w: they have no signature; --accept-unsigned reads them anyway",
+		return ExportResult{}, fmt.Errorf("%w; the backups that etcd-backup-restore left there are %w: they have no signature; --accept=unsigned reads them anyway",
 			err, format.ErrUntrusted)
 	}
 	from := sidecarExport{theirs, target, file, options}
@@ -139,7 +139,7 @@ func complete(made string, path archive.Path, lost int64, damaged []string) erro
 	if lost > 0 {
 		missing = fmt.Sprintf("%d or more revisions", lost)
 	}
-	return fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept-loss this is no error",
+	return fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept=loss this is no error",
 		made, ErrIncomplete, missing, path.Revision, strings.Join(damaged, "; "))
 }
 
@@ -150,7 +150,7 @@ func (e ExportResult) Print(to io.Writer) error {
 	return err
 }
 
-// unsigned returns a warning about a backup that was read with --accept-unsigned.
+// unsigned returns a warning about a backup that was read with --accept=unsigned.
 func unsigned(is bool) string {
 	if !is {
 		return ""

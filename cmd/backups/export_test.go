@@ -180,7 +180,7 @@ func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testin
 	path := filepath.Join(t.TempDir(), "out.db")
 	_, err := Export(t.Context(), settings, archive.Target{}, path, NewMeter(nil))
 	require.ErrorIs(t, err, format.ErrUntrusted)
-	require.ErrorContains(t, err, "--accept-unsigned")
+	require.ErrorContains(t, err, "--accept=unsigned")
 	require.NoFileExists(t, path)
 	_, err = Restore(t.Context(), settings, archive.Target{}, planned(t), NewMeter(nil))
 	require.ErrorIs(t, err, format.ErrUntrusted)

@@ -27,7 +27,7 @@ type RestoreResult struct {
 	Bytes     int64  `json:"bytes"`      // size of the database
 	From      string `json:"from"`       // the store or file, as text
 
-	Unsigned bool `json:"unsigned,omitempty"` // trusted keys are set, but it has no signature (--accept-unsigned)
+	Unsigned bool `json:"unsigned,omitempty"` // trusted keys are set, but it has no signature (--accept=unsigned)
 
 	Lost    int64    `json:"lost,omitempty"`    // later revisions that were backed up and cannot be read, at least
 	Damaged []string `json:"damaged,omitempty"` // why backups were skipped: sentences

@@ -36,7 +36,7 @@ type Settings struct {
 	Keep      commandline.Keep
 	Policy    retention.Policy // parsed from Keep
 	Inspect   Inspect
-	// AcceptUnsigned is the value of --accept-unsigned: read backups of etcd-backup-restore, which have no signature,
+	// AcceptUnsigned is the value of --accept=unsigned: read backups of etcd-backup-restore, which have no signature,
 	// even if trusted keys are set.
 	AcceptUnsigned bool
 }

@@ -23,25 +23,8 @@ func ManPage(app *kong.Application, version string) string {
 		}
 		flags := flagsOf(app, command)
 		writeFlags(&page, flags[:len(flags)-1]) // every command has --help
-		if text := entryOf(app, command).Text; text != "" {
-			fmt.Fprintf(&page, ".PP\n%s\n", roff(text))
-		}
-	}
-	page.WriteString(".SH EXAMPLES\n")
-	for _, command := range app.Leaves(true) {
-		for _, example := range entryOf(app, command).Examples {
-			fmt.Fprintf(&page, ".TP\n%s\n.B %s\n", roff(example.Text), roff(example.line(app.Name)))
-		}
-	}
-	page.WriteString(".SH EXIT STATUS\n")
-	for _, command := range app.Leaves(true) {
-		statuses := entryOf(app, command).Statuses
-		if len(statuses) == 0 {
-			continue
-		}
-		fmt.Fprintf(&page, ".SS %s\n", roff(commandName(app, command)))
-		for _, status := range statuses {
-			fmt.Fprintf(&page, ".TP\n%d\n%s\n", status.Code, roff(status.Meaning))
+		if text := manualOf(app, command); text != "" {
+			fmt.Fprintf(&page, ".PP\n.nf\n%s.fi\n", roff(text))
 		}
 	}
 	return page.String()

@@ -237,7 +237,7 @@ func help(options kong.HelpOptions, context *kong.Context) error {
 	if err := kong.DefaultHelpPrinter(options, context); err != nil {
 		return err
 	}
-	_, err := io.WriteString(context.Stdout, entryOf(context.Model, selected).help(context.Model.Name))
+	_, err := io.WriteString(context.Stdout, "\n"+manualOf(context.Model, selected))
 	return err
 }
 

@@ -72,7 +72,6 @@ func TestWhatIsWrongNamesTheFlag(t *testing.T) {
 		"--etcd-wrapper-port":                                  {"--etcd-wrapper-port=0"},
 		"--etcd-client-port":                                   {"--etcd-client-port=70000"},
 		"--etcd-ready-timeout":                                 {"--etcd-ready-timeout=-1s"},
-		"--etcd-wrapper-key-path":                              {"--etcd-wrapper-cert-path=x"},
 		"--etcd-client-key-path":                               {"--etcd-client-cert-path=x"},
 		"--etcd-config-file":                                   {"--etcd-config-file=x"},
 		"--volume-dir":                                         {"--volume-dir="},

@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,18 +34,12 @@ type StartEtcd struct {
 
 	VolumeDir        string    `name:"volume-dir" group:"Files" default:"/var/etcd/data" help:"Directory of the volume: holds the exit record exit_code and, with --standalone, the data directory new.etcd."`
 	StoredConfigPath string    `name:"stored-config-path" group:"Files" default:"${home}/etcd.conf.yaml" help:"Keep the fetched configuration here for debugging."`
-	WrapperCertPath  string    `name:"etcd-wrapper-cert-path" group:"The wrapper's own server" placeholder:"PATH" help:"Server certificate of the wrapper's own server; default is etcd's, once its configuration is known."`
-	WrapperKeyPath   string    `name:"etcd-wrapper-key-path" group:"The wrapper's own server" placeholder:"PATH" help:"Key of that certificate."`
 	Standalone       bool      `name:"standalone" group:"Without a sidecar" help:"Run without a sidecar: validate the data directory in this program."`
 	EtcdConfigFile   string    `name:"etcd-config-file" group:"Without a sidecar" placeholder:"PATH" help:"With --standalone: etcd's configuration; default is a single member on loopback."`
 	EtcdDataVersion  string    `name:"etcd-data-version" group:"etcd" enum:",3.5,3.6" default:"" placeholder:"VERSION" help:"Oldest etcd that has to be able to read the data, 3.5 or 3.6; default is 3.5 with a sidecar and 3.6 with --standalone."`
 	DefragThreshold  Threshold `name:"defrag-threshold" group:"etcd" default:"free=45%,min=100Mi,pause=15s" placeholder:"WHEN" help:"Defragment the database when this part of it and at least so many bytes are free, unless clients would wait longer than the pause; or never."`
 
-	Leases bool `name:"leases" group:"Without a sidecar" help:"Renew the Kubernetes leases of the member and its backups, which the operator's tools read. In a pod, with --standalone."`
-
-	FollowReplicas bool `name:"follow-replicas" group:"Without a sidecar" help:"Leave the cluster when this member stops and the replicas of its StatefulSet no longer include it. In a pod, with --standalone."`
-
-	Events bool `name:"events" group:"Log and last words" help:"Post Kubernetes Events on this pod about restores, refused data, alarms, defragmentations and conditions."`
+	Kubernetes []string `name:"kubernetes" group:"etcd" enum:"events,leases,replicas" placeholder:"WHAT,..." help:"In a pod, use the API server. events: post Events on the pod about restores, refused data, alarms, defragmentations and conditions. With --standalone also leases: renew those of the member and its backups, which the operator's tools read; and replicas: leave the cluster when this member stops and the replicas of its StatefulSet no longer include it."`
 
 	Backups  Backups  `embed:""`
 	Recovery Recovery `embed:""`
@@ -61,16 +56,14 @@ func (f *StartEtcd) Validate() error {
 		return errors.New("--etcd-wrapper-port: 0 is not a port")
 	case f.EtcdReadyTimeout < 0:
 		return fmt.Errorf("--etcd-ready-timeout: %s is negative", f.EtcdReadyTimeout)
-	case (f.WrapperCertPath == "") != (f.WrapperKeyPath == ""):
-		return errors.New("--etcd-wrapper-cert-path and --etcd-wrapper-key-path: one without the other")
 	case (f.EtcdCertPath == "") != (f.EtcdKeyPath == ""):
 		return errors.New("--etcd-client-cert-path and --etcd-client-key-path: one without the other")
 	case f.EtcdConfigFile != "" && !f.Standalone:
 		return errors.New("--etcd-config-file: only with --standalone; otherwise the sidecar serves the configuration")
-	case f.Leases && !f.Standalone:
-		return errors.New("--leases: only with --standalone; otherwise the sidecar renews them (its --enable-member-lease-renewal)")
-	case f.FollowReplicas && !f.Standalone:
-		return errors.New("--follow-replicas: only with --standalone; otherwise the operator removes members")
+	case slices.Contains(f.Kubernetes, "leases") && !f.Standalone:
+		return errors.New("--kubernetes=leases: only with --standalone; otherwise the sidecar renews them (its --enable-member-lease-renewal)")
+	case slices.Contains(f.Kubernetes, "replicas") && !f.Standalone:
+		return errors.New("--kubernetes=replicas: only with --standalone; otherwise the operator removes members")
 	case f.StoredConfigPath == "" || f.VolumeDir == "":
 		return errors.New("--stored-config-path and --volume-dir: must not be empty")
 	}

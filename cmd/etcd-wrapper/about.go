@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"strings"
 
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/commandline"
@@ -37,33 +38,27 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-// dumpCommand implements --dump-fsm.
-type dumpCommand struct{ machine, format string }
+// drawing is a state machine as text, the value of --dump-fsm.
+type drawing string
 
-func (c dumpCommand) execute(s streams) exitcode.Code {
-	if _, err := fmt.Fprint(s.out, c.draw()); err != nil {
-		log := s.logger()
-		log.Error().Err(err).Msg("cannot print the state machine")
-		return exitcode.NotTold
+// UnmarshalText is called by kong, which names the flag in front of the error.
+func (d *drawing) UnmarshalText(text []byte) error {
+	name, format, _ := strings.Cut(string(text), ".")
+	if machines[name] == nil || formats[format] == nil {
+		return fmt.Errorf("%q is not lifecycle, recovery or backup with .dot, .svg, .mermaid or .json", text)
 	}
-	return exitcode.Clean
+	*d = drawing(formats[format](machines[name]))
+	return nil
 }
+
+func (d drawing) execute(s streams) exitcode.Code { return s.print(string(d)) }
 
 // machines are the state machines that can be printed, by name.
 var machines = map[string]*statemachine.Drawing{"lifecycle": &lifecycle.Drawing, "recovery": &recovery.Drawing, "backup": &writer.Drawing}
 
-func (c dumpCommand) draw() string {
-	is := machines[c.machine]
-	switch c.format {
-	case "mermaid":
-		return is.Mermaid()
-	case "svg":
-		return is.SVG()
-	case "json":
-		return is.JSON()
-	default:
-		return is.DOT()
-	}
+var formats = map[string]func(*statemachine.Drawing) string{
+	"dot": (*statemachine.Drawing).DOT, "svg": (*statemachine.Drawing).SVG,
+	"mermaid": (*statemachine.Drawing).Mermaid, "json": (*statemachine.Drawing).JSON,
 }
 
 var (

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -173,8 +174,10 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)
 	}
 	p.runtime.Connect(server, p.driver.Crash)
-	if status, err := c.choose(server); err != nil {
-		return nil, status, err
+	if !c.ExpectsTLS() { // until etcd's configuration is known
+		server.UsePlain()
+	} else if err := server.UseTemporary(); err != nil {
+		return nil, exitcode.ServerTaken, err
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -197,23 +200,6 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 func (p *parts) stop() {
 	p.systemd.stop()
 	p.driver.Stop()
-}
-
-// choose selects TLS or plain HTTP for the server until etcd's configuration is known.
-func (c *startCommand) choose(server *readiness.Server) (exitcode.Code, error) {
-	switch {
-	case c.WrapperCertPath != "":
-		if err := server.UseTLS(c.WrapperCertPath, c.WrapperKeyPath); err != nil {
-			return exitcode.Usage, fmt.Errorf("--etcd-wrapper-cert-path: %w", err)
-		}
-	case c.ExpectsTLS():
-		if err := server.UseTemporary(); err != nil {
-			return exitcode.ServerTaken, err
-		}
-	default:
-		server.UsePlain()
-	}
-	return exitcode.Clean, nil
 }
 
 // routes returns the handlers that the wrapper's server gets in addition to its own endpoints.
@@ -287,24 +273,26 @@ func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
 	return account, pod, nil
 }
 
-// replicaCheck returns a function that reports whether the StatefulSet no longer includes this member; nil without --follow-replicas.
+// replicaCheck returns a function that reports whether the StatefulSet no longer includes this member; nil without
+// --kubernetes=replicas.
 func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) bool, error) {
-	if !c.FollowReplicas {
+	if !slices.Contains(c.Kubernetes, "replicas") {
 		return nil, nil
 	}
-	account, pod, err := ofStatefulSet("--follow-replicas")
+	account, pod, err := ofStatefulSet("--kubernetes=replicas")
 	if err != nil {
 		return nil, err
 	}
 	return kubernetes.NewServer(account).Unwanted(pod, log), nil
 }
 
-// leases returns the component that renews the leases of the run; nil without --leases. The error names the flag.
+// leases returns the component that renews the leases of the run; nil without --kubernetes=leases. The error
+// names the flag.
 func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*kubernetes.Leases, error) {
-	if !c.Leases {
+	if !slices.Contains(c.Kubernetes, "leases") {
 		return nil, nil
 	}
-	account, pod, err := ofStatefulSet("--leases")
+	account, pod, err := ofStatefulSet("--kubernetes=leases")
 	if err != nil {
 		return nil, err
 	}
@@ -366,15 +354,15 @@ func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, 
 	return kept.FlushSpool
 }
 
-// events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without --events
-// both do nothing.
+// events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without
+// --kubernetes=events both do nothing.
 func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEvent), end func(), err error) {
-	if !c.Events {
+	if !slices.Contains(c.Kubernetes, "events") {
 		return func(status.TimelineEvent) {}, func() {}, nil
 	}
 	account, err := kubernetes.FromEnvironment()
 	if err != nil {
-		return nil, nil, fmt.Errorf("--events: %w", err)
+		return nil, nil, fmt.Errorf("--kubernetes=events: %w", err)
 	}
 	poster := kubernetes.NewPoster(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
 	return func(h status.TimelineEvent) {

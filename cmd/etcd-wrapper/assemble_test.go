@@ -46,7 +46,7 @@ func TestEventsAreForPodsOnly(t *testing.T) {
 	assert.NoError(t, err)
 	tell(status.TimelineEvent{Kind: "restore", Health: "ok"})
 	end()
-	c.Events = true
+	c.Kubernetes = []string{"events"}
 	_, _, err = c.events(zerolog.Nop())
-	assert.ErrorContains(t, err, "--events: only in a pod")
+	assert.ErrorContains(t, err, "--kubernetes=events: only in a pod")
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -117,7 +118,7 @@ func (c *backupExportCommand) execute(s streams) exitcode.Code {
 	}
 	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: int(c.Generation)}
 	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
-		settings.AcceptUnsigned = c.AcceptUnsigned
+		settings.AcceptUnsigned = c.accepts("unsigned")
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
 		return c.result(exported, err)
 	})
@@ -136,21 +137,10 @@ func checkDirectory(flag, dir string) error {
 	return nil
 }
 
-// scratchFlags is the flag of commands that need disk space for a database.
-type scratchFlags struct {
-	ScratchDir string `name:"scratch-dir" env:"-" placeholder:"DIR" help:"Restore into this directory. Default is the volume of the wrapper on this host, else the system's directory for temporary files."`
-}
-
-// directory returns the path of a new directory that no other process uses. Its parent exists.
-func (f scratchFlags) directory(settings backups.Settings) (string, error) {
-	dir := cmp.Or(f.ScratchDir, settings.VolumeDir, os.TempDir())
-	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())), checkDirectory("--scratch-dir", dir)
-}
-
-// pastFlags are the flags of commands that read keys at an earlier revision.
-type pastFlags struct {
-	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
-	scratchFlags   `embed:""`
+// scratchDir returns the path of a new directory that no other process uses. Its parent exists.
+func scratchDir(settings backups.Settings) (string, error) {
+	dir := cmp.Or(os.Getenv("TMPDIR"), settings.VolumeDir, os.TempDir())
+	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())), checkDirectory("TMPDIR", dir)
 }
 
 func targetOf(asked commandline.Target) archive.Target {
@@ -160,7 +150,7 @@ func targetOf(asked commandline.Target) archive.Target {
 // backupGetCommand is `backup get`.
 type backupGetCommand struct {
 	storeCommand `embed:""`
-	pastFlags    `embed:""`
+	Accept       []string               `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 	At           commandline.Target     `name:"at" env:"-" default:"latest" help:"Read this state: latest, revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
 	Generation   commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest that has the state."`
 	Prefix       bool                   `name:"prefix" env:"-" help:"Print all keys that start with KEY."`
@@ -180,8 +170,8 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 		form = backups.AsShown
 	}
 	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
-		settings.AcceptUnsigned = c.AcceptUnsigned
-		scratch, err := c.directory(settings)
+		settings.AcceptUnsigned = len(c.Accept) > 0
+		scratch, err := scratchDir(settings)
 		if err != nil {
 			return nil, usageError{err}
 		}
@@ -194,7 +184,7 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 // backupDiffCommand is `backup diff`.
 type backupDiffCommand struct {
 	storeCommand `embed:""`
-	pastFlags    `embed:""`
+	Accept       []string           `name:"accept" env:"-" enum:"unsigned" help:"unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 	From         commandline.Target `name:"from" env:"-" required:"" help:"Start at revision:N, time:T as in time:2026-11-22T12:00:00Z or time:\"2026-11-22 12:00\", or time:-15m."`
 	To           commandline.Target `name:"to" env:"-" default:"latest" help:"End at this state, in the same words, or latest."`
 	Prefix       string             `name:"prefix" env:"-" help:"List only keys that start with this."`
@@ -207,8 +197,8 @@ func (c *backupDiffCommand) execute(s streams) exitcode.Code {
 		}
 	}
 	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
-		settings.AcceptUnsigned = c.AcceptUnsigned
-		scratch, err := c.directory(settings)
+		settings.AcceptUnsigned = len(c.Accept) > 0
+		scratch, err := scratchDir(settings)
 		if err != nil {
 			return nil, usageError{err}
 		}
@@ -241,11 +231,12 @@ func (c *backupCopyCommand) execute(s streams) exitcode.Code {
 	})
 }
 
-// acceptFlags has the flags that accept incomplete or unsigned backups.
+// acceptFlags has the flag that accepts incomplete or unsigned backups.
 type acceptFlags struct {
-	AcceptLoss     bool `name:"accept-loss" env:"-" help:"Accept that the latest backups cannot be read: use what can be read, and exit with 0 instead of 70."`
-	AcceptUnsigned bool `name:"accept-unsigned" env:"-" help:"Read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
+	Accept []string `name:"accept" env:"-" enum:"loss,unsigned" help:"loss: if the latest backups cannot be read, use what can be read, and exit with 0 instead of 70. unsigned: read backups of etcd-backup-restore, which have no signatures, although --backup-trusted-keys is set."`
 }
+
+func (a acceptFlags) accepts(what string) bool { return slices.Contains(a.Accept, what) }
 
 // result returns the document if the command made something, and the error unless the user accepted it.
 func (a acceptFlags) result(made document, err error) (document, error) {
@@ -254,7 +245,7 @@ func (a acceptFlags) result(made document, err error) (document, error) {
 		return made, nil
 	case !errors.Is(err, backups.ErrIncomplete):
 		return nil, err
-	case a.AcceptLoss:
+	case a.accepts("loss"):
 		return made, nil
 	default:
 		return made, err
@@ -288,7 +279,6 @@ type backupVerifyCommand struct {
 	commandline.SigningFlags `embed:""`
 	To                       *commandline.Target    `name:"to" env:"-" placeholder:"TARGET" help:"Restore this state: latest, revision:N or time:T. Default is the newest full snapshot alone."`
 	Generation               commandline.Generation `name:"generation" env:"-" help:"Use this generation. Default is the newest, or with --to the newest that has the state."`
-	scratchFlags             `embed:""`
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
@@ -298,7 +288,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 		}
 	}
 	return c.run(s, commandline.Backups{SigningFlags: c.SigningFlags}, func(ctx context.Context, settings backups.Settings) (document, error) {
-		dir, err := c.directory(settings)
+		dir, err := scratchDir(settings)
 		if err != nil {
 			return nil, usageError{err}
 		}

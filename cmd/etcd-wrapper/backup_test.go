@@ -99,10 +99,6 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 		{[]string{"export", flag, "--generation=0", file}, exitcode.Usage, `--generation: "0" is not a generation`},
 		{[]string{"export", flag, "--generation=5", file}, exitcode.NotKept, "is not kept"},
 		{[]string{"get", flag, "--generation=x", "key"}, exitcode.Usage, `--generation: "x" is not a generation`},
-		{[]string{"get", flag, "--scratch-dir=/no/such/directory", "key"}, exitcode.Usage, "--scratch-dir: there is no directory /no/such/directory"},
-		{[]string{"get", flag, "--scratch-dir=/dev/null", "key"}, exitcode.Usage, "--scratch-dir: /dev/null is not a directory"},
-		{[]string{"diff", flag, "--from=revision:7", "--scratch-dir=/no/such/directory"}, exitcode.Usage, "--scratch-dir: there is no directory"},
-		{[]string{"verify", flag, "--scratch-dir=/no/such/directory"}, exitcode.Usage, "--scratch-dir: there is no directory"},
 		{[]string{"copy", flag, "--to-store=" + strings.TrimPrefix(flag, "--backup-store="), "--follow=-1s"}, exitcode.Usage, "--follow: -1s is negative"},
 		{[]string{"copy", flag, "--to-store=elsewhere"}, exitcode.Usage, "--to-store: is not"},
 		{[]string{"copy", flag, "--to-store=file:///nowhere/at/all"}, exitcode.StoreAway, "/nowhere/at/all"},
@@ -114,6 +110,18 @@ func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
 	}
 	_, err := os.Lstat(file)
 	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestBackupCommands_temporaryDirectory(t *testing.T) {
+	flag := kept(t)
+	for dir, want := range map[string]string{"/no/such/directory": "TMPDIR: there is no directory /no/such/directory", "/dev/null": "TMPDIR: /dev/null is not a directory"} {
+		t.Setenv("TMPDIR", dir)
+		for _, args := range [][]string{{"get", flag, "key"}, {"diff", flag, "--from=revision:7"}, {"verify", flag}} {
+			status, _, log := visit(args...)
+			assert.Equal(t, exitcode.Usage, status, args)
+			assert.Contains(t, log, want, args)
+		}
+	}
 }
 
 // The wrapper may be set to keep more than the default.

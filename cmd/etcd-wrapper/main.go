@@ -37,10 +37,8 @@ type command interface {
 // commandLine is the command line that kong parses. Flags that configure a pod have an environment variable,
 // ETCD_WRAPPER_ and their name in capitals; the others have env:"-".
 type commandLine struct {
-	ShowVersion bool   `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
-	DumpFSM     bool   `name:"dump-fsm" env:"-" help:"Print a state machine and exit."`
-	DumpMachine string `name:"machine" env:"-" enum:"lifecycle,recovery,backup" default:"lifecycle" help:"Which one --dump-fsm prints: lifecycle, recovery or backup."`
-	DumpFormat  string `name:"dump-format" env:"-" enum:"dot,svg,mermaid,json" default:"dot" help:"Format of --dump-fsm: dot (Graphviz), svg, mermaid or json."`
+	ShowVersion bool    `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
+	DumpFSM     drawing `name:"dump-fsm" env:"-" placeholder:"MACHINE.FORMAT" help:"Print a state machine and exit: lifecycle, recovery or backup, as dot (Graphviz), svg, mermaid or json, as in lifecycle.svg."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member."`
 	Status       statusCommand       `cmd:"" name:"status" help:"Show the status of the wrapper on this host. Exits 0 if it is ready."`
@@ -90,8 +88,8 @@ func parse(args []string, out io.Writer) (command, error) {
 	if line.ShowVersion {
 		return &versionCommand{}, nil
 	}
-	if line.DumpFSM {
-		return dumpCommand{machine: line.DumpMachine, format: line.DumpFormat}, nil
+	if line.DumpFSM != "" {
+		return line.DumpFSM, nil
 	}
 	selected, ok := chosen.(command)
 	if !ok {

@@ -98,7 +98,7 @@ func TestErrorsAreSentencesWherePeopleReadThem(t *testing.T) {
 		{true, []string{"start-etcd", "--nope"}, true},
 		{false, []string{"start-etcd", "--nope"}, false},
 		{false, []string{"status", "--nope"}, true},
-		{false, []string{"--dump-fsm", "--dump-format=png"}, true},
+		{false, []string{"--dump-fsm=lifecycle.png"}, true},
 		{false, []string{"etcd-main"}, true},
 		{false, []string{"status", "--port=1"}, true},
 		{true, []string{"status", "--port=1", "-o", "json"}, false},

@@ -38,7 +38,7 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	if c.Snapshot == "" {
 		return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 			target := archive.Target{Revision: c.To.Revision, Time: c.To.Time}
-			settings.AcceptUnsigned = c.AcceptUnsigned
+			settings.AcceptUnsigned = c.accepts("unsigned")
 			restored, err := backups.Restore(ctx, settings, target, plan, s.meter())
 			return c.result(restored, err)
 		})

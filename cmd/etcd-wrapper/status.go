@@ -220,7 +220,7 @@ func tlsConfigOf(files []status.Certificate) (*tls.Config, error) {
 	for _, file := range files {
 		path[file.Name] = file.Path
 	}
-	if path["etcd_server"] == "" && path["wrapper_server"] == "" {
+	if path["etcd_server"] == "" {
 		return nil, nil
 	}
 	secured := &tls.Config{MinVersion: tls.VersionTLS12}

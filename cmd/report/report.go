@@ -44,7 +44,7 @@ type Runtime interface {
 	Recovery() *status.Recovery      // nil where nothing has to come back
 	Awaits() string                  // whom recovery waits for, and since when, a clause; empty if it does not
 	Maintenance() *state.Maintenance // nil before etcd is opened
-	Leases() []state.Lease           // nil without --leases
+	Leases() []state.Lease           // nil without --kubernetes=leases
 	Requests() (writes, reads state.Requests)
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)

@@ -50,8 +50,8 @@ type Runtime struct {
 	crash    func(error)                // set before the lifecycle starts
 	backups  *backup.Backups            // nil without a store; set before the lifecycle starts
 	recovery *recovery.Recovery         // nil with a sidecar; set before the lifecycle starts
-	leases   *kubernetes.Leases         // nil without --leases; set before the lifecycle starts
-	unwanted func(context.Context) bool // nil without --follow-replicas; the same
+	leases   *kubernetes.Leases         // nil without --kubernetes=leases; set before the lifecycle starts
+	unwanted func(context.Context) bool // nil without --kubernetes=replicas; the same
 	closed   closed                     // how etcd was closed, for the last upload
 	unstored error                      // what that could not upload
 	gate     maintenance.Gate           // for readers of the whole database
@@ -83,9 +83,8 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 		monitor: readiness.NewMonitor(log),
 		began:   time.Now(),
 		certificates: certificates.New(map[string]string{
-			certificates.WrapperServer: flags.WrapperCertPath,
-			certificates.EtcdClient:    flags.EtcdCertPath,
-			certificates.SidecarCA:     flags.SidecarCAPath,
+			certificates.EtcdClient: flags.EtcdCertPath,
+			certificates.SidecarCA:  flags.SidecarCAPath,
 		}, log),
 	}
 	r.lastRun = newLastRun(flags, r.record, r.note, log)
@@ -152,9 +151,6 @@ func (r *Runtime) LockData() error { return r.volume.LockData(r.config.Etcd.Dir)
 
 // Expose implements lifecycle.Server.
 func (r *Runtime) Expose() error {
-	if r.flags.WrapperCertPath != "" {
-		return nil
-	}
 	cert, key, ok := r.config.ServerCertificate()
 	if !ok {
 		r.server.UsePlain()

@@ -196,13 +196,6 @@ func TestACrashKeepsItsNote(t *testing.T) {
 	assert.NoFileExists(t, w.flags.CrashNotePath())
 }
 
-func TestTheWrappersOwnCertificateTakesPrecedence(t *testing.T) {
-	w, s := newRuntime(t, &bytes.Buffer{})
-	w.flags.WrapperCertPath = "tls.crt"
-	require.NoError(t, w.Expose())
-	assert.Empty(t, s.speaks, "the command has told it already")
-}
-
 func TestAServerCertificateThatCannotBeUsedNowIsTriedAgain(t *testing.T) {
 	w, s := newRuntime(t, &bytes.Buffer{})
 	pair := certificates.NewAuthority(t, "authority").Issue("server")

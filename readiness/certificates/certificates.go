@@ -30,13 +30,12 @@ const maxBytes = 1 << 20
 
 // The purposes of certificate files.
 const (
-	WrapperServer = "wrapper_server" // served by the wrapper
-	SidecarCA     = "sidecar_ca"     // verifies the sidecar's certificate
-	EtcdClient    = "etcd_client"
-	EtcdServer    = "etcd_server"
-	EtcdServerCA  = "etcd_server_ca" // verifies clients' certificates
-	EtcdPeer      = "etcd_peer"
-	EtcdPeerCA    = "etcd_peer_ca"
+	SidecarCA    = "sidecar_ca" // verifies the sidecar's certificate
+	EtcdClient   = "etcd_client"
+	EtcdServer   = "etcd_server"
+	EtcdServerCA = "etcd_server_ca" // verifies clients' certificates
+	EtcdPeer     = "etcd_peer"
+	EtcdPeerCA   = "etcd_peer_ca"
 )
 
 // Files are the certificate files in use. The methods may be called from any goroutine.

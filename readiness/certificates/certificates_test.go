@@ -38,7 +38,7 @@ func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
 	var log bytes.Buffer
 	past, soon, late := time.Now().Add(-time.Hour), time.Now().Add(71*time.Hour), time.Now().Add(73*time.Hour)
 	files := certificates.New(map[string]string{
-		certificates.SidecarCA: bundle(t, late, soon), certificates.EtcdClient: "/nowhere", certificates.WrapperServer: "",
+		certificates.SidecarCA: bundle(t, late, soon), certificates.EtcdClient: "/nowhere", certificates.EtcdPeer: "",
 	}, zerolog.New(&log))
 	ofEtcd := map[string]string{certificates.EtcdServer: bundle(t, past), certificates.EtcdPeer: bundle(t, late)}
 	files.Use(ofEtcd)

@@ -40,7 +40,7 @@ type Document struct {
 	Maintenance      *state.Maintenance `json:"maintenance,omitempty"`     // once etcd is opened
 	Backup           *facts.Backups     `json:"backup,omitempty"`          // with a store for backups
 	Recovery         *Recovery          `json:"recovery,omitempty"`        // while data are recovered, afterwards, or if they cannot be
-	Leases           []state.Lease      `json:"leases,omitempty"`          // with --leases, once they have content
+	Leases           []state.Lease      `json:"leases,omitempty"`          // with --kubernetes=leases, once they have content
 	ConfigWarnings   []string           `json:"config_warnings,omitempty"` // settings of etcd that have no effect or perhaps not the intended one, as sentences
 	Certificates     []Certificate      `json:"certificates,omitempty"`    // those in use, once they are known
 	Transitions      []Transition       `json:"transitions"`               // oldest first, max 64; alternating ones are counted
@@ -100,7 +100,7 @@ type Check struct {
 
 // Certificate is a certificate file in use.
 type Certificate struct {
-	Name      string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca, wrapper_server
+	Name      string    `json:"name"` // what it is for: etcd_server, etcd_server_ca, etcd_peer, etcd_peer_ca, etcd_client, sidecar_ca
 	Path      string    `json:"path"`
 	NotBefore time.Time `json:"not_before"` // the latest in the file
 	NotAfter  time.Time `json:"not_after"`  // the earliest in the file
@@ -137,7 +137,7 @@ type TransitionCount struct {
 
 // Recovery describes the recovery of lost or damaged data.
 type Recovery struct {
-	State            string    `json:"state"` // of the machine of --dump-fsm --machine=recovery
+	State            string    `json:"state"` // of the machine of --dump-fsm=recovery.dot
 	Since            time.Time `json:"since"`
 	Reason           string    `json:"reason"`                      // why it is in that state: a sentence
 	Loss             string    `json:"loss,omitempty"`              // what is restored and what is lost, in numbers; empty if nothing is restored

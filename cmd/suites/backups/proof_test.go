@@ -22,7 +22,7 @@ func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	run.StopCleanly()
 	first := m.generation(t).Fulls[0]
 	harness.FlipBits(t, filepath.Join(m.dir, "gen", "000001", "full", first.Name(), "data"), 100, 16)
-	_, _, code := m.Begin("backup", "verify", m.flag(), "--scratch-dir="+t.TempDir()).Wait()
+	_, _, code := m.Begin("backup", "verify", m.flag()).Wait()
 	require.Equal(t, 70, code)
 
 	again := m.StartReady()

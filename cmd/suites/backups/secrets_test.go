@@ -125,8 +125,9 @@ func TestNobodyElseCanReadWhatIsWritten(t *testing.T) {
 	awaitTold(run, "it is brought", wellAgain)
 	out := filepath.Join(m.Dir, "made")
 	require.NoError(t, os.Mkdir(out, 0o700))
+	m.Env = append(m.Env, "TMPDIR="+out)
 	for _, args := range [][]string{
-		{"backup", "verify", m.flag(), "--scratch-dir=" + out},
+		{"backup", "verify", m.flag()},
 		{"backup", "export", m.flag(), filepath.Join(out, "snapshot")},
 		{"restore", m.flag(), "--data-dir=" + filepath.Join(out, "restored")},
 	} {

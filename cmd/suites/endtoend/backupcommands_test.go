@@ -66,8 +66,9 @@ func TestABackupIsVerifiedListedAndExportedForStockTools(t *testing.T) {
 	run.StopCleanly()
 	store, scratch, snapshot := keepDatabase(p), t.TempDir(), filepath.Join(t.TempDir(), "out.db")
 
+	p.Env = append(p.Env, "TMPDIR="+scratch)
 	assert.Contains(t, visit(p, "backup", "list", store), "not yet")
-	assert.Contains(t, visit(p, "backup", "verify", store, "--scratch-dir="+scratch), "could be restored")
+	assert.Contains(t, visit(p, "backup", "verify", store), "could be restored")
 	assert.Contains(t, visit(p, "backup", "list", store), "last verified   yes")
 	assert.Contains(t, visit(p, "backup", "prune", store, "--backup-keep=points=24h"), "deleted 0 objects")
 	left, err := os.ReadDir(scratch)

@@ -22,26 +22,26 @@ func TestWrongCommandLineIsOneSentenceThatNamesTheFlag(t *testing.T) {
 		}
 	})
 	for flag, args := range map[string][]string{
-		"--nope":                        {"start-etcd", "--nope"},
-		"--etcd-ready-timeout":          {"start-etcd", "--etcd-ready-timeout=-1s"},
-		"--etcd-wrapper-port":           {"start-etcd", "--etcd-wrapper-port=70000"},
-		"--backup-restore-host-port":    {"start-etcd", "--backup-restore-host-port=http://localhost:8080", "--volume-dir=" + t.TempDir()},
-		"--etcd-config-file":            {"start-etcd", "--etcd-config-file=x"},
-		"--etcd-client-key-path":        {"start-etcd", "--etcd-client-cert-path=x"},
-		"--log-level":                   {"start-etcd", "--log-level=loud"},
-		"--recover: only with":          {"start-etcd", "--recover=never"},
-		"--backup-store: only with":     {"start-etcd", "--backup-store=file:///b"},
-		"--backup-store: is not azblob": {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
-		"--backup-store: s3:// has no":  {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
-		"--backup-full-schedule":        {"start-etcd", "--standalone", "--backup-full-schedule=0 0 31 2 *", volume},
-		"--backup-keep":                 {"start-etcd", "--standalone", "--backup-keep=points=ever", volume},
-		"--backup-recipients":           {"start-etcd", "--standalone", store, "--backup-recipients=/dev/null", volume},
-		"--backup-identities":           {"start-etcd", "--standalone", store, "--backup-identities=/nowhere", volume},
-		"--backup-signing-key":          {"start-etcd", "--standalone", store, "--backup-signing-key=/dev/null", volume},
-		"--backup-trusted-keys":         {"start-etcd", "--standalone", store, "--backup-trusted-keys=/nowhere", volume},
-		"--leases: only with":           {"start-etcd", "--leases"},
-		"--leases: only in a pod":       {"start-etcd", "--standalone", "--leases", volume},
-		"unexpected argument etcd-main": {"start-etcd", "etcd-main"},
+		"--nope":                             {"start-etcd", "--nope"},
+		"--etcd-ready-timeout":               {"start-etcd", "--etcd-ready-timeout=-1s"},
+		"--etcd-wrapper-port":                {"start-etcd", "--etcd-wrapper-port=70000"},
+		"--backup-restore-host-port":         {"start-etcd", "--backup-restore-host-port=http://localhost:8080", "--volume-dir=" + t.TempDir()},
+		"--etcd-config-file":                 {"start-etcd", "--etcd-config-file=x"},
+		"--etcd-client-key-path":             {"start-etcd", "--etcd-client-cert-path=x"},
+		"--log-level":                        {"start-etcd", "--log-level=loud"},
+		"--recover: only with":               {"start-etcd", "--recover=never"},
+		"--backup-store: only with":          {"start-etcd", "--backup-store=file:///b"},
+		"--backup-store: is not azblob":      {"start-etcd", "--standalone", "--backup-store=ftp://b", volume},
+		"--backup-store: s3:// has no":       {"start-etcd", "--standalone", "--backup-store=s3://b/p?colour=red", volume},
+		"--backup-full-schedule":             {"start-etcd", "--standalone", "--backup-full-schedule=0 0 31 2 *", volume},
+		"--backup-keep":                      {"start-etcd", "--standalone", "--backup-keep=points=ever", volume},
+		"--backup-recipients":                {"start-etcd", "--standalone", store, "--backup-recipients=/dev/null", volume},
+		"--backup-identities":                {"start-etcd", "--standalone", store, "--backup-identities=/nowhere", volume},
+		"--backup-signing-key":               {"start-etcd", "--standalone", store, "--backup-signing-key=/dev/null", volume},
+		"--backup-trusted-keys":              {"start-etcd", "--standalone", store, "--backup-trusted-keys=/nowhere", volume},
+		"--kubernetes=leases: only with":     {"start-etcd", "--kubernetes=leases"},
+		"--kubernetes=leases: only in a pod": {"start-etcd", "--standalone", "--kubernetes=leases", volume},
+		"unexpected argument etcd-main":      {"start-etcd", "etcd-main"},
 	} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
@@ -89,9 +89,9 @@ func TestDumpedMachineIsTheCommittedOne(t *testing.T) {
 	t.Parallel()
 	committed, err := os.ReadFile("../../../statemachine.dot")
 	require.NoError(t, err)
-	assert.Equal(t, string(committed), harness.Output(t, "--dump-fsm"))
+	assert.Equal(t, string(committed), harness.Output(t, "--dump-fsm=lifecycle.dot"))
 	for format, start := range map[string]string{"dot": "digraph", "mermaid": "stateDiagram-v2", "json": "{"} {
-		drawn := harness.Output(t, "--dump-fsm", "--dump-format="+format)
+		drawn := harness.Output(t, "--dump-fsm=lifecycle."+format)
 		assert.Contains(t, drawn, start)
 		assert.Contains(t, drawn, "FetchConfig")
 	}

@@ -13,7 +13,7 @@ import (
 func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
-	p.Flags = append(p.Flags, "--leases")
+	p.Flags = append(p.Flags, "--kubernetes=leases")
 	p.Env = []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1", "POD_NAME=etcd-main-0"}
 	run := p.StartReady()
 	p.Put("key", "value")
@@ -34,7 +34,7 @@ func TestAPodThatIsNoneOfAStatefulSetCannotTellTheNamesOfItsLeases(t *testing.T)
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)
 	p.Env = []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=1", "POD_NAME=etcd"}
-	run := p.Start("--leases")
+	run := p.Start("--kubernetes=leases")
 	assert.Equal(t, 64, run.Exit(harness.Patience))
 	assert.NotEmpty(t, run.Log.Containing(`set POD_NAME`))
 }

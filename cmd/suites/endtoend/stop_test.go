@@ -138,15 +138,10 @@ func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
 	p := harness.NewPod(t)
 	pipe := filepath.Join(p.Dir, "pipe") // opening it blocks until somebody writes to it
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
-	for _, flags := range [][]string{
-		{"--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path=" + pipe},
-		{"--etcd-wrapper-cert-path=" + pipe, "--etcd-wrapper-key-path=" + pipe},
-	} {
-		run := p.Start(flags...)
-		run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
-		_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended: a pipe is no certificate
-		run.Exit(harness.AbortBudget)               // with whatever status, as above
-	}
+	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
+	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})
+	_ = run.Cmd.Process.Signal(syscall.SIGTERM) // it may have ended: a pipe is no certificate
+	run.Exit(harness.AbortBudget)               // with whatever status, as above
 }
 
 func TestOpenConnectionsDoNotDelayAStop(t *testing.T) {

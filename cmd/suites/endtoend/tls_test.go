@@ -2,7 +2,6 @@ package endtoend_test
 
 import (
 	"context"
-	"crypto/tls"
 	"net/http"
 	"os"
 	"strings"
@@ -44,21 +43,6 @@ func TestReadyzIsHTTPSAlsoWhenOnlyEtcdsConfigurationSaysSo(t *testing.T) {
 	p.DemandCertificates(ca)
 	p.Flags = nil
 	run := p.StartReady()
-	p.Put("key", "value")
-	run.StopCleanly()
-}
-
-func TestReadyzMayHaveItsOwnCertificateFromTheFirstInstant(t *testing.T) {
-	t.Parallel()
-	p, ca := harness.NewPodWithLateSidecar(t), certificates.NewAuthority(t, "ca")
-	own := ca.Issue("wrapper")
-	p.Trust = &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS12}
-	run := p.Start("--etcd-wrapper-cert-path="+own.Cert, "--etcd-wrapper-key-path="+own.Key)
-	harness.Eventually(t, "/readyz answers before the sidecar does", func() bool { return run.Readyz() == http.StatusServiceUnavailable })
-	assert.Equal(t, "wrapper", p.ShownToClients())
-	p.Sidecar.Listen()
-	run.AwaitReady()
-	assert.Equal(t, "wrapper", p.ShownToClients())
 	p.Put("key", "value")
 	run.StopCleanly()
 }

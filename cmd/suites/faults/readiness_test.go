@@ -140,18 +140,19 @@ func TestFaultCertificatesRotatedOnDiskArePickedUp(t *testing.T) {
 	bundle := filepath.Join(p.Dir, "bundle.crt")
 	copyFile(t, old.Bundle(), bundle)
 	p.SpeakTLS(renewed, bundle)
-	own := old.Issue("wrapper")
-	p.Trust = certificates.Insecure()
+	p.DemandCertificates(old)
+	p.Trust = certificates.Insecure() // for the temporary certificate
 	p.Sidecar.Listen()
-	run := p.Start("--etcd-wrapper-cert-path="+own.Cert, "--etcd-wrapper-key-path="+own.Key)
+	run := p.Start()
 	run.AwaitLine(harness.Line{"event": "no answer", "message": "certificate signed by unknown authority"})
-	assert.Equal(t, "wrapper", p.ShownToClients())
 
 	copyFile(t, renewed.Bundle(), bundle)
-	other := renewed.Issue("rotated")
-	copyFile(t, other.Cert, own.Cert)
-	copyFile(t, other.Key, own.Key)
 	run.AwaitReady()
+	assert.Equal(t, "etcd-main-local", p.ShownToClients())
+
+	served, other := p.Config["client-transport-security"].(map[string]any), old.Issue("rotated")
+	copyFile(t, other.Cert, served["cert-file"].(string))
+	copyFile(t, other.Key, served["key-file"].(string))
 	harness.Eventually(t, "the rotated certificate is shown", func() bool { return p.ShownToClients() == "rotated" })
 	run.StopCleanly()
 }

@@ -176,13 +176,23 @@ the name of its pod. etcdConfig has the last word. */}}
   valueFrom:
     fieldRef:
       fieldPath: metadata.name
+{{- $kubernetes := list }}
 {{- if $v.events }}
+{{- $kubernetes = append $kubernetes "events" }}
 - name: POD_UID
   valueFrom:
     fieldRef:
       fieldPath: metadata.uid
-- name: ETCD_WRAPPER_EVENTS
-  value: "true"
+{{- end }}
+{{- if and $v.leases (not $v.sidecar.enabled) }}
+{{- $kubernetes = append $kubernetes "leases" }}
+{{- end }}
+{{- if and (include "etcd.follows" .) (not $v.sidecar.enabled) }}
+{{- $kubernetes = append $kubernetes "replicas" }}
+{{- end }}
+{{- with $kubernetes }}
+- name: ETCD_WRAPPER_KUBERNETES
+  value: {{ join "," . }}
 {{- end }}
 {{- if $tls }}
 # They announce that etcd serves TLS, so that the wrapper does from its first instant.
@@ -232,14 +242,6 @@ the name of its pod. etcdConfig has the last word. */}}
   value: /var/etcd/signing/{{ . }}
 {{- end }}
 {{- end }}
-{{- end }}
-{{- if include "etcd.follows" . }}
-- name: ETCD_WRAPPER_FOLLOW_REPLICAS
-  value: "true"
-{{- end }}
-{{- if $v.leases }}
-- name: ETCD_WRAPPER_LEASES
-  value: "true"
 {{- end }}
 {{- end }}
 {{- with $v.extraEnv }}
