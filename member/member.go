@@ -26,7 +26,7 @@ import (
 )
 
 // Options configure a Member. All fields are required, except DataVersion, Maintenance, FindsPlace, AskForVote,
-// Unwanted and BeforeCompaction.
+// AwaitPeers, Unwanted and BeforeCompaction.
 type Options struct {
 	Log zerolog.Logger
 	// Crash is called once for a failure that etcd calls fatal or that made it panic. The goroutine in which it
@@ -47,6 +47,9 @@ type Options struct {
 	// AskForVote asks the others, as a client, to promote a member of a cluster. A learner uses it with
 	// authentication and without a User; nil if it cannot be asked.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
+	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster's version.
+	// It calls report with the reason for a wait. It may be nil.
+	AwaitPeers func(ctx context.Context, report func(reason string)) (dataversion.Version, error)
 	// Unwanted reports whether fewer members are wanted, without this one: then it leaves its cluster before it
 	// closes. It may be nil.
 	Unwanted func(ctx context.Context) bool

@@ -71,8 +71,8 @@ func (m *Member) recorded(ctx context.Context, found *datadir.Findings) (dataver
 			return dataversion.Version{}, nil
 		}
 		return m.readRecorded(found), nil
-	case m.config.ClusterState == embed.ClusterStateFlagExisting:
-		return dataversion.AwaitPeers(ctx, m.config, func(reason string) {
+	case m.config.ClusterState == embed.ClusterStateFlagExisting && m.options.AwaitPeers != nil:
+		return m.options.AwaitPeers(ctx, func(reason string) {
 			m.doing.Store(reason)
 			m.options.Log.Warn().Msg("etcd " + reason)
 		})

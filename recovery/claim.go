@@ -289,12 +289,12 @@ func (r *run) surveyAgain(ctx context.Context) (lost, err error) {
 	if r.member.Peers == nil {
 		return nil, nil
 	}
-	c := r.member.Peers.Ask(ctx, peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
-	switch c.Listing { //nolint:exhaustive // all others have a cluster
+	c := r.member.Peers.Query(ctx, peers.Self{Volume: peers.Restores, Restore: r.position.Generation.Restore, Uploaded: true})
+	switch c.Membership { //nolint:exhaustive // all others have a cluster
 	case peers.Gone, peers.Founding, peers.Asking:
 		return nil, nil
 	case peers.Unknown:
-		return nil, fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(c.Silent, errors.New("one of them has some")))
+		return nil, fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(c.Missing, errors.New("one of them has some")))
 	default:
 		return errors.New("a member is back that has data"), nil
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // A Listing is how the other members list this one.
-type Listing = peers.Listing
+type Listing = peers.Membership
 
 // Facts are what guards depend on, and what an event reports. The zero value belongs to a run with --recover=auto
 // that has just started.

@@ -363,7 +363,7 @@ func TestWhatWaitsIsBroughtUnlessDataThatAreOfUseHaveIt(t *testing.T) {
 func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 	for _, silence := range []error{&store.Unavailable{}, context.DeadlineExceeded, store.ErrDenied} {
 		for name, lose := range losses {
-			for _, listing := range []peers.Listing{"", peers.Gone, peers.Founding} { // of a member of several
+			for _, listing := range []peers.Membership{"", peers.Gone, peers.Founding} { // of a member of several
 				if name == "broken" && listing == peers.Founding {
 					continue // one has had data
 				}

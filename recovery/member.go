@@ -27,7 +27,7 @@ func (r *Recovery) bringBack(ctx context.Context, config etcdconf.Document, exam
 		return yaml, examine(ctx)
 	}
 	member := MemberOf(checked, config.DataDir)
-	others, err := peers.Of(checked.Etcd, r.options.Reach)
+	others, err := peers.New(checked.Etcd, r.options.Reach)
 	if err != nil {
 		return yaml, err
 	}

@@ -79,10 +79,10 @@ type Member struct {
 
 // Peers are the other members of the cluster. Package peers asks them over the network.
 type Peers interface {
-	// Ask asks how they list this member.
-	Ask(ctx context.Context, self peers.Self) peers.Survey
-	// Tell publishes the state of this member to them, as Ask does.
-	Tell(self peers.Self)
+	// Query asks how they list this member.
+	Query(ctx context.Context, self peers.Self) peers.Survey
+	// Publish reports the state of this member to them, as Query does.
+	Publish(self peers.Self)
 	// Remove removes this member's old identity from the cluster. It may be repeated.
 	Remove(ctx context.Context, survey *peers.Survey) error
 	// Add adds this member to the cluster as a learner. It may be repeated.
@@ -214,7 +214,7 @@ func (r *run) drive() error {
 		if err := errors.Join(r.identify(), r.forgetRefusal()); err != nil {
 			return err
 		}
-		peers.Opens(r.stands.HighestRevision, r.identity)
+		peers.PublishOpened(r.stands.HighestRevision, r.identity)
 		r.relieve()
 		r.foresee()
 		return nil
@@ -367,7 +367,7 @@ const settling = 10 * time.Second
 
 // settled reports whether no member has had usable data for that long.
 func (r *run) settled() bool {
-	if listing := r.survey.Listing; listing != peers.Gone && listing != peers.Founding {
+	if listing := r.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		r.lostSince = time.Time{}
 		return false
 	}

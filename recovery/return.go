@@ -23,9 +23,9 @@ func (r *run) askThePeers() (Event, Facts) {
 	if r.asked {
 		restore = r.options.Request.ID
 	}
-	r.survey = r.member.Peers.Ask(r.ctx, peers.Self{
-		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, Alone: r.stands.VotesAlone(), Index: r.stands.Index,
-		Holds: r.holds(), Restore: restore, Brought: r.core.Facts.Brought || r.options.Archive == nil,
+	r.survey = r.member.Peers.Query(r.ctx, peers.Self{
+		ClusterID: r.stands.ClusterID, MemberID: r.stands.MemberID, SoleVoter: r.stands.VotesAlone(), Index: r.stands.Index,
+		Volume: r.holds(), Restore: restore, Uploaded: r.core.Facts.Brought || r.options.Archive == nil,
 	})
 	if r.ctx.Err() != nil {
 		return broke(r.ctx.Err())
@@ -38,9 +38,9 @@ func (r *run) askThePeers() (Event, Facts) {
 	if c.Outdated == nil && r.core.Facts.Volume == VolumeValid {
 		c.Outdated = r.ofAnother()
 	}
-	c.InTheWay = cmp.Or(c.InTheWay, r.mayLackWrites(c), r.roomFor(c))
+	c.Blocked = cmp.Or(c.Blocked, r.mayLackWrites(c), r.roomFor(c))
 	return PeersTold, Facts{
-		Listing: c.Listing, Outdated: c.Outdated != nil, Free: c.InTheWay == nil, AllBrought: c.Brought, Settled: r.settled(), Err: r.because(c),
+		Listing: c.Membership, Outdated: c.Outdated != nil, Free: c.Blocked == nil, AllBrought: c.Uploaded, Settled: r.settled(), Err: r.because(c),
 	}
 }
 
@@ -48,7 +48,7 @@ func (r *run) askThePeers() (Event, Facts) {
 // Members that were removed in order were removed by a quorum of those that the data know, which has every
 // acknowledged write. A member that was forced to continue alone is not such a quorum.
 func (r *run) mayLackWrites(c *peers.Survey) error {
-	if c.Listing != peers.Unlisted || c.Outdated == nil || c.Cluster != hex(r.stands.ClusterID) || r.core.Facts.Volume != VolumeValid {
+	if c.Membership != peers.Unlisted || c.Outdated == nil || c.Cluster != hex(r.stands.ClusterID) || r.core.Facts.Volume != VolumeValid {
 		return nil
 	}
 	common := 0
@@ -67,8 +67,8 @@ func (r *run) mayLackWrites(c *peers.Survey) error {
 // roomFor reports that the volume has no room for the data of the others. What it had is moved by then, and is
 // deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
 func (r *run) roomFor(c *peers.Survey) error {
-	joins := c.Listing == peers.Started || c.Listing == peers.Added || c.Listing == peers.Unlisted
-	if !joins || c.InTheWay != nil || r.core.Facts.Volume != VolumeEmpty || r.core.Facts.Remains || r.asked {
+	joins := c.Membership == peers.Started || c.Membership == peers.Added || c.Membership == peers.Unlisted
+	if !joins || c.Blocked != nil || r.core.Facts.Volume != VolumeEmpty || r.core.Facts.Remains || r.asked {
 		return nil
 	}
 	err := r.makeRoom(restore.Source{DatabaseBytes: c.Size}, relieving)
@@ -83,7 +83,7 @@ func (r *run) roomFor(c *peers.Survey) error {
 }
 
 // holds returns what the others are told about the volume.
-func (r *run) holds() peers.Holds {
+func (r *run) holds() peers.Volume {
 	switch volume := r.core.Facts.Volume; {
 	case volume == VolumeCorrupt:
 		return peers.Ruins
@@ -104,16 +104,16 @@ func (r *run) because(c *peers.Survey) error {
 	case c.Outdated == nil && r.result == nil && r.stands.MemberID != 0 && !r.asked:
 		return nil
 	case r.asked:
-		return c.Silent
+		return c.Missing
 	case errors.Is(c.Outdated, peers.ErrMixedUp):
 		return c.Outdated
-	case errors.Is(c.InTheWay, peers.ErrTooFew):
-		return fmt.Errorf("%w; %s", c.InTheWay, r.lostForGood())
-	case c.InTheWay != nil:
-		return c.InTheWay
-	case c.Silent != nil && (c.Listing == peers.Claimed || r.older != nil && c.Cluster == ""):
+	case errors.Is(c.Blocked, peers.ErrTooFew):
+		return fmt.Errorf("%w; %s", c.Blocked, r.lostForGood())
+	case c.Blocked != nil:
+		return c.Blocked
+	case c.Missing != nil && (c.Membership == peers.Claimed || r.older != nil && c.Cluster == ""):
 		return fmt.Errorf("%w; %s", lacking(c), r.lostForGood())
-	case c.Silent != nil && c.Listing == peers.Unknown:
+	case c.Missing != nil && c.Membership == peers.Unknown:
 		if r.options.Archive == nil || r.core.Facts.Volume == VolumeValid {
 			return lacking(c)
 		}
@@ -128,9 +128,9 @@ func (r *run) because(c *peers.Survey) error {
 // lacking joins what speaks against the volume and what the answers lack.
 func lacking(c *peers.Survey) error {
 	if c.Outdated != nil {
-		return fmt.Errorf("%w; %w", c.Outdated, c.Silent)
+		return fmt.Errorf("%w; %w", c.Outdated, c.Missing)
 	}
-	return c.Silent
+	return c.Missing
 }
 
 // lostForGood returns the way out if too few members are left.
@@ -191,7 +191,7 @@ func (r *run) changed(err error, done Event, told string) (Event, Facts) {
 // take this one for one without data.
 func (r *run) tellPeers() (Event, Facts) {
 	if r.member.Peers != nil {
-		r.member.Peers.Tell(peers.Self{Holds: peers.Restores, Restore: r.position.Generation.Restore, Brought: true})
+		r.member.Peers.Publish(peers.Self{Volume: peers.Restores, Restore: r.position.Generation.Restore, Uploaded: true})
 	}
 	return "", Facts{}
 }
@@ -220,11 +220,11 @@ const brief = 10 * time.Second
 func (r *run) findSuccessor(c *peers.Survey) {
 	id := hex(r.stands.ClusterID)
 	if err := r.notOurs(c); err != nil {
-		c.InTheWay = cmp.Or(c.InTheWay, err)
+		c.Blocked = cmp.Or(c.Blocked, err)
 		return
 	}
 	switch {
-	case r.stands.ClusterID == 0 || c.Cluster == id && c.Listing != peers.Claimed:
+	case r.stands.ClusterID == 0 || c.Cluster == id && c.Membership != peers.Claimed:
 		if r.identity.Known() && c.ID == r.identity.Cluster { // they have adopted a store meanwhile
 			r.identity.Generation = max(r.identity.Generation, c.Generation)
 		}
@@ -233,7 +233,7 @@ func (r *run) findSuccessor(c *peers.Survey) {
 	case r.core.Facts.Volume == VolumeValid: // other volumes wait for the others in any case
 		c.Outdated = r.overtaken(c)
 	}
-	if c.Outdated == nil && (c.Listing == peers.Started || c.Listing == peers.Claimed) && r.stands.MemberID != 0 {
+	if c.Outdated == nil && (c.Membership == peers.Started || c.Membership == peers.Claimed) && r.stands.MemberID != 0 {
 		c.Outdated = r.diedOfThem()
 	}
 }
@@ -319,7 +319,7 @@ func (r *run) compareClusters(c *peers.Survey, id string) {
 		if generations, err = r.options.Archive.Generations(ctx); err != nil || generations == nil {
 			err = cmp.Or(err, errors.New("there is nothing in it"))
 			c.Outdated = fmt.Errorf("the others are another cluster, and the store does not tell whether that was restored from this one: %w", err)
-			c.InTheWay = c.Outdated
+			c.Blocked = c.Outdated
 			return
 		}
 	}
@@ -327,7 +327,7 @@ func (r *run) compareClusters(c *peers.Survey, id string) {
 		c.Outdated = restoredSince(generations[was].Number, generations[is].Number)
 		return
 	}
-	c.InTheWay = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
+	c.Blocked = fmt.Errorf("the volume is cluster %s's by etcd, and the others are cluster %s: mount this member's volume, or move the data directory away", id, c.Cluster)
 }
 
 // overtaken returns why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd
@@ -345,9 +345,9 @@ func (r *run) overtaken(c *peers.Survey) error {
 		}
 	}
 	switch {
-	case r.older == nil && r.stands.VotesAlone() && c.Run == 0 && !c.NoQuorumElsewhere && !r.member.Forced:
+	case r.older == nil && r.stands.VotesAlone() && c.Running == 0 && !c.NoQuorumElsewhere && !r.member.Forced:
 		return errVotesAlone
-	case r.older == nil, heard && r.needs > 0 && c.Reach >= r.needs && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored):
+	case r.older == nil, heard && r.needs > 0 && c.Revision >= r.needs && 1+c.Older < r.stands.Voters/2+1 && !errors.Is(r.older, errRestored):
 		return nil
 	}
 	return r.older

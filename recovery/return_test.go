@@ -230,7 +230,7 @@ type others struct {
 	fail     string // the change that fails once: "before" it is done, or "after"
 	changes  []string
 	told     bool // they have heard of this member before it has asked
-	holds    peers.Holds
+	holds    peers.Volume
 	run      int                      // how many of them run
 	reach    int64                    // how far these are
 	noQuorum bool                     // too many wait without data
@@ -242,19 +242,19 @@ type others struct {
 	brought  bool                     // what this member was heard to say of itself last
 }
 
-func (o *others) Ask(_ context.Context, self peers.Self) peers.Survey {
-	o.brought = self.Brought
-	if o.holds = self.Holds; o.hears != nil {
+func (o *others) Query(_ context.Context, self peers.Self) peers.Survey {
+	o.brought = self.Uploaded
+	if o.holds = self.Volume; o.hears != nil {
 		o.listing = o.hears(self)
 	}
-	c := peers.Survey{Listing: o.listing, Run: o.run, Reach: o.reach, NoQuorumElsewhere: o.noQuorum, Older: o.older, Voters: o.voters, Brought: !o.late}
+	c := peers.Survey{Membership: o.listing, Running: o.run, Revision: o.reach, NoQuorumElsewhere: o.noQuorum, Older: o.older, Voters: o.voters, Uploaded: !o.late}
 	switch {
 	case o.listing == peers.Unknown, o.listing == peers.Gone:
-		c.Silent = errors.New("m-0 does not answer")
+		c.Missing = errors.New("m-0 does not answer")
 		return c
 	case o.silent > 0:
 		o.silent--
-		c.Listing, c.Silent = peers.Claimed, errors.New("m-1 does not answer")
+		c.Membership, c.Missing = peers.Claimed, errors.New("m-1 does not answer")
 		return c
 	}
 	c.Cluster, c.ID, c.Generation, c.Size = strconv.FormatUint(o.cluster, 16), o.id, o.of, o.size
@@ -267,12 +267,12 @@ func (o *others) Ask(_ context.Context, self peers.Self) peers.Survey {
 		c.Outdated = o.outdated
 	}
 	if len(o.inTheWay) > 0 {
-		c.InTheWay, o.inTheWay = o.inTheWay[0], o.inTheWay[1:]
+		c.Blocked, o.inTheWay = o.inTheWay[0], o.inTheWay[1:]
 	}
 	return c
 }
 
-func (o *others) Tell(self peers.Self) { o.told, o.holds = true, self.Holds }
+func (o *others) Publish(self peers.Self) { o.told, o.holds = true, self.Volume }
 
 func (o *others) Remove(context.Context, *peers.Survey) error {
 	return o.change("removed", peers.Unlisted)

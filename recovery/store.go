@@ -165,8 +165,8 @@ func (r *run) about(owner StoreState) error {
 		return fmt.Errorf("%s is cluster %s's", r.options.Archive, r.kept.Cluster.Cluster)
 	case (r.asked || r.kept.Newest().Number == 0) && r.kept.notKept != nil:
 		return r.kept.notKept
-	case r.survey.Listing == peers.Partial && r.survey.Silent != nil:
-		return r.survey.Silent
+	case r.survey.Membership == peers.Partial && r.survey.Missing != nil:
+		return r.survey.Missing
 	case r.result != nil:
 		return r.result
 	}

@@ -140,7 +140,7 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 	w, o := once(t)
 	w.goesOn()
 	o.hears = func(self peers.Self) Listing {
-		if self.Holds == peers.Older || self.Holds == peers.Restores {
+		if self.Volume == peers.Older || self.Volume == peers.Restores {
 			return peers.Gone
 		}
 		return peers.Unknown

@@ -69,7 +69,7 @@ func (r *run) dropUnfinished() (Event, Facts) {
 // validateVolume examines the data directory in use.
 func (r *run) validateVolume() (Event, Facts) {
 	if there, err := holdsMember(r.member.DataDir); (there || err != nil) && r.member.Peers != nil {
-		r.member.Peers.Tell(peers.Self{Holds: peers.Data}) // before the validation, which takes time
+		r.member.Peers.Publish(peers.Self{Volume: peers.Data}) // before the validation, which takes time
 	}
 	r.result = r.examine(r.ctx)
 	if r.ctx.Err() != nil || datadir.SaysNothing(r.result) {

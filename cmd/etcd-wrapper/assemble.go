@@ -318,7 +318,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
 		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
-		Reach: peers.OptionsOf(c.EtcdCertPath, c.EtcdKeyPath),
+		Reach: peers.NewOptions(c.EtcdCertPath, c.EtcdKeyPath),
 	}
 	if settings.Store != nil {
 		options.Owner, options.Adopt = c.Recovery.Owner, c.Recovery.Adopt

@@ -46,11 +46,12 @@ func (r *Runtime) Configure(yaml []byte) error {
 	}
 	r.config = checked
 	r.useCertificates(checked.Etcd)
-	root := peers.OptionsOf("", "")
+	root := peers.NewOptions("", "")
 	r.etcd = member.New(checked.Etcd, member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.forfeit,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
-		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, BeforeCompaction: r.beforeCompaction(), Unwanted: r.unwanted,
+		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, AwaitPeers: r.awaitPeers,
+		BeforeCompaction: r.beforeCompaction(), Unwanted: r.unwanted,
 	})
 	r.opening.Store(r.etcd)
 	r.record.Describe(r.describeData)
@@ -67,9 +68,13 @@ func (r *Runtime) describeData() []byte {
 	return taken.Note()
 }
 
-// askForVote asks the other members with the client certificate that recovery uses.
+// newPeers returns the other members, which are asked with the client certificate that recovery uses.
+func (r *Runtime) newPeers() (*peers.Peers, error) {
+	return peers.New(r.config.Etcd, peers.NewOptions(r.flags.EtcdCertPath, r.flags.EtcdKeyPath))
+}
+
 func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
-	others, err := peers.Of(r.config.Etcd, peers.OptionsOf(r.flags.EtcdCertPath, r.flags.EtcdKeyPath))
+	others, err := r.newPeers()
 	if err != nil {
 		return err
 	}
@@ -78,6 +83,16 @@ func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, memb
 	}
 	defer others.Close()
 	return others.Promote(ctx, &peers.Survey{Cluster: cluster.String(), Members: members, Own: peers.Member{ID: member}})
+}
+
+// awaitPeers waits until etcd would admit a new member.
+func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (dataversion.Version, error) {
+	others, err := r.newPeers()
+	if err != nil || others == nil {
+		return dataversion.Version{}, nil //nolint:nilerr // etcd reports what is wrong with them
+	}
+	defer others.Close()
+	return others.AwaitVersion(ctx, peers.DowngradeWait, report)
 }
 
 // maintenance returns the conditions for a defragmentation from the flags.

@@ -101,7 +101,7 @@ func TestAHeldClusterLetsGoForANewMember(t *testing.T) {
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
 	added.ours(dataversion.Of3_5, cluster(all[0], added), "existing")
-	added.says("waits until its peers let go of a downgrade")
+	added.says("waits until its peers end a downgrade")
 	id := all.add(added)
 	all[0].says(`"phase":"letting go"`)
 	all.promote(t, id)

@@ -15,6 +15,7 @@ import (
 
 	"etcd-wrapper/member"
 	"etcd-wrapper/member/dataversion"
+	"etcd-wrapper/recovery/peers"
 )
 
 // all has every test run: also those that take long, and those that start etcd 3.5.
@@ -44,10 +45,22 @@ func runMember(configuration string) int {
 	log := zerolog.New(os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	m := member.New(s.etcd(), member.Options{Log: log, DataVersion: dataversion.Parse(s.Wanted), Crash: func(reason error) {
-		log.Error().Err(reason).Msg("crashed")
-		os.Exit(2)
-	}})
+	config := s.etcd()
+	m := member.New(config, member.Options{
+		Log: log, DataVersion: dataversion.Parse(s.Wanted),
+		Crash: func(reason error) {
+			log.Error().Err(reason).Msg("crashed")
+			os.Exit(2)
+		},
+		AwaitPeers: func(ctx context.Context, report func(string)) (dataversion.Version, error) {
+			others, err := peers.New(config, peers.Options{})
+			if err != nil {
+				panic(err)
+			}
+			defer others.Close()
+			return others.AwaitVersion(ctx, peers.DowngradeWait, report)
+		},
+	})
 	err := m.Open(ctx)
 	if err == nil {
 		err = m.Watch(ctx)

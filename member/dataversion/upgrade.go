@@ -20,11 +20,11 @@ func CheckUpgrade(recorded Version, others bool) error {
 	if !others || recorded == undecided {
 		return nil
 	}
-	return checkOldest(recorded)
+	return CheckOldest(recorded)
 }
 
-// checkOldest returns an *UpgradeError if a cluster of that version, or with a member of it, cannot have the embedded etcd.
-func checkOldest(oldest Version) error {
+// CheckOldest returns an *UpgradeError if a cluster of that version, or with a member of it, cannot have the embedded etcd.
+func CheckOldest(oldest Version) error {
 	if oldest == (Version{}) || !oldest.Less(Of3_5) {
 		return nil
 	}

@@ -1,9 +1,7 @@
 package dataversion
 
 import (
-	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -35,15 +33,5 @@ func TestCheckUpgrade(t *testing.T) {
 		}
 		require.ErrorAs(t, err, new(*UpgradeError), "%+v", c)
 		assert.ErrorContains(t, err, c.refused)
-	}
-}
-
-func TestNewMemberDoesNotJoinOldPeers(t *testing.T) {
-	t.Parallel()
-	for server, refused := range map[string]bool{"3.4.34": true, "3.5.27": false, "3.5.27+3.6.16": false, "3.7.1": false, "odd": false} {
-		// The peers have not decided on a version, because this member has not started yet.
-		url := serving(t, voice(server, "3.0.0", 0))
-		_, err := joins(t, silent(t), peer(t, "3.6.0", 0), url).await(t.Context(), time.Minute, func(string) { t.Error("it waits") })
-		assert.Equal(t, refused, errors.As(err, new(*UpgradeError)), "%s: %v", server, err)
 	}
 }

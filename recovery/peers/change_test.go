@@ -19,11 +19,10 @@ func TestAServerThatDemandsACertificateIsNamedWithTheWayOut(t *testing.T) {
 	defer server.Close()
 	w := newTown(t)
 	w.peers.client = server.Client()
-	w.peers.clientTLS = server.Client().Transport.(*http.Transport).TLSClientConfig
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := w.peers.Add(ctx, &Survey{Cluster: "abc", Members: []Member{member(0xc0, "m-0", server.URL)}})
 	require.ErrorContains(t, err, server.URL)
 	require.ErrorContains(t, err, "certificate required")
-	require.ErrorContains(t, err, "a certificate that they take is given with --etcd-client-cert-path")
+	require.ErrorContains(t, err, "give a certificate that they accept with --etcd-client-cert-path")
 }

@@ -19,23 +19,23 @@ import (
 func TestHowTheOthersHaveThisMember(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*town)
-		want    Listing
+		want    Membership
 	}{
 		"all know it":       {func(*town) {}, Started},
 		"one is away":       {func(w *town) { w.fakes[0].away.Store(true) }, Claimed},
 		"nobody answers":    {func(w *town) { w.fakes[0].away.Store(true); w.fakes[1].away.Store(true) }, Unknown},
 		"nobody has it":     {func(w *town) { w.list = without(w.list) }, Unlisted},
 		"it was added":      {func(w *town) { w.list = unstarted(99)(w.list) }, Added},
-		"it is expected":    {func(w *town) { w.list = unstarted(w.peers.founding)(w.list) }, Expected},
+		"it is expected":    {func(w *town) { w.list = unstarted(w.peers.initialID)(w.list) }, Expected},
 		"one has forgotten": {func(w *town) { w.alter(0, without) }, Claimed},
 		"one has not heard of it": {func(w *town) {
 			w.list = without(w.list)
 			w.alter(0, func(list []Member) []Member { return unstarted(99)(append(list, Member{})) })
 		}, Claimed},
-		"one expects it, one has it as lost": {func(w *town) { w.alter(0, unstarted(w.peers.founding)) }, Claimed},
+		"one expects it, one has it as lost": {func(w *town) { w.alter(0, unstarted(w.peers.initialID)) }, Claimed},
 		"one lies about its cluster":         {func(w *town) { w.fakes[0].cluster = "def" }, Claimed},
 		"one expects it, one is not there yet": {func(w *town) {
-			w.list = unstarted(w.peers.founding)(w.list)
+			w.list = unstarted(w.peers.initialID)(w.list)
 			w.fakes[1].away.Store(true)
 		}, Unknown},
 		"something else answers": {func(w *town) { w.fakes[0].cluster, w.fakes[1].cluster = "", "no id" }, Unknown},
@@ -49,8 +49,8 @@ func TestHowTheOthersHaveThisMember(t *testing.T) {
 			w := newTown(t)
 			of.happens(w)
 			c := w.ask()
-			assert.Equal(t, of.want, c.Listing)
-			assert.Equal(t, of.want != Unknown && of.want != Claimed, c.Cluster != "" && c.Listing != Claimed)
+			assert.Equal(t, of.want, c.Membership)
+			assert.Equal(t, of.want != Unknown && of.want != Claimed, c.Cluster != "" && c.Membership != Claimed)
 		})
 	}
 }
@@ -59,7 +59,7 @@ func TestHowTheOthersHaveThisMember(t *testing.T) {
 func TestMembersThatAreNotConfiguredAreAskedToo(t *testing.T) {
 	w := newTown(t)
 	w.peers.others = map[string][]string{"m-0": w.peers.others["m-0"]}
-	assert.Equal(t, Started, w.ask().Listing)
+	assert.Equal(t, Started, w.ask().Membership)
 }
 
 func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
@@ -82,18 +82,18 @@ func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
 		"an older one that it announces":     {func(w *town) { w.fakes[1].runs = "3.5.27+" + dataversion.Embedded }, ""},
 		"an older one that has a vendor":     {func(w *town) { w.fakes[1].runs = "3.5.27+vendor" }, "runs etcd 3.5.27+vendor"},
 		"no version":                         {func(w *town) { w.fakes[1].runs = "" }, "runs etcd "},
-		"a connection":                       {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 says that it is connected"},
+		"a connection":                       {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 1) }, "m-1 reports that it is connected"},
 		"one of the past":                    {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, own, 0) }, ""},
 		"one of another's":                   {func(w *town) { w.fakes[1].metrics = connectedTo(0xc1, 0xc0, 1) }, ""},
 		"an address that is somebody else's": {func(w *town) {
-			w.peers.answersHere = func(context.Context, []string) error { return errors.New("another process answers") }
+			w.peers.checkOwnURLs = func(context.Context, []string) error { return errors.New("another process answers") }
 		}, "watched for 1m0s: another process answers"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newTown(t)
 			of.happens(w)
-			requireSays(t, w.ask().InTheWay, of.says)
+			requireSays(t, w.ask().Blocked, of.says)
 		})
 	}
 }
@@ -102,19 +102,19 @@ func TestMembersJoinOneAtATime(t *testing.T) {
 	w := newTown(t)
 	added := member(0xc3, "", "http://127.0.0.1:1/none")
 	added.ClientURLs = nil
-	c := Survey{Listing: Started, Members: append(w.list, added), Own: w.list[2]}
-	require.ErrorContains(t, w.peers.unfinished(&c), "none was added and has not started yet")
-	c = Survey{Listing: Unlisted, Members: append(w.list[:2:2], added)}
-	require.ErrorContains(t, w.peers.unfinished(&c), "none was added and has not started yet")
+	c := Survey{Membership: Started, Members: append(w.list, added), Own: w.list[2]}
+	require.ErrorContains(t, checkPending(&c), "none was added and has not started yet")
+	c = Survey{Membership: Unlisted, Members: append(w.list[:2:2], added)}
+	require.ErrorContains(t, checkPending(&c), "none was added and has not started yet")
 }
 
 // The other one has everything that both ever agreed on, and cannot change the cluster.
 func TestAMemberOfTwoIsNotReplaced(t *testing.T) {
 	w := ofTwo(t)
 	c := w.ask()
-	assert.Equal(t, Started, c.Listing)
-	require.ErrorIs(t, c.InTheWay, ErrTooFew)
-	assert.EqualError(t, c.InTheWay, "of 2 voting members the others are no quorum, which it takes to replace this one")
+	assert.Equal(t, Started, c.Membership)
+	require.ErrorIs(t, c.Blocked, ErrTooFew)
+	assert.EqualError(t, c.Blocked, "of 2 voting members the others are no quorum, which it takes to replace this one")
 }
 
 // `etcdctl member add` without --learner: there is no quorum before the second one has started.
@@ -123,7 +123,7 @@ func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
 	w.list = []Member{w.list[0], member(99, "", "http://127.0.0.1:1")}
 	w.list[1].ClientURLs = nil
 	c := w.ask()
-	assert.Equal(t, Added, c.Listing)
+	assert.Equal(t, Added, c.Membership)
 	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
 }
 
@@ -131,7 +131,7 @@ func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
 func TestOneAnswerIsEnoughOnlyOfTwoVotersOfWhomThisMemberIsOne(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
-	assert.Equal(t, Claimed, w.ask().Listing)
+	assert.Equal(t, Claimed, w.ask().Membership)
 }
 
 func TestAMemberThatMayBeElsewhereIsWatchedForAWhile(t *testing.T) {
@@ -166,11 +166,11 @@ func TestAMemberThatMayBeElsewhereIsWatchedForAWhile(t *testing.T) {
 		}},
 	} {
 		w := newTown(t)
-		w.peers.answersHere = func(context.Context, []string) error { return of.answersHere }
+		w.peers.checkOwnURLs = func(context.Context, []string) error { return of.answersHere }
 		for i, step := range of.steps {
 			w.now = w.now.Add(step.after)
 			w.fakes[0].metrics = connectedTo(0xc0, own, step.count) + fmt.Sprintf("etcd_network_peer_received_bytes_total{From=\"%x\"} %d\n", own, step.bytes)
-			assert.Equal(t, step.free, w.ask().InTheWay == nil, "%s, step %d", name, i)
+			assert.Equal(t, step.free, w.ask().Blocked == nil, "%s, step %d", name, i)
 		}
 	}
 }
@@ -182,13 +182,13 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 		says    string
 	}{
 		"it was not":                       {volume(0xabc, own, 3), func(*town) {}, ""},
-		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "they are those of m-1, which is in the cluster beside this one: volumes were mixed up"},
-		"of a former life":                 {volume(0xabc, 0xc9, 3), func(*town) {}, "they are of member c9, which was replaced by c2"},
-		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "when this member alone had a vote; 3 have one now"},
-		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "when this member alone had a vote; 2 have one now"},
-		"of a former life, and added anew": {volume(0xabc, 0xc9, 3), func(w *town) { w.list = unstarted(own)(w.list) }, "they are of member c9, which was replaced by c2"},
+		"of another member":                {volume(0xabc, 0xc1, 3), func(*town) {}, "they belong to m-1, another member of the cluster: volumes were mixed up"},
+		"of a former life":                 {volume(0xabc, 0xc9, 3), func(*town) {}, "they belong to member c9, which was replaced by c2"},
+		"of before the others":             {volume(0xabc, own, 1), func(*town) {}, "from a time when only this member had a vote; 3 have one now"},
+		"of before it was removed":         {volume(0xabc, own, 1), func(w *town) { w.list = without(w.list) }, "from a time when only this member had a vote; 2 have one now"},
+		"of a former life, and added anew": {volume(0xabc, 0xc9, 3), func(w *town) { w.list = unstarted(own)(w.list) }, "they belong to member c9, which was replaced by c2"},
 		"added, and cut off as it began":   {volume(0xabc, own, 3), func(w *town) { w.list = unstarted(own)(w.list) }, ""},
-		"removed since":                    {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "they are of member c2, which the cluster has no more"},
+		"removed since":                    {volume(0xabc, own, 3), func(w *town) { w.list = without(w.list) }, "they belong to member c2, which is no longer in the cluster"},
 		"of another cluster":               {volume(0xdef, 0xc9, 3), func(*town) {}, ""},
 		"of one that was renamed":          {volume(0xabc, 0xc1, 3), func(w *town) { w.list = without(w.list) }, ""},
 		"behind its own word":              {volume(0xabc, own, 3), func(w *town) { w.fakes[1].vars = confirmed(own, 101) }, "this member has confirmed entry 101 to m-1"},
@@ -199,7 +199,7 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 			t.Parallel()
 			w := newTown(t)
 			of.happens(w)
-			requireSays(t, w.peers.Ask(t.Context(), of.self).Outdated, of.says)
+			requireSays(t, w.peers.Query(t.Context(), of.self).Outdated, of.says)
 		})
 	}
 }
@@ -214,14 +214,14 @@ func TestTheConfigurationForJoiningNamesWhoeverIsThere(t *testing.T) {
 func TestPeersThatDoNotAnswerAreNamed(t *testing.T) {
 	w := newTown(t)
 	w.fakes[1].away.Store(true)
-	require.ErrorContains(t, w.ask().Silent, "m-1 does not answer")
+	require.ErrorContains(t, w.ask().Missing, "m-1 does not answer")
 	assert.Equal(t, []string{"m-0", "m-1"}, slices.Sorted(maps.Keys(w.peers.others)))
 }
 
 func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
 	config := embed.NewConfig()
 	config.InitialCluster = "default=http://127.0.0.1:1"
-	none, err := Of(config, Options{})
+	none, err := New(config, Options{})
 	require.NoError(t, err)
 	assert.Nil(t, none)
 }
@@ -235,8 +235,8 @@ func TestAnErrorQuotesNothingThatAPeerSaid(t *testing.T) {
 
 func TestUserAndPasswordAreEtcdctls(t *testing.T) {
 	t.Setenv("ETCDCTL_USER", "root:secret")
-	assert.Equal(t, Options{User: "root", Password: "secret"}, OptionsOf("", ""))
+	assert.Equal(t, Options{User: "root", Password: "secret"}, NewOptions("", ""))
 	t.Setenv("ETCDCTL_USER", "root")
 	t.Setenv("ETCDCTL_PASSWORD", "other")
-	assert.Equal(t, Options{CertFile: "c", KeyFile: "k", User: "root", Password: "other"}, OptionsOf("c", "k"))
+	assert.Equal(t, Options{CertFile: "c", KeyFile: "k", User: "root", Password: "other"}, NewOptions("c", "k"))
 }

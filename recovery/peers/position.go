@@ -13,100 +13,99 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// opened is the revision of the data that a member was started with, for other members, next to etcd's own metrics.
-// etcd shows only what it has applied; without a quorum its log may hold more.
-var opened = prometheus.NewGauge(prometheus.GaugeOpts{
+// openedRevision is the revision of the data that a member was started with, for other members, next to etcd's own
+// metrics. etcd shows only what it has applied; without a quorum its log may hold more.
+var openedRevision = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_revision",
 	Help: "The highest revision that etcd's data could come to when it was opened, by database and log; 0 if that is not known.",
 })
 
-// identified names the cluster and generation of the data for other members. etcd computes its cluster ID from the
+// openedCluster names the cluster and generation of the data for other members. etcd computes its cluster ID from the
 // configuration, so another cluster may have the same.
-var identified = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+var openedCluster = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "etcd_wrapper_opened_cluster",
 	Help: "Which cluster of the store etcd's data are of, and which generation; always 1.",
 }, []string{"cluster", "generation"})
 
-func init() { prometheus.MustRegister(opened, identified) } //nolint:gochecknoinits // etcd serves the default registry
+func init() { prometheus.MustRegister(openedRevision, openedCluster) } //nolint:gochecknoinits // etcd serves the default registry
 
-// Opens publishes how far the data reach that etcd is about to open, and to which cluster they belong.
-func Opens(revision int64, of archive.Identity) {
-	opened.Set(float64(revision))
-	identified.Reset()
-	if of.Known() {
-		identified.WithLabelValues(of.Cluster, strconv.Itoa(of.Generation)).Set(1)
+// PublishOpened publishes the highest revision of the data that etcd is about to open, and the cluster that they belong to.
+func PublishOpened(revision int64, identity archive.Identity) {
+	openedRevision.Set(float64(revision))
+	openedCluster.Reset()
+	if identity.Known() {
+		openedCluster.WithLabelValues(identity.Cluster, strconv.Itoa(identity.Generation)).Set(1)
 	}
 }
 
-var openedCluster = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
+var openedClusterLine = regexp.MustCompile(`(?m)^etcd_wrapper_opened_cluster\{cluster="([0-9a-f]{1,64})",generation="(\d{1,9})"\} 1$`)
 
-// identify asks the members that run for their cluster and generation in a store, and for the size of their data. The
-// error says that they differ.
-func (p *Peers) identify(ctx context.Context, c *Survey) error {
-	for _, m := range c.Others() {
-		page, err := p.page(ctx, m, "/metrics")
+// queryIdentity asks the members that run for their cluster and generation in a store, and for the size of their data.
+// The error means that they differ.
+func (p *Peers) queryIdentity(ctx context.Context, s *Survey) error {
+	for _, m := range s.Others() {
+		page, err := p.fetchPage(ctx, m, "/metrics")
 		if err != nil {
 			continue // another member may know
 		}
-		c.Size = max(c.Size, number(page, "etcd_mvcc_db_total_size_in_bytes"))
-		told := openedCluster.FindStringSubmatch(page)
-		if told == nil {
+		s.Size = max(s.Size, maxMetric(page, "etcd_mvcc_db_total_size_in_bytes"))
+		labels := openedClusterLine.FindStringSubmatch(page)
+		if labels == nil {
 			continue
 		}
-		if c.ID != "" && c.ID != told[1] {
-			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", called(m), told[1], c.ID)
+		if s.ID != "" && s.ID != labels[1] {
+			return fmt.Errorf("the others are not of one cluster: %s is one of %s, and another one is of %s", nameOf(m), labels[1], s.ID)
 		}
-		generation, _ := strconv.Atoi(told[2]) // it has only digits
-		c.ID, c.Generation = told[1], max(c.Generation, generation)
+		generation, _ := strconv.Atoi(labels[2]) // it has only digits
+		s.ID, s.Generation = labels[1], max(s.Generation, generation)
 	}
 	return nil
 }
 
-// positions asks members of the volume's cluster that run without a quorum how far they have come, which needs no
-// vote. The error describes them.
-func (p *Peers) positions(ctx context.Context, self Self, c *Survey, answers []*answer) error {
-	if c.Listing != Claimed || self.ClusterID == 0 {
+// queryRevisions asks members of the volume's cluster that run without a quorum for their revisions, which needs no
+// vote, and describes them.
+func (p *Peers) queryRevisions(ctx context.Context, self Self, s *Survey, responses []*response) (clauses []string) {
+	if s.Membership != Claimed || self.ClusterID == 0 {
 		return nil
 	}
-	var told []string
-	for _, a := range answers {
-		if a.cluster != strconv.FormatUint(self.ClusterID, 16) {
+	for _, r := range responses {
+		if r.cluster != formatID(self.ClusterID) {
 			continue
 		}
-		reach, err := p.reach(ctx, a)
+		revision, err := p.queryRevision(ctx, r)
 		if err != nil {
-			told = append(told, fmt.Sprintf("%s does not tell how far it is (%v)", a.name, said{err}))
+			clauses = append(clauses, fmt.Sprintf("the revision of %s is unknown (%v)", r.name, remoteError{err}))
 			continue
 		}
-		c.Reach = max(c.Reach, reach)
-		told = append(told, fmt.Sprintf("%s has come to revision %d", a.name, reach))
+		s.Revision = max(s.Revision, revision)
+		clauses = append(clauses, fmt.Sprintf("%s has revision %d", r.name, revision))
 	}
-	return sentence(told)
+	return clauses
 }
 
-// number returns the largest value of several metrics on a page; 0 if it has none.
-func number(page string, names ...string) (most int64) {
-	for _, name := range names {
-		if value, err := strconv.ParseFloat(sample(page, name), 64); err == nil {
-			most = max(most, int64(value))
-		}
+// queryRevision returns the highest revision that a member is known to have.
+func (p *Peers) queryRevision(ctx context.Context, r *response) (int64, error) {
+	i := slices.IndexFunc(r.members, r.isFrom)
+	if i < 0 {
+		return 0, errors.New("it is not in its own list of members")
 	}
-	return most
-}
-
-// reach returns the highest revision that a member is known to have.
-func (p *Peers) reach(ctx context.Context, a *answer) (int64, error) {
-	at := slices.IndexFunc(a.members, a.is)
-	if at < 0 {
-		return 0, errors.New("it is not in its own list")
-	}
-	page, err := p.page(ctx, a.members[at], "/metrics")
+	page, err := p.fetchPage(ctx, r.members[i], "/metrics")
 	if err != nil {
 		return 0, err
 	}
-	reached := number(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
-	if reached == 0 {
-		return 0, errors.New("its metrics do not say it")
+	revision := maxMetric(page, "etcd_debugging_mvcc_current_revision", "etcd_wrapper_opened_revision")
+	if revision == 0 {
+		return 0, errors.New("its metrics do not show it")
 	}
-	return reached, nil
+	return revision, nil
+}
+
+// maxMetric returns the largest value of several metrics on a page; 0 if it has none.
+func maxMetric(page string, names ...string) (largest int64) {
+	for _, name := range names {
+		if value, err := strconv.ParseFloat(metric(page, name), 64); err == nil {
+			largest = max(largest, int64(value))
+		}
+	}
+	return largest
 }

@@ -21,22 +21,22 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 		reach   int64
 		says    string
 	}{
-		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 has come to revision 1201"},
-		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 has come to revision 1234567"},
+		"what it has applied":        {"etcd_debugging_mvcc_current_revision 1201\n", 1201, "m-0 has revision 1201"},
+		"in thousands of thousands":  {"etcd_debugging_mvcc_current_revision 1.234567e+06\n", 1234567, "m-0 has revision 1234567"},
 		"what its log held, as well": {"etcd_debugging_mvcc_current_revision 1201\netcd_wrapper_opened_revision 1203\n", 1203, "revision 1203"},
-		"nothing":                    {"# nothing\n", 0, "m-0 does not tell how far it is (its metrics do not say it)"},
+		"nothing":                    {"# nothing\n", 0, "the revision of m-0 is unknown (its metrics do not show it)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTown(t)
 			w.fakes[0].metrics = of.metrics
 			w.fakes[1].away.Store(true)
-			c := w.peers.Ask(t.Context(), volume(0xabc, own, 3))
-			assert.Equal(t, Claimed, c.Listing)
-			assert.Equal(t, of.reach, c.Reach)
-			require.ErrorContains(t, c.Silent, of.says)
-			require.ErrorContains(t, c.Silent, "m-1 does not answer")
-			c = w.peers.Ask(t.Context(), volume(0xdef, own, 3))
-			assert.Zero(t, c.Reach, "it is another cluster's")
+			c := w.peers.Query(t.Context(), volume(0xabc, own, 3))
+			assert.Equal(t, Claimed, c.Membership)
+			assert.Equal(t, of.reach, c.Revision)
+			require.ErrorContains(t, c.Missing, of.says)
+			require.ErrorContains(t, c.Missing, "m-1 does not answer")
+			c = w.peers.Query(t.Context(), volume(0xdef, own, 3))
+			assert.Zero(t, c.Revision, "it is another cluster's")
 		})
 	}
 }
@@ -53,16 +53,16 @@ func told(t *testing.T, name string) *dto.Metric {
 }
 
 func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
-	Opens(77, archive.Identity{})
+	PublishOpened(77, archive.Identity{})
 	w := newTown(t)
 	w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", told(t, "etcd_wrapper_opened_revision").GetGauge().GetValue())
 	w.fakes[1].away.Store(true)
-	assert.Equal(t, int64(77), w.peers.Ask(t.Context(), volume(0xabc, own, 3)).Reach)
+	assert.Equal(t, int64(77), w.peers.Query(t.Context(), volume(0xabc, own, 3)).Revision)
 }
 
 // Etcd's own cluster id is computed of the configuration, and two clusters may have one.
 func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
-	Opens(77, archive.Identity{Cluster: "0a1b", Generation: 3})
+	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
 	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
 	page := fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())
 	w := newTown(t)
@@ -75,5 +75,5 @@ func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
 	w.fakes[0].metrics, w.fakes[1].metrics = page+"etcd_mvcc_db_total_size_in_bytes 7.7e+07\n", "etcd_mvcc_db_total_size_in_bytes 20480\n"
 	assert.Equal(t, int64(77e6), w.ask().Size)
 	w.fakes[1].metrics = strings.Replace(page, "0a1b", "c0ffee", 1)
-	require.ErrorContains(t, w.ask().InTheWay, "the others are not of one cluster")
+	require.ErrorContains(t, w.ask().Blocked, "the others are not of one cluster")
 }

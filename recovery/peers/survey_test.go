@@ -40,7 +40,7 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 	for i := range 3 {
 		c := config(i)
 		c.InitialCluster, c.AdvertisePeerUrls, c.ListenPeerUrls = strings.Join(pairs, ","), []url.URL{*at[i]}, []url.URL{*at[i]}
-		p, err := Of(c, Options{})
+		p, err := New(c, Options{})
 		require.NoError(t, err)
 		t.Cleanup(p.Close)
 		all = append(all, p)
@@ -49,9 +49,9 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 }
 
 func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
-	ask := func(p *Peers, holds Holds) Listing {
-		c := p.Ask(t.Context(), Self{Holds: holds})
-		return c.Listing
+	ask := func(p *Peers, holds Volume) Membership {
+		c := p.Query(t.Context(), Self{Volume: holds})
+		return c.Membership
 	}
 	all := rolled(t)
 	assert.Equal(t, Unknown, ask(all[0], Nothing), "nobody else is there")
@@ -65,9 +65,9 @@ func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
 }
 
 func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
-	ask := func(p *Peers, id string) Listing {
-		c := p.Ask(t.Context(), Self{Holds: Data, Restore: id})
-		return c.Listing
+	ask := func(p *Peers, id string) Membership {
+		c := p.Query(t.Context(), Self{Volume: Data, Restore: id})
+		return c.Membership
 	}
 	all := rolled(t)
 	assert.Equal(t, Unknown, ask(all[0], "back"))
@@ -87,23 +87,23 @@ func TestAQuorumWithoutDataWaitsForTheRest(t *testing.T) {
 	for _, p := range all {
 		p.now = func() time.Time { return now }
 	}
-	all[1].Tell(Self{Holds: Nothing})
+	all[1].Publish(Self{Volume: Nothing})
 	for range 3 {
-		c := all[0].Ask(t.Context(), Self{Holds: Nothing})
-		assert.Equal(t, Unknown, c.Listing, "the third may have data")
-		assert.ErrorContains(t, c.Silent, "m-2 does not answer")
+		c := all[0].Query(t.Context(), Self{Volume: Nothing})
+		assert.Equal(t, Unknown, c.Membership, "the third may have data")
+		assert.ErrorContains(t, c.Missing, "m-2 does not answer")
 		now = now.Add(time.Hour)
 	}
-	all[2].Tell(Self{Holds: Nothing})
-	c := all[0].Ask(t.Context(), Self{Holds: Nothing})
-	assert.Equal(t, Founding, c.Listing)
-	assert.NoError(t, c.Silent)
+	all[2].Publish(Self{Volume: Nothing})
+	c := all[0].Query(t.Context(), Self{Volume: Nothing})
+	assert.Equal(t, Founding, c.Membership)
+	assert.NoError(t, c.Missing)
 }
 
 func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
 	all := rolled(t)
 	ask := func(p *Peers, brought bool) bool {
-		return p.Ask(t.Context(), Self{Holds: Ruins, Brought: brought}).Brought
+		return p.Query(t.Context(), Self{Volume: Ruins, Uploaded: brought}).Uploaded
 	}
 	ask(all[0], true)
 	ask(all[1], false)
@@ -116,27 +116,27 @@ func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
 
 func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
 	all := rolled(t)
-	all[0].Tell(Self{Holds: Data})
-	var call Call
-	assert.True(t, all[1].hear(t.Context(), "m-0", all[1].others["m-0"], &call))
-	assert.Equal(t, Data, call.Holds)
+	all[0].Publish(Self{Volume: Data})
+	var call Status
+	assert.True(t, all[1].readStatus(t.Context(), "m-0", all[1].others["m-0"], &call))
+	assert.Equal(t, Data, call.Volume)
 }
 
 // It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
 func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
-	none := Call{Holds: Nothing}
-	assert.Equal(t, Founding, p.roll(Self{Holds: Nothing}, nil, []Call{none, none}))
-	assert.Equal(t, Partial, p.roll(Self{Holds: Nothing}, []*answer{{}}, []Call{none}))
-	assert.Equal(t, Unknown, p.roll(Self{Holds: Ruins}, []*answer{{}}, []Call{none}))
-	assert.Equal(t, Unknown, p.roll(Self{Holds: Nothing}, []*answer{{}}, nil), "the third may have data")
+	none := Status{Volume: Nothing}
+	assert.Equal(t, Founding, p.withoutCluster(Self{Volume: Nothing}, nil, []Status{none, none}))
+	assert.Equal(t, Partial, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, []Status{none}))
+	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Ruins}, []*response{{}}, []Status{none}))
+	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, nil), "the third may have data")
 }
 
 func TestWhatASurveyComesTo(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	for _, of := range []struct {
-		own, one, other Holds
-		want            Listing
+		own, one, other Volume
+		want            Membership
 		words           string
 	}{
 		{Nothing, Nothing, Ruins, Gone, ""},
@@ -152,99 +152,99 @@ func TestWhatASurveyComesTo(t *testing.T) {
 		{Nothing, Nothing, "", Unknown, ""},
 		{Nothing, Nothing, "what a later version tells", Unknown, ""},
 	} {
-		calls := []Call{{Name: "m-0", Holds: of.one}, {Name: "m-1", Holds: of.other}}
-		self := Self{Holds: of.own}
-		listing := p.roll(self, nil, calls)
+		calls := []Status{{Name: "m-0", Volume: of.one}, {Name: "m-1", Volume: of.other}}
+		self := Self{Volume: of.own}
+		listing := p.withoutCluster(self, nil, calls)
 		assert.Equal(t, of.want, listing, "%+v", of)
-		requireSays(t, p.lacking(self, &Survey{Listing: listing}, nil, calls), of.words)
+		requireSays(t, joinErrors(p.describeMissing(self, &Survey{Membership: listing}, nil, calls)), of.words)
 	}
 }
 
 func TestWhoAsksForARestoreIsToldWhoDoesNot(t *testing.T) {
 	all := rolled(t)
-	self := Self{Holds: Data, Restore: "back"}
-	all[1].Tell(Self{Holds: Data, Restore: "another"})
-	all[2].Tell(Self{Holds: Restores, Restore: "back"})
-	c := all[0].Ask(t.Context(), self)
-	assert.Equal(t, Unknown, c.Listing)
-	assert.EqualError(t, c.Silent, "m-1 does not ask for the same restore; m-2 is about to restore the backup")
-	all[1].Tell(self)
-	c = all[0].Ask(t.Context(), self)
-	assert.Equal(t, Unknown, c.Listing, "m-2 will have the data")
-	assert.EqualError(t, c.Silent, "m-2 is about to restore the backup")
-	c = all[0].Ask(t.Context(), Self{Holds: Restores, Restore: "back"})
-	assert.Equal(t, Asking, c.Listing, "the store says who is first")
-	assert.NoError(t, c.Silent)
+	self := Self{Volume: Data, Restore: "back"}
+	all[1].Publish(Self{Volume: Data, Restore: "another"})
+	all[2].Publish(Self{Volume: Restores, Restore: "back"})
+	c := all[0].Query(t.Context(), self)
+	assert.Equal(t, Unknown, c.Membership)
+	assert.EqualError(t, c.Missing, "m-1 does not request the same restore; m-2 is about to restore the backup")
+	all[1].Publish(self)
+	c = all[0].Query(t.Context(), self)
+	assert.Equal(t, Unknown, c.Membership, "m-2 will have the data")
+	assert.EqualError(t, c.Missing, "m-2 is about to restore the backup")
+	c = all[0].Query(t.Context(), Self{Volume: Restores, Restore: "back"})
+	assert.Equal(t, Asking, c.Membership, "the store says who is first")
+	assert.NoError(t, c.Missing)
 }
 
 func TestAMinorityIsNamedWithWhatItLacks(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].away.Store(true)
 	c := w.ask()
-	assert.ErrorContains(t, c.Silent, "of 3 voting members only m-1 runs, and 2 have to; m-0 does not answer (")
+	assert.ErrorContains(t, c.Missing, "of 3 voting members only m-1 runs, and 2 have to; m-0 does not answer (")
 	w = newTown(t)
 	w.alter(0, without)
-	assert.EqualError(t, w.ask().Silent, "what the others say of the cluster's members is not the same")
+	assert.EqualError(t, w.ask().Missing, "the others do not list the same members")
 }
 
 func TestTheVotersOfTheVolumesClusterAreTold(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].away.Store(true)
-	c := w.peers.Ask(t.Context(), volume(0xabc, own, 1))
+	c := w.peers.Query(t.Context(), volume(0xabc, own, 1))
 	assert.Equal(t, 3, c.Voters, "one is enough to know of others")
-	assert.Equal(t, 1, c.Run)
-	c = w.peers.Ask(t.Context(), volume(0xdef, own, 1))
+	assert.Equal(t, 1, c.Running)
+	c = w.peers.Query(t.Context(), volume(0xdef, own, 1))
 	assert.Zero(t, c.Voters)
-	assert.Zero(t, c.Run, "it is of another cluster")
+	assert.Zero(t, c.Running, "it is of another cluster")
 }
 
 func TestMembersThatAreOlderThanTheStoreAreCounted(t *testing.T) {
 	all := rolled(t)
-	all[1].Tell(Self{Holds: Older})
-	all[2].Tell(Self{Holds: Ruins})
-	c := all[0].Ask(t.Context(), Self{Holds: Older})
+	all[1].Publish(Self{Volume: Older})
+	all[2].Publish(Self{Volume: Ruins})
+	c := all[0].Query(t.Context(), Self{Volume: Older})
 	assert.Equal(t, 1, c.Older)
-	assert.Equal(t, Gone, c.Listing)
+	assert.Equal(t, Gone, c.Membership)
 }
 
 func TestTheOthersAreNoQuorumWhereTooManyWaitWithoutData(t *testing.T) {
 	const cluster = 0xabc
-	nothing, ruins := Call{Holds: Nothing}, Call{Holds: Ruins, Cluster: "abc"}
-	data, older := Call{Holds: Data, Cluster: "abc"}, Call{Holds: Older, Cluster: "abc"}
-	replaced, unnamed := Call{Holds: Data, Cluster: "def"}, Call{Holds: Data}
+	nothing, ruins := Status{Volume: Nothing}, Status{Volume: Ruins, Cluster: "abc"}
+	data, older := Status{Volume: Data, Cluster: "abc"}, Status{Volume: Older, Cluster: "abc"}
+	replaced, unnamed := Status{Volume: Data, Cluster: "def"}, Status{Volume: Data}
 	for _, c := range []struct {
 		members int
-		calls   []Call
+		calls   []Status
 		want    bool
 	}{
 		{3, nil, false},
-		{3, []Call{nothing}, true},
-		{3, []Call{ruins}, true},
-		{3, []Call{replaced}, true},
-		{3, []Call{data}, false},
-		{3, []Call{older}, false},
-		{3, []Call{unnamed}, false},
-		{3, []Call{nothing, data}, false},
-		{3, []Call{nothing, replaced}, true},
-		{5, []Call{nothing}, false},
-		{5, []Call{nothing, ruins}, true},
+		{3, []Status{nothing}, true},
+		{3, []Status{ruins}, true},
+		{3, []Status{replaced}, true},
+		{3, []Status{data}, false},
+		{3, []Status{older}, false},
+		{3, []Status{unnamed}, false},
+		{3, []Status{nothing, data}, false},
+		{3, []Status{nothing, replaced}, true},
+		{5, []Status{nothing}, false},
+		{5, []Status{nothing, ruins}, true},
 		{2, nil, false},
-		{2, []Call{nothing}, true},
+		{2, []Status{nothing}, true},
 	} {
 		p := &Peers{others: map[string][]string{}}
 		for i := range c.members - 1 {
 			p.others[fmt.Sprint("m-", i)] = nil
 		}
 		var survey Survey
-		p.count(&survey, Self{ClusterID: cluster}, nil, c.calls)
+		p.addCounts(&survey, Self{ClusterID: cluster}, nil, c.calls)
 		assert.Equal(t, c.want, survey.NoQuorumElsewhere, "%+v", c)
 	}
 }
 
 func TestMembersSayWhichClusterTheirDataAreOf(t *testing.T) {
 	all := rolled(t)
-	all[0].Tell(Self{Holds: Data, ClusterID: 0xabc})
-	var call Call
-	require.True(t, all[1].hear(t.Context(), "m-0", all[1].others["m-0"], &call))
+	all[0].Publish(Self{Volume: Data, ClusterID: 0xabc})
+	var call Status
+	require.True(t, all[1].readStatus(t.Context(), "m-0", all[1].others["m-0"], &call))
 	assert.Equal(t, "abc", call.Cluster)
 }

@@ -27,7 +27,7 @@ type fake struct {
 	runs    string
 	metrics string
 	vars    string
-	call    *Call       // what it reports while it runs no etcd; nil if it runs one
+	call    *Status     // what it reports while it runs no etcd; nil if it runs one
 	away    atomic.Bool // hangs up on everybody, and keeps its port: a closed one may be the next test's
 }
 
@@ -36,8 +36,8 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler)
 	}
 	if f.call != nil {
-		var d desk
-		d.call.Store(f.call)
+		var d statusServer
+		d.status.Store(f.call)
 		d.ServeHTTP(w, r)
 		return
 	}
@@ -85,12 +85,12 @@ func newTown(t *testing.T) *town {
 	config.InitialCluster = strings.Join(pairs, ",")
 	config.AdvertisePeerUrls = []url.URL{{Scheme: "http", Host: "127.0.0.1:1"}}
 	var err error
-	town.peers, err = Of(config, Options{})
+	town.peers, err = New(config, Options{})
 	require.NoError(t, err)
 	t.Cleanup(town.peers.Close)
 	town.peers.listens = nil // nobody calls
 	town.peers.now = func() time.Time { return town.now }
-	town.peers.answersHere = func(context.Context, []string) error { return nil }
+	town.peers.checkOwnURLs = func(context.Context, []string) error { return nil }
 	return town
 }
 
@@ -110,7 +110,7 @@ func member(id uint64, name, at string) (m Member) {
 	return m
 }
 
-func (w *town) ask() Survey { return w.peers.Ask(w.Context(), Self{}) }
+func (w *town) ask() Survey { return w.peers.Query(w.Context(), Self{}) }
 
 // alter has a member tell a list of its own.
 func (w *town) alter(which int, change func(list []Member) []Member) {
@@ -142,7 +142,7 @@ func ofTwo(t *testing.T) *town {
 
 // volume is of a member whose log ends with entry 100.
 func volume(cluster, member uint64, voters int) Self {
-	return Self{ClusterID: cluster, MemberID: member, Alone: voters == 1, Index: 100, Holds: Data}
+	return Self{ClusterID: cluster, MemberID: member, SoleVoter: voters == 1, Index: 100, Volume: Data}
 }
 
 // liar is where that is the status of every answer, and what follows it.

@@ -25,25 +25,25 @@ func TestMembersWithAutoTLSHearEachOther(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	for _, p := range all {
 		require.NotNil(t, p)
-		p.Tell(Self{Holds: Nothing})
+		p.Publish(Self{Volume: Nothing})
 	}
-	c := all[0].Ask(t.Context(), Self{Holds: Nothing})
-	assert.NoError(t, c.Silent)
-	assert.Equal(t, Founding, c.Listing)
-	all[1].Tell(Self{Holds: Data})
-	c = all[0].Ask(t.Context(), Self{Holds: Nothing})
-	assert.Equal(t, Unknown, c.Listing)
-	require.NoError(t, all[2].findSelf(t.Context(), all[2].urls))
+	c := all[0].Query(t.Context(), Self{Volume: Nothing})
+	assert.NoError(t, c.Missing)
+	assert.Equal(t, Founding, c.Membership)
+	all[1].Publish(Self{Volume: Data})
+	c = all[0].Query(t.Context(), Self{Volume: Nothing})
+	assert.Equal(t, Unknown, c.Membership)
+	require.NoError(t, all[2].requestOwnURLs(t.Context(), all[2].urls))
 }
 
 // What is said there is not for whoever listens on the wire.
 func TestMembersWithAutoTLSSayNothingInTheOpen(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
-	all[0].Tell(Self{Holds: Nothing})
+	all[0].Publish(Self{Volume: Nothing})
 	at, err := url.Parse(all[0].urls[0])
 	require.NoError(t, err)
 	at.Scheme = "http"
-	_, err = all[1].fetch(t.Context(), http.DefaultClient, at.String()+callPath, &Call{})
+	_, err = all[1].fetch(t.Context(), http.DefaultClient, at.String()+statusPath, &Status{})
 	require.Error(t, err)
 }
 
@@ -100,16 +100,16 @@ func TestAuthoritiesThatWereReplacedCountFromTheNextSurveyOn(t *testing.T) {
 	})
 	survey := func() (last Survey) {
 		for _, p := range all {
-			last = p.Ask(t.Context(), Self{Holds: Nothing})
+			last = p.Query(t.Context(), Self{Volume: Nothing})
 		}
 		return last
 	}
-	assert.ErrorContains(t, survey().Silent, "unknown authority")
+	assert.ErrorContains(t, survey().Missing, "unknown authority")
 	require.NoError(t, os.WriteFile(bundle, nil, 0o600)) // as at a moment within a renewal
 	survey()
 	renew(right)
 	survey()
 	c := survey()
-	assert.NoError(t, c.Silent)
-	assert.Equal(t, Founding, c.Listing)
+	assert.NoError(t, c.Missing)
+	assert.Equal(t, Founding, c.Membership)
 }

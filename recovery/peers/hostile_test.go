@@ -28,7 +28,7 @@ func TestAnAnswerWithNamesThatAreNoneIsNone(t *testing.T) {
 		},
 		"a URL of a file": func(list []Member) []Member { list[0].ClientURLs = []string{"file://host/etc"}; return list },
 		"more members than there can be": func(list []Member) []Member {
-			for len(list) <= mostMembers {
+			for len(list) <= maxMembers {
 				list = append(list, list[0])
 			}
 			return list
@@ -40,9 +40,9 @@ func TestAnAnswerWithNamesThatAreNoneIsNone(t *testing.T) {
 			w := newTown(t)
 			w.alter(1, spoil)
 			c := w.ask()
-			assert.Equal(t, Claimed, c.Listing, "one answer is no quorum")
-			require.ErrorContains(t, c.Silent, "m-1 does not answer (what answers at "+w.fakes[1].URL+" tells of ")
-			assertShort(t, c.Silent.Error())
+			assert.Equal(t, Claimed, c.Membership, "one answer is no quorum")
+			require.ErrorContains(t, c.Missing, "m-1 does not answer (the response from "+w.fakes[1].URL+" is not used: ")
+			assertShort(t, c.Missing.Error())
 		})
 	}
 }
@@ -56,24 +56,24 @@ func assertShort(t *testing.T, text string) {
 func TestAVersionIsQuotedAsFarAsItIsReadable(t *testing.T) {
 	w := newTown(t)
 	w.fakes[1].runs = hostile + strings.Repeat("9", 1<<20)
-	err := w.ask().InTheWay
+	err := w.ask().Blocked
 	require.ErrorContains(t, err, "[2Jall is well")
 	assertShort(t, err.Error())
 }
 
 func TestWhatAMemberAnswersToAChangeIsQuotedAsFarAsItIsReadable(t *testing.T) {
 	p := &Peers{}
-	err := p.explained(status.Error(codes.Unknown, hostile+strings.Repeat("no", 1<<20)), "")
+	err := p.withHint(status.Error(codes.Unknown, hostile+strings.Repeat("no", 1<<20)), "")
 	require.ErrorContains(t, err, "all is well")
 	assertShort(t, err.Error())
-	assert.NoError(t, p.explained(nil, ""))
-	assert.ErrorIs(t, p.explained(assert.AnError, ""), assert.AnError)
+	assert.NoError(t, p.withHint(nil, ""))
+	assert.ErrorIs(t, p.withHint(assert.AnError, ""), assert.AnError)
 }
 
 func TestWhatAConnectionAnswersIsQuotedAsFarAsItIsReadable(t *testing.T) {
 	w := newTown(t)
 	w.peers.others["m-1"] = []string{liar(t, strings.Repeat(hostile, 100))}
-	assertShort(t, w.ask().Silent.Error())
+	assertShort(t, w.ask().Missing.Error())
 }
 
 // Who answers elsewhere is no member, however it is reached.
@@ -82,7 +82,7 @@ func TestNobodyIsSentElsewhere(t *testing.T) {
 	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
 	defer sends.Close()
 	w.peers.others["m-1"] = []string{sends.URL}
-	require.ErrorContains(t, w.ask().Silent, "m-1 does not answer ("+sends.URL+"/members: status 302)")
+	require.ErrorContains(t, w.ask().Missing, "m-1 does not answer ("+sends.URL+"/members: status 302)")
 }
 
 func TestTheIDOfAClusterIsWrittenInOneWay(t *testing.T) {
@@ -115,13 +115,13 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &Peers{Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"a": true, "b": true, "127.0.0.1": true, "::1": true, "localhost": true}}
-			urls, user, password := p.entrances(at(of.urls...))
+			urls, user, password := p.endpoints(at(of.urls...))
 			assert.Equal(t, of.goes, urls)
 			assert.Equal(t, of.with, user == "root" && password == "secret")
 			assert.Equal(t, of.with, user != "" || password != "")
 		})
 	}
-	urls, user, _ := (&Peers{}).entrances(at("http://a", "https://b"))
+	urls, user, _ := (&Peers{}).endpoints(at("http://a", "https://b"))
 	assert.Equal(t, []string{"http://a", "https://b"}, urls, "there is no password")
 	assert.Empty(t, user)
 }
@@ -144,7 +144,7 @@ func TestAPasswordGoesWhereCertificatesAreVerified(t *testing.T) {
 			Options: Options{User: "root", Password: "secret"}, hosts: map[string]bool{"m-0": true},
 			others: map[string][]string{"m-0": {of.peer}}, anyPeer: of.anyPeer, anyServer: of.anyServer,
 		}
-		urls, user, password := p.entrances(&Survey{Members: []Member{member(0xc0, "m-0", of.client)}})
+		urls, user, password := p.endpoints(&Survey{Members: []Member{member(0xc0, "m-0", of.client)}})
 		assert.Equal(t, []string{of.client}, urls)
 		assert.Equal(t, of.goes, user+password == "rootsecret", "%+v", of)
 		assert.Equal(t, of.goes, user+password != "", "%+v", of)
@@ -153,17 +153,17 @@ func TestAPasswordGoesWhereCertificatesAreVerified(t *testing.T) {
 
 func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {
 	p := &Peers{Options: Options{User: "root", Password: "secret"}}
-	for _, is := range forbidden {
-		require.ErrorContains(t, p.explained(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
-		require.ErrorContains(t, p.explained(is, "root"), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
-		require.ErrorContains(t, (&Peers{}).explained(is, ""), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+	for _, is := range authErrors {
+		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
+		require.ErrorContains(t, p.withHint(is, "root"), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
+		require.ErrorContains(t, (&Peers{}).withHint(is, ""), "give ETCDCTL_USER=root and ETCDCTL_PASSWORD")
 	}
-	assert.NotContains(t, p.explained(errors.New("no"), "").Error(), "ETCDCTL")
+	assert.NotContains(t, p.withHint(errors.New("no"), "").Error(), "ETCDCTL")
 }
 
 func TestWhatEtcdWaitsForBeforeItChangesMembersIsSaid(t *testing.T) {
 	for _, is := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
-		err := (&Peers{}).explained(is, "")
+		err := (&Peers{}).withHint(is, "")
 		require.ErrorIs(t, err, is)
 		assert.ErrorContains(t, err, "start those that do not run, or remove one that is gone for good")
 	}
