@@ -102,7 +102,7 @@ func TestProbesAskWhatTheProgramAnswers(t *testing.T) {
 			grace = seconds
 		}
 	})
-	assert.EqualValues(t, map[any]any{"client": 2379.0, "server": 2380.0, "wrapper": 9095.0}, ports)
+	assert.EqualValues(t, map[any]any{"client": 2379.0, "server": 2380.0, "metrics": 2381.0, "wrapper": 9095.0}, ports)
 	assert.ElementsMatch(t, []string{"/readyz", "/livez"}, paths)
 	assert.Greater(t, time.Duration(grace)*time.Second, lifecycle.StopBudget, "a stop ends before it is cut off")
 }

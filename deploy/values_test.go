@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write the table of values in docs/deplo
 
 // schema is what values.schema.json says of a value.
 type schema struct {
-	Type, Description, Pattern string
-	Properties                 map[string]schema
+	Description, Pattern string
+	Properties           map[string]schema
 }
 
 // values are the chart's, with their defaults, in the order of the file, and what the schema says of each.

@@ -122,6 +122,19 @@ var series = map[string]struct{ fires, firesToo, quiet string }{
 		fires: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 700000`,
 		quiet: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000`,
 	},
+	"EtcdBackupCopyFailed": {
+		fires: `kube_cronjob_status_last_schedule_time{namespace="a", cronjob="etcd-main-copy"} 2000
+			kube_cronjob_status_last_successful_time{namespace="a", cronjob="etcd-main-copy"} 1000
+			kube_cronjob_status_active{namespace="a", cronjob="etcd-main-copy"} 0
+			etcd_wrapper_backup_configured` + pod + `} 1`,
+		firesToo: `kube_cronjob_status_last_schedule_time{namespace="a", cronjob="etcd-main-copy"} 2000
+			etcd_wrapper_backup_configured` + pod + `} 1`,
+		quiet: `kube_cronjob_status_last_schedule_time{namespace="a", cronjob="etcd-main-copy"} 2000
+			kube_cronjob_status_last_successful_time{namespace="a", cronjob="etcd-main-copy"} 2100
+			kube_cronjob_status_last_schedule_time{namespace="a", cronjob="photos-copy"} 2000
+			kube_cronjob_status_last_schedule_time{namespace="b", cronjob="etcd-main-copy"} 2000
+			etcd_wrapper_backup_configured` + pod + `} 1`,
+	},
 	"EtcdBackupNotVerified": {
 		fires: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000`,
 		firesToo: `etcd_wrapper_backup_last_full_snapshot_timestamp_seconds` + pod + `} 860000

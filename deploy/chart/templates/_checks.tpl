@@ -14,6 +14,12 @@
 {{- if and $v.store.url (ne (int $v.replicas) 1) (hasPrefix "file:" $v.store.url) -}}
 {{- fail "store.url: a folder is in one pod, and several members need a bucket" -}}
 {{- end -}}
+{{- if and $v.store.ca.secret (not (regexMatch "^(s3|gs|azblob):" $v.store.url)) -}}
+{{- fail "store.ca: only a bucket has a certificate: set store.url, or leave store.ca out" -}}
+{{- end -}}
+{{- if and $v.store.googleKey.secret (not (hasPrefix "gs:" $v.store.url)) -}}
+{{- fail "store.googleKey: only gs:// takes a key file: set store.url, or leave store.googleKey out" -}}
+{{- end -}}
 {{- if and $v.copy.to (include "etcd.onVolume" .) (not $v.sidecar.enabled) -}}
 {{- fail "copy.to: backups on a volume of the member's own are in no other pod's reach: set store.url" -}}
 {{- end -}}
@@ -47,14 +53,14 @@
 {{- if and $v.tls.names (ne $v.tls.source "cert-manager") -}}
 {{- fail "tls.names: the certificates of your own Secrets have the names that you gave them: only tls.source=cert-manager adds any" -}}
 {{- end -}}
-{{- if and (or $v.networkPolicy.clients $v.networkPolicy.scrapers) (not $v.networkPolicy.enabled) -}}
-{{- fail "networkPolicy: labels of clients or scrapers keep nobody out without networkPolicy.enabled=true" -}}
+{{- if and (or $v.networkPolicy.clients $v.networkPolicy.clientCIDRs $v.networkPolicy.scrapers) (not $v.networkPolicy.enabled) -}}
+{{- fail "networkPolicy: clients, clientCIDRs and scrapers limit nothing without networkPolicy.enabled=true" -}}
 {{- end -}}
 {{- if $v.sidecar.enabled -}}
 {{- if $v.leases -}}
 {{- fail "leases: with sidecar.enabled=true the sidecar renews them: leave leases out" -}}
 {{- end -}}
-{{- range $key, $set := dict "restore" $v.restore.to "restore.adopt" $v.restore.adopt "copy" $v.copy.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
+{{- range $key, $set := dict "restore" $v.restore.to "restore.adopt" $v.restore.adopt "copy" $v.copy.to "store.interval" $v.store.interval "store.fullSchedule" $v.store.fullSchedule "store.keep" $v.store.keep "store.spoolLimit" $v.store.spoolLimit "store.ca" $v.store.ca.secret "store.googleKey" $v.store.googleKey.secret "store.encryption" $v.store.encryption.secret "store.signing" $v.store.signing.secret -}}
 {{- if $set -}}
 {{- fail (printf "%s: with sidecar.enabled=true the sidecar makes and restores backups, and knows nothing of this value: leave it out" $key) -}}
 {{- end -}}

@@ -1,17 +1,20 @@
-{{/* The name of every object: the release's, or nameOverride. */}}
+{{/* The name of every object: the release's, or nameOverride. As a dependency of another chart, which names its own objects after
+the release, RELEASE-etcd. */}}
 {{- define "etcd.name" -}}
-{{- .Values.nameOverride | default .Release.Name -}}
+{{- $default := .Release.Name -}}
+{{- if not .Chart.IsRoot }}{{ $default = printf "%s-%s" .Release.Name .Chart.Name }}{{ end -}}
+{{- .Values.nameOverride | default $default -}}
 {{- end }}
 
 {{/* Labels of a member's pod, by which Services, budget and policies find it. They cannot be changed later. */}}
 {{- define "etcd.selector" -}}
-app.kubernetes.io/part-of: {{ include "etcd.name" . }}
+app.kubernetes.io/part-of: {{ include "etcd.name" . | quote }}
 app.kubernetes.io/component: etcd-statefulset
 {{- end }}
 
 {{/* Labels of every object. Not etcd-druid's: the operator takes what has its label for its own. */}}
 {{- define "etcd.labels" -}}
-app.kubernetes.io/part-of: {{ include "etcd.name" . }}
+app.kubernetes.io/part-of: {{ include "etcd.name" . | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
@@ -52,7 +55,27 @@ file:///var/etcd/backups
 {{- else -}}
 {{- $parts._0 -}}
 {{- end -}}
-{{- with $parts._1 }}?{{ . }}{{ end -}}
+{{- $keys := $parts._1 -}}
+{{- if .Values.store.ca.secret }}{{ $keys = join "&" (compact (list $keys (printf "ca=/var/etcd/store-ca/%s" .Values.store.ca.key))) }}{{ end -}}
+{{- with $keys }}?{{ . }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Folders with the files of Secrets that reading and writing the store takes, as YAML: name and Secret of each. */}}
+{{- define "etcd.storeFolders" -}}
+{{- range $name, $secret := dict "signing" .Values.store.signing.secret "store-ca" .Values.store.ca.secret "google" .Values.store.googleKey.secret }}
+{{- with $secret }}
+- {name: {{ $name }}, secret: {{ . | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "etcd.googleKey" -}}
+{{- with .Values.store.googleKey -}}
+{{- if .secret -}}
+- name: GOOGLE_APPLICATION_CREDENTIALS
+  value: /var/etcd/google/{{ .key }}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
@@ -105,7 +128,7 @@ file:///var/etcd/backups
 {{- end }}
 
 {{- define "etcd.image" -}}
-{{- with .Values.image }}{{ .repository }}{{ with .tag }}:{{ . }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}{{ end -}}
+{{- with .Values.image }}{{ with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ with .tag }}:{{ . }}{{ end }}{{ with .digest }}@{{ . }}{{ end }}{{ end -}}
 {{- end }}
 
 {{/* The Secret with what opens the bucket. */}}
@@ -147,6 +170,7 @@ the name of its pod. etcdConfig has the last word. */}}
   "auto-compaction-retention" "30m"
   "listen-client-urls" (printf "%s://0.0.0.0:2379" $scheme)
   "listen-peer-urls" (printf "%s://0.0.0.0:2380" $scheme)
+  "listen-metrics-urls" (printf "%s://0.0.0.0:2381" $scheme)
   "initial-cluster-token" (printf "%s/%s" .Release.Namespace $name)
   "initial-cluster-state" "new"
   "initial-cluster" (join "," $initial)
@@ -212,6 +236,9 @@ the name of its pod. etcdConfig has the last word. */}}
   value: /var/etcd/data
 - name: ETCD_WRAPPER_BACKUP_STORE
   value: {{ include "etcd.store" . | quote }}
+{{- with include "etcd.googleKey" . }}
+{{ . }}
+{{- end }}
 - name: ETCD_WRAPPER_CLUSTER_NAME
   value: {{ printf "%s/%s" .Release.Namespace $name | quote }}
 {{- range $variable, $value := dict

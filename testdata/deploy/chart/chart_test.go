@@ -3,6 +3,7 @@ package chart
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -23,7 +24,7 @@ var update = flag.Bool("update", false, "write the renderings of deploy/examples
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := cluster.BuildHelm(); err != nil {
+	if err := errors.Join(cluster.BuildHelm(), cluster.BuildHelm3()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -36,11 +37,16 @@ func path(parts ...string) string {
 
 // helm returns what it prints, and what it complains about.
 func helm(values string, args ...string) (printed, complaint string, err error) {
-	command := exec.Command(cluster.Tool("helm"), append(args, "--values=-")...)
-	var out, errors bytes.Buffer
-	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(values), &out, &errors
+	return run("helm", values, args...)
+}
+
+// run runs one of the two programs, helm or helm3/helm.
+func run(program, values string, args ...string) (printed, complaint string, err error) {
+	command := exec.Command(cluster.Tool(program), append(args, "--values=-")...)
+	var out, complaints bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(values), &out, &complaints
 	err = command.Run()
-	return out.String(), errors.String(), err
+	return out.String(), complaints.String(), err
 }
 
 func render(values, release, namespace string) (rendered, complaint string, err error) {
@@ -59,6 +65,11 @@ func objects(t *testing.T, chart, values, release, namespace string) map[string]
 	t.Helper()
 	rendered, complaint, err := helm(values, "template", release, chart, "--namespace="+namespace)
 	require.NoError(t, err, complaint)
+	return parsed(t, rendered)
+}
+
+func parsed(t *testing.T, rendered string) map[string]document {
+	t.Helper()
 	found := map[string]document{}
 	for part := range strings.SplitSeq("\n"+rendered, "\n---\n") {
 		var object document
@@ -110,7 +121,7 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"quota: 16Gi":                                                                      "volume.size: 32Gi is too small for a quota of 16Gi: three times the quota, 2Gi and a tenth are 56320Mi",
 		"tls: {issuer: {name: company}}":                                                   "tls.issuer: only cert-manager knows issuers",
 		"tls: {source: secrets, names: [etcd.example.org]}":                                "tls.names: the certificates of your own Secrets",
-		"networkPolicy: {enabled: false, clients: {a: b}}":                                 "keep nobody out without networkPolicy.enabled=true",
+		"networkPolicy: {enabled: false, clients: {a: b}}":                                 "limit nothing without networkPolicy.enabled=true",
 		"{leases: true, sidecar: {enabled: true}}":                                         "leases: with sidecar.enabled=true the sidecar renews them",
 		"{store: {interval: 1s}, sidecar: {enabled: true}}":                                "store.interval: with sidecar.enabled=true the sidecar makes and restores backups",
 		"{restore: {to: latest, id: a}, sidecar: {enabled: true}}":                         "restore: with sidecar.enabled=true",
@@ -139,6 +150,15 @@ func TestWrongCombinationsAreRefusedWithASentence(t *testing.T) {
 		"store: {signing: {secret: a, key: '', trusted: ''}}":                              "store.signing: neither a key to sign with nor trusted ones are named",
 		"store: {signing: {secret: a, key: /key.pem}}":                                     "at '/store/signing/key': '/key.pem' does not match pattern",
 		"store: {signing: {secret: a, trusted: ..}}":                                       "at '/store/signing/trusted': '..' does not match pattern",
+		"store: {url: 's3://key:secret@bucket'}":                                           "at '/store/url': 's3://key:secret@bucket' does not match pattern",
+		"{store: {url: s3://b}, copy: {to: 's3://key:secret@c'}}":                          "at '/copy/to': 's3://key:secret@c' does not match pattern",
+		"{store: {url: s3://b}, copy: {to: s3://c, schedule: every day at three o'clock}}": "at '/copy/schedule'",
+		"store: {ca: {secret: a}}":                                                         "store.ca: only a bucket has a certificate",
+		"store: {url: s3://b, googleKey: {secret: a}}":                                     "store.googleKey: only gs:// takes a key file",
+		"{store: {url: gs://b, googleKey: {secret: a}}, sidecar: {enabled: true}}":         "store.googleKey: with sidecar.enabled=true",
+		"networkPolicy: {clients: {'a b': c}}":                                             "'a b' does not match pattern",
+		"networkPolicy: {clientCIDRs: [10.0.0.1]}":                                         "at '/networkPolicy/clientCIDRs/0': '10.0.0.1' does not match pattern",
+		"podLabels: {team: 'a b'}":                                                         "at '/podLabels/team': 'a b' does not match pattern",
 		"store: {keep: all}":                                                               "at '/store/keep': 'all' does not match pattern",
 		"store: {fullSchedule: often}":                                                     "at '/store/fullSchedule': 'often' does not match pattern",
 		"store: {spoolLimit: much}":                                                        "at '/store/spoolLimit': 'much' does not match pattern",

@@ -90,6 +90,11 @@ func BuildHelm() error {
 	return build("testdata/helm", "0", "-ldflags", "-s -w", "helm.sh/helm/v4/cmd/helm")
 }
 
+// BuildHelm3 makes the helm before it, which many still run, as helm3/helm.
+func BuildHelm3() error {
+	return run(".", []string{"CGO_ENABLED=0", "GOBIN=" + filepath.Dir(Tool("helm3/helm"))}, "go", "install", "-p", "2", "helm.sh/helm/v3/cmd/helm@v3.21.4")
+}
+
 // Version is what the image is stamped with.
 const Version = "v0.0.0-test"
 
