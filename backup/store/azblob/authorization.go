@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"etcd-wrapper/backup/store/wire"
 )
@@ -34,12 +35,9 @@ func authorizeWith(client *wire.Client, account string) error {
 		client.Authorize = sharedAccess(query)
 		return nil
 	}
-	tokens, err := newTokens()
-	if err != nil {
-		return err
-	}
-	client.Authorize, client.Refusal = tokens.authorize, tokens.forgetIfDenied
-	return nil
+	tokens, err := wire.NewTokens(findSource)
+	client.Authorize, client.Expire = tokens.Authorize, tokens.Expire
+	return err
 }
 
 // sharedAccess adds the signature to the query.
@@ -61,7 +59,7 @@ type sharedKey struct {
 }
 
 func (k *sharedKey) authorize(request *http.Request) error {
-	request.Header.Set("X-Ms-Date", now().UTC().Format(http.TimeFormat))
+	request.Header.Set("X-Ms-Date", time.Now().UTC().Format(http.TimeFormat))
 	code := hmac.New(sha256.New, k.secret)
 	code.Write([]byte(k.toSign(request)))
 	signature := base64.StdEncoding.EncodeToString(code.Sum(nil))

@@ -5,12 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,77 +19,70 @@ import (
 )
 
 func against(t *testing.T, handler http.HandlerFunc) *Store {
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	endpoint, err := url.Parse(server.URL)
-	require.NoError(t, err)
-	return open(t, endpoint, "container")
+	return open(t, storetest.Serve(t, handler), "container")
 }
 
 func withKey(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_KEY", base64.StdEncoding.EncodeToString([]byte("SECRET")))
 }
 
-const large = wire.PieceSize + 5
-
-func TestWhatAzureAnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
-	withKey(t)
-	var all sync.WaitGroup // they wait between attempts
-	defer all.Wait()
-	for _, one := range []struct {
-		status      int
-		code        string
-		put, remove error
-	}{
-		{409, "BlobAlreadyExists", store.ErrExists, store.ErrExists},
-		{412, "ConditionNotMet", store.ErrExists, store.ErrExists},
-		{409, "BlobImmutableDueToPolicy", store.ErrLocked, store.ErrLocked},
-		{412, "LeaseIdMissing", store.ErrLocked, store.ErrLocked},
-		{404, "ContainerNotFound", store.ErrNoBucket, store.ErrNoBucket},
-		{404, "BlobNotFound", store.ErrNoBucket, nil},
-		{403, "AuthenticationFailed", store.ErrDenied, store.ErrDenied},
-		{403, "AuthorizationPermissionMismatch", store.ErrDenied, store.ErrDenied},
-		{400, "InvalidBlockList", store.ErrUnavailable, store.ErrUnavailable},
-		{500, "OperationTimedOut", store.ErrUnavailable, store.ErrUnavailable},
-		{503, "ServerBusy", store.ErrUnavailable, store.ErrUnavailable},
-		{429, "", store.ErrUnavailable, store.ErrUnavailable},
-		{503, "SECRET words", store.ErrUnavailable, store.ErrUnavailable},
-	} {
-		s := against(t, func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Query().Get("comp") == "block" {
-				created(w)
-				return
-			}
-			w.Header().Set("X-Ms-Error-Code", one.code)
-			w.WriteHeader(one.status)
-			fmt.Fprint(w, "<Error><Message>SECRET</Message></Error>")
-		})
-		all.Go(func() {
-			for _, length := range []int{1, large} {
-				err := s.Put(t.Context(), "a", storetest.Pattern(1, length))
-				assert.ErrorIs(t, err, one.put, one)
-				assert.NotContains(t, err.Error(), "SECRET")
-			}
-			assert.ErrorIs(t, s.Delete(t.Context(), "a"), one.remove, one)
-		})
-	}
-}
-
-// created answers as Azure does to what was put.
-func created(w http.ResponseWriter) {
+// created responds as Azure does when something was created.
+func created(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("X-Ms-Request-Id", "4f8b1a3c-101e-0000-0000-000000000000")
 	w.WriteHeader(http.StatusCreated)
 }
 
-func TestClocksThatDifferAreToldApart(t *testing.T) {
+func TestAzureIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
 	withKey(t)
-	s := against(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
-		w.Header().Set("X-Ms-Error-Code", "AuthenticationFailed")
-		w.WriteHeader(http.StatusForbidden)
+	storetest.RunFaults(t, storetest.Dialect{
+		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
+			s, err := New(wire.Place{Bucket: "container", Endpoint: endpoint, Options: wire.Options{Patience: patience}}, "account")
+			require.NoError(t, err)
+			return s
+		},
+		Created: created,
+		Deleted: http.StatusAccepted,
+		Refuse: func(w http.ResponseWriter, r storetest.Refusal) {
+			w.Header().Set("X-Ms-Error-Code", r.Code)
+			w.WriteHeader(r.Status)
+			fmt.Fprint(w, "<Error><Message>SECRET</Message></Error>")
+		},
+		Exists:   storetest.Refusal{Status: 409, Code: "BlobAlreadyExists", Create: store.ErrExists, Delete: store.ErrExists},
+		Denied:   storetest.Refusal{Status: 403, Code: "AuthorizationPermissionMismatch", Create: store.ErrDenied, Delete: store.ErrDenied},
+		Locked:   storetest.Refusal{Status: 409, Code: "BlobImmutableDueToPolicy", Create: store.ErrExists, Delete: store.ErrLocked},
+		NoBucket: storetest.Refusal{Status: 404, Code: "ContainerNotFound"},
+		Others: []storetest.Refusal{
+			{Status: 412, Code: "ConditionNotMet", Create: store.ErrExists, Delete: store.ErrExists},
+			{Status: 412, Code: "LeaseIdMissing", Create: store.ErrExists, Delete: store.ErrLocked},
+			{Status: 403, Code: "AuthenticationFailed", Create: store.ErrDenied, Delete: store.ErrDenied},
+			{Status: 400, Code: "InvalidBlockList", Create: store.ErrUnavailable, Delete: store.ErrUnavailable},
+			{Status: 500, Code: "OperationTimedOut", Create: store.ErrUnavailable, Delete: store.ErrUnavailable},
+			{Status: 503, Code: "ServerBusy", Create: store.ErrUnavailable, Delete: store.ErrUnavailable},
+			{Status: 429, Create: store.ErrUnavailable, Delete: store.ErrUnavailable},
+			{Status: 503, Code: "SECRET words", Create: store.ErrUnavailable, Delete: store.ErrUnavailable},
+		},
+		Page: "<EnumerationResults><Blobs><Blob><Name>a</Name><Properties><Content-Length>1</Content-Length>" +
+			"<Last-Modified>Thu, 01 Jan 2026 00:00:00 GMT</Last-Modified></Properties></Blob></Blobs><NextMarker>next</NextMarker></EnumerationResults>",
 	})
-	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrSkewed)
 }
+
+// The blob exists only after the last request, which may be refused after all blocks were taken.
+func TestACommitThatIsRefusedCreatesNothing(t *testing.T) {
+	withKey(t)
+	for code, want := range map[string]error{"BlobAlreadyExists": store.ErrExists, "InvalidBlockList": store.ErrUnavailable} {
+		s := against(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("comp") == "block" {
+				created(w, r)
+				return
+			}
+			w.Header().Set("X-Ms-Error-Code", code)
+			w.WriteHeader(http.StatusConflict)
+		})
+		assert.ErrorIs(t, s.Put(t.Context(), "a", storetest.Pattern(1, large)), want, code)
+	}
+}
+
+const large = wire.PieceSize + 5
 
 func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 	withKey(t)
@@ -104,7 +93,7 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 		if asked = append(asked, r); r.URL.Query().Get("comp") == "blocklist" {
 			list = string(body)
 		}
-		created(w)
+		created(w, r)
 	})
 	require.NoError(t, s.Put(t.Context(), "small", strings.NewReader("x")))
 	assert.Equal(t, "*", asked[0].Header.Get("If-None-Match"))
@@ -136,57 +125,4 @@ func TestASharedAccessSignatureGoesIntoTheQueryAndNowhereElse(t *testing.T) {
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.NotContains(t, err.Error(), "SECRET")
-}
-
-func withoutCredentials(t *testing.T) {
-	for _, name := range []string{
-		"AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE", "AZURE_CLIENT_ID",
-	} {
-		t.Setenv(name, "")
-	}
-}
-
-func TestWorkloadIdentityExchangesItsTokenFile(t *testing.T) {
-	withoutCredentials(t)
-	path := filepath.Join(t.TempDir(), "token")
-	var exchanged []string
-	status := http.StatusOK
-	login := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		assert.Equal(t, "/tenant/oauth2/v2.0/token", r.URL.Path)
-		assert.Equal(t, "client", r.PostFormValue("client_id"))
-		exchanged = append(exchanged, r.PostFormValue("client_assertion"))
-		w.WriteHeader(status)
-		fmt.Fprintf(w, `{"access_token":"granted-%d","expires_in":"3600","error_description":"SECRET"}`, len(exchanged))
-	}))
-	t.Cleanup(login.Close)
-	t.Setenv("AZURE_AUTHORITY_HOST", login.URL)
-	t.Setenv("AZURE_TENANT_ID", "tenant")
-	t.Setenv("AZURE_CLIENT_ID", "client")
-	t.Setenv("AZURE_FEDERATED_TOKEN_FILE", path)
-	denied := false
-	s := against(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("X-Got", r.Header.Get("Authorization"))
-		w.WriteHeader(map[bool]int{false: http.StatusAccepted, true: http.StatusUnauthorized}[denied])
-	})
-	remove := func() error { return s.Delete(t.Context(), "a") }
-	assert.ErrorIs(t, remove(), store.ErrDenied, "there is no file yet")
-	require.NoError(t, os.WriteFile(path, []byte("first\n"), 0o600))
-	require.NoError(t, remove())
-	require.NoError(t, remove())
-	assert.Equal(t, []string{"first"}, exchanged, "a token lasts")
-	denied = true
-	assert.ErrorIs(t, remove(), store.ErrDenied)
-	denied = false
-	require.NoError(t, os.WriteFile(path, []byte("second"), 0o600))
-	require.NoError(t, remove())
-	assert.Equal(t, []string{"first", "second"}, exchanged, "one that was refused is replaced")
-	for answer, want := range map[int]error{400: store.ErrDenied, 503: store.ErrUnavailable} {
-		status, denied = answer, true
-		assert.ErrorIs(t, remove(), store.ErrDenied)
-		err := remove()
-		assert.ErrorIs(t, err, want)
-		assert.NotContains(t, err.Error(), "SECRET")
-		status, denied = http.StatusOK, false
-		require.NoError(t, remove())
-	}
 }

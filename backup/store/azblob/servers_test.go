@@ -22,7 +22,8 @@ func TestAzureKeepsTheContractOnAServer(t *testing.T) {
 	made := 0
 	next := func(t *testing.T) string {
 		made++
-		return makeContainer(t, opened(t, endpoint, fmt.Sprintf("container-%d", made)))
+		name := fmt.Sprintf("container-%d", made)
+		return makeContainer(t, opened(t, endpoint, name), name)
 	}
 	storetest.Run(t, storetest.Subject{
 		Open: func(t *testing.T) store.Store { return opened(t, endpoint, next(t)) },
@@ -38,13 +39,11 @@ func TestAzureKeepsTheContractOnAServer(t *testing.T) {
 	})
 }
 
-func makeContainer(t *testing.T, s *Store) string {
-	response, err := s.client.Do(t.Context(), func() (*http.Request, error) {
-		return s.request(http.MethodPut, "", url.Values{"restype": {"container"}}, nil)
-	}, http.StatusCreated)
+func makeContainer(t *testing.T, s *Store, name string) string {
+	request := wire.Request{Method: http.MethodPut, URL: s.url(""), Query: url.Values{"restype": {"container"}}}
+	_, err := s.Send(t.Context(), request, nil, http.StatusCreated)
 	require.NoError(t, err)
-	wire.Discard(response)
-	return s.container
+	return name
 }
 
 // opened uses the key of the server.
@@ -54,7 +53,7 @@ func opened(t *testing.T, endpoint *url.URL, container string) *Store {
 }
 
 func open(t *testing.T, endpoint *url.URL, container string) *Store {
-	s, err := New(Options{Container: container, Prefix: awkward, Account: servers.AzureAccount, Endpoint: endpoint})
+	s, err := New(wire.Place{Bucket: container, Prefix: awkward, Endpoint: endpoint}, servers.AzureAccount)
 	require.NoError(t, err)
 	return s
 }

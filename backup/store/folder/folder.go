@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -15,7 +16,6 @@ import (
 	"syscall"
 
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/backup/store/wire"
 )
 
 var errNoLinks = errors.New("the file system has no hard links, so it cannot create a file that is complete or absent")
@@ -80,7 +80,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	case err != nil:
 		return nil, s.failed("cannot read "+name, err)
 	case file == nil:
-		return wire.Empty(), nil
+		return http.NoBody, nil
 	case length < 0:
 		length = 1<<62 - 1
 	}

@@ -3,10 +3,8 @@ package gcs
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
-	"io"
-	"iter"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -26,148 +24,122 @@ var bucketName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]+[a-z0-9]$`)
 // longestBucketName limits a name. Inside the expression the limit would cost each start half a millisecond.
 const longestBucketName = 222
 
-// Options locate a store.
-type Options struct {
-	Bucket   string
-	Prefix   string   // prefix of all names: empty, or ending with a slash
-	Endpoint *url.URL // nil: Google. Plain HTTP means an emulator, which gets no credentials
-	Wire     wire.Options
-}
-
 // Store is a bucket or a prefix in it.
 type Store struct {
-	bucket, prefix string
-	endpoint       string // without a trailing slash
-	client         *wire.Client
+	wire.Bucket
+	objects string // the URL of the bucket's objects, without a trailing slash
+	uploads string // the URL at which objects are created
 }
 
-// New checks the options and returns an error about the wrong one. It contacts nothing.
-func New(options Options) (*Store, error) {
-	if len(options.Bucket) > longestBucketName || !bucketName.MatchString(options.Bucket) {
-		return nil, fmt.Errorf("%q is not the name of a bucket", options.Bucket)
+// New checks the place and returns an error about what is wrong. It contacts nothing. An endpoint with plain HTTP is an emulator,
+// which gets no credentials.
+func New(place wire.Place) (*Store, error) {
+	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
+		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
 	}
-	transport, err := wire.NewTransport(options.Wire)
+	transport, err := wire.NewTransport(place.Options)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{bucket: options.Bucket, prefix: options.Prefix, endpoint: googleapis}
-	s.client = &wire.Client{HTTP: wire.NewClient(transport), Authorize: anonymous, Refusal: refusal}
-	if options.Endpoint != nil {
-		s.endpoint = strings.TrimSuffix(options.Endpoint.String(), "/")
+	endpoint, path := googleapis, "/storage/v1/b/"+url.PathEscape(place.Bucket)+"/o"
+	if place.Endpoint != nil {
+		endpoint = strings.TrimSuffix(place.Endpoint.String(), "/")
 	}
-	if options.Endpoint != nil && options.Endpoint.Scheme == "http" {
+	s := &Store{objects: endpoint + path, uploads: endpoint + "/upload" + path}
+	s.Bucket = wire.Bucket{
+		Name: "gs://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url, Media: url.Values{"alt": {"media"}},
+		Deleted: []int{http.StatusOK, http.StatusNoContent}, Page: s.page, Upload: s.upload,
+		Client: wire.Client{HTTP: wire.NewClient(transport), Authorize: anonymous, Unmarshal: json.Unmarshal, Reason: reason, Codes: codes},
+	}
+	if strings.HasPrefix(endpoint, "http:") {
 		return s, nil
 	}
 	tokens, err := newTokens()
 	if err != nil {
 		return nil, err
 	}
-	s.client.Authorize = tokens.authorize
-	s.client.Refusal = tokens.forgetIfDenied
+	s.Authorize, s.Expire = tokens.Authorize, tokens.Expire
 	return s, nil
 }
 
 func anonymous(*http.Request) error { return nil }
 
-// String implements store.Store.
-func (s *Store) String() string { return "gs://" + s.bucket + "/" + s.prefix }
-
-// request returns a function that builds a request. The path starts with a slash and is escaped.
-func (s *Store) request(method, path string, query url.Values) func() (*http.Request, error) {
-	return func() (*http.Request, error) {
-		return http.NewRequest(method, s.endpoint+path+"?"+query.Encode(), nil)
+func (s *Store) url(key string) string {
+	if key == "" {
+		return s.objects
 	}
+	return s.objects + "/" + url.PathEscape(key)
 }
 
-func (s *Store) bucketPath() string { return "/storage/v1/b/" + url.PathEscape(s.bucket) + "/o" }
-
-func (s *Store) objectPath(name string) string {
-	return s.bucketPath() + "/" + url.PathEscape(s.prefix+name)
-}
-
-// Get implements store.Store.
-func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	if err := store.CheckName(name); err != nil {
-		return nil, err
+func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error) {
+	var page struct {
+		Kind  string `json:"kind"`
+		Next  string `json:"nextPageToken"`
+		Items []struct {
+			Name    string    `json:"name"`
+			Size    int64     `json:"size,string"`
+			Created time.Time `json:"timeCreated"`
+		} `json:"items"`
 	}
-	if length == 0 {
-		return wire.EmptyIfExists(s.Get(ctx, name, offset, 1))
-	}
-	media := s.request(http.MethodGet, s.objectPath(name), url.Values{"alt": {"media"}})
-	response, err := s.client.Do(ctx, func() (*http.Request, error) {
-		request, err := media()
-		if wanted := wire.Range(offset, length); err == nil && wanted != "" {
-			request.Header.Set("Range", wanted)
-		}
-		return request, err
-	}, http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
-	if err != nil {
-		return nil, wire.ConfirmMissing(ctx, s, name, s.failed("cannot read "+name, err))
-	}
-	body, err := wire.Body(response, offset, length)
-	return body, s.failed("cannot read "+name, err)
-}
-
-// Delete implements store.Store.
-func (s *Store) Delete(ctx context.Context, name string) error {
-	if err := store.CheckName(name); err != nil {
-		return err
-	}
-	response, err := s.client.Do(ctx, s.request(http.MethodDelete, s.objectPath(name), nil), http.StatusOK, http.StatusNoContent)
-	return s.failed("cannot delete "+name, wire.Deleted(response, err))
-}
-
-// List implements store.Store.
-func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckPrefix(prefix, after); err != nil {
-		return store.Failed(err)
-	}
-	return store.InOrder(s.list(ctx, prefix, after), s.prefix, after)
-}
-
-func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	query := url.Values{"prefix": {s.prefix + prefix}, "maxResults": {"1000"}}
-	query.Set("fields", "kind,nextPageToken,items(name,size,timeCreated)")
+	query := url.Values{"prefix": {prefix}, "maxResults": {"1000"}, "fields": {"kind,nextPageToken,items(name,size,timeCreated)"}}
 	if after != "" {
-		query.Set("startOffset", s.prefix+after)
+		query.Set("startOffset", after)
 	}
-	return wire.Pages(func(mark string) (objects []store.Object, next string, err error) {
-		if mark != "" {
-			query.Set("pageToken", mark)
-		}
-		found, err := s.page(ctx, query)
-		if err != nil {
-			return nil, "", s.failed("cannot list", err)
-		}
-		for _, item := range found.Items {
-			objects = append(objects, store.Object{Name: item.Name, Size: item.Size, Modified: item.Created})
-		}
-		return objects, found.Next, nil
-	})
+	if mark != "" {
+		query.Set("pageToken", mark)
+	}
+	request := wire.Request{Method: http.MethodGet, URL: s.objects, Query: query}
+	if _, err := s.Send(ctx, request, &page, http.StatusOK); err != nil {
+		return nil, "", err
+	}
+	if page.Kind != "storage#objects" { // any other document would look like an empty listing
+		return nil, "", wire.ErrUnexpectedResponse("a listing")
+	}
+	for _, item := range page.Items {
+		objects = append(objects, store.Object{Name: item.Name, Size: item.Size, Modified: item.Created})
+	}
+	return objects, page.Next, nil
 }
 
-type page struct {
-	Kind  string `json:"kind"`
-	Next  string `json:"nextPageToken"`
-	Items []struct {
-		Name    string    `json:"name"`
-		Size    int64     `json:"size,string"`
-		Created time.Time `json:"timeCreated"`
-	} `json:"items"`
+const (
+	missing = "notFound" // of an object, a bucket or an upload
+	exists  = "conditionNotMet"
+	held    = "objectHeld"
+)
+
+// codes translates Google's reasons.
+var codes = map[string]error{
+	exists:                  store.ErrExists,
+	missing:                 wire.ErrUnconfirmed,
+	"retentionPolicyNotMet": store.ErrLocked,
+	held:                    store.ErrLocked,
+	"rateLimitExceeded":     store.ErrUnavailable,
+	"userRateLimitExceeded": store.ErrUnavailable,
+	"backendError":          store.ErrUnavailable,
 }
 
-func (s *Store) page(ctx context.Context, query url.Values) (found page, err error) {
-	response, err := s.client.Do(ctx, s.request(http.MethodGet, s.bucketPath(), query), http.StatusOK)
-	if errors.Is(err, store.ErrNotFound) {
-		return found, wire.ErrNoBucket
+// reason prefers the status to the body, which an emulator may lack.
+func reason(status int, _ http.Header, body []byte) string {
+	var refused struct {
+		Error struct {
+			Message string `json:"message"`
+			Errors  []struct {
+				Reason string `json:"reason"`
+			} `json:"errors"`
+		} `json:"error"`
 	}
-	if err != nil {
-		return found, err
+	_ = json.Unmarshal(body, &refused) // the status alone is enough
+	message := strings.ToLower(refused.Error.Message)
+	switch {
+	case status == http.StatusForbidden && (strings.Contains(message, "retention") || strings.Contains(message, " hold")):
+		return held // some holds are only mentioned in the message
+	case status == http.StatusNotFound || status == http.StatusGone:
+		return missing
+	case status == http.StatusPreconditionFailed:
+		return exists
+	case len(refused.Error.Errors) > 0:
+		return refused.Error.Errors[0].Reason
+	default:
+		return ""
 	}
-	defer wire.Discard(response)
-	err = decode(response.Body, &found)
-	if err == nil && found.Kind != "storage#objects" { // any other document would look like an empty listing
-		err = errors.New("the response is not a listing of Google Cloud Storage; check that endpoint= is the store itself")
-	}
-	return found, err
 }

@@ -1,19 +1,14 @@
 package gcs
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"mime"
-	"mime/multipart"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -27,80 +22,55 @@ import (
 )
 
 func against(t *testing.T, handler http.HandlerFunc) *Store {
-	server := httptest.NewServer(handler)
-	t.Cleanup(server.Close)
-	endpoint, err := url.Parse(server.URL)
-	require.NoError(t, err)
-	return open(t, endpoint, "bucket")
+	return open(t, storetest.Serve(t, handler), "bucket")
 }
 
-func refuse(w http.ResponseWriter, status int, reason, message string) {
-	w.WriteHeader(status)
-	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, status, message, reason)
+func refuse(w http.ResponseWriter, r storetest.Refusal) {
+	w.WriteHeader(r.Status)
+	fmt.Fprintf(w, `{"error":{"code":%d,"message":"%s SECRET","errors":[{"reason":%q}]}}`, r.Status, r.Message, r.Code)
 }
 
-// created answers as Google does to an object that was put in one request.
+// created responds as Google does when an object was created in one request, or an upload started.
 func created(w http.ResponseWriter, r *http.Request) {
-	_, parameters, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil { // an upload in pieces begins
-		w.Header().Set("Location", "/session")
+	if r.URL.Query().Get("uploadType") == "resumable" {
+		w.Header().Set("Location", "https://elsewhere.example/upload?uploadType=resumable&upload_id=U1")
 		return
 	}
-	parts := multipart.NewReader(r.Body, parameters["boundary"])
-	var object struct {
-		Name     string `json:"name"`
-		Checksum string `json:"crc32c"`
-		Size     int64  `json:"size,string"`
-	}
-	if part, err := parts.NextPart(); err == nil {
-		_ = json.NewDecoder(part).Decode(&object)
-	}
-	if part, err := parts.NextPart(); err == nil {
-		object.Size, _ = io.Copy(io.Discard, part)
-	}
-	_ = json.NewEncoder(w).Encode(object)
-}
-
-func TestWhatGoogleAnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
-	var all sync.WaitGroup // they wait between attempts
-	defer all.Wait()
-	for _, one := range []struct {
-		status          int
-		reason, message string
-		put, remove     error
-	}{
-		{412, "conditionNotMet", "", store.ErrExists, store.ErrExists},
-		{401, "authError", "", store.ErrDenied, store.ErrDenied},
-		{403, "forbidden", "", store.ErrDenied, store.ErrDenied},
-		{403, "retentionPolicyNotMet", "", store.ErrLocked, store.ErrLocked},
-		{403, "forbidden", "Object is under active Temporary hold", store.ErrLocked, store.ErrLocked},
-		{403, "rateLimitExceeded", "", store.ErrUnavailable, store.ErrUnavailable},
-		{404, "notFound", "", store.ErrNoBucket, nil},
-		{429, "rateLimitExceeded", "", store.ErrUnavailable, store.ErrUnavailable},
-		{500, "backendError", "", store.ErrUnavailable, store.ErrUnavailable},
-		{503, "SECRET words", "", store.ErrUnavailable, store.ErrUnavailable},
-	} {
-		s := against(t, func(w http.ResponseWriter, _ *http.Request) { refuse(w, one.status, one.reason, one.message) })
-		all.Go(func() {
-			for _, length := range []int{1, wire.PieceSize + 1} {
-				err := s.Put(t.Context(), "a", storetest.Pattern(1, length))
-				assert.ErrorIs(t, err, one.put, one)
-				assert.NotContains(t, err.Error(), "SECRET")
-			}
-			assert.ErrorIs(t, s.Delete(t.Context(), "a"), one.remove, one)
-		})
-	}
-}
-
-func TestClocksThatDifferAreToldApart(t *testing.T) {
-	s := against(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Date", time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat))
-		refuse(w, http.StatusUnauthorized, "authError", "")
+	content, _ := io.ReadAll(r.Body)
+	_ = json.NewEncoder(w).Encode(map[string]string{
+		"name": r.URL.Query().Get("name"), "crc32c": encode(crc32.Checksum(content, castagnoli)), "generation": "77",
 	})
-	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrSkewed)
 }
 
-// resumable is a server of one upload, with trouble on request.
+func TestGCSIsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
+	unavailable := func(status int, code string) storetest.Refusal {
+		return storetest.Refusal{Status: status, Code: code, Create: store.ErrUnavailable, Delete: store.ErrUnavailable}
+	}
+	storetest.RunFaults(t, storetest.Dialect{
+		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
+			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, Options: wire.Options{Patience: patience}})
+			require.NoError(t, err)
+			return s
+		},
+		Created:  created,
+		Deleted:  http.StatusNoContent,
+		Refuse:   refuse,
+		Exists:   storetest.Refusal{Status: 412, Code: "conditionNotMet", Create: store.ErrExists, Delete: store.ErrExists},
+		Denied:   storetest.Refusal{Status: 403, Code: "forbidden", Create: store.ErrDenied, Delete: store.ErrDenied},
+		Locked:   storetest.Refusal{Status: 403, Code: "retentionPolicyNotMet", Create: store.ErrExists, Delete: store.ErrLocked},
+		NoBucket: storetest.Refusal{Status: 404, Code: "notFound"},
+		Others: []storetest.Refusal{
+			{Status: 401, Code: "authError", Create: store.ErrDenied, Delete: store.ErrDenied},
+			{Status: 403, Code: "forbidden", Message: "Object is under active Temporary hold", Create: store.ErrExists, Delete: store.ErrLocked},
+			{Status: 404, Code: "notFound", Create: store.ErrNoBucket},
+			unavailable(403, "rateLimitExceeded"), unavailable(429, "rateLimitExceeded"), unavailable(500, "backendError"),
+			unavailable(503, "SECRET words"),
+		},
+		Page: `{"kind":"storage#objects","nextPageToken":"next","items":[{"name":"a","size":"1","timeCreated":"2026-01-01T00:00:00Z"}]}`,
+	})
+}
+
+// resumable is a server of one upload, with faults.
 type resumable struct {
 	content  []byte
 	spans    []string
@@ -113,7 +83,7 @@ type resumable struct {
 func (u *resumable) serve(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodPost:
-		w.Header().Set("Location", "https://elsewhere.example/upload?uploadType=resumable&upload_id=U1")
+		created(w, r)
 	case http.MethodDelete:
 		u.deleted = append(u.deleted, r.URL.String())
 		w.WriteHeader(http.StatusNoContent)
@@ -141,7 +111,7 @@ func (u *resumable) put(w http.ResponseWriter, r *http.Request) {
 		if sum == "" {
 			sum = encode(crc32.Checksum(u.content, castagnoli))
 		}
-		fmt.Fprintf(w, `{"crc32c":%q,"generation":"77"}`, sum)
+		fmt.Fprintf(w, `{"name":%q,"crc32c":%q,"generation":"77"}`, awkward+"a", sum)
 		return
 	}
 	if len(u.content) > 0 {
@@ -189,7 +159,7 @@ func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
 		want    error
 	}{
 		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, length), iotest.ErrReader(io.ErrUnexpectedEOF)), io.ErrUnexpectedEOF},
-		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, length), storetest.AtEnd(cancel)), context.Canceled},
+		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, length), storetest.Broken(func() error { cancel(); return io.EOF })), context.Canceled},
 	} {
 		u := &resumable{}
 		assert.ErrorIs(t, against(t, u.serve).Put(one.ctx, "a", one.content), one.want, name)
@@ -200,29 +170,46 @@ func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
 }
 
 func TestAnUploadThatWasDamagedIsRemoved(t *testing.T) {
-	u := &resumable{checksum: "AAAAAA=="}
-	s := against(t, u.serve)
-	assert.ErrorIs(t, s.Put(t.Context(), "a", storetest.Pattern(1, length)), store.ErrUnavailable)
-	assert.Contains(t, u.deleted[0], "generation=77")
-	assert.NotContains(t, u.deleted[0], "upload_id")
+	for _, length := range []int{5, length} {
+		u := &resumable{checksum: "AAAAAA=="}
+		s := against(t, func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("uploadType") == "media" {
+				fmt.Fprintf(w, `{"name":%q,"crc32c":%q,"generation":"77"}`, awkward+"a", u.checksum)
+				return
+			}
+			u.serve(w, r)
+		})
+		err := s.Put(t.Context(), "a", storetest.Pattern(1, length))
+		assert.ErrorIs(t, err, store.ErrUnavailable)
+		assert.ErrorContains(t, err, "the upload was damaged on the way")
+		assert.Contains(t, u.deleted[0], "generation=77")
+		assert.NotContains(t, u.deleted[0], "upload_id")
+	}
 }
 
 func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 	var asked []*url.URL
-	u := &resumable{}
 	s := against(t, func(w http.ResponseWriter, r *http.Request) {
-		if asked = append(asked, r.URL); r.URL.Query().Get("uploadType") == "multipart" {
-			body, _ := io.ReadAll(r.Body)
-			assert.Contains(t, string(body), `"crc32c":"`+encode(crc32.Checksum([]byte("x"), castagnoli))+`"`)
-			r.Body = io.NopCloser(bytes.NewReader(body))
+		if asked = append(asked, r.URL); r.Method == http.MethodPost {
 			created(w, r)
 			return
 		}
-		u.serve(w, r)
+		assert.Equal(t, "U1", r.URL.Query().Get("upload_id"))
+		w.WriteHeader(http.StatusTeapot)
 	})
 	require.NoError(t, s.Put(t.Context(), "small", strings.NewReader("x")))
-	require.NoError(t, s.Put(t.Context(), "large", storetest.Pattern(1, length)))
+	assert.Error(t, s.Put(t.Context(), "large", storetest.Pattern(1, length)))
 	for _, target := range asked[:2] {
 		assert.Equal(t, "0", target.Query().Get("ifGenerationMatch"))
 	}
+}
+
+func TestTheServerCanCheckWhatItReceived(t *testing.T) {
+	var hash string
+	s := against(t, func(w http.ResponseWriter, r *http.Request) {
+		hash = r.Header.Get("X-Goog-Hash")
+		created(w, r)
+	})
+	require.NoError(t, s.Put(t.Context(), "small", strings.NewReader("x")))
+	assert.Equal(t, "crc32c="+encode(crc32.Checksum([]byte("x"), castagnoli)), hash)
 }

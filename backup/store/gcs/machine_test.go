@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
 )
 
 // metadata has GKE's metadata server, or that of a machine, at another place.
@@ -24,9 +25,9 @@ func metadata(t *testing.T, answer http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-func authorized(t *testing.T, tokens *tokens) (string, error) {
+func authorized(t *testing.T, tokens *wire.Tokens) (string, error) {
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
-	err := tokens.authorize(request)
+	err := tokens.Authorize(request)
 	return request.Header.Get("Authorization"), err
 }
 
@@ -49,7 +50,7 @@ func TestTheMachinesTokenIsUsedUntilItExpiresOrIsRefused(t *testing.T) {
 	}
 	expect("token-1")
 	expect("token-1")
-	assert.ErrorIs(t, tokens.forgetIfDenied(&http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody}), store.ErrDenied)
+	tokens.Expire(http.StatusUnauthorized)
 	lasts = 1 // so little that it is over already
 	expect("token-2")
 	expect("token-3")
@@ -87,6 +88,6 @@ func TestAMachineThatHangsIsNotWaitedForLongerThanTheRequest(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	err = tokens.authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+	err = tokens.Authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }

@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/storetest"
 	"etcd-wrapper/backup/store/storetest/servers"
+	"etcd-wrapper/backup/store/wire"
 )
 
 // awkward is a prefix with everything that has to be escaped somewhere.
@@ -43,7 +44,7 @@ func makeBucket(t *testing.T, endpoint *url.URL, name string) string {
 }
 
 func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
-	s, err := New(Options{Bucket: bucket, Prefix: awkward, Endpoint: endpoint})
+	s, err := New(wire.Place{Bucket: bucket, Prefix: awkward, Endpoint: endpoint})
 	require.NoError(t, err)
 	return s
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/storetest"
 	"etcd-wrapper/backup/store/wire"
 )
 
@@ -57,7 +58,7 @@ func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
 			require.NoError(t, os.WriteFile(path, append(account, strings.Repeat(" ", i)...), 0o600))
 		}
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
-		require.NoError(t, tokens.authorize(request))
+		require.NoError(t, tokens.Authorize(request))
 		assert.Equal(t, want, request.Header.Get("Authorization"))
 	}
 }
@@ -73,7 +74,7 @@ func TestATokenThatIsRefusedSaysNothingOfTheAnswer(t *testing.T) {
 		t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
 		tokens, err := newTokens()
 		require.NoError(t, err)
-		err = tokens.authorize(httptest.NewRequest(http.MethodGet, "/", nil))
+		err = tokens.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
 		assert.ErrorIs(t, err, want, status)
 		assert.NotContains(t, err.Error(), "SECRET")
 	}
@@ -82,7 +83,7 @@ func TestATokenThatIsRefusedSaysNothingOfTheAnswer(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", broken)
 	tokens, err := newTokens()
 	require.NoError(t, err)
-	err = tokens.authorize(httptest.NewRequest(http.MethodGet, "/", nil))
+	err = tokens.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, store.ErrDenied)
 	assert.NotContains(t, err.Error(), "SECRET")
 }
@@ -99,7 +100,7 @@ func TestATokenIsNotWaitedForLongerThanTheRequest(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	err = tokens.authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+	err = tokens.Authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
@@ -127,7 +128,7 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 		got, err := authorized(t, tokens)
 		require.NoError(t, err)
 		assert.Equal(t, fmt.Sprintf("Bearer token-%d", i+1), got)
-		_ = tokens.forgetIfDenied(&http.Response{StatusCode: http.StatusUnauthorized, Body: http.NoBody})
+		tokens.Expire(http.StatusUnauthorized)
 	}
 	assert.Equal(t, []string{"first", "second"}, exchanged)
 }
@@ -145,7 +146,8 @@ func TestAStoreGoesOnWithANewTokenWhereOneHasExpired(t *testing.T) {
 	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer token-1" {
-			refuse(w, http.StatusUnauthorized, "authError", "")
+			refuse(w, storetest.Refusal{Status: http.StatusUnauthorized, Code: "authError"})
+			return
 		}
 	}))
 	t.Cleanup(server.Close)
@@ -153,7 +155,7 @@ func TestAStoreGoesOnWithANewTokenWhereOneHasExpired(t *testing.T) {
 	require.NoError(t, os.WriteFile(bundle, certificate, 0o600))
 	endpoint, err := url.Parse(server.URL)
 	require.NoError(t, err)
-	s, err := New(Options{Bucket: "bucket", Endpoint: endpoint, Wire: wire.Options{CAPath: bundle}})
+	s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, Options: wire.Options{CAPath: bundle}})
 	require.NoError(t, err)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
 	assert.NoError(t, s.Delete(t.Context(), "a"))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/storetest"
 )
 
 // keyOf is the access key that a request was signed with.
@@ -100,7 +101,7 @@ func TestPodIdentityIsFetchedWithTheTokenFile(t *testing.T) {
 	require.NoError(t, s.Put(t.Context(), "a", strings.NewReader("x")))
 	assert.Equal(t, 1, fetched, "they last")
 	f.reply = func(w http.ResponseWriter, _ *http.Request) {
-		refuse(w, http.StatusForbidden, "InvalidAccessKeyId", "")
+		refuse(w, storetest.Refusal{Status: http.StatusForbidden, Code: "InvalidAccessKeyId"})
 	}
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)
 	assert.ErrorIs(t, s.Delete(t.Context(), "a"), store.ErrDenied)

@@ -2,55 +2,56 @@
 package s3
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
+	"github.com/minio/minio-go/v7/pkg/signer"
 
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/wire"
 )
 
-// amazon is the default endpoint.
-const amazon = "https://s3.amazonaws.com"
-
-// Options locate a store.
-type Options struct {
-	Bucket    string
-	Prefix    string   // prefix of all names: empty, or ending with a slash
-	Endpoint  *url.URL // http or https, host and port only; nil: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon
-	Region    string   // empty: AWS_REGION, AWS_DEFAULT_REGION, or the bucket's own
-	PathStyle bool     // the bucket's name is in the path instead of the host
-	Wire      wire.Options
-}
+// amazon is the default host. Requests go to that of the bucket's region instead.
+const amazon = "s3.amazonaws.com"
 
 // Store is a bucket or a prefix in it.
 type Store struct {
-	bucket, prefix string
-	core           minio.Core
-	credentials    *credentials.Credentials
+	wire.Bucket
+	bucket      string
+	endpoint    *url.URL
+	subdomain   bool // the bucket's name is in the host instead of the path
+	credentials *credentials.Credentials
+
+	mu     sync.Mutex
+	region string // empty until known
 }
 
-// New checks the options and returns an error about the wrong one. It contacts nothing.
-func New(options Options) (*Store, error) {
-	if err := s3utils.CheckValidBucketNameStrict(options.Bucket); err != nil {
-		return nil, fmt.Errorf("%q is not the name of a bucket", options.Bucket)
+// New checks the place and returns an error about what is wrong. It contacts nothing. The endpoint has host and port only; without
+// one it is AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, or Amazon. An empty region stands for AWS_REGION, AWS_DEFAULT_REGION, or the
+// bucket's own. With pathStyle the bucket's name is in the path instead of the host.
+func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
+	if err := s3utils.CheckValidBucketNameStrict(place.Bucket); err != nil {
+		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
 	}
-	endpoint, err := endpointOf(options.Endpoint)
+	endpoint, err := endpointOf(place.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	transport, err := wire.NewTransport(options.Wire)
+	transport, err := wire.NewTransport(place.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -58,15 +59,25 @@ func New(options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := minio.New(endpoint.Host, &minio.Options{
-		Creds: found, Secure: endpoint.Scheme == "https", Transport: listings{transport}, MaxRetries: 3,
-		Region: regionOf(options.Region, endpoint), BucketLookup: lookupOf(options.PathStyle),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("endpoint %s cannot be used", endpoint.Redacted())
+	region = cmp.Or(region, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"), s3utils.GetRegionFromURL(*endpoint))
+	if region == "" && !s3utils.IsAmazonEndpoint(*endpoint) {
+		region = "us-east-1" // other servers accept any
 	}
-	return &Store{bucket: options.Bucket, prefix: options.Prefix, core: minio.Core{Client: client}, credentials: found}, nil
+	s := &Store{
+		bucket: place.Bucket, endpoint: endpoint, credentials: found, region: region,
+		subdomain: !pathStyle && s3utils.IsVirtualHostSupported(*endpoint, place.Bucket),
+	}
+	s.Bucket = wire.Bucket{
+		Name: "s3://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url,
+		Deleted: []int{http.StatusNoContent}, Page: s.page, Upload: s.upload,
+		Client: wire.Client{
+			HTTP: wire.NewClient(transport), Authorize: s.authorize, Expire: s.expire, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
+		},
+	}
+	return s, nil
 }
+
+func (s *Store) expire(int) { s.credentials.Expire() }
 
 func endpointOf(given *url.URL) (*url.URL, error) {
 	if given != nil {
@@ -81,104 +92,119 @@ func endpointOf(given *url.URL) (*url.URL, error) {
 			return endpoint, nil
 		}
 	}
-	return url.Parse(amazon)
+	return &url.URL{Scheme: "https", Host: amazon}, nil
 }
 
-// regionOf returns no region for Amazon if none is configured: the client then asks the bucket. Other servers accept any.
-func regionOf(given string, endpoint *url.URL) string {
-	for _, region := range []string{given, os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")} {
-		if region != "" {
-			return region
-		}
+func (s *Store) url(key string) string {
+	base := s.endpoint.Scheme + "://" + s.endpoint.Host + "/" + s.bucket + "/"
+	if s.subdomain {
+		base = s.endpoint.Scheme + "://" + s.bucket + "." + s.endpoint.Host + "/"
 	}
-	if s3utils.IsAmazonEndpoint(*endpoint) {
-		return ""
-	}
-	return "us-east-1"
+	return base + s3utils.EncodePath(key)
 }
 
-func lookupOf(pathStyle bool) minio.BucketLookupType {
-	if pathStyle {
-		return minio.BucketLookupPath
-	}
-	return minio.BucketLookupAuto
-}
-
-// String implements store.Store.
-func (s *Store) String() string { return "s3://" + s.bucket + "/" + s.prefix }
-
-// Get implements store.Store.
-func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	if err := store.CheckName(name); err != nil {
-		return nil, err
-	}
-	if length == 0 {
-		length = 1 // a range cannot be empty, but the object must exist
-		return wire.EmptyIfExists(s.Get(ctx, name, offset, length))
-	}
-	options := minio.GetObjectOptions{}
-	if wanted := wire.Range(offset, length); wanted != "" {
-		options.Set("Range", wanted)
-	}
-	call := s.begin(ctx)
-	body, info, header, err := s.core.GetObject(call.ctx, s.bucket, s.prefix+name, options)
-	switch {
-	case err != nil && call.note.Status == http.StatusRequestedRangeNotSatisfiable:
-		return wire.Empty(), nil
-	case err != nil && strings.Contains(call.note.Type, "xml"): // the response is S3's
-		return nil, call.failed("cannot read "+name, err)
-	case err != nil:
-		return nil, wire.ConfirmMissing(ctx, s, name, call.failed("cannot read "+name, err))
-	case !wire.IsRangeFrom(header.Get("Content-Range"), offset, info.Size):
-		_ = body.Close()
-		return nil, fmt.Errorf("cannot read %s from %s: %w", name, s, wire.ErrOtherRange)
-	default:
-		return wire.Limit(body, length), nil
-	}
-}
-
-// List implements store.Store.
-func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	if err := store.CheckPrefix(prefix, after); err != nil {
-		return store.Failed(err)
-	}
-	return store.InOrder(s.list(ctx, prefix, after), s.prefix, after)
-}
-
-func (s *Store) list(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
-	options := minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true}
-	if after != "" {
-		options.StartAfter = s.prefix + after
-	}
-	return func(yield func(store.Object, error) bool) {
-		call := s.begin(ctx)
-		for object := range s.core.ListObjectsIter(call.ctx, s.bucket, options) {
-			if object.Err != nil {
-				yield(store.Object{}, call.failed("cannot list", object.Err))
-				return
-			}
-			if !yield(store.Object{Name: object.Key, Size: object.Size, Modified: object.LastModified}, nil) {
-				return
-			}
-		}
-		// The library ends a listing without an error when the context ends.
-		if ctx.Err() != nil {
-			yield(store.Object{}, call.failed("cannot list", ctx.Err()))
-		}
-	}
-}
-
-// Delete implements store.Store.
-func (s *Store) Delete(ctx context.Context, name string) error {
-	if err := store.CheckName(name); err != nil {
+// authorize signs a request, once the region of the bucket is known.
+func (s *Store) authorize(request *http.Request) error {
+	region, err := s.findRegion(request.Context())
+	if err != nil {
 		return err
 	}
-	call := s.begin(ctx)
-	err := s.core.RemoveObject(call.ctx, s.bucket, s.prefix+name, minio.RemoveObjectOptions{})
-	if err = call.failed("cannot delete "+name, err); errors.Is(err, store.ErrNotFound) {
-		return nil
+	if s.endpoint.Host == amazon {
+		request.URL.Host = strings.TrimSuffix(request.URL.Host, amazon) + regionalHost(region)
 	}
-	return err
+	return s.sign(request, region)
+}
+
+func regionalHost(region string) string {
+	host := "s3.dualstack." + region + ".amazonaws.com"
+	if strings.HasPrefix(region, "cn-") {
+		host += ".cn"
+	}
+	return host
+}
+
+func (s *Store) sign(request *http.Request, region string) error {
+	value, err := s.credentials.GetWithContext(&credentials.CredContext{Context: request.Context()})
+	if err != nil {
+		return err
+	}
+	body, err := request.GetBody()
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	if _, err := io.Copy(sum, body); err != nil {
+		return err
+	}
+	request.Header.Set("X-Amz-Content-Sha256", hex.EncodeToString(sum.Sum(nil)))
+	request.Host = request.URL.Host
+	*request = *signer.SignV4(*request, value.AccessKeyID, value.SecretAccessKey, value.SessionToken, region)
+	return nil
+}
+
+// findRegion returns the configured region, or asks Amazon once for the bucket's, which every response to HeadBucket has
+// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html).
+func (s *Store) findRegion(ctx context.Context) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.region != "" {
+		return s.region, nil
+	}
+	client := s.Client
+	client.Authorize = func(request *http.Request) error { return s.sign(request, "us-east-1") }
+	response, err := client.Send(ctx, wire.Request{Method: http.MethodHead, URL: s.url("")}, nil,
+		http.StatusOK, http.StatusMovedPermanently, http.StatusBadRequest, http.StatusForbidden)
+	if errors.Is(err, store.ErrNotFound) {
+		return "", wire.ErrNoBucket
+	}
+	if err != nil {
+		return "", err
+	}
+	if s.region = response.Header.Get("X-Amz-Bucket-Region"); s.region == "" {
+		return "", fmt.Errorf("the server does not return the region of the bucket, set region= or AWS_REGION: %w", store.ErrDenied)
+	}
+	return s.region, nil
+}
+
+func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error) {
+	var page struct {
+		XMLName               xml.Name `xml:"ListBucketResult"` // any other document would look like an empty listing
+		EncodingType          string
+		IsTruncated           bool
+		NextContinuationToken string
+		Contents              []struct {
+			Key          string
+			Size         int64
+			LastModified time.Time
+		}
+	}
+	query := url.Values{"list-type": {"2"}, "encoding-type": {"url"}, "prefix": {prefix}}
+	if after != "" {
+		query.Set("start-after", after)
+	}
+	if mark != "" {
+		query.Set("continuation-token", mark)
+	}
+	if _, err := s.Send(ctx, wire.Request{Method: http.MethodGet, URL: s.url(""), Query: query}, &page, http.StatusOK); err != nil {
+		return nil, "", err
+	}
+	for _, found := range page.Contents {
+		objects = append(objects, store.Object{
+			Name: decodeKey(found.Key, page.EncodingType), Size: found.Size, Modified: found.LastModified,
+		})
+	}
+	if page.IsTruncated && page.NextContinuationToken == "" {
+		return nil, "", wire.ErrUnexpectedResponse("the token of the next page")
+	}
+	return objects, page.NextContinuationToken, nil
+}
+
+// decodeKey decodes a key that a server has encoded, since not every key is valid XML.
+func decodeKey(key, encoding string) string {
+	if decoded, err := url.QueryUnescape(key); err == nil && encoding == "url" {
+		return decoded
+	}
+	return key
 }
 
 // uploadAge is the age from which an unfinished upload is considered abandoned.
@@ -190,21 +216,85 @@ func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 }
 
 func (s *Store) sweep(ctx context.Context, before time.Time) (removed int, err error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the goroutine of the listing
-	call := s.begin(ctx)
-	for upload := range s.core.ListIncompleteUploads(call.ctx, s.bucket, s.prefix, true) {
-		if upload.Err != nil {
-			return removed, call.failed("cannot list unfinished uploads", upload.Err)
+	query := url.Values{"uploads": {""}, "encoding-type": {"url"}, "prefix": {s.Prefix}}
+	for {
+		var page struct {
+			XMLName            xml.Name `xml:"ListMultipartUploadsResult"`
+			EncodingType       string
+			IsTruncated        bool
+			NextKeyMarker      string
+			NextUploadIDMarker string `xml:"NextUploadIdMarker"`
+			Uploads            []struct {
+				Key       string
+				ID        string `xml:"UploadId"`
+				Initiated time.Time
+			} `xml:"Upload"`
 		}
-		if !upload.Initiated.Before(before) {
-			continue
+		request := wire.Request{Method: http.MethodGet, URL: s.url(""), Query: query}
+		if _, err := s.Send(ctx, request, &page, http.StatusOK); err != nil {
+			return removed, s.Failed("cannot list unfinished uploads", err)
 		}
-		err := s.core.AbortMultipartUpload(call.ctx, s.bucket, upload.Key, upload.UploadID)
-		if err != nil && minio.ToErrorResponse(err).Code != "NoSuchUpload" {
-			return removed, call.failed("cannot abort an unfinished upload", err)
+		for _, found := range page.Uploads {
+			if !found.Initiated.Before(before) {
+				continue
+			}
+			if err := s.abort(ctx, decodeKey(found.Key, page.EncodingType), found.ID); err != nil {
+				return removed, s.Failed("cannot abort an unfinished upload", err)
+			}
+			removed++
 		}
-		removed++
+		if !page.IsTruncated {
+			return removed, nil
+		}
+		query.Set("key-marker", decodeKey(page.NextKeyMarker, page.EncodingType))
+		query.Set("upload-id-marker", page.NextUploadIDMarker)
 	}
-	return removed, context.Cause(ctx)
+}
+
+// abort discards an upload, unless another process was faster.
+func (s *Store) abort(ctx context.Context, key, id string) error {
+	request := wire.Request{Method: http.MethodDelete, URL: s.url(key), Query: url.Values{"uploadId": {id}}}
+	_, err := s.Send(ctx, request, nil, http.StatusNoContent, http.StatusNotFound)
+	return err
+}
+
+const locked = "ObjectLocked"
+
+// codes translates S3's error codes.
+var codes = map[string]error{
+	"NoSuchKey":                  store.ErrNotFound,
+	"NoSuchBucket":               store.ErrNoBucket,
+	"PreconditionFailed":         store.ErrExists,
+	locked:                       store.ErrLocked,
+	"RequestTimeTooSkewed":       store.ErrSkewed,
+	"ExpiredToken":               store.ErrDenied,
+	"ExpiredTokenException":      store.ErrDenied,
+	"InvalidToken":               store.ErrDenied,
+	"TokenRefreshRequired":       store.ErrDenied,
+	"XAdminUserNotFound":         store.ErrDenied,      // of versitygw, with 404: unknown access key
+	"ConditionalRequestConflict": store.ErrUnavailable, // a concurrent operation on the object
+	"OperationAborted":           store.ErrUnavailable,
+	"RequestTimeout":             store.ErrUnavailable,
+	"BadDigest":                  store.ErrUnavailable, // damaged in transit
+	"NoSuchUpload":               store.ErrUnavailable, // completed with the reply lost, or aborted by another process
+	"SlowDown":                   store.ErrUnavailable,
+	"InternalError":              store.ErrUnavailable,
+	"ServiceUnavailable":         store.ErrUnavailable,
+}
+
+func reason(status int, _ http.Header, body []byte) string {
+	var refused struct {
+		XMLName xml.Name `xml:"Error"`
+		Code    string
+		Message string
+	}
+	_ = xml.Unmarshal(body, &refused) // the status alone is enough
+	switch {
+	case status == http.StatusForbidden && strings.Contains(strings.ToLower(refused.Message), "object lock"):
+		return locked // Amazon returns AccessDenied and mentions the lock in the message only
+	case status == http.StatusPreconditionFailed:
+		return "PreconditionFailed"
+	default:
+		return refused.Code
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -52,12 +51,8 @@ func (f *fake) find(method, key string) (found []*http.Request) {
 }
 
 func against(t *testing.T, f *fake) *Store {
-	server := httptest.NewServer(f)
-	t.Cleanup(server.Close)
-	endpoint, err := url.Parse(server.URL)
-	require.NoError(t, err)
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
-	return open(t, endpoint, "bucket")
+	return open(t, storetest.Serve(t, f.ServeHTTP), "bucket")
 }
 
 // created answers as S3 does to an object that was put.
@@ -66,14 +61,49 @@ func created(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("ETag", `"`+hexMD5(content)+`"`)
 }
 
-func refusing(status int, code, message string) *fake {
-	return &fake{reply: func(w http.ResponseWriter, _ *http.Request) { refuse(w, status, code, message) }}
+func refuse(w http.ResponseWriter, r storetest.Refusal) {
+	w.Header().Set("Content-Type", "application/xml")
+	w.WriteHeader(r.Status)
+	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s SECRET</Message></Error>", r.Code, r.Message)
 }
 
-func refuse(w http.ResponseWriter, status int, code, message string) {
-	w.Header().Set("Content-Type", "application/xml")
-	w.WriteHeader(status)
-	fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s SECRET</Message></Error>", code, message)
+func TestS3IsUsedSafelyHoweverItsServerBehaves(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "KEY")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+	refusal := func(status int, code string, want error) storetest.Refusal {
+		return storetest.Refusal{Status: status, Code: code, Create: want, Delete: want}
+	}
+	storetest.RunFaults(t, storetest.Dialect{
+		Open: func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store {
+			s, err := New(wire.Place{Bucket: "bucket", Endpoint: endpoint, Options: wire.Options{Patience: patience}}, "", true)
+			require.NoError(t, err)
+			return s
+		},
+		Created: created,
+		Deleted: http.StatusNoContent,
+		Refuse:  refuse,
+		Exists:  refusal(412, "PreconditionFailed", store.ErrExists),
+		Denied:  refusal(403, "AccessDenied", store.ErrDenied),
+		Locked: storetest.Refusal{
+			Status: 403, Code: "AccessDenied", Message: "Access Denied because object protected by object lock.",
+			Create: store.ErrExists, Delete: store.ErrLocked,
+		},
+		NoBucket: storetest.Refusal{Status: 404, Code: "NoSuchBucket"},
+		Others: []storetest.Refusal{
+			refusal(409, "ConditionalRequestConflict", store.ErrUnavailable), // another process deleted it meanwhile
+			refusal(429, "TooManyRequests", store.ErrUnavailable),
+			refusal(500, "InternalError", store.ErrUnavailable),
+			refusal(503, "SlowDown", store.ErrUnavailable),
+			refusal(400, "ExpiredToken", store.ErrDenied),
+			refusal(403, "InvalidAccessKeyId", store.ErrDenied),
+			refusal(403, "SignatureDoesNotMatch", store.ErrDenied),
+			refusal(403, "RequestTimeTooSkewed", store.ErrSkewed),
+			refusal(404, "NoSuchBucket", store.ErrNoBucket),
+			refusal(404, "XAdminUserNotFound", store.ErrDenied),
+		},
+		Page: "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>next</NextContinuationToken>" +
+			"<Contents><Key>a</Key><Size>1</Size><LastModified>2026-01-01T00:00:00Z</LastModified></Contents></ListBucketResult>",
+	})
 }
 
 // multipart answers like S3, until parts are put together, which complete answers.
@@ -124,49 +154,13 @@ func TestEveryRequestThatCreatesIsConditional(t *testing.T) {
 	}
 }
 
-func TestWhatS3AnswersBecomesAnErrorWithoutItsWords(t *testing.T) {
-	var all sync.WaitGroup // they wait between attempts
-	defer all.Wait()
-	for _, one := range []struct {
-		status        int
-		code, message string
-		want          error
-	}{
-		{412, "PreconditionFailed", "", store.ErrExists},
-		{409, "ConditionalRequestConflict", "", store.ErrUnavailable},
-		{429, "TooManyRequests", "", store.ErrUnavailable},
-		{500, "InternalError", "", store.ErrUnavailable},
-		{503, "SlowDown", "", store.ErrUnavailable},
-		{400, "ExpiredToken", "", store.ErrDenied},
-		{403, "InvalidAccessKeyId", "", store.ErrDenied},
-		{403, "SignatureDoesNotMatch", "", store.ErrDenied},
-		{403, "AccessDenied", "", store.ErrDenied},
-		{403, "AccessDenied", "Access Denied because object protected by object lock.", store.ErrLocked},
-		{403, "RequestTimeTooSkewed", "", store.ErrSkewed},
-		{404, "NoSuchBucket", "", store.ErrNoBucket},
-		{404, "XAdminUserNotFound", "", store.ErrDenied},
-		{501, "NotImplemented", "", nil},
-	} {
-		s := against(t, refusing(one.status, one.code, one.message))
-		all.Go(func() {
-			for _, err := range []error{s.Put(t.Context(), "a", strings.NewReader("x")), s.Delete(t.Context(), "a")} {
-				if one.want != nil {
-					assert.ErrorIs(t, err, one.want, one)
-				}
-				assert.ErrorContains(t, err, "HTTP status")
-				assert.NotContains(t, err.Error(), "SECRET")
-			}
-		})
-	}
-}
-
 func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 	for status, want := range map[int]error{
 		200: store.ErrUnavailable, 409: store.ErrUnavailable, 412: store.ErrExists, 403: store.ErrDenied,
 	} {
 		f := multipart(func(w http.ResponseWriter) {
 			code := map[int]string{200: "InternalError", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 403: "AccessDenied"}
-			refuse(w, status, code[status], "")
+			refuse(w, storetest.Refusal{Status: status, Code: code[status]})
 		})
 		assert.ErrorIs(t, against(t, f).Put(t.Context(), "large", storetest.Pattern(1, large)), want, status)
 		assert.Len(t, f.find(http.MethodDelete, "uploadId"), 1)
@@ -183,7 +177,7 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 		want    error
 	}{
 		"content that cannot be read": {t.Context(), io.MultiReader(storetest.Pattern(1, large), iotest.ErrReader(io.ErrUnexpectedEOF)), false, io.ErrUnexpectedEOF},
-		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, large), storetest.AtEnd(cancel)), false, context.Canceled},
+		"the end of the context":      {ctx, io.MultiReader(storetest.Pattern(1, large), storetest.Broken(func() error { cancel(); return io.EOF })), false, context.Canceled},
 		"a part that is refused":      {t.Context(), storetest.Pattern(1, 2*large), true, store.ErrDenied},
 	} {
 		parts := 0
@@ -191,7 +185,7 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 		f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Has("partNumber") {
 				if parts++; one.refuse && parts == 2 {
-					refuse(w, http.StatusForbidden, "AccessDenied", "")
+					refuse(w, storetest.Refusal{Status: http.StatusForbidden, Code: "AccessDenied"})
 					return
 				}
 			}
@@ -208,7 +202,7 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 func TestRetryAfterIsPassedOn(t *testing.T) {
 	f := &fake{reply: func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "17")
-		refuse(w, http.StatusServiceUnavailable, "SlowDown", "")
+		refuse(w, storetest.Refusal{Status: http.StatusServiceUnavailable, Code: "SlowDown"})
 	}}
 	assert.Equal(t, 17*time.Second, store.RetryAfter(against(t, f).Put(t.Context(), "a", strings.NewReader("x"))))
 }
@@ -222,7 +216,7 @@ func TestAnAnswerThatIsNotS3sIsNoSuccess(t *testing.T) {
 	}
 	require.Len(t, all, 1)
 	assert.ErrorIs(t, all[0], store.ErrUnavailable)
-	assert.ErrorContains(t, all[0], "the response is not a listing of S3")
+	assert.ErrorContains(t, all[0], "another server than the store responded")
 	assert.NotContains(t, all[0].Error(), "SECRET")
 	_, err := s.Get(t.Context(), "a", 5, 5)
 	assert.ErrorIs(t, err, store.ErrUnavailable, "it ignores ranges, and has no ETag")
@@ -267,4 +261,46 @@ func TestAnETagThatIsNoMD5IsLookedUp(t *testing.T) {
 	err := s.Put(t.Context(), "a", strings.NewReader("x"))
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "another server than the store responded")
+}
+
+// Requests to Amazon go to the host of the bucket's region, which is also a part of the signature.
+func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
+	for name, one := range map[string]struct {
+		bucket, region, found string
+		pathStyle             bool
+		want                  []string
+	}{
+		"configured": {"bucket", "eu-west-1", "", false, []string{"DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1", "DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1"}},
+		"found": {"bucket", "", "eu-west-1", false, []string{
+			"HEAD bucket.s3.amazonaws.com/ us-east-1", "DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1",
+			"DELETE bucket.s3.dualstack.eu-west-1.amazonaws.com/a eu-west-1",
+		}},
+		"unknown":       {"bucket", "", "", false, []string{"HEAD bucket.s3.amazonaws.com/ us-east-1", "HEAD bucket.s3.amazonaws.com/ us-east-1"}},
+		"China":         {"bucket", "cn-north-1", "", false, []string{"DELETE bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/a cn-north-1", "DELETE bucket.s3.dualstack.cn-north-1.amazonaws.com.cn/a cn-north-1"}},
+		"a path":        {"bucket", "eu-west-1", "", true, []string{"DELETE s3.dualstack.eu-west-1.amazonaws.com/bucket/a eu-west-1", "DELETE s3.dualstack.eu-west-1.amazonaws.com/bucket/a eu-west-1"}},
+		"a dotted name": {"a.bucket", "eu-west-1", "", false, []string{"DELETE s3.dualstack.eu-west-1.amazonaws.com/a.bucket/a eu-west-1", "DELETE s3.dualstack.eu-west-1.amazonaws.com/a.bucket/a eu-west-1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("AWS_ACCESS_KEY_ID", "KEY")
+			t.Setenv("AWS_SECRET_ACCESS_KEY", "SECRET")
+			s, err := New(wire.Place{Bucket: one.bucket}, one.region, one.pathStyle)
+			require.NoError(t, err)
+			var asked []string
+			s.HTTP = storetest.RedirectedClient(t, func(w http.ResponseWriter, r *http.Request) {
+				scope := strings.Split(r.Header.Get("Authorization"), "/")
+				asked = append(asked, r.Method+" "+r.Host+r.URL.Path+" "+scope[2])
+				w.Header().Set("X-Amz-Bucket-Region", one.found)
+				w.WriteHeader(map[string]int{http.MethodHead: http.StatusForbidden, http.MethodDelete: http.StatusNoContent}[r.Method])
+			})
+			for range 2 {
+				if err = s.Delete(t.Context(), "a"); name == "unknown" {
+					assert.ErrorIs(t, err, store.ErrDenied)
+					assert.ErrorContains(t, err, "set region= or AWS_REGION")
+				} else {
+					assert.NoError(t, err)
+				}
+			}
+			assert.Equal(t, one.want, asked)
+		})
+	}
 }

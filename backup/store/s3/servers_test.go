@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/storetest"
 	"etcd-wrapper/backup/store/storetest/servers"
+	"etcd-wrapper/backup/store/wire"
 )
 
 // awkward is a prefix with everything that has to be escaped somewhere.
@@ -40,8 +42,15 @@ type buckets struct{ made int }
 func (b *buckets) next(t *testing.T, endpoint *url.URL) *Store {
 	b.made++
 	s := opened(t, endpoint, "bucket-"+string(rune('a'+b.made)))
-	require.NoError(t, s.core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{}))
+	require.NoError(t, client(t, endpoint).MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{}))
 	return s
+}
+
+// client returns another implementation of the protocol.
+func client(t *testing.T, endpoint *url.URL) *minio.Core {
+	core, err := minio.NewCore(endpoint.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
+	require.NoError(t, err)
+	return core
 }
 
 // opened uses the keys of the server.
@@ -52,18 +61,18 @@ func opened(t *testing.T, endpoint *url.URL, bucket string) *Store {
 
 func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	t.Setenv("AWS_ACCESS_KEY_ID", servers.S3Access)
-	s, err := New(Options{Bucket: bucket, Prefix: awkward, Endpoint: endpoint, PathStyle: true})
+	s, err := New(wire.Place{Bucket: bucket, Prefix: awkward, Endpoint: endpoint}, "", true)
 	require.NoError(t, err)
 	return s
 }
 
 func TestUploadsThatNobodyGoesOnWithAreAbortedOnAServer(t *testing.T) {
 	endpoint := servers.S3(t)
-	s := (&buckets{}).next(t, endpoint)
+	s, core := (&buckets{}).next(t, endpoint), client(t, endpoint)
 	left := func(key string) {
-		id, err := s.core.NewMultipartUpload(t.Context(), s.bucket, key, minio.PutObjectOptions{})
+		id, err := core.NewMultipartUpload(t.Context(), s.bucket, key, minio.PutObjectOptions{})
 		require.NoError(t, err)
-		_, err = s.core.PutObjectPart(t.Context(), s.bucket, key, id, 1, strings.NewReader("part"), 4, minio.PutObjectPartOptions{})
+		_, err = core.PutObjectPart(t.Context(), s.bucket, key, id, 1, strings.NewReader("part"), 4, minio.PutObjectPartOptions{})
 		require.NoError(t, err)
 	}
 	left(awkward + "gen/000001/full/a/data")
@@ -80,10 +89,11 @@ func TestUploadsThatNobodyGoesOnWithAreAbortedOnAServer(t *testing.T) {
 }
 
 func TestABucketThatIsLockedAsAWholeTakesBackupsOnAServer(t *testing.T) {
-	s := opened(t, servers.S3(t), "locked")
-	require.NoError(t, s.core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{ObjectLocking: true}))
+	endpoint := servers.S3(t)
+	s, core := opened(t, endpoint, "locked"), client(t, endpoint)
+	require.NoError(t, core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{ObjectLocking: true}))
 	mode, validity, unit := minio.Governance, uint(1), minio.Days
-	require.NoError(t, s.core.SetBucketObjectLockConfig(t.Context(), s.bucket, &mode, &validity, &unit))
+	require.NoError(t, core.SetBucketObjectLockConfig(t.Context(), s.bucket, &mode, &validity, &unit))
 	abilities, err := store.Probe(t.Context(), s)
 	require.NoError(t, err)
 	require.True(t, abilities.CreateIfAbsent)

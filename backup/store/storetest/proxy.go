@@ -15,19 +15,23 @@ import (
 
 // Proxy is a faulty proxy between a store and its server.
 type Proxy struct {
-	URL *url.URL // where it listens
-
+	url     *url.URL // where it listens
 	server  *url.URL
 	forward *httputil.ReverseProxy
 	closing chan struct{} // closed when the test ends
 
-	mu        sync.Mutex
-	lose      int // number of replies to creating requests to lose
-	uploads   int // bytes after which requests are cut off; 0 means never
-	downloads int // the same of replies
-	refuse    int // HTTP status of all replies; 0 means that requests are let through
-	delay     time.Duration
-	requests  Requests
+	mu       sync.Mutex
+	faults   Faults
+	requests Requests
+}
+
+// Faults are the faults of a proxy. Those with the zero value do not occur.
+type Faults struct {
+	LostReplies   int // number of replies to lose to requests that created an object
+	UploadLimit   int // bytes of a request after which the connection is lost
+	DownloadLimit int // the same of a response
+	Status        int // HTTP status of all responses
+	Delay         time.Duration
 }
 
 // Requests counts the requests to an S3 server by price.
@@ -44,14 +48,14 @@ func NewProxy(t *testing.T) *Proxy {
 			r.Out.URL.Scheme, r.Out.URL.Host = p.server.Scheme, p.server.Host
 			r.Out.Host = r.In.Host // it is a part of signatures
 		},
-		ModifyResponse: p.answer,
+		ModifyResponse: p.modify,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:       log.New(io.Discard, "", 0),
 	}
 	listener := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(listener.Close)
 	t.Cleanup(func() { close(p.closing) }) // before the server is closed, so that no handler waits
-	p.URL, _ = url.Parse(listener.URL)
+	p.url, _ = url.Parse(listener.URL)
 	return p
 }
 
@@ -59,66 +63,47 @@ func NewProxy(t *testing.T) *Proxy {
 func (p *Proxy) To(server *url.URL) *url.URL {
 	p.server = server
 	endpoint := *server
-	endpoint.Scheme, endpoint.Host = p.URL.Scheme, p.URL.Host
+	endpoint.Scheme, endpoint.Host = p.url.Scheme, p.url.Host
 	return &endpoint
 }
 
-// LoseReply loses the next replies to requests that created an object.
-func (p *Proxy) LoseReply(times int) { p.set(func() { p.lose = times }) }
-
-// Left returns the number of replies still to be lost.
-func (p *Proxy) Left() (left int) {
-	p.set(func() { left = p.lose })
-	return left
+// Inject replaces the faults.
+func (p *Proxy) Inject(faults Faults) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.faults = faults
 }
 
-// CutUploads loses connections after so many bytes of a request.
-func (p *Proxy) CutUploads(bytes int) { p.set(func() { p.uploads = bytes }) }
-
-// CutDownloads loses connections after so many bytes of a reply.
-func (p *Proxy) CutDownloads(bytes int) { p.set(func() { p.downloads = bytes }) }
-
-// Refuse answers everything with an HTTP status.
-func (p *Proxy) Refuse(status int) { p.set(func() { p.refuse = status }) }
-
-// Delay makes every request wait.
-func (p *Proxy) Delay(each time.Duration) { p.set(func() { p.delay = each }) }
-
-// Heal ends all faults.
-func (p *Proxy) Heal() {
-	p.set(func() { p.lose, p.uploads, p.downloads, p.refuse, p.delay = 0, 0, 0, 0, 0 })
+// Faults returns the faults that are left.
+func (p *Proxy) Faults() Faults {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.faults
 }
 
 // Requests returns the number of requests so far.
-func (p *Proxy) Requests() (all Requests) {
-	p.set(func() { all = p.requests })
-	return all
-}
-
-func (p *Proxy) set(change func()) {
+func (p *Proxy) Requests() Requests {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	change()
+	return p.requests
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
-	var refuse int
-	var delay time.Duration
-	p.set(func() {
-		refuse, delay = p.refuse, p.delay
-		p.requests.count(r)
-		if p.uploads > 0 && r.ContentLength > int64(p.uploads) {
-			r.Body = cut(r.Body, p.uploads)
-		}
-	})
-	if delay > 0 {
+	p.mu.Lock()
+	p.requests.count(r)
+	faults := p.faults
+	p.mu.Unlock()
+	if faults.UploadLimit > 0 && r.ContentLength > int64(faults.UploadLimit) {
+		r.Body = cut(r.Body, faults.UploadLimit)
+	}
+	if faults.Delay > 0 {
 		select {
-		case <-time.After(delay):
+		case <-time.After(faults.Delay):
 		case <-p.closing:
 		}
 	}
-	if refuse != 0 {
-		w.WriteHeader(refuse)
+	if faults.Status != 0 {
+		w.WriteHeader(faults.Status)
 		return
 	}
 	p.forward.ServeHTTP(w, r)
@@ -135,31 +120,31 @@ func (all *Requests) count(r *http.Request) {
 	}
 }
 
-func (p *Proxy) answer(response *http.Response) (err error) {
-	p.set(func() {
-		if p.lose > 0 && creates(response.Request) && response.StatusCode < http.StatusMultipleChoices {
-			p.lose--
-			_, err = io.Copy(io.Discard, response.Body)
-			err = errors.Join(errCut, err)
-		}
-		if p.downloads > 0 && response.Request.Method == http.MethodGet {
-			response.Body = cut(response.Body, p.downloads)
-		}
-	})
-	return err
+var errCut = errors.New("cut off")
+
+func (p *Proxy) modify(response *http.Response) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.faults.DownloadLimit > 0 && response.Request.Method == http.MethodGet {
+		response.Body = cut(response.Body, p.faults.DownloadLimit)
+	}
+	if p.faults.LostReplies == 0 || !creates(response.Request) || response.StatusCode >= http.StatusMultipleChoices {
+		return nil
+	}
+	p.faults.LostReplies--
+	_, _ = io.Copy(io.Discard, response.Body)
+	return errCut
 }
 
 // creates reports whether a request makes an object visible, in any of the protocols.
 func creates(r *http.Request) bool {
-	return r.Header.Get("If-None-Match") == "*" || r.Header.Get("X-Goog-Hash") != "" ||
-		r.URL.Query().Get("uploadType") == "multipart"
+	return r.Header.Get("If-None-Match") == "*" || r.Header.Get("X-Goog-Hash") != ""
 }
 
-var errCut = errors.New("cut off")
-
-func cut(body io.ReadCloser, after int) io.ReadCloser {
+func cut(body io.ReadCloser, limit int) io.ReadCloser {
+	fail := Broken(func() error { return errCut })
 	return struct {
 		io.Reader
 		io.Closer
-	}{io.MultiReader(io.LimitReader(body, int64(after)), failing{errCut}), body}
+	}{io.MultiReader(io.LimitReader(body, int64(limit)), fail), body}
 }

@@ -4,10 +4,13 @@ package storetest
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,51 +38,40 @@ type Subject struct {
 	Holds bool
 }
 
+const patience = 2 * time.Minute // limit of every wait
+
+// Run runs the contract.
+func Run(t *testing.T, s Subject) {
+	for name, test := range map[string]func(*testing.T){
+		"an object of any length is read back":                       s.testCreate,
+		"an object that exists stays as it is":                       s.testExists,
+		"of several creators of one name exactly one wins":           s.testRace,
+		"an object of unknown length goes through bounded memory":    s.testMemory,
+		"a range lies between two offsets":                           s.testRange,
+		"a listing is in order and resumes after a name":             s.testList,
+		"a prefix may end in the middle of a name":                   s.testPrefix,
+		"a deleted object is absent and may be created again":        s.testDelete,
+		"names may have every allowed character":                     s.testNames,
+		"a name that is not allowed is rejected":                     s.testInvalidNames,
+		"an upload that ends early leaves nothing":                   s.testIncompleteUpload,
+		"a cancelled context ends every method":                      s.testCancel,
+		"the probe finds create-if-absent and leaves nothing":        s.testProbe,
+		"a missing bucket is reported":                               s.testMissing,
+		"wrong credentials are reported":                             s.testDenied,
+		"a lost reply is resolved":                                   s.testLostReply,
+		"an upload whose connection is lost leaves nothing":          s.testCutUpload,
+		"a download whose connection is lost does not look complete": s.testCutDownload,
+	} {
+		t.Run(name, test)
+	}
+}
+
 // large returns the length of an object of several pieces.
 func (s Subject) large() int {
 	if s.Whole {
 		return 300_001
 	}
 	return 2*wire.PieceSize + 12345
-}
-
-const (
-	patience = 2 * time.Minute // limit of every wait
-	huge     = 64 << 20
-)
-
-// Run runs the contract.
-func Run(t *testing.T, subject Subject) {
-	c := contract{Subject: subject}
-	t.Run("an object of any length is read back", c.created)
-	t.Run("an object that exists stays as it is", c.exists)
-	t.Run("of several creators of one name exactly one wins", c.concurrent)
-	t.Run("an object of unknown length goes through bounded memory", c.bounded)
-	t.Run("a range is what lies between two offsets", c.ranges)
-	t.Run("a listing is in order and resumes after a name", c.listing)
-	t.Run("a prefix may end in the middle of a name", c.prefix)
-	t.Run("a deleted object is absent and may be created again", c.deleted)
-	t.Run("names with every allowed character stay what they are", c.names)
-	t.Run("a name that is not allowed is refused", c.badNames)
-	t.Run("a cancelled context leaves nothing", c.cancelledUpload)
-	t.Run("a cancelled listing does not seem complete", c.cancelledListing)
-	t.Run("content that cannot be read leaves nothing", c.sourceFails)
-	t.Run("the probe finds create-if-absent honoured and leaves nothing", c.probe)
-	t.Run("a missing bucket is reported", c.missing)
-	t.Run("wrong credentials are reported", c.denied)
-	t.Run("a lost reply is resolved", c.lostReply)
-	t.Run("an upload that is cut off leaves nothing", c.cutUpload)
-	t.Run("a download that is cut off does not seem complete", c.cutDownload)
-}
-
-type contract struct{ Subject }
-
-// many returns a number larger than a page of any server, and small enough for a disk to sync.
-func (s Subject) many() int {
-	if s.Whole {
-		return 200
-	}
-	return 1100
 }
 
 func testContext(t *testing.T) context.Context {
@@ -111,10 +103,14 @@ func (p *pattern) Read(to []byte) (int, error) {
 	return n, nil
 }
 
-func bytesOf(t *testing.T, content io.Reader) []byte {
-	all, err := io.ReadAll(content)
-	require.NoError(t, err)
-	return all
+// readerFunc implements io.Reader.
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// Broken returns a reader that calls a function and fails with the error that it returns.
+func Broken(fail func() error) io.Reader {
+	return readerFunc(func([]byte) (int, error) { return 0, fail() })
 }
 
 func put(t *testing.T, s store.Store, name string, content io.Reader) {
@@ -127,94 +123,138 @@ func get(t *testing.T, s store.Store, name string, offset, length int64) []byte 
 	body, err := s.Get(testContext(t), name, offset, length)
 	require.NoError(t, err)
 	defer body.Close()
-	return bytesOf(t, body)
+	all, err := io.ReadAll(body)
+	require.NoError(t, err)
+	return all
 }
 
-func names(t *testing.T, s store.Store, prefix, after string) (found []string) {
+// assertContent checks that an object has the pattern as content.
+func assertContent(t *testing.T, s store.Store, name string, seed byte, length int) {
+	t.Helper()
+	want, err := io.ReadAll(Pattern(seed, length))
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(want, get(t, s, name, 0, -1)), name)
+}
+
+func list(t *testing.T, s store.Store, prefix, after string) (names []string) {
 	t.Helper()
 	for object, err := range s.List(testContext(t), prefix, after) {
 		require.NoError(t, err)
-		found = append(found, object.Name)
+		names = append(names, object.Name)
 	}
-	return found
+	return names
 }
 
-func assertMissing(t *testing.T, s store.Store, name string) {
+// assertEmpty checks that a store has no object, and in particular not the named one.
+func assertEmpty(t *testing.T, s store.Store, name string) {
 	t.Helper()
 	_, err := s.Get(testContext(t), name, 0, -1)
 	assert.ErrorIs(t, err, store.ErrNotFound)
-	assert.Empty(t, names(t, s, "", ""))
+	assert.Empty(t, list(t, s, "", ""))
 }
 
-func (c contract) created(t *testing.T) {
-	s := c.Open(t)
-	lengths := []int{0, 1, 100_000, c.large()}
-	if !c.Whole {
+func (s Subject) testCreate(t *testing.T) {
+	opened := s.Open(t)
+	lengths := []int{0, 1, 100_000, s.large()}
+	if !s.Whole {
 		lengths = append(lengths, wire.PieceSize-1, wire.PieceSize, wire.PieceSize+1)
 	}
 	for _, length := range lengths {
 		name := fmt.Sprintf("sizes/%d", length)
 		before := time.Now().Add(-time.Minute)
-		put(t, s, name, Pattern(1, length))
-		assert.True(t, bytes.Equal(bytesOf(t, Pattern(1, length)), get(t, s, name, 0, -1)), name)
-		for object, err := range s.List(testContext(t), name, "") {
+		put(t, opened, name, Pattern(1, length))
+		assertContent(t, opened, name, 1, length)
+		for object, err := range opened.List(testContext(t), name, "") {
 			require.NoError(t, err)
 			assert.Equal(t, int64(length), object.Size, name)
 			assert.WithinRange(t, object.Modified, before, time.Now().Add(time.Minute))
 			break
 		}
 	}
-	assert.Len(t, names(t, s, "", ""), len(lengths))
+	assert.Len(t, list(t, opened, "", ""), len(lengths))
 }
 
-func (c contract) exists(t *testing.T) {
-	s := c.Open(t)
-	for _, length := range []int{10, c.large()} {
+func (s Subject) testExists(t *testing.T) {
+	opened := s.Open(t)
+	for _, length := range []int{10, s.large()} {
 		name := fmt.Sprintf("taken-%d", length)
-		put(t, s, name, Pattern(1, length))
-		for _, second := range []int{20, c.large()} {
-			assert.ErrorIs(t, s.Put(testContext(t), name, Pattern(2, second)), store.ErrExists)
+		put(t, opened, name, Pattern(1, length))
+		for _, second := range []int{20, s.large()} {
+			assert.ErrorIs(t, opened.Put(testContext(t), name, Pattern(2, second)), store.ErrExists)
 		}
-		assert.True(t, bytes.Equal(bytesOf(t, Pattern(1, length)), get(t, s, name, 0, -1)))
+		assertContent(t, opened, name, 1, length)
 	}
 }
 
-func (c contract) concurrent(t *testing.T) {
-	s := c.Open(t)
-	for _, length := range []int{1000, c.large()} {
+// testRace lets six writers create one name with different contents.
+func (s Subject) testRace(t *testing.T) {
+	opened := s.Open(t)
+	for _, length := range []int{1000, s.large()} {
 		name := fmt.Sprintf("race-%d", length)
-		winner := race(t, s, name, length)
-		require.NotZero(t, winner, "nobody won")
-		assert.True(t, bytes.Equal(bytesOf(t, Pattern(winner, length)), get(t, s, name, 0, -1)))
+		var winner atomic.Uint32
+		var racers sync.WaitGroup
+		for racer := byte(1); racer <= 6; racer++ {
+			racers.Go(func() {
+				_, err := store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
+				// A server may be busy with another request.
+				for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
+					_, err = store.PutOnce(testContext(t), opened, name, Pattern(racer, length))
+				}
+				if err == nil {
+					assert.True(t, winner.CompareAndSwap(0, uint32(racer)), "two won")
+				} else {
+					assert.ErrorIs(t, err, store.ErrExists)
+				}
+			})
+		}
+		racers.Wait()
+		require.NotZero(t, winner.Load(), "nobody won")
+		assertContent(t, opened, name, byte(winner.Load()), length)
 	}
 }
 
-// race lets six writers create one name with different contents, and returns the winner.
-func race(t *testing.T, s store.Store, name string, length int) byte {
-	var winner atomic.Uint32
-	var racers sync.WaitGroup
-	for racer := byte(1); racer <= 6; racer++ {
-		racers.Go(func() {
-			_, err := store.PutOnce(testContext(t), s, name, Pattern(racer, length))
-			// A server may be busy with another request.
-			for errors.Is(err, store.ErrUnavailable) && t.Context().Err() == nil {
-				_, err = store.PutOnce(testContext(t), s, name, Pattern(racer, length))
-			}
-			if err == nil {
-				assert.True(t, winner.CompareAndSwap(0, uint32(racer)), "two won")
-			} else {
-				assert.ErrorIs(t, err, store.ErrExists)
-			}
-		})
+func (s Subject) testMemory(t *testing.T) {
+	if s.Holds {
+		t.Skip("this store holds everything in memory")
 	}
-	racers.Wait()
-	return byte(winner.Load())
+	const (
+		length = 64 << 20
+		limit  = 24 << 20 // one piece, and another for those who wrap it
+	)
+	opened := s.Open(t)
+	before, read, most := liveHeap(), 0, uint64(0)
+	content := Pattern(3, length)
+	written, err := store.PutOnce(testContext(t), opened, "huge", readerFunc(func(p []byte) (int, error) {
+		n, err := content.Read(p)
+		if read%(8<<20) > (read+n)%(8<<20) {
+			most = max(most, liveHeap()-min(before, liveHeap()))
+		}
+		read += n
+		return n, err
+	}))
+	require.NoError(t, err)
+	assert.Less(t, most, uint64(limit))
+	assert.Equal(t, int64(length), written.Size)
+	body, err := opened.Get(testContext(t), "huge", 0, -1)
+	require.NoError(t, err)
+	defer body.Close()
+	hash := sha256.New()
+	_, err = io.Copy(hash, body)
+	require.NoError(t, err)
+	assert.Equal(t, written.SHA256[:], hash.Sum(nil))
 }
 
-func (c contract) ranges(t *testing.T) {
-	s := c.Open(t)
-	put(t, s, "ten", strings.NewReader("0123456789"))
-	put(t, s, "empty", strings.NewReader(""))
+func liveHeap() uint64 {
+	var stats runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+func (s Subject) testRange(t *testing.T) {
+	opened := s.Open(t)
+	put(t, opened, "ten", strings.NewReader("0123456789"))
+	put(t, opened, "empty", strings.NewReader(""))
 	for _, one := range []struct {
 		name           string
 		offset, length int64
@@ -235,10 +275,249 @@ func (c contract) ranges(t *testing.T) {
 		{"empty", 0, 5, ""},
 		{"empty", 5, 5, ""},
 	} {
-		assert.Equal(t, one.want, string(get(t, s, one.name, one.offset, one.length)), "%+v", one)
+		assert.Equal(t, one.want, string(get(t, opened, one.name, one.offset, one.length)), "%+v", one)
 	}
 	for _, length := range []int64{-1, 0, 7} {
-		_, err := s.Get(testContext(t), "absent", 0, length)
+		_, err := opened.Get(testContext(t), "absent", 0, length)
 		assert.ErrorIs(t, err, store.ErrNotFound)
 	}
+}
+
+func (s Subject) testList(t *testing.T) {
+	opened, count := s.Open(t), 1100 // more than a page of any server
+	if s.Whole {
+		count = 200 // few enough for a disk to sync
+	}
+	want := []string{"other", "zz/last"}
+	for i := range count {
+		// These sort differently as paths and as names: - and . precede the slash, = and letters follow it.
+		want = append(want, fmt.Sprintf("dir%s%04d", []string{"/", "-", ".", "=", "/sub/", "x/"}[i%6], i))
+	}
+	var writers sync.WaitGroup
+	for part := range slices.Chunk(want, len(want)/8+1) {
+		writers.Go(func() {
+			for _, name := range part {
+				assert.NoError(t, opened.Put(testContext(t), name, strings.NewReader(name)))
+			}
+		})
+	}
+	writers.Wait()
+	slices.Sort(want)
+	assert.Equal(t, want, list(t, opened, "", ""))
+	for _, after := range []string{want[0], want[150], want[150] + "-", "dir/", "dir/sub/0004", "dir/sub", want[len(want)-1]} {
+		assert.Equal(t, sortedAfter(want, after), append([]string{}, list(t, opened, "", after)...), after)
+	}
+	inside := slices.DeleteFunc(slices.Clone(want), func(name string) bool { return !strings.HasPrefix(name, "dir/") })
+	assert.Equal(t, inside, list(t, opened, "dir/", ""))
+	assert.Equal(t, sortedAfter(inside, "dir/sub/"), list(t, opened, "dir/", "dir/sub/"))
+	for object, err := range opened.List(testContext(t), "", "") {
+		require.NoError(t, err)
+		assert.Equal(t, want[0], object.Name)
+		break // a listing may be abandoned
+	}
+}
+
+// sortedAfter returns the sorted names that sort after one.
+func sortedAfter(sorted []string, after string) []string {
+	return slices.DeleteFunc(slices.Clone(sorted), func(name string) bool { return name <= after })
+}
+
+func (s Subject) testPrefix(t *testing.T) {
+	opened := s.Open(t)
+	assert.Empty(t, list(t, opened, "", ""))
+	for _, name := range []string{"ab/1", "ab/2", "abc", "abd/3/4", "b"} {
+		put(t, opened, name, strings.NewReader(name))
+	}
+	for _, one := range []struct{ prefix, after, want string }{
+		{"ab", "", "ab/1 ab/2 abc abd/3/4"},
+		{"abd/3", "", "abd/3/4"},
+		{"ab", "ab/2", "abc abd/3/4"},
+		{"abd", "abc", "abd/3/4"},
+		{"ab/1/", "", ""},
+		{"c", "", ""},
+		{"a", "b", ""},
+	} {
+		assert.Equal(t, one.want, strings.Join(list(t, opened, one.prefix, one.after), " "), one)
+	}
+}
+
+func (s Subject) testDelete(t *testing.T) {
+	opened := s.Open(t)
+	put(t, opened, "a/b", strings.NewReader("first"))
+	require.NoError(t, opened.Delete(testContext(t), "a/b"))
+	assertEmpty(t, opened, "a/b")
+	assert.NoError(t, opened.Delete(testContext(t), "a/b"), "it is absent already")
+	assert.NoError(t, opened.Delete(testContext(t), "never/existed"))
+	put(t, opened, "a/b", strings.NewReader("second"))
+	assert.Equal(t, "second", string(get(t, opened, "a/b", 0, -1)))
+}
+
+func (s Subject) testNames(t *testing.T) {
+	opened := s.Open(t)
+	want := []string{"+=@._-/2026-11-21T21.49.47Z+00=1@x", "A/b+c", "a=b/c@d", strings.Repeat("s", 200) + "/" + strings.Repeat("t", 200)}
+	for _, name := range want {
+		put(t, opened, name, strings.NewReader("content of "+name))
+	}
+	assert.Equal(t, want, list(t, opened, "", ""))
+	for _, name := range want {
+		assert.Equal(t, "content of "+name, string(get(t, opened, name, 0, -1)))
+		assert.Equal(t, []string{name}, list(t, opened, name, ""))
+		require.NoError(t, opened.Delete(testContext(t), name))
+	}
+	assert.Empty(t, list(t, opened, "", ""))
+}
+
+func (s Subject) testInvalidNames(t *testing.T) {
+	opened := s.Open(t)
+	for _, name := range []string{"", "/a", "a/", "a//b", "../a", "a/../b", ".a", "a/.b", "a b", "a%41", "ä", "a\\b", "a:b"} {
+		assert.Error(t, opened.Put(testContext(t), name, strings.NewReader("x")), name)
+		_, err := opened.Get(testContext(t), name, 0, -1)
+		assert.Error(t, err, name)
+		assert.Error(t, opened.Delete(testContext(t), name), name)
+	}
+	assert.Error(t, listError(testContext(t), opened, "a b"))
+	assert.Empty(t, list(t, opened, "", ""))
+}
+
+// listError returns the error that ends a listing.
+func listError(ctx context.Context, s store.Store, prefix string) (last error) {
+	for _, err := range s.List(ctx, prefix, "") {
+		last = err
+	}
+	return last
+}
+
+// testIncompleteUpload ends uploads after almost everything was read, with parts of a large object stored.
+func (s Subject) testIncompleteUpload(t *testing.T) {
+	opened := s.Open(t)
+	for _, length := range []int{10, s.large()} {
+		for _, want := range []error{errors.New("disk failed"), io.ErrUnexpectedEOF, context.Canceled} {
+			ctx, cancel := context.WithCancel(testContext(t))
+			defer cancel()
+			content := func() io.Reader {
+				end := Broken(func() error { return want })
+				if errors.Is(want, context.Canceled) {
+					end = Broken(func() error { cancel(); return io.EOF })
+				}
+				return io.MultiReader(Pattern(1, length-5), end, Pattern(2, 5))
+			}
+			assert.ErrorIs(t, opened.Put(ctx, "incomplete", content()), want)
+			assertEmpty(t, opened, "incomplete")
+			_, err := store.PutOnce(ctx, opened, "incomplete", content())
+			assert.ErrorIs(t, err, want)
+		}
+	}
+}
+
+func (s Subject) testCancel(t *testing.T) {
+	opened := s.Open(t)
+	put(t, opened, "a", strings.NewReader("x"))
+	ctx, cancel := context.WithCancel(testContext(t))
+	cancel()
+	for name, call := range methods(ctx, opened) {
+		assert.ErrorIs(t, call(), context.Canceled, name)
+	}
+}
+
+// methods returns calls of every method of a store.
+func methods(ctx context.Context, s store.Store) map[string]func() error {
+	return map[string]func() error{
+		"create":               func() error { return s.Put(ctx, "a", strings.NewReader("x")) },
+		"create in two pieces": func() error { return s.Put(ctx, "a", Pattern(1, wire.PieceSize+1)) },
+		"read": func() error {
+			body, err := s.Get(ctx, "a", 0, -1)
+			if err == nil {
+				_ = body.Close() // it was only read
+			}
+			return err
+		},
+		"list":   func() error { return listError(ctx, s, "") },
+		"delete": func() error { return s.Delete(ctx, "a") },
+	}
+}
+
+func (s Subject) testProbe(t *testing.T) {
+	opened := s.Open(t)
+	abilities, err := store.Probe(testContext(t), opened)
+	require.NoError(t, err)
+	assert.True(t, abilities.CreateIfAbsent)
+	assert.NoError(t, abilities.Delete)
+	assert.Empty(t, list(t, opened, "", ""))
+}
+
+func (s Subject) testMissing(t *testing.T) {
+	if s.Missing == nil {
+		t.Skip("this store has no bucket")
+	}
+	opened := s.Missing(t)
+	assertFailure(t, opened, store.ErrNoBucket)
+	_, err := store.Probe(testContext(t), opened)
+	assert.Equal(t, store.ErrNoBucket, store.FailureOf(err))
+}
+
+func (s Subject) testDenied(t *testing.T) {
+	if s.Denied == nil {
+		t.Skip("this store has no credentials")
+	}
+	opened := s.Denied(t)
+	assertFailure(t, opened, store.ErrDenied)
+	assert.Equal(t, store.ErrDenied, store.FailureOf(opened.Delete(testContext(t), "a")))
+}
+
+// assertFailure checks that every method fails with want. Delete is excluded: a server may report that an object of a missing bucket
+// is deleted.
+func assertFailure(t *testing.T, s store.Store, want store.Failure) {
+	t.Helper()
+	for name, call := range methods(testContext(t), s) {
+		if err := call(); name != "delete" {
+			assert.Equal(t, want, store.FailureOf(err), "%s: %v", name, err)
+			assert.NotErrorIs(t, err, store.ErrNotFound, "or the data on a volume would be compared with an empty store")
+		}
+	}
+}
+
+func (s Subject) through(t *testing.T) (store.Store, *Proxy) {
+	if s.Through == nil {
+		t.Skip("this store has no network")
+	}
+	proxy := NewProxy(t)
+	return s.Through(t, proxy), proxy
+}
+
+func (s Subject) testLostReply(t *testing.T) {
+	opened, proxy := s.through(t)
+	for name, length := range map[string]int{"small": 1000, "large": s.large()} {
+		proxy.Inject(Faults{LostReplies: 1})
+		_, err := store.PutOnce(testContext(t), opened, name, Pattern(1, length))
+		require.NoError(t, err)
+		assert.Zero(t, proxy.Faults().LostReplies, "no reply was lost")
+		assert.Equal(t, []string{name}, list(t, opened, name, ""))
+		_, err = store.PutOnce(testContext(t), opened, name, Pattern(1, length))
+		assert.NoError(t, err, "the same again")
+		_, err = store.PutOnce(testContext(t), opened, name, Pattern(2, length))
+		assert.ErrorIs(t, err, store.ErrExists)
+	}
+}
+
+func (s Subject) testCutUpload(t *testing.T) {
+	opened, proxy := s.through(t)
+	for _, length := range []int{100_000, s.large()} {
+		proxy.Inject(Faults{UploadLimit: 50_000})
+		assert.ErrorIs(t, opened.Put(testContext(t), "cut", Pattern(1, length)), store.ErrUnavailable)
+		proxy.Inject(Faults{})
+		assertEmpty(t, opened, "cut")
+		put(t, opened, "cut", Pattern(2, length))
+		require.NoError(t, opened.Delete(testContext(t), "cut"))
+	}
+}
+
+func (s Subject) testCutDownload(t *testing.T) {
+	opened, proxy := s.through(t)
+	put(t, opened, "cut", Pattern(1, s.large()))
+	proxy.Inject(Faults{DownloadLimit: 100_000})
+	body, err := opened.Get(testContext(t), "cut", 0, -1)
+	require.NoError(t, err)
+	defer body.Close()
+	_, err = io.Copy(io.Discard, body)
+	assert.ErrorIs(t, err, store.ErrUnavailable)
 }

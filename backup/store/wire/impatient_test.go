@@ -95,7 +95,7 @@ func TestASmallObjectThatHangsIsGivenUpSoon(t *testing.T) {
 		for size, want := range map[int]time.Duration{small: brief, small + 1: patience} {
 			began := time.Now()
 			transport := &stallDetector{next: hangs, patience: patience}
-			request, err := http.NewRequestWithContext(WithObjectSize(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
+			request, err := http.NewRequestWithContext(withObjectSize(t.Context(), size), http.MethodPut, "http://x", bytes.NewReader(make([]byte, size)))
 			require.NoError(t, err)
 			_, err = transport.RoundTrip(request) //nolint:bodyclose // there is none
 			require.ErrorIs(t, err, store.ErrUnavailable)

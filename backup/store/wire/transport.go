@@ -58,7 +58,7 @@ type reloadingTransport struct {
 	caPath string
 
 	mu      sync.Mutex
-	stamp   Stamp
+	stamp   stamp
 	current *http.Transport
 }
 
@@ -74,7 +74,7 @@ func (r *reloadingTransport) RoundTrip(request *http.Request) (*http.Response, e
 func (r *reloadingTransport) transport() (*http.Transport, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	stamp := StampOf(r.caPath)
+	stamp := stampOf(r.caPath)
 	if r.current != nil && stamp == r.stamp {
 		return r.current, nil
 	}
@@ -137,19 +137,19 @@ type bundleError struct{ text string }
 
 func (e *bundleError) Error() string { return e.text }
 
-// Stamp changes when a file changes. The zero value stands for a missing file.
-type Stamp struct {
+// stamp changes when a file changes. The zero value stands for a missing file.
+type stamp struct {
 	Modified time.Time
 	Size     int64
 }
 
-// StampOf returns the current stamp of a file.
-func StampOf(path string) Stamp {
+// stampOf returns the current stamp of a file.
+func stampOf(path string) stamp {
 	info, err := os.Stat(path)
 	if err != nil {
-		return Stamp{}
+		return stamp{}
 	}
-	return Stamp{Modified: info.ModTime(), Size: info.Size()}
+	return stamp{Modified: info.ModTime(), Size: info.Size()}
 }
 
 // progress is the number of bytes that must move within the patience: a server that trickles bytes hangs, too.
@@ -166,9 +166,9 @@ const (
 
 type sizeKey struct{}
 
-// WithObjectSize returns a context for the request that creates an object of this size. A small one that stalls fails soon and may be repeated:
+// withObjectSize returns a context for the request that creates an object of this size. A small one that stalls fails soon and may be repeated:
 // an object is only created if it does not exist, so the stalled request does no harm.
-func WithObjectSize(ctx context.Context, size int) context.Context {
+func withObjectSize(ctx context.Context, size int) context.Context {
 	if size > small {
 		return ctx
 	}
@@ -192,30 +192,16 @@ type stallDetector struct {
 
 // RoundTrip implements http.RoundTripper.
 func (i *stallDetector) RoundTrip(request *http.Request) (*http.Response, error) {
-	if err := earlierFailure(request.Context()); err != nil {
-		closeBody(request)
-		return nil, err
-	}
 	watch := newWatch(request.Context(), i.patienceFor(request.Context()))
 	response, err := i.next.RoundTrip(watch.wrapRequest(request))
 	if err != nil {
 		defer watch.end()
-		err = watch.translate(err)
-		noteFailure(request.Context(), err)
-		return nil, err
+		return nil, watch.translate(err)
 	}
 	watch.count(progress)
 	watch.pause()
-	noteResponse(request.Context(), response)
 	response.Body = &responseBody{ReadCloser: response.Body, watch: watch}
 	return response, nil
-}
-
-// closeBody closes the body of a request that is not sent, as a RoundTripper must.
-func closeBody(request *http.Request) {
-	if request.Body != nil {
-		_ = request.Body.Close()
-	}
 }
 
 // watch cancels a request that stalls. Its clock only runs while the server has to act, not while the caller does something else

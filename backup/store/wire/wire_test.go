@@ -94,35 +94,36 @@ func TestACABundleIsReadAgainWhenItChanges(t *testing.T) {
 	Discard(response)
 }
 
-func TestAnswersBecomeErrors(t *testing.T) {
+func TestResponsesBecomeErrors(t *testing.T) {
 	codes := map[string]error{"Gone": store.ErrNotFound, "Busy": store.ErrUnavailable, "Late": store.ErrSkewed, "Nowhere": store.ErrNoBucket}
 	for _, one := range []struct {
-		answer Response
-		kind   error
-		text   string
+		response summary
+		kind     error
+		text     string
 	}{
-		{Response{Status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check that the credentials are valid and grant access"},
-		{Response{Status: 403, Code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check that the credentials are valid and grant access"},
-		{Response{Status: 403, Skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
-		{Response{Status: 401, Skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
-		{Response{Status: 400, Code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
-		{Response{Status: 404, Code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create it, or correct --backup-store"},
-		{Response{Status: 404, Code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
-		{Response{Status: 409, Code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
-		{Response{Status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},
-		{Response{Status: 429, After: time.Second}, store.ErrUnavailable, "store unavailable: HTTP status 429"},
-		{Response{Status: 500}, store.ErrUnavailable, "store unavailable: HTTP status 500"},
-		{Response{Status: 503}, store.ErrUnavailable, "store unavailable: HTTP status 503"},
-		{Response{Status: 400, Code: "a secret"}, nil, "HTTP status 400"},
-		{Response{Status: 501}, nil, "HTTP status 501"},
+		{summary{status: 401}, store.ErrDenied, "HTTP status 401: permission denied: check that the credentials are valid and grant access"},
+		{summary{status: 403, code: "No"}, store.ErrDenied, "HTTP status 403 (No): permission denied: check that the credentials are valid and grant access"},
+		{summary{status: 403, skew: time.Hour + 3*time.Second}, store.ErrSkewed, "HTTP status 403: clock differs from the store's by about 1h0m0s: set this machine's clock"},
+		{summary{status: 401, skew: -time.Hour}, store.ErrSkewed, "HTTP status 401: clock differs from the store's by about 1h0m0s: set this machine's clock"},
+		{summary{status: 400, code: "Late"}, store.ErrSkewed, "HTTP status 400 (Late): clock differs from the store's by about 0s: set this machine's clock"},
+		{summary{status: 404, code: "Nowhere"}, store.ErrNoBucket, "HTTP status 404 (Nowhere): bucket not found: create it, or correct --backup-store"},
+		{summary{status: 404, code: "Other"}, ErrUnconfirmed, "HTTP status 404 (Other): object not found"},
+		{summary{status: 404, code: "Gone"}, store.ErrNotFound, "HTTP status 404 (Gone): object not found"},
+		{summary{status: 409, code: "Busy"}, store.ErrUnavailable, "store unavailable: HTTP status 409 (Busy)"},
+		{summary{status: 408}, store.ErrUnavailable, "store unavailable: HTTP status 408"},
+		{summary{status: 429, after: time.Second}, store.ErrUnavailable, "store unavailable: HTTP status 429"},
+		{summary{status: 500}, store.ErrUnavailable, "store unavailable: HTTP status 500"},
+		{summary{status: 503}, store.ErrUnavailable, "store unavailable: HTTP status 503"},
+		{summary{status: 400, code: "a secret"}, nil, "HTTP status 400"},
+		{summary{status: 501}, nil, "HTTP status 501"},
 	} {
-		err := one.answer.Error(codes)
+		err := one.response.toError(codes)
 		assert.EqualError(t, err, one.text)
 		if one.kind != nil {
 			assert.ErrorIs(t, err, one.kind)
 		}
 		assert.Equal(t, errors.Is(one.kind, store.ErrUnavailable), errors.Is(err, store.ErrUnavailable))
-		assert.Equal(t, one.answer.After, store.RetryAfter(err))
+		assert.Equal(t, one.response.after, store.RetryAfter(err))
 	}
 }
 
@@ -139,7 +140,8 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 	for _, one := range []struct {
 		status, good, want int
 		after              string
-	}{{503, 3, 3, ""}, {503, 9, 3, ""}, {503, 9, 1, "60"}, {400, 9, 1, ""}, {429, 2, 2, "1"}} {
+		once               bool
+	}{{503, 3, 3, "", false}, {503, 9, 3, "", false}, {503, 9, 1, "60", false}, {400, 9, 1, "", false}, {429, 2, 2, "1", false}, {503, 9, 1, "", true}} {
 		var asked atomic.Int32
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			if int(asked.Add(1)) < one.good {
@@ -148,8 +150,8 @@ func TestARequestIsRepeatedAFewTimes(t *testing.T) {
 			}
 		})
 		c := &Client{HTTP: client(t, Options{}), Authorize: func(*http.Request) error { return nil }}
-		c.Refusal = func(response *http.Response) error { return ResponseOf(response).Error(nil) }
-		response, err := c.Do(t.Context(), func() (*http.Request, error) { return http.NewRequest(http.MethodGet, target, nil) }, 200)
+		c.Reason = func(int, http.Header, []byte) string { return "" }
+		response, err := c.Do(t.Context(), Request{Method: http.MethodGet, URL: target, Once: one.once}, 200)
 		assert.Equal(t, one.good > one.want, err != nil, one)
 		assert.EqualValues(t, one.want, asked.Load(), one)
 		if err == nil {
@@ -172,40 +174,37 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 func TestARangeThatWasNotAskedForIsRefused(t *testing.T) {
 	answer := func(contentRange string, length int64) *http.Response {
 		return &http.Response{
-			StatusCode: 206, ContentLength: length, Header: http.Header{"Content-Range": {contentRange}},
+			StatusCode: 206, ContentLength: length, Header: http.Header{"Content-Range": {contentRange}, "Etag": {"1"}},
 			Body: io.NopCloser(strings.NewReader("0123456789")),
 		}
 	}
 	for _, wrong := range []*http.Response{answer("bytes 0-9/10", 10), answer("", 10), answer("bytes 3-9/10", -1), answer("x", 10)} {
-		_, err := Body(wrong, 3, 7)
-		assert.ErrorIs(t, err, ErrOtherRange)
+		_, err := bodyOf(wrong, 3, 7)
+		assert.ErrorContains(t, err, "a range other than requested, or no length")
 	}
-	body, err := Body(answer("bytes 3-9/10", 7), 3, 7)
+	body, err := bodyOf(answer("bytes 3-9/10", 7), 3, 7)
 	require.NoError(t, err)
 	all, err := io.ReadAll(body)
 	assert.NoError(t, err)
 	assert.Len(t, all, 7, "and no more than was asked for")
 	for want, span := range map[string][2]int64{"": {0, -1}, "bytes=5-": {5, -1}, "bytes=0-0": {0, 1}, "bytes=5-9": {5, 5}} {
-		assert.Equal(t, want, Range(span[0], span[1]))
+		assert.Equal(t, want, rangeOf(span[0], span[1]))
 	}
 }
 
 func TestPiecesEndWithTheContentAndNotWithItsError(t *testing.T) {
+	buffer := new([PieceSize]byte)
 	for _, length := range []int{0, 5, PieceSize, 2*PieceSize + 1} {
-		pieces := newPieces(io.LimitReader(zeros{}, int64(length)))
-		total, last := 0, false
+		content, total, last := io.LimitReader(zeros{}, int64(length)), 0, false
 		for !last {
-			piece, end, err := pieces.read()
+			piece, end, err := readPiece(content, buffer)
 			require.NoError(t, err)
 			assert.True(t, end || len(piece) == PieceSize)
 			total, last = total+len(piece), end
 		}
 		assert.Equal(t, length, total)
-		pieces.close()
 	}
-	pieces := newPieces(io.MultiReader(strings.NewReader("x"), &failing{}))
-	defer pieces.close()
-	_, _, err := pieces.read()
+	_, _, err := readPiece(io.MultiReader(strings.NewReader("x"), &failing{}), buffer)
 	assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "which is not the end")
 }
 

@@ -25,14 +25,13 @@ func (m *member) awayOrClosed() []fault {
 
 // failing are the faults of a network.
 func failing(proxy *storetest.Proxy) (all []fault) {
-	for _, begin := range []func(){
-		func() { proxy.Refuse(http.StatusServiceUnavailable) },
-		func() { proxy.Delay(2 * time.Second) },
-		func() { proxy.LoseReply(math.MaxInt) },
-		func() { proxy.CutUploads(200) },
-		func() { proxy.CutDownloads(200) },
+	for _, faults := range []storetest.Faults{
+		{Status: http.StatusServiceUnavailable}, {Delay: 2 * time.Second}, {LostReplies: math.MaxInt}, {UploadLimit: 200}, {DownloadLimit: 200},
 	} {
-		all = append(all, fault{func() error { begin(); return nil }, func() error { proxy.Heal(); return nil }})
+		inject := func(faults storetest.Faults) func() error {
+			return func() error { proxy.Inject(faults); return nil }
+		}
+		all = append(all, fault{inject(faults), inject(storetest.Faults{})})
 	}
 	return all
 }

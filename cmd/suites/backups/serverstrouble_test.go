@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"etcd-wrapper/backup/store/storetest"
 	"etcd-wrapper/cmd/suites/harness"
 )
 
@@ -37,10 +38,10 @@ func TestServersInTroubleAreToldOfAndGoneOnWithWhenThatIsOver(t *testing.T) {
 		for status, words := range map[int]string{
 			http.StatusServiceUnavailable: "store unavailable", http.StatusForbidden: "permission denied",
 		} {
-			service.proxy.Refuse(status)
+			service.proxy.Inject(storetest.Faults{Status: status})
 			m.write("refused", words)
 			m.requireServingInTrouble(run, words)
-			service.proxy.Heal()
+			service.proxy.Inject(storetest.Faults{})
 			awaitTold(run, "it goes on by itself after "+words, wellAgain)
 		}
 		run.StopCleanly()
@@ -72,10 +73,10 @@ func TestServersThatAnswerSlowlyHaveEverythingWithinAStopsBudget(t *testing.T) {
 	m := service.member(t, "bucket", "--recover=never")
 	run := m.StartReady()
 	run.AwaitStored(m.write("key", "before"))
-	service.proxy.Delay(2 * time.Second)
+	service.proxy.Inject(storetest.Faults{Delay: 2 * time.Second})
 	last := m.write("key", "just before the end")
 	run.StopCleanly()
-	service.proxy.Heal()
+	service.proxy.Inject(storetest.Faults{})
 	assert.Equal(t, last, m.head(t))
 	require.Len(t, m.requireSound(t), 1)
 }

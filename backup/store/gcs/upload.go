@@ -1,0 +1,153 @@
+package gcs
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/http"
+	"net/url"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// upload creates an object in one request, or in a resumable upload if it is large.
+type upload struct {
+	store   *Store
+	key     string
+	target  wire.Request // of the resumable upload
+	sent    int64        // bytes that the server has
+	sum     uint32       // of all pieces so far
+	created bool
+}
+
+func (s *Store) upload(key string) wire.Upload { return &upload{store: s, key: key} }
+
+// request returns a request that creates an object or starts its upload.
+func (u *upload) request(kind string) wire.Request {
+	query := url.Values{"uploadType": {kind}, "name": {u.key}, "ifGenerationMatch": {"0"}}
+	return wire.Request{Method: http.MethodPost, URL: u.store.uploads, Query: query}
+}
+
+// Whole implements wire.Upload.
+func (u *upload) Whole(ctx context.Context, content []byte) error {
+	u.sum = crc32.Checksum(content, castagnoli)
+	request := u.request("media")
+	request.Body, request.Header, request.Once = content, u.hash(), true
+	return u.send(ctx, request, http.StatusOK)
+}
+
+// hash returns the header with which the server detects damage in transit before it creates the object.
+func (u *upload) hash() map[string]string {
+	return map[string]string{"X-Goog-Hash": "crc32c=" + encode(u.sum)}
+}
+
+// Begin implements wire.Upload. The upload stays at our endpoint whatever host the response names, so that the token goes nowhere
+// else.
+func (u *upload) Begin(ctx context.Context) error {
+	response, err := u.store.Send(ctx, u.request("resumable"), nil, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	location, err := url.Parse(response.Header.Get("Location"))
+	if err != nil || location.Query().Get("upload_id") == "" {
+		return wire.ErrUnexpectedResponse("the address of an upload")
+	}
+	u.target = wire.Request{Method: http.MethodPut, URL: u.store.uploads, Query: location.Query()}
+	return nil
+}
+
+// Part implements wire.Upload. After a failure it asks the server how much arrived, and sends the rest.
+func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
+	begin, end, total := u.sent, u.sent+int64(len(piece)), "*"
+	u.sum = crc32.Update(u.sum, castagnoli, piece)
+	if last {
+		total = fmt.Sprint(end)
+	}
+	for attempt := range 3 {
+		err := u.sendFrom(ctx, piece[u.sent-begin:], total)
+		if errors.Is(err, store.ErrUnavailable) && !u.created && attempt < 2 {
+			query := u.target
+			query.Header = map[string]string{"Content-Range": "bytes */" + total}
+			err = u.send(ctx, query, http.StatusOK, http.StatusPermanentRedirect)
+		}
+		switch {
+		case err != nil || u.created:
+			return err
+		case u.sent < begin || u.sent > end:
+			return &store.Unavailable{Cause: errors.New("the server lost a part of the upload")}
+		case u.sent == end && !last:
+			return nil
+		}
+	}
+	return &store.Unavailable{Cause: fmt.Errorf("the server accepted %d bytes of %d", u.sent, end)}
+}
+
+// sendFrom sends bytes from the server's position. The last request carries the checksum of all.
+func (u *upload) sendFrom(ctx context.Context, rest []byte, total string) error {
+	request := u.target
+	request.Body, request.Once, request.Header = rest, true, map[string]string{}
+	if total != "*" {
+		request.Header = u.hash()
+	}
+	request.Header["Content-Range"] = "bytes */" + total
+	if len(rest) > 0 {
+		request.Header["Content-Range"] = fmt.Sprintf("bytes %d-%d/%s", u.sent, u.sent+int64(len(rest))-1, total)
+	}
+	return u.send(ctx, request, http.StatusOK, http.StatusPermanentRedirect)
+}
+
+// send learns how many bytes the server has, or that the object was created, from the object's JSON
+// (https://cloud.google.com/storage/docs/json_api/v1/objects/insert). The server has compared the checksum before if it knows the
+// header. A damaged object is deleted.
+func (u *upload) send(ctx context.Context, request wire.Request, accepted ...int) error {
+	var stored struct {
+		Name       string `json:"name"`
+		Checksum   string `json:"crc32c"`
+		Generation string `json:"generation"`
+	}
+	response, err := u.store.Send(ctx, request, &stored, accepted...)
+	switch {
+	case errors.Is(err, store.ErrNotFound) && u.target.URL != "": // discarded, or completed with the reply lost
+		return &store.Unavailable{Cause: errors.New("the server does not know the upload any more")}
+	case err != nil:
+		return err
+	case response.StatusCode == http.StatusPermanentRedirect: // "resume incomplete" here
+		u.sent = 0
+		if _, err := fmt.Sscanf(response.Header.Get("Range"), "bytes=0-%d", &u.sent); err == nil {
+			u.sent++
+		}
+		return nil
+	case stored.Name != u.key || stored.Generation == "":
+		return wire.ErrUnexpectedResponse("the object's JSON")
+	}
+	u.created = true
+	if stored.Checksum != encode(u.sum) {
+		return u.remove(ctx, stored.Generation)
+	}
+	return nil
+}
+
+func (u *upload) remove(ctx context.Context, generation string) error {
+	removal := wire.Request{Method: http.MethodDelete, URL: u.store.url(u.key), Query: url.Values{"generation": {generation}}}
+	if _, err := u.store.Send(ctx, removal, nil, u.store.Deleted...); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return errors.New("the upload was damaged on the way, and what was stored could not be removed: delete it")
+	}
+	return &store.Unavailable{Cause: errors.New("the upload was damaged on the way")}
+}
+
+// Abort implements wire.Upload. Without it the upload would expire in a week.
+func (u *upload) Abort(ctx context.Context) {
+	request := u.target
+	request.Method, request.Once = http.MethodDelete, true
+	_, _ = u.store.Send(ctx, request, nil, http.StatusNoContent, 499)
+}
+
+func encode(sum uint32) string {
+	return base64.StdEncoding.EncodeToString(binary.BigEndian.AppendUint32(nil, sum))
+}

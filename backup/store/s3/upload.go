@@ -1,0 +1,142 @@
+package s3
+
+import (
+	"context"
+	"crypto/md5"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// upload creates an object in one request, or in a multipart upload. Its last request carries the condition that the object does
+// not exist: S3 ignores it in the first.
+type upload struct {
+	store *Store
+	key   string
+	id    string
+	parts []part
+	sums  []byte // the MD5 of each part
+	size  int64  // bytes of all parts
+}
+
+type part struct {
+	PartNumber int
+	ETag       string
+}
+
+var ifAbsent = map[string]string{"If-None-Match": "*"}
+
+func (s *Store) upload(key string) wire.Upload { return &upload{store: s, key: key} }
+
+// send sends a body with its MD5, which object lock requires.
+func (u *upload) send(ctx context.Context, method string, query url.Values, header map[string]string, body []byte, into any) (etag string, err error) {
+	sum := md5.Sum(body)
+	all := map[string]string{"Content-Md5": base64.StdEncoding.EncodeToString(sum[:]), "Content-Type": "application/octet-stream"}
+	maps.Copy(all, header)
+	request := wire.Request{Method: method, URL: u.store.url(u.key), Query: query, Header: all, Body: body}
+	response, err := u.store.Send(ctx, request, into, http.StatusOK)
+	if err != nil {
+		return "", err
+	}
+	return trimETag(response.Header.Get("ETag")), nil
+}
+
+// Whole implements wire.Upload.
+func (u *upload) Whole(ctx context.Context, content []byte) error {
+	etag, err := u.send(ctx, http.MethodPut, nil, ifAbsent, content, nil)
+	if err != nil {
+		return err
+	}
+	return u.confirm(ctx, etag, hexMD5(content), int64(len(content)))
+}
+
+// confirm checks that a successful response is the store's, about these bytes. Its ETag is their MD5, unless the bucket encrypts with
+// its own key: then S3 is asked for the size and the ETag
+// (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
+func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) error {
+	switch etag {
+	case sum:
+		return nil
+	case "":
+		return wire.ErrUnexpectedResponse("an ETag")
+	}
+	stored, err := u.store.Send(ctx, wire.Request{Method: http.MethodHead, URL: u.store.url(u.key)}, nil, http.StatusOK)
+	if err == nil && (trimETag(stored.Header.Get("ETag")) != etag || stored.ContentLength != size) {
+		err = wire.ErrUnexpectedResponse("the ETag and the size of what was sent")
+	}
+	return err
+}
+
+// Begin implements wire.Upload.
+func (u *upload) Begin(ctx context.Context) error {
+	var started struct {
+		XMLName xml.Name `xml:"InitiateMultipartUploadResult"`
+		ID      string   `xml:"UploadId"`
+	}
+	_, err := u.send(ctx, http.MethodPost, url.Values{"uploads": {""}}, nil, nil, &started)
+	u.id = started.ID
+	return err
+}
+
+// Part implements wire.Upload.
+func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {
+	if len(piece) > 0 {
+		number := len(u.parts) + 1
+		etag, err := u.send(ctx, http.MethodPut, url.Values{"partNumber": {fmt.Sprint(number)}, "uploadId": {u.id}}, nil, piece, nil)
+		if err == nil && etag == "" {
+			err = wire.ErrUnexpectedResponse("an ETag")
+		}
+		if err != nil {
+			return err
+		}
+		sum := md5.Sum(piece)
+		u.sums, u.size = append(u.sums, sum[:]...), u.size+int64(len(piece))
+		u.parts = append(u.parts, part{number, etag})
+	}
+	if !last {
+		return nil
+	}
+	return u.complete(ctx)
+}
+
+func (u *upload) complete(ctx context.Context) error {
+	list, err := xml.Marshal(struct {
+		XMLName xml.Name `xml:"CompleteMultipartUpload"`
+		Parts   []part   `xml:"Part"`
+	}{Parts: u.parts})
+	if err != nil {
+		return err
+	}
+	var completed struct {
+		XMLName xml.Name // of an error, in spite of the status, or of the result
+		ETag    string
+	}
+	if _, err := u.send(ctx, http.MethodPost, url.Values{"uploadId": {u.id}}, ifAbsent, list, &completed); err != nil {
+		return err
+	}
+	if completed.XMLName.Local == "Error" {
+		return &store.Unavailable{Cause: errors.New("the server could not complete the upload")}
+	}
+	return u.confirm(ctx, trimETag(completed.ETag), fmt.Sprintf("%s-%d", hexMD5(u.sums), len(u.parts)), u.size)
+}
+
+// Abort implements wire.Upload. If the upload was completed and only the reply was lost, this does nothing. Sweep aborts what is
+// left.
+func (u *upload) Abort(ctx context.Context) { _ = u.store.abort(ctx, u.key, u.id) }
+
+// hexMD5 returns an MD5 as S3 writes it in an ETag.
+func hexMD5(content []byte) string {
+	sum := md5.Sum(content)
+	return hex.EncodeToString(sum[:])
+}
+
+func trimETag(etag string) string { return strings.Trim(etag, `"`) }

@@ -1,0 +1,346 @@
+package storetest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/store/wire"
+)
+
+// Dialect describes how the servers of a store respond, for a test server with arbitrary faults.
+type Dialect struct {
+	// Open returns a store at an endpoint, with a patience for stalled requests.
+	Open func(t *testing.T, endpoint *url.URL, patience time.Duration) store.Store
+	// Created responds to a request that creates an object, and which was read.
+	Created func(w http.ResponseWriter, r *http.Request)
+	// Deleted is the status of a deletion.
+	Deleted int
+	// Refuse responds with an error.
+	Refuse func(w http.ResponseWriter, r Refusal)
+	// Responses to creating an object that exists, to a request that is not allowed, or not yet, and to one for a missing bucket.
+	Exists, Denied, Locked, NoBucket Refusal
+	// Others are more responses.
+	Others []Refusal
+	// Page is the body of a listing with the object a and the mark of another page.
+	Page string
+}
+
+// Refusal is the response of a server to a request that fails, and its meaning.
+type Refusal struct {
+	Status         int
+	Code, Message  string
+	Create, Delete error // what Put and Delete return; nil for Delete if an absent object is deleted
+}
+
+// RunFaults tests a store against a server with faults.
+func RunFaults(t *testing.T, d Dialect) {
+	for name, test := range map[string]func(*testing.T){
+		"a server that does not respond fails the request":                d.testStalledServer,
+		"a response that trickles fails the request":                      d.testSlowResponse,
+		"a truncated response does not look complete":                     d.testTruncatedResponse,
+		"a lost reply is resolved":                                        d.testLostReply,
+		"a response of another server is no success":                      d.testUnexpectedResponse,
+		"backups need no right to delete":                                 d.testDenyDelete,
+		"the probe notices a store that overwrites":                       d.testOverwrite,
+		"a locked object exists":                                          d.testLocked,
+		"an upload that stalls fails":                                     d.testStalledUpload,
+		"every method returns the error that fits a response":             d.testRefusals,
+		"a clock that differs is reported":                                d.testSkew,
+		"a missing bucket is not an empty one":                            d.testMissing,
+		"a server that is down is unavailable":                            d.testUnreachable,
+		"a listing that ends before its last page does not look complete": d.testPages,
+	} {
+		t.Run(name, test)
+	}
+}
+
+const soon = 100 * time.Millisecond
+
+// Serve starts a server that ends with the test. Its handler is called when the body was read, so that the server notices when the
+// client leaves.
+func Serve(t *testing.T, handler http.HandlerFunc) *url.URL {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		content, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(content))
+		handler(w, r)
+	}))
+	t.Cleanup(server.Close)
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	return endpoint
+}
+
+// RedirectedClient returns a client that sends every request to one handler, which sees the original host as the request's Host. It
+// replaces the addresses from which machines and workloads get their identity.
+func RedirectedClient(t *testing.T, handler http.HandlerFunc) *http.Client {
+	t.Helper()
+	return &http.Client{Transport: redirected{Serve(t, handler)}}
+}
+
+type redirected struct{ to *url.URL }
+
+// RoundTrip implements http.RoundTripper.
+func (r redirected) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Host = request.URL.Host
+	request.URL.Scheme, request.URL.Host = r.to.Scheme, r.to.Host
+	return http.DefaultTransport.RoundTrip(request)
+}
+
+func (d Dialect) open(t *testing.T, handler http.HandlerFunc) store.Store {
+	t.Helper()
+	return d.Open(t, Serve(t, handler), patience)
+}
+
+// openOnce returns a store whose server has an object "x" once it was created: create responds to that, again to later attempts, and
+// remove to deletions.
+func (d Dialect) openOnce(t *testing.T, create func(w http.ResponseWriter, r *http.Request), again, remove Refusal) store.Store {
+	t.Helper()
+	var created atomic.Bool
+	return d.open(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method == http.MethodGet:
+			writeHeader(w, "1")
+			_, _ = io.WriteString(w, "x")
+		case r.Method == http.MethodDelete:
+			d.Refuse(w, remove)
+		case created.CompareAndSwap(false, true):
+			create(w, r)
+		default:
+			d.Refuse(w, again)
+		}
+	})
+}
+
+// writeHeader writes the headers of a response to reading an object.
+func writeHeader(w http.ResponseWriter, length string) {
+	w.Header().Set("Content-Length", length)
+	w.Header().Set("ETag", `"1"`)
+	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
+}
+
+func (d Dialect) testStalledServer(t *testing.T) {
+	var asked atomic.Int32
+	s := d.Open(t, Serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		<-r.Context().Done()
+	}), soon)
+	var all sync.WaitGroup
+	calls := methods(testContext(t), s)
+	for _, call := range calls {
+		all.Go(func() {
+			err := call()
+			assert.ErrorIs(t, err, store.ErrUnavailable)
+			assert.ErrorContains(t, err, "no data was transferred")
+		})
+	}
+	all.Wait()
+	assert.EqualValues(t, len(calls), asked.Load(), "a stalled request is not repeated")
+}
+
+func (d Dialect) testSlowResponse(t *testing.T) {
+	s := d.Open(t, Serve(t, func(w http.ResponseWriter, r *http.Request) {
+		writeHeader(w, "1000000")
+		drop := time.NewTicker(soon / 10)
+		defer drop.Stop()
+		for r.Context().Err() == nil {
+			_, _ = io.WriteString(w, "x")
+			_ = http.NewResponseController(w).Flush()
+			<-drop.C
+		}
+	}), 10*soon) // a busy machine does not count as a stall
+	assert.ErrorIs(t, readError(t, s), store.ErrUnavailable)
+}
+
+// readError returns the error that ends reading an object whose response starts.
+func readError(t *testing.T, s store.Store) error {
+	t.Helper()
+	body, err := s.Get(testContext(t), "a", 0, -1)
+	require.NoError(t, err)
+	defer body.Close()
+	_, err = io.Copy(io.Discard, body)
+	return err
+}
+
+func (d Dialect) testTruncatedResponse(t *testing.T) {
+	s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
+		writeHeader(w, "100")
+		_, _ = io.WriteString(w, "<a>{") // the start of a listing, or of an object
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	assert.ErrorIs(t, readError(t, s), store.ErrUnavailable)
+	assert.ErrorIs(t, listError(testContext(t), s, ""), store.ErrUnavailable)
+}
+
+func (d Dialect) testLostReply(t *testing.T) {
+	lose := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	s := d.openOnce(t, lose, d.Exists, d.Denied)
+	_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("x"))
+	require.NoError(t, err)
+	_, err = store.PutOnce(testContext(t), s, "a", strings.NewReader("y"))
+	assert.ErrorIs(t, err, store.ErrExists)
+}
+
+// testUnexpectedResponse tests a console, a proxy or a captive portal that answers every request with success and a web page.
+func (d Dialect) testUnexpectedResponse(t *testing.T) {
+	for _, status := range []int{http.StatusOK, http.StatusCreated} {
+		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(status)
+			_, _ = io.WriteString(w, "<!DOCTYPE html><html><body>SECRET</body></html>")
+		})
+		for name, call := range methods(testContext(t), s) {
+			if err := call(); name != "delete" { // some servers respond to that with 200
+				require.Error(t, err, name)
+				assert.NotContains(t, err.Error(), "SECRET", name)
+			}
+		}
+		_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("x"))
+		assert.Error(t, err)
+	}
+}
+
+func (d Dialect) testDenyDelete(t *testing.T) {
+	d.assertProbe(t, d.openOnce(t, d.Created, d.Exists, d.Denied), true, store.ErrDenied)
+}
+
+func (d Dialect) assertProbe(t *testing.T, s store.Store, createIfAbsent bool, remove error) {
+	t.Helper()
+	abilities, err := store.Probe(testContext(t), s)
+	require.NoError(t, err)
+	assert.Equal(t, createIfAbsent, abilities.CreateIfAbsent)
+	assert.ErrorIs(t, abilities.Delete, remove)
+}
+
+func (d Dialect) testOverwrite(t *testing.T) {
+	d.assertProbe(t, d.open(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodDelete {
+			w.WriteHeader(d.Deleted)
+			return
+		}
+		d.Created(w, r)
+	}), false, nil)
+}
+
+// testLocked tests a bucket that is locked as a whole: some servers check the lock before the condition.
+func (d Dialect) testLocked(t *testing.T) {
+	s := d.openOnce(t, d.Created, d.Locked, d.Locked)
+	for range 2 {
+		_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("x"))
+		require.NoError(t, err)
+	}
+	_, err := store.PutOnce(testContext(t), s, "a", strings.NewReader("y"))
+	assert.ErrorIs(t, err, store.ErrExists)
+	d.assertProbe(t, d.openOnce(t, d.Created, d.Locked, d.Locked), true, store.ErrLocked)
+}
+
+// testStalledUpload tests an upload that is larger than the buffers between two processes.
+func (d Dialect) testStalledUpload(t *testing.T) {
+	over := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(over) }) // before the server is closed
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	err = d.Open(t, endpoint, soon).Put(testContext(t), "a", Pattern(1, wire.PieceSize))
+	assert.ErrorIs(t, err, store.ErrUnavailable)
+	assert.ErrorContains(t, err, "no data was transferred")
+}
+
+func (d Dialect) testRefusals(t *testing.T) {
+	var all sync.WaitGroup // requests are repeated
+	defer all.Wait()
+	for _, refusal := range append(d.Others, d.Exists, d.Denied, d.Locked) {
+		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.Refuse(w, refusal) })
+		for name, call := range methods(testContext(t), s) {
+			all.Go(func() {
+				err, want := call(), refusal.Delete
+				if strings.HasPrefix(name, "create") {
+					want = refusal.Create
+				}
+				if name == "delete" && want == nil {
+					assert.NoError(t, err, "%v: %s", refusal, name)
+					return
+				}
+				require.Error(t, err, "%v: %s", refusal, name)
+				assert.NotContains(t, err.Error(), "SECRET")
+				assert.NotErrorIs(t, err, store.ErrNotFound, "%v: %s", refusal, name)
+				if failure, ok := errors.AsType[store.Failure](want); ok {
+					assert.Equal(t, failure, store.FailureOf(err), "%v: %s", refusal, name)
+				} else if name == "delete" || strings.HasPrefix(name, "create") {
+					assert.ErrorIs(t, err, want, "%v: %s", refusal, name)
+				}
+			})
+		}
+	}
+}
+
+func (d Dialect) testSkew(t *testing.T) {
+	for _, skew := range []time.Duration{-time.Hour, time.Hour} {
+		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+			d.Refuse(w, d.Denied)
+		})
+		assertFailure(t, s, store.ErrSkewed)
+		assert.ErrorIs(t, s.Delete(testContext(t), "a"), store.ErrSkewed)
+	}
+}
+
+// testMissing also tests a web server that is not the store's: every path is missing.
+func (d Dialect) testMissing(t *testing.T) {
+	assertFailure(t, d.open(t, func(w http.ResponseWriter, _ *http.Request) { d.Refuse(w, d.NoBucket) }), store.ErrNoBucket)
+	assertFailure(t, d.open(t, http.NotFound), store.ErrNoBucket)
+}
+
+func (d Dialect) testUnreachable(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	endpoint, err := url.Parse(server.URL)
+	require.NoError(t, err)
+	s := d.Open(t, endpoint, patience)
+	server.Close()
+	assertFailure(t, s, store.ErrUnavailable)
+	assert.Equal(t, store.ErrUnavailable, store.FailureOf(s.Delete(testContext(t), "a")))
+}
+
+func (d Dialect) testPages(t *testing.T) {
+	for name, fail := range map[string]func(w http.ResponseWriter){
+		"refused":         func(w http.ResponseWriter) { d.Refuse(w, d.Denied) },
+		"unavailable":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusServiceUnavailable) },
+		"lost":            func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"a web page":      func(w http.ResponseWriter) { _, _ = io.WriteString(w, "<html></html>") },
+		"another service": func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") },
+	} {
+		var pages atomic.Int32
+		s := d.open(t, func(w http.ResponseWriter, _ *http.Request) {
+			if pages.Add(1) > 1 {
+				fail(w)
+				return
+			}
+			_, _ = io.WriteString(w, d.Page)
+		})
+		var found []string
+		var last error
+		for object, err := range s.List(testContext(t), "", "") {
+			if last = err; err == nil {
+				found = append(found, object.Name)
+			}
+		}
+		assert.Equal(t, []string{"a"}, found, name)
+		assert.Error(t, last, name)
+	}
+}

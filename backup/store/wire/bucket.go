@@ -1,0 +1,260 @@
+package wire
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"etcd-wrapper/backup/store"
+)
+
+// Place locates a store.
+type Place struct {
+	Bucket   string   // or container
+	Prefix   string   // of all names: empty, or ending with a slash
+	Endpoint *url.URL // nil: the cloud's own
+	Options
+}
+
+// Bucket implements store.Store for servers that speak HTTP.
+type Bucket struct {
+	Client
+	Name    string                  // the URL of the store without query and secrets
+	Prefix  string                  // of all names: empty, or ending with a slash
+	URL     func(key string) string // the escaped URL of an object, or of the bucket if the key is empty
+	Media   url.Values              // the query that reads the content of an object
+	Deleted []int                   // the statuses of a deletion
+	// Page returns a page of the objects that start with prefix, and the mark of the next one, or "" after the last. It may
+	// leave out those up to after, unless that is empty. The mark of the first page is empty.
+	Page func(ctx context.Context, prefix, after, mark string) (objects []store.Object, next string, err error)
+	// Upload returns the upload of an object.
+	Upload func(key string) Upload
+}
+
+// Upload creates an object, unless it exists. It is not safe for concurrent use.
+type Upload interface {
+	// Whole creates an object that fits into one piece.
+	Whole(ctx context.Context, content []byte) error
+	// Begin starts the upload of a larger object.
+	Begin(ctx context.Context) error
+	// Part sends a piece, which is valid until it returns. All but the last have PieceSize bytes. The last one may be empty; it
+	// creates the object.
+	Part(ctx context.Context, piece []byte, last bool) error
+	// Abort discards the upload.
+	Abort(ctx context.Context)
+}
+
+// String implements store.Store.
+func (b *Bucket) String() string { return b.Name }
+
+// Failed adds the operation and the store to an error.
+func (b *Bucket) Failed(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s in %s: %w", doing, b, err)
+}
+
+const (
+	// PieceSize is the size of the upload buffer, in bytes. With S3's 10,000 parts an object can have 80 GB.
+	PieceSize = 8 << 20
+	// abortDeadline limits the cleanup after a failed upload.
+	abortDeadline = 5 * time.Second
+)
+
+// buffers reuses buffers: there is an upload every second.
+var buffers = sync.Pool{New: func() any { return new([PieceSize]byte) }}
+
+// Put implements store.Store.
+func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error {
+	if err := store.CheckName(name); err != nil {
+		return err
+	}
+	buffer := buffers.Get().(*[PieceSize]byte)
+	defer buffers.Put(buffer)
+	piece, last, err := readPiece(content, buffer)
+	if err != nil {
+		return err
+	}
+	upload := b.Upload(b.Prefix + name)
+	if last {
+		return b.notCreated(name, upload.Whole(withObjectSize(ctx, len(piece)), piece))
+	}
+	if err := upload.Begin(ctx); err != nil {
+		return b.notCreated(name, err)
+	}
+	err = b.notCreated(name, upload.Part(ctx, piece, false))
+	for err == nil && !last {
+		if piece, last, err = readPiece(content, buffer); err == nil {
+			err = b.notCreated(name, upload.Part(ctx, piece, last))
+		}
+	}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortDeadline)
+		defer cancel()
+		upload.Abort(ctx)
+	}
+	return err
+}
+
+// readPiece fills the buffer unless it reads the last piece, which may be empty. Errors are those of content.
+func readPiece(content io.Reader, buffer *[PieceSize]byte) (piece []byte, last bool, err error) {
+	filled := 0
+	for filled < PieceSize {
+		// io.ReadFull would take an io.ErrUnexpectedEOF of content for its end.
+		n, err := content.Read(buffer[filled:])
+		filled += n
+		if errors.Is(err, io.EOF) {
+			return buffer[:filled], true, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	return buffer[:filled], false, nil
+}
+
+// notCreated returns the error of a request that creates an object.
+func (b *Bucket) notCreated(name string, err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		err = ErrNoBucket
+	}
+	if errors.Is(err, store.ErrLocked) { // some servers check the lock of an existing object before the condition
+		err = fmt.Errorf("%w: %w", store.ErrExists, err)
+	}
+	return b.Failed("cannot create "+name, err)
+}
+
+// Get implements store.Store.
+func (b *Bucket) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	if err := store.CheckName(name); err != nil {
+		return nil, err
+	}
+	if length == 0 { // a range cannot be empty, but the object must exist
+		body, err := b.Get(ctx, name, offset, 1)
+		if err != nil {
+			return nil, err
+		}
+		return http.NoBody, body.Close()
+	}
+	request := Request{Method: http.MethodGet, URL: b.URL(b.Prefix + name), Query: b.Media}
+	if wanted := rangeOf(offset, length); wanted != "" {
+		request.Header = map[string]string{"Range": wanted}
+	}
+	response, err := b.Do(ctx, request, http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable)
+	if err != nil {
+		return nil, b.confirmMissing(ctx, name, b.Failed("cannot read "+name, err))
+	}
+	body, err := bodyOf(response, offset, length)
+	return body, b.Failed("cannot read "+name, err)
+}
+
+// confirmMissing checks ErrUnconfirmed: an object is only absent from a bucket that can be listed. Otherwise the error of the
+// listing is returned.
+func (b *Bucket) confirmMissing(ctx context.Context, name string, err error) error {
+	if !errors.Is(err, ErrUnconfirmed) {
+		return err
+	}
+	for _, listing := range b.List(ctx, name, "") {
+		return cmp.Or(listing, err)
+	}
+	return err
+}
+
+// rangeOf returns the header that requests length bytes, not 0, from offset, or "" for the whole object.
+func rangeOf(offset, length int64) string {
+	switch {
+	case length >= 0:
+		return fmt.Sprintf("bytes=%d-%d", offset, offset+length-1)
+	case offset > 0:
+		return fmt.Sprintf("bytes=%d-", offset)
+	default:
+		return ""
+	}
+}
+
+// bodyOf returns the body of a response to a request for length bytes from offset.
+func bodyOf(response *http.Response, offset, length int64) (body io.ReadCloser, err error) {
+	switch {
+	case response.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		Discard(response)
+		return http.NoBody, nil
+	case response.Header.Get("ETag") == "":
+		err = ErrUnexpectedResponse("an ETag")
+	case !startsAt(response, offset):
+		err = errors.New("the server sent a range other than requested, or no length")
+	case length < 0:
+		return response.Body, nil
+	default: // a server may send more than the range
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(response.Body, length), response.Body}, nil
+	}
+	_ = response.Body.Close()
+	return nil, err
+}
+
+// startsAt reports whether a body starts at offset and marks its end: otherwise a truncated response would look complete.
+func startsAt(response *http.Response, offset int64) bool {
+	if response.ContentLength < 0 && len(response.TransferEncoding) == 0 {
+		return false
+	}
+	span := response.Header.Get("Content-Range")
+	if span == "" {
+		return offset == 0
+	}
+	var first int64
+	_, err := fmt.Sscanf(span, "bytes %d-", &first)
+	return err == nil && first == offset
+}
+
+// List implements store.Store.
+func (b *Bucket) List(ctx context.Context, prefix, after string) iter.Seq2[store.Object, error] {
+	if err := store.CheckPrefix(prefix, after); err != nil {
+		return store.Failed(err)
+	}
+	start := after
+	if after != "" {
+		start = b.Prefix + after
+	}
+	return store.InOrder(func(yield func(store.Object, error) bool) {
+		for mark := ""; ; {
+			objects, next, err := b.Page(ctx, b.Prefix+prefix, start, mark)
+			if errors.Is(err, store.ErrNotFound) {
+				err = ErrNoBucket
+			}
+			if err != nil {
+				yield(store.Object{}, b.Failed("cannot list", err))
+				return
+			}
+			for _, object := range objects {
+				if !yield(object, nil) {
+					return
+				}
+			}
+			if mark = next; mark == "" {
+				return
+			}
+		}
+	}, b.Prefix, after)
+}
+
+// Delete implements store.Store.
+func (b *Bucket) Delete(ctx context.Context, name string) error {
+	if err := store.CheckName(name); err != nil {
+		return err
+	}
+	_, err := b.Send(ctx, Request{Method: http.MethodDelete, URL: b.URL(b.Prefix + name)}, nil, b.Deleted...)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return b.Failed("cannot delete "+name, err)
+}

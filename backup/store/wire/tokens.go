@@ -1,0 +1,147 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/oauth2"
+
+	"etcd-wrapper/backup/store"
+)
+
+// tokenDeadline limits fetching a token: the link-local address of a machine may have no server.
+const tokenDeadline = 20 * time.Second
+
+var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Cause: fmt.Errorf("the server returned none within %s", tokenDeadline)})
+
+// Tokens authorizes requests with access tokens.
+type Tokens struct {
+	HTTP *http.Client
+	// Find returns a source of tokens that uses the client in the context. It is called for the first request, after a failure
+	// and when File changes.
+	Find func(ctx context.Context) (oauth2.TokenSource, error)
+	File func() (path string) // with credentials; may be nil
+
+	mu     sync.Mutex
+	caller context.Context    // of the request that waits for a token
+	source oauth2.TokenSource // nil until found
+	stamp  stamp              // of File when the source was found
+}
+
+// NewTokens returns tokens from other servers than the store's, to which its CA bundle does not apply. It does not search for
+// credentials yet.
+func NewTokens(find func(ctx context.Context) (oauth2.TokenSource, error)) (*Tokens, error) {
+	transport, err := NewTransport(Options{})
+	return &Tokens{HTTP: NewClient(transport), Find: find}, err
+}
+
+// Authorize adds a token to a request. Other requests wait for it under the lock.
+func (t *Tokens) Authorize(request *http.Request) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(request.Context(), tokenDeadline, errSlow)
+	defer cancel()
+	t.caller = ctx
+	token, err := t.token()
+	switch {
+	case err == nil:
+		token.SetAuthHeader(request)
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	default:
+		return translateTokenError(err)
+	}
+}
+
+func (t *Tokens) token() (token *oauth2.Token, err error) {
+	var current stamp
+	if t.File != nil {
+		current = stampOf(t.File())
+	}
+	if t.source == nil || current != t.stamp {
+		client := NewClient(tokenTransport{t})
+		if t.source, err = t.Find(context.WithValue(context.Background(), oauth2.HTTPClient, client)); err != nil {
+			return nil, err
+		}
+		t.stamp = current
+	}
+	if token, err = t.source.Token(); err != nil {
+		t.source = nil
+	}
+	return token, err
+}
+
+// Expire makes the next request search for credentials again if they were not accepted.
+func (t *Tokens) Expire(status int) {
+	if status == http.StatusUnauthorized {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.source = nil
+	}
+}
+
+// tokenTransport ends the fetch of a token with the request that needs it: sources keep one context forever.
+type tokenTransport struct{ tokens *Tokens }
+
+// RoundTrip implements http.RoundTripper. It is called by Authorize.
+func (t tokenTransport) RoundTrip(request *http.Request) (*http.Response, error) {
+	return t.tokens.HTTP.Transport.RoundTrip(request.WithContext(t.tokens.caller))
+}
+
+// translateTokenError leaves out the server's text.
+func translateTokenError(err error) error {
+	var (
+		refused *oauth2.RetrieveError
+		ours    *store.Unavailable
+	)
+	switch {
+	case errors.Is(err, store.ErrDenied):
+		return err
+	case errors.As(err, &refused) && refused.Response != nil:
+		answer := summarize(refused.Response)
+		if answer.status == http.StatusBadRequest || answer.status == http.StatusNotFound {
+			answer.status = http.StatusUnauthorized // OAuth returns 400 for a rejected grant, a machine without an account 404
+		}
+		return fmt.Errorf("cannot get an access token: %w", answer.toError(nil))
+	case errors.As(err, &ours):
+		return fmt.Errorf("cannot get an access token: %w", ours)
+	default:
+		return fmt.Errorf("cannot get an access token: %w", &store.Unavailable{})
+	}
+}
+
+// MachineToken fetches a token of the machine's identity from its metadata server. If there is none, the error is ErrDenied with
+// the text missing, unless that is empty.
+func MachineToken(request *http.Request, missing string) (*oauth2.Token, error) {
+	response, err := oauth2.NewClient(request.Context(), nil).Do(request)
+	if err != nil && missing != "" {
+		return nil, fmt.Errorf("%s: %w", missing, store.ErrDenied)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer Discard(response)
+	if response.StatusCode != http.StatusOK {
+		return nil, &oauth2.RetrieveError{Response: response}
+	}
+	var granted struct {
+		Token   string      `json:"access_token"`
+		Seconds json.Number `json:"expires_in"` // a number, or a string of one
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody))
+	if err != nil {
+		return nil, err
+	}
+	if json.Unmarshal(body, &granted) != nil || granted.Token == "" {
+		return nil, &store.Unavailable{Cause: errors.New("the metadata server's response contains none")}
+	}
+	seconds, _ := granted.Seconds.Int64() // zero means a new token for each request
+	return &oauth2.Token{AccessToken: granted.Token, Expiry: time.Now().Add(time.Duration(seconds) * time.Second)}, nil
+}
