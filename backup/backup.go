@@ -206,10 +206,10 @@ func (b *Backups) BeforeCompaction(ctx context.Context) {
 }
 
 // Now makes a full snapshot and waits until it is stored. It returns ErrNotRunning or the errors of writer.FullNow.
-func (b *Backups) Now(ctx context.Context) (writer.FullDone, error) {
+func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 	s := b.currentWriter()
 	if s == nil {
-		return writer.FullDone{}, ErrNotRunning
+		return archive.Full{}, ErrNotRunning
 	}
 	return s.FullNow(ctx, "asked for")
 }

@@ -43,7 +43,7 @@ func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
 	}))
 	s.Backups = s.another(t, &format.Keys{})
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name) }, "another full, which is tested as well")
+	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name()) }, "another full, which is tested as well")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
 	require.NoError(t, s.End(soon(t)))
 }
@@ -56,7 +56,7 @@ func TestARandomRevisionIsRestoredOnceADayWhateverIsRestarted(t *testing.T) {
 		s.put(t, 5)
 		made, err := s.Now(soon(t))
 		require.NoError(t, err)
-		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name) }, what)
+		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name()) }, what)
 		require.NoError(t, s.End(soon(t)))
 		s.Backups = s.another(t, &format.Keys{})
 	}

@@ -7,11 +7,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
-	"etcd-wrapper/backup/writer"
 )
-
-// roles maps the writer's roles to those in the status document.
-var roles = map[writer.Role]facts.Role{writer.Unknown: facts.Waiting, writer.Writing: facts.Writer, writer.Watching: facts.Standby}
 
 // Published returns the current state as the status document shows it.
 func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
@@ -19,7 +15,7 @@ func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
 func published(known Facts) *facts.Backups {
 	shipped, kept := known.Shipped, known.Kept
 	document := &facts.Backups{
-		Store: known.Store, Cluster: shipped.Cluster, Owner: shipped.Owner, Generation: shipped.Generation, Role: roles[shipped.Role], Revision: shipped.Stored, LagRevisions: shipped.Behind, LagSeconds: shipped.BehindFor.Seconds(),
+		Store: known.Store, Cluster: shipped.Cluster, Owner: shipped.Owner, Generation: shipped.Generation, Role: shipped.Role, Revision: shipped.Stored, LagRevisions: shipped.Behind, LagSeconds: shipped.BehindFor.Seconds(),
 		NextFullSnapshot: shipped.NextFull, StoredBytes: kept.Bytes, UploadedBytes: shipped.Uploaded, SpoolBytes: shipped.SpoolBytes, SpoolLimit: shipped.SpoolLimit,
 		RunningFullSnapshot: shipped.FullRunning, Problem: problem(known),
 	}
@@ -61,7 +57,7 @@ func lastFull(known Facts) *facts.FullSnapshot {
 	listed, made := known.Kept.LastFull, known.Shipped.LastFull
 	switch {
 	case made != nil && (listed == nil || made.Time.After(listed.Time)):
-		return &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Bytes, Reason: made.Reason}
+		return &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Data.Bytes, Reason: made.Reason}
 	case listed != nil:
 		return &facts.FullSnapshot{Revision: listed.Revision, At: listed.Time, Bytes: listed.Size, Reason: listed.Reason}
 	default:

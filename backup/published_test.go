@@ -45,7 +45,7 @@ func TestWhatCanBeGoneBackToIsToldOfAllGenerations(t *testing.T) {
 	second := archive.Generational{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.KeptFull{{Full: archive.Full{Revision: 1000}}}}
 	first.Number, second.Number = 1, 2
 	known := Facts{Kept: summarize(&archive.History{Generations: []archive.Generational{first, second}})}
-	known.Shipped = writer.Facts{Stored: 1009, LastFull: &writer.FullDone{Revision: 1005}}
+	known.Shipped = writer.Facts{Stored: 1009, LastFull: &archive.Full{Revision: 1005}}
 	is := published(known).Windows
 	assert.Len(t, is, 3)
 	assert.Equal(t, []facts.SnapshotMark{{Revision: 3, RestoreTest: "passed"}}, is[0].FullSnapshots, "one that cannot be read is no place to go back to")

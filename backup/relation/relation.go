@@ -143,8 +143,15 @@ func (j Judgment) Sentence(data Data, s Store, store string) string {
 	case Emptied:
 		return fmt.Sprintf("%s names cluster %s and has a reservation of revision %d, and none of its backups", store, cluster, s.Reserved.Revision)
 	case Succeeded:
-		return fmt.Sprintf("the data are of generation %d of cluster %s, which has ended, and generation %d follows in %s",
+		return fmt.Sprintf("another cluster was restored from the backups of this one: the data belongs to generation %d of cluster %s, which has ended, and generation %d in %s continues it",
 			data.Identity.Generation, cluster, s.Newest().Number, store)
+	case Copied:
+		difference := fmt.Sprintf("the data ends at revision %d", data.Revision)
+		if data.Rows == Different {
+			difference = fmt.Sprintf("revision %d there differs from that of the data", s.Head.Revision())
+		}
+		return fmt.Sprintf("another copy of this data continues its backups: %s has generation %d of cluster %s up to revision %d, and %s; the copy that reached the store first continues",
+			store, data.Identity.Generation, cluster, s.Head.Revision(), difference)
 	case Unnumbered:
 		return fmt.Sprintf("%s has no generation %d of cluster %s, which the data belong to", store, data.Identity.Generation, cluster)
 	case Unclaimed:
@@ -157,14 +164,20 @@ func (j Judgment) Sentence(data Data, s Store, store string) string {
 	return ""
 }
 
+// Refusal returns the sentence with the way out.
+func (j Judgment) Refusal(data Data, s Store, store string) error {
+	generation := fmt.Sprintf("--adopt=%s/%d", s.Cluster.Cluster, s.Newest().Number)
+	return fmt.Errorf("%s; %s", j.Sentence(data, s, store), strings.ReplaceAll(j.WayOut(), "--adopt=CLUSTER/GENERATION", generation))
+}
+
 // WayOut returns what the user can do about a relation; empty where there is nothing to do.
 func (r Relation) WayOut() string { return wayOut[r] }
 
 var wayOut = map[Relation]string{
 	Nameless:     "restore one of these from an earlier version of the bucket, or point --backup-store at another place",
 	Emptied:      "restore them from an earlier version of the bucket; or, to start a new cluster there, delete cluster.json and everything below reservation/",
-	Succeeded:    "to continue with these data, point --backup-store at another place",
-	Copied:       "to continue with these data, start once with --adopt and the store's cluster and generation, or point --backup-store at another place; to continue with the backups, move the data directory away",
+	Succeeded:    "what only this volume has can be exported from the data directory; to continue with this data, point --backup-store at another place",
+	Copied:       "to continue with this data, start once with --adopt=CLUSTER/GENERATION, or point --backup-store at another place; to continue with the backups, move the data directory away",
 	Unnumbered:   "restore its generation.json from an earlier version of the bucket",
 	Unclaimed:    "if these data are to continue in that store, start once with --adopt and the ID of its cluster; or point --backup-store at a place of their own; or move the data directory away to restore from the store",
 	OtherCluster: "point --backup-store at this cluster's store, or at an empty place; or mount the volume that the store belongs to; or, if the data are to continue in that store, start once with --adopt and the ID of its cluster",

@@ -7,8 +7,42 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
 	"etcd-wrapper/backup/writer/capture"
 )
+
+// chain captures etcd's changes and queues them as segments in the spool, which are contiguous up to the tail.
+type chain struct {
+	*driver
+	health   *health
+	spool    *Spool
+	reader   *capture.Reader
+	revision int64 // etcd's, as last observed
+	unstored lag
+
+	tail     *format.Start   // start of the next segment; nil if it is unknown
+	epoch    int             // counts the times that the tail was set anew: positions of different epochs do not compare
+	last     format.Position // of the last segment with content; zero if this process captured none
+	markers  []format.Marker // since the last capture
+	lastTime time.Time       // latest time written in this generation
+	small    bucketState
+	released format.Position // position after the release object of an orderly stop; zero if there is none
+
+	captured time.Time // when the last segment was captured
+	examined time.Time // when etcd was last checked for changes; zero if a flush must check again
+	urgent   bool      // capture without waiting for the interval
+	gapSince time.Time // when compaction was found to have passed the tail; zero if it has not
+	lagSince time.Time // since when this member's small buckets are older than the chain's; zero if they are not
+}
+
+// bucketState is what is known of the small buckets and the hashes of compactions in the chain. The zero value makes the next capture
+// read them.
+type bucketState struct {
+	digests  map[string]format.Digest
+	hashes   map[format.CompactionHash]bool
+	applied  uint64    // etcd's applied index when the buckets were last read
+	notUntil time.Time // they are not read earlier
+}
 
 const (
 	// chunk is the number of bytes of rows that one read transaction copies, which takes about a millisecond.
@@ -22,80 +56,120 @@ const (
 	maxMarkers = 1024
 )
 
-// mark records when a revision was first observed.
-func (w *Writer) mark() {
-	if c := &w.chain; c.tail != nil && w.isWriter() && len(c.markers) < maxMarkers {
-		c.markers = append(c.markers, format.Marker{Revision: w.revision, Time: w.time()})
+// observe reads etcd's revision and records when it was first seen.
+func (c *chain) observe() {
+	before := c.revision
+	if c.revision = c.options.Etcd.Revision(); c.revision <= before {
+		return
+	}
+	c.unstored.add(c.revision, time.Now())
+	if c.tail != nil && c.isWriter() && len(c.markers) < maxMarkers {
+		c.markers = append(c.markers, format.Marker{Revision: c.revision, Time: c.time()})
 	}
 }
 
-// capture makes a segment of what has changed, if it is time, and sets again if there is more.
-func (w *Writer) capture() {
-	c, beats := &w.chain, w.heartbeatDue()
-	if !c.captureNow && !beats && w.isUnchanged() || !w.isWriter() || c.tail == nil || w.spool.holdsInMemory() || !c.released.IsZero() || !c.captureNow && time.Since(c.captured) < w.interval() {
-		return
+// time returns the current time in milliseconds, but never a time before one that was already written: times within a
+// generation never decrease, even if the clock is set back.
+func (c *chain) time() time.Time {
+	c.lastTime = archive.Later(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
+	return c.lastTime
+}
+
+// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is a *capture.GapError if the
+// chain cannot be extended.
+func (c *chain) capture(heartbeat bool) error {
+	switch {
+	case !c.isWriter(), c.tail == nil, c.spool.holdsInMemory(), !c.released.IsZero():
+		return nil
+	case !c.urgent && (!heartbeat && c.isUnchanged() || time.Since(c.captured) < c.interval()):
+		return nil
 	}
-	again, err := w.captureUpTo(w.revision, true, beats)
+	more, err := c.captureUpTo(c.revision, true, heartbeat)
 	var gap *capture.GapError
 	switch {
 	case errors.As(err, &gap):
-		w.handleGap(gap)
+		return err
 	case err != nil:
 		c.captured = time.Now() // retry an interval later
-		w.captureFailed(err)
+		c.captureFailed(err)
 	default:
-		w.again = again
-		c.captureNow, c.gapSince, w.problems[opCapture] = c.captureNow && again, time.Time{}, nil
+		c.again = more
+		c.urgent, c.gapSince, c.health.problems[opCapture] = c.urgent && more, time.Time{}, nil
 	}
+	return nil
 }
 
-// heartbeatDue reports whether to store an empty segment, which shows that this cluster is active: a restore never
-// replaces an active cluster.
-func (w *Writer) heartbeatDue() bool {
-	return w.core.State == writing && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
-		time.Since(w.remote.storedAt) >= w.pace.heartbeat
+// captureFailed records that nothing can be captured. etcd keeps the rows until it is compacted.
+func (c *chain) captureFailed(err error) {
+	c.health.record(opCapture, "changes cannot be captured and will be missing from backups once etcd compacts them: "+err.Error(), true)
+}
+
+// captureNow captures everything that etcd has, unless that fails.
+func (c *chain) captureNow() {
+	c.revision = c.options.Etcd.Revision()
+	c.urgent = true
+	for c.again = true; c.again; {
+		c.again = false
+		_ = c.capture(false)
+	}
 }
 
 // isUnchanged reports whether the captured segments contain the whole database.
-func (w *Writer) isUnchanged() bool {
-	applied := w.options.Etcd.AppliedIndex()
-	return w.chain.tail != nil && w.chain.tail.Position.Revision > w.revision && (w.chain.applied == applied || w.isOutdated(applied))
+func (c *chain) isUnchanged() bool {
+	applied := c.options.Etcd.AppliedIndex()
+	return c.tail != nil && c.tail.Position.Revision > c.revision && (c.small.applied == applied || c.isOutdated(applied))
 }
 
 // interval returns the time between two captures.
-func (w *Writer) interval() time.Duration {
-	if w.isUnreachable() {
-		return unreachableFactor * w.options.Interval
+func (c *chain) interval() time.Duration {
+	if c.health.isUnreachable() {
+		return unreachableFactor * c.options.Interval
 	}
-	return w.options.Interval
+	return c.options.Interval
 }
 
 // captureUpTo makes a segment of the rows up to a revision, and past it if beyond is set, and reports whether rows
 // remain. Without changes it makes a segment only if empty is set.
-func (w *Writer) captureUpTo(revision int64, beyond, empty bool) (again bool, err error) {
-	applied := w.options.Etcd.AppliedIndex() // before the transaction, so that later changes are read again
-	draft, err := w.buildSegment(revision, beyond, w.bucketsDue(applied))
+func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
+	applied := c.options.Etcd.AppliedIndex() // before the transaction, so that later changes are read again
+	draft, err := c.buildSegment(revision, beyond, c.areBucketsDue(applied))
 	if err != nil {
 		return false, err
 	}
-	changed := w.changedBuckets(draft.small)
-	w.chain.examined = time.Now()
+	changed := c.changedBuckets(draft.small)
+	c.examined = time.Now()
 	if draft.Rows() > 0 || len(changed) > 0 {
-		w.chain.last = w.chain.tail.Position
+		c.last = c.tail.Position
 	}
 	if draft.Rows() > 0 || len(changed) > 0 || empty {
-		w.chain.captured = w.chain.examined
-		if err := w.spoolSegment(draft, changed); err != nil {
+		c.captured = c.examined
+		if err := c.finishSegment(draft, changed); err != nil {
 			return false, err
 		}
 	}
 	if draft.small != nil {
-		w.chain.applied = applied
+		c.small.applied = applied
 		for _, bucket := range changed {
-			w.chain.buckets[bucket.Name] = capture.Digest(bucket)
+			c.small.digests[bucket.Name] = capture.Digest(bucket)
 		}
 	}
 	return draft.more, nil
+}
+
+// catchUp captures up to the revision of an open snapshot.
+func (c *chain) catchUp(revision int64) error {
+	for c.tail.Position.Revision <= revision {
+		if c.spool.holdsInMemory() {
+			return errors.New("a segment is still held in memory for lack of space")
+		}
+		if _, err := c.captureUpTo(revision, false, false); err != nil {
+			return err
+		}
+	}
+	if c.tail.Position.Revision != revision+1 {
+		return fmt.Errorf("the chain goes up to revision %d, and the database to %d", c.tail.Position.Revision-1, revision)
+	}
+	return nil
 }
 
 // segmentDraft is a segment that is being built.
@@ -111,15 +185,14 @@ type segmentDraft struct {
 
 // buildSegment reads rows in chunks, each in its own transaction, and encodes them in between. Rows read before a gap
 // form a valid segment.
-func (w *Writer) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, error) {
-	builder, err := format.NewSegmentBuilder(w.options.Archive.Keys(), *w.chain.tail)
+func (c *chain) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, error) {
+	builder, err := format.NewSegmentBuilder(c.options.Archive.Keys(), *c.tail)
 	if err != nil {
 		return nil, err
 	}
-	d := &segmentDraft{SegmentBuilder: builder, upTo: upTo, markers: w.chain.markers, more: true}
+	d := &segmentDraft{SegmentBuilder: builder, upTo: upTo, markers: c.markers, more: true}
 	for d.more && d.RawBytes() < maxSegment {
-		request := capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets}
-		rows, err := w.reader.Since(request)
+		rows, err := c.reader.Since(capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets})
 		if err != nil && d.Rows() == 0 {
 			return nil, err
 		}
@@ -130,11 +203,11 @@ func (w *Writer) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, 
 			return nil, err
 		}
 		if rows.Buckets != nil {
-			w.chain.bucketsAfter = time.Now().Add(100 * rows.Held)
+			c.small.notUntil = time.Now().Add(100 * rows.Held)
 		}
 	}
 	if d.small != nil {
-		d.applied = w.options.Etcd.AppliedIndex()
+		d.applied = c.options.Etcd.AppliedIndex()
 	}
 	return d, nil
 }
@@ -167,211 +240,192 @@ func (d *segmentDraft) mark(revision int64) error {
 	return nil
 }
 
-// bucketsDue reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most a
+// areBucketsDue reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most a
 // hundredth of the time: with a million leases they are read every few seconds. If a caller waits they are always
 // read: etcd answers a client before it reports the request as applied.
-func (w *Writer) bucketsDue(applied uint64) bool {
-	return !w.isOutdated(applied) && (w.chain.captureNow || w.chain.applied != applied && time.Now().After(w.chain.bucketsAfter))
+func (c *chain) areBucketsDue(applied uint64) bool {
+	return !c.isOutdated(applied) && (c.urgent || c.small.applied != applied && time.Now().After(c.small.notUntil))
 }
 
 // changedBuckets returns the small buckets that differ from the chain's.
-func (w *Writer) changedBuckets(small []*format.Bucket) (changed []*format.Bucket) {
+func (c *chain) changedBuckets(small []*format.Bucket) (changed []*format.Bucket) {
 	for _, bucket := range small {
-		if digest, ok := w.chain.buckets[bucket.Name]; !ok || digest != capture.Digest(bucket) {
+		if digest, ok := c.small.digests[bucket.Name]; !ok || digest != capture.Digest(bucket) {
 			changed = append(changed, bucket)
 		}
 	}
 	return changed
 }
 
-// spoolSegment completes a segment and spools it.
-func (w *Writer) spoolSegment(d *segmentDraft, changed []*format.Bucket) error {
-	if err := w.addTrailer(d, changed); err != nil {
-		return err
-	}
-	identity := w.options.Etcd.Identity()
-	source := format.Source{Compacted: d.compacted, Term: identity.Term, Member: identity.MemberID, Applied: d.applied, Session: w.options.Session}
-	if err := w.enqueue(d.SegmentBuilder, source); err != nil {
-		return err
-	}
-	w.chain.markers = d.markers
-	return nil
-}
-
-// enqueue finishes a segment and queues it after the others.
-func (w *Writer) enqueue(builder *format.SegmentBuilder, source format.Source) error {
-	object, err := builder.Finish(source)
-	if err != nil {
-		return err
-	}
-	if err := w.spool.Put(object, w.isUnreachable()); err != nil {
-		if len(w.spool.Entries()) > 0 {
-			return err // the rows stay in the database until there is room
-		}
-		w.options.Log.Warn().Err(err).Msg("backups: a segment is held in memory")
-		w.spool.holdInMemory(object)
-	}
-	queued := w.spool.Entries()
-	queued[len(queued)-1].since = time.Now()
-	tail := object.Start()
-	w.chain.tail = &tail
-	return nil
-}
-
-// addTrailer adds the markers, hashes and buckets that follow the rows.
-func (w *Writer) addTrailer(d *segmentDraft, changed []*format.Bucket) error {
+// finishSegment adds the markers, hashes and buckets that follow the rows, and queues the segment.
+func (c *chain) finishSegment(d *segmentDraft, changed []*format.Bucket) error {
 	err := d.mark(d.End())
 	if !d.more && err == nil {
 		if err = d.mark(d.upTo); err == nil {
-			err = d.Add(&format.Marker{Revision: max(d.upTo, d.End()), Time: w.time()})
+			err = d.Add(&format.Marker{Revision: max(d.upTo, d.End()), Time: c.time()})
 		}
 	}
 	recorded := map[format.CompactionHash]bool{}
-	for _, hash := range w.options.Etcd.Hashes() {
-		if err == nil && !w.chain.hashes[hash] && hash.Revision <= d.End() {
+	for _, hash := range c.options.Etcd.Hashes() {
+		if err == nil && !c.small.hashes[hash] && hash.Revision <= d.End() {
 			err = d.Add(&hash)
 		}
 		recorded[hash] = hash.Revision <= d.End()
 	}
-	w.chain.hashes = recorded
+	c.small.hashes = recorded
 	for _, bucket := range changed {
 		if err == nil {
 			err = d.Add(bucket)
 		}
 	}
+	if err == nil {
+		err = c.queueSegment(d.SegmentBuilder, format.Source{Compacted: d.compacted, Applied: d.applied})
+	}
+	if err == nil {
+		c.markers = d.markers
+	}
 	return err
+}
+
+// queueSegment finishes a segment and queues it after the others.
+func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Source) error {
+	identity := c.options.Etcd.Identity()
+	source.Term, source.Member, source.Session = identity.Term, identity.MemberID, c.options.Session
+	object, err := builder.Finish(source)
+	if err != nil {
+		return err
+	}
+	if err := c.spool.Put(object, c.health.isUnreachable()); err != nil {
+		if len(c.spool.Entries()) > 0 {
+			return err // the rows stay in the database until there is room
+		}
+		c.options.Log.Warn().Err(err).Msg("backups: a segment is held in memory")
+		c.spool.holdInMemory(object)
+	}
+	queued := c.spool.Entries()
+	queued[len(queued)-1].since = time.Now()
+	tail := object.Start()
+	c.tail = &tail
+	return nil
+}
+
+// release queues the last object of an orderly stop, once, and reports whether it did.
+func (c *chain) release() bool {
+	if !c.options.Release || c.core.State != writing || !c.released.IsZero() {
+		return false
+	}
+	builder, err := format.NewSegmentBuilder(c.options.Archive.Keys(), *c.tail)
+	if err == nil {
+		err = c.queueSegment(builder, format.Source{Released: true})
+	}
+	if err != nil {
+		c.options.Log.Warn().Err(err).Msg("backups: a restore elsewhere will wait to see whether this cluster is active")
+		return false
+	}
+	c.released, c.again = c.tail.Position, true
+	return true
 }
 
 // isOutdated reports whether the leases and users of a member with the given applied index are older than the
 // chain's. Such a member captures none of them until it has caught up. A leader catches up soon; if it does not, its
 // data was rolled back.
-func (w *Writer) isOutdated(applied uint64) bool {
-	if w.chain.tail == nil || applied >= w.chain.tail.Applied {
-		w.chain.lagSince = time.Time{}
+func (c *chain) isOutdated(applied uint64) bool {
+	outdated := c.tail != nil && applied < c.tail.Applied
+	lag := lasts(&c.lagSince, outdated)
+	return outdated && (!c.core.Facts.leads || lag < c.pace.ahead)
+}
+
+// reset forgets the tail: the database is captured again from another position.
+func (c *chain) reset() {
+	c.tail, c.markers, c.gapSince = nil, nil, time.Time{}
+	c.epoch++
+}
+
+// recapture makes the next capture read the small buckets: their state in the chain is unknown.
+func (c *chain) recapture() { c.small = bucketState{digests: map[string]format.Digest{}} }
+
+// captureAgain captures the small buckets again at once. Flushes wait for it.
+func (c *chain) captureAgain() {
+	c.recapture()
+	c.epoch++
+	c.examined, c.urgent = time.Time{}, true
+}
+
+// drop drops all queued segments.
+func (c *chain) drop() {
+	if err := c.spool.Clear(); err != nil {
+		c.options.Log.Warn().Err(err).Msg("backups: cannot clean up the spool")
+	}
+}
+
+// continues reports whether the queued segments, or else the tail, start at a head.
+func (c *chain) continues(head archive.Head) bool {
+	var start format.Start
+	if queued := c.spool.Entries(); len(queued) > 0 {
+		first := queued[0].Manifest
+		start = format.Start{Cluster: first.Cluster, Generation: first.Generation, Position: first.Position, Before: first.Before}
+	} else if c.tail != nil {
+		start = *c.tail
+	}
+	return start.Cluster == head.Cluster && start.Generation == head.Generation && start.Position == head.Position && start.Before == head.Before
+}
+
+// align makes the next segment start at a head: the queued segments if they do, or else the database is captured again from there. It
+// reports whether that changed anything.
+func (c *chain) align(head archive.Head) bool {
+	if c.tail != nil && c.continues(head) {
 		return false
 	}
-	if w.chain.lagSince.IsZero() {
-		w.chain.lagSince = time.Now()
+	c.reset()
+	err := c.spool.Rewind(head.Position)
+	if queued := c.spool.Entries(); err == nil && len(queued) > 0 && c.continues(head) && !head.Outdates(queued[0].Manifest) {
+		c.adopt(queued)
+		return true
 	}
-	return !w.core.Facts.leads || time.Since(w.chain.lagSince) < w.pace.ahead
-}
-
-// handleGap records that rows after the tail may be missing. The chain ends unless another member extends it in time.
-func (w *Writer) handleGap(gap *capture.GapError) {
-	c := &w.chain
-	if c.gapSince.IsZero() {
-		c.gapSince = time.Now()
-		w.post(expired, payload{})
-		return
-	}
-	patience := w.pace.gap
-	if w.core.Facts.guest {
-		patience *= takeoverFactor // the leader may be about to store its own full snapshot
-	}
-	if w.core.State != writing || time.Since(c.gapSince) < patience || len(w.spool.Entries()) > 0 || time.Now().Before(w.fulls.gapAfter) {
-		return
-	}
-	if !w.remote.storedAt.After(c.gapSince) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
-		w.post(expired, payload{})
-		return
-	}
-	w.options.Log.Warn().Msgf("backups: %s, so the chain cannot be extended; making a full snapshot", gap)
-	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
-	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
-}
-
-// align adopts the queued segments if they extend the head; otherwise the database is captured again from the head.
-func (w *Writer) align(head archive.Head) {
-	if w.isAligned(head) {
-		return
-	}
-	w.chain.tail, w.chain.markers, w.chain.gapSince = nil, nil, time.Time{}
-	w.resetFlushTargets()
-	if f := w.fulls.making; f != nil && !f.storing && f.Next != head.Position {
-		f.orphaned = true
-	}
-	if w.adoptSpool(head) {
-		return
-	}
-	w.discard()
-	if w.isWriter() {
+	c.drop()
+	if c.isWriter() {
 		start := head.Start
-		w.chain.tail = &start
-		w.recaptureBuckets()
+		c.tail = &start
+		c.recapture()
 	}
-}
-
-// recaptureBuckets makes the next capture read the small buckets: their state in the chain is unknown.
-func (w *Writer) recaptureBuckets() {
-	w.chain.buckets, w.chain.hashes, w.chain.applied, w.chain.bucketsAfter = map[string]format.Digest{}, nil, 0, time.Time{}
-}
-
-// isAligned reports whether the queued segments, or else the tail, already extend the head.
-func (w *Writer) isAligned(head archive.Head) bool {
-	tail := w.chain.tail
-	if tail == nil || tail.Generation != head.Generation || tail.Cluster != head.Cluster {
-		return false
-	}
-	if queued := w.spool.Entries(); len(queued) > 0 {
-		return queued[0].Position == head.Position && queued[0].Before == head.Before
-	}
-	return tail.Position == head.Position && tail.Before == head.Before
-}
-
-// adoptSpool continues from the queued segments if they extend the head, and reports whether they do.
-func (w *Writer) adoptSpool(head archive.Head) bool {
-	if err := w.spool.Rewind(head.Position); err != nil {
-		return false
-	}
-	queued := w.spool.Entries()
-	if len(queued) == 0 || queued[0].Position != head.Position {
-		return false
-	}
-	first := queued[0].Manifest
-	if first.Before != head.Before || first.Cluster != head.Cluster || first.Generation != head.Generation || head.Outdates(first) {
-		return false
-	}
-	w.queue(queued)
 	return true
 }
 
-// queue moves the tail to the end of the queued segments.
-func (w *Writer) queue(waits []Spooled) {
-	for i := range waits {
-		if segment := &waits[i]; segment.since.IsZero() {
+// adopt moves the tail to the end of queued segments.
+func (c *chain) adopt(queued []Spooled) {
+	for i := range queued {
+		if segment := &queued[i]; segment.since.IsZero() {
 			segment.since = time.Now()
 			if !segment.From.IsZero() {
-				segment.since = segment.since.Add(-max(0, w.options.Now().Sub(segment.From)))
+				segment.since = segment.since.Add(-max(0, c.options.Now().Sub(segment.From)))
 			}
-			w.unstored.add(segment.End, segment.since)
+			c.unstored.add(segment.End, segment.since)
 		}
 	}
-	last := waits[len(waits)-1]
+	last := queued[len(queued)-1]
 	tail := last.Start()
-	w.remote.last = waits[0].Position // the store may have it
-	w.chain.tail, w.chain.lastTime = &tail, archive.Later(w.chain.lastTime, last.To)
-	w.recaptureBuckets()
+	c.tail, c.lastTime = &tail, archive.Later(c.lastTime, last.To)
+	c.recapture()
 }
 
 // resume continues from the segments that an earlier process left in the spool if they match etcd's data, so that
 // etcd's compactions leave no gap if the store is unreachable. Segments of other data are preserved: they may be the
 // only copy.
-func (w *Writer) resume() error {
-	queued := w.spool.Entries()
+func (c *chain) resume(identity archive.Identity) error {
+	queued := c.spool.Entries()
 	if len(queued) == 0 {
 		return nil
 	}
-	w.queue(queued)
-	tail := *w.chain.tail
-	compared, same, err := w.compare(tail)
-	ours := tail.Cluster == w.identity.Cluster && tail.Generation == w.identity.Generation
-	if err == nil && ours && (same || !compared) && tail.Position.Revision <= w.options.Etcd.Revision()+1 {
+	c.adopt(queued)
+	rows, err := c.compare(*c.tail)
+	ours := c.tail.Cluster == identity.Cluster && c.tail.Generation == identity.Generation
+	if err == nil && ours && rows != relation.Different && c.tail.Position.Revision <= c.options.Etcd.Revision()+1 {
 		return nil
 	}
-	w.chain.tail = nil
-	where, failed := w.spool.Preserve(func(Spooled) bool { return true })
+	c.tail = nil
+	where, failed := c.spool.Preserve(func(Spooled) bool { return true })
 	if failed == nil {
-		w.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: the segments in the spool belong to other data and are preserved")
+		c.options.Log.Warn().Err(err).Str("moved_to", where).Msg("backups: the segments in the spool belong to other data and are preserved")
 	}
 	return failed
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,17 +31,27 @@ type databaseCopy struct {
 // under a lock.
 const smallDatabase = 64 << 20
 
-// copy writes the database into the spool and closes the snapshot. It writes the plain database, which is fast, or
-// the sealed object if the volume lacks room for that.
-func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*databaseCopy, error) {
-	defer snapshot.Close()
-	file, err := w.spool.Create("full")
+// copy waits for the gate and writes the database into the spool: the plain database, which is fast, or the sealed object if the volume
+// lacks room for that. It runs in a job.
+func (f *fulls) copy(ctx context.Context, m *full) (*databaseCopy, error) {
+	end, err := f.options.Gate.Begin(ctx, "a full backup")
 	if err != nil {
 		return nil, err
 	}
-	c := &databaseCopy{path: file.Name(), sealed: w.room(snapshot.Size) != nil}
+	defer end()
+	var snapshot *capture.Snapshot
+	f.wait(func() { snapshot, err = f.open(m) })
+	if err != nil {
+		return nil, err
+	}
+	defer snapshot.Close()
+	file, err := f.chain.spool.Create("full")
+	if err != nil {
+		return nil, err
+	}
+	c := &databaseCopy{path: file.Name(), sealed: f.room(snapshot.Size) != nil}
 	if c.sealed {
-		c.database, err = w.options.Archive.SealSnapshot(file, func(to io.Writer) (int64, error) {
+		c.database, err = f.options.Archive.SealSnapshot(file, func(to io.Writer) (int64, error) {
 			return snapshot.Size, snapshot.WriteTo(ctx, to)
 		})
 	} else {
@@ -56,7 +65,7 @@ func (w *Writer) copy(ctx context.Context, snapshot *capture.Snapshot) (*databas
 	}
 	c.held = snapshot.Held()
 	if snapshot.Size <= smallDatabase {
-		if hash, err := w.options.Etcd.Hash(snapshot.Revision); err == nil {
+		if hash, err := f.options.Etcd.Hash(snapshot.Revision); err == nil {
 			c.hash = &hash
 		}
 	}
@@ -90,39 +99,6 @@ func (c *databaseCopy) put(ctx context.Context, to *archive.Archive, full archiv
 		c.stored, c.storedAt = &full, time.Now()
 	}
 	return full, err
-}
-
-// While a copy of the database is on the volume, there must always be room for segments in addition to what etcd
-// needs: segments are small, and without them the chain ends. So the copy is removed if segments need its room,
-// however long its upload takes.
-
-// checkRoom returns an error if a copy must be removed from the volume.
-func (w *Writer) checkRoom() error { return w.room(maxSegment) }
-
-// runWithRoom runs work that keeps a copy on the volume and cancels it if the volume runs short.
-func (w *Writer) runWithRoom(ctx context.Context, work func(context.Context) error) error {
-	ctx, cut := context.WithCancelCause(ctx)
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	defer cut(nil)
-	watching.Go(func() {
-		ticker := time.NewTicker(w.pace.tick) // no disk writes more than the spool's reserve within a tick
-		defer ticker.Stop()
-		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case <-ticker.C:
-				if err := w.checkRoom(); err != nil {
-					cut(err)
-				}
-			}
-		}
-	})
-	err := work(ctx)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return err
 }
 
 const (

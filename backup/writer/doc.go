@@ -13,10 +13,16 @@
 //
 // # Structure
 //
-// The behavior is a state machine with an explicit table (table.go). One goroutine, that of Run, owns the machine, the spool and three
-// values: remote is what is known of the store, chain is where the next segment starts, and fulls holds the full snapshots that are due or
-// in progress. This goroutine never waits for the store. Requests run in jobs, at most one about the chain at a time; a job posts its
-// result, and the owner turns it into an event.
+// The behavior is a state machine with an explicit table (table.go). One goroutine, that of Run, owns the machine and everything else. It
+// never waits for the store: requests run in jobs, at most one about the chain at a time, and a job's result is handled by the owner
+// (driver.go). Each part of the state belongs to one value, which has the actions that change it:
+//
+//   - remote is what is known of the store. remote.setEnd is the one place where revisions become confirmed.
+//   - chain is where the next segment starts; it captures changes into the spool.
+//   - uploads stores the segments of the spool, and fulls makes and stores full snapshots.
+//   - health records what fails, and delays requests. flushes are the calls of Flush that wait. merging and reserving are housekeeping.
+//
+// Writer connects them: it inspects the store (inspect.go) and turns what it finds into events.
 //
 // A tick does what is due, in this order: inspect the store or check it, store a full snapshot, start one, capture, store a segment, merge.
 //
@@ -50,7 +56,7 @@
 // A writer reads nothing back while all goes well, so every ten seconds it checks whether the segment that was the newest at the check before
 // still exists. Objects deleted since are then missing, even if newer segments follow. A stop repeats this check and reads the end of the
 // chain before Flush reports success. If the end is gone, its rows are captured again; if a hole remains, a full snapshot starts another
-// chain (stored.go).
+// chain.
 //
 // # Stops
 //

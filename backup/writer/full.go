@@ -4,22 +4,44 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"time"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/internal/steady"
 )
 
-// noTimeout allows any time for copies and uploads of a database, which may be large.
-const noTimeout = time.Duration(math.MaxInt64)
+// fulls makes full snapshots: by schedule, on request, and to start a chain.
+type fulls struct {
+	*driver
+	health *health
+	remote *remote
+	chain  *chain
+	room   func(size int64) error // returns an error unless the volume has size bytes to spare
 
-// takeoverFactor multiplies the wait before a member that took over starts a new chain.
-const takeoverFactor = 60
+	making      *full // in progress; nil if none is
+	due         []fullRequest
+	notBefore   time.Time // none is started or uploaded earlier
+	next        time.Time // by schedule; zero if there is none
+	wall        time.Time // wall clock at the last check of the schedule
+	gapAfter    time.Time // no full snapshot for a gap is made earlier
+	brokenSince time.Time // since when there is no chain to extend; zero if there is one
+
+	newest   *archive.Full   // made by this process; nil if there is none
+	lastNext format.Position // position after it; zero if others extended the chain or there is none
+	replaced string          // error of the damaged one that was last replaced
+	stored   int64           // by this process
+	uploaded int64           // bytes
+
+	answers []func() // to callers, which are given once the facts are published
+
+	sent   int64     // bytes of the one in progress at the last check
+	sentAt time.Time // when they last changed, or there was no problem
+}
 
 // full is a full snapshot in progress.
 type full struct {
@@ -33,446 +55,502 @@ type full struct {
 	since       time.Time     // by the wall clock
 	copy        *databaseCopy // nil until the database is in the spool
 	storing     bool
-	tried       time.Time // start of the last attempt to copy or upload it, by the monotonic clock
+	tried       time.Time // start of the last attempt to copy or upload it, by the monotonic clock; zero if there was none
 	loggedAt    time.Time // when progress was last logged
-	database    int64     // bytes
+	cancel      context.CancelCauseFunc
 }
 
-// requestFull queues a request for a full snapshot.
-func (w *Writer) requestFull(request fullRequest) {
-	w.fulls.due = append(w.fulls.due, request)
-	w.dismissFulls()
+// fullRequest is a request for a full snapshot.
+type fullRequest struct {
+	reason string
+	at     time.Time
+	done   chan<- fullResult // nil if no caller waits
 }
 
-// dismissFulls rejects the requests for full snapshots that this member no longer makes, and clears problems that are
-// another member's now.
-func (w *Writer) dismissFulls() {
-	why := w.notWriterError()
-	if why == nil {
-		return
-	}
-	w.fulls.due = slices.DeleteFunc(w.fulls.due, func(d fullRequest) bool { return d.answer(fullResult{err: why}) })
-	if f := w.fulls.making; f != nil && !f.storing {
-		for i := range f.requests {
-			f.requests[i].answer(fullResult{err: why})
-			f.requests[i].done = nil
-		}
-	}
-	if w.fulls.making == nil && len(w.spool.Entries()) == 0 {
-		w.problems[opSegment], w.problems[opFull], w.problems[opReservation] = nil, nil, nil
-	}
+type fullResult struct {
+	archive.Full
+	err error
 }
 
 // answer sends the result and reports whether a caller was waiting.
-func (d fullRequest) answer(result fullResult) bool {
-	if d.done != nil {
-		d.done <- result
+func (r fullRequest) answer(result fullResult) bool {
+	if r.done != nil {
+		r.done <- result
 	}
-	return d.done != nil
+	return r.done != nil
 }
 
-// makeFull starts a full snapshot if one is due.
-func (w *Writer) makeFull(ctx context.Context) {
-	w.requestScheduled()
-	if w.fulls.making != nil || len(w.fulls.due) == 0 || !w.readyForFull() {
+const (
+	// progressInterval is the time between two log messages about an upload.
+	progressInterval = 30 * time.Second
+	// maxUnchangedAge is the age up to which the full snapshot of an unchanged database is not repeated: a second
+	// copy is made once a day, before the alert on missing snapshots fires.
+	maxUnchangedAge = 23 * time.Hour
+	// restFactor bounds the share of time spent on full snapshots for gaps: frequent compactions at the current
+	// revision end each chain soon.
+	restFactor = 10
+	// maxFullRetry is the longest wait before a failed full snapshot is retried, unless the store asks for more.
+	maxFullRetry = 5 * time.Minute
+)
+
+var (
+	// errOvertaken reports that a full snapshot must no longer start a chain.
+	errOvertaken = errors.New("another member extends the backups")
+	// errCanceled reports that a full snapshot is no longer needed.
+	errCanceled = errors.New("canceled")
+)
+
+// request queues a request for a full snapshot.
+func (f *fulls) request(reason string, done chan<- fullResult) {
+	f.due = append(f.due, fullRequest{reason, time.Now(), done})
+}
+
+// dismiss answers the callers that wait for full snapshots which this member no longer makes.
+func (f *fulls) dismiss(why error) {
+	f.due = slices.DeleteFunc(f.due, func(r fullRequest) bool { return r.answer(fullResult{err: why}) })
+	if f.making != nil && !f.making.storing {
+		f.answerMaking(func(fullRequest) bool { return true }, why)
+	}
+}
+
+// answerMaking answers some of the callers that wait for the full snapshot in progress.
+func (f *fulls) answerMaking(chosen func(fullRequest) bool, why error) {
+	for i, request := range f.making.requests {
+		if chosen(request) && request.answer(fullResult{err: why}) {
+			f.making.requests[i].done = nil
+		}
+	}
+}
+
+// answerStuck answers the callers that have waited for long although a problem lasts and nothing is uploaded.
+func (f *fulls) answerStuck(problem *facts.Problem) {
+	var sent int64
+	if progress := f.progress(); progress != nil {
+		sent = progress.SentBytes
+	}
+	if problem == nil || sent != f.sent {
+		f.sent, f.sentAt = sent, time.Now()
 		return
 	}
-	f := &full{requests: w.fulls.due, doing: "waits until nothing else holds the database", started: time.Now(), since: w.options.Now()}
-	w.fulls.making, w.fulls.due = f, nil
-	w.job(ctx, noTimeout, func(patient context.Context) func() {
-		end, err := w.options.Gate.Begin(patient, "a full backup")
-		return func() { w.startCopy(ctx, f, end, err) }
+	stuck := func(r fullRequest) bool { return time.Since(archive.Later(r.at, f.sentAt)) > f.pace.fullPatience }
+	why := fmt.Errorf("no full snapshot while this lasts, but one when it is over: %s", problem.Message)
+	for i, request := range f.due {
+		if stuck(request) && request.answer(fullResult{err: why}) {
+			f.due[i].done = nil
+		}
+	}
+	if f.making != nil {
+		f.answerMaking(stuck, why)
+	}
+}
+
+// start starts a full snapshot if one is due.
+func (f *fulls) start() {
+	f.requestScheduled()
+	if f.making != nil || len(f.due) == 0 || !f.isReady() {
+		return
+	}
+	m := &full{requests: f.due, doing: "waits until nothing else holds the database", started: time.Now(), since: f.options.Now()}
+	f.making, f.due = m, nil
+	var copied *databaseCopy
+	f.run(m, func(ctx context.Context) (err error) {
+		copied, err = f.copy(ctx, m)
+		return err
+	}, func(err error) {
+		if err != nil {
+			f.drop(err)
+			return
+		}
+		m.copy, m.Hash = copied, copied.hash
+		f.options.Log.Debug().Int64("revision", m.Revision).Int64("bytes", m.Database.Bytes).Dur("paused_ms", copied.held).Msg("backups: the database was copied")
+	})
+}
+
+// run runs work on a full snapshot in a job, and then done, unless it is canceled.
+func (f *fulls) run(m *full, work func(context.Context) error, done func(error)) {
+	ctx, cancel := context.WithCancelCause(f.ctx)
+	m.cancel = cancel
+	f.job(noTimeout, func(context.Context) func() {
+		err := work(ctx)
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return func() {
+			if cancel(nil); f.making == m {
+				done(err)
+			}
+		}
 	})
 }
 
 // requestScheduled requests the full snapshot that is due by schedule.
-func (w *Writer) requestScheduled() {
-	now := w.options.Now().Round(0) // the monotonic reading would hide that the clock was set back
-	if now.Before(w.fulls.wall) && !w.fulls.next.IsZero() {
-		w.scheduleNext(now) // the clock was set back
+func (f *fulls) requestScheduled() {
+	now := f.options.Now().Round(0) // the monotonic reading would hide that the clock was set back
+	if now.Before(f.wall) && !f.next.IsZero() {
+		f.scheduleNext(now) // the clock was set back
 	}
-	w.fulls.wall = now
-	if w.fulls.next.IsZero() || !w.isWriter() || now.Before(w.fulls.next) {
+	f.wall = now
+	if f.next.IsZero() || !f.isWriter() || now.Before(f.next) {
 		return
 	}
-	w.scheduleNext(now)
-	if w.isFullCurrent(now) {
-		return
+	f.scheduleNext(now)
+	if !f.isCurrent(now) {
+		f.request("schedule", nil)
 	}
-	w.requestFull(fullRequest{reason: "schedule"})
 }
 
-// maxUnchangedAge is the age up to which the full snapshot of an unchanged database is not repeated: a second copy is
-// made once a day, before the alert on missing snapshots fires.
-const maxUnchangedAge = 23 * time.Hour
-
-// isFullCurrent reports whether the newest full snapshot contains everything and is recent.
-func (w *Writer) isFullCurrent(now time.Time) bool {
-	newest := w.statistic.LastFull
-	return newest != nil && now.Sub(newest.Time) < maxUnchangedAge && !w.fulls.lastNext.IsZero() && w.chain.last.Compare(w.fulls.lastNext) < 0 && w.isUnchanged()
+// isCurrent reports whether the newest full snapshot contains everything and is recent.
+func (f *fulls) isCurrent(now time.Time) bool {
+	return f.newest != nil && now.Sub(f.newest.Time) < maxUnchangedAge && !f.lastNext.IsZero() && f.chain.last.Compare(f.lastNext) < 0 && f.chain.isUnchanged()
 }
 
 // scheduleNext sets when the next full snapshot is due after the given time, which may come from a clock that was
 // ahead.
-func (w *Writer) scheduleNext(last time.Time) {
-	now := w.options.Now()
+func (f *fulls) scheduleNext(last time.Time) {
+	now := f.options.Now()
 	if last.After(now) {
 		last = now
 	}
-	w.fulls.next = w.options.Schedule(w.remote.generation.Cluster, last)
+	f.next = f.options.Schedule(f.remote.generation.Cluster, last)
 }
 
-// readyForFull reports whether the store answers and the chain is in a state to add a full snapshot.
-func (w *Writer) readyForFull() bool {
-	if !w.isEndKnown() || w.isUnreachable() || time.Now().Before(w.fulls.notBefore) {
+// isReady reports whether the store answers and the chain is in a state to add a full snapshot.
+func (f *fulls) isReady() bool {
+	if !f.remote.isEndKnown() || f.health.isUnreachable() || time.Now().Before(f.notBefore) {
 		return false
 	}
-	if w.core.State == opening {
-		return len(w.spool.Entries()) == 0
+	if f.in(opening) {
+		return len(f.chain.spool.Entries()) == 0
 	}
-	return w.core.State == writing && w.chain.gapSince.IsZero() && !w.isOutdated(w.options.Etcd.AppliedIndex())
+	return f.in(writing) && f.chain.gapSince.IsZero() && !f.chain.isOutdated(f.options.Etcd.AppliedIndex())
 }
 
-// startCopy opens the read transaction, which takes as long as a commit of etcd, and captures up to its revision: a
-// segment ends there, so the full snapshot is part of the chain. Then it copies the database.
-func (w *Writer) startCopy(ctx context.Context, f *full, end func(), err error) {
-	if w.fulls.making != f { // canceled meanwhile
-		if err == nil {
-			end()
-		}
-		return
-	}
-	var snapshot *capture.Snapshot
-	if err == nil {
-		if snapshot, err = w.open(ctx); err != nil {
-			end()
-		}
-	}
-	if err != nil {
-		w.dropFull(ctx, err)
-		return
-	}
-	f.tried, f.doing = time.Now(), "copies the database"
-	if f.opens {
-		w.options.Log.Info().Str("reason", f.Reason).Int64("database", f.database).Msg("backups: there is no chain to extend; copying the database")
-	}
-	w.job(ctx, noTimeout, func(patient context.Context) func() {
-		var copied *databaseCopy
-		err := w.runWithRoom(patient, func(ctx context.Context) (err error) {
-			copied, err = w.copy(ctx, snapshot)
-			return err
-		})
-		end()
-		return func() {
-			if w.fulls.making != f {
-				return // canceled meanwhile
-			}
-			if err != nil {
-				w.dropFull(ctx, err)
-				return
-			}
-			f.copy, f.Hash = copied, copied.hash
-			w.options.Log.Debug().Int64("revision", f.Revision).Int64("bytes", f.database).Dur("paused_ms", copied.held).Msg("backups: the database was copied")
-		}
-	})
-}
-
-// open returns the database at the revision at which the chain ends.
-func (w *Writer) open(ctx context.Context) (*capture.Snapshot, error) {
-	if w.core.State != opening && (!w.isWriter() || w.chain.tail == nil) {
+// open opens a read transaction, which takes as long as a commit of etcd, and captures up to its revision: a segment ends there, so the
+// full snapshot is part of the chain. If there is no chain, the full snapshot starts one.
+func (f *fulls) open(m *full) (*capture.Snapshot, error) {
+	opens := f.in(opening)
+	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
 		return nil, ErrNotWriter // no longer the writer once the gate opened
 	}
-	snapshot, err := w.reader.Snapshot()
+	snapshot, err := f.chain.reader.Snapshot()
+	if err == nil && !opens {
+		err = f.chain.catchUp(snapshot.Revision)
+	}
 	if err != nil {
+		if snapshot != nil {
+			err = errors.Join(err, snapshot.Close())
+		}
 		return nil, err
 	}
-	if w.core.State != opening {
-		err = w.catchUp(snapshot.Revision)
+	f.describe(m, snapshot)
+	if opens {
+		f.startChain(m, snapshot)
+		f.options.Log.Info().Str("reason", m.Reason).Int64("database", m.Database.Bytes).Msg("backups: there is no chain to extend; copying the database")
 	}
-	if err != nil {
-		return nil, errors.Join(err, snapshot.Close())
-	}
-	w.nameFull(ctx, snapshot)
+	tail := f.chain.tail
+	m.Chain, m.Last, m.Next = tail.Before, tail.Last, tail.Position
+	m.tried, m.doing = time.Now(), "copies the database"
 	return snapshot, nil
 }
 
-// catchUp captures up to the revision of an open snapshot.
-func (w *Writer) catchUp(revision int64) error {
-	for w.chain.tail.Position.Revision <= revision {
-		if w.spool.holdsInMemory() {
-			return errors.New("a segment is still held in memory for lack of space")
-		}
-		if _, err := w.captureUpTo(revision, false, false); err != nil {
-			return err
-		}
+// describe fills in the manifest of the full snapshot.
+func (f *fulls) describe(m *full, snapshot *capture.Snapshot) {
+	identity, generation := f.options.Etcd.Identity(), f.remote.generation
+	m.Cluster, m.Generation = generation.Cluster, generation.Number
+	m.Revision, m.Compacted, m.Database.Bytes = snapshot.Revision, snapshot.Compacted, snapshot.Size
+	m.Term, m.Member, m.Applied = identity.Term, identity.MemberID, f.options.Etcd.AppliedIndex()
+	m.Reason, m.Session, m.Buckets = m.requests[0].reason, f.options.Session, capture.SmallBuckets()
+	m.Time = f.chain.time().Truncate(time.Second)
+	if last := f.newest; last != nil && last.Name() == f.remote.newestFull && !m.Time.After(last.Time) {
+		m.Time = last.Time.Add(time.Second) // two of one revision never share a name
 	}
-	if w.chain.tail.Position.Revision != revision+1 {
-		return fmt.Errorf("the chain goes up to revision %d, and the database to %d", w.chain.tail.Position.Revision-1, revision)
-	}
-	return nil
 }
 
-// fullTime returns the time in the name of a full snapshot. Two of one revision never share it.
-func (w *Writer) fullTime() time.Time {
-	now := w.time().Truncate(time.Second)
-	if last := w.statistic.LastFull; last != nil && last.Name == w.remote.newestFull && !now.After(last.Time) {
-		return last.Time.Add(time.Second)
+// startChain makes the full snapshot the start of a chain.
+func (f *fulls) startChain(m *full, snapshot *capture.Snapshot) {
+	f.chain.drop() // segments of the previous chain
+	m.opens, m.previousEnd = true, f.remote.stored
+	start := &format.Start{
+		Cluster: m.Cluster, Generation: m.Generation, Position: format.After(m.Revision),
+		Before: format.Seed(m.Cluster, m.Generation, m.Revision), Applied: m.Applied,
 	}
-	return now
-}
-
-// nameFull fills in the manifest of the full snapshot, and starts a chain with it if there is none.
-func (w *Writer) nameFull(ctx context.Context, snapshot *capture.Snapshot) {
-	f := w.fulls.making
-	f.Cluster, f.Generation = w.remote.generation.Cluster, w.remote.generation.Number
-	f.Revision, f.Compacted, f.Time = snapshot.Revision, snapshot.Compacted, w.fullTime()
-	identity := w.options.Etcd.Identity()
-	f.Term, f.Member, f.Buckets = identity.Term, identity.MemberID, capture.SmallBuckets()
-	f.Applied = w.options.Etcd.AppliedIndex()
-	f.Reason, f.Session = f.requests[0].reason, w.options.Session
-	f.database = snapshot.Size
-	if w.core.State == opening {
-		w.discard() // segments of the previous chain
-		f.opens, f.previousEnd = true, w.remote.stored
-		w.chain.tail = &format.Start{
-			Cluster: f.Cluster, Generation: f.Generation, Position: format.After(f.Revision),
-			Before: format.Seed(f.Cluster, f.Generation, f.Revision), Applied: f.Applied,
-		}
-		w.chain.tail.Last, _, _ = w.digest(f.Revision) // lets later inspections compare rows
-		if w.remote.damagedEnd.Compare(w.chain.tail.Position) > 0 {
-			w.chain.tail.Position = w.remote.damagedEnd
-		}
-		if f.Behind = w.remote.link; f.Behind != nil && f.Behind.Compare(w.chain.tail.Position) >= 0 {
-			w.chain.tail.Position = format.Position{Revision: f.Behind.Revision, Part: f.Behind.Part + 1}
-		}
-		w.chain.markers, w.chain.buckets = nil, snapshot.Digests()
-		w.take(ctx, named, payload{})
+	start.Last, _, _ = f.chain.digest(m.Revision) // lets later inspections compare rows
+	if f.remote.damagedEnd.Compare(start.Position) > 0 {
+		start.Position = f.remote.damagedEnd
 	}
-	f.Chain, f.Last, f.Next = w.chain.tail.Before, w.chain.tail.Last, w.chain.tail.Position
+	if m.Behind = f.remote.link; m.Behind != nil && m.Behind.Compare(start.Position) >= 0 {
+		start.Position = format.Position{Revision: m.Behind.Revision, Part: m.Behind.Part + 1}
+	}
+	f.chain.tail, f.chain.markers, f.chain.small.digests = start, nil, snapshot.Digests()
+	f.take(named, payload{})
 }
 
 // openChain requests a full snapshot, since there is no chain to extend.
-func (w *Writer) openChain(reason string) {
-	w.chain.tail, w.chain.markers, w.chain.gapSince = nil, nil, time.Time{}
-	if broken := w.statistic.Broken; broken == nil || broken.Reason != reason {
-		w.statistic.Broken = &Broken{Since: w.options.Now(), Reason: reason}
+func (f *fulls) openChain(reason string) {
+	f.chain.reset()
+	if f.brokenSince.IsZero() {
+		f.brokenSince = f.options.Now()
 	}
-	pending := w.fulls.making != nil && w.fulls.making.copy == nil && w.fulls.making.requests[0].reason == reason
-	if !pending && !slices.ContainsFunc(w.fulls.due, func(d fullRequest) bool { return d.reason == reason }) {
-		w.fulls.due = append([]fullRequest{{reason: reason}}, w.fulls.due...)
+	pending := f.making != nil && f.making.copy == nil && f.making.requests[0].reason == reason
+	if !pending && !slices.ContainsFunc(f.due, func(r fullRequest) bool { return r.reason == reason }) {
+		f.due = append([]fullRequest{{reason: reason}}, f.due...)
 	}
-	w.resetFlushTargets()
 }
 
 // replaceDamaged requests, once, a full snapshot within the chain if the newest one is damaged: no restore could
 // start from that.
-func (w *Writer) replaceDamaged(damaged error) {
-	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == w.fulls.replaced || !w.isWriter() || len(w.flushes) > 0 {
+func (f *fulls) replaceDamaged(damaged error) {
+	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == f.replaced || !f.isWriter() || f.health.flushing {
 		return
 	}
-	w.fulls.replaced = damaged.Error()
-	w.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged and left as it is; making another one")
-	w.requestFull(fullRequest{reason: "damaged: " + w.fulls.replaced})
+	f.replaced = damaged.Error()
+	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged and left as it is; making another one")
+	f.request("damaged: "+f.replaced, nil)
 }
 
-// progressInterval is the time between two log messages about an upload.
-const progressInterval = 30 * time.Second
+// orphan marks a full snapshot that was copied as no longer part of the chain, which continues elsewhere.
+func (f *fulls) orphan(end format.Position) {
+	if f.making != nil && !f.making.storing && f.making.Next != end {
+		f.making.orphaned = true
+	}
+}
 
-// storeFull uploads the copy and retries until it succeeds; the read transaction was closed before. Within a chain
+// store uploads the copy and retries until it succeeds; the read transaction was closed before. Within a chain
 // the segments before it are stored first: other members continue from the newest full snapshot, so no member would
 // upload segments that are missing before it.
-func (w *Writer) storeFull(ctx context.Context) {
-	f := w.fulls.making
-	if f == nil || f.copy == nil {
-		return
-	}
-	if f.storing {
-		w.logProgress(f)
-		return
-	}
-	if !f.opens && (w.core.State == opening || f.orphaned || !w.isWriter()) { // it can never be stored
-		if w.forgetFull(); w.isWriter() {
-			w.fulls.due = append(w.fulls.due, f.requests...)
+func (f *fulls) store() {
+	m := f.making
+	switch {
+	case m == nil || m.copy == nil:
+	case m.storing:
+		f.logProgress()
+	case !m.opens && (f.in(opening) || m.orphaned || !f.isWriter()): // it can never be stored
+		if f.forget(); f.isWriter() {
+			f.due = append(f.due, m.requests...)
 		}
-		return
+	case time.Now().Before(f.notBefore) || !m.opens && !f.remote.isEndKnown():
+	case !m.opens && f.remote.stored.Compare(m.Next) < 0:
+		m.doing = "waits until what is before it is stored"
+	default:
+		f.startUpload()
 	}
-	if short := w.checkRoom(); short != nil {
-		w.dropFull(ctx, short)
-		return
+}
+
+// startUpload uploads the copy in a job.
+func (f *fulls) startUpload() {
+	m := f.making
+	m.storing, m.doing, m.tried, m.loggedAt = true, "stores the copy", time.Now(), time.Now()
+	if m.opens {
+		f.remote.recordIdentity() // must precede the upload
 	}
-	if time.Now().Before(w.fulls.notBefore) || !f.opens && !w.isEndKnown() {
-		return
-	}
-	if !f.opens && w.remote.stored.Compare(f.Next) < 0 {
-		f.doing = "waits until what is before it is stored"
-		return
-	}
-	f.storing, f.doing, f.tried, f.loggedAt = true, "stores the copy", time.Now(), time.Now()
-	if f.opens {
-		w.recordIdentity() // must precede the upload
-	}
-	making, copied, opens, behind, generation := f.Full, f.copy, f.opens, f.previousEnd, w.remote.generation
-	w.job(ctx, noTimeout, func(patient context.Context) func() {
-		var stored archive.Full
-		err := w.runWithRoom(patient, func(ctx context.Context) (err error) {
-			if stored, err = copied.put(ctx, w.options.Archive, making); err == nil && opens { // the upload takes long
-				err = w.mayOpen(ctx, stored, behind)
-			}
-			if err == nil {
-				err = w.options.Archive.Commit(ctx, stored)
-			}
-			if err == nil {
-				err = w.options.Archive.Open(ctx, generation, stored, stored.Session)
-			}
-			if err == nil {
-				_ = steady.Remove(ctx, copied.path) // forgetFull removes it otherwise
-			}
-			return err
-		})
-		return func() { w.storedFull(ctx, f, stored, err) }
+	manifest, copied, generation := m.Full, m.copy, f.remote.generation
+	f.run(m, func(ctx context.Context) (err error) {
+		if manifest, err = copied.put(ctx, f.options.Archive, manifest); err == nil && m.opens { // the upload takes long
+			err = f.checkOpening(ctx, manifest, m.previousEnd)
+		}
+		if err == nil {
+			err = f.options.Archive.Commit(ctx, manifest)
+		}
+		if err == nil {
+			err = f.options.Archive.Open(ctx, generation, manifest, manifest.Session)
+		}
+		if err == nil {
+			_ = steady.Remove(ctx, copied.path) // forget removes it otherwise
+		}
+		return err
+	}, func(err error) {
+		m.storing = false
+		if err != nil {
+			f.uploadFailed(err)
+			return
+		}
+		m.Full = manifest
+		f.finish()
 	})
 }
 
 // logProgress logs the progress of a long upload.
-func (w *Writer) logProgress(f *full) {
-	if time.Since(f.loggedAt) < progressInterval {
+func (f *fulls) logProgress() {
+	if time.Since(f.making.loggedAt) < progressInterval {
 		return
 	}
-	f.loggedAt = time.Now()
-	progress := f.running()
-	w.options.Log.Info().Int64("revision", f.Revision).Int64("sent_bytes", progress.SentBytes).Int64("total_bytes", progress.TotalBytes).
+	f.making.loggedAt = time.Now()
+	progress := f.progress()
+	f.options.Log.Info().Int64("revision", f.making.Revision).Int64("sent_bytes", progress.SentBytes).Int64("total_bytes", progress.TotalBytes).
 		Float64("remaining_seconds", progress.RemainingSeconds).Msg("backups: uploading a full snapshot")
 }
 
-func (w *Writer) storedFull(ctx context.Context, f *full, stored archive.Full, err error) {
-	f.storing = false
-	if w.fulls.making != f {
-		return // canceled meanwhile
-	}
+// uploadFailed decides whether a failed upload is repeated.
+func (f *fulls) uploadFailed(err error) {
+	m := f.making
 	switch {
 	case errors.Is(err, ErrSpoolFull):
-		w.dropFull(ctx, err)
-		return
+		f.drop(err)
 	case errors.Is(err, archive.ErrEnded):
-		w.take(ctx, succeeded, payload{err: w.successor(f.Generation + 1)})
-		return
+		f.take(succeeded, payload{err: f.remote.succeededBy(m.Generation + 1)})
 	case errors.Is(err, errOvertaken), errors.Is(err, archive.ErrMoved):
-		w.take(ctx, overtaken, payload{err: err})
-		return
-	case err != nil:
-		f.Time = f.Time.Add(time.Second) // leave a partial upload alone under its own name
-		wait := w.fullBackoff(f, w.failed(opFull, "cannot store the full snapshot of revision "+fmt.Sprint(f.Revision), err))
-		w.fulls.notBefore = time.Now().Add(wait)
-		return
-	}
-	w.succeeded(opFull)
-	f.Full = stored
-	took := time.Since(f.started)
-	done := FullDone{Name: f.Name(), Revision: f.Revision, Time: f.Time, Bytes: f.Data.Bytes, Database: f.database, Reason: f.Reason}
-	w.statistic.LastFull, w.remote.newestFull, w.fulls.lastNext = &done, done.Name, f.Next
-	if w.core.State != opening {
-		w.statistic.Broken = nil
-	}
-	w.statistic.Fulls++
-	w.statistic.Uploaded += done.Bytes
-	w.scheduleNext(w.options.Now())
-	w.fulls.gapAfter = time.Now().Add(max(w.pace.rest, restFactor*took))
-	if f.opens {
-		w.remote.stored, w.remote.storedAt, w.remote.last = f.Next, time.Now(), format.Position{}
-		w.take(ctx, chainBegun, payload{})
-	}
-	w.endFull(fullResult{FullDone: done})
-	w.options.Log.Info().Int64("revision", f.Revision).Str("reason", f.Reason).Int64("bytes", f.Data.Bytes).Int64("database", f.database).
-		Dur("paused_ms", f.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
-}
-
-// dropFull cancels a full snapshot that could not be copied, or whose copy cannot be kept until it is stored.
-func (w *Writer) dropFull(ctx context.Context, err error) {
-	f, doing := w.fulls.making, "cannot copy the database"
-	if f.copy != nil {
-		doing = "cannot keep a copy of the database until it is stored"
-	}
-	w.fulls.notBefore = time.Now().Add(w.fullBackoff(f, w.failed(opFull, doing, err)))
-	w.endFull(fullResult{err: fmt.Errorf("%s: %w", doing, err)})
-	if f.opens { // segments after it lead nowhere
-		w.discard()
-	}
-	if f.opens || w.core.State == opening {
-		w.take(ctx, fullLost, payload{err: errors.New(f.requests[0].reason)})
-		return
-	}
-	w.fulls.due = append(w.fulls.due, fullRequest{reason: f.requests[0].reason})
-}
-
-// endFull answers the callers that wait for the full snapshot in progress, after the facts are published.
-func (w *Writer) endFull(result fullResult) {
-	f := w.forgetFull()
-	w.publish()
-	for _, request := range f.requests {
-		request.answer(result)
+		f.take(overtaken, payload{err: err})
+	default:
+		m.Time = m.Time.Add(time.Second) // leave a partial upload alone under its own name
+		wait := f.health.failed(opFull, fmt.Sprintf("cannot store the full snapshot of revision %d", m.Revision), err)
+		f.notBefore = time.Now().Add(f.backoff(wait))
 	}
 }
 
-// forgetFull removes the full snapshot in progress and its copy.
-func (w *Writer) forgetFull() *full {
-	f := w.fulls.making
-	if w.fulls.making = nil; f.copy != nil {
-		_ = os.Remove(f.copy.path)
+// finish records that the full snapshot in progress is stored.
+func (f *fulls) finish() {
+	m, took := f.making, time.Since(f.making.started)
+	f.health.succeeded(opFull)
+	f.newest, f.remote.newestFull, f.lastNext = &m.Full, m.Name(), m.Next
+	if !f.in(opening) {
+		f.brokenSince = time.Time{}
 	}
-	return f
+	f.stored++
+	f.uploaded += m.Data.Bytes
+	f.scheduleNext(f.options.Now())
+	f.gapAfter = time.Now().Add(max(f.pace.rest, restFactor*took))
+	if m.opens {
+		f.remote.setEnd(m.Next, format.Position{})
+		f.take(chainBegun, payload{})
+	}
+	f.end(fullResult{Full: m.Full})
+	f.options.Log.Info().Int64("revision", m.Revision).Str("reason", m.Reason).Int64("bytes", m.Data.Bytes).Int64("database", m.Database.Bytes).
+		Dur("paused_ms", m.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
 
-// errOvertaken reports that a full snapshot must no longer start a chain.
-var errOvertaken = errors.New("another member extends the backups")
-
-// mayOpen returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
+// checkOpening returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
 // made, another member may have started a chain, which readers would take for the newer one, or extended the previous
 // chain, which only the writer may end.
-func (w *Writer) mayOpen(ctx context.Context, full archive.Full, behind format.Position) error {
-	head, err := w.options.Archive.Head(ctx, full.Generation)
+func (f *fulls) checkOpening(ctx context.Context, made archive.Full, previousEnd format.Position) error {
+	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
 	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from there
 		return nil
-	case err != nil || head.Empty() || head.Full.Name() == full.Name(): // or it was stored, and the response was lost
+	case err != nil || head.Empty() || head.Full.Name() == made.Name(): // or it was stored, and the response was lost
 		return err
-	case head.Position.Compare(behind) > 0:
+	case head.Position.Compare(previousEnd) > 0:
 		return fmt.Errorf("%w: they have revision %d by now", errOvertaken, head.Revision())
 	}
-	writes, err := ask(ctx, w, func(writes chan<- bool) { w.observe(ctx); writes <- w.isWriter() })
-	if err == nil && !writes {
-		err = errOvertaken
-	}
+	f.wait(func() {
+		if f.remote.observeLeader(); !f.isWriter() {
+			err = errOvertaken
+		}
+	})
 	return err
 }
 
-// leaveChain cancels a full snapshot that was to start a chain, and discards the segments after it.
-func (w *Writer) leaveChain(why error) {
-	f := w.forgetFull()
-	w.options.Log.Warn().Err(why).Int64("revision", f.Revision).Msg("backups: canceled the full snapshot of a new chain")
-	w.chain.tail, w.statistic.Broken = nil, nil
-	w.discard()
-	w.resetFlushTargets()
-	for _, request := range f.requests {
+// drop cancels a full snapshot that could not be copied, or whose copy cannot be kept until it is stored.
+func (f *fulls) drop(err error) {
+	m, doing := f.making, "cannot copy the database"
+	if m.copy != nil {
+		doing = "cannot keep a copy of the database until it is stored"
+	}
+	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
+	f.end(fullResult{err: fmt.Errorf("%s: %w", doing, err)})
+	if m.opens { // segments after it lead nowhere
+		f.chain.drop()
+	}
+	if m.opens || f.in(opening) {
+		f.take(fullLost, payload{err: errors.New(m.requests[0].reason)})
+		return
+	}
+	f.request(m.requests[0].reason, nil)
+}
+
+// end forgets the full snapshot in progress, and has the callers that wait for it answered.
+func (f *fulls) end(result fullResult) {
+	f.answer(f.forget().requests, result)
+}
+
+// answer answers callers once the facts are published, so that they find the result there.
+func (f *fulls) answer(requests []fullRequest, result fullResult) {
+	for _, request := range requests {
+		f.answers = append(f.answers, func() { request.answer(result) })
+	}
+}
+
+// deliver answers the callers whose result is known.
+func (f *fulls) deliver() {
+	for _, answer := range f.answers {
+		answer()
+	}
+	f.answers = nil
+}
+
+// endAll answers all callers with an error.
+func (f *fulls) endAll(why error) {
+	f.answer(f.due, fullResult{err: why})
+	if f.due = nil; f.making != nil {
+		f.end(fullResult{err: why})
+	}
+}
+
+// forget cancels the full snapshot in progress and removes its copy.
+func (f *fulls) forget() *full {
+	m := f.making
+	f.making = nil
+	if m.cancel != nil {
+		m.cancel(errCanceled)
+	}
+	if m.copy != nil {
+		_ = os.Remove(m.copy.path)
+	}
+	return m
+}
+
+// leaveChain cancels a full snapshot that was to start a chain, and drops the segments after it.
+func (f *fulls) leaveChain(why error) {
+	m := f.forget()
+	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot of a new chain")
+	f.brokenSince = time.Time{}
+	f.chain.reset()
+	f.chain.drop()
+	for _, request := range m.requests {
 		if request.done != nil {
-			w.requestFull(request)
+			f.due = append(f.due, request)
 		}
 	}
 }
 
-// restFactor bounds the share of time spent on full snapshots for gaps: frequent compactions at the current revision
-// end each chain soon.
-const restFactor = 10
-
-// maxFullRetry is the longest wait before a failed full snapshot is retried, unless the store asks for more.
-const maxFullRetry = 5 * time.Minute
-
-// fullBackoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer
-// the attempt took, the longer the wait, so that a large database is not copied or uploaded continuously.
-func (w *Writer) fullBackoff(f *full, wait time.Duration) time.Duration {
-	if f.tried.IsZero() || len(w.flushes) > 0 || w.problems[opFull] == nil {
+// backoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer the attempt took, the
+// longer the wait, so that a large database is not copied or uploaded continuously.
+func (f *fulls) backoff(wait time.Duration) time.Duration {
+	problem := f.health.problems[opFull]
+	if f.making.tried.IsZero() || f.health.flushing || problem == nil {
 		return wait
 	}
-	wait = max(wait, min(restFactor*time.Since(f.tried), maxFullRetry))
-	w.problems[opFull].NextRetry = w.options.Now().Add(wait)
+	wait = max(wait, min(restFactor*time.Since(f.making.tried), maxFullRetry))
+	problem.NextRetry = f.options.Now().Add(wait)
 	return wait
+}
+
+// checkRoom cancels a full snapshot whose copy takes the room of segments: these are small, and without them the chain ends. It runs every
+// tick, in which no disk writes more than the spool's reserve.
+func (f *fulls) checkRoom() {
+	if f.making == nil || f.making.tried.IsZero() {
+		return
+	}
+	switch err := f.room(maxSegment); {
+	case err == nil:
+	case f.making.copy == nil || f.making.storing:
+		f.making.cancel(err)
+	default:
+		f.drop(err)
+	}
+}
+
+// progress describes the full snapshot in progress; nil if there is none.
+func (f *fulls) progress() *facts.SnapshotProgress {
+	m := f.making
+	if m == nil {
+		return nil
+	}
+	progress := &facts.SnapshotProgress{Reason: m.requests[0].reason, Since: m.since, Step: m.doing}
+	if m.copy != nil {
+		progress.SentBytes, progress.TotalBytes = m.copy.sent.Load(), m.copy.size
+	}
+	if m.storing && progress.SentBytes > 0 {
+		progress.RemainingSeconds = time.Since(m.tried).Seconds() * float64(progress.TotalBytes-progress.SentBytes) / float64(progress.SentBytes)
+	}
+	return progress
 }

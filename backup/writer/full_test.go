@@ -29,7 +29,7 @@ func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
 		done := s.full()
 		assert.GreaterOrEqual(t, done.Revision, last)
 		assert.Equal(t, "asked for", done.Reason)
-		assert.NotEqual(t, done.Name, s.full().Name, "one of the same revision, within a second, has a name of its own")
+		assert.NotEqual(t, done.Name(), s.full().Name(), "one of the same revision, within a second, has a name of its own")
 	}
 	assert.Zero(t, s.Facts().Failures)
 	s.awaitStored(s.put("a", "last"))
@@ -108,7 +108,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t).run(func(s *Writer) {
-				s.room = func(size int64) error {
+				s.fulls.room = func(size int64) error {
 					if size != maxSegment && size >= 16<<10 { // no segment's, but the database's
 						return is.room
 					}
@@ -124,7 +124,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 			assert.Equal(t, before+1, copies())
 			history := s.history()
 			require.Len(t, history.Fulls, 2)
-			assert.Equal(t, done.Name, history.Fulls[1].Name())
+			assert.Equal(t, done.Name(), history.Fulls[1].Name())
 			assert.Empty(t, history.Orphans)
 			s.requireChains(1)
 			s.requireAllKept()
@@ -135,20 +135,20 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 // The longer it took in vain, the longer it is left alone, but for minutes at most.
 func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Writer{options: Options{Now: time.Now}}
-		f := &full{}
-		assert.Equal(t, time.Second, s.fullBackoff(f, time.Second), "it was not even begun")
-		s.recordProblem(opFull)
-		f.tried = time.Now()
-		assert.Equal(t, time.Second, s.fullBackoff(f, time.Second), "only a manifest failed")
-		f.tried = time.Now().Add(-10 * time.Second)
-		assert.Equal(t, 100*time.Second, s.fullBackoff(f, time.Second))
-		assert.Equal(t, time.Now().Add(100*time.Second), s.problems[opFull].NextRetry)
-		f.tried = time.Now().Add(-time.Hour)
-		assert.Equal(t, maxFullRetry, s.fullBackoff(f, time.Second))
-		assert.Equal(t, time.Hour, s.fullBackoff(f, time.Hour), "as the store asks")
-		s.flushes = append(s.flushes, flush{})
-		assert.Equal(t, time.Second, s.fullBackoff(f, time.Second), "there may be no later")
+		f := &fulls{health: newHealth(0), making: &full{}}
+		f.driver = f.health.driver
+		assert.Equal(t, time.Second, f.backoff(time.Second), "it was not even begun")
+		f.health.record(opFull, "failed", true)
+		f.making.tried = time.Now()
+		assert.Equal(t, time.Second, f.backoff(time.Second), "only a manifest failed")
+		f.making.tried = time.Now().Add(-10 * time.Second)
+		assert.Equal(t, 100*time.Second, f.backoff(time.Second))
+		assert.Equal(t, time.Now().Add(100*time.Second), f.health.problems[opFull].NextRetry)
+		f.making.tried = time.Now().Add(-time.Hour)
+		assert.Equal(t, maxFullRetry, f.backoff(time.Second))
+		assert.Equal(t, time.Hour, f.backoff(time.Hour), "as the store asks")
+		f.health.flushing = true
+		assert.Equal(t, time.Second, f.backoff(time.Second), "there may be no later")
 	})
 }
 
@@ -156,7 +156,7 @@ func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 0
 	s.store.Inject(memory.Fault{Op: memory.Put, First: func() { // a capture may be at work beside the request; none waits for that
-		assert.Eventually(t, func() bool { return s.reader.Open() == 0 }, patience, poll)
+		assert.Eventually(t, func() bool { return s.chain.reader.Open() == 0 }, patience, poll)
 	}})
 	s.run()
 	for i := range 10 {
@@ -231,10 +231,10 @@ func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	for i := range maxSegment>>20 + 2 {
 		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
 	}
-	s.run(func(w *Writer) { w.room = onlyForSegments })
+	s.run(func(w *Writer) { w.fulls.room = onlyForSegments })
 	s.awaitStored(s.put("a", "1"))
 	done := s.full()
-	assert.Less(t, done.Bytes, done.Database)
+	assert.Less(t, done.Data.Bytes, done.Database.Bytes)
 	s.requireWhole()
 }
 
@@ -253,7 +253,7 @@ func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
 			s := newStand(t)
 			var short atomic.Bool
 			s.run(func(w *Writer) {
-				w.room = func(int64) error {
+				w.fulls.room = func(int64) error {
 					if short.Load() {
 						return ErrSpoolFull
 					}
@@ -291,7 +291,7 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 	}
 	s.run(func(s *Writer) {
 		s.pace.tick = time.Microsecond // it would be done before
-		s.room = func(int64) error { return ErrSpoolFull }
+		s.fulls.room = func(int64) error { return ErrSpoolFull }
 	})
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
 	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
@@ -300,7 +300,7 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	s := newStand(t)
 	s.tune = append(s.tune, func(s *Writer) {
-		s.room = func(int64) error {
+		s.fulls.room = func(int64) error {
 			if failures := s.Facts().Failures; failures == 1 || failures == 2 {
 				return ErrSpoolFull
 			}
@@ -373,7 +373,7 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.do(func() {
-		s.handleInspection(t.Context(), inspection{capabilities: s.remote.capabilities, generation: s.remote.generation}, nil) // there was nothing when it began
+		s.handleInspection(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it began
 	})
 	s.do(func() {
 		assert.Equal(t, beginning, s.core.State)
@@ -426,7 +426,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	stored := c.slowly(0)
 	first.run()
 	asked := make(chan fullResult, 1)
-	first.do(func() { first.requestFull(fullRequest{"asked for", asked}) })
+	first.do(func() { first.fulls.request("asked for", asked) })
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
 	second.run()

@@ -50,6 +50,11 @@ type stand struct {
 	end func()
 }
 
+// newHealth returns the health of a writer that does nothing else.
+func newHealth(interval time.Duration) *health {
+	return &health{driver: &driver{options: Options{Interval: interval, Now: time.Now}}}
+}
+
 func never(string, time.Time) time.Time { return time.Time{} }
 
 func hourly(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
@@ -184,7 +189,7 @@ func (s *stand) requireTrouble(says string) {
 // closesTransactions waits for a capture that may be under way.
 func (s *stand) closesTransactions() {
 	s.Helper()
-	s.eventually(func(Facts) bool { return s.reader.Open() == 0 }, "no transaction stays open")
+	s.eventually(func(Facts) bool { return s.chain.reader.Open() == 0 }, "no transaction stays open")
 }
 
 // awaitStored waits until a revision is in the store.
@@ -274,7 +279,7 @@ func (s *stand) frozen(who capture.Identity) Etcd {
 }
 
 // full has one made.
-func (s *stand) full() FullDone {
+func (s *stand) full() archive.Full {
 	s.Helper()
 	done, err := s.FullNow(s.Context(), "asked for")
 	require.NoError(s, err)
@@ -305,6 +310,6 @@ func (s *stand) waits() int {
 // do has the writer's owner do something.
 func (s *stand) do(what func()) {
 	s.Helper()
-	_, err := ask(s.Context(), s.Writer, func(done chan<- struct{}) { what(); close(done) })
+	_, err := ask(s.Context(), s.Writer.driver, func(done chan<- struct{}) { what(); close(done) })
 	require.NoError(s, err)
 }

@@ -116,7 +116,7 @@ func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 			}
 			s.put("a", "3")
 			s.eventually(func(f Facts) bool {
-				return f.Fulls == is.fulls && f.Broken == nil && f.Trouble == nil && f.FullRunning == nil
+				return f.Fulls == is.fulls && f.BrokenSince.IsZero() && f.Trouble == nil && f.FullRunning == nil
 			}, "a full is made")
 			assert.Contains(t, s.Facts().LastFull.Reason, "damaged: gen/000001/"+is.reason+"/")
 			assert.Contains(t, s.log.String(), "left as it is")
@@ -125,7 +125,7 @@ func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 			}
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireThere(before)
-			assert.Equal(t, s.Facts().LastFull.Name, s.requireAllKept().Full.Name())
+			assert.Equal(t, s.Facts().LastFull.Name(), s.requireAllKept().Full.Name())
 			assert.Equal(t, is.fulls, s.Facts().Fulls)
 			s.requireChains(is.chains)
 			assert.NoError(t, s.head().Damaged)
@@ -158,7 +158,7 @@ func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
 			s.putAndFlush("a", fmt.Sprint(i))
 		}
 		assert.Nil(t, s.Facts().Trouble)
-		assert.Nil(t, s.Facts().Broken)
+		assert.Zero(t, s.Facts().BrokenSince)
 	}
 	s.requireThere(s.contents())
 }
@@ -179,7 +179,7 @@ func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *test
 	s.putAndFlush("a", "after a restart")
 	s.requireNotSuperseded()
 	s.succeed()
-	s.awaitSuperseded(ErrSucceeded, "generation 2")
+	s.awaitSuperseded("another cluster was restored", "generation 2")
 }
 
 // empty deletes all that the store has.
@@ -197,7 +197,7 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	s.empty()
 	s.eventually(func(f Facts) bool {
 		s.put("a", "2")
-		return f.Fulls == 2 && f.Broken == nil
+		return f.Fulls == 2 && f.BrokenSince.IsZero()
 	}, "another full begins another chain")
 	s.awaitStored(s.put("a", "3"))
 	s.requireAllKept()
@@ -217,8 +217,8 @@ func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	require.NotEmpty(t, s.names(), "it has not noticed")
-	s.do(func() { s.remote.checked = time.Time{}; s.take(t.Context(), expired, payload{}) })
-	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.Broken == nil }, "another full begins another chain")
+	s.do(func() { s.pace.check = 0 })
+	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.BrokenSince.IsZero() }, "another full begins another chain")
 	s.addUser("someone else")
 	s.awaitStored(s.put("a", "3"))
 	s.requireWhole()
@@ -232,7 +232,7 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Get, Prefix: name, Then: func() { assert.NoError(t, s.store.Delete(t.Context(), name)) }})
 	for _, begins := range []bool{false, true} {
 		options := Options{Archive: s.backups(), Etcd: s.options.Etcd, Now: time.Now}
-		_, err := inspection{Options: options, identity: archive.Identity{Cluster: "c1", Generation: 1}, canCreate: begins}.run(t.Context())
+		_, err := inspection{Options: options, storeView: storeView{identity: archive.Identity{Cluster: "c1", Generation: 1}}, canCreate: begins}.run(t.Context())
 		require.ErrorIs(t, err, store.ErrNotFound)
 	}
 }

@@ -253,7 +253,7 @@ func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
 	c.requireEventuallyStored(c.put("a", "4"))
 	require.NoError(t, member.Flush(t.Context()))
 	path := c.requireAllKept()
-	assert.Equal(t, member.Facts().LastFull.Name, path.Full.Name())
+	assert.Equal(t, member.Facts().LastFull.Name(), path.Full.Name())
 	c.requireChains(1)
 }
 
@@ -304,7 +304,7 @@ func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 		own[len(own)-2].Value = []byte("of the other one")
 		return own[len(own)-2:]
 	})
-	require.ErrorContains(t, flushed, "another copy of these data")
+	require.ErrorContains(t, flushed, "another copy of this data")
 	c.members[0].eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
 }
 
@@ -375,7 +375,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 	s.run(slowToHear)
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Stored > 0 }, "it writes")
 	require.NoError(t, s.Flush(t.Context()), "the chain has all that it has")
-	s.do(func() { assert.False(t, s.readyForFull()) })
+	s.do(func() { assert.False(t, s.fulls.isReady()) })
 	assert.Equal(t, before, s.names())
 
 	caughtUp.Store(true)

@@ -17,7 +17,7 @@ func checked(t *testing.T) *stand {
 	for i := range 3 {
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}
-	s.do(func() { s.remote.checkpoint = s.lastStored() })
+	s.do(func() { s.remote.checkpoint = s.remote.lastStored() })
 	return s
 }
 
@@ -62,11 +62,11 @@ func TestWriter_beginsAnotherChainWhenStoredSegmentsAreGone(t *testing.T) {
 				s.run()
 			} else {
 				s.check()
-				s.eventually(func(f Facts) bool { return f.Broken != nil || f.Fulls > 1 }, "it is noticed")
+				s.eventually(func(f Facts) bool { return !f.BrokenSince.IsZero() || f.Fulls > 1 }, "it is noticed")
 			}
 			require.NoError(t, s.Flush(t.Context()))
 			s.requireAllKept()
-			s.eventually(func(f Facts) bool { return f.LastFull != nil && f.Broken == nil }, "it is over")
+			s.eventually(func(f Facts) bool { return f.LastFull != nil && f.BrokenSince.IsZero() }, "it is over")
 			assert.Contains(t, s.Facts().LastFull.Reason, "lost: segment ")
 			assert.Contains(t, s.log.String(), "the store has lost segments")
 			s.awaitStored(s.put("c", "goes on"))
@@ -93,7 +93,7 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 	before := len(s.store.Calls())
 	s.do(func() {
 		s.pace.check = 0
-		s.checkStored(t.Context())
+		s.remote.checkStored()
 		s.pace.check = patience
 	})
 	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "it is asked")

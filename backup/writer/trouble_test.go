@@ -143,10 +143,10 @@ func TestWriter_reportsSegmentsThatItCannotReadBack(t *testing.T) {
 
 func TestWriter_reportsThatNothingAdvancesThoughNothingFails(t *testing.T) {
 	s := begun(t)
-	s.do(func() { s.pace.overdue, s.remote.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
+	s.do(func() { s.pace.overdue, s.health.notBefore = 50*time.Millisecond, time.Now().Add(time.Hour) })
 	last := s.put("a", "1")
 	s.requireTrouble(fmt.Sprintf("revision %d is not stored after ", last))
-	s.do(func() { s.remote.notBefore = time.Time{} })
+	s.do(func() { s.health.notBefore = time.Time{} })
 	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
 }
 
@@ -224,7 +224,7 @@ func TestAGapIsAnsweredWithAFullAtOnce(t *testing.T) {
 	s.requireChains(2)
 	s.awaitStored(s.put("a", "4"))
 	s.requireAllKept()
-	s.eventually(func(f Facts) bool { return f.Broken == nil && f.Trouble == nil }, "nothing is wrong any more")
+	s.eventually(func(f Facts) bool { return f.BrokenSince.IsZero() && f.Trouble == nil }, "nothing is wrong any more")
 }
 
 func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
@@ -268,39 +268,40 @@ type gate func(ctx context.Context, what string) (func(), error)
 func (g gate) Begin(ctx context.Context, what string) (func(), error) { return g(ctx, what) }
 
 func TestCapturesAreFartherApartWhileTheStoreIsAway(t *testing.T) {
-	s := &Writer{options: Options{Interval: time.Second, Now: time.Now}}
-	assert.Equal(t, time.Second, s.interval())
-	s.recordProblem(opSegment).started = time.Now().Add(-5 * time.Second)
-	assert.Equal(t, unreachableFactor*time.Second, s.interval(), "every segment costs a request later")
+	c := &chain{health: newHealth(time.Second)}
+	c.driver = c.health.driver
+	assert.Equal(t, time.Second, c.interval())
+	c.health.record(opSegment, "failed", true).started = time.Now().Add(-5 * time.Second)
+	assert.Equal(t, unreachableFactor*time.Second, c.interval(), "every segment costs a request later")
 }
 
 func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
-	s := &Writer{options: Options{Now: time.Now}}
-	s.remote.requestedAt = time.Now()
-	assert.Nil(t, s.currentProblem())
-	s.remote.requestedAt = time.Now().Add(-time.Minute)
-	assert.Contains(t, s.currentProblem().Message, "the store has not answered for 1m")
-	assert.True(t, s.isUnreachable())
+	h := newHealth(0)
+	h.requestedAt = time.Now()
+	assert.Nil(t, h.current())
+	h.requestedAt = time.Now().Add(-time.Minute)
+	assert.Contains(t, h.current().Message, "the store has not answered for 1m")
+	assert.True(t, h.isUnreachable())
 }
 
 func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 	s := begun(t)
 	s.do(func() {
-		s.failed(opReservation, "cannot", memory.ErrUnreachable)
+		s.health.failed(opReservation, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.currentProblem().Count)
 		for range 3 {
-			s.failed(opFull, "cannot", memory.ErrUnreachable)
+			s.health.failed(opFull, "cannot", memory.ErrUnreachable)
 		}
 		assert.Equal(t, 3, s.currentProblem().Count, "of two the one that fails more often")
-		s.captureFailed(memory.ErrUnreachable)
-		s.succeeded(opReservation)
-		s.succeeded(opFull)
+		s.chain.captureFailed(memory.ErrUnreachable)
+		s.health.succeeded(opReservation)
+		s.health.succeeded(opFull)
 		assert.Equal(t, 1, s.currentProblem().Count)
-		s.captureFailed(memory.ErrUnreachable)
+		s.chain.captureFailed(memory.ErrUnreachable)
 		assert.Equal(t, 2, s.currentProblem().Count)
-		s.problems[opCapture] = nil
+		s.health.problems[opCapture] = nil
 		assert.Nil(t, s.currentProblem())
-		s.failed(opFull, "cannot", memory.ErrUnreachable)
+		s.health.failed(opFull, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.currentProblem().Count, "it begins anew")
 	})
 }
@@ -407,7 +408,7 @@ func TestAListingThatLacksWhatIsThereBeginsNothingAnew(t *testing.T) {
 				fulls = 0
 				s.run()
 			} else {
-				s.do(func() { s.take(t.Context(), expired, payload{}) })
+				s.do(func() { s.take(expired, payload{}) })
 			}
 			s.requireTrouble("its listing ends at revision")
 			assert.Contains(t, s.Facts().Trouble.Message, " is there")
@@ -433,7 +434,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 		object := segmentAt(t, format.Start{Cluster: cluster, Generation: 1, Position: format.After(head.Revision() + 5)})
 		s.lay(object)
 		s.store.Inject(memory.Fault{Op: memory.List, Hides: regexp.MustCompile(object.Position.String()).MatchString})
-		seen, err := inspection{Options: Options{Archive: s.backups()}, generation: generation, lastSegment: object.Position}.run(t.Context())
+		seen, err := inspection{Options: Options{Archive: s.backups()}, storeView: storeView{generation: generation, last: object.Position}}.run(t.Context())
 		if gone {
 			require.NoError(t, err)
 			assert.Equal(t, head.Position, seen.head.Position, "the chain goes on from there")

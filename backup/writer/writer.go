@@ -1,9 +1,10 @@
 package writer
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"sync"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -11,8 +12,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
-	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/store"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/statemachine"
 )
@@ -67,169 +67,246 @@ var (
 	// ErrRowsOnly reports that the store has every revision of a closed member. The member cannot determine whether
 	// its leases and users are stored.
 	ErrRowsOnly = errors.New("the store has every revision that this member has; the last change of leases or users must come from the member that writes the backups")
-	// ErrSucceeded reports that the generation has ended: another cluster was restored from its backups and continues
-	// it.
-	ErrSucceeded = errors.New("another cluster was restored from the backups of this one, and goes on in its place")
-	// ErrCopied reports that another copy of etcd's data extends the backups: the volume was cloned or rolled back.
-	ErrCopied = errors.New("another copy of these data goes on with their backups")
-	// ErrEnded reports that Run has returned.
-	ErrEnded = errors.New("backups have ended")
 )
 
 // Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
 // goroutine.
 type Writer struct {
-	options Options
-	pace    timing
-	reader  *capture.Reader
-	spool   *Spool
-	room    func(size int64) error // returns an error unless the volume has size bytes to spare
-
-	superseded chan error  // receives one error once the generation has ended
-	events     chan func() // functions for the owner to run
-	ended      chan struct{}
-	jobs       sync.WaitGroup
+	*driver
+	superseded chan error // receives one error once the generation has ended
 	facts      atomic.Pointer[Facts]
 
 	// The goroutine of Run owns the remaining fields.
 
-	core   statemachine.Core[memberState]
-	legal  *statemachine.Legality
-	work   map[Action]func(context.Context, payload)
-	posted []report // events posted by the actions of the current event
-	again  bool     // more work is ready now
-
-	remote    remote
-	chain     chain
-	fulls     fullQueue
-	identity  archive.Identity // of etcd's data, as recorded on the volume
-	merging   mergeState
-	reserving reservationState
-
-	revision  int64 // etcd's, as last observed
-	unstored  lag
-	flushes   []flush
-	result    error             // result of Flush in the state drained
-	stopping  bool              // Run's context has ended
-	problems  [opCount]*problem // nil where there is no problem
-	statistic Facts             // counters, and the last full snapshot
+	health    *health
+	remote    *remote
+	spool     *Spool
+	chain     *chain
+	fulls     *fulls
+	uploads   *uploads
+	merging   *merging
+	reserving *reserving
+	flushes   *flushes
+	watched   watched
 }
 
-// remote holds what a member knows about the store. While the end of the chain is known, stored is that end unless
-// another member has extended the chain since storedAt. Segments are only ever put at that position.
-type remote struct {
-	capabilities  store.Capabilities // of the store
-	generation    archive.Generation // Number is 0 until it is known
-	ownerVerified time.Time          // when the store was last verified to be this cluster's; zero forces a check
-
-	requestedAt time.Time // start of the chain request in progress, at most one; zero if there is none
-	notBefore   time.Time // no chain request starts earlier
-
-	stored           format.Position // end of the chain; zero if it is unknown or there is no chain
-	storedAt         time.Time       // when stored was last read or written
-	last             format.Position // of the newest segment; zero if none is known
-	newestFull       string          // name of the newest full snapshot; empty if none is known
-	checked          time.Time       // when the existence of newestFull was last checked
-	damagedEnd       format.Position // a new chain starts at or after this position; zero if no end is damaged
-	fence            fence           // end of the chain as written by a later leader
-	aheadSince       time.Time       // since when the chain has been ahead of this member; zero if it is not
-	link             *archive.Link   // where a new chain attaches to the generation; nil if the generation cannot have ended
-	successorChecked time.Time       // when findSuccessor last asked
-	watched          watchState      // growth of the chain, for a member that does not lead
-
-	checkpoint   format.Position // newest segment at the last check; the next check verifies it; zero if none
-	checkpointAt time.Time       // time of the last check
-	lost         format.Position // a stored segment that has disappeared; zero if none is known
+// New opens the spool and adopts the segments in it. It starts nothing. It fails if the spool cannot be used.
+func New(options Options) (*Writer, error) {
+	spool, unusable, err := OpenSpool(options.SpoolDir, options.SpoolLimit, options.Archive.Keys())
+	if err != nil {
+		return nil, err
+	}
+	detached, err := spool.Newest()
+	if detached != nil {
+		unusable = append(unusable, detached)
+	}
+	for _, reason := range unusable {
+		options.Log.Warn().Err(reason).Msg("backups: unusable segments in the spool are preserved and captured again")
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := newParts(options, spool)
+	if w.remote.identity, err = archive.ReadIdentity(options.DataDir); err != nil {
+		return nil, err
+	}
+	if options.Previous != nil {
+		w.adopt(options.Previous)
+	}
+	if err := w.chain.resume(w.remote.identity); err != nil {
+		return nil, err
+	}
+	if w.chain.tail != nil {
+		w.remote.last = spool.Entries()[0].Position // the store may have it
+	}
+	w.legal = statemachine.NewLegality(Table, w.core.State)
+	w.facts.Store(&Facts{Role: Unknown, SpoolLimit: options.SpoolLimit, SpoolBytes: spool.Bytes()})
+	return w, nil
 }
 
-// watchState records the last inspections of a member that does not lead.
-type watchState struct {
-	at      time.Time
-	head    archive.Head // to advance from; empty if the last inspection found none
-	counted time.Time    // when a missing chain was last counted
-	lacking bool         // the chain lacked revisions that this member has
-	stalled int          // consecutive inspections without growth, or without a chain
+// newParts returns a writer that knows nothing.
+func newParts(options Options, spool *Spool) *Writer {
+	d := &driver{options: options, pace: defaultTiming, events: make(chan func()), ended: make(chan struct{})}
+	d.core = statemachine.Core[memberState]{State: unknown, Facts: memberState{closed: options.SegmentsOnly}}
+	w := &Writer{driver: d, spool: spool, superseded: make(chan error, 1)}
+	w.health = &health{driver: d, spool: spool}
+	w.remote = &remote{driver: d}
+	w.chain = &chain{driver: d, health: w.health, spool: spool, reader: capture.NewReader(options.Etcd.Backend)}
+	w.chain.recapture()
+	w.fulls = &fulls{driver: d, health: w.health, remote: w.remote, chain: w.chain, room: spool.Room}
+	w.uploads = &uploads{driver: d, health: w.health, remote: w.remote, chain: w.chain}
+	w.merging = &merging{driver: d, health: w.health, merger: retention.NewMerger(options.Archive, options.Now)}
+	w.reserving = &reserving{driver: d, health: w.health}
+	w.flushes = &flushes{driver: d, health: w.health, remote: w.remote, chain: w.chain}
+	d.work = w.actions()
+	return w
 }
 
-// fence is the end of a chain written by a leader of a later term. Revisions order rows, but leases and users change
-// without a revision, so a member without newer rows may have older leases and users than the chain.
-type fence struct {
-	term     uint64
-	revision int64
-	since    time.Time
+// adopt continues with what a Writer that has ended knew of the store.
+func (w *Writer) adopt(previous *Writer) {
+	w.remote.storeView, w.chain.unstored = previous.remote.storeView, previous.chain.unstored
+	w.reserving.revision, w.merging.at = previous.reserving.revision, time.Now()
+	if w.remote.generation.Number != 0 {
+		w.core.State, w.core.Facts.creates = aligning, w.remote.capabilities.CreateIfAbsent
+	}
 }
 
-// chain is the position of this member's next segment and what it knows of the captured data. The segments in the
-// spool are contiguous up to the tail.
-type chain struct {
-	tail     *format.Start            // start of the next segment; nil if it is unknown
-	last     format.Position          // of the last segment with content; zero if this process captured none
-	markers  []format.Marker          // since the last capture
-	lastTime time.Time                // latest time written in this generation
-	buckets  map[string]format.Digest // digests of the small buckets in the chain, as far as they are known
-	hashes   map[format.CompactionHash]bool
-
-	captured     time.Time       // when the last segment was captured
-	examined     time.Time       // when etcd was last checked for changes
-	applied      uint64          // etcd's applied index when the small buckets were last read
-	bucketsAfter time.Time       // small buckets are not read earlier
-	captureNow   bool            // capture without waiting for the interval
-	gapSince     time.Time       // when compaction was found to have passed the tail; zero if it has not
-	released     format.Position // position after the release object of an orderly stop; zero if there is none
-	lagSince     time.Time       // since when this member's small buckets are older than the chain's; zero if they are not
+// Run makes backups until ctx ends. It returns when all its jobs have ended, which may take as long as cancelling a
+// request to the store. It is called once, as soon as etcd serves, and must return before etcd is closed. Flush,
+// called before ctx ends, uploads what etcd has and the store lacks.
+func (w *Writer) Run(ctx context.Context) {
+	w.ctx = ctx
+	defer close(w.ended)
+	timer := time.NewTimer(w.pace.tick)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		w.step()
+		w.publish()
+		w.fulls.deliver() // after publish: callers then find the result in the facts
+		w.flushes.answer(w.notWriterError())
+		timer.Reset(w.pause())
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case event := <-w.events:
+			event()
+		}
+	}
+	w.stopping = true
+	for w.jobs > 0 {
+		event := <-w.events
+		event()
+	}
+	w.flushes.fail()
+	w.remote.recordEnd()
+	w.publish()
+	w.fulls.deliver()
 }
 
-// fullQueue holds the full snapshots that are due and the one in progress.
-type fullQueue struct {
-	making    *full
-	due       []fullRequest
-	notBefore time.Time       // none is started or uploaded earlier
-	next      time.Time       // by schedule; zero if there is none
-	wall      time.Time       // wall clock at the last check of the schedule
-	gapAfter  time.Time       // no full snapshot for a gap is made earlier
-	lastNext  format.Position // position after this process's newest one; zero if others extended the chain or there is none
-	replaced  string          // error of the damaged one that was last replaced
+// step does everything that is due.
+func (w *Writer) step() {
+	w.remote.observeLeader()
+	w.chain.observe()
+	w.dismiss()
+	w.fulls.checkRoom()
+	w.fulls.answerStuck(w.currentProblem())
+	if w.in(endKnown...) && time.Since(w.remote.storedAt) >= w.pace.headValid {
+		w.take(expired, payload{})
+	}
+	w.again = false
+	w.take(tick, payload{})
 }
 
-// fullRequest is a request for a full snapshot.
-type fullRequest struct {
-	reason string
-	done   chan<- fullResult // nil if no caller waits
+// actions returns the implementation of each action.
+func (w *Writer) actions() map[Action]func(payload) {
+	return map[Action]func(payload){
+		look:          func(payload) { w.inspectStore() },
+		captureRows:   func(payload) { w.capture() },
+		storeSegment:  func(payload) { w.uploads.start() },
+		makeFull:      func(payload) { w.fulls.start() },
+		storeFull:     func(payload) { w.fulls.store() },
+		mergeSegments: func(payload) { w.merge() },
+		keepReserved:  func(payload) { w.reserving.start(w.remote.generation, w.chain.revision) },
+		lookSoon:      func(payload) { w.inspectSoon() },
+		countSilence:  func(payload) { w.watchGrowth(true, emptyStallLimit) },
+		takeOver:      func(payload) { w.takeOver() },
+		goOn:          w.continueChain,
+		clearChain:    func(payload) { w.clearChain() },
+		openChain:     func(reason payload) { w.fulls.openChain(reason.err.Error()) },
+		abandonEnd:    w.startAfterDamage,
+		leaveChain:    func(reason payload) { w.fulls.leaveChain(reason.err) },
+		dropSpool:     func(reason payload) { w.dropSpool(reason.err) },
+		forgetStore:   func(payload) { w.forgetStore() },
+		vetStore:      func(payload) { w.remote.ownerVerified = time.Time{} },
+		refuse:        func(reason payload) { w.refuse(reason.err) },
+		keepWatching:  func(payload) { w.health.delayRequests(w.watchInterval()) },
+		await:         func(payload) { w.health.delayRequests(time.Second) },
+		findSuccessor: func(payload) { w.remote.findSuccessor() },
+		checkStored:   func(payload) { w.remote.checkStored() },
+		endHere:       func(reason payload) { w.endGeneration(reason.err) },
+		finish:        func(reason payload) { w.finish(reason.err) },
+	}
 }
 
-type fullResult struct {
-	FullDone
-	err error
+// pause returns how long there is nothing to do unless an event arrives: until the next observation of etcd or the
+// next capture.
+func (w *Writer) pause() time.Duration {
+	if w.again {
+		return 0
+	}
+	if left := w.chain.interval() - time.Since(w.chain.captured); left > 0 {
+		return min(left, w.pace.tick)
+	}
+	return w.pace.tick
 }
 
-// mergeState is the state of the merging of small segments.
-type mergeState struct {
-	merger  *retention.Merger
-	running bool
-	at      time.Time // time of the last run
-	stored  int64     // number of segments stored by then
-	left    bool      // the last run left work for later
+// capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore never replaces an active
+// cluster.
+func (w *Writer) capture() {
+	heartbeat := w.in(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
+		time.Since(w.remote.storedAt) >= w.pace.heartbeat
+	var gap *capture.GapError
+	if errors.As(w.chain.capture(heartbeat), &gap) {
+		w.handleGap(gap)
+	}
 }
 
-// reservationState tracks the store's reservation, which is kept ahead of etcd's revisions: a restore continues above it.
-type reservationState struct {
-	running   bool
-	revision  int64     // reserved, as far as known; 0 if unknown
-	notBefore time.Time // no attempt is made earlier
+// takeoverFactor multiplies the wait before a member that took over starts a new chain.
+const takeoverFactor = 60
+
+// handleGap records that rows after the tail may be missing. The chain ends unless another member extends it in time.
+func (w *Writer) handleGap(gap *capture.GapError) {
+	c, limit := w.chain, w.pace.gap
+	if c.gapSince.IsZero() {
+		c.gapSince = time.Now()
+		w.post(expired, payload{})
+		return
+	}
+	if w.core.Facts.guest {
+		limit *= takeoverFactor // the leader may be about to store its own full snapshot
+	}
+	if !w.in(writing) || time.Since(c.gapSince) < limit || len(w.spool.Entries()) > 0 || time.Now().Before(w.fulls.gapAfter) {
+		return
+	}
+	if !w.remote.storedAt.After(c.gapSince) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
+		w.post(expired, payload{})
+		return
+	}
+	w.options.Log.Warn().Msgf("backups: %s, so the chain cannot be extended; making a full snapshot", gap)
+	w.remote.link = &archive.Link{Position: c.tail.Position, Before: c.tail.Before}
+	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
-// flush is a caller that waits until a revision is stored.
-type flush struct {
-	revision int64           // etcd's at the time of the call
-	at       time.Time       // time of the call
-	target   format.Position // end of the segments that contain it; zero until it is captured
-	done     chan<- error
+// merge merges small segments unless a full snapshot is in progress.
+func (w *Writer) merge() {
+	if w.fulls.making == nil {
+		w.merging.start(w.remote.generation.Number, w.uploads.stored)
+	}
 }
 
-// report is an event with its payload.
-type report struct {
-	event   Event
-	payload payload
+// notWriterError returns why this member makes no backups; nil if it does or if that is not known yet.
+func (w *Writer) notWriterError() error {
+	switch inspecting := w.health.problems[opInspect]; {
+	case w.isRefused() && inspecting != nil:
+		return errors.New(inspecting.Message)
+	case w.remote.generation.Number != 0 && !w.isWriter():
+		return ErrNotWriter
+	default:
+		return nil
+	}
+}
+
+// dismiss rejects the requests for full snapshots that this member no longer makes, and clears problems that are
+// another member's now.
+func (w *Writer) dismiss() {
+	why := w.notWriterError()
+	if why == nil {
+		return
+	}
+	w.fulls.dismiss(why)
+	if problems := &w.health.problems; w.fulls.making == nil && len(w.spool.Entries()) == 0 {
+		problems[opSegment], problems[opFull], problems[opReservation] = nil, nil, nil
+	}
 }
 
 // Superseded receives one error, a sentence, once the generation has ended and another one continues it: etcd must be
@@ -239,92 +316,107 @@ func (w *Writer) Superseded() <-chan error { return w.superseded }
 // Facts returns the current state of the backups.
 func (w *Writer) Facts() Facts { return *w.facts.Load() }
 
-// take handles an event and the events that its actions post.
-func (w *Writer) take(ctx context.Context, event Event, payload payload) {
-	w.post(event, payload)
-	for len(w.posted) > 0 {
-		next := w.posted[0]
-		w.posted = w.posted[1:]
-		for _, action := range w.decide(next) {
-			w.work[action](ctx, next.payload)
-		}
+// Flush uploads everything that etcd has acknowledged until now and returns nil once it is stored. At an orderly stop
+// it is called after the last client request has ended and before etcd is closed, with all the time that remains. An
+// error describes what is missing; what was captured stays in the spool. While etcd runs, ErrNotWriter means that
+// another member uploads it.
+func (w *Writer) Flush(ctx context.Context) error {
+	flushed, err := ask(ctx, w.driver, func(done chan<- error) {
+		w.flushes.add(done)
+		w.fulls.notBefore = time.Time{}
+	})
+	if err != nil && !errors.Is(err, ErrEnded) {
+		err = fmt.Errorf("%w: %s", err, w.missing())
 	}
+	return cmp.Or(err, flushed)
 }
 
-// post queues an event until the actions of the current one are done.
-func (w *Writer) post(event Event, payload payload) {
-	w.posted = append(w.posted, report{event, payload})
+// missing returns a clause about what is not stored.
+func (w *Writer) missing() string {
+	facts := w.Facts()
+	text := "it is not known whether everything is stored"
+	if facts.Behind > 0 {
+		text = fmt.Sprintf("revisions %d to %d are not in the store", facts.Revision-facts.Behind+1, facts.Revision)
+	}
+	if full := facts.FullRunning; full != nil {
+		text += fmt.Sprintf(", and the full snapshot started %s ago %s", w.options.Now().Sub(full.Since).Round(time.Millisecond), full.Step)
+	}
+	if facts.Trouble != nil {
+		text += ": " + facts.Trouble.Message
+	}
+	return text
 }
 
-// rules evaluate the table.
-var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
-
-// decide evaluates the table and checks the transition with the state machine library.
-func (w *Writer) decide(next report) []Action {
-	from := w.core.State
-	core, decision := rules.Step(w.core, next.event, next.payload)
-	if decision.Row < 0 {
-		if decision.Answer == statemachine.Reject {
-			w.options.Log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the event has no row")
-		}
-		return nil
-	}
-	if err := w.legal.Take(rules.Row(decision.Row)); err != nil {
-		w.options.Log.Error().Err(err).Msg("backups: bug in the state machine")
-		return nil
-	}
-	w.core = core
-	if from != core.State {
-		w.options.Log.Debug().Str("from", string(from)).Str("event", string(next.event)).Str("to", string(core.State)).Msg("backups: " + decision.Why)
-	}
-	return decision.Do
-}
-
-// job runs work, which may block, in its own goroutine for at most the given time. The function that work returns
-// runs in the owner's goroutine.
-func (w *Writer) job(ctx context.Context, patience time.Duration, work func(context.Context) (done func())) {
-	w.jobs.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		done := work(ctx)
-		cancel()
-		heard := make(chan struct{})
-		w.events <- func() {
-			defer close(heard)
-			done()
-		}
-		<-heard // done may have started another job, which must be waited for as well
+// BeforeCompaction captures what etcd has, so that a compaction up to the current revision leaves no gap in the
+// chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx ends, which
+// bounds the delay of the compaction. It never waits for the store.
+func (w *Writer) BeforeCompaction(ctx context.Context) {
+	_, _ = ask(ctx, w.driver, func(captured chan<- struct{}) { // without a capture the compaction proceeds all the same
+		w.chain.captureNow()
+		close(captured)
 	})
 }
 
-// observe reads etcd's leadership and revision, which takes microseconds.
-func (w *Writer) observe(ctx context.Context) {
-	if leads := w.options.Etcd.Identity().Leader && !w.hasNewerLeader(); leads && !w.core.Facts.leads {
-		w.take(ctx, elected, payload{})
-	} else if !leads && w.core.Facts.leads {
-		w.take(ctx, deposed, payload{})
+// FullNow makes a full snapshot and returns its manifest when it is stored. If one is in progress already, another one follows it. It
+// returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
+// lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx ends.
+func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
+	result, err := ask(ctx, w.driver, func(done chan<- fullResult) { w.fulls.request(reason, done) })
+	return result.Full, cmp.Or(err, result.err)
+}
+
+// publish updates the facts that other goroutines read.
+func (w *Writer) publish() {
+	facts := Facts{
+		Role: w.role(), Cluster: w.remote.identity.Cluster, Owner: w.remote.generation.Owner, Generation: w.remote.generation.Number,
+		CreateIfAbsent: w.remote.capabilities.CreateIfAbsent, Revision: w.chain.revision, Stored: max(0, w.remote.stored.Revision-1),
+		FullRunning: w.fulls.progress(), LastFull: w.fulls.newest, NextFull: w.fulls.next, BrokenSince: w.fulls.brokenSince,
+		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
+		Uploaded: w.uploads.bytes + w.fulls.uploaded, Segments: w.uploads.stored, Fulls: w.fulls.stored, Failures: w.health.failures, Holes: w.merging.holes,
 	}
-	before := w.revision
-	if w.revision = w.options.Etcd.Revision(); w.revision > before {
-		w.unstored.add(w.revision, time.Now())
-		w.mark()
+	if facts.Role != Watching {
+		facts.Behind, facts.BehindFor = max(0, w.chain.revision-w.remote.storedRevision()), w.behindFor()
+	}
+	w.facts.Store(&facts)
+}
+
+func (w *Writer) role() Role {
+	switch {
+	case w.isRefused(), w.remote.generation.Number == 0 && w.chain.tail == nil:
+		return Unknown
+	case w.isWriter():
+		return Writing
+	default:
+		return Watching
 	}
 }
 
-// isRefused reports whether no member may write to the store.
-func (w *Writer) isRefused() bool { return w.core.State == foreign || w.core.State == ended }
-
-// isWriter reports whether this member extends the chain.
-func (w *Writer) isWriter() bool {
-	return !w.isRefused() && w.core.Facts.isWriter()
+// behindFor returns the age of the oldest change that is not stored, however often it was captured.
+func (w *Writer) behindFor() (age time.Duration) {
+	stored, unstored := w.remote.storedRevision(), &w.chain.unstored
+	unstored.drop(stored)
+	if w.chain.revision > stored {
+		unstored.add(w.chain.revision, time.Now()) // the store may have lost revisions
+		age = time.Since((*unstored)[0].at)
+	}
+	if queued := w.spool.Entries(); len(queued) > 0 { // changes of leases and users have no revision
+		age = max(age, time.Since(queued[0].since))
+	}
+	if since := w.fulls.brokenSince; !since.IsZero() {
+		age = max(age, w.options.Now().Sub(since))
+	}
+	return age
 }
 
-// time returns the current time in milliseconds, but never a time before one that was already written: times within a
-// generation never decrease, whatever the clock does.
-func (w *Writer) time() time.Time {
-	now := w.options.Now().UTC().Truncate(time.Millisecond)
-	if now.Before(w.chain.lastTime) {
-		return w.chain.lastTime
+// currentProblem combines all problems into one; nil if there is none. A revision that should have been stored long ago is one: the writer
+// may be busy without making progress. There is no limit while a full snapshot is in progress.
+func (w *Writer) currentProblem() *facts.Problem {
+	problem, unstored := w.health.current(), w.chain.unstored
+	if problem != nil || w.role() != Writing || len(unstored) == 0 || w.fulls.making != nil ||
+		time.Since(unstored[0].at) <= w.pace.overdue+2*w.chain.interval() {
+		return problem
 	}
-	w.chain.lastTime = now
-	return now
+	text := fmt.Sprintf("revision %d is not stored after %%s, although no request failed (the writer is %s)", w.remote.storedRevision()+1, w.core.State)
+	overdue := w.health.lasting(text, unstored[0].at)
+	return &overdue
 }

@@ -167,15 +167,15 @@ func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
 }
 
 func TestAReservationThatIsMadeEndsNoOtherTrouble(t *testing.T) {
-	s := &Writer{options: Options{Now: time.Now}}
-	s.recordProblem(opFull)
-	s.recordProblem(opReservation)
-	s.succeeded(opFull)
-	assert.NotNil(t, s.problems[opReservation])
-	s.recordProblem(opFull)
-	s.succeeded(opReservation)
-	assert.Nil(t, s.problems[opReservation])
-	assert.NotNil(t, s.problems[opFull])
+	h := newHealth(0)
+	h.record(opFull, "failed", true)
+	h.record(opReservation, "failed", true)
+	h.succeeded(opFull)
+	assert.NotNil(t, h.problems[opReservation])
+	h.record(opFull, "failed", true)
+	h.succeeded(opReservation)
+	assert.Nil(t, h.problems[opReservation])
+	assert.NotNil(t, h.problems[opFull])
 }
 
 func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
@@ -264,11 +264,11 @@ func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, wall := jumped(t)
 			s.tune = append(s.tune, func(s *Writer) { s.pace.watch = 0 })
-			first := s.Facts().LastFull.Name
+			first := s.Facts().LastFull.Name()
 			begin(s)
 			s.eventually(func(f Facts) bool {
 				s.put("a", "anew")
-				return f.LastFull != nil && (f.LastFull.Name != first || f.Fulls == 1)
+				return f.LastFull != nil && (f.LastFull.Name() != first || f.Fulls == 1)
 			}, "another beginning")
 			s.awaitStored(s.put("a", "behind it"))
 			assert.Less(t, s.Facts().LastFull.Time.Unix(), wall.Load()+60)
@@ -340,12 +340,12 @@ func BenchmarkSecond(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		writer.chain.tail = &format.Start{Cluster: "c", Generation: 1, Position: format.After(1), Before: format.Seed("c", 1, 1)}
-		writer.revision = etcd.Revision()
+		writer.chain.revision = etcd.Revision()
 		for again := true; again; {
-			again, err = writer.captureUpTo(writer.revision, true, false)
+			again, err = writer.chain.captureUpTo(writer.chain.revision, true, false)
 			require.NoError(b, err)
 		}
-		require.Greater(b, writer.chain.tail.Position.Revision, writer.revision)
+		require.Greater(b, writer.chain.tail.Position.Revision, writer.chain.revision)
 		require.NoError(b, writer.spool.Clear())
 	}
 }

@@ -249,7 +249,7 @@ type backend struct{ *backup.Backups }
 // Make implements backups.Backend.
 func (a backend) Make(ctx context.Context) (backups.Backup, error) {
 	full, err := a.Now(ctx)
-	return backups.Backup{Name: full.Name, Revision: full.Revision, Time: full.Time, Bytes: full.Bytes}, err
+	return backups.Backup{Name: full.Name(), Revision: full.Revision, Time: full.Time, Bytes: full.Data.Bytes}, err
 }
 
 // Uploaded implements backups.Backend.

@@ -171,6 +171,6 @@ func TestDataThatAreOlderThanTheirBackupsAreNotWrittenOverThem(t *testing.T) {
 
 	again := m.Start()
 	require.Equal(t, 70, again.Exit(harness.Patience), "a volume that was put back cannot be told from a copy")
-	again.AwaitLine(harness.Line{"message": "another copy of these data goes on with their backups", "level": "error"})
+	again.AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
 	assert.Equal(t, kept, m.head(t))
 }

@@ -44,7 +44,7 @@ func TestOfTwoPodsWithCopiesOfOneVolumeOneGoesOn(t *testing.T) {
 		require.Fail(t, "both go on")
 	}
 	assert.Equal(t, 70, runs[ended].Exit(time.Second))
-	runs[ended].AwaitLine(harness.Line{"message": "another copy of these data goes on with their backups", "level": "error"})
+	runs[ended].AwaitLine(harness.Line{"message": "another copy of this data continues its backups", "level": "error"})
 	runs[ended].AwaitLine(harness.Line{"message": "start once with --adopt=", "level": "error"})
 	assert.Equal(t, 200, runs[goesOn].Readyz())
 	pods[goesOn].Put("key", "afterwards")

@@ -81,7 +81,7 @@ func (s *stand) other(rows ...format.Row) {
 }
 
 func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testing.T) {
-	for says, further := range map[string]byte{"revision 3 there is not the one in etcd's data": 1, "etcd's data end at revision 3": 100} {
+	for says, further := range map[string]byte{"revision 3 there differs from that of the data": 1, "the data ends at revision 3": 100} {
 		t.Run(says, func(t *testing.T) {
 			s := begun(t)
 			s.end()
@@ -92,7 +92,7 @@ func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testi
 			s.other(row)
 			require.EqualValues(t, 3, s.put("a", "of this one"))
 			s.run()
-			s.requireUntouched(says, "another copy of these data")
+			s.requireUntouched(says, "another copy of this data")
 		})
 	}
 }
@@ -139,7 +139,7 @@ func (s *stand) write(count int, value string) (last int64) {
 
 // Both have one configuration, and so one cluster id of etcd's.
 func TestTwoClustersDoNotShareAStoreWhateverTheirRowsAre(t *testing.T) {
-	for cluster, says := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "name no cluster; start the member again"} {
+	for cluster, says := range map[string]string{"beef": "belongs to cluster " + clusterID + ", and the data to cluster beef", "": "or start the member again"} {
 		t.Run(cluster, func(t *testing.T) {
 			s := begun(t)
 			other := s.twin("c0ffee")
@@ -175,8 +175,8 @@ func TestACopyOfAVolumeDoesNotWriteBehindWhatAnotherOneHasWritten(t *testing.T) 
 			other.write(20, "other")
 			test.goes(other)
 			other.run()
-			other.requireUntouched("another copy of these data", "--adopt="+clusterID)
-			require.ErrorIs(t, <-other.Superseded(), ErrCopied, "etcd is closed")
+			other.requireUntouched("another copy of this data", "--adopt="+clusterID)
+			require.ErrorContains(t, <-other.Superseded(), "another copy of this data", "etcd is closed")
 		})
 	}
 }
@@ -196,7 +196,7 @@ func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
 	copied.eventually(func(f Facts) bool { return f.Role == Writing }, "it has the same rows, as a second member has")
 	last := s.put("a", "of the first")
 	s.awaitStored(last)
-	copied.awaitSuperseded(ErrCopied, "--adopt="+clusterID)
+	copied.awaitSuperseded("another copy of this data", "--adopt="+clusterID)
 	s.awaitStored(s.put("a", "goes on"))
 	s.requireAllKept()
 }

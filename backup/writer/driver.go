@@ -1,0 +1,142 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"etcd-wrapper/statemachine"
+)
+
+// driver runs the state machine and the jobs of a writer. All parts of the writer share it. Except for ask and wait, only the goroutine
+// of Run uses it.
+type driver struct {
+	options Options
+	pace    timing
+	ctx     context.Context // of Run
+
+	core   statemachine.Core[memberState]
+	legal  *statemachine.Legality
+	work   map[Action]func(payload)
+	posted []report // events posted by the actions of the current event
+
+	events   chan func() // functions for the goroutine of Run
+	ended    chan struct{}
+	jobs     int  // that are running
+	again    bool // more work is ready now
+	stopping bool // Run's context has ended
+}
+
+// report is an event with its payload.
+type report struct {
+	event   Event
+	payload payload
+}
+
+// ErrEnded reports that Run has returned.
+var ErrEnded = errors.New("backups have ended")
+
+// rules evaluate the table.
+var rules = statemachine.NewRules[memberState, payload](Table, Elsewhere, drained)
+
+// take handles an event and the events that its actions post.
+func (d *driver) take(event Event, payload payload) {
+	d.post(event, payload)
+	for len(d.posted) > 0 {
+		next := d.posted[0]
+		d.posted = d.posted[1:]
+		for _, action := range d.decide(next) {
+			d.work[action](next.payload)
+		}
+	}
+}
+
+// post queues an event until the actions of the current one are done.
+func (d *driver) post(event Event, payload payload) {
+	d.posted = append(d.posted, report{event, payload})
+}
+
+// decide evaluates the table and checks the transition with the state machine library.
+func (d *driver) decide(next report) []Action {
+	from, log := d.core.State, d.options.Log
+	core, decision := rules.Step(d.core, next.event, next.payload)
+	if decision.Row < 0 {
+		if decision.Answer == statemachine.Reject {
+			log.Error().Str("state", string(from)).Str("event", string(next.event)).Msg("backups: bug: the event has no row")
+		}
+		return nil
+	}
+	if err := d.legal.Take(rules.Row(decision.Row)); err != nil {
+		log.Error().Err(err).Msg("backups: bug in the state machine")
+		return nil
+	}
+	d.core = core
+	if from != core.State {
+		log.Debug().Str("from", string(from)).Str("event", string(next.event)).Str("to", string(core.State)).Msg("backups: " + decision.Why)
+	}
+	return decision.Do
+}
+
+// in reports whether the state is one of a group.
+func (d *driver) in(states ...State) bool { return slices.Contains(states, d.core.State) }
+
+// isRefused reports whether no member may write to the store.
+func (d *driver) isRefused() bool { return d.in(foreign, ended) }
+
+// isWriter reports whether this member extends the chain.
+func (d *driver) isWriter() bool { return !d.isRefused() && d.core.Facts.isWriter() }
+
+// job runs work, which may block, in its own goroutine for at most the given time. The function that work returns
+// runs in the goroutine of Run.
+func (d *driver) job(limit time.Duration, work func(context.Context) (done func())) {
+	d.jobs++
+	go func() {
+		ctx, cancel := context.WithTimeout(d.ctx, limit)
+		done := work(ctx)
+		cancel()
+		d.events <- func() {
+			d.jobs--
+			done()
+		}
+	}()
+}
+
+// wait runs a function in the goroutine of Run and waits for it. Only jobs call it: Run outlives them.
+func (d *driver) wait(what func()) {
+	done := make(chan struct{})
+	d.events <- func() {
+		defer close(done)
+		what()
+	}
+	<-done
+}
+
+// ask runs a request in the goroutine of Run and waits for the answer, or for Run or ctx to end.
+func ask[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
+	answers, events := make(chan T, 1), d.events
+	for {
+		select {
+		case events <- func() { request(answers) }:
+			events = nil
+		case answer = <-answers:
+			return answer, nil
+		case <-d.ended:
+			return answer, ErrEnded
+		case <-ctx.Done():
+			return answer, context.Cause(ctx)
+		}
+	}
+}
+
+// lasts returns how long a condition has been true. since is when it was first seen to be; zero while it is false.
+func lasts(since *time.Time, condition bool) time.Duration {
+	switch {
+	case !condition:
+		*since = time.Time{}
+		return 0
+	case since.IsZero():
+		*since = time.Now()
+	}
+	return time.Since(*since)
+}

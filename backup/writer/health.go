@@ -1,0 +1,173 @@
+package writer
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/backup/store"
+)
+
+// operation is a kind of work that can fail.
+type operation int
+
+const (
+	opInspect     operation = iota // inspecting the store
+	opSegment                      // uploading a segment
+	opFull                         // making or uploading a full snapshot
+	opReservation                  // renewing the reservation
+	opCapture                      // capturing and spooling, which do not involve the store
+	opCount
+)
+
+// health records which operations fail, and paces the requests about the chain: there is at most one at a time.
+type health struct {
+	*driver
+	spool    *Spool
+	problems [opCount]*problem // nil where there is no problem
+	failures int64             // of requests to the store
+	flushing bool              // a flush waits, so there may be no later attempt
+
+	requestedAt time.Time // start of the request in progress; zero if there is none
+	notBefore   time.Time // no request starts earlier
+}
+
+// problem is why an operation does not succeed.
+type problem struct {
+	facts.Problem
+	started time.Time // by the monotonic clock
+	backoff *backoff.ExponentialBackOff
+}
+
+const (
+	// maxRetryWait is the longest wait between retries, unless the store asks for more.
+	maxRetryWait = 30 * time.Second
+	// responseLimit bounds the time until a missing response is reported as a problem.
+	responseLimit = 5 * time.Second
+)
+
+// canRequest reports whether a request about the chain may start now.
+func (h *health) canRequest() bool {
+	return h.requestedAt.IsZero() && !time.Now().Before(h.notBefore)
+}
+
+func (h *health) delayRequests(wait time.Duration) { h.notBefore = time.Now().Add(wait) }
+
+// record counts a failure of an operation. It logs each new message once.
+func (h *health) record(about operation, text string, retries bool) *problem {
+	p := h.problems[about]
+	if p == nil {
+		waits := backoff.NewExponentialBackOff(
+			backoff.WithInitialInterval(h.pace.retry), backoff.WithMaxInterval(maxRetryWait), backoff.WithMaxElapsedTime(0))
+		p = &problem{Problem: facts.Problem{Since: h.options.Now()}, started: time.Now(), backoff: waits}
+		h.problems[about] = p
+	}
+	p.Count++
+	switch {
+	case p.Message == text:
+	case retries:
+		h.options.Log.Warn().Msgf("backups: %s; retrying, etcd keeps serving", text)
+	default:
+		h.options.Log.Error().Msg("backups: " + text)
+	}
+	p.Message = text
+	return p
+}
+
+// failed records a failure of a request to the store and returns how long to wait before a retry.
+func (h *health) failed(about operation, doing string, err error) time.Duration {
+	if h.stopping {
+		return 0 // the operation was canceled
+	}
+	if h.problems[about] == nil { // queued segments may now stay in the spool for long, and must survive a power failure
+		if err := h.spool.Sync(); err != nil {
+			h.options.Log.Warn().Err(err).Msg("backups: queued segments may not survive a power failure")
+		}
+	}
+	p := h.record(about, fmt.Sprintf("%s: %s", doing, err), true)
+	h.failures++
+	wait := max(p.backoff.NextBackOff(), store.RetryAfter(err))
+	if h.flushing {
+		wait = min(wait, time.Second)
+	}
+	p.NextRetry = h.options.Now().Add(wait)
+	if about == opInspect || about == opSegment {
+		h.delayRequests(wait)
+	}
+	return wait
+}
+
+// succeeded clears the problem of an operation, and of those that need less of the store: if writes succeed, reads do
+// too.
+func (h *health) succeeded(operation operation) {
+	var started time.Time
+	for about := range operation + 1 {
+		if h.problems[about] != nil && (about == operation || operation != opReservation) {
+			started = h.problems[about].started
+			h.problems[about] = nil
+		}
+	}
+	if started.IsZero() {
+		return
+	}
+	h.notBefore = time.Time{}
+	if h.isHealthy() {
+		h.options.Log.Info().Dur("after_ms", time.Since(started)).Msg("backups: recovered")
+	}
+}
+
+// isHealthy reports whether the store has no problem.
+func (h *health) isHealthy() bool {
+	return [opCapture]*problem(h.problems[:]) == [opCapture]*problem{}
+}
+
+// isUnreachable reports whether requests to the store have failed, or not returned, for a while.
+func (h *health) isUnreachable() bool {
+	for _, p := range h.problems[:opFull] {
+		if p != nil && time.Since(p.started) > cmp.Or(h.options.Interval, time.Second) {
+			return true
+		}
+	}
+	return h.isUnresponsive()
+}
+
+// isUnresponsive reports whether a response is overdue.
+func (h *health) isUnresponsive() bool {
+	return !h.requestedAt.IsZero() && time.Since(h.requestedAt) > responseLimit
+}
+
+// lasting returns a problem that no request has reported. text describes it and has a verb for how long it has lasted.
+func (h *health) lasting(text string, since time.Time) facts.Problem {
+	waited := time.Since(since).Truncate(time.Second)
+	return facts.Problem{Message: fmt.Sprintf(text, waited), Since: h.options.Now().Add(-waited), Count: 1}
+}
+
+// current combines all problems into one; nil if there is none.
+func (h *health) current() *facts.Problem {
+	var all []facts.Problem
+	for _, p := range h.problems {
+		if p != nil {
+			all = append(all, p.Problem)
+		}
+	}
+	if h.isUnresponsive() {
+		all = append(all, h.lasting("the store has not answered for %s", h.requestedAt))
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	combined := all[0]
+	for _, p := range all[1:] {
+		combined.Message, combined.Count = combined.Message+"; "+p.Message, max(combined.Count, p.Count)
+		if p.Since.Before(combined.Since) {
+			combined.Since = p.Since
+		}
+		if combined.NextRetry.IsZero() || p.NextRetry.Before(combined.NextRetry) && !p.NextRetry.IsZero() {
+			combined.NextRetry = p.NextRetry
+		}
+	}
+	return &combined
+}

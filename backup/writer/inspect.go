@@ -1,0 +1,311 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/backup/store"
+)
+
+// stallLimit is the number of intervals between inspections without growth of the chain after which a member that does
+// not lead, but has something to add, takes over. emptyStallLimit is the same without a chain: starting one takes a
+// full snapshot.
+const (
+	stallLimit      = 2
+	emptyStallLimit = 5
+)
+
+// watched records the last inspections, for a member that does not lead.
+type watched struct {
+	at           time.Time
+	head         archive.Head // to advance from; empty if the last inspection found none
+	stalledSince time.Time    // since when the chain has not grown although there is something to add; zero if it has
+}
+
+// inspectStore finds the end of the chain, if it is time.
+func (w *Writer) inspectStore() {
+	if !w.health.canRequest() || w.in(watching, writing) && time.Since(w.watched.at) < w.watchInterval() {
+		return
+	}
+	w.health.requestedAt = time.Now()
+	inspection := inspection{
+		Options: w.options, storeView: w.remote.storeView, verifyOwner: w.remote.isVerificationDue(),
+		canCreate: (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly,
+	}
+	if time.Since(w.remote.checkpointAt) >= archive.Grace { // it may have been merged and deleted
+		inspection.checkpoint = format.Position{}
+	}
+	if w.in(watching) && !inspection.verifyOwner && time.Since(w.watched.at) < w.pace.headValid {
+		inspection.previousHead, inspection.minRevision = w.watched.head, w.chain.revision
+	}
+	w.job(requestTimeout, func(ctx context.Context) func() {
+		result, err := inspection.run(ctx)
+		return func() { w.handleInspection(result, err) }
+	})
+}
+
+// inspectSoon ends the count of inspections without growth after a change of leadership, and schedules an inspection now unless the store
+// has a problem.
+func (w *Writer) inspectSoon() {
+	w.watched.stalledSince = time.Time{}
+	if w.health.isHealthy() {
+		w.health.notBefore = time.Time{}
+	}
+}
+
+// watchInterval returns the time between two inspections by a member that does not lead.
+func (w *Writer) watchInterval() time.Duration {
+	return max(10*w.options.Interval, w.pace.watch)
+}
+
+// handleInspection turns the result of an inspection into an event.
+func (w *Writer) handleInspection(result inspection, err error) {
+	w.health.requestedAt = time.Time{}
+	w.watched.at, w.watched.head = time.Now(), archive.Head{}
+	if err == nil && result.head.Ending() != nil {
+		result.event, result.successor = succeeded, result.head.Ending().Successor
+	}
+	switch {
+	case result.event == succeeded:
+		w.take(succeeded, payload{err: w.remote.succeededBy(result.successor)})
+	case result.event != "":
+		w.take(result.event, payload{err: err})
+	case errors.Is(err, store.ErrNotFound) && (w.options.SegmentsOnly || !w.core.Facts.leads && result.generation.Number == 0):
+		w.health.delayRequests(w.pace.emptyStore)
+		w.take(nothingBegun, payload{err: ErrNoChain})
+	case err != nil && !result.isEndDamaged(err):
+		w.health.failed(opInspect, "cannot inspect the store", err)
+	case w.in(beginning):
+		// The inspection started before the chain that is about to be stored.
+	default:
+		w.learn(result)
+		if event, outcome := w.judge(result.head, err); event != "" {
+			w.take(event, outcome)
+		}
+	}
+}
+
+// learn adopts what an inspection has found about the store.
+func (w *Writer) learn(result inspection) {
+	if w.remote.generation.Number == 0 {
+		w.options.Log.Info().Stringer("store", w.options.Archive).Str("cluster", result.generation.Cluster).Str("owner", result.generation.Owner).
+			Int("generation", result.generation.Number).Msg("backups: " + result.capabilities.String())
+	}
+	if result.verifyOwner {
+		w.remote.ownerVerified = time.Now()
+	}
+	w.remote.identity, w.remote.capabilities, w.remote.generation = result.identity, result.capabilities, result.generation
+	if !result.lost.IsZero() {
+		w.remote.lost = result.lost
+	}
+	w.remote.observeLeader()
+	w.chain.observe()
+}
+
+// judge returns the event for the end of the chain; none if the inspection is to be repeated.
+func (w *Writer) judge(head archive.Head, damaged error) (Event, payload) {
+	outcome := payload{head: head, creates: w.remote.capabilities.CreateIfAbsent, err: damaged}
+	if head.Empty() && damaged == nil && !w.remote.stored.IsZero() {
+		return emptied, outcome
+	}
+	if damaged == nil {
+		w.remote.observeTerm(head)
+		w.remote.observeLeader()
+	}
+	extends := w.core.Facts.Learn(chainFound, outcome).isWriter()
+	switch {
+	case damaged != nil && (!extends || head.PastEnd.Revision > w.chain.revision+1):
+		w.health.failed(opInspect, "cannot continue from the end of the backups", damaged)
+		if extends {
+			return "", outcome
+		}
+		return endDamaged, outcome
+	case damaged == nil && !head.Empty() && w.isFullyStored(head):
+		return surpassed, payload{err: ErrRowsOnly}
+	}
+	if event, refusal := w.compare(head); event != "" || refusal != nil {
+		return event, payload{head: head, err: refusal}
+	}
+	w.health.succeeded(opInspect)
+	switch {
+	case damaged != nil:
+		return endDamaged, outcome
+	case head.Empty():
+		outcome.err = errors.New("there was no full snapshot yet")
+		return noChain, outcome
+	}
+	outcome.grew = !w.core.Facts.leads && w.remote.stored.Compare(head.Position) < 0
+	if outcome.grew && w.core.Facts.guest {
+		w.options.Log.Info().Msg("backups: another member makes backups again")
+	}
+	return chainFound, outcome
+}
+
+// isFullyStored reports whether the chain has all rows of a closed etcd and another member has extended it. That
+// member has newer leases and users, and must upload them.
+func (w *Writer) isFullyStored(head archive.Head) bool {
+	ahead := head.Revision() - w.options.Etcd.Revision()
+	extended := ahead > 0 || ahead == 0 && head.Newest().Member != w.options.Etcd.Identity().MemberID
+	return w.options.Reconciled && extended || w.options.SegmentsOnly && ahead >= 0
+}
+
+// compare returns the event for data that does not belong to the end of the chain, and why; nothing if it does, or an error that the
+// inspection is repeated for. Members of one cluster have the same rows. Data with the same identity and other rows is a copy of a
+// volume or cluster that has written on its own; the copy whose object was stored first continues. If etcd has compacted the rows, as it
+// may while a store is unreachable for long, the identity decides.
+func (w *Writer) compare(head archive.Head) (Event, error) {
+	data, err := relationData(w.options, w.remote.identity, relation.NotCompared), error(nil)
+	stored := !head.Empty() || !head.PastEnd.IsZero()
+	if stored && head.Revision() <= data.Revision {
+		data.Rows, err = w.chain.compareHead(head)
+	}
+	if err != nil {
+		w.health.failed(opInspect, "cannot compare etcd's data with its backups", err)
+		return "", err
+	}
+	kept := w.remote.relationStore(head, w.remote.generation)
+	judgment := relation.Judge(data, kept, false)
+	waited := lasts(&w.remote.aheadSince, judgment.Relation == relation.Behind)
+	switch {
+	case judgment.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
+		return storeAhead, nil // a follower may be slow, and a leader applies what was acknowledged before
+	case judgment.Relation == relation.Behind, judgment.Relation == relation.Copied:
+		judgment.Relation = relation.Copied // data that stays behind is older than its backups
+		return succeeded, judgment.Refusal(data, kept, w.options.Archive.String())
+	}
+	if stored {
+		w.remote.recordIdentity()
+	}
+	return "", nil
+}
+
+// continueChain continues from the end of the chain.
+func (w *Writer) continueChain(found payload) {
+	head := found.head
+	if !w.core.Facts.leads {
+		w.watchGrowth(!found.grew && head.Revision() < w.chain.revision, stallLimit)
+		w.watched.head = head
+	}
+	w.setHead(head)
+	w.remote.damagedEnd, w.fulls.brokenSince = format.Position{}, time.Time{}
+	if w.chain.align(head) {
+		w.fulls.orphan(head.Position)
+		if queued := w.spool.Entries(); len(queued) > 0 {
+			w.remote.last = queued[0].Position // the store may have it
+		}
+	}
+	w.fulls.replaceDamaged(head.Newer)
+	w.handleLostSegments(head)
+}
+
+// watchGrowth makes this member take over once the chain has not grown for some inspections although there is something to add.
+func (w *Writer) watchGrowth(stalls bool, limit time.Duration) {
+	lasted := lasts(&w.watched.stalledSince, stalls)
+	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.guest && !state.leads && w.in(watching, unknown) {
+		w.post(stalled, payload{})
+	}
+}
+
+func (w *Writer) takeOver() {
+	w.chain.reset()
+	w.health.notBefore = time.Time{}
+	w.options.Log.Warn().Time("since", w.watched.stalledSince).Msg("backups: the leader's backups have stopped growing; this member takes over")
+}
+
+// setHead records the end of the chain, and schedules the next full snapshot.
+func (w *Writer) setHead(head archive.Head) {
+	if head.Position != w.remote.stored {
+		w.fulls.lastNext = format.Position{}
+	}
+	w.remote.setHead(head)
+	if head.Segment != nil {
+		w.chain.lastTime = archive.Later(w.chain.lastTime, head.Segment.To)
+	}
+	if head.Full != nil {
+		w.chain.lastTime = archive.Later(w.chain.lastTime, head.Full.Time)
+		w.fulls.scheduleNext(head.Full.Time)
+	}
+}
+
+// handleLostSegments starts another chain if a segment between the newest full snapshot and the end is gone, since
+// the end cannot be restored then. If the end is gone as well, the rows are captured again.
+func (w *Writer) handleLostSegments(head archive.Head) {
+	lost := w.remote.lost
+	w.remote.checkpoint, w.remote.checkpointAt = w.remote.lastStored(), time.Now()
+	if lost.IsZero() || lost.Compare(head.Full.Next) < 0 || lost.Compare(head.Position) >= 0 {
+		w.remote.lost = format.Position{}
+		return
+	}
+	if !w.in(writing) {
+		return
+	}
+	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; a full snapshot starts another chain")
+	w.chain.drop()
+	w.remote.attachAfter(head)
+	w.post(broken, payload{err: fmt.Errorf("lost: segment %s is gone from the store", lost)})
+}
+
+// clearChain drops the queued segments if the store has no chain: they extend a full snapshot that does not exist.
+func (w *Writer) clearChain() {
+	w.setHead(archive.Head{})
+	if w.remote.link = nil; w.remote.generation.Number > 1 {
+		w.remote.attachAfter(archive.Head{})
+	}
+	w.chain.drop()
+	w.chain.lastTime = time.Time{} // it belongs to another history, whose clock may have been ahead
+}
+
+// forgetStore forgets a store that was emptied.
+func (w *Writer) forgetStore() {
+	w.options.Log.Warn().Msg("backups: the store was emptied; starting again")
+	w.remote.reset()
+	w.reserving.revision = 0 // the reservation is gone as well
+}
+
+// startAfterDamage starts another chain, with a full snapshot, after the damaged end of this one, which is left as it
+// is.
+func (w *Writer) startAfterDamage(found payload) {
+	w.remote.storedAt = time.Now()
+	if w.remote.damagedEnd != found.head.PastEnd {
+		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged and left as it is; a full snapshot starts another chain")
+	}
+	w.remote.damagedEnd = found.head.PastEnd
+	w.remote.attachAfter(found.head)
+	w.chain.drop()
+	w.fulls.openChain("damaged: " + found.err.Error())
+}
+
+// dropSpool drops the spool: the database is captured again from the end of the chain.
+func (w *Writer) dropSpool(err error) {
+	w.options.Log.Debug().Err(err).Msg("backups: the spool is dropped")
+	w.chain.reset()
+	w.chain.drop()
+}
+
+// refuse records why nothing may be written to the store, and schedules another inspection.
+func (w *Writer) refuse(why error) {
+	w.health.record(opInspect, why.Error(), false).NextRetry = w.options.Now().Add(w.pace.foreignStore)
+	w.remote.generation = archive.Generation{}
+	w.health.delayRequests(w.pace.foreignStore)
+}
+
+// endGeneration cancels what is in progress and makes the owner of etcd close it.
+func (w *Writer) endGeneration(why error) {
+	w.health.record(opInspect, why.Error(), false)
+	w.fulls.endAll(why)
+	w.flushes.result = why
+	w.superseded <- why
+}
+
+// finish records the result of Flush for a closed etcd.
+func (w *Writer) finish(why error) {
+	w.flushes.result = ErrNoChain
+	if errors.Is(why, ErrRowsOnly) {
+		w.flushes.result = why
+	}
+}

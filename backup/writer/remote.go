@@ -1,0 +1,241 @@
+package writer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/backup/store"
+)
+
+// storeView is what a member knows of the store. It has no pointers to anything that changes: an inspection works on a copy.
+type storeView struct {
+	identity      archive.Identity // of etcd's data, as recorded on the volume
+	capabilities  store.Capabilities
+	generation    archive.Generation // Number is 0 until it is known
+	ownerVerified time.Time          // when the store was last verified to be this cluster's; zero forces a check
+	stored        format.Position    // end of the chain; zero if it is unknown or there is no chain
+	last          format.Position    // of the newest segment; zero if none is known
+	newestFull    string             // name of the newest full snapshot; empty if none is known
+	checkpoint    format.Position    // newest segment at the last check; the next check verifies it; zero if none
+	checkpointAt  time.Time          // time of the last check
+	lost          format.Position    // a stored segment that has disappeared; zero if none is known
+}
+
+// remote tracks the store and this member's place in it. While the end of the chain is known, stored is that end unless another member has
+// extended the chain since storedAt. Segments are only ever put at that position.
+type remote struct {
+	*driver
+	storeView
+	storedAt   time.Time       // when stored was last read or written
+	damagedEnd format.Position // a new chain starts at or after this position; zero if no end is damaged
+	fence      fence           // end of the chain as written by a later leader
+	aheadSince time.Time       // since when the chain has been ahead of this member; zero if it is not
+	link       *archive.Link   // where a new chain attaches to the generation; nil if the generation cannot have ended
+
+	successorChecked time.Time // when findSuccessor last asked
+}
+
+// fence is the end of a chain written by a leader of a later term. Revisions order rows, but leases and users change
+// without a revision, so a member without newer rows may have older leases and users than the chain.
+type fence struct {
+	term     uint64
+	revision int64
+	since    time.Time
+}
+
+// isEndKnown reports whether the end of the chain was seen recently enough to extend it.
+func (r *remote) isEndKnown() bool {
+	return r.in(endKnown...) && time.Since(r.storedAt) < r.pace.headValid
+}
+
+// isVerificationDue reports whether to verify again that the store is this cluster's.
+func (r *remote) isVerificationDue() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
+
+// lastStored returns the position of the newest segment in the store; zero if there is none.
+func (r *remote) lastStored() format.Position {
+	if r.last.Compare(r.stored) < 0 {
+		return r.last
+	}
+	return format.Position{}
+}
+
+// storedRevision returns the last revision that is known to be stored. Until this process has read the store, it is
+// the one recorded by an earlier process.
+func (r *remote) storedRevision() int64 {
+	if r.stored.IsZero() && r.storedAt.IsZero() {
+		return r.identity.Position.Revision - 1
+	}
+	return r.stored.Revision - 1
+}
+
+// setEnd records where the chain ends, and its last segment; zero if it ends with a full snapshot. This is the one place where revisions
+// become confirmed.
+func (r *remote) setEnd(end, segment format.Position) {
+	r.stored, r.storedAt, r.last = end, time.Now(), segment
+}
+
+// setHead records the end of the chain as it was read.
+func (r *remote) setHead(head archive.Head) {
+	r.setEnd(head.Position, format.Position{})
+	r.newestFull = ""
+	if head.Segment != nil {
+		r.last = head.Segment.Position
+	}
+	if head.Full != nil {
+		r.newestFull = head.Full.Name()
+	}
+}
+
+// attachAfter makes the next chain attach to the generation after a head.
+func (r *remote) attachAfter(head archive.Head) {
+	next := head.Next(r.generation)
+	r.link = &next
+}
+
+// reset forgets a store that had a chain and has none. Its cluster manifest is gone as well and must be written again: otherwise a
+// member that loses its volume would take the store for an unused one.
+func (r *remote) reset() {
+	r.damagedEnd = r.stored // leave alone what was stored before this was noticed
+	r.generation, r.newestFull, r.stored, r.last = archive.Generation{}, "", format.Position{}, format.Position{}
+}
+
+// observeTerm records the term and revision of the end of the chain.
+func (r *remote) observeTerm(head archive.Head) {
+	if term := head.Newest().Term; term > r.fence.term {
+		r.fence = fence{term: term, since: time.Now()}
+	}
+	r.fence.revision = head.Revision()
+}
+
+// observeLeader reports a change of leadership to the state machine.
+func (r *remote) observeLeader() {
+	leads := r.options.Etcd.Identity().Leader && !r.hasNewerLeader()
+	switch {
+	case leads && !r.core.Facts.leads:
+		r.take(elected, payload{})
+	case !leads && r.core.Facts.leads:
+		r.take(deposed, payload{})
+	}
+}
+
+// hasNewerLeader reports whether a later leader has written to the chain. A member that was paused considers itself
+// the leader until it hears from the others. If it hears from none, its data was rolled back.
+func (r *remote) hasNewerLeader() bool {
+	etcd := r.options.Etcd
+	return etcd.Identity().Term < r.fence.term && etcd.Revision() <= r.fence.revision && time.Since(r.fence.since) < r.pace.ahead
+}
+
+// recordIdentity records on the volume which cluster etcd's data belongs to, and which process last wrote backups of
+// it. It runs before anything is stored, so that the record is right even if the process is killed next.
+func (r *remote) recordIdentity() {
+	identity := archive.Identity{
+		Cluster: r.generation.Cluster, Generation: r.generation.Number, Position: r.stored, Session: r.identity.Session,
+	}
+	if r.isWriter() {
+		identity.Session = r.options.Session
+	}
+	previous := r.identity
+	if previous.Position = identity.Position; previous != identity {
+		r.writeIdentity(identity)
+	}
+}
+
+// recordEnd records the end of the chain for the next process.
+func (r *remote) recordEnd() {
+	identity := r.identity
+	identity.Position = r.stored
+	if r.generation.Number == identity.Generation && !r.stored.IsZero() && identity != r.identity && !r.isRefused() {
+		r.writeIdentity(identity)
+	}
+}
+
+func (r *remote) writeIdentity(identity archive.Identity) {
+	r.identity = identity
+	if err := identity.Write(r.options.DataDir); err != nil {
+		r.options.Log.Warn().Err(err).Msg("backups: cannot record on the volume which cluster etcd's data belongs to")
+	}
+}
+
+// findSuccessor checks periodically whether the generation has ended at its next position: a member that writes
+// nothing does not find the end otherwise. A later generation.json alone proves nothing.
+func (r *remote) findSuccessor() {
+	number, next, cluster := r.generation.Number, r.stored, r.identity.Cluster
+	if r.link != nil {
+		next = r.link.Position
+	}
+	if number == 0 || next.IsZero() || time.Since(r.successorChecked) < r.pace.successor {
+		return
+	}
+	r.successorChecked = time.Now()
+	r.job(checkTimeout, func(ctx context.Context) func() {
+		manifest, err := r.options.Archive.Manifest(ctx, number, next)
+		if err != nil || manifest.Ends == nil || manifest.Cluster != cluster {
+			return func() {} // no object yet, or one that the next upload will find
+		}
+		return func() { r.take(succeeded, payload{err: r.succeededBy(manifest.Ends.Successor)}) }
+	})
+}
+
+// succeededBy returns the error that names the generation which continues this one.
+func (r *remote) succeededBy(successor int) error {
+	kept := r.relationStore(archive.Head{}, archive.Generation{Number: successor})
+	data := relationData(r.options, r.identity, relation.NotCompared)
+	return fmt.Errorf("%w; this member has revision %d, and the store has revision %d of it", relation.Judge(data, kept, false).
+		Refusal(data, kept, r.options.Archive.String()), data.Revision, max(0, r.stored.Revision-1))
+}
+
+// relationStore describes the store by the head of one generation.
+func (r *remote) relationStore(head archive.Head, generation archive.Generation) relation.Store {
+	return relation.Store{
+		Cluster: archive.Cluster{Cluster: r.identity.Cluster}, Head: head, Lineage: archive.Lineage{Generations: []archive.Generation{generation}},
+	}
+}
+
+// relationData describes the data of the running etcd.
+func relationData(options Options, identity archive.Identity, rows relation.Rows) relation.Data {
+	return relation.Data{
+		State: relation.Valid, Identity: identity, Etcd: options.Etcd.Identity().ClusterID, Owner: options.Owner,
+		Revision: options.Etcd.Revision(), Rows: rows,
+	}
+}
+
+// checkStored checks whether the store still has what was stored, if it is time: a writer knows the next position and reads nothing
+// back, so it does not notice that objects before it are deleted. Objects deleted since the last check are then missing, even if newer
+// segments follow. The newest full snapshot is checked when something was stored since, and the generation from time to time.
+func (r *remote) checkStored() {
+	verify := r.isVerificationDue()
+	if time.Since(r.checkpointAt) < r.pace.check && !verify {
+		return
+	}
+	r.checkpointAt = time.Now()
+	if verify {
+		r.ownerVerified = time.Now()
+	}
+	known, last := r.storeView, r.lastStored()
+	check := inspection{Options: r.options, storeView: known}
+	r.job(checkTimeout, func(ctx context.Context) func() {
+		var err error
+		if !known.checkpoint.IsZero() {
+			_, err = r.options.Archive.Manifest(ctx, known.generation.Number, known.checkpoint)
+		}
+		if err == nil && known.newestFull != "" && last != known.checkpoint {
+			_, err = r.options.Archive.Full(ctx, known.generation.Number, known.newestFull)
+		}
+		if err == nil && verify {
+			err = check.checkOwner(ctx)
+		}
+		return func() {
+			switch {
+			case r.core.State != writing || r.checkpoint != known.checkpoint:
+			case err == nil:
+				r.checkpoint = r.lastStored()
+			case archive.Unusable(err):
+				r.take(storeLost, payload{})
+			}
+		}
+	})
+}
