@@ -18,6 +18,7 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/archive/retention"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer"
@@ -50,9 +51,9 @@ type Backups struct {
 	options Options
 	archive *archive.Archive
 	running atomic.Pointer[running]
-	kept    atomic.Pointer[Kept]
-	broken  atomic.Pointer[Unable]
-	undone  atomic.Pointer[Unable]
+	listed  atomic.Pointer[Listing]
+	unable  atomic.Pointer[facts.Problem] // why no backups can be made
+	undone  atomic.Pointer[facts.Problem] // see Facts
 
 	session    string
 	superseded chan error
@@ -65,14 +66,6 @@ type running struct {
 	writer atomic.Pointer[writer.Writer] // nil until the spool can be used
 	stop   context.CancelFunc
 	done   chan struct{} // the writer has ended
-}
-
-// Unable describes why backups cannot be made for now, or why a maintenance task fails.
-type Unable struct {
-	Since   time.Time
-	Times   int
-	Text    string // a sentence
-	NextTry time.Time
 }
 
 // ErrNotRunning reports that etcd is not running, or that backups have not started.
@@ -120,7 +113,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 		case <-time.After(retryInterval):
 		}
 	}
-	b.broken.Store(nil)
+	b.unable.Store(nil)
 	r.writer.Store(w)
 	var all sync.WaitGroup
 	all.Go(func() { w.Run(ctx) })
@@ -138,18 +131,18 @@ func (b *Backups) run(ctx context.Context, r *running) {
 }
 
 func (b *Backups) reportUnable(err error) {
-	before := b.broken.Load()
-	if before == nil || before.Text != err.Error() {
+	previous := b.unable.Load()
+	if previous == nil || previous.Message != err.Error() {
 		b.options.Log.Error().Err(err).Dur("next_retry_ms", retryInterval).Msg("backups: none can be made")
 	}
-	b.broken.Store(before.addFailure(err, retryInterval))
+	b.unable.Store(addFailure(previous, err, retryInterval))
 }
 
-// addFailure returns u, which may be nil, with one more failure.
-func (u *Unable) addFailure(err error, next time.Duration) *Unable {
-	now := &Unable{Since: time.Now(), Times: 1, Text: err.Error(), NextTry: time.Now().Add(next)}
-	if u != nil {
-		now.Since, now.Times = u.Since, u.Times+1
+// addFailure returns a problem, which may be nil, with one more failure.
+func addFailure(previous *facts.Problem, err error, next time.Duration) *facts.Problem {
+	now := &facts.Problem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(next)}
+	if previous != nil {
+		now.Since, now.Count = previous.Since, previous.Count+1
 	}
 	return now
 }
@@ -212,26 +205,4 @@ func (b *Backups) Now(ctx context.Context) (archive.Full, error) {
 		return archive.Full{}, ErrNotRunning
 	}
 	return s.FullNow(ctx, "asked for")
-}
-
-// Facts is the state of the backups at one moment.
-type Facts struct {
-	Store   string // for users
-	Shipped writer.Facts
-	Kept    Kept
-	Unable  *Unable // nil while backups can be made
-	Undone  *Unable // a failing maintenance task, or what blocks deletions; nil if there is none
-}
-
-// Facts returns the current state from memory.
-func (b *Backups) Facts() Facts {
-	facts := Facts{Store: b.options.Store.String(), Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit}}
-	if s := b.currentWriter(); s != nil {
-		facts.Shipped = s.Facts()
-	}
-	if kept := b.kept.Load(); kept != nil {
-		facts.Kept = *kept
-	}
-	facts.Unable, facts.Undone = b.broken.Load(), b.undone.Load()
-	return facts
 }

@@ -142,6 +142,40 @@ func (s *subject) eventually(t *testing.T, holds func(backup.Facts) bool, what s
 	require.Eventually(t, func() bool { return holds(s.Facts()) }, etcdtest.Patience, 5*time.Millisecond, what)
 }
 
+// beginUntil starts backups and waits until a condition holds.
+func (s *subject) beginUntil(t *testing.T, holds func(backup.Facts) bool, what string) {
+	t.Helper()
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.eventually(t, holds, what)
+}
+
+// begin starts backups and waits for the first full snapshot of this run.
+func (s *subject) begin(t *testing.T) {
+	t.Helper()
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full snapshot")
+}
+
+func (s *subject) end(t *testing.T) {
+	t.Helper()
+	require.NoError(t, s.End(soon(t)))
+}
+
+// stop ends the backups and closes etcd.
+func (s *subject) stop(t *testing.T) {
+	t.Helper()
+	s.end(t)
+	s.etcd.Server.Stop()
+}
+
+// nextRun ends the backups and prepares those of the next run.
+func (s *subject) nextRun(t *testing.T) {
+	t.Helper()
+	s.end(t)
+	s.Backups = s.another(t, &format.Keys{})
+}
+
+func (s *subject) database() string { return filepath.Join(s.dir, "member", "snap", "db") }
+
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), etcdtest.Patience)
@@ -149,89 +183,82 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestAllThatEtcdTookOnUntilItWasClosedIsInTheStoreThen(t *testing.T) {
+func TestFlush_uploadsAllAcknowledgedWrites(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
-	require.NoError(t, s.End(soon(t)))
+	s.begin(t)
+	s.end(t)
 	s.put(t, 100) // nobody looks any more
 	revision := s.etcd.Revision()
 	s.etcd.Server.Stop()
 	require.Less(t, s.stored(t), revision)
-	require.NoError(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")))
+	require.NoError(t, s.Flush(soon(t), s.database()))
 	require.Equal(t, revision, s.stored(t))
 }
 
-func TestAFlushThatIsCutShortSaysWhatIsMissing(t *testing.T) {
+func TestFlush_endsWithItsContext(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
-	require.NoError(t, s.End(soon(t)))
+	s.begin(t)
+	s.end(t)
 	s.put(t, 10)
 	s.etcd.Server.Stop()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.Error(t, s.Flush(ctx, filepath.Join(s.dir, "member", "snap", "db")))
+	require.Error(t, s.Flush(ctx, s.database()))
 }
 
-func TestEveryNewFullIsRestoredOnceToTestIt(t *testing.T) {
+func TestEachFullSnapshotIsRestoredOnceToTestIt(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a result")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a result")
 	facts := s.Facts()
-	assert.Equal(t, archive.Verified, facts.Kept.Result.Outcome)
-	assert.Equal(t, facts.Kept.LastFull.Name(), facts.Kept.Result.Full)
+	assert.True(t, facts.Listed.LastVerification.Passed)
+	assert.Equal(t, facts.Listed.LastFullSnapshot.Revision, facts.Listed.LastVerification.Revision)
 	s.put(t, 10)
 	made, err := s.Now(soon(t))
 	require.NoError(t, err)
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result.Full == made.Name() }, "the result on the next full")
-	assert.GreaterOrEqual(t, s.Facts().Kept.To, made.Revision)
-	require.NoError(t, s.End(soon(t)))
+	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == made.Revision }, "the result on the next full")
+	assert.GreaterOrEqual(t, s.Facts().Listed.Window.ToRevision, made.Revision)
+	s.end(t)
 	assert.LessOrEqual(t, s.proof.count(), 3, "one for each full, and a restore test")
 }
 
-func TestAFullThatCannotBeRestoredIsReplacedAndNotOneAfterTheOther(t *testing.T) {
+func TestAnUnrestorableFullSnapshotIsReplacedOnce(t *testing.T) {
 	s := newSubject(t, archive.Failed)
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a full in the place of the first")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Fulls == 2 && s.proof.count() >= 2 }, "a full in the place of the first")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result.Full == f.Shipped.LastFull.Name() }, "the result on it")
-	assert.Equal(t, archive.Failed, s.Facts().Kept.Result.Outcome)
-	require.NoError(t, s.End(soon(t)))
+	s.eventually(t, func(f backup.Facts) bool { return f.Listed.LastVerification.Revision == f.Shipped.LastFull.Revision }, "the result on it")
+	assert.False(t, s.Facts().Listed.LastVerification.Passed)
+	s.end(t)
 	assert.Equal(t, int64(2), s.Facts().Shipped.Fulls, "what fails again has a cause that more fulls don't mend")
 }
 
-func TestASpoolThatCannotBeUsedIsSaidAndEtcdServes(t *testing.T) {
+func TestAnUnusableSpoolIsReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Unable != nil }, "the trouble")
-	assert.Contains(t, s.Facts().Unable.Text, "spool")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Unable != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Unable.Message, "spool")
 	_, err := s.Now(soon(t))
 	require.ErrorIs(t, err, backup.ErrNotRunning)
 	s.put(t, 1)
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
 // A pod may be asked to stop right after it became ready.
-func TestAnEtcdThatIsClosedAtOnceIsBroughtToTheStoreAllTheSame(t *testing.T) {
+func TestFlush_uploadsEverythingIfEtcdIsClosedAtOnce(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.put(t, 10)
 	revision := s.etcd.Revision()
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	require.NoError(t, s.End(soon(t)))
-	s.etcd.Server.Stop()
-	require.NoError(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")))
+	s.stop(t)
+	require.NoError(t, s.Flush(soon(t), s.database()))
 	require.Equal(t, revision, s.stored(t))
 }
 
-func TestAFlushSaysThatTheSpoolCannotBeUsed(t *testing.T) {
+func TestFlush_reportsAnUnusableSpool(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.dir), "spool"), nil, 0o600))
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	require.NoError(t, s.End(soon(t)))
-	s.etcd.Server.Stop()
-	require.ErrorContains(t, s.Flush(soon(t), filepath.Join(s.dir, "member", "snap", "db")), "spool")
+	s.stop(t)
+	require.ErrorContains(t, s.Flush(soon(t), s.database()), "spool")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestClock_findsJumpsAndForgetsThemAfterAnHour(t *testing.T) {
+func TestClock_reportsJumpsForAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var jump time.Duration
 		c := newClock(func() time.Time { return time.Now().Add(jump) })

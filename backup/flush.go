@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -66,47 +67,14 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 		return err
 	}
 	defer closed.Close()
-	facts := r.facts()
-	previous := previousRun{wrote: r.isWriter(), reconciled: facts.Role == writer.Writing || facts.Role == writer.Watching, hadProblem: facts.Trouble != nil}
-	if !previous.hadProblem {
-		previous.writer = r.writer.Load()
+	facts, options := r.facts(), b.writerOptions(closed, r.data)
+	wrote := facts.Role == writer.Writing || r.etcd.Identity().Leader // one elected during shutdown may not know that it writes
+	options.Reconciled, options.SegmentsOnly = facts.Role != writer.Unknown, !wrote
+	options.Release = wrote && identity.Members == 1
+	if facts.Trouble == nil {
+		options.Previous = r.writer.Load()
 	}
-	return b.flushDatabase(ctx, closed, r.data, previous)
-}
-
-// previousRun describes the backups that were made while etcd ran.
-type previousRun struct {
-	wrote      bool           // this member wrote them, so it may make a full snapshot if there is no chain
-	reconciled bool           // its data was verified against the chain
-	hadProblem bool           // the writer had a problem
-	writer     *writer.Writer // the writer, which has ended; nil if there is none or it had a problem
-}
-
-// flushDatabase flushes a database that no process has open. No schedule applies.
-func (b *Backups) flushDatabase(ctx context.Context, closed *capture.Closed, data Data, previous previousRun) error {
-	options := b.writerOptions(closed, data)
-	options.Previous = previous.writer
-	options.Release = previous.wrote && closed.Members() == 1
-	options.Reconciled, options.SegmentsOnly, options.Schedule = previous.reconciled, !previous.wrote, func(string, time.Time) time.Time { return time.Time{} }
-	last, err := writer.New(options)
-	if err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		last.Run(running)
-	}()
-	err = flush(ctx, last, previous.hadProblem)
-	stop()
-	<-over
-	return err
-}
-
-// isWriter reports whether this member may start a chain. A member elected during shutdown may not know it yet.
-func (r *running) isWriter() bool {
-	return r.facts().Role == writer.Writing || r.etcd.Identity().Leader
+	return flush(ctx, options, facts.Trouble != nil)
 }
 
 // facts returns the writer's facts, if there is a writer.
@@ -117,12 +85,22 @@ func (r *running) facts() writer.Facts {
 	return writer.Facts{Role: writer.Unknown}
 }
 
-// flush waits until everything is stored. If the store had a problem, it waits only until recoveryLimit for it to
-// recover.
-func flush(ctx context.Context, last *writer.Writer, troubled bool) error {
+// flush uploads a database that no process has open. No schedule applies. If the store had a problem, it waits only until
+// recoveryLimit for it to recover.
+func flush(ctx context.Context, options writer.Options, hadProblem bool) error {
+	options.Schedule = func(string, time.Time) time.Time { return time.Time{} }
+	last, err := writer.New(options)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var ended sync.WaitGroup
+	ended.Go(func() { last.Run(running) })
+	defer ended.Wait()
+	defer stop()
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	if troubled {
+	if hadProblem {
 		defer time.AfterFunc(recoveryLimit, func() {
 			if facts := last.Facts(); facts.Generation == 0 || facts.Trouble != nil {
 				giveUp(errStillUnreachable)
@@ -142,7 +120,8 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 		return err
 	}
 	defer closed.Close()
-	if err := b.flushDatabase(ctx, closed, Data{Dir: dataDir}, previousRun{wrote: true}); err != nil {
+	options := b.writerOptions(closed, Data{Dir: dataDir})
+	if err := flush(ctx, options, false); err != nil {
 		return err
 	}
 	return b.FlushSpool(ctx, archive.Identity{}, 0) // the writer keeps the last segment for an etcd that continues
@@ -156,7 +135,7 @@ const (
 )
 
 // errMismatch reports that the spool does not extend the backups in the store.
-var errMismatch = errors.New("it does not go on from there")
+var errMismatch = errors.New("they do not continue them")
 
 // spoolFlush uploads the spool of an earlier run.
 type spoolFlush struct {

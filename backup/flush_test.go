@@ -40,17 +40,14 @@ func (s *stuck) Put(ctx context.Context, name string, content io.Reader) error {
 // closedBehind makes backups, ends them, and closes etcd with something that the store has not.
 func (s *subject) closedBehind(t *testing.T, before func()) {
 	t.Helper()
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	s.begin(t)
 	before()
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 	s.put(t, 10)
 	s.etcd.Server.Stop()
 }
 
-func (s *subject) database() string { return filepath.Join(s.dir, "member", "snap", "db") }
-
-func TestAFlushIntoWhatHangsEndsWithItsContext(t *testing.T) {
+func TestFlush_endsWithItsContextIfTheStoreHangs(t *testing.T) {
 	hanging := &stuck{Store: memory.New(), release: make(chan struct{})}
 	t.Cleanup(func() { close(hanging.release) })
 	s := newSubjectIn(t, hanging, archive.Verified)
@@ -68,14 +65,13 @@ func TestAFlushIntoWhatHangsEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAStopWithoutAChainCopiesTheDatabaseForAsLongAsItMay(t *testing.T) {
+func TestFlush_copiesTheDatabaseUntilItsContextEnds(t *testing.T) {
 	slow := memory.New()
 	slow.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
 	s := newSubjectIn(t, slow, archive.Verified)
 	s.put(t, 10)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	require.NoError(t, s.End(soon(t)))
-	s.etcd.Server.Stop()
+	s.stop(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	err := s.Flush(ctx, s.database())
@@ -83,7 +79,7 @@ func TestAStopWithoutAChainCopiesTheDatabaseForAsLongAsItMay(t *testing.T) {
 	require.ErrorContains(t, err, "stores the copy", "what took the time is said")
 }
 
-func TestAStopDoesNotWaitForAStoreThatWasAwayBefore(t *testing.T) {
+func TestFlush_doesNotWaitForAStoreThatWasUnreachable(t *testing.T) {
 	away := memory.New()
 	s := newSubjectIn(t, away, archive.Verified)
 	s.closedBehind(t, func() {
@@ -94,7 +90,7 @@ func TestAStopDoesNotWaitForAStoreThatWasAwayBefore(t *testing.T) {
 	require.ErrorContains(t, s.Flush(soon(t), s.database()), "has not recovered from an earlier problem")
 }
 
-func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
+func TestFlush_uploadsEverythingToAStoreThatRecovered(t *testing.T) {
 	away := memory.New()
 	s := newSubjectIn(t, away, archive.Verified)
 	s.closedBehind(t, func() {
@@ -107,11 +103,10 @@ func TestAStopBringsEverythingIntoAStoreThatIsBack(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
+func TestFlush_waitsForAnUploadInProgress(t *testing.T) {
 	slow := &stuck{Store: memory.New(), release: make(chan struct{})}
 	s := newSubjectIn(t, slow, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
+	s.begin(t)
 	slow.hangs.Store(true)
 	s.put(t, 1)
 	s.eventually(t, func(backup.Facts) bool { return slow.waiting.Load() > 0 }, "an upload that hangs")
@@ -131,7 +126,7 @@ func TestAStopBringsEverythingThoughWhatWentOnTookLongToEnd(t *testing.T) {
 }
 
 // A process that was killed ends when it gets a processor, which others may keep busy.
-func TestAStopDoesNotWaitForTheProcessOfATestRestore(t *testing.T) {
+func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	begun, release := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(release) })
@@ -145,7 +140,7 @@ func TestAStopDoesNotWaitForTheProcessOfATestRestore(t *testing.T) {
 }
 
 // In a rolling restart the others go on while a member is being closed, be it the one that wrote.
-func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *testing.T) {
+func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
 	require.NoError(t, s.Flush(soon(t), s.database()))
@@ -156,9 +151,8 @@ func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *t
 
 	s.etcd = etcdtest.Start(t, s.dir)
 	s.Backups = s.another(t, &format.Keys{})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Writing }, "it writes")
-	require.NoError(t, s.End(soon(t)))
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Writing }, "it writes")
+	s.end(t)
 	others := s.another(t, &format.Keys{})
 	others.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.put(t, 10)
@@ -167,12 +161,12 @@ func TestAMemberThatStopsWhileOthersGoOnHasNothingToBringAndWaitsForNothing(t *t
 	require.ErrorIs(t, s.Flush(soon(t), older), writer.ErrRowsOnly)
 }
 
-func TestAStopBeforeBackupsHaveBegunClaimsNothing(t *testing.T) {
+func TestFlush_reportsThatBackupsHaveNotStarted(t *testing.T) {
 	require.ErrorIs(t, newSubject(t, archive.Verified).Flush(soon(t), "nowhere"), backup.ErrNotRunning)
 }
 
 // A store that takes two seconds for each answer is to be done with in a stop's budget.
-func TestAStopAsksTheStoreForNoMoreThanItMust(t *testing.T) {
+func TestFlush_sendsFewRequests(t *testing.T) {
 	kept := memory.New()
 	s := newSubjectIn(t, kept, archive.Verified)
 	s.closedBehind(t, func() { s.put(t, 1) })
@@ -184,11 +178,10 @@ func TestAStopAsksTheStoreForNoMoreThanItMust(t *testing.T) {
 }
 
 // Leases and users are granted before anybody has written a key.
-func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
+func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
-	require.NoError(t, s.End(soon(t)))
+	s.begin(t)
+	s.end(t)
 	_, err := s.etcd.Client.Grant(t.Context(), 600)
 	require.NoError(t, err)
 	s.etcd.Server.Stop()
@@ -205,11 +198,10 @@ func TestAStopBringsTheLastLeaseThoughThereIsNoKeyYet(t *testing.T) {
 }
 
 // As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.
-func TestWhatAVolumeHasComesIntoTheStoreAlsoWhereNoRevisionTellsOfIt(t *testing.T) {
+func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
-	require.NoError(t, s.End(soon(t)))
+	s.begin(t)
+	s.end(t)
 	_, err := s.etcd.Client.Grant(t.Context(), 600)
 	require.NoError(t, err)
 	member, cluster := uint64(s.etcd.Server.MemberID()), uint64(s.etcd.Server.Cluster().ID())

@@ -9,12 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup"
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/writer"
 )
 
-func TestWhatKilledTestRestoresHaveLeftIsRemovedAtTheBeginning(t *testing.T) {
+func TestFilesOfKilledRestoreTestsAreRemoved(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	volume := filepath.Dir(s.dir)
 	left := func(name string, age time.Duration) string {
@@ -26,9 +24,8 @@ func TestWhatKilledTestRestoresHaveLeftIsRemovedAtTheBeginning(t *testing.T) {
 	}
 	gone := []string{left("scratch", 0), left("scratch-1", 48*time.Hour)}
 	stays := []string{left("scratch-2", 0), left("scratched", 48*time.Hour)}
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a first full")
-	require.NoError(t, s.End(soon(t)))
+	s.begin(t)
+	s.end(t)
 	for _, dir := range gone {
 		assert.NoDirExists(t, dir)
 	}

@@ -15,7 +15,6 @@ import (
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
-	"etcd-wrapper/backup/writer"
 )
 
 // counted counts listings: of all that is kept, which has the results of fulls, and of what restore tests showed.
@@ -35,27 +34,25 @@ func (c *counted) List(ctx context.Context, prefix, after string) iter.Seq2[stor
 }
 
 // A listing of all that is kept costs seven requests. What may go is decided by the one that was just made.
-func TestWhatWasJustListedIsNotListedAgainToLetGoWhatNeedNotBeKept(t *testing.T) {
+func TestPruneUsesARecentListing(t *testing.T) {
 	in := &counted{Store: memory.New()}
 	s := newSubjectIn(t, in, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "a look at the tests without a listing of all")
-	require.NoError(t, s.End(soon(t)))
+	s.beginUntil(t, func(backup.Facts) bool { return in.tests.Load() > in.kept.Load() }, "a look at the tests without a listing of all")
+	s.end(t)
 }
 
 // A clock that was wrong for two minutes had almost all backups deleted.
-func TestNothingIsDeletedAfterTheClockHasJumped(t *testing.T) {
+func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	var jump atomic.Int64
 	s.now = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) }
 	s.Backups = s.another(t, &format.Keys{})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return !f.Kept.At.IsZero() && f.Undone == nil }, "the clock is watched")
+	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() && f.Undone == nil }, "the clock is watched")
 	jump.Store(int64(8 * time.Hour))
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.eventually(t, func(f backup.Facts) bool {
-		return f.Undone != nil && strings.Contains(f.Undone.Text, "this machine's clock jumped by 8h0m0s")
+		return f.Undone != nil && strings.Contains(f.Undone.Message, "this machine's clock jumped by 8h0m0s")
 	}, "it is reported")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }

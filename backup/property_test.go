@@ -44,7 +44,7 @@ type past struct {
 
 // TestEveryKeptRevisionIsWhatEtcdHad compares random revisions of random histories, stored by a store that fails at random and by
 // processes that are killed anywhere.
-func TestEveryKeptRevisionIsWhatEtcdHad(t *testing.T) {
+func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	for range *histories {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -18,51 +18,46 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-func TestAFailedTestRestoreIsToldAlsoWhileTheFullInItsPlaceCannotBeStored(t *testing.T) {
+func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Failed)
 	s.proof.before = func() {
 		in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Err: &store.Unavailable{}})
 	}
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "the result")
-	assert.Equal(t, archive.Failed, s.Facts().Kept.Result.Outcome)
-	require.NoError(t, s.End(soon(t)))
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "the result")
+	assert.False(t, s.Facts().Listed.LastVerification.Passed)
+	s.end(t)
 }
 
 // Somebody may have tested it by hand, or the process was killed before it could do anything about it.
-func TestAFullThatFailedElsewhereIsReplaced(t *testing.T) {
+func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
-	made := *s.Facts().Kept.LastFull
-	require.NoError(t, s.End(soon(t)))
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
+	made := s.Facts().Shipped
+	s.end(t)
 	require.NoError(t, archive.New(s.store, &format.Keys{}).PutResult(t.Context(), archive.Result{
-		Cluster: made.Cluster, Generation: made.Generation, Full: made.Name(), Revision: made.Revision,
+		Cluster: made.Cluster, Generation: made.Generation, Full: made.LastFull.Name(), Revision: made.LastFull.Revision,
 		Outcome: archive.Failed, Why: "it was tested by hand", At: time.Now().Add(time.Minute),
 	}))
 	s.Backups = s.another(t, &format.Keys{})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name()) }, "another full, which is tested as well")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil && s.has(f.Shipped.LastFull.Name()) }, "another full, which is tested as well")
 	assert.Contains(t, s.Facts().Shipped.LastFull.Reason, "test restore")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
-func TestARandomRevisionIsRestoredOnceADayWhateverIsRestarted(t *testing.T) {
+func TestARandomRevisionIsRestoredOnceADayDespiteRestarts(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	once := func(seen func(backup.Facts) bool, what string) {
-		s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-		s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
+		s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
 		s.put(t, 5)
 		made, err := s.Now(soon(t))
 		require.NoError(t, err)
 		s.eventually(t, func(f backup.Facts) bool { return seen(f) && s.has(made.Name()) }, what)
-		require.NoError(t, s.End(soon(t)))
-		s.Backups = s.another(t, &format.Keys{})
+		s.nextRun(t)
 	}
-	once(func(f backup.Facts) bool { return f.Kept.To > 5 }, "something to restore")
+	once(func(f backup.Facts) bool { return f.Listed.Window != nil && f.Listed.Window.ToRevision > 5 }, "something to restore")
 	once(func(backup.Facts) bool { return s.proof.restoreTests() == 1 }, "a restore test")
-	once(func(f backup.Facts) bool { return f.Kept.Result != nil }, "a test restore of the third run")
+	once(func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a test restore of the third run")
 	assert.Equal(t, 1, s.proof.restoreTests())
 }
 
@@ -78,85 +73,79 @@ func (s *subject) has(full string) bool {
 	return false
 }
 
-func TestWhatARestoreTestShowedIsTold(t *testing.T) {
+func TestAFailedRestoreTestOfSegmentsIsReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a first full")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
 	s.put(t, 5)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "segments behind it")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 	s.proof.outcome, s.Backups = archive.Failed, s.another(t, &format.Keys{})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil && f.Kept.Result.Outcome == archive.Failed }, "the failed restore test")
-	assert.True(t, s.Facts().Kept.Result.Segments)
-	require.NoError(t, s.End(soon(t)))
+	s.beginUntil(t, func(f backup.Facts) bool {
+		return f.Listed.LastVerification != nil && !f.Listed.LastVerification.Passed
+	}, "the failed restore test")
+	assert.Greater(t, s.Facts().Listed.LastVerification.Revision, s.Facts().Listed.LastFullSnapshot.Revision)
+	s.end(t)
 }
 
-func TestWhatKeepsATestRestoreFromBeingDoneIsToldAndItIsTriedAgainSoon(t *testing.T) {
+func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.proof.fail(errors.New("no room"))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
-	assert.Equal(t, "no room", s.Facts().Undone.Text)
-	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextTry, time.Minute)
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Equal(t, "no room", s.Facts().Undone.Message)
+	assert.WithinDuration(t, time.Now(), s.Facts().Undone.NextRetry, time.Minute)
 	s.proof.fail(nil)
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Result != nil }, "the test restore")
-	require.NoError(t, s.End(soon(t)))
+	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "the test restore")
+	s.end(t)
 }
 
 // The listing before it would be used for a minute.
-func TestAResultThatCannotBeReadAtOnceKeepsNothingInDoubt(t *testing.T) {
+func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
 	in.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/verified/", Times: 1, First: func() {
 		in.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/verified/", Times: 1, Err: memory.ErrDenied})
 	}})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil && f.Kept.Result != nil }, "it is over")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone == nil && f.Listed.LastVerification != nil }, "it is over")
 	assert.GreaterOrEqual(t, in.CountCalls(memory.Get, "gen/000001/verified/"), 2, "it could not be read at first")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
 // What comes behind it lists for itself, and the next listing is an hour off.
-func TestAListingThatFailedIsNoTroubleOnceAnotherOneDidNot(t *testing.T) {
+func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
 	in.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/tested/", Times: 1, Err: memory.ErrDenied})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a full that was restored to test it")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a full that was restored to test it")
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "nothing is wrong any more")
 	assert.GreaterOrEqual(t, in.CountCalls(memory.List, "gen/000001/tested/"), 2)
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
-func TestWhoGivesNothingToOpenBackupsWithIsToldWhatThatMeans(t *testing.T) {
+func TestMissingIdentitiesAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.NewKeys(t).Recipients}))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
-	assert.Contains(t, s.Facts().Undone.Text, "--backup-identities is missing")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Message, "--backup-identities is missing")
 	assert.Zero(t, s.proof.count())
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
 // As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
-func TestWhoStoresInTheClearBehindWhatIsEncryptedIsTold(t *testing.T) {
+func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := formattest.NewKeys(t)
 	s.Backups = s.another(t, formattest.LoadKeys(t, format.KeyFiles{Recipients: made.Recipients, Identities: made.Identities}))
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Kept.Result != nil }, "a full that is encrypted")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a full that is encrypted")
 	assert.Nil(t, s.Facts().Undone)
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 
 	s.Backups = s.another(t, &format.Keys{})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
-	assert.Contains(t, s.Facts().Undone.Text, "--backup-recipients is missing")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "the trouble")
+	assert.Contains(t, s.Facts().Undone.Message, "--backup-recipients is missing")
 	_, err := s.Now(soon(t))
 	require.NoError(t, err)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "whoever means it is left in peace")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
 // lost is a subject whose store has lost a segment after it was told to be there, and the last revision before that.
@@ -176,7 +165,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 		objects, err = archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Segment, format.Position{})
 		require.NoError(t, err)
 	}
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 	a, from := archive.New(in, &format.Keys{}), objects[len(objects)-3]
 	if merged {
 		_, err := a.Merge(t.Context(), archive.Minute, objects[len(objects)-5:len(objects)-3])
@@ -188,66 +177,62 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 }
 
 // Names tell of a segment neither where it ends nor that the one behind it is missing.
-func TestWhatCannotBeGoneBackToIsNotToldWhereTheStoreHasLostASegment(t *testing.T) {
+func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
 	s.proof.fail(errors.New("no room")) // whatever a test restore would show
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return !f.Kept.At.IsZero() }, "a listing")
-	listed := s.Facts().Kept
-	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Kept.From >= last }
-	if listed.From < last {
-		assert.Equal(t, before, listed.To)
+	s.beginUntil(t, func(f backup.Facts) bool { return !f.Listed.At.IsZero() }, "a listing")
+	listed := s.Facts().Listed.Window
+	made := func(f backup.Facts) bool { return f.Shipped.LastFull != nil && f.Listed.Window.FromRevision >= last }
+	if listed.FromRevision < last {
+		assert.Equal(t, before, listed.ToRevision)
 		s.eventually(t, made, "a full, at once, though nothing changes")
 	}
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.proof.fail(nil)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
 // A large database takes long.
-func TestThatSegmentsAreLostIsToldBeforeTheFullIsMade(t *testing.T) {
+func TestLostSegmentsAreReportedBeforeTheFullSnapshotIsMade(t *testing.T) {
 	s, before := lost(t, false)
 	s.store.(*memory.Store).Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Hang: true})
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
-	assert.Contains(t, s.Facts().Undone.Text, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
-	require.NoError(t, s.End(soon(t)))
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.FullRunning != nil && f.Undone != nil }, "it is told")
+	assert.Contains(t, s.Facts().Undone.Message, fmt.Sprintf("the store has lost segments: revision %d is the last one that can be restored", before))
+	s.end(t)
 }
 
-func TestAFullIsMadeWhereTheStoreHasLostWhatLeadsToTheLatestRevision(t *testing.T) {
+func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s, _ := lost(t, true)
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
 	s.put(t, 1)
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.LastFull != nil }, "a full in its place")
 	assert.Equal(t, "the store has lost segments", s.Facts().Shipped.LastFull.Reason)
 	s.eventually(t, func(f backup.Facts) bool { return f.Undone == nil }, "it is over")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }
 
 // A store that grows because of it is noticed too late otherwise.
-func TestADoubtThatKeepsOldBackupsIsTold(t *testing.T) {
+func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	kept := memory.New()
 	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
 	s := newSubjectIn(t, kept, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Undone != nil }, "it is told")
 	undone := s.Facts().Undone
-	require.Contains(t, undone.Text, "nothing is deleted while something is in doubt: ")
-	require.Contains(t, undone.Text, "a clock is, or was, wrong")
-	require.True(t, undone.NextTry.After(time.Now()))
+	require.Contains(t, undone.Message, "nothing is deleted while something is in doubt: ")
+	require.Contains(t, undone.Message, "a clock is, or was, wrong")
+	require.True(t, undone.NextRetry.After(time.Now()))
 }
 
 // A large database takes longer than the first look at the chores.
-func TestThatNothingIsVerifiedYetIsNoTroubleBeforeSomethingIsStored(t *testing.T) {
+func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	kept := memory.New()
 	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})
 	s := newSubjectIn(t, kept, archive.Verified)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool {
+	s.beginUntil(t, func(f backup.Facts) bool {
 		require.Nil(t, f.Undone)
-		return f.Kept.Result != nil
+		return f.Listed.LastVerification != nil
 	}, "the first full is verified")
-	require.NoError(t, s.End(soon(t)))
+	s.end(t)
 }

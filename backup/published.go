@@ -1,96 +1,178 @@
 package backup
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/backup/writer"
 )
 
-// Published returns the current state as the status document shows it.
-func (b *Backups) Published() *facts.Backups { return published(b.Facts()) }
+// Facts is the state of the backups at one moment.
+type Facts struct {
+	Shipped writer.Facts
+	Listed  Listing
+	Unable  *facts.Problem // why no backups can be made for now; nil while they can be made
+	Undone  *facts.Problem // a failing maintenance task, or what blocks deletions; nil if there is none
+}
 
-func published(known Facts) *facts.Backups {
-	shipped, kept := known.Shipped, known.Kept
-	document := &facts.Backups{
-		Store: known.Store, Cluster: shipped.Cluster, Owner: shipped.Owner, Generation: shipped.Generation, Role: shipped.Role, Revision: shipped.Stored, LagRevisions: shipped.Behind, LagSeconds: shipped.BehindFor.Seconds(),
-		NextFullSnapshot: shipped.NextFull, StoredBytes: kept.Bytes, UploadedBytes: shipped.Uploaded, SpoolBytes: shipped.SpoolBytes, SpoolLimit: shipped.SpoolLimit,
-		RunningFullSnapshot: shipped.FullRunning, Problem: problem(known),
+// Facts returns the current state from memory.
+func (b *Backups) Facts() Facts {
+	known := Facts{
+		Shipped: writer.Facts{Role: writer.Unknown, SpoolLimit: b.options.SpoolLimit},
+		Unable:  b.unable.Load(), Undone: b.undone.Load(),
 	}
-	if kept.To > 0 {
-		document.Window = window(known)
-		document.Windows = spansUpTo(*document.Window, known)
+	if w := b.currentWriter(); w != nil {
+		known.Shipped = w.Facts()
 	}
-	document.LastFullSnapshot, document.LastVerification = lastFull(known), lastVerified(known)
-	return document
+	if listed := b.listed.Load(); listed != nil {
+		known.Listed = *listed
+	}
+	known.Listed.Store = b.options.Store.String()
+	return known
+}
+
+// Published returns the current state as the status document shows it.
+func (b *Backups) Published() *facts.Backups { return b.Facts().document() }
+
+func (f Facts) document() *facts.Backups {
+	document, shipped := f.Listed.Backups, f.Shipped
+	document.Cluster, document.Owner, document.Generation = shipped.Cluster, shipped.Owner, shipped.Generation
+	document.Role, document.Revision, document.NextFullSnapshot = shipped.Role, shipped.Stored, shipped.NextFull
+	document.LagRevisions, document.LagSeconds = shipped.Behind, shipped.BehindFor.Seconds()
+	document.UploadedBytes, document.SpoolBytes, document.SpoolLimit = shipped.Uploaded, shipped.SpoolBytes, shipped.SpoolLimit
+	document.RunningFullSnapshot, document.Problem = shipped.FullRunning, cmp.Or(f.Unable, shipped.Trouble, f.Undone)
+	if document.Window != nil {
+		window := f.window()
+		document.Window, document.Windows = &window, f.windowsUpTo(window)
+	}
+	if made, listed := shipped.LastFull, document.LastFullSnapshot; made != nil && (listed == nil || made.Time.After(listed.At)) {
+		document.LastFullSnapshot = &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Data.Bytes, Reason: made.Reason}
+	}
+	return &document
 }
 
 // window returns the restorable revisions: those of the last listing, extended to what this writer has stored since.
-func window(known Facts) *facts.Window {
-	kept := known.Kept
-	listed := &facts.Window{FromRevision: kept.From, ToRevision: kept.To, From: kept.Begin, To: kept.End}
-	if kept.Cut == nil && known.Shipped.Stored >= kept.To { // otherwise another member writes, or this one has not read the store yet
-		listed.ToRevision, listed.To = known.Shipped.Stored, time.Now().Add(-known.Shipped.BehindFor).Truncate(time.Second)
+func (f Facts) window() facts.Window {
+	window := f.Listed.window()
+	if f.Listed.Cut == nil && f.Shipped.Stored >= window.ToRevision { // otherwise another member writes, or this one has not read the store yet
+		window.ToRevision, window.To = f.Shipped.Stored, time.Now().Add(-f.Shipped.BehindFor).Truncate(time.Second)
+	}
+	return window
+}
+
+// windowsUpTo returns the windows of the last listing. The last one ends with the given window and includes the full
+// snapshot made since.
+func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
+	windows := slices.Clone(f.Listed.Windows) // the listing is shared
+	last := &windows[len(windows)-1]
+	last.ToRevision, last.To = end.ToRevision, end.To
+	if made := f.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision &&
+		!slices.ContainsFunc(last.FullSnapshots, func(m facts.SnapshotMark) bool { return m.Revision >= made.Revision }) {
+		last.FullSnapshots = append(slices.Clone(last.FullSnapshots), facts.SnapshotMark{Revision: made.Revision, At: made.Time})
+	}
+	return windows
+}
+
+// Listing describes the backups in the store, as of the last listing.
+type Listing struct {
+	facts.Backups           // what a listing shows
+	At            time.Time // zero if there was none
+	Cut           error     // why revisions after the window cannot be restored; nil if the next stored ones can
+}
+
+// window returns the restorable revisions; zero if there are none.
+func (l *Listing) window() facts.Window {
+	if l == nil || l.Window == nil {
+		return facts.Window{}
+	}
+	return *l.Window
+}
+
+// addResult keeps the result of a restore test if it is the newest. Of two in the same second, a failure is kept.
+func (l *Listing) addResult(result *archive.Result) {
+	previous := l.LastVerification
+	if previous != nil && (result.At.Before(previous.At) || result.At.Equal(previous.At) && !previous.Passed) {
+		return
+	}
+	l.LastVerification = &facts.Verification{
+		Revision: result.Revision, At: result.At, Passed: result.Outcome == archive.Verified, Reason: result.Why,
+	}
+	if result.Outcome != archive.Verified {
+		return
+	}
+	reason := "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
+	if result.Hash != nil {
+		reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", result.Hash.Revision, result.Hash.Hash)
+	}
+	l.LastVerification.Reason = reason
+}
+
+// summarize returns what users see of a history.
+func summarize(history *archive.History) *Listing {
+	listed := &Listing{At: time.Now()}
+	for _, generation := range history.Generations {
+		for _, full := range generation.Fulls {
+			listed.StoredBytes += full.Size
+		}
+		for _, object := range generation.Objects {
+			listed.StoredBytes += object.Size
+		}
+	}
+	newest := history.Newest()
+	if newest == nil {
+		return listed
+	}
+	if windows := windows(history); len(newest.Chains) > 0 {
+		listed.Windows, listed.Window = windows, &windows[len(windows)-1].Window
+		listed.Cut = newest.Chains[len(newest.Chains)-1].PastEnd
+	}
+	for _, full := range newest.Fulls {
+		if full.Err == nil {
+			listed.LastFullSnapshot = &facts.FullSnapshot{Revision: full.Revision, At: full.Time, Bytes: full.Size, Reason: full.Reason}
+		}
+		if full.Result != nil {
+			listed.addResult(full.Result)
+		}
 	}
 	return listed
 }
 
-// spansUpTo returns the windows of the last listing. The last one ends with the window and includes the full snapshot
-// made since.
-func spansUpTo(end facts.Window, known Facts) []facts.GenerationWindow {
-	spans := slices.Clone(known.Kept.Spans) // the listing is shared
-	if len(spans) == 0 {
-		return nil
+// maxWindows and maxMarks bound what is published of a long history. The newest entries are kept.
+const (
+	maxWindows = 16
+	maxMarks   = 64 // per window
+)
+
+// windows returns the restorable windows of all generations.
+func windows(history *archive.History) (all []facts.GenerationWindow) {
+	for _, generation := range history.Generations {
+		for _, chain := range generation.Chains {
+			window := facts.GenerationWindow{Generation: generation.Number, Window: facts.Window{
+				FromRevision: chain.From, ToRevision: chain.To, From: chain.Begin, To: chain.End,
+			}}
+			for _, full := range generation.Fulls {
+				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
+					window.FullSnapshots = append(window.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: outcome(full.Result)})
+				}
+			}
+			window.FullSnapshots = window.FullSnapshots[max(0, len(window.FullSnapshots)-maxMarks):]
+			all = append(all, window)
+		}
 	}
-	last := &spans[len(spans)-1]
-	last.ToRevision, last.To = end.ToRevision, end.To
-	if made := known.Shipped.LastFull; made != nil && made.Revision <= last.ToRevision && (len(last.FullSnapshots) == 0 || made.Revision > last.FullSnapshots[len(last.FullSnapshots)-1].Revision) {
-		last.FullSnapshots = append(slices.Clone(last.FullSnapshots), facts.SnapshotMark{Revision: made.Revision, At: made.Time})
-	}
-	return spans
+	return all[max(0, len(all)-maxWindows):]
 }
 
-// lastFull returns the newer of the listed full snapshot and the one made by this process.
-func lastFull(known Facts) *facts.FullSnapshot {
-	listed, made := known.Kept.LastFull, known.Shipped.LastFull
+func outcome(result *archive.Result) string {
 	switch {
-	case made != nil && (listed == nil || made.Time.After(listed.Time)):
-		return &facts.FullSnapshot{Revision: made.Revision, At: made.Time, Bytes: made.Data.Bytes, Reason: made.Reason}
-	case listed != nil:
-		return &facts.FullSnapshot{Revision: listed.Revision, At: listed.Time, Bytes: listed.Size, Reason: listed.Reason}
+	case result == nil:
+		return ""
+	case result.Outcome == archive.Verified:
+		return "passed"
 	default:
-		return nil
+		return "failed"
 	}
-}
-
-func lastVerified(known Facts) *facts.Verification {
-	result := known.Kept.Result
-	if result == nil {
-		return nil
-	}
-	proof := &facts.Verification{Revision: result.Revision, At: result.At, Passed: result.Outcome == archive.Verified, Reason: result.Why}
-	if proof.Passed {
-		proof.Reason = "restored in " + time.Duration(result.Seconds*float64(time.Second)).Round(100*time.Millisecond).String()
-		if result.Hash != nil {
-			proof.Reason += fmt.Sprintf("; the hash of its rows up to revision %d is etcd's own, %d", result.Hash.Revision, result.Hash.Hash)
-		}
-	}
-	return proof
-}
-
-// problem returns what prevents backups, their tests or deletions.
-func problem(known Facts) *facts.Problem {
-	unable := known.Unable
-	if unable == nil {
-		if known.Shipped.Trouble != nil {
-			return known.Shipped.Trouble
-		}
-		unable = known.Undone
-	}
-	if unable == nil {
-		return nil
-	}
-	return &facts.Problem{Since: unable.Since, Count: unable.Times, Message: unable.Text, NextRetry: unable.NextTry}
 }

@@ -11,31 +11,47 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-// Of a restore test etcd's hash is mostly known of an earlier revision: that of its full, or of a compaction.
-func TestHowFarAHashHasProvedABackupIsTold(t *testing.T) {
-	result := &archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}}
-	proof := lastVerified(Facts{Kept: Kept{Result: result}})
-	assert.Equal(t, "restored in 500ms; the hash of its rows up to revision 1 is etcd's own, 1084519789", proof.Reason)
+func TestAVerificationNamesTheComparedHash(t *testing.T) {
+	var listed Listing
+	listed.addResult(&archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}})
+	assert.Equal(t, "restored in 500ms; the hash of its rows up to revision 1 is etcd's own, 1084519789", listed.LastVerification.Reason)
 }
 
-func TestTheWindowThatIsToldGoesAsFarAsWhatWasStoredLeadsOn(t *testing.T) {
-	known := Facts{Kept: Kept{From: 3, To: 7, End: time.Unix(1, 0)}, Shipped: writer.Facts{Stored: 9}}
-	is := window(known)
-	assert.EqualValues(t, 9, is.ToRevision)
-	assert.WithinDuration(t, time.Now(), is.To, time.Minute)
-
-	known.Kept.Cut = archive.ErrHole
-	is = window(known)
-	assert.EqualValues(t, 7, is.ToRevision, "what comes behind a hole cannot be gone back to")
-	assert.Equal(t, known.Kept.End, is.To)
-
-	known.Kept.Cut, known.Shipped.Stored = nil, 5
-	is = window(known)
-	assert.EqualValues(t, 7, is.ToRevision, "another member writes")
-	assert.Equal(t, known.Kept.End, is.To)
+func TestListing_keepsTheNewestResultAndOfTwoTheFailure(t *testing.T) {
+	var listed Listing
+	result := func(revision, second int64, outcome archive.Outcome) *archive.Result {
+		return &archive.Result{Revision: revision, At: time.Unix(second, 0), Outcome: outcome}
+	}
+	for _, example := range []struct {
+		result *archive.Result
+		want   int64
+	}{
+		{result(1, 5, archive.Verified), 1},
+		{result(2, 5, archive.Failed), 2},
+		{result(3, 5, archive.Verified), 2},
+		{result(4, 4, archive.Failed), 2},
+		{result(5, 6, archive.Verified), 5},
+	} {
+		listed.addResult(example.result)
+		assert.Equal(t, example.want, listed.LastVerification.Revision)
+	}
 }
 
-func TestWhatCanBeGoneBackToIsToldOfAllGenerations(t *testing.T) {
+func TestTheWindowEndsAtTheLastStoredRevision(t *testing.T) {
+	window := facts.Window{FromRevision: 3, ToRevision: 7, To: time.Unix(1, 0)}
+	known := Facts{Listed: Listing{Backups: facts.Backups{Window: &window}}, Shipped: writer.Facts{Stored: 9}}
+	extended := known.window()
+	assert.EqualValues(t, 9, extended.ToRevision)
+	assert.WithinDuration(t, time.Now(), extended.To, time.Minute)
+
+	known.Listed.Cut = archive.ErrHole
+	assert.Equal(t, window, known.window(), "revisions after a hole cannot be restored")
+
+	known.Listed.Cut, known.Shipped.Stored = nil, 5
+	assert.Equal(t, window, known.window(), "another member writes")
+}
+
+func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
 	passed := &archive.Result{Outcome: archive.Verified}
 	first := archive.Generational{Chains: []archive.Chain{{From: 3, To: 7}, {From: 9, To: 12}}, Fulls: []archive.KeptFull{
 		{Full: archive.Full{Revision: 3}, Result: passed},
@@ -44,14 +60,16 @@ func TestWhatCanBeGoneBackToIsToldOfAllGenerations(t *testing.T) {
 	}}
 	second := archive.Generational{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.KeptFull{{Full: archive.Full{Revision: 1000}}}}
 	first.Number, second.Number = 1, 2
-	known := Facts{Kept: summarize(&archive.History{Generations: []archive.Generational{first, second}})}
-	known.Shipped = writer.Facts{Stored: 1009, LastFull: &archive.Full{Revision: 1005}}
-	is := published(known).Windows
-	assert.Len(t, is, 3)
-	assert.Equal(t, []facts.SnapshotMark{{Revision: 3, RestoreTest: "passed"}}, is[0].FullSnapshots, "one that cannot be read is no place to go back to")
-	assert.Equal(t, []facts.SnapshotMark{{Revision: 9, RestoreTest: "failed"}}, is[1].FullSnapshots)
-	assert.EqualValues(t, 2, is[2].Generation)
-	assert.EqualValues(t, 1009, is[2].ToRevision, "as far as the window goes")
-	assert.Equal(t, []facts.SnapshotMark{{Revision: 1000}, {Revision: 1005}}, is[2].FullSnapshots, "with the one that was made since the listing")
-	assert.EqualValues(t, 1002, known.Kept.Spans[2].ToRevision, "the listing is shared, and stays")
+	known := Facts{
+		Listed:  *summarize(&archive.History{Generations: []archive.Generational{first, second}}),
+		Shipped: writer.Facts{Stored: 1009, LastFull: &archive.Full{Revision: 1005}},
+	}
+	windows := known.document().Windows
+	assert.Len(t, windows, 3)
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 3, RestoreTest: "passed"}}, windows[0].FullSnapshots, "an unreadable full snapshot is no restore point")
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 9, RestoreTest: "failed"}}, windows[1].FullSnapshots)
+	assert.EqualValues(t, 2, windows[2].Generation)
+	assert.EqualValues(t, 1009, windows[2].ToRevision, "as far as the window")
+	assert.Equal(t, []facts.SnapshotMark{{Revision: 1000}, {Revision: 1005}}, windows[2].FullSnapshots, "including the one made since the listing")
+	assert.EqualValues(t, 1002, known.Listed.Windows[2].ToRevision, "the listing is shared and not changed")
 }

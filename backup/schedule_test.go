@@ -20,7 +20,7 @@ func at(t testing.TB, text string) time.Time {
 	return parsed
 }
 
-func TestTheNextFullComesWhenTheScheduleSays(t *testing.T) {
+func TestSchedule_next(t *testing.T) {
 	for _, example := range []struct{ schedule, after, next string }{
 		{"0 * * * *", "2026-11-22 00:00:00", "2026-11-22 01:00:00"},
 		{"@hourly", "2026-11-22 00:59:59", "2026-11-22 01:00:00"},
@@ -45,7 +45,7 @@ func TestTheNextFullComesWhenTheScheduleSays(t *testing.T) {
 }
 
 // Where a clock stands in the reader's zone makes no difference, also in the night in which an hour comes twice.
-func TestTimesAreUTC(t *testing.T) {
+func TestSchedule_usesUTC(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Skip("no time zones on this machine")
@@ -56,7 +56,7 @@ func TestTimesAreUTC(t *testing.T) {
 	assert.Equal(t, at(t, "2026-10-25 02:30:00"), next)
 }
 
-func TestAScheduleThatMakesNoSenseIsRefusedInOneSentence(t *testing.T) {
+func TestParseSchedule_rejectsInvalidSchedules(t *testing.T) {
 	for text, why := range map[string]string{
 		"":                        "neither five cron fields",
 		"0 * * *":                 "neither five cron fields",
@@ -88,7 +88,7 @@ func TestAScheduleThatMakesNoSenseIsRefusedInOneSentence(t *testing.T) {
 	}
 }
 
-func TestEachClusterHasAShiftOfItsOwnWithinTheHour(t *testing.T) {
+func TestSchedule_shiftsEachClusterWithinTheHour(t *testing.T) {
 	hourly, err := ParseSchedule("@hourly")
 	require.NoError(t, err)
 	shifts := map[time.Duration]bool{}
@@ -108,7 +108,7 @@ func TestEachClusterHasAShiftOfItsOwnWithinTheHour(t *testing.T) {
 }
 
 // The library is held against the definition, minute by minute.
-func TestNextIsTheFirstMinuteThatFits(t *testing.T) {
+func TestSchedule_nextIsTheFirstMatchingMinute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		minutes, hours := rapid.SliceOfNDistinct(rapid.IntRange(0, 59), 1, 4, rapid.ID).Draw(t, "minutes"), rapid.IntRange(-1, 23).Draw(t, "hour")
 		day, month, weekday := rapid.IntRange(0, 28).Draw(t, "day"), rapid.IntRange(0, 12).Draw(t, "month"), rapid.IntRange(-1, 6).Draw(t, "weekday")

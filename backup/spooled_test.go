@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/writer"
 )
 
-func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
+func TestFlushSpool_uploadsAndClearsTheSpool(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, w.flush())
 	assert.Equal(t, int64(19), w.head().Revision())
@@ -27,7 +27,7 @@ func TestWhatWaitsIsBroughtAndThenWaitsNoMore(t *testing.T) {
 	require.NoError(t, w.flush())
 }
 
-func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
+func TestFlushSpool_leavesSegmentsThatTheDataContains(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "c", Generation: 1}, 19))
 	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "d", Generation: 1}, 5), "it is not of these data, which are of use")
@@ -37,7 +37,7 @@ func TestWhatTheDataHaveAsWellStaysWhereItIs(t *testing.T) {
 }
 
 // It may be a gigabyte, and is read when backups begin.
-func TestWhatTheDataHaveAsWellIsNotReadBeforeEtcdStarts(t *testing.T) {
+func TestFlushSpool_doesNotReadASpoolThatTheDataContains(t *testing.T) {
 	w := newWaiting(t)
 	w.tear(0)
 	require.NoError(t, w.FlushSpool(t.Context(), archive.Identity{Cluster: "c", Generation: 1}, 19))
@@ -46,7 +46,7 @@ func TestWhatTheDataHaveAsWellIsNotReadBeforeEtcdStarts(t *testing.T) {
 	w.requireLeft(nil, w.objects)
 }
 
-func TestAFlushThatWasCutOffGoesOnWhereItEnded(t *testing.T) {
+func TestFlushSpool_continuesAfterAFailure(t *testing.T) {
 	w := newWaiting(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: archive.SegmentName(1, w.objects[1].Position), Times: 1, Err: &store.Unavailable{}})
 	require.ErrorIs(t, w.flush(), store.ErrUnavailable)
@@ -57,7 +57,7 @@ func TestAFlushThatWasCutOffGoesOnWhereItEnded(t *testing.T) {
 }
 
 // Another member has stored segments that end elsewhere.
-func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
+func TestFlushSpool_uploadsTheRestOfAPartlyStoredSegment(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, Rows(11, 15))))
 	require.NoError(t, w.flush())
@@ -71,41 +71,41 @@ func TestOfASegmentThatTheStoreHasInPartTheRestIsBrought(t *testing.T) {
 	w.requireLeft(nil, nil)
 }
 
-func TestWhatTookAnotherWayThanTheStoreStaysUntilPeopleHaveSaidWhatIsToBecomeOfIt(t *testing.T) {
+func TestFlushSpool_keepsSegmentsOfAnotherHistory(t *testing.T) {
 	for name, rows := range map[string][]format.Row{
 		"up to the same revision": {Row(11, 0, "another"), Row(13, 0, "another")},
 		"up to one within":        {Row(11, 0, "another"), Row(12, 0, "another")},
 	} {
 		w := newWaiting(t)
 		require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, rows)))
-		require.ErrorContains(t, w.flush(), "it does not go on from there", name)
+		require.ErrorContains(t, w.flush(), "they do not continue them", name)
 		w.requireLeft(w.objects, nil)
 	}
 }
 
 // The store was put back, or has lost what came last.
-func TestWhatBeginsBehindTheEndOfTheStoreStays(t *testing.T) {
+func TestFlushSpool_keepsSegmentsThatStartAfterTheEndOfTheBackups(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, os.Remove(filepath.Join(w.dir, "segments", w.objects[0].Position.String())))
 	require.ErrorContains(t, w.flush(), "start at revision 14 of cluster c, and its backups end at revision 10")
 	w.requireLeft(w.objects[1:], nil)
 }
 
-func TestWhatTheStoreMayHaveGoneAnotherWayFromIsNotDeleted(t *testing.T) {
+func TestFlushSpool_keepsSegmentsThatCannotBeCompared(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, Rows(11, 20))))
 	require.NoError(t, w.flush())
 	w.requireLeft(w.objects, nil)
 }
 
-func TestWhatTheStoreHasDoesNotWaitAnyLonger(t *testing.T) {
+func TestFlushSpool_clearsStoredSegments(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, Rows(11, 19))))
 	require.NoError(t, w.flush())
 	w.requireLeft(nil, nil)
 }
 
-func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
+func TestFlushSpool_preservesAnUnreadableSegmentAndItsSuccessors(t *testing.T) {
 	for which, brought := range []int64{10, 13, 16} {
 		w := newWaiting(t)
 		left := w.objects
@@ -120,7 +120,7 @@ func TestWhatIsTornIsSetAsideWithWhatItWasToFollow(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
+func TestFlushSpool_keepsSegmentsForAnotherStore(t *testing.T) {
 	w := newWaiting(t)
 	for _, founded := range []string{"", "d"} {
 		w.store = memory.New()
@@ -136,7 +136,7 @@ func TestWhatWaitsForAnotherStoreStays(t *testing.T) {
 	}
 }
 
-func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
+func TestFlushSpool_preservesSegmentsOfAnEndedGeneration(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, Build(t, unsealed, w.head().Start, []format.Row{Row(11, 0, "another"), Row(13, 0, "another")})))
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: "d", Parent: 1, ParentRevision: 10, Created: Noon}))
@@ -147,7 +147,7 @@ func TestWhatIsOfAGenerationThatARestoreHasEndedIsSetAside(t *testing.T) {
 }
 
 // The spool is that of a leader that was deposed, and whose successor has changed a lease since.
-func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
+func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
 	w := newWaiting(t)
 	start := format.Start{Cluster: "c", Generation: 1, Position: format.After(10), Before: format.Seed("c", 1, 10)}
 	newer, err := format.NewSegmentBuilder(unsealed, start)
@@ -178,7 +178,7 @@ func TestWhatTheStoreHasNewerIsNotBroughtAndWhatComesBehindItIs(t *testing.T) {
 	assert.Equal(t, []string{format.After(10).String(), format.Position{Revision: 11, Part: 1}.String(), format.After(13).String()}, all)
 }
 
-func TestWhatWaitsWithoutASignatureIsNotBroughtToWhatIsSigned(t *testing.T) {
+func TestFlushSpool_uploadsNothingUnsignedToASignedStore(t *testing.T) {
 	w, made := newWaiting(t), NewKeys(t)
 	for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))

@@ -26,10 +26,8 @@ func (f follower) Identity() capture.Identity {
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
-	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
-	require.NoError(t, s.End(soon(t)))
-	s.Backups = s.another(t, &format.Keys{})
+	s.beginUntil(t, func(f backup.Facts) bool { return f.Shipped.Stored == s.etcd.Revision() }, "the writer stores all")
+	s.nextRun(t)
 	s.Begin(follower{writer.Server(s.etcd.Server)}, backup.Data{Dir: s.dir})
 	s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Role == writer.Watching }, "it watches")
 }
@@ -44,13 +42,12 @@ func (s *subject) objects(t *testing.T) (names []string) {
 	return names
 }
 
-func TestTheLastMemberToStopBringsWhatTheWriterHasLeft(t *testing.T) {
+func TestStandby_uploadsWhatTheWriterLeft(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)
 	s.put(t, 10)
 	revision := s.etcd.Revision()
-	require.NoError(t, s.End(soon(t)))
-	s.etcd.Server.Stop()
+	s.stop(t)
 	require.NoError(t, s.Flush(soon(t), s.database()))
 	assert.Equal(t, revision, s.stored(t))
 	history, err := archive.New(s.store, &format.Keys{}).History(t.Context())
@@ -58,30 +55,28 @@ func TestTheLastMemberToStopBringsWhatTheWriterHasLeft(t *testing.T) {
 	assert.Len(t, history.Newest().Fulls, 1, "segments are enough")
 }
 
-func TestAMemberThatWatchesAddsNothingAtItsStopToAStoreThatHasAll(t *testing.T) {
+func TestStandby_addsNothingToACompleteStore(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)
-	require.NoError(t, s.End(soon(t)))
-	s.etcd.Server.Stop()
+	s.stop(t)
 	before := s.objects(t)
 	require.ErrorIs(t, s.Flush(soon(t), s.database()), writer.ErrRowsOnly)
 	assert.Equal(t, before, s.objects(t))
 }
 
 // The store has every revision, and not the user: whoever watches cannot know who is right.
-func TestAMemberThatWatchesDoesNotClaimToHaveBroughtAChangeOfUsers(t *testing.T) {
+func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)
 	_, err := s.etcd.Client.UserAdd(t.Context(), "somebody", "secret")
 	require.NoError(t, err)
-	require.NoError(t, s.End(soon(t)))
-	s.etcd.Server.Stop()
+	s.stop(t)
 	err = s.Flush(soon(t), s.database())
 	require.ErrorIs(t, err, writer.ErrRowsOnly)
 	assert.ErrorContains(t, err, "every revision that this member has")
 }
 
-func TestAMemberThatWatchesLeavesItToTheWriterToBeginAChain(t *testing.T) {
+func TestStandby_startsNoChain(t *testing.T) {
 	for name, breaks := range map[string]func(t *testing.T, s *subject){
 		"the store is empty": func(t *testing.T, s *subject) { t.Helper(); s.empty(t) },
 		"a compaction has left a gap": func(t *testing.T, s *subject) {
@@ -94,7 +89,7 @@ func TestAMemberThatWatchesLeavesItToTheWriterToBeginAChain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSubject(t, archive.Verified)
 			s.watch(t)
-			require.NoError(t, s.End(soon(t)))
+			s.end(t)
 			breaks(t, s)
 			s.etcd.Server.Stop()
 			before := s.objects(t)

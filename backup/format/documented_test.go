@@ -48,7 +48,7 @@ func undump(t *testing.T, dump string) (all []byte) {
 	return all
 }
 
-func TestTheDocumentedExampleIsASegment(t *testing.T) {
+func TestDocumentedExample(t *testing.T) {
 	line, body, records := documented(t)
 	plain, err := new(format.Keys).Open(bytes.NewReader(body), false)
 	require.NoError(t, err)
@@ -69,7 +69,7 @@ func TestTheDocumentedExampleIsASegment(t *testing.T) {
 // jsonName is the name of a field in a line of JSON.
 var jsonName = regexp.MustCompile(`"(\w+)":`)
 
-func TestEveryFieldOfASegmentsManifestIsDocumented(t *testing.T) {
+func TestManifest_fieldsAreDocumented(t *testing.T) {
 	whole := page(t, "backup-format.md")
 	section := whole[strings.Index(whole, "## Segments"):strings.Index(whole, "## The chain")]
 	keys := example(t, &format.Keys{})

@@ -56,7 +56,7 @@ func (r *Row) encode(b []byte) (fields, value []byte) {
 	return binary.AppendUvarint(b, uint64(len(r.Value))), r.Value
 }
 
-func (r *Row) decode(from *records) (err error) {
+func (r *Row) decode(from *SegmentReader) (err error) {
 	if r.Key, err = from.bytes(r.Key, tombstoneKey); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (m *Marker) encode(b []byte) (fields, value []byte) {
 	return appendNumbers(b, typeMarker, m.Revision, m.Time.UnixMilli()), nil
 }
 
-func (m *Marker) decode(from *records) error {
+func (m *Marker) decode(from *SegmentReader) error {
 	var milliseconds int64
 	err := from.numbers(&m.Revision, &milliseconds)
 	m.Time = time.UnixMilli(milliseconds).UTC()
@@ -103,7 +103,7 @@ func (h *CompactionHash) encode(b []byte) (fields, value []byte) {
 	return appendNumbers(b, typeHash, h.Revision, h.Compacted, int64(h.Hash)), nil
 }
 
-func (h *CompactionHash) decode(from *records) error {
+func (h *CompactionHash) decode(from *SegmentReader) error {
 	var hash int64
 	err := from.numbers(&h.Revision, &h.Compacted, &hash)
 	if err == nil && hash > math.MaxUint32 {
@@ -130,7 +130,7 @@ func (b *Bucket) encode(to []byte) (fields, value []byte) {
 	return binary.AppendUvarint(to, uint64(len(b.entries))), b.entries
 }
 
-func (b *Bucket) decode(from *records) error {
+func (b *Bucket) decode(from *SegmentReader) error {
 	name, err := from.bytes(nil, maxName)
 	if err != nil {
 		return err

@@ -43,7 +43,7 @@ func record(kind string, numbers ...uint64) string {
 	return string(bytes)
 }
 
-func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
+func TestSegmentReader_rejectsForgedRecords(t *testing.T) {
 	key := string(Row(7, 0, "").Key)
 	for name, records := range map[string]string{
 		"nothing":                         "",
@@ -78,7 +78,7 @@ func TestRecordsThatNobodyWroteAreDamage(t *testing.T) {
 	assert.ErrorIs(t, err, format.ErrDamaged, "fewer bytes than promised")
 }
 
-func TestLiesAboutLengthsTakeLittleMemory(t *testing.T) {
+func TestSegmentReader_limitsMemoryForForgedLengths(t *testing.T) {
 	zeros := strings.Repeat("\x00", 64<<20)
 	for name, object := range map[string]io.Reader{
 		"a value":                forged(t, empty(), record("R", 17)+string(Row(7, 0, "").Key)+record("", 200<<20)),
@@ -104,7 +104,7 @@ func forgedOf(t testing.TB, raw int64, records string) io.Reader {
 	return forged(t, manifest, records)
 }
 
-func TestAManifestThatContradictsItselfIsDamage(t *testing.T) {
+func TestManifest_contradictionsAreDamage(t *testing.T) {
 	for name, change := range map[string]func(*format.Manifest){
 		"no cluster":             func(m *format.Manifest) { m.Cluster = "" },
 		"no generation":          func(m *format.Manifest) { m.Generation = 0 },
@@ -125,7 +125,7 @@ func TestAManifestThatContradictsItselfIsDamage(t *testing.T) {
 	}
 }
 
-func TestAManifestOfOtherRecordsIsDamage(t *testing.T) {
+func TestManifest_ofOtherRecordsIsDamage(t *testing.T) {
 	right := example(t, &format.Keys{})
 	records := recordsOf(t, right)
 	for name, change := range map[string]func(*format.Manifest){
@@ -162,7 +162,7 @@ func recordsOf(t testing.TB, object format.Object) string {
 	return string(records)
 }
 
-func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
+func TestSegmentBuilder_needsLittleMoreMemoryThanItsContent(t *testing.T) {
 	value := make([]byte, 8<<20)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(value) // which nothing makes smaller
 	row := Row(7, 0, string(value))
@@ -176,7 +176,7 @@ func TestALargeSegmentTakesLittleMoreMemoryThanItHas(t *testing.T) {
 	assert.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(value)+len(value)/2))
 }
 
-func TestASegmentOfANewerFormatSaysSo(t *testing.T) {
+func TestSegmentReader_reportsANewerFormat(t *testing.T) {
 	manifest := empty()
 	manifest.Heading = format.Heading{Format: 2, Kind: format.SegmentKind}
 	line, err := new(format.Keys).Sign(manifest)
@@ -225,7 +225,7 @@ func known(t *testing.T, err error) {
 	assert.NoError(t, err)
 }
 
-func TestAFlippedBitInASegmentIsAnError(t *testing.T) {
+func TestSegmentReader_findsEveryFlippedBit(t *testing.T) {
 	pair := NewKeys(t)
 	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed and signed": pair.Load(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +253,7 @@ func skipAll(r io.Reader, keys *format.Keys) error {
 	}
 }
 
-func TestASegmentThatIsCutOffOrGoesOnIsDamaged(t *testing.T) {
+func TestSegmentReader_findsMissingAndExtraBytes(t *testing.T) {
 	object := contents(example(t, &format.Keys{}))
 	for cut := 1; cut < len(object); cut++ {
 		_, err := readAll(bytes.NewReader(object[:cut]), &format.Keys{})
@@ -263,7 +263,7 @@ func TestASegmentThatIsCutOffOrGoesOnIsDamaged(t *testing.T) {
 	assert.ErrorIs(t, err, format.ErrDamaged)
 }
 
-func TestWhatReadingFailsWithIsNotDamage(t *testing.T) {
+func TestSegmentReader_returnsErrorsOfItsSource(t *testing.T) {
 	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
 	object := contents(example(t, &format.Keys{}))
 	for cut := range object {

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-func TestAFileThatIsNoKeyFileIsRefusedWithItsFlag(t *testing.T) {
+func TestLoadKeys_namesTheFlagOfAnInvalidFile(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	none := formattest.WriteFile(t, "hello\n")
 	empty := formattest.WriteFile(t, "")
@@ -78,7 +78,7 @@ func silentPipe(t *testing.T) string {
 	return path
 }
 
-func TestAnErrorShowsNothingOfASecret(t *testing.T) {
+func TestLoadKeys_errorsContainNoSecret(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	secret, err := os.ReadFile(pair.Identities)
 	require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestAnErrorShowsNothingOfASecret(t *testing.T) {
 	assert.NotContains(t, err.Error(), strings.TrimSpace(string(secret))[len("# kept in the safe\nAGE-SECRET-KEY-1"):][:8])
 }
 
-func TestWithoutFilesNothingIsEncryptedOrSigned(t *testing.T) {
+func TestKeys_withoutFiles(t *testing.T) {
 	keys := formattest.LoadKeys(t, format.KeyFiles{})
 	assert.False(t, keys.Encrypts() || keys.Opens() || keys.Signs() || keys.Trusts())
 	line, err := keys.Sign(statement(1))
@@ -97,7 +97,7 @@ func TestWithoutFilesNothingIsEncryptedOrSigned(t *testing.T) {
 	assert.Equal(t, "hello", open(t, keys, sealed(t, keys, "hello"), false))
 }
 
-func TestAKeyThatWasReplacedCountsAtOnce(t *testing.T) {
+func TestKeys_replacedFilesTakeEffectAtOnce(t *testing.T) {
 	old, renewed := formattest.NewKeys(t), formattest.NewKeys(t)
 	keys := old.Load(t)
 	line, err := keys.Sign(statement(1))
@@ -119,7 +119,7 @@ func TestAKeyThatWasReplacedCountsAtOnce(t *testing.T) {
 	assert.Equal(t, "hello", open(t, keys, bytes, true))
 }
 
-func TestAKeyFileThatIsGoneOrBrokenFailsWhatNeedsItUntilItIsBack(t *testing.T) {
+func TestKeys_missingAndBrokenFiles(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	line, err := keys.Sign(statement(1))
@@ -136,7 +136,7 @@ func TestAKeyFileThatIsGoneOrBrokenFailsWhatNeedsItUntilItIsBack(t *testing.T) {
 	assert.NoError(t, keys.Check(line, "number", new(number)))
 }
 
-func TestKeysRotateBySeveralInAFile(t *testing.T) {
+func TestKeys_rotation(t *testing.T) {
 	first, second := formattest.NewKeys(t), formattest.NewKeys(t)
 	writer := formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.Joined(t, first.Recipients, second.Recipients)})
 	bytes := sealed(t, writer, "hello")

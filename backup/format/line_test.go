@@ -25,7 +25,7 @@ func statement(n int) number {
 	return number{Heading: format.Heading{Format: format.Format, Kind: "number"}, Number: n}
 }
 
-func TestAFlippedBitInALineIsNoticed(t *testing.T) {
+func TestLine_everyFlippedBitIsFound(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	for name, keys := range map[string]*format.Keys{
 		"signed": pair.Load(t), "signed, with nobody to trust": formattest.LoadKeys(t, format.KeyFiles{SigningKey: pair.SigningKey}), "plain": {},
@@ -43,7 +43,7 @@ func TestAFlippedBitInALineIsNoticed(t *testing.T) {
 	}
 }
 
-func TestOnlyTrustedSignaturesAreBelieved(t *testing.T) {
+func TestLine_onlyTrustedSignaturesAreAccepted(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	trusting := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: ours.TrustedKeys})
 	unsigned, err := new(format.Keys).Sign(statement(1))
@@ -70,7 +70,7 @@ func forge(t *testing.T, line []byte) []byte {
 	return format.WithChecksum([]byte(changed[:strings.Index(changed, `,"sha256"`)]))
 }
 
-func TestAStatementOfAnotherKindOrFormatIsRefused(t *testing.T) {
+func TestLine_rejectsOtherKindsAndFormats(t *testing.T) {
 	keys := new(format.Keys)
 	line, err := keys.Sign(statement(1))
 	require.NoError(t, err)
@@ -85,7 +85,7 @@ func TestAStatementOfAnotherKindOrFormatIsRefused(t *testing.T) {
 	assert.EqualError(t, err, "made by a newer etcd-wrapper: format 2")
 }
 
-func TestALineIsBounded(t *testing.T) {
+func TestLine_isLimited(t *testing.T) {
 	keys := new(format.Keys)
 	long := statement(1)
 	long.Text = strings.Repeat("x", format.MaxLine)
@@ -106,7 +106,7 @@ func TestALineIsBounded(t *testing.T) {
 	assert.ErrorIs(t, keys.Check(nil, "number", new(number)), format.ErrDamaged)
 }
 
-func TestALineThatIsCutOffIsDamagedAndNoLineIsTheEnd(t *testing.T) {
+func TestReadLine_truncated(t *testing.T) {
 	_, err := format.ReadLine(bufio.NewReader(strings.NewReader(`{"statement"`)))
 	assert.ErrorIs(t, err, format.ErrDamaged)
 	_, err = format.ReadLine(bufio.NewReader(strings.NewReader("")))

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-func TestWhoeverWritesMustBelieveItself(t *testing.T) {
+func TestCheckOwn(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	require.NoError(t, (&format.Keys{}).CheckOwn())
 	require.NoError(t, ours.Load(t).CheckOwn())
@@ -27,7 +27,7 @@ func TestWhoeverWritesMustBelieveItself(t *testing.T) {
 	require.Equal(t, strange, err, "nothing is signed that nobody could use")
 }
 
-func TestKeysThatProtectLessThanTheirOwnerMayThinkAreNamed(t *testing.T) {
+func TestWeaknesses(t *testing.T) {
 	assert.Empty(t, (&format.Keys{}).Weaknesses())
 	ours := formattest.NewKeys(t)
 	for _, secret := range []string{ours.SigningKey, ours.Identities} {

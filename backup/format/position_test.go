@@ -11,7 +11,7 @@ import (
 	. "etcd-wrapper/backup/format/formattest"
 )
 
-func TestTheLastPartLeavesNoFurtherOne(t *testing.T) {
+func TestPosition_partsAreLimited(t *testing.T) {
 	last := start()
 	last.Position.Part = 999_999_999
 	object := Build(t, &format.Keys{}, last, nil)
@@ -19,7 +19,7 @@ func TestTheLastPartLeavesNoFurtherOne(t *testing.T) {
 	assert.ErrorContains(t, err, "a full snapshot is needed")
 }
 
-func TestPositionsHaveTheOrderOfTheirNames(t *testing.T) {
+func TestPosition_namesSortLikePositions(t *testing.T) {
 	positions := []format.Position{{1, 0}, {1, 1}, {1, 10}, {2, 0}, {10, 0}, {1 << 62, 0}}
 	for i, position := range positions {
 		parsed, err := format.ParsePosition(position.String())
@@ -40,7 +40,7 @@ func TestPositionsHaveTheOrderOfTheirNames(t *testing.T) {
 	}
 }
 
-func TestADigestIsReadFromItsTextOnly(t *testing.T) {
+func TestDigest_text(t *testing.T) {
 	digest := format.Seed(cluster, 1, 1)
 	text, err := digest.MarshalText()
 	require.NoError(t, err)

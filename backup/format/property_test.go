@@ -46,7 +46,7 @@ func cut(t *rapid.T, tb testing.TB, keys *format.Keys, revisions [][]format.Row)
 	return segments
 }
 
-func TestAHistoryHasOneDigestHoweverItIsCut(t *testing.T) {
+func TestChain_doesNotDependOnSegmentBoundaries(t *testing.T) {
 	keys := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		revisions := history(rt)
@@ -62,7 +62,7 @@ func TestAHistoryHasOneDigestHoweverItIsCut(t *testing.T) {
 	})
 }
 
-func TestAHistoryThatDiffersInAnythingHasAnotherDigest(t *testing.T) {
+func TestChain_differsForDifferentRows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		revisions := append(history(rt), []format.Row{Row(1000, 0, "last")})
 		before := Build(t, &format.Keys{}, start(), join(revisions))

@@ -21,10 +21,19 @@ type SegmentReader struct {
 	source *bufio.Reader
 
 	manifest Manifest
-	body     *body    // what is left of the present segment; nil before the first one
-	records  *records // nil before the first record of a segment
-	ended    bool     // the end of the current segment was reached
+	body     *body // what is left of the present segment; nil before the first one
+	ended    bool  // the end of the current segment was reached
 	err      error
+
+	plain    io.ReadCloser // the records of the segment; nil before the first one
+	limited  *errorReader  // reads plain
+	buffered *bufio.Reader // reads limited
+	sequence *sequence
+	count    int64
+
+	row    Row
+	marker Marker
+	hash   CompactionHash
 }
 
 // NewSegmentReader reads from r, in bounded memory for any content.
@@ -101,76 +110,19 @@ func (r *SegmentReader) Record() (Record, error) {
 	return record, r.err
 }
 
+// record returns io.EOF after the last record.
 func (r *SegmentReader) record() (Record, error) {
-	if r.records == nil {
-		plain, err := r.keys.Open(r.body, r.manifest.Encrypted)
-		if err != nil {
+	if r.plain == nil {
+		if err := r.open(); err != nil {
 			return nil, err
 		}
-		r.records = newRecords(plain, r.manifest)
 	}
-	record, err := r.records.next()
-	if !Ended(err) {
-		return record, err
-	}
-	r.close()
-	if err := r.body.check(); err != nil {
-		return nil, err
-	}
-	return nil, io.EOF
-}
-
-func (r *SegmentReader) close() {
-	if r.records != nil {
-		_ = r.records.plain.Close()
-		r.records = nil
-	}
-}
-
-func (r *SegmentReader) named(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
-}
-
-// records reads the records of a segment.
-type records struct {
-	plain    io.ReadCloser
-	source   *errorReader
-	buffered *bufio.Reader
-	promised Manifest
-	sequence *sequence
-	count    int64
-
-	row    Row
-	marker Marker
-	hash   CompactionHash
-}
-
-func newRecords(plain io.ReadCloser, promised Manifest) *records {
-	start := promised
-	if promised.Rows > 0 {
-		start.Last = Digest{} // of this segment; the records yield it
-	}
-	source := &errorReader{Reader: plain, limit: promised.RawBytes}
-	return &records{
-		plain: plain, source: source, buffered: bufio.NewReaderSize(source, 32<<10),
-		promised: promised, sequence: newSequence(start),
-	}
-}
-
-// next returns io.EOF after the last one.
-func (r *records) next() (Record, error) {
 	kind, err := r.buffered.ReadByte()
 	if err != nil {
 		return nil, truncationError(err)
 	}
 	if kind == typeEnd {
-		if err := r.end(); err != nil {
-			return nil, err
-		}
-		return nil, io.EOF
+		return nil, r.end()
 	}
 	r.count++
 	record, err := r.recordOf(kind)
@@ -186,8 +138,36 @@ func (r *records) next() (Record, error) {
 	return record, nil
 }
 
+func (r *SegmentReader) open() (err error) {
+	if r.plain, err = r.keys.Open(r.body, r.manifest.Encrypted); err != nil {
+		return err
+	}
+	r.limited = &errorReader{Reader: r.plain, limit: r.manifest.RawBytes}
+	r.buffered = bufio.NewReaderSize(r.limited, 32<<10)
+	start := r.manifest
+	if start.Rows > 0 {
+		start.Last = Digest{} // of this segment; the records yield it
+	}
+	r.sequence, r.count = newSequence(start), 0
+	return nil
+}
+
+func (r *SegmentReader) close() {
+	if r.plain != nil {
+		_ = r.plain.Close()
+		r.plain = nil
+	}
+}
+
+func (r *SegmentReader) named(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("segment %s: %w", r.manifest.Position, err)
+}
+
 // recordOf returns the record into which one of that type is read. Only a bucket is not used again.
-func (r *records) recordOf(kind byte) (Record, error) {
+func (r *SegmentReader) recordOf(kind byte) (Record, error) {
 	switch kind {
 	case typeRow:
 		return &r.row, nil
@@ -202,8 +182,8 @@ func (r *records) recordOf(kind byte) (Record, error) {
 	}
 }
 
-// end checks the totals.
-func (r *records) end() error {
+// end checks the totals, and returns io.EOF if they are right.
+func (r *SegmentReader) end() error {
 	count, err := r.number()
 	if err != nil {
 		return err
@@ -214,13 +194,17 @@ func (r *records) end() error {
 	if _, err := r.buffered.ReadByte(); !Ended(err) {
 		return errors.Join(err, fmt.Errorf("%w: something follows its last record", ErrDamaged))
 	}
-	if missing := r.promised.RawBytes - r.source.size; missing != 0 {
+	if missing := r.manifest.RawBytes - r.limited.size; missing != 0 {
 		return fmt.Errorf("%w: %d bytes of records are missing", ErrDamaged, missing)
 	}
-	return r.sequence.checkManifest(r.promised)
+	if err := r.sequence.checkManifest(r.manifest); err != nil {
+		return err
+	}
+	r.close()
+	return r.body.check()
 }
 
-func (r *records) numbers(into ...*int64) (err error) {
+func (r *SegmentReader) numbers(into ...*int64) (err error) {
 	for _, number := range into {
 		if *number, err = r.number(); err != nil {
 			return err
@@ -229,10 +213,10 @@ func (r *records) numbers(into ...*int64) (err error) {
 	return nil
 }
 
-func (r *records) number() (int64, error) {
+func (r *SegmentReader) number() (int64, error) {
 	n, err := binary.ReadUvarint(r.buffered)
 	switch {
-	case err != nil && r.source.failed != nil:
+	case err != nil && r.limited.failed != nil:
 		return 0, err
 	case err != nil: // too many bytes, or too few
 		return 0, Damaged(err)
@@ -243,7 +227,7 @@ func (r *records) number() (int64, error) {
 }
 
 // bytes reads a length and that many bytes, into room if they fit.
-func (r *records) bytes(room []byte, most int64) ([]byte, error) {
+func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 	length, err := r.number()
 	if err != nil {
 		return nil, err
@@ -315,13 +299,10 @@ func (b *body) end() error {
 	return io.EOF
 }
 
-// check verifies that everything was read and matches.
+// check returns io.EOF if everything was read and matches.
 func (b *body) check() error {
 	if b.left > 0 {
 		return fmt.Errorf("%w: its records end %d bytes before it", ErrDamaged, b.left)
 	}
-	if err := b.end(); !Ended(err) {
-		return err
-	}
-	return nil
+	return b.end()
 }

@@ -20,7 +20,7 @@ type Record interface {
 	// encode appends the fields of the record to b. The large value that follows them is returned on its own.
 	encode(b []byte) (fields, value []byte)
 	// decode reads what follows the type of the record.
-	decode(*records) error
+	decode(*SegmentReader) error
 }
 
 // Row is a row of etcd's bucket named key. Its key has 17 bytes: the revision (8, big endian), '_', and the number of the change within the

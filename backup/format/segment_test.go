@@ -90,7 +90,7 @@ func example(t testing.TB, keys *format.Keys) format.Object {
 		Bucket("lease", "1", "60", "2", ""), Bucket("alarm"))
 }
 
-func TestASegmentIsReadAsItWasBuilt(t *testing.T) {
+func TestSegment_roundTrip(t *testing.T) {
 	pair := NewKeys(t)
 	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed and signed": pair.Load(t)} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestASegmentIsReadAsItWasBuilt(t *testing.T) {
 	}
 }
 
-func TestASegmentWithoutRowsMovesOnlyItsPart(t *testing.T) {
+func TestSegment_withoutRowsAdvancesThePart(t *testing.T) {
 	first := Build(t, &format.Keys{}, start(), Rows(7, 9))
 	second := Build(t, &format.Keys{}, first.Start(), nil, Bucket("lease", "1", "2"))
 	third := Build(t, &format.Keys{}, second.Start(), nil, Bucket("lease"))
@@ -131,7 +131,7 @@ func TestASegmentWithoutRowsMovesOnlyItsPart(t *testing.T) {
 	assert.Equal(t, whole.Last, fourth.Last)
 }
 
-func TestSegmentsAreSkippedWithoutAnIdentity(t *testing.T) {
+func TestSegmentReader_skipsWithoutAnIdentity(t *testing.T) {
 	pair := NewKeys(t)
 	keys := pair.Load(t)
 	first := Build(t, keys, start(), Rows(7, 9))
@@ -158,7 +158,7 @@ func TestSegmentsAreSkippedWithoutAnIdentity(t *testing.T) {
 	assert.Equal(t, err, again, "an error stays")
 }
 
-func TestTheRestOfASegmentMayBeLeftUnread(t *testing.T) {
+func TestSegmentReader_skipsTheRestOfASegment(t *testing.T) {
 	first := Build(t, &format.Keys{}, start(), Rows(7, 1000))
 	second := Build(t, &format.Keys{}, first.Start(), Rows(1001, 1001))
 	reader := format.NewSegmentReader(io.MultiReader(first.Reader(), second.Reader()), &format.Keys{})
@@ -173,7 +173,7 @@ func TestTheRestOfASegmentMayBeLeftUnread(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestWhatDoesNotBelongIntoASegmentIsRefused(t *testing.T) {
+func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 	for name, records := range map[string][]format.Record{
 		"a row before the start":          {new(Row(6, 0, ""))},
 		"a row twice":                     {new(Row(8, 0, "")), new(Row(8, 0, ""))},

@@ -39,7 +39,7 @@ func open(t *testing.T, keys *format.Keys, content string, encrypted bool) strin
 	return string(all)
 }
 
-func TestWhatWasSealedIsOpenedByStockAgeAndZstd(t *testing.T) {
+func TestSeal_isReadByStockAgeAndZstd(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	content := strings.Repeat("row of a database ", 100_000)
 	identities, err := age.ParseIdentities(strings.NewReader(read(t, pair.Identities)))
@@ -54,7 +54,7 @@ func TestWhatWasSealedIsOpenedByStockAgeAndZstd(t *testing.T) {
 	assert.Equal(t, content, string(all))
 }
 
-func TestWhatIsEncryptedNeedsAnIdentityOfItsOwn(t *testing.T) {
+func TestOpen_needsAMatchingIdentity(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	content := sealed(t, pair.Load(t), "hello")
 	assert.NotContains(t, content, "hello")
@@ -68,7 +68,7 @@ func TestWhatIsEncryptedNeedsAnIdentityOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestWhatIsDamagedIsNeverReadToItsEnd(t *testing.T) {
+func TestOpen_findsDamage(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
 	content := sealed(t, keys, strings.Repeat("hello", 1000))
@@ -93,7 +93,7 @@ func opened(keys *format.Keys, content string, encrypted bool) error {
 	return err
 }
 
-func TestWhatReadingFailsWithComesThrough(t *testing.T) {
+func TestOpen_returnsErrorsOfItsSource(t *testing.T) {
 	broken := &store.Unavailable{Cause: io.EOF} // of a connection, not of the object
 	pair := formattest.NewKeys(t)
 	keys := pair.Load(t)
@@ -114,7 +114,7 @@ func TestWhatReadingFailsWithComesThrough(t *testing.T) {
 	}
 }
 
-func TestHostileInputTakesLittleMemory(t *testing.T) {
+func TestOpen_limitsMemory(t *testing.T) {
 	var wide bytes.Buffer
 	encoder, err := zstd.NewWriter(&wide, zstd.WithWindowSize(64<<20), zstd.WithEncoderConcurrency(1))
 	require.NoError(t, err)
@@ -142,7 +142,7 @@ func TestHostileInputTakesLittleMemory(t *testing.T) {
 	assert.Less(t, len(err.Error()), 300, "a line without end is not repeated")
 }
 
-func TestWhatEndsWhereOnePartOfItDoesIsDamaged(t *testing.T) {
+func TestOpen_findsTruncationAtABoundary(t *testing.T) {
 	assert.ErrorIs(t, opened(new(format.Keys), "", false), format.ErrDamaged)
 
 	pair := formattest.NewKeys(t)
@@ -179,7 +179,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func TestSealingManyAtOnceMixesNothingUp(t *testing.T) {
+func TestSeal_concurrent(t *testing.T) {
 	keys := formattest.NewKeys(t).Load(t)
 	for i := range 8 {
 		t.Run("one of several", func(t *testing.T) {

@@ -134,7 +134,7 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 // rebuild builds the database in the file, which stays open.
 func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
 	progress := &progressReporter{report: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
-	if err := fetchSnapshot(ctx, source.Snapshot, io.MultiWriter(writer(file, options.Scratch), progress)); err != nil {
+	if err := fetchSnapshot(ctx, source.Snapshot, io.MultiWriter(&steady.Writer{File: file, Ahead: !options.Scratch}, progress)); err != nil {
 		return Result{}, err
 	}
 	if options.Inspect != nil {
@@ -211,7 +211,7 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 func insertAndFinish(
 	ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter,
 ) ([]format.CompactionHash, error) {
-	rows := &rowInserter{ctx: ctx, db: db, written: rowFlusher(file, options.Scratch), progress: progress}
+	rows := &rowInserter{ctx: ctx, db: db, file: file, scratch: options.Scratch, progress: progress}
 	var changed archive.Reading
 	if source.Rows != nil {
 		var err error
@@ -316,53 +316,4 @@ func CheckRoom(dir string, source Source, options Options) error {
 		return fmt.Errorf("%w on the volume of %s: %d MiB are needed and %d MiB are free", ErrNoRoom, dir, (needed+1<<20-1)>>20, free>>20)
 	}
 	return nil
-}
-
-// A running etcd has precedence on the disk: a scratch database is written slowly. Otherwise the caller waits for the
-// last flush, so the kernel should start writing while the next rows are read.
-
-// flushBytes is the number of bytes of rows after which the kernel is asked to start writing.
-const flushBytes = 32 << 20
-
-// page divides the sizes and offsets that the kernel is asked to write.
-const page = 64 << 10
-
-// writer returns the writer of a full snapshot to the file.
-func writer(file *os.File, scratch bool) io.Writer {
-	if scratch {
-		return &steady.Writer{File: file}
-	}
-	return &earlyWriter{File: file}
-}
-
-// earlyWriter makes the kernel start writing complete pages, which no later write changes.
-type earlyWriter struct {
-	*os.File
-	size, started int64
-}
-
-func (e *earlyWriter) Write(p []byte) (int, error) {
-	n, err := e.File.Write(p)
-	e.size += int64(n)
-	if whole := e.size / page * page; whole-e.started >= chunk {
-		steady.Begin(e.File, e.started, whole-e.started)
-		e.started = whole
-	}
-	return n, err
-}
-
-// rowFlusher returns a function that is called with the number of bytes of rows that were written to the file.
-func rowFlusher(file *os.File, scratch bool) (written func(bytes int64)) {
-	var since int64
-	return func(bytes int64) {
-		if since += bytes; since < flushBytes {
-			return
-		}
-		since = 0
-		if scratch {
-			steady.Flush(file)
-		} else {
-			steady.Begin(file, 0, 0)
-		}
-	}
 }

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-func TestARebuiltDatabaseIsWhatEtcdHad(t *testing.T) {
+func TestDatabase_equalsEtcds(t *testing.T) {
 	for seed := range *histories {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			h := newHistory(t, seed)
@@ -113,7 +113,7 @@ func rowsOf(t *testing.T, path string) (rows []format.Row) {
 	return rows
 }
 
-func TestWhatEtcdHashedAtItsCompactionsIsFoundInARebuiltDatabase(t *testing.T) {
+func TestHashKVAtCompaction_equalsEtcds(t *testing.T) {
 	h := newHistory(t, 7)
 	h.live(60)
 	compared := 0
@@ -136,7 +136,7 @@ func TestWhatEtcdHashedAtItsCompactionsIsFoundInARebuiltDatabase(t *testing.T) {
 	require.Positive(t, compared)
 }
 
-func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
+func TestDatabase_schedulesACompaction(t *testing.T) {
 	h := newHistory(t, 11)
 	h.live(20)
 	from, to := h.fulls[0], h.moments[len(h.moments)-1]
@@ -153,7 +153,7 @@ func TestACompactionIsScheduledThatNoBucketKnowsOf(t *testing.T) {
 	})
 }
 
-func TestRowsOfEverySizeComeInOrderThoughTheyAreReadIntoTheSameMemory(t *testing.T) {
+func TestInsertConcurrently_keepsOrderAndContent(t *testing.T) {
 	var memory []byte
 	sizes := []int{0, 1, batchSize, 10, 3 * batchSize, batchSize - 8, 7, 1000}
 	read := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
@@ -177,7 +177,7 @@ func TestRowsOfEverySizeComeInOrderThoughTheyAreReadIntoTheSameMemory(t *testing
 	require.EqualValues(t, 3, changed.Compacted)
 }
 
-func TestReadingEndsWhenARowCannotBeInserted(t *testing.T) {
+func TestInsertConcurrently_endsAfterAnErrorOfInserting(t *testing.T) {
 	refused := errors.New("refused")
 	endless := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 		for n := int64(1); ; n++ {
@@ -193,7 +193,7 @@ func TestReadingEndsWhenARowCannotBeInserted(t *testing.T) {
 	require.ErrorIs(t, err, refused)
 }
 
-func TestAPanicOfReadingIsDamage(t *testing.T) {
+func TestInsertConcurrently_recoversPanics(t *testing.T) {
 	_, err := insertConcurrently(t.Context(), func(context.Context, func(format.Row) error) (archive.Reading, error) { panic("a row of none") }, nil)
 	require.ErrorIs(t, err, ErrDamaged)
 }

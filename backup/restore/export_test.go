@@ -86,7 +86,7 @@ func restore(t *testing.T, exported string) (dir string) {
 	return dir
 }
 
-func TestEtcdutlTakesAnExportAndEtcdServesIt(t *testing.T) {
+func TestExport_isRestoredByEtcdutl(t *testing.T) {
 	h := newHistory(t, 3)
 	h.live(80)
 	for i := range 3 {
@@ -105,7 +105,7 @@ func TestEtcdutlTakesAnExportAndEtcdServesIt(t *testing.T) {
 	}
 }
 
-func TestAnExportOfAFullIsTheFull(t *testing.T) {
+func TestExport_ofAFullSnapshotEqualsIt(t *testing.T) {
 	h := newHistory(t, 4)
 	h.live(10)
 	source := h.source(h.fulls[0], h.fulls[0].moment)
@@ -122,7 +122,7 @@ func TestAnExportOfAFullIsTheFull(t *testing.T) {
 	require.ErrorContains(t, err, "already exists")
 }
 
-func TestAnExportReplacesOneThatWasInterrupted(t *testing.T) {
+func TestExport_replacesAnInterruptedOne(t *testing.T) {
 	h := newHistory(t, 5)
 	h.live(5)
 	exported := filepath.Join(t.TempDir(), "exported")
@@ -134,7 +134,7 @@ func TestAnExportReplacesOneThatWasInterrupted(t *testing.T) {
 }
 
 // Another process may have created the file while the backup was fetched.
-func TestAnExportIsNeverWrittenOverAFileThatHasComeMeanwhile(t *testing.T) {
+func TestExport_overwritesNoFile(t *testing.T) {
 	h := newHistory(t, 5)
 	h.live(5)
 	exported := filepath.Join(t.TempDir(), "exported")
@@ -153,7 +153,7 @@ func TestAnExportIsNeverWrittenOverAFileThatHasComeMeanwhile(t *testing.T) {
 }
 
 // The watchers of Kubernetes list again if their revision was compacted, and miss events otherwise.
-func TestAboveARevisionEverythingBeforeIsCompacted(t *testing.T) {
+func TestAbove_compactsEverythingBefore(t *testing.T) {
 	h := newHistory(t, 6)
 	h.live(40)
 	from, to := h.pick()
@@ -176,7 +176,7 @@ func TestAboveARevisionEverythingBeforeIsCompacted(t *testing.T) {
 	h.requireServes(dir, to, 1_000_001)
 }
 
-func TestARevisionIsNeverHandedOutTwice(t *testing.T) {
+func TestAbove_usesNoRevisionTwice(t *testing.T) {
 	h := newHistory(t, 8)
 	h.live(20)
 	to := h.moments[len(h.moments)-1]
@@ -187,7 +187,7 @@ func TestARevisionIsNeverHandedOutTwice(t *testing.T) {
 }
 
 // Buckets are recorded at the end of a segment, and a target revision may be within one.
-func TestAKeyKeepsALeaseThatWasGrantedAMomentBefore(t *testing.T) {
+func TestAKeyKeepsALeaseGrantedAfterTheLastBucket(t *testing.T) {
 	h := newHistory(t, 10)
 	h.look()
 	h.full()

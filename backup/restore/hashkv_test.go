@@ -130,7 +130,7 @@ var actions = []string{
 	"compaction", "interrupted compaction", "defragmentation", "restart",
 }
 
-func TestTheHashIsTheOneThatEtcdSaysAfterAnyHistory(t *testing.T) {
+func TestHashKV_equalsEtcdsAfterRandomHistories(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "hashkv-")
 		require.NoError(t, err)
@@ -155,7 +155,7 @@ func compactedAt4(t *testing.T) string {
 	return e.file()
 }
 
-func TestAHashOverRowsThatAreNotThereIsRefused(t *testing.T) {
+func TestHashKV_rejectsMissingRows(t *testing.T) {
 	path := compactedAt4(t)
 	_, err := HashKV(t.Context(), path, 3, 6)
 	require.ErrorIs(t, err, ErrCompacted)
@@ -171,14 +171,14 @@ func TestAHashOverRowsThatAreNotThereIsRefused(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAHashEndsWithItsContext(t *testing.T) {
+func TestHashKV_endsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := HashKV(ctx, compactedAt4(t), 4, 6)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-func TestARowThatIsNoneIsNamed(t *testing.T) {
+func TestHashKV_namesInvalidRows(t *testing.T) {
 	for what, bad := range map[string]struct{ key, value, want string }{
 		"length":    {"short", "", "row 73686f7274"},
 		"separator": {"\x00\x00\x00\x00\x00\x00\x00\x03.\x00\x00\x00\x00\x00\x00\x00\x00", "", "row 0000000000000003"},
@@ -200,7 +200,7 @@ func TestARowThatIsNoneIsNamed(t *testing.T) {
 	}
 }
 
-func TestAFileThatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
+func TestHashKV_rejectsOtherDatabases(t *testing.T) {
 	path := t.TempDir() + "/db"
 	db, err := bolt.Open(path, 0o600, nil)
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func leasesOf(t *testing.T, path string) map[int64]int64 {
 }
 
 // Buckets are recorded less often than rows: the lease of a key may be in none of them.
-func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
+func TestLeasesOfKeysAreRestored(t *testing.T) {
 	h, id := leased(t)
 	to := h.moments[len(h.moments)-1]
 	granted := to.bucketOf("lease")
@@ -98,7 +98,7 @@ func TestALeaseThatAKeyNamesIsThereWhateverWasStated(t *testing.T) {
 	}
 }
 
-func TestALeaseThatNoKeyNamesAnyMoreIsNotAsked(t *testing.T) {
+func TestLeasesWithoutKeysAreNotLookedUp(t *testing.T) {
 	for what, change := range map[string]func(h *history) error{
 		"deleted": func(h *history) error {
 			_, err := h.client.Delete(t.Context(), "key-", clientv3.WithPrefix())
@@ -128,7 +128,7 @@ func TestALeaseThatNoKeyNamesAnyMoreIsNotAsked(t *testing.T) {
 	}
 }
 
-func TestWhatKeepsAStatementFromBeingReadComesThrough(t *testing.T) {
+func TestAnErrorOfTheLeaseLookupIsReturned(t *testing.T) {
 	h, id := leased(t)
 	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
 	rows, lost := source.Rows, errors.New("the store is away")
@@ -144,7 +144,7 @@ func TestWhatKeepsAStatementFromBeingReadComesThrough(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-func TestKeyAndLeaseAreReadAsEtcdReadsThem(t *testing.T) {
+func TestKeyAndLease(t *testing.T) {
 	for name, kv := range map[string]mvccpb.KeyValue{
 		"nothing":          {},
 		"a key":            {Key: []byte("a"), CreateRevision: 3, ModRevision: 5, Version: 2, Value: []byte("v")},
@@ -162,7 +162,7 @@ func TestKeyAndLeaseAreReadAsEtcdReadsThem(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadNamesNoLease(t *testing.T) {
+func TestKeyAndLease_invalid(t *testing.T) {
 	value, err := (&mvccpb.KeyValue{Key: []byte("a"), Value: []byte("v"), Lease: 77}).Marshal()
 	require.NoError(t, err)
 	for cut := range len(value) {

@@ -195,7 +195,7 @@ func (k *keptHistory) requireBuckets(state otherState) (compared int) {
 	return compared
 }
 
-func TestAReaderWrittenFromTheFormatsPageReadsWhatEtcdHad(t *testing.T) {
+func TestOtherReader_readsWhatEtcdHad(t *testing.T) {
 	requirePrograms(t, "python3", "zstd")
 	for sealing, need := range map[string][]string{"plain": nil, "encrypted": {"age"}} {
 		t.Run(sealing, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestAReaderWrittenFromTheFormatsPageReadsWhatEtcdHad(t *testing.T) {
 	}
 }
 
-func TestAReaderWrittenFromTheFormatsPageServesNoHole(t *testing.T) {
+func TestOtherReader_rejectsHoles(t *testing.T) {
 	requirePrograms(t, "python3", "zstd")
 	k := keepHistory(t, &format.Keys{})
 	head, err := k.archive.Head(t.Context(), 1)

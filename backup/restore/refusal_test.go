@@ -36,7 +36,7 @@ func smallFull(t *testing.T) (h *history, snapshot []byte) {
 	return h, snapshot
 }
 
-func TestADamagedSnapshotLeavesNothingBehind(t *testing.T) {
+func TestDatabase_removesADamagedSnapshot(t *testing.T) {
 	_, good := smallFull(t)
 	flipped := bytes.Clone(good)
 	flipped[len(flipped)/2] ^= 1
@@ -51,7 +51,7 @@ func TestADamagedSnapshotLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSnapshotIsToldFromADamagedOne(t *testing.T) {
+func TestDatabase_recognizesAFileWithoutDigest(t *testing.T) {
 	_, good := smallFull(t)
 	nothing := sha256.Sum256(nil)
 	for what, content := range map[string][]byte{"a copied database": good[:len(good)-32], "a digest of nothing": nothing[:]} {
@@ -61,7 +61,7 @@ func TestWhatIsNoSnapshotIsToldFromADamagedOne(t *testing.T) {
 	}
 }
 
-func TestASnapshotMayComeInPiecesOfAnySize(t *testing.T) {
+func TestDatabase_readsPiecesOfAnySize(t *testing.T) {
 	_, good := smallFull(t)
 	for what, pieces := range map[string]func(io.Reader) io.Reader{"one byte": iotest.OneByteReader, "half": iotest.HalfReader, "error with data": iotest.DataErrReader} {
 		source := Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return io.NopCloser(pieces(bytes.NewReader(good))), nil }}
@@ -74,7 +74,7 @@ func TestASnapshotMayComeInPiecesOfAnySize(t *testing.T) {
 	}
 }
 
-func TestAFullOfAnotherRevisionThanItSaysIsRefused(t *testing.T) {
+func TestDatabase_rejectsAnotherRevision(t *testing.T) {
 	h, good := smallFull(t)
 	for off, refused := range map[int64]bool{-1: true, 0: false, 1: true} {
 		source, path := snapshotOf(good), filepath.Join(t.TempDir(), "db")
@@ -90,7 +90,7 @@ func TestAFullOfAnotherRevisionThanItSaysIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
+func TestDatabase_rejectsOtherDatabases(t *testing.T) {
 	foreign := filepath.Join(t.TempDir(), "foreign")
 	db, err := bolt.Open(foreign, 0o600, nil)
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestWhatIsNoDatabaseOfEtcdIsRefused(t *testing.T) {
 	}
 }
 
-func TestRowsThatDoNotComeBehindTheOthersAreRefused(t *testing.T) {
+func TestDatabase_rejectsRowsOutOfOrder(t *testing.T) {
 	h, _ := smallFull(t)
 	for what, at := range map[string]int64{"before the full": 1, "in the full": h.fulls[0].revision} {
 		source := h.source(h.fulls[0], h.fulls[0].moment)
@@ -125,7 +125,7 @@ func TestRowsThatDoNotComeBehindTheOthersAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "does not follow the previous row")
 }
 
-func TestErrorsOfTheSourceComeThroughAndLeaveNothingBehind(t *testing.T) {
+func TestDatabase_returnsErrorsOfTheSource(t *testing.T) {
 	h, good := smallFull(t)
 	lost := errors.New("the store is away")
 	path := filepath.Join(t.TempDir(), "db")
@@ -147,7 +147,7 @@ func TestErrorsOfTheSourceComeThroughAndLeaveNothingBehind(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-func TestARebuildEndsWithItsContext(t *testing.T) {
+func TestDatabase_endsWithItsContext(t *testing.T) {
 	h, _ := smallFull(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stopped := errors.New("stopped")
@@ -157,7 +157,7 @@ func TestARebuildEndsWithItsContext(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-func TestAFileThatIsThereIsNotTouched(t *testing.T) {
+func TestDatabase_keepsAnExistingFile(t *testing.T) {
 	_, good := smallFull(t)
 	path := filepath.Join(t.TempDir(), "db")
 	require.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
@@ -168,7 +168,7 @@ func TestAFileThatIsThereIsNotTouched(t *testing.T) {
 	require.Equal(t, "precious", string(content))
 }
 
-func TestNothingIsFetchedWithoutTheRoomForIt(t *testing.T) {
+func TestDatabase_checksRoomFirst(t *testing.T) {
 	source := Source{DatabaseBytes: math.MaxInt64 / 4, RowBytes: 10, Snapshot: func(context.Context) (io.ReadCloser, error) {
 		return nil, errors.New("fetched")
 	}}
@@ -178,7 +178,7 @@ func TestNothingIsFetchedWithoutTheRoomForIt(t *testing.T) {
 	require.Regexp(t, `not enough room on the volume of `+dir+`: \d+ MiB are needed and \d+ MiB are free`, err.Error())
 }
 
-func TestProgressReachesItsEnd(t *testing.T) {
+func TestDatabase_reportsProgress(t *testing.T) {
 	h, good := smallFull(t)
 	source := h.source(h.fulls[0], h.moments[len(h.moments)-1])
 	source.DatabaseBytes = int64(len(good) - 32)
@@ -193,7 +193,7 @@ func TestProgressReachesItsEnd(t *testing.T) {
 	require.Equal(t, result.Rows, last.Rows)
 }
 
-func TestTheBucketOfKeysIsNotReplaced(t *testing.T) {
+func TestDatabase_doesNotReplaceTheBucketOfKeys(t *testing.T) {
 	h, _ := smallFull(t)
 	source := h.source(h.fulls[0], h.fulls[0].moment)
 	source.Rows = func(context.Context, func(format.Row) error) (archive.Reading, error) {
@@ -219,7 +219,7 @@ func contradict(snapshot []byte) []byte {
 }
 
 // In this process, the panic of bbolt could not be recovered.
-func TestADatabaseWhosePagesContradictEachOtherIsDamaged(t *testing.T) {
+func TestInspectInChild_findsInconsistentPages(t *testing.T) {
 	_, snapshot := smallFull(t)
 	path := filepath.Join(t.TempDir(), "db")
 	_, err := Database(t.Context(), snapshotOf(contradict(snapshot)), path, Options{Above: 1000, Inspect: inChild(inspected)})
@@ -231,7 +231,7 @@ func TestADatabaseWhosePagesContradictEachOtherIsDamaged(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAnInspectionThatCannotBeMadeIsNoResult(t *testing.T) {
+func TestInspectInChild_failsWithoutAResult(t *testing.T) {
 	_, snapshot := smallFull(t)
 	_, err := Database(t.Context(), snapshotOf(snapshot), filepath.Join(t.TempDir(), "db"), Options{Above: 1000, Inspect: inChild("unknown")})
 	require.ErrorContains(t, err, "cannot inspect it: exit status 3")

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/lease/leasepb"
@@ -16,14 +17,18 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/internal/steady"
 )
 
 // leaseBucket is the name of etcd's bucket of leases.
 var leaseBucket = string(schema.Lease.Name())
 
 const (
-	batchBytes  = 2 << 20 // bytes of rows in one transaction, which bbolt holds in memory
-	fillPercent = 0.9     // as in etcd: rows are only appended
+	batchBytes = 2 << 20 // bytes of rows in one transaction, which bbolt holds in memory
+	// flushBytes is the number of bytes of rows after which the kernel is asked to start writing. A running etcd has
+	// precedence on the disk, so a scratch database is written slowly. Otherwise the caller waits for the last flush.
+	flushBytes  = 32 << 20
+	fillPercent = 0.9 // as in etcd: rows are only appended
 )
 
 // errNotEtcd means that the database does not belong to etcd.
@@ -33,15 +38,16 @@ var errNotEtcd = fmt.Errorf("%w: it is not an etcd database: the bucket key or m
 type rowInserter struct {
 	ctx      context.Context
 	db       *bolt.DB
+	file     *os.File // of the database
+	scratch  bool     // see Options
 	progress *progressReporter
-	// written is called with the number of committed bytes.
-	written func(bytes int64)
 
 	tx          *bolt.Tx
 	keys        *bolt.Bucket
 	firstNew    []byte // greater than the keys of all rows of the full snapshot
 	last        []byte // the key of the newest row
 	rows, bytes int64  // of the transaction
+	unflushed   int64  // bytes
 }
 
 // insert inserts all rows, or none if it returns an error.
@@ -84,7 +90,14 @@ func (i *rowInserter) commit() error {
 		return err
 	}
 	i.progress.add(i.bytes, i.rows)
-	i.written(i.bytes)
+	if i.unflushed += i.bytes; i.unflushed >= flushBytes {
+		i.unflushed = 0
+		if i.scratch {
+			steady.Flush(i.file)
+		} else {
+			steady.Begin(i.file, 0, 0)
+		}
+	}
 	return context.Cause(i.ctx)
 }
 

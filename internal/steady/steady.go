@@ -19,6 +19,8 @@ type Writer struct {
 	File *os.File
 	// Drop removes flushed pages from the kernel's cache, which etcd's database needs. It is for files that are not read soon.
 	Drop bool
+	// Ahead makes the kernel start writing without waiting for it. It is for files that are flushed soon.
+	Ahead bool
 
 	written, flushed int64 // bytes
 }
@@ -28,7 +30,11 @@ func (w *Writer) Write(p []byte) (int, error) {
 	n, err := w.File.Write(p)
 	w.written += int64(n)
 	if length := w.written - w.flushed; length >= piece {
-		flush(w.File, w.flushed, length, w.Drop)
+		if w.Ahead {
+			Begin(w.File, w.flushed, length)
+		} else {
+			flush(w.File, w.flushed, length, w.Drop)
+		}
 		w.flushed = w.written
 	}
 	return n, err

@@ -7,9 +7,8 @@
 //	[v1/|v2/][Backup-<seconds>/]Full-<first>-<last>-<seconds>[.gz|.zlib|.Z][.final]   a snapshot of etcd and its SHA-256
 //	[v1/|v2/][Backup-<seconds>/]Incr-<first>-<last>-<seconds>[.gz|.zlib|.Z]           a JSON array of events and its SHA-256
 //
-// The seconds are Unix time. Numbered objects below such a name are the chunks of an upload; they are read only if the object
-// itself is empty, as OpenStack Swift leaves it. All other objects are ignored, and so are objects in deeper directories,
-// which may belong to another cluster. Objects with the tag x-etcd-snapshot-exclude are read like the others, because a
+// The seconds are Unix time. All other objects are ignored: numbered chunks of uploads, which the stores of this program merge
+// into the object itself, and objects in deeper directories, which may belong to another cluster. Objects with the tag x-etcd-snapshot-exclude are read like the others, because a
 // listing has no tags.
 //
 // # Names are hints
@@ -66,14 +65,10 @@ type Object struct {
 	Created     time.Time // by the sidecar's clock, rounded down to the second
 	Size        int64     // bytes in the store
 
-	compression string   // the suffix of the name
-	parts       []string // names of the objects to read: the object itself, or its chunks
+	compression string // the suffix of the name
 }
 
-var (
-	namePattern  = regexp.MustCompile(`^(?:v[12]/)?(?:Backup-\d+/)?(Full|Incr)-(\d+)-(\d+)-(\d+)((?:\.[A-Za-z0-9]+)*)$`)
-	chunkPattern = regexp.MustCompile(`^(.+?)(?:\.chunk)?/\d{10}$`)
-)
+var namePattern = regexp.MustCompile(`^(?:v[12]/)?(?:Backup-\d+/)?(Full|Incr)-(\d+)-(\d+)-(\d+)((?:\.[A-Za-z0-9]+)*)$`)
 
 // parse returns false for an object that does not belong to the sidecar.
 func parse(stored store.Object) (object Object, ours bool) {
@@ -91,17 +86,8 @@ func parse(stored store.Object) (object Object, ours bool) {
 	}
 	return Object{
 		Name: stored.Name, Full: words[1] == "Full", First: numbers[0], Last: numbers[1], Created: time.Unix(numbers[2], 0).UTC(),
-		Size: stored.Size, compression: strings.TrimSuffix(words[5], ".final"), parts: []string{stored.Name},
+		Size: stored.Size, compression: strings.TrimSuffix(words[5], ".final"),
 	}, numbers[0] <= numbers[1]
-}
-
-// chunkOwner returns the name of the object to which a chunk belongs, or "" if name is not that of a chunk.
-func chunkOwner(name string) string {
-	words := chunkPattern.FindStringSubmatch(name)
-	if words == nil {
-		return ""
-	}
-	return words[1]
 }
 
 // inSequence orders objects by their last revision, as the sidecar does. A full snapshot follows the deltas that lead
@@ -169,36 +155,17 @@ func List(ctx context.Context, s store.Store) (*Archive, error) {
 
 // find lists only names that the sidecar uses, because the store may contain many other objects.
 func find(ctx context.Context, s store.Store) (objects []Object, err error) {
-	chunks := map[string][]store.Object{}
 	for _, prefix := range []string{"Backup-", "Full-", "Incr-", "v1/", "v2/"} {
 		for stored, err := range s.List(ctx, prefix, "") {
 			if err != nil {
 				return nil, err
 			}
-			if whole := chunkOwner(stored.Name); whole != "" {
-				chunks[whole] = append(chunks[whole], stored)
-			} else if object, ours := parse(stored); ours {
+			if object, ours := parse(stored); ours {
 				objects = append(objects, object)
 			}
 		}
 	}
-	for i := range objects {
-		objects[i].useChunks(chunks[objects[i].Name])
-	}
 	return objects, nil
-}
-
-// useChunks makes an empty object consist of its chunks. If the object is not empty, its chunks are leftovers of the
-// upload; chunks without an object belong to an upload that never finished.
-func (o *Object) useChunks(chunks []store.Object) {
-	if o.Size > 0 || len(chunks) == 0 {
-		return
-	}
-	o.parts = nil
-	for _, chunk := range chunks {
-		o.parts = append(o.parts, chunk.Name)
-		o.Size += chunk.Size
-	}
 }
 
 // Fulls returns the full snapshots from which the target can be reached, the best one first. If one is damaged, or

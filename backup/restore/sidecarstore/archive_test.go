@@ -11,7 +11,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/sidecarstore"
-	"etcd-wrapper/backup/restore/sidecarstore/sidecarstoretest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -23,7 +22,7 @@ func names(objects []sidecarstore.Object) (names []string) {
 	return names
 }
 
-func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
+func TestList_bothLayouts(t *testing.T) {
 	s := memory.New()
 	for _, name := range []string{
 		"v1/Backup-1518427675/Incr-00000005-00000008-1518427600",
@@ -57,18 +56,18 @@ func TestBothLayoutsAreListedAsOneSequenceOfChains(t *testing.T) {
 	assert.Equal(t, "v2/Full-00000000-100000000041-1763726500.final", kept.Chains[3].Full.Name)
 }
 
-func TestTheReachOfAChainEndsAtAGapAndNotAtAnOverlap(t *testing.T) {
+func TestLastConnected(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000020-1001", "v2/Incr-00000011-00000025-1002",
 		"v2/Incr-00000012-00000013-1003", "v2/Incr-00000026-00000030-1003", "v2/Incr-00000032-00000040-1004")
 	assert.EqualValues(t, 30, kept.Chains[0].LastConnected().Last)
 }
 
-func TestOfTwoFullsOfOneRevisionTheNewestIsTheLast(t *testing.T) {
+func TestList_ordersFullSnapshotsOfOneRevisionByTime(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000010-999")
 	assert.EqualValues(t, 1000, kept.Chains[1].Full.Created.Unix())
 }
 
-func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
+func TestFulls(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000020-2000", "v2/Full-00000000-00000030-3000")
 	for _, c := range []struct {
 		to   archive.Target
@@ -95,32 +94,14 @@ func TestTheFullsForATargetAreTheNewestThatAreOldEnough(t *testing.T) {
 	assert.EqualError(t, err, "not kept: memory://test/ contains no full backup of the sidecar")
 }
 
-func TestChunksAreReadWhereTheirObjectIsEmptyAndOnlyThere(t *testing.T) {
-	content := sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Sealed([]byte("the database")))
-	for _, c := range []struct {
-		name        string
-		whole, want []byte
-	}{
-		{"the manifest of a large object", []byte{}, []byte("the database")},
-		{"an object that was composed of them", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Sealed([]byte("composed"))), []byte("composed")},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			s, name := memory.New(), "v2/Full-00000000-00000010-1000.gz"
-			s.SetContent(name, c.whole)
-			s.SetContent(name+"/0000000001", content[:9])
-			s.SetContent(name+"/0000000002", content[9:20])
-			s.SetContent(name+"/0000000010", content[20:])
-			read, err := snapshot(t, list(t, s))
-			require.NoError(t, err)
-			assert.Equal(t, c.want, read)
-		})
-	}
+func TestChunksAreIgnored(t *testing.T) {
 	s := memory.New()
-	s.SetContent("v2/Full-00000000-00000010-1000.gz.chunk/0000000001", content)
-	assert.Empty(t, list(t, s).Chains, "an upload that never ended")
+	s.SetContent("v2/Full-00000000-00000010-1000.gz.chunk/0000000001", []byte("of an upload that never ended"))
+	s.SetContent("v2/Full-00000000-00000020-1000.gz/0000000001", []byte("of an upload that never ended"))
+	assert.Empty(t, list(t, s).Chains)
 }
 
-func TestAStoreThatCannotBeListedIsSaid(t *testing.T) {
+func TestList_returnsErrorsOfTheStore(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.List, Err: store.ErrDenied})
 	_, err := sidecarstore.List(t.Context(), s)

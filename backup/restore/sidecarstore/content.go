@@ -17,7 +17,6 @@ import (
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/restore"
-	"etcd-wrapper/backup/store"
 )
 
 // Snapshot opens a full snapshot as etcd made it: the database followed by its SHA-256, which the caller has to compare.
@@ -31,13 +30,16 @@ func (a *Archive) Snapshot(ctx context.Context, full Object) (io.ReadCloser, err
 type content struct {
 	io.Reader
 	object Object
-	stored *parts
+	stored io.Closer
 }
 
 func (a *Archive) open(ctx context.Context, object Object) (*content, error) {
-	opened := &content{object: object, stored: &parts{ctx: ctx, store: a.store, names: object.parts}}
-	var err error
-	if opened.Reader, err = decompress(object.compression, opened.stored); err != nil {
+	fetched, err := archive.Fetch(ctx, a.store, object.Name)
+	if err != nil {
+		return nil, fmt.Errorf("%w %s: %w", errRead, object.Name, err)
+	}
+	opened := &content{object: object, stored: fetched}
+	if opened.Reader, err = decompress(object.compression, storedReader{fetched, object.Name}); err != nil {
 		defer opened.Close()
 		return nil, opened.classify(err)
 	}
@@ -91,43 +93,18 @@ func (c *content) damage(cause error) error {
 // errRead precedes the errors of the store.
 var errRead = errors.New("cannot read")
 
-// parts reads objects one after the other.
-type parts struct {
-	ctx     context.Context
-	store   store.Store
-	names   []string      // of the objects that are still to be read
-	current io.ReadCloser // nil if no object is open
+// storedReader marks the errors of the store.
+type storedReader struct {
+	io.Reader
+	name string
 }
 
-func (p *parts) Read(b []byte) (n int, err error) {
-	for len(p.names) > 0 {
-		if p.current == nil {
-			p.current, err = archive.Fetch(p.ctx, p.store, p.names[0])
-		}
-		if err == nil {
-			n, err = p.current.Read(b)
-		}
-		switch {
-		case err == nil:
-			return n, nil
-		case !format.Ended(err):
-			return n, fmt.Errorf("%w %s: %w", errRead, p.names[0], err)
-		}
-		_ = p.Close() // it was only read
-		p.names, p.current = p.names[1:], nil
-		if n > 0 {
-			return n, nil
-		}
-		err = nil
+func (s storedReader) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !format.Ended(err) {
+		err = fmt.Errorf("%w %s: %w", errRead, s.name, err)
 	}
-	return 0, io.EOF
-}
-
-func (p *parts) Close() error {
-	if p.current == nil {
-		return nil
-	}
-	return p.current.Close()
+	return n, err
 }
 
 // maxEvent limits the JSON of an event, in bytes, and so the memory that a delta needs. It is enough for a value of

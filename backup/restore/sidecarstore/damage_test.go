@@ -35,7 +35,7 @@ func readDelta(t testing.TB, suffix string, content []byte) ([]format.Row, error
 	return collectRows(t, list(t, s), 10, archive.Target{})
 }
 
-func TestADeltaIsReadAsItIsWrittenDown(t *testing.T) {
+func TestDelta_read(t *testing.T) {
 	rows, err := readDelta(t, "", sidecarstoretest.Sealed([]byte(`[`+
 		`{"etcdEvent":{"kv":{"key":"Zm9v","create_revision":2,"mod_revision":11,"version":9,"value":"YmFy","lease":7587}},`+
 		`"time":"2020-11-23T14:43:06.123456789+01:00"},`+
@@ -50,7 +50,7 @@ func TestADeltaIsReadAsItIsWrittenDown(t *testing.T) {
 	assert.Equal(t, "\x00\x00\x00\x00\x00\x00\x00\x0c_\x00\x00\x00\x00\x00\x00\x00\x01", string(rows[2].Key))
 }
 
-func TestEveryCutAndEveryChangedByteIsFound(t *testing.T) {
+func TestDelta_everyChangedByteIsFound(t *testing.T) {
 	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
 			plain := sidecarstoretest.Delta(t, puts(11, 13)...)
@@ -85,7 +85,7 @@ func requireDamage(t *testing.T, err error, msg string, args ...any) {
 	require.NotContains(t, err.Error(), "\n")
 }
 
-func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
+func TestSnapshot_needsItsDigest(t *testing.T) {
 	database := bytes.Repeat([]byte("page of a database"), 10_000)
 	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestASnapshotEndsWellOnlyWithItsDigest(t *testing.T) {
 	}
 }
 
-func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
+func TestDelta_errorMessages(t *testing.T) {
 	secret := put(11, "key", "secret")
 	secret.EtcdEvent.Kv.Version = 0
 	unborn := put(11, "key", "secret")
@@ -149,7 +149,7 @@ func TestWhatIsDamagedIsSaidInOneSentence(t *testing.T) {
 	}
 }
 
-func TestDamageBehindTheTargetIsFound(t *testing.T) {
+func TestDelta_damageAfterTheTargetIsFound(t *testing.T) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	content := sidecarstoretest.Delta(t, puts(11, 13)...)
@@ -197,14 +197,14 @@ func TestReadingResumesAfterALostConnection(t *testing.T) {
 	})
 }
 
-func TestADeltaMayBeLargerThanItsEvents(t *testing.T) {
+func TestDelta_mayBeLargerThanOneEvent(t *testing.T) {
 	large := strings.Repeat("v", 9<<20)
 	rows, err := readDelta(t, "", sidecarstoretest.Delta(t, put(11, "a", large), put(12, "b", large)))
 	require.NoError(t, err)
 	assert.Len(t, rows, 2)
 }
 
-func TestABombTakesNoMemory(t *testing.T) {
+func TestDelta_limitsMemory(t *testing.T) {
 	for _, c := range []struct{ name, before, fill string }{
 		{"between events", "[", " "},
 		{"within an event", `[{"etcdEvent":`, " "},
@@ -240,7 +240,7 @@ func inflating(t *testing.T, before, fill string, size int) []byte {
 	return compressed.Bytes()
 }
 
-func TestWhatTwoSidecarsWroteIsReadOnce(t *testing.T) {
+func TestOverlap_isReadOnce(t *testing.T) {
 	for _, kept := range [][]string{
 		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000011-00000018-1002", "v2/Incr-00000019-00000020-1003"}, // consecutive leaders
 		{"v2/Incr-00000011-00000015-1001", "v2/Incr-00000013-00000017-1001", "v2/Incr-00000016-00000020-1002", "v2/Incr-00000018-00000019-1002"},
@@ -255,7 +255,7 @@ func TestWhatTwoSidecarsWroteIsReadOnce(t *testing.T) {
 	}
 }
 
-func TestNamesOfOverlapsMayPromiseMoreThanThereIs(t *testing.T) {
+func TestOverlap_namesMayExceedTheContent(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
 	s.SetContent("v2/Incr-00000012-00000020-1002", sidecarstoretest.Delta(t, puts(14, 20)...))
@@ -264,7 +264,7 @@ func TestNamesOfOverlapsMayPromiseMoreThanThereIs(t *testing.T) {
 	assert.Equal(t, upTo(11, 20), revisionsOf(rows))
 }
 
-func TestOfTwoTimesOfARevisionTheFirstCounts(t *testing.T) {
+func TestOverlap_theEarlierTimeCounts(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000011-1001")
 	late := put(11, "key-11", "value")
@@ -275,7 +275,7 @@ func TestOfTwoTimesOfARevisionTheFirstCounts(t *testing.T) {
 	assert.Len(t, rows, 1)
 }
 
-func TestOverlapsThatDifferAreRefused(t *testing.T) {
+func TestOverlap_differencesAreRejected(t *testing.T) {
 	for name, events := range map[string][]sidecarstoretest.Event{
 		"another value":          {put(12, "key-12", "other"), put(13, "key-13", "value"), put(14, "key-14", "value")},
 		"one change more":        {put(12, "key-12", "value"), put(12, "more", ""), put(13, "key-13", "value"), put(14, "key-14", "value")},
@@ -294,7 +294,7 @@ func TestOverlapsThatDifferAreRefused(t *testing.T) {
 	}
 }
 
-func TestADifferenceIsFoundBeneathOtherDeltas(t *testing.T) {
+func TestOverlap_differencesFromLaterDeltasAreRejected(t *testing.T) {
 	s := memory.New()
 	keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000012-1001", "v2/Incr-00000014-00000015-1001")
 	s.SetContent("v2/Incr-00000011-00000020-1002", sidecarstoretest.Delta(t, append([]sidecarstoretest.Event{put(11, "key-11", "other")}, puts(12, 20)...)...))
@@ -302,7 +302,7 @@ func TestADifferenceIsFoundBeneathOtherDeltas(t *testing.T) {
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 }
 
-func TestDeletionsOfOneTransactionAreNotThoseOfTwo(t *testing.T) {
+func TestOverlap_differentTransactionsAreRejected(t *testing.T) {
 	deletion := func(revision int64, key string) sidecarstoretest.Event {
 		return sidecarstoretest.Event{EtcdEvent: &clientv3.Event{Type: mvccpb.DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}}
 	}
@@ -314,7 +314,7 @@ func TestDeletionsOfOneTransactionAreNotThoseOfTwo(t *testing.T) {
 	require.ErrorIs(t, err, sidecarstore.ErrConflict)
 }
 
-func TestTooManyOverlapsAreRefused(t *testing.T) {
+func TestOverlap_isLimited(t *testing.T) {
 	s, kept := memory.New(), []string{"v2/Full-00000000-00000010-1000"}
 	for i := range 9 {
 		kept = append(kept, fmt.Sprintf("v2/Incr-00000011-00000015-%d", 2000+i))

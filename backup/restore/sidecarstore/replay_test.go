@@ -36,7 +36,7 @@ func upTo(first, last int64) (revisions []int64) {
 	return revisions
 }
 
-func TestRowsFollowTheRevisionThatTheDatabaseReallyHolds(t *testing.T) {
+func TestRows_followTheRevisionOfTheDatabase(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
 	for _, base := range []int64{10, 12, 15, 18, 20} {
 		rows, err := collectRows(t, kept, base, archive.Target{})
@@ -51,7 +51,7 @@ func TestRowsFollowTheRevisionThatTheDatabaseReallyHolds(t *testing.T) {
 	assert.Empty(t, rows)
 }
 
-func TestATargetEndsTheRowsBetweenTwoRevisions(t *testing.T) {
+func TestRows_endAtTheTarget(t *testing.T) {
 	s := memory.New()
 	kept := keep(t, s, "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Incr-00000016-00000020-1002")
 	for revision := int64(10); revision <= 20; revision++ {
@@ -69,7 +69,7 @@ func TestATargetEndsTheRowsBetweenTwoRevisions(t *testing.T) {
 	require.ErrorIs(t, err, sidecarstore.ErrNewer)
 }
 
-func TestATransactionIsNotCutByATime(t *testing.T) {
+func TestRows_splitNoTransaction(t *testing.T) {
 	s := memory.New()
 	s.SetContent("v2/Full-00000000-00000010-1000", nil)
 	late := put(11, "b", "")
@@ -83,7 +83,7 @@ func TestATransactionIsNotCutByATime(t *testing.T) {
 	assert.Empty(t, rows)
 }
 
-func TestMissingRevisionsAreNamed(t *testing.T) {
+func TestRows_nameMissingRevisions(t *testing.T) {
 	full, next := "v2/Full-00000000-00000010-1000", "v2/Full-00000000-00000030-1003"
 	for _, c := range []struct {
 		name string
@@ -140,7 +140,7 @@ func TestMissingRevisionsAreNamed(t *testing.T) {
 	}
 }
 
-func TestAnOlderFullLeadsAcrossANewerOneWithoutAGap(t *testing.T) {
+func TestRows_continueAcrossALaterFullSnapshot(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001", "v2/Full-00000000-00000015-1002",
 		"v2/Incr-00000016-00000018-1003")
 	rows, err := collect(t, kept, kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{})
@@ -148,7 +148,7 @@ func TestAnOlderFullLeadsAcrossANewerOneWithoutAGap(t *testing.T) {
 	assert.Equal(t, upTo(11, 18), revisionsOf(rows))
 }
 
-func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
+func TestRows_findChangesThatOnlyTheFullSnapshotHas(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
 	rows, err := collectRows(t, kept, 10, archive.Target{})
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestAFullWithChangesOfItsOwnIsFound(t *testing.T) {
 	assert.EqualError(t, err, "backups contradict each other: revision 12 is not the same in v2/Full-00000000-00000010-1000 and in v2/Incr-00000011-00000015-1001")
 }
 
-func TestRowsMayBeLeftEarly(t *testing.T) {
+func TestRows_mayStopEarly(t *testing.T) {
 	kept := keep(t, memory.New(), "v2/Full-00000000-00000010-1000", "v2/Incr-00000011-00000015-1001")
 	for row, err := range kept.Rows(t.Context(), kept.Chains[0].Full, sidecarstore.Base{Revision: 10}, archive.Target{}) {
 		require.NoError(t, err)
@@ -210,7 +210,7 @@ func FuzzDelta(f *testing.F) {
 	})
 }
 
-func TestRowsOfRandomHistoriesAreEtcdsOwnByteByByte(t *testing.T) {
+func TestRows_equalEtcdsAfterRandomHistories(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()

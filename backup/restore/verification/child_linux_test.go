@@ -60,7 +60,7 @@ func mostHeap() (most func() uint64) {
 	return func() uint64 { stop(); return <-told }
 }
 
-func TestAChildTakesWhatEtcdLeavesAndLittleMemory(t *testing.T) {
+func TestInChild_hasLowPriorityAndLittleMemory(t *testing.T) {
 	const rows = 32 << 10
 	url := "file://" + t.TempDir()
 	_, full, size := keepFull(t, url, rows)

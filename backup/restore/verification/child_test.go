@@ -67,7 +67,7 @@ func inChild(what, store, scratch string) func(context.Context, archive.Path) (a
 	})
 }
 
-func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
+func TestInChild_returnsTheSameResult(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestAChildSaysWhatThisProcessWouldFind(t *testing.T) {
 	require.ErrorContains(t, err, "cannot verify a backup")
 }
 
-func TestAChildThatEndsWithoutAResultIsNone(t *testing.T) {
+func TestInChild_failsWithoutOutput(t *testing.T) {
 	for what, want := range map[string]string{
 		"child-killed": "the process ended without a result: signal: killed",
 		"child-silent": "the process ended without a result",
@@ -106,7 +106,7 @@ func TestAChildThatEndsWithoutAResultIsNone(t *testing.T) {
 	}
 }
 
-func TestAChildThatPanicsCouldNotBringItBack(t *testing.T) {
+func TestInChild_reportsPanicsAsResults(t *testing.T) {
 	for what, why := range map[string]string{
 		"child-panic":  "restoring it crashed: panic: the page is on fire",
 		"child-circle": "restoring it crashed: fatal error: stack overflow",
@@ -119,7 +119,7 @@ func TestAChildThatPanicsCouldNotBringItBack(t *testing.T) {
 	}
 }
 
-func TestAChildEndsWithItsContext(t *testing.T) {
+func TestInChild_endsWithItsContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(50*time.Millisecond, func() { cancel(stopped) })

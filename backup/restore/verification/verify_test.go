@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestAFullIsVerified(t *testing.T) {
+func TestVerify_fullSnapshot(t *testing.T) {
 	w := newWorld(t, memory.New(), formattest.NewKeys(t).Load(t))
 	w.put(7)
 	w.compact()
@@ -38,7 +38,7 @@ func TestAFullIsVerified(t *testing.T) {
 	require.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
 }
 
-func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
+func TestVerify_fullSnapshotWithoutHash(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.putFull(func(full *archive.Full) { full.Hash = nil })
@@ -49,7 +49,7 @@ func TestAFullWithoutAKnownHashIsVerifiedAsFarAsThatGoes(t *testing.T) {
 }
 
 // etcd returns the hash that it recorded when it compacted at that revision; those rows are deleted now.
-func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
+func TestVerify_ignoresHashesOfCompactedRows(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.compact()
@@ -61,7 +61,7 @@ func TestAHashOfRowsThatTheFullLacksIsNotCompared(t *testing.T) {
 	require.Nil(t, result.Hash)
 }
 
-func TestARestoreTestIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
+func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(4)
 	w.putFull()
@@ -88,7 +88,7 @@ func TestARestoreTestIsComparedWithTheNewestCompactionOnTheWay(t *testing.T) {
 }
 
 // All digests are right; only etcd's own hash reveals the error.
-func TestRowsThatAWriterGotWrongAreFound(t *testing.T) {
+func TestVerify_findsWrongRows(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(4)
 	w.putFull()
@@ -101,7 +101,7 @@ func TestRowsThatAWriterGotWrongAreFound(t *testing.T) {
 	w.requireFailed(w.test(w.next.Position.Revision-1), "the hash of revision 13, compacted at 0, is ")
 }
 
-func TestAFullThatIsNotWhatItSaysFails(t *testing.T) {
+func TestVerify_findsAWrongManifest(t *testing.T) {
 	for why, change := range map[string]func(*archive.Full){
 		"its last revision is 8 and should be 9": func(full *archive.Full) { full.Revision++; full.Hash = nil },
 		"and etcd's was ":                        func(full *archive.Full) { full.Hash.Hash++ },
@@ -114,7 +114,7 @@ func TestAFullThatIsNotWhatItSaysFails(t *testing.T) {
 	}
 }
 
-func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
+func TestVerify_findsDamagedAndMissingObjects(t *testing.T) {
 	s := memory.New()
 	w := newWorld(t, s, &format.Keys{})
 	w.put(7)
@@ -136,7 +136,7 @@ func TestWhatIsDamagedOrMissingInTheStoreFails(t *testing.T) {
 	require.False(t, isBackupFault(t.Context(), w.Archive, archive.Path{Full: full}, store.ErrNotFound), "deleted while it was verified")
 }
 
-func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
+func TestVerify_namesTheAlternative(t *testing.T) {
 	s := memory.New()
 	w := newWorld(t, s, &format.Keys{})
 	w.put(7)
@@ -157,7 +157,7 @@ func TestTheResultSaysWhatComesBackInThePlaceOfWhatFailed(t *testing.T) {
 	w.requireFailed(w.ofFull(), "; no other backup leads to revision 17")
 }
 
-func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
+func TestVerify_failsWithoutAResult(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	s := memory.New()
 	w := newWorld(t, s, pair.Load(t))
@@ -172,7 +172,7 @@ func TestWhatKeepsItFromBeingFoundOutIsNoResult(t *testing.T) {
 	require.ErrorIs(t, err, format.ErrNoIdentity)
 }
 
-func TestTheScratchDirectoryIsEmptiedFirst(t *testing.T) {
+func TestVerify_emptiesTheScratchDirectory(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.putFull()
@@ -190,7 +190,7 @@ func TestTheScratchDirectoryIsEmptiedFirst(t *testing.T) {
 func withoutHash(full *archive.Full) { full.Hash = nil }
 
 // bbolt panics in its own goroutine.
-func TestADatabaseThatBboltPanicsOfFails(t *testing.T) {
+func TestVerify_survivesPanicsOfBbolt(t *testing.T) {
 	url := "file://" + t.TempDir()
 	s, err := locate.Open(url)
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func revisionKey(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-func TestADatabaseWhosePagesAreGoneFails(t *testing.T) {
+func TestVerify_findsUnreadablePages(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.decay = func(database []byte) []byte {
@@ -225,7 +225,7 @@ func TestADatabaseWhosePagesAreGoneFails(t *testing.T) {
 	w.requireFailed(w.ofFull(), "the backup is damaged: its database cannot be read")
 }
 
-func TestADatabaseThatHasLostPagesFails(t *testing.T) {
+func TestVerify_findsUnreachablePages(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.decay = func(database []byte) []byte { return withoutFreelist(t, database) }

@@ -31,7 +31,8 @@ const (
 	longestRetry = time.Minute
 )
 
-const deletionBlocked = "nothing is deleted while something is in doubt"
+// errBlocked reports that a check forbids deletions. It is not checked again earlier than usual.
+var errBlocked = errors.New("nothing is deleted while something is in doubt")
 
 // tasks are the maintenance tasks. The goroutine that calls run owns them.
 type tasks struct {
@@ -42,9 +43,8 @@ type tasks struct {
 	listed     int64 // number of full snapshots stored when the listing was last requested
 	due        map[string]time.Time
 	listing    listing
-	testedFull string             // the full snapshot that this process tested, whether or not the store returns the result
-	unsafe     *Unable            // what blocked deletions at the last check; nil if nothing did
-	failing    map[string]*Unable // failing tasks by name
+	testedFull string                    // the full snapshot that this process tested, whether or not the store returns the result
+	failing    map[string]*facts.Problem // failing tasks by name
 
 	replaced map[string]time.Time // when a full snapshot was last made, by reason
 
@@ -55,7 +55,10 @@ type tasks struct {
 }
 
 func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
-	return &tasks{backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{}, failing: map[string]*Unable{}, clock: newClock(b.options.Now)}
+	return &tasks{
+		backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{},
+		failing: map[string]*facts.Problem{}, clock: newClock(b.options.Now),
+	}
 }
 
 // listing is a listing of all backups.
@@ -116,55 +119,53 @@ func (c *tasks) runDue(ctx context.Context) {
 	if facts.Holes != c.holes {
 		c.holes, c.lossSuspected, c.due["list"], c.due["restore test"] = facts.Holes, true, time.Time{}, time.Time{}
 	}
-	for _, chore := range allTasks() {
+	for _, task := range allTasks() {
 		switch {
-		case chore.writerOnly && facts.Role != writer.Writing:
-			c.recordResult(chore.name, nil, 0) // another member runs it now
-		case ctx.Err() == nil && !time.Now().Before(c.due[chore.name]):
-			c.runTask(ctx, chore)
+		case task.writerOnly && facts.Role != writer.Writing:
+			c.recordResult(task.name, nil, 0) // another member runs it now
+		case ctx.Err() == nil && !time.Now().Before(c.due[task.name]):
+			c.runTask(ctx, task)
 		}
 	}
 }
 
-func (c *tasks) runTask(ctx context.Context, chore task) {
-	pause := chore.every
-	err := chore.do(c, ctx)
+func (c *tasks) runTask(ctx context.Context, task task) {
+	pause := task.every
+	err := task.do(c, ctx)
 	if ctx.Err() != nil {
 		return
 	}
-	if err != nil {
-		pause = c.retryDelay(chore.name)
+	if err != nil && !errors.Is(err, errBlocked) {
+		pause = c.retryDelay(task.name)
 	}
-	c.due[chore.name] = archive.Later(c.due[chore.name], time.Now().Add(pause))
-	c.recordResult(chore.name, err, pause)
+	c.due[task.name] = archive.Later(c.due[task.name], time.Now().Add(pause))
+	c.recordResult(task.name, err, pause)
 }
 
 // retryDelay returns the wait before a failed task is retried.
 func (c *tasks) retryDelay(name string) time.Duration {
 	wait := firstRetry
 	if before := c.failing[name]; before != nil {
-		wait <<= min(before.Times, 10)
+		wait <<= min(before.Count, 10)
 	}
 	return min(wait, longestRetry)
 }
 
 // recordResult records whether a task failed and when it is retried. It logs each failure once.
 func (c *tasks) recordResult(name string, err error, pause time.Duration) {
-	before := c.failing[name]
+	previous := c.failing[name]
 	delete(c.failing, name)
 	if err != nil {
-		if before == nil || before.Text != err.Error() {
-			c.backups.options.Log.Warn().Str("task", name).Dur("next_retry_ms", pause).Msgf("backups: %v; it is tried again", err)
+		if previous == nil || previous.Message != err.Error() {
+			c.backups.options.Log.Warn().Str("task", name).Dur("next_retry_ms", pause).Msgf("backups: %v; retrying", err)
 		}
-		c.failing[name] = before.addFailure(err, pause)
+		c.failing[name] = addFailure(previous, err, pause)
 	}
-	var shown *Unable
-	for _, chore := range allTasks() {
-		if shown == nil {
-			shown = c.failing[chore.name]
-		}
+	var shown *facts.Problem
+	for _, task := range allTasks() {
+		shown = cmp.Or(shown, c.failing[task.name])
 	}
-	c.backups.undone.Store(cmp.Or(shown, c.unsafe))
+	c.backups.undone.Store(shown)
 }
 
 // prune deletes backups that the policy no longer requires.
@@ -175,7 +176,6 @@ func (c *tasks) prune(ctx context.Context) error {
 		}
 	}
 	if c.newestFull() == nil {
-		c.reportUnsafe("")
 		return nil // nothing can be deleted before a full snapshot is stored; its test makes prune due again
 	}
 	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
@@ -185,24 +185,14 @@ func (c *tasks) prune(ctx context.Context) error {
 	if why := c.clock.check(); why != "" {
 		plan.Unsafe = append(plan.Unsafe, why)
 	}
-	c.reportUnsafe(strings.Join(plan.Unsafe, "; "))
 	done, err := plan.Execute(ctx, c.backups.archive, nil)
 	if done.Objects > 0 {
 		c.backups.options.Log.Info().Int("objects", done.Objects).Int64("bytes", done.Bytes).Msg("backups: deleted backups that the policy no longer requires")
 	}
+	if err == nil && len(plan.Unsafe) > 0 {
+		return fmt.Errorf("%w: %s", errBlocked, strings.Join(plan.Unsafe, "; "))
+	}
 	return err
-}
-
-// reportUnsafe records what blocks deletions; an empty text means nothing does. It logs each reason once.
-func (c *tasks) reportUnsafe(text string) {
-	before := c.unsafe
-	if c.unsafe = nil; text == "" {
-		return
-	}
-	c.unsafe = before.addFailure(errors.New(deletionBlocked+": "+text), pruneEvery)
-	if before == nil || before.Text != c.unsafe.Text {
-		c.backups.options.Log.Warn().Str("reason", text).Msg("backups: " + deletionBlocked)
-	}
 }
 
 // sweep removes the remains of interrupted uploads.
@@ -214,19 +204,6 @@ func (c *tasks) sweep(ctx context.Context) error {
 	return err
 }
 
-// Kept describes the backups in the store, as of the last listing.
-type Kept struct {
-	At       time.Time                // of the listing; zero if there was none
-	Bytes    int64                    // of all objects of this cluster
-	From, To int64                    // the restorable revisions without a gap; 0 if there are none
-	Begin    time.Time                // when From was current
-	End      time.Time                // when To was current
-	Spans    []facts.GenerationWindow // of all generations, oldest first; at most maxSpans
-	Cut      error                    // why revisions after To cannot be restored; nil if the next stored ones can
-	LastFull *archive.KeptFull        // newest one with a valid manifest
-	Result   *archive.Result          // of the newest restore test
-}
-
 // list lists the backups and reads the newest restore tests.
 func (c *tasks) list(ctx context.Context) error {
 	stored, at := c.writer.Facts().Stored, time.Now()
@@ -234,102 +211,26 @@ func (c *tasks) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	kept := summarize(history)
+	listed := summarize(history)
 	if newest := history.Newest(); newest != nil {
 		restoreTests, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
 		if err != nil {
 			return err
 		}
 		for _, test := range restoreTests {
-			kept.addResult(&test)
-			if test.At.Before(kept.At) { // otherwise a clock was wrong
+			listed.addResult(&test)
+			if test.At.Before(listed.At) { // otherwise a clock was wrong
 				c.due["restore test"] = archive.Later(c.due["restore test"], test.At.Add(daily))
 			}
 		}
 	}
-	if kept.Cut != nil && kept.To < stored {
+	if listed.Cut != nil && listed.window().ToRevision < stored {
 		c.lossSuspected, c.due["restore test"] = true, time.Time{}
 	}
 	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
-	c.backups.kept.Store(&kept)
+	c.backups.listed.Store(listed)
 	c.recordResult("list", nil, 0) // also if another task called list
 	return nil
-}
-
-// addResult keeps the result if it is the newest. Of two in the same second, a failure is kept.
-func (k *Kept) addResult(result *archive.Result) {
-	previous := k.Result
-	if previous == nil || result.At.After(previous.At) || result.At.Equal(previous.At) && previous.Outcome == archive.Verified {
-		k.Result = result
-	}
-}
-
-// summarize returns what users see of a history.
-func summarize(history *archive.History) Kept {
-	kept := Kept{At: time.Now()}
-	for _, generation := range history.Generations {
-		for _, full := range generation.Fulls {
-			kept.Bytes += full.Size
-		}
-		for _, object := range generation.Objects {
-			kept.Bytes += object.Size
-		}
-	}
-	newest := history.Newest()
-	if newest == nil {
-		return kept
-	}
-	kept.Spans = spans(history)
-	if count := len(newest.Chains); count > 0 {
-		chain := newest.Chains[count-1]
-		kept.From, kept.To, kept.Begin, kept.End, kept.Cut = chain.From, chain.To, chain.Begin, chain.End, chain.PastEnd
-	}
-	for i := range newest.Fulls {
-		full := &newest.Fulls[i]
-		if full.Err == nil {
-			kept.LastFull = full
-		}
-		if full.Result != nil {
-			kept.addResult(full.Result)
-		}
-	}
-	return kept
-}
-
-// maxSpans and maxMarks bound what is published of a long history. The newest entries are kept.
-const (
-	maxSpans = 16
-	maxMarks = 64 // per span
-)
-
-// spans returns the restorable windows of all generations.
-func spans(history *archive.History) (all []facts.GenerationWindow) {
-	for _, generation := range history.Generations {
-		for _, chain := range generation.Chains {
-			span := facts.GenerationWindow{Generation: generation.Number, Window: facts.Window{
-				FromRevision: chain.From, ToRevision: chain.To, From: chain.Begin, To: chain.End,
-			}}
-			for _, full := range generation.Fulls {
-				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
-					span.FullSnapshots = append(span.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: outcome(full.Result)})
-				}
-			}
-			span.FullSnapshots = span.FullSnapshots[max(0, len(span.FullSnapshots)-maxMarks):]
-			all = append(all, span)
-		}
-	}
-	return all[max(0, len(all)-maxSpans):]
-}
-
-func outcome(result *archive.Result) string {
-	switch {
-	case result == nil:
-		return ""
-	case result.Outcome == archive.Verified:
-		return "passed"
-	default:
-		return "failed"
-	}
 }
 
 // replaceEvery is the minimum time between replacements of an unrestorable full snapshot.
@@ -438,12 +339,12 @@ func (c *tasks) testRestore(ctx context.Context) error {
 	if c.lossSuspected {
 		return c.testLatest(ctx)
 	}
-	kept := c.backups.kept.Load()
-	if kept == nil || kept.To <= kept.From || !c.canOpen() {
+	window := c.backups.listed.Load().window()
+	if window.ToRevision <= window.FromRevision || !c.canOpen() {
 		return nil
 	}
 	for range restoreTries {
-		revision := kept.From + 1 + rand.Int64N(kept.To-kept.From)
+		revision := window.FromRevision + 1 + rand.Int64N(window.ToRevision-window.FromRevision)
 		path, err := c.backups.archive.Find(ctx, archive.Target{Revision: revision})
 		switch {
 		case errors.Is(err, archive.ErrNotKept), err == nil && path.Revision == path.Full.Revision:
@@ -465,10 +366,10 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	if err := c.list(ctx); err != nil {
 		return err
 	}
-	if kept := c.backups.kept.Load(); kept.To < facts.Stored {
-		lost := fmt.Errorf("%s: revision %d is the last one that can be restored, and %d was stored", lostSegments, kept.To, facts.Stored)
-		if kept.Cut != nil {
-			lost = fmt.Errorf("%w: %w", lost, kept.Cut)
+	if listed := c.backups.listed.Load(); listed.window().ToRevision < facts.Stored {
+		lost := fmt.Errorf("%s: revision %d is the last one that can be restored, and %d was stored", lostSegments, listed.window().ToRevision, facts.Stored)
+		if listed.Cut != nil {
+			lost = fmt.Errorf("%w: %w", lost, listed.Cut)
 		}
 		c.recordResult("restore test", lost, 0) // before the full snapshot, which may take long
 		if made, err := c.replace(ctx, lostSegments); !made {
