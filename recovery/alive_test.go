@@ -64,8 +64,8 @@ func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 	}
 	require.NoError(t, w.run())
 	assert.Equal(t, 100*time.Second, clock.Sub(began))
-	assert.Contains(t, w.log.String(), "a member of this member's own cluster "+ours+" added to generation 1 of ")
-	assert.Contains(t, w.log.String(), "a restore can start at "+began.Add(90*time.Second).UTC().Format(time.TimeOnly)+" if nothing is added until then")
+	assert.Contains(t, w.log.String(), "a member of this member's own cluster "+ours+" extended generation 1 of ")
+	assert.Contains(t, w.log.String(), "a restore can start at "+began.Add(90*time.Second).UTC().Format(time.TimeOnly)+" unless it is extended again")
 }
 
 // An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.
@@ -248,7 +248,7 @@ func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
 	w.put("1", "2", "3")
 	w.log.Reset()
 	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 got after revision 2, from which generation 2 was restored")
+	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 received after revision 2, from which generation 2 was restored")
 	assert.Len(t, w.asides(), 1)
 }
 

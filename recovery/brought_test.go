@@ -71,7 +71,7 @@ func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
 				return errors.New("another member writes the backups")
 			}
 			require.NoError(t, w.run())
-			assert.Equal(t, lacks, strings.Contains(w.log.String(), "does not get everything"))
+			assert.Equal(t, lacks, strings.Contains(w.log.String(), "not all revisions of the volume could be uploaded"))
 			assert.Equal(t, !lacks, strings.Contains(w.log.String(), "has every revision of the volume"))
 			assert.Contains(t, w.log.String(), "another member writes the backups")
 		})

@@ -67,7 +67,7 @@ func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
 	w.options.Archive, w.options.Request = nil, nil
 	o.listing = peers.Started
 	w.requireRefused("start with --backup-store")
-	require.NoError(t, os.Remove(w.volume+"/"+positionFile), "the way out")
+	require.NoError(t, os.Remove(w.volume+"/"+recordFile), "the way out")
 	require.NoError(t, w.run())
 	w.requireKeys("key")
 }
@@ -123,8 +123,8 @@ func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 // There is time to change that as long as the data are in order. What is mounted again within them would be a part of other data by then.
 func TestAMountPointIsWarnedOfInTime(t *testing.T) {
 	for within, warning := range map[string]string{
-		"":           "if the data were lost or broken, they could not come back by themselves",
-		"member/wal": "member/wal is a mount point: if the data were replaced, it would be in the way at the next start",
+		"":           "lost or damaged data could not be restored automatically",
+		"member/wal": "member/wal is a mount point: if the data were replaced, the next start would find a part of the old data there",
 	} {
 		t.Run(within, func(t *testing.T) {
 			w := usedWorld(t)
@@ -192,7 +192,7 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 			require.NoError(t, w.prepare(r))
 		}
 		assert.Equal(t, 1, strings.Count(w.log.String(), said), remembered)
-		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
+		require.NoError(t, os.Remove(filepath.Join(w.volume, recordFile)))
 	}
 	w.requireKeys("key", "later")
 }
@@ -205,7 +205,7 @@ func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
 	w.backUp(2)
 	for range 2 {
 		w.lose()
-		require.NoError(t, os.Remove(filepath.Join(w.volume, positionFile)))
+		require.NoError(t, os.Remove(filepath.Join(w.volume, recordFile)))
 		require.NoError(t, w.run())
 		w.requireKeys("key", "later")
 		all := w.generations()
@@ -235,7 +235,7 @@ func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
 	w.options.Flush = func(context.Context, string, datadir.Position) error { return nil }
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
-	assert.Contains(t, w.log.String(), "the last changes, up to 2, are in etcd's log only")
+	assert.Contains(t, w.log.String(), "up to 2 of the last changes are only in the log of the killed etcd")
 	require.Len(t, w.asides(), 1)
 }
 

@@ -86,8 +86,8 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	return f
 }
 
-// refusedByStore reports whether a comparison with the store speaks against a valid volume.
-func (f Facts) refusedByStore() bool {
+// isRejectedByStore reports whether a comparison with the store speaks against a valid volume.
+func (f Facts) isRejectedByStore() bool {
 	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
 
@@ -109,4 +109,138 @@ var conditions = map[Guard]func(Facts) bool{
 	InItsPlace:  func(f Facts) bool { return f.Remains },
 	StillListed: func(f Facts) bool { return !f.Remains && f.Listing == peers.Started },
 	NotListed:   func(f Facts) bool { return !f.Remains && f.Listing == peers.Unlisted },
+}
+
+// NewRules makes rules from a table. The program uses NewRules(Table, Elsewhere); tests mutate copies.
+func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules[Facts, Facts] {
+	return statemachine.NewRules[Facts](table, elsewhere, Ready)
+}
+
+// caseOf reduces the facts to a case.
+func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.wish()} }
+
+func (f Facts) wish() Asked {
+	switch {
+	case f.Asked:
+		return AskedRestore
+	case f.Never:
+		return AskedNever
+	default:
+		return AskedNothing
+	}
+}
+
+func (f Facts) volumeState() VolumeState {
+	switch {
+	case f.Volume == VolumeEmpty && f.Lost:
+		return VolumeLost
+	case f.Volume == VolumeEmpty, f.Volume == VolumeCorrupt:
+		return f.Volume
+	case f.Asked && f.Brought:
+		return VolumeStored
+	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
+		return VolumeBehind
+	case f.Rejected && f.Store && !f.Never && !f.Asked && !f.Told.answers():
+		return VolumeRefused
+	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
+		return VolumeUnnamed
+	default:
+		return VolumeValid
+	}
+}
+
+func (f Facts) peerState() PeerState {
+	switch {
+	case f.Alone && f.Joins && f.Volume == VolumeEmpty:
+		return PeersItself
+	case f.Alone:
+		return PeersNone
+	case !f.Peers && !f.Heard && f.Joins:
+		return PeersExisting
+	case !f.Peers && !f.Heard && f.Listing == "":
+		return PeersUnnamed
+	case f.Asked:
+		return f.agreement()
+	case f.isLost():
+		return f.loss()
+	case !f.Heard:
+		return PeersUnasked
+	}
+	return f.running()
+}
+
+// agreement returns what the others have answered while a restore is requested here.
+func (f Facts) agreement() PeerState {
+	switch {
+	case !f.Heard:
+		return PeersUnasked
+	case f.Listing != peers.Asking:
+		return PeersNotAgreed
+	case !f.AllBrought:
+		return PeersUnstored
+	default:
+		return PeersAgreed
+	}
+}
+
+// loss returns what the others have answered if none of them has usable data.
+func (f Facts) loss() PeerState {
+	switch {
+	case f.Listing == peers.Partial:
+		return PeersSomeNew
+	case f.Heard && f.Told.answers() && !f.AllBrought:
+		return PeersUnstored
+	case f.Heard && f.Told.answers() && !f.Settled:
+		return PeersJustLost
+	case f.Heard && f.Told.answers():
+		return PeersStillLost
+	case f.Listing == peers.Founding && f.Volume == VolumeEmpty:
+		return PeersNew
+	default:
+		return PeersLost
+	}
+}
+
+// running returns what a quorum of the others has answered, or what is known without one.
+func (f Facts) running() PeerState {
+	switch state, known := quorum[f.Listing]; {
+	case known && !f.Free && !f.Never:
+		return PeersBusy
+	case known:
+		return state
+	case f.Listing == peers.Expected:
+		return PeersExpect
+	case f.Listing == peers.Claimed:
+		return PeersMinority
+	default:
+		return PeersMissing
+	}
+}
+
+var quorum = map[Listing]PeerState{peers.Started: PeersKnow, peers.Added: PeersAdded, peers.Unlisted: PeersUnlisted}
+
+func (f Facts) isLost() bool {
+	return f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial
+}
+
+func (f Facts) storeState() StoreState {
+	switch {
+	case f.Told != "":
+		return f.Told
+	case f.Store:
+		return StoreUnasked
+	default:
+		return StoreNone
+	}
+}
+
+// broke returns the event for something that could not be done.
+func broke(err error) (Event, Facts) { return Broke, Facts{Err: err} }
+
+// next returns the event of an action that is followed by another one.
+func next(err error) (Event, Facts) {
+	if err != nil {
+		return broke(err)
+	}
+	return "", Facts{}
 }

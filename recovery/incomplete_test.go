@@ -64,7 +64,7 @@ func (w *world) requireRefused(says ...string) {
 	for _, said := range says {
 		assert.ErrorContains(w.t, err, said)
 	}
-	remembers := func(name string) bool { return name == positionFile } // of valid data, that they were refused
+	remembers := func(name string) bool { return name == recordFile } // of valid data, that they were refused
 	assert.Equal(w.t, slices.DeleteFunc(before, remembers), slices.DeleteFunc(w.files(), remembers))
 	assert.Equal(w.t, kept, w.objects(""), "nothing has come into the store")
 }
@@ -82,7 +82,7 @@ func (w *world) objects(prefix string) (names []string) {
 // files are those of all data directories.
 func (w *world) files() (found []string) {
 	w.t.Helper()
-	for _, of := range []string{"*/member/*/*", positionFile} {
+	for _, of := range []string{"*/member/*/*", recordFile} {
 		all, err := fs.Glob(os.DirFS(w.volume), of)
 		require.NoError(w.t, err)
 		found = append(found, all...)
@@ -98,7 +98,7 @@ func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: archive.DataName(1, w.newestFull().Name()), Times: 3, Err: store.ErrNotFound})
 	require.NoError(t, w.run())
 	w.requireKeys("a", "key")
-	assert.Equal(t, 3, strings.Count(w.log.String(), "it is looked for again"))
+	assert.Equal(t, 3, strings.Count(w.log.String(), "it is searched again"))
 }
 
 func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
@@ -109,7 +109,7 @@ func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
 	w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Times: 8, Hides: func(listed string) bool { return listed == name }})
 	require.NoError(t, w.run())
 	w.requireKeys("a", "key")
-	assert.Contains(t, w.log.String(), "lists what leads to 2")
+	assert.Contains(t, w.log.String(), "its listing only leads to 2")
 }
 
 func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {
@@ -118,7 +118,7 @@ func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {
 	w.options.Inspect = func(_ context.Context, path string) error {
 		return &fs.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
 	}
-	w.requireRefused("the volume was full", "no space left on device", "make the volume larger")
+	w.requireRefused("the volume was full", "no space left on device", "enlarge the volume")
 }
 
 // A cluster that went back and was lost before it had backed up anything is what it went back to.
@@ -156,13 +156,13 @@ func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.
 	require.Len(t, waits, 3)
 	for _, is := range waits {
 		assert.Equal(t, AskStore, is.State)
-		assert.Equal(t, waits[0].Since, is.Since, "since it is waited for")
-		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; see that the store can be reached")
-		assert.Contains(t, is.Reason, "; the next try is within ")
+		assert.Equal(t, waits[0].Since, is.Since, "since the store cannot be read")
+		assert.Contains(t, is.Reason, "memory://test/: store unavailable: dial tcp: connection refused; check that the store can be reached")
+		assert.Contains(t, is.Reason, "; next attempt within ")
 	}
 	for _, is := range asks[1:] {
 		assert.Contains(t, is.Reason, "store unavailable", "while it is asked again")
-		assert.NotContains(t, is.Reason, "the next try")
+		assert.NotContains(t, is.Reason, "next attempt")
 	}
 }
 
@@ -239,17 +239,17 @@ func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) 
 		says    []string
 	}{
 		"nobody trusts it": {(*world).distrusts, []string{"it has no signature", "add the key"}},
-		"it has decayed":   {func(w *world) { w.decays("cluster.json", firstGeneration) }, []string{"generation.json", "put that object back"}},
+		"it has decayed":   {func(w *world) { w.decays("cluster.json", firstGeneration) }, []string{"generation.json", "restore that object"}},
 		"its fulls have": {func(w *world) {
 			w.decays(w.manifest())
 			w.decays(w.manifest())
-		}, []string{"manifest.json", "put that object back"}},
+		}, []string{"manifest.json", "restore that object"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := usedWorld(t)
 			w.goesOn()
 			of.happens(w)
-			w.requireRefused(append(of.says, "the data end with revision 2, and names in the store tell of revision 3", "--recover=never starts it as it is")...)
+			w.requireRefused(append(of.says, "the data end with revision 2, but object names in the store suggest revision 3", "start with --recover=never to serve it as it is")...)
 			w.options.Never = true
 			w.opens()
 		})
@@ -266,7 +266,7 @@ func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *test
 	w.distrusts()
 	require.NoError(t, w.run(), "what was restored is started")
 	w.rollBack()
-	w.requireRefused("so the volume was perhaps put back", "add the key")
+	w.requireRefused("so the volume may have been rolled back", "add the key")
 }
 
 // The certificate is the oldest object, and the first that a rule of a bucket lets go of.
@@ -301,7 +301,7 @@ func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
 				w := usedWorld(t)
 				of.happens(w)
 				lose(w)
-				w.requireRefused(of.says, "put that object back")
+				w.requireRefused(of.says, "restore that object")
 			})
 		}
 	}
@@ -317,7 +317,7 @@ func TestAMemberThatGoesOnAloneByItsLogDoesNotWaitForAStoreThatIsNotBelieved(t *
 	w, o = once(t)
 	w.goesOn()
 	w.decays(firstGeneration)
-	assert.Contains(t, w.waits(o), "names in the store tell of revision 3")
+	assert.Contains(t, w.waits(o), "names in the store suggest revision 3")
 }
 
 // leavesWaiting has the flush of a spool answer with these, one after the other, and counts how often it was asked for.
@@ -375,7 +375,7 @@ func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 				w.wait = func(context.Context, int) { assert.Len(t, w.generations(), 1) }
 				asked := w.leavesWaiting(silence, fmt.Errorf("segment: %w", silence))
 				require.NoError(t, w.run())
-				assert.Contains(t, w.log.String(), "what waits for it on the volume")
+				assert.Contains(t, w.log.String(), "uploading segments that wait on the volume")
 				assert.Equal(t, 3, *asked)
 				assert.Len(t, w.generations(), 2)
 			}
@@ -400,7 +400,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 			w.leavesWaiting(of.why)
 			err := w.run()
 			require.ErrorIs(t, err, of.why)
-			require.ErrorContains(t, err, "to go on without it move "+w.options.SpoolDir+" away")
+			require.ErrorContains(t, err, "to continue without them, move "+w.options.SpoolDir+" away")
 			assert.Len(t, w.generations(), 1)
 			assert.Equal(t, of.status, w.statusOf(err))
 		})
@@ -440,7 +440,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	data := at(w.member.DataDir, "2026-01-03")
 	w.lose()
 	r := w.recovery()
-	r.measure = func(seed.Seed, restore.Source) error {
+	r.checkRoom = func(seed.Seed, restore.Source) error {
 		if _, err := os.Stat(first); err == nil {
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
 		}
@@ -451,7 +451,7 @@ func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
 	assert.DirExists(t, second)
 	assert.DirExists(t, data)
 
-	r.measure = func(seed.Seed, restore.Source) error { return fmt.Errorf("%w on the volume", restore.ErrNoRoom) }
+	r.checkRoom = func(seed.Seed, restore.Source) error { return fmt.Errorf("%w on the volume", restore.ErrNoRoom) }
 	w.lose()
 	require.ErrorContains(t, w.prepare(r), "not enough room")
 	assert.DirExists(t, second, "the newest of each stays until a younger backup was verified")

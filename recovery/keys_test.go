@@ -109,7 +109,7 @@ func TestNothingIsRestoredWithoutAKeyAndItsFlagIsNamed(t *testing.T) {
 		written, given *format.Keys
 		says           []string
 	}{
-		"what is signed":    {formattest.LoadKeys(t, signed), &format.Keys{}, []string{"signed", "--backup-signing-key", "give it"}},
+		"what is signed":    {formattest.LoadKeys(t, signed), &format.Keys{}, []string{"signed", "--backup-signing-key", "set it"}},
 		"what is encrypted": {made.Load(t), formattest.LoadKeys(t, signed), []string{"--backup-identities is not set", "nothing was moved"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestWhatNobodyTrustsKeepsOnlyThatMemberFromStartingThatNeedsIt(t *testing.T
 		"it lacks that": {func(w *world) {
 			w.backUp(1)
 			w.rollBack()
-		}, []string{"end with revision 2, and names in the store tell of revision 4", "/manifest.json", "--recover=never", "--backup-trusted-keys"}},
+		}, []string{"end with revision 2, but object names in the store suggest revision 4", "/manifest.json", "--recover=never", "--backup-trusted-keys"}},
 		"it is to go back to that": {func(w *world) {
 			w.ship()
 			w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "a"}

@@ -63,7 +63,7 @@ func TestAMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
 		w.requireTakenIn()
 		assert.Equal(t, 1, *pauses, "it does not die of them again meanwhile")
 		assert.Len(t, w.asides(), 1)
-		assert.Contains(t, w.log.String(), "etcd died of them at its last start")
+		assert.Contains(t, w.log.String(), "etcd crashed on them at its last start")
 	}
 	w, _ := ofThree(t)
 	w.options.Died = func() string { return "no space left on device" }
@@ -96,7 +96,7 @@ func TestNoNewClusterReplacesDataThatWereServed(t *testing.T) {
 			c(w)
 			dir := w.member.DataDir
 			w.options.Lost = func(dataDir string) bool { return dataDir == dir }
-			w.requireRefused("data were served from this data directory", "delete the file exit_code.last")
+			w.requireRefused("etcd has served from this data directory", "delete the file exit_code.last")
 			w.options.Lost = func(string) bool { return false }
 			require.NoError(t, w.run())
 		})
@@ -123,7 +123,7 @@ func TestDataAreNotGivenUpForAClusterWithoutAQuorumOfTheirMembers(t *testing.T) 
 		o.listing, o.outdated = peers.Unlisted, errors.New("of a member that the cluster has no more")
 		if o.own = stand(t, w.member.DataDir).MemberID; !replaced {
 			o.own = 7
-			assert.Contains(t, w.waits(o), "no quorum of them, as after force-new-cluster")
+			assert.Contains(t, w.waits(o), "which is no quorum, as after force-new-cluster")
 			continue
 		}
 		w.requireTakenIn()

@@ -76,7 +76,7 @@ func TestTheIDThatTheStoreHasCounts(t *testing.T) {
 func TestAnEmptyVolumeWaitsUntilTheStoreTellsWhatItsClusterIsCalled(t *testing.T) {
 	w := newWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable})
-	require.ErrorContains(t, w.run(), "a new cluster has no name yet")
+	require.ErrorContains(t, w.run(), "cannot create the ID of a new cluster")
 	assert.NoFileExists(t, filepath.Join(w.member.DataDir, archive.IdentityFile))
 	w.store.ClearFaults()
 	require.NoError(t, w.run())
@@ -103,7 +103,7 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 	w.options.Owner = func(token string) string { return "second/" + token }
 	w.requireRefused("belongs to cluster "+ours+" of etcd-cluster, and this member to second/etcd-cluster", "--adopt")
 	w.options.Adopt = "beef"
-	w.requireRefused("is not the one that --adopt names")
+	w.requireRefused("--adopt names another one")
 
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
@@ -145,7 +145,7 @@ func TestDataThatNoStoreKnowsFoundOneAndDoNotGoOnInAnotherOne(t *testing.T) {
 	require.NoError(t, err)
 	w.putFull(first.Cluster, 1)
 	w.plain()
-	w.requireRefused("the volume names no cluster", "belongs to cluster "+first.Cluster, "--adopt")
+	w.requireRefused("the data name no cluster", "belongs to cluster "+first.Cluster, "--adopt")
 }
 
 // requireAdopted holds that the data on the volume have begun a generation, once: the flag is left in its place.
@@ -184,7 +184,7 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 			require.NoError(t, w.run())
 			assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted, "a restore remembers it")
 			w.plain()
-			w.requireRefused("--adopt=" + ours + " was done before; --adopt=" + ours + "/3 does so once more")
+			w.requireRefused("--adopt=" + ours + " was done before; --adopt=" + ours + "/3 does it again")
 		})
 	}
 }
@@ -253,7 +253,7 @@ func TestAMemberWhoseDataNoStoreKnowsTakesTheIDThatTheOthersTell(t *testing.T) {
 			w.plain()
 			o.id, o.of = of.id, 1
 			if !of.starts {
-				w.requireRefused("the volume names no cluster")
+				w.requireRefused("the data name no cluster")
 				return
 			}
 			require.NoError(t, w.run())
@@ -282,7 +282,7 @@ func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
 			})
 			w.requireTakenIn()
 			assert.Equal(t, 3, *pauses)
-			assert.Contains(t, w.log.String(), "the others are cluster beef, and this member is one of cluster "+ours)
+			assert.Contains(t, w.log.String(), "the other members belong to cluster beef, but this member to cluster "+ours)
 			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identified())
 		})
 	}
@@ -301,7 +301,7 @@ func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
 	})
 	w.requireTakenIn()
 	assert.Equal(t, 3, *pauses)
-	assert.Contains(t, w.log.String(), "neither the volume nor the store tells")
+	assert.Contains(t, w.log.String(), "neither the volume nor the store shows")
 }
 
 // Etcd's id is another one after each restore, and the cluster is the same.
@@ -332,7 +332,7 @@ func TestAStoreWhoseBackupsAreGoneIsNotTakenForANewOne(t *testing.T) {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
 	for range 2 {
-		w.requireRefused("names cluster "+ours+" and has a reservation of revision 1000000000, and none of its backups", "restore them from an earlier version of the bucket")
+		w.requireRefused("names cluster "+ours+" and has a reservation of revision 1000000000, and none of its backups", "restore them from an earlier version")
 		assert.NoDirExists(t, w.member.DataDir)
 	}
 }
@@ -351,7 +351,7 @@ func TestAGenerationThatWasDeletedIsReportedAsLost(t *testing.T) {
 	w.lose()
 	require.NoError(t, w.run())
 	loss := w.log.String()
-	assert.Contains(t, loss, "generation 2 followed, and is not in the store any more: what it had is lost")
+	assert.Contains(t, loss, "the later generation 2 is missing from the store and lost")
 	assert.NotContains(t, loss, "nothing is known to be lost")
 }
 
@@ -413,12 +413,12 @@ func TestAStoreThatListsLateIsNotTakenForAnEmptyOne(t *testing.T) {
 	}
 	w.putFull(ours, 2)
 	w.lose()
-	for hidden, says := range map[string]string{"": "recovery was stopped in AskStore", "gen/000002/full/": "none of its backups can be found there"} {
+	for hidden, says := range map[string]string{"": "recovery was stopped in AskStore", "gen/000002/full/": "none of its backups can be found"} {
 		w.store.Inject(memory.Fault{Op: memory.List, Hides: func(name string) bool { return strings.HasPrefix(name, hidden) }})
 		_, err := w.patient()
 		w.store.ClearFaults()
 		require.ErrorContains(t, err, says)
-		assert.NotContains(t, err.Error(), "begin a new cluster")
+		assert.NotContains(t, err.Error(), "create a new cluster")
 		assert.Len(t, w.generations(), 1, "nothing was founded or restored: %q", hidden)
 		assert.NoDirExists(t, w.member.DataDir)
 	}

@@ -71,7 +71,7 @@ type lot struct {
 	kept      bool // there is a way to the target
 	behind    bool // the store has more than the volume; of several: the volume was put back
 
-	unidentified bool // the volume names no cluster
+	unidentified bool // the data name no cluster
 
 	store bool // there is one
 	// of a member of several

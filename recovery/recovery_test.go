@@ -1,9 +1,12 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +31,7 @@ func TestAValidVolumeIsLeftAlone(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Equal(t, before, stand(t, w.member.DataDir))
 	assert.Len(t, w.generations(), 1)
-	assert.NoFileExists(t, filepath.Join(w.volume, positionFile))
+	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
 }
 
 func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
@@ -107,36 +110,56 @@ func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
 	require.ErrorContains(t, w.run(), "store unavailable")
 }
 
-// Nothing but a volume without data of use waits for the store, and says what to do about that.
-func TestAVolumeWithoutDataWaitsForTheStore(t *testing.T) {
-	for name, lose := range losses {
-		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
-			lose(w)
-			w.store.Inject(memory.Fault{Op: memory.Get, Times: 20, Err: store.ErrDenied})
-			w.ticks(time.Second)
-			require.NoError(t, w.run())
-			assert.Regexp(t, `"level":"warn".*it is waited for.*see that the store can be reached, and that --backup-store names it; if it is gone for good`, w.log.String())
-			assert.Contains(t, w.log.String(), "the cluster comes back with revision 2")
-		})
+// Each is what a user reads first while the store cannot be read, and the next step.
+var storeFailures = []struct {
+	err           error
+	first, wayOut string
+}{
+	{store.ErrUnavailable, "store unavailable", "check that the store can be reached and that --backup-store names it"},
+	{store.ErrDenied, "permission denied", "check that the credentials are valid and grant access"},
+	{store.ErrNoBucket, "bucket not found", "create it, or correct --backup-store"},
+	{fmt.Errorf("403: %w: %s", store.ErrDenied, store.ErrDenied.NextStep()), "403: permission denied: check that the credentials", ""},
+}
+
+func TestVolumeWithoutDataWaitsForStoreAndNamesTheWayOut(t *testing.T) {
+	for _, c := range storeFailures {
+		for name, lose := range losses {
+			t.Run(name+", "+c.first, func(t *testing.T) {
+				w := usedWorld(t)
+				lose(w)
+				w.store.Inject(memory.Fault{Op: memory.Get, Times: 20, Err: c.err})
+				w.ticks(time.Second)
+				r := w.recovery()
+				reason := ""
+				r.wait = func(ctx context.Context, times int) {
+					w.wait(ctx, times)
+					reason = cmp.Or(reason, r.Progress().Reason)
+				}
+				require.NoError(t, w.prepare(r))
+				first, advice, _ := strings.Cut(reason, "; ")
+				assert.Regexp(t, "^the store cannot be read, and may show that the data are lost or were rolled back: .*"+c.first, first)
+				assert.True(t, strings.HasPrefix(advice, c.wayOut), advice)
+				assert.Equal(t, c.err == store.ErrUnavailable, strings.Contains(advice, "move the data directory and exit_code.last away"), advice)
+				assert.Contains(t, w.log.String(), "the cluster is restored to revision 2")
+			})
+		}
 	}
 }
 
-// Valid data are served whatever keeps the store from answering.
-func TestValidDataAreServedThoughTheStoreIsAway(t *testing.T) {
-	for _, cause := range []error{store.ErrUnavailable, store.ErrDenied, store.ErrNoBucket} {
-		t.Run(cause.Error(), func(t *testing.T) {
+func TestValidDataAreServedWhenStoreCannotBeRead(t *testing.T) {
+	for _, c := range storeFailures {
+		t.Run(c.first, func(t *testing.T) {
 			w := usedWorld(t)
 			began := w.ticks(time.Second)
-			w.store.Inject(memory.Fault{Err: cause})
+			w.store.Inject(memory.Fault{Err: c.err})
 			r := w.recovery()
 			require.NoError(t, w.prepare(r))
 			assert.Equal(t, comparing, w.now().Sub(began))
-			is := r.Progress()
-			assert.True(t, is.Uncompared)
-			for _, said := range []string{"they are not compared with the store yet", cause.Error(), "see that the store can be reached, and that --backup-store names it"} {
-				assert.Contains(t, is.Reason, said)
-				assert.Regexp(t, `"level":"warn".*`+said, w.log.String())
+			p := r.Progress()
+			assert.True(t, p.Uncompared)
+			for _, part := range []string{"that were not compared with it", c.first, c.wayOut} {
+				assert.Contains(t, p.Reason, part)
+				assert.Regexp(t, `"level":"warn".*`+part, w.log.String())
 			}
 			assert.Empty(t, w.asides())
 		})
@@ -163,7 +186,7 @@ func TestAMemberAloneWithoutAStore(t *testing.T) {
 	require.NoError(t, w.run())
 	assert.Equal(t, before, stand(t, w.member.DataDir))
 	w.spoil()
-	w.requireRefused("nothing is kept that could be brought back", w.database())
+	w.requireRefused("there is no backup to restore", w.database())
 	w.lose()
 	require.NoError(t, w.run())
 }

@@ -1,21 +1,28 @@
 package recovery
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	bolt "go.etcd.io/bbolt"
+	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/exitcode"
 	"etcd-wrapper/recovery/peers"
 )
 
@@ -26,10 +33,10 @@ func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
 		happen func(*world)
 		says   string
 	}{
-		"a moment":                 {730 * time.Millisecond, (*world).spoil, "; nothing is known to be lost; the backups end at most 0.8 s before etcd last wrote to the volume"},
-		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; the backups end at most 0.8 s before etcd last wrote"},
-		"nothing":                  {-time.Minute, (*world).spoil, "the backups end at most 0.0 s before etcd"},
-		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "the backups end at most 3h0m1s before etcd"},
+		"a moment":                 {730 * time.Millisecond, (*world).spoil, "; nothing is known to be lost; the backups end at most 800ms before the last write of etcd to the volume"},
+		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; the backups end at most 800ms before the last write of etcd"},
+		"nothing":                  {-time.Minute, (*world).spoil, "the backups end at most 0s before the last write"},
+		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "the backups end at most 3h0m1s before the last write"},
 		"not known":                {time.Second, (*world).lose, "; nothing is known to be lost\""},
 		"log is gone": {time.Second, func(w *world) {
 			require.NoError(w.t, os.RemoveAll(filepath.Join(w.member.DataDir, "member", "wal")))
@@ -81,7 +88,7 @@ func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			checked, err := etcdconf.Parse([]byte("name: m-0\ndata-dir: /data\ninitial-advertise-peer-urls: http://127.0.0.1:1\n" + of.yaml))
 			require.NoError(t, err)
-			member := MemberOf(checked, "/data")
+			member := memberOf(checked, "/data")
 			assert.Equal(t, of.alone, member.Alone)
 			assert.Equal(t, of.joins, member.Joins)
 			assert.Equal(t, checked.Etcd.ForceNewCluster, member.Forced)
@@ -160,7 +167,7 @@ func TestAClaimWaitsForWhoeverIsMissing(t *testing.T) {
 	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { o.listing = peers.Unknown; return nil })))
 	assert.Equal(t, 2, *waits)
 	assert.Len(t, w.generations(), 2)
-	assert.Contains(t, w.log.String(), "not every other member has said by now that it has no data of use: m-0 does not answer")
+	assert.Contains(t, w.log.String(), "not every other member has reported that it has no usable data: m-0 does not answer")
 }
 
 // Once it is in the store, nobody else can have it: the others wait for this member.
@@ -182,4 +189,76 @@ func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
 	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { w.store.Inject(forgets); return nil })))
 	assert.Len(t, w.generations(), 2)
 	assert.Contains(t, w.log.String(), "its listing lacks gen/000001/generation.json, which is there")
+}
+
+func TestReadOnlyVolumeIsNamedFirst(t *testing.T) {
+	w := usedWorld(t)
+	w.spoil()
+	w.options.Inspect = func(_ context.Context, path string) error {
+		return &fs.PathError{Op: "open", Path: path, Err: syscall.EROFS}
+	}
+	err := w.run()
+	first, advice, _ := strings.Cut(err.Error(), "; ")
+	assert.Contains(t, first, "read-only file system")
+	assert.Equal(t, "recovery tries again, and continues from here; mount the volume read-write", advice)
+	assert.Equal(t, exitcode.Clean, w.statusOf(err))
+}
+
+// The advice has to hold for data that were served: without the second step, no new cluster would be created.
+func TestNewClusterNeedsBothStepsOfTheWayOut(t *testing.T) {
+	w := usedWorld(t)
+	served := true
+	w.options.Lost = func(string) bool { return served }
+	w.spoil()
+	w.emptyStore()
+	err := w.run()
+	require.ErrorContains(t, err, "to create a new cluster, empty the volumes, exit_code.last included")
+	w.lose()
+	w.requireRefused("no new cluster replaces lost data", "delete the file exit_code.last")
+	served = false
+	require.NoError(t, w.run())
+}
+
+// Somebody has removed what an earlier recovery had recorded, and the data directory with it.
+func TestNewClusterNextToAPreservedCopyIsReported(t *testing.T) {
+	for name, archived := range map[string]bool{"without a store": false, "with an empty store": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if !archived {
+				w.options.Archive = nil
+			}
+			w.setAside(oldest, newest)
+			r := w.recovery()
+			require.NoError(t, w.prepare(r))
+			assert.True(t, r.Progress().Warning)
+			assert.Contains(t, r.Progress().Reason, "although "+w.member.DataDir+".aside-"+newest+" has earlier data, which were not restored")
+			assert.Regexp(t, `"level":"warn".*which were not restored`, w.log.String())
+		})
+	}
+	w := usedWorld(t)
+	w.setAside(oldest)
+	r := w.recovery()
+	require.NoError(t, w.prepare(r))
+	assert.False(t, r.Progress().Warning, "the data that are used are newer")
+}
+
+// The rows of a revision never change, so a value that differs was changed on the disk unless the data were copied.
+func TestValueThatTheDiskChangedIsReportedAsSuch(t *testing.T) {
+	w := usedWorld(t)
+	w.goesOn()
+	db, err := bolt.Open(w.database(), 0o600, nil)
+	require.NoError(t, err)
+	require.NoError(t, db.Update(func(tx *bolt.Tx) error {
+		rows := tx.Bucket(schema.Key.Name())
+		key, value := rows.Cursor().Last()
+		changed := bytes.Clone(value)
+		changed[len(changed)-1] ^= 1
+		return rows.Put(bytes.Clone(key), changed)
+	}))
+	require.NoError(t, db.Close())
+	w.requireRefused("revision 2 on the volume differs from the one in ", "the disk has changed it",
+		"if the disk has changed it, move the data directory away to restore from the store")
+	w.lose()
+	require.NoError(t, w.run(), "the way out")
+	w.requireKeys("a", "key")
 }

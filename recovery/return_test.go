@@ -134,7 +134,7 @@ func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
 		})
 		w.requireTakenIn()
 		assert.Equal(t, 3, *pauses)
-		assert.Regexp(t, "the others are cluster beef by etcd, and .* is that of cluster "+hex(mine)+": their members are not changed", w.log.String())
+		assert.Regexp(t, "the other members belong to cluster beef .etcd's ID., but .* to cluster "+hex(mine)+": their members are not changed", w.log.String())
 	}
 }
 
@@ -145,7 +145,7 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 	o.listing = peers.Unknown
 	w.wait = func(context.Context, int) { o.listing = peers.Started }
 	w.requireTakenIn()
-	assert.Contains(t, w.log.String(), "one of the others may have data")
+	assert.Contains(t, w.log.String(), "another member may have data")
 }
 
 // Validating a large database takes longer than a quorum without data waits for the rest.
@@ -165,7 +165,7 @@ func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
 	require.ErrorContains(t, err, "but --recover=never; start with --recover=auto")
 	o.listing = peers.Founding
 	_, err = w.start(nil)
-	require.ErrorContains(t, err, "it could be brought back, but --recover=never")
+	require.ErrorContains(t, err, "the data could be restored, but --recover=never")
 	assert.Empty(t, o.changes)
 }
 
@@ -173,7 +173,7 @@ func TestBrokenDataOfAnotherClusterStayWhereTheyAre(t *testing.T) {
 	w, o := ofThree(t)
 	w.spoil()
 	o.cluster = 0xabc
-	assert.Contains(t, w.waits(o), "the others are cluster abc")
+	assert.Contains(t, w.waits(o), "but the other members to cluster abc")
 }
 
 // The cluster's list of members is what a return goes on from, wherever it is cut off.
@@ -210,7 +210,7 @@ func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.
 	w.options.Request = &Request{ID: "drop"}
 	w.lose()
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, take --restore-to away`)
+	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, remove --restore-to`)
 	w.options.Request = nil
 	require.NoError(t, w.run())
 	assert.Equal(t, []string{"removed", "added"}, o.changes)

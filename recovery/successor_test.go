@@ -25,8 +25,8 @@ import (
 // By its log it would be a quorum of one, while the others are one without it.
 func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
 	const (
-		another = "the data are of a time when the cluster had one voting member, and another one tells of 3"
-		silent  = "by its log this member is the only one with a vote, and initial-cluster names others"
+		another = "the data are from when the cluster had one voting member, but another member lists 3"
+		silent  = "by its log this member is the only one with a vote, but initial-cluster names others"
 	)
 	for name, of := range map[string]struct {
 		happens func(w *world, o *others)
@@ -36,11 +36,11 @@ func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
 		"others have written since": {func(w *world, _ *others) {
 			w.emptyStore()
 			w.backUpAs("abc")
-		}, "member abc, which they do not know, has written to the store"},
+		}, "member abc, which they do not list, has written to the store"},
 		"later revisions were reserved": {func(w *world, _ *others) { w.cameFurther() }, "the data end with revision 2, and by the store the cluster had come to revision 3"},
 		"the store cannot be asked": {func(w *world, _ *others) {
 			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-		}, "the store does not tell whether others went on since"},
+		}, "the store does not show whether others have continued"},
 		"the others disagree about this one": {func(_ *world, o *others) { o.listing, o.voters = peers.Claimed, 3 }, another},
 		"the cluster has grown since, which takes no store": {func(w *world, o *others) {
 			w.options.Archive, o.voters, o.run = nil, 3, 1
@@ -152,14 +152,14 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 	assert.Len(t, w.asides(), 1, "nothing is deleted")
 	assert.Len(t, w.generations(), 2)
 	assert.Empty(t, o.changes)
-	assert.Contains(t, w.log.String(), "the volume is at revision 2; the cluster comes back with revision 3")
+	assert.Contains(t, w.log.String(), "the volume is at revision 2; the cluster is restored to revision 3")
 }
 
 // The reason has what is the matter, and the next step.
 func TestAMemberThatCannotComeBackNowSaysTheWayOut(t *testing.T) {
 	tooFew := slices.Repeat([]error{peers.ErrTooFew}, 4)
-	const restore, without = "to restore what is lost for good from the store, stop all members and start all of them with --restore-to=latest and one --restore-id that was not used before",
-		"take it out of initial-cluster, and start the others with --restore-to=latest"
+	const restore, without = "stop all members and start all of them with --restore-to=latest and the same new --restore-id",
+		"remove it from initial-cluster, and start the others with --restore-to=latest"
 	for name, of := range map[string]struct {
 		happens func(w *world, o *others)
 		says    string
@@ -168,8 +168,8 @@ func TestAMemberThatCannotComeBackNowSaysTheWayOut(t *testing.T) {
 		"one of two, with a store": {func(_ *world, o *others) { o.inTheWay = tooFew }, restore, "force-new-cluster"},
 		"one of two, without a store": {func(w *world, o *others) {
 			w.options.Archive, o.inTheWay = nil, tooFew
-		}, "start one member that has them once with force-new-cluster: true", "from the store"},
-		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; to restore what is lost for good from the store", without},
+		}, "start one member that still has them once with force-new-cluster: true", "from the store"},
+		"two of three": {func(_ *world, o *others) { o.silent = 9 }, "m-1 does not answer; if the data are lost for good, restore them from the store", without},
 		// Of those that are waited for one may never come.
 		"all of three":                  {func(_ *world, o *others) { o.listing = peers.Unknown }, without, restore},
 		"all of three, without a store": {func(w *world, o *others) { o.listing, w.options.Archive = peers.Unknown, nil }, "m-0 does not answer", without},
@@ -263,7 +263,7 @@ func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
 	w.backUp(1)
 	w.rollBack()
 	w.put("acknowledged elsewhere")
-	w.requireRefused("took different ways", "move the data directory away")
+	w.requireRefused("differs from the one in", "move the data directory away")
 	w.requireKeys("acknowledged elsewhere", "key")
 }
 

@@ -224,10 +224,10 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 	for _, row := range Table {
 		if row.To == Refused && row.On != Broke && row.From != Decide {
 			refused[row.On] = true
-			assert.NotEqual(t, by[row.On], wayOut[row.On] != "", "%s, %s [%s]", row.From, row.On, row.When)
+			assert.NotEqual(t, by[row.On], waysOut[row.On] != "", "%s, %s [%s]", row.From, row.On, row.When)
 		}
 	}
-	for is := range wayOut {
+	for is := range waysOut {
 		assert.True(t, refused[is], "nothing is refused for %v", is)
 	}
 	for _, r := range rules {
@@ -240,7 +240,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 
 // The vocabulary is what the table uses and no more.
 func TestNoWordIsForgotten(t *testing.T) {
-	tested.AssertNames(t, append(slices.Collect(maps.Keys(work)), PaceStore, PacePeers)...)
+	tested.AssertNames(t, append(slices.Collect(maps.Keys(newRun(t.Context(), &environment{}, Member{}, nil, false).actions)), DecideNow, PaceStore, PacePeers)...)
 }
 
 // What a member of several finds on its volume, and what the others answer.
@@ -317,7 +317,7 @@ var (
 var whenExamined = when(Examine, Examined, []row{
 	// a member of several
 	{"a member of several starts as ever", Facts{}, these{{Volume: VolumeValid}, {Volume: VolumeEmpty}}, starts},
-	{"a broken one is refused as ever", Facts{}, Facts{Volume: VolumeCorrupt}, isRefused.because("the others would not")},
+	{"a broken one is refused as ever", Facts{}, Facts{Volume: VolumeCorrupt}, isRefused.because("the others would keep newer data")},
 	{"one cannot go back alone", Facts{}, these{{Volume: VolumeValid, Asked: true}, {Volume: VolumeCorrupt, Asked: true}}, isRefused},
 	{"a store may know better than one whose peers are not named", Facts{Store: true}, these{{Volume: VolumeEmpty}, {Volume: VolumeValid, Unidentified: true}}, asksStore},
 	{"but restores nothing to one, as the others would not go back", Facts{Store: true}, Facts{Volume: VolumeCorrupt}, isRefused},
@@ -331,17 +331,17 @@ var whenExamined = when(Examine, Examined, []row{
 	{"whatever they have said", Facts{Listing: peers.Asking}, Facts{Volume: VolumeValid, Asked: true}, isRefused},
 	{"nor with others that are not named", Facts{Store: true}, Facts{Volume: VolumeValid, Asked: true}, isRefused},
 	{"several go back together: the store comes first", these{{Store: true}, {Store: true, Never: true}}, each(together, VolumeValid, VolumeEmpty), asksStore},
-	{"several: nor do they replace data that one of them has lost", Facts{}, Facts{Volume: VolumeEmpty, Lost: true}, isRefused.because("no empty cluster replaces them")},
+	{"several: nor do they replace data that one of them has lost", Facts{}, Facts{Volume: VolumeEmpty, Lost: true}, isRefused.because("no new cluster replaces lost data")},
 	// a member alone
 	{"a member alone that is to join others has nobody to join", Facts{Alone: true}, Facts{Alone: true, Joins: true, Volume: VolumeEmpty}, isRefused.because("initial-cluster-state: existing")},
 	{"its store may have its data", alone, Facts{Alone: true, Joins: true, Volume: VolumeEmpty}, asksStore},
-	{"data that were served and are gone are no new cluster", these{{}, {Never: true}}, Facts{Alone: true, Volume: VolumeEmpty, Lost: true}, isRefused.because("no empty cluster replaces them")},
+	{"data that were served and are gone are no new cluster", these{{}, {Never: true}}, Facts{Alone: true, Volume: VolumeEmpty, Lost: true}, isRefused.because("no new cluster replaces lost data")},
 	{"without a store valid data start", these{{}, {Never: true}}, found(VolumeValid), starts},
-	{"because nobody has more", Facts{}, found(VolumeValid), starts.because("nobody is known to have more")},
+	{"because nobody has more", Facts{}, found(VolumeValid), starts.because("nothing is known to have more")},
 	{"without a store an empty volume is a new cluster", Facts{}, found(VolumeEmpty), starts},
-	{"without a store broken data are for people", these{{}, {Never: true}}, found(VolumeCorrupt), isRefused.because("nothing is kept")},
+	{"without a store broken data are for people", these{{}, {Never: true}}, found(VolumeCorrupt), isRefused.because("there is no backup")},
 	{"a volume is compared with the store, when that has what waits for it", alone, each(found, VolumeValid, VolumeEmpty, VolumeCorrupt), asksStore},
-	{"--recover=never starts a valid volume without asking", never, found(VolumeValid), starts.because("started as it is")},
+	{"--recover=never starts a valid volume without asking", never, found(VolumeValid), starts.because("opened as they are")},
 	{"--recover=never asks about an empty one, which may be a loss, and a broken one, to say what could be had", never, each(found, VolumeEmpty, VolumeCorrupt), asksStore},
 	{"a restore that is asked for counts in spite of --recover=never", never, Facts{Alone: true, Volume: VolumeValid, Asked: true}, asksStore},
 })
@@ -350,22 +350,22 @@ var whenPeersTold = when(AskPeers, PeersTold, []row{
 	// valid data
 	{"data that the others know are started, also if nobody answers, or they have removed the member", ofPeers(VolumeValid), each(told, peers.Started, peers.Unknown, peers.Unlisted), starts},
 	{"data that were put back make way", ofPeers(VolumeValid), lagging(peers.Started), makesWay},
-	{"but not while something is in the way", ofPeers(VolumeValid), Facts{Listing: peers.Started, Outdated: true}, awaitsPeers.because("as soon as nothing is in the way")},
+	{"but not while something is in the way", ofPeers(VolumeValid), Facts{Listing: peers.Started, Outdated: true}, awaitsPeers.because("rejoins as soon as")},
 	{"what the store has more than is not opened without a quorum", ofPeers(VolumeValid), each(lagging, peers.Unknown, peers.Claimed), awaitsPeers.because("which has what this one lacks")},
 	// broken data
 	{"broken data make way where the others have all, or have changed the member since", ofPeers(VolumeCorrupt), each(told, peers.Started, peers.Added, peers.Unlisted), makesWay},
-	{"without a quorum they stay where they are", ofPeers(VolumeCorrupt), noQuorum, awaitsPeers.because("a quorum of the other members is waited for")},
-	{"broken data of a member that never started are for people", ofPeers(VolumeCorrupt), told(peers.Expected), isRefused.because("never had any")},
+	{"without a quorum they stay where they are", ofPeers(VolumeCorrupt), noQuorum, awaitsPeers.because("waiting for a quorum of the other members")},
+	{"broken data of a member that never started are for people", ofPeers(VolumeCorrupt), told(peers.Expected), isRefused.because("have never seen this member with data")},
 	// no data
 	{"a member that was lost leaves under its old identity", ofPeers(VolumeEmpty), told(peers.Started), leaves},
-	{"as soon as nothing is in the way, and one at a time", useless, each(hindered, peers.Started, peers.Unlisted), awaitsPeers.because("as soon as nothing is in the way")},
+	{"as soon as nothing is in the way, and one at a time", useless, each(hindered, peers.Started, peers.Unlisted), awaitsPeers.because("rejoins as soon as")},
 	{"one that is not listed is taken in", ofPeers(VolumeEmpty), told(peers.Unlisted), enters},
 	{"one that was added joins", ofPeers(VolumeEmpty), told(peers.Added), joins},
 	{"what an etcd left that had just begun makes way first", unborn, each(told, peers.Added, peers.Started), makesWay},
 	{"one that never started is founded with the others, or where nobody has data", ofPeers(VolumeEmpty), each(told, peers.Expected, peers.Founding, peers.Partial), starts},
-	{"while somebody may have data it waits", ofPeers(VolumeEmpty), told(peers.Unknown), awaitsPeers.because("one of the others may have data")},
+	{"while somebody may have data it waits", ofPeers(VolumeEmpty), told(peers.Unknown), awaitsPeers.because("another member may have data")},
 	{"a store may know better", stored, each(told, peers.Founding, peers.Partial), asksStore},
-	{"one that a single peer knows waits for a quorum", ofPeers(VolumeEmpty), told(peers.Claimed), awaitsPeers.because("a quorum of the other members is waited for")},
+	{"one that a single peer knows waits for a quorum", ofPeers(VolumeEmpty), told(peers.Claimed), awaitsPeers.because("waiting for a quorum of the other members")},
 	{"so does what nothing is known of", ofPeers(VolumeEmpty), Facts{}, awaitsPeers},
 	{"a single member does not wait for any", alone, Facts{}, asksStore},
 	// --recover=never
@@ -374,9 +374,9 @@ var whenPeersTold = when(AskPeers, PeersTold, []row{
 	{"never: unless a store may know better", Facts{Peers: true, Volume: VolumeEmpty, Never: true, Store: true}, told(peers.Founding), asksStore},
 	// all are gone, or ask
 	{"all gone: the store is asked", these{gone(VolumeCorrupt, ""), gone(VolumeEmpty, "")}, told(peers.Gone), asksStore},
-	{"all gone, and no store", ofPeers(VolumeCorrupt), told(peers.Gone), isRefused.because("nothing is kept")},
+	{"all gone, and no store", ofPeers(VolumeCorrupt), told(peers.Gone), isRefused.because("there is no backup")},
 	{"all still gone when the store was asked: it is restored", each(has, VolumeEmpty, VolumeCorrupt), each(brought, peers.Founding, peers.Gone), restoresAll},
-	{"but not before late mounts had the time to come", has(VolumeEmpty), justLost, awaitsPeers.because("mounted late comes back within 10 s")},
+	{"but not before late mounts had the time to come", has(VolumeEmpty), justLost, awaitsPeers.because("waiting 10 s for volumes that are mounted late")},
 	{"not if one has data by then", has(VolumeEmpty), told(peers.Unknown), awaitsPeers},
 	{"but if it is a cluster by then, that is joined", has(VolumeEmpty), told(peers.Unlisted), enters},
 	{"all are older than the store: it is asked", gone(VolumeValid, ""), lagging(peers.Gone), asksStore},
@@ -384,15 +384,15 @@ var whenPeersTold = when(AskPeers, PeersTold, []row{
 	{"who has data of use is not gone", gone(VolumeValid, ""), told(peers.Gone), starts},
 	{"all ask: what a valid volume has comes into the store first", unflushed, these{told(peers.Asking), brought(peers.Asking)}, brings},
 	{"all ask: nothing can be read of a useless one, and a valid one has brought what it has", these{togetherAnswered(VolumeCorrupt), togetherAnswered(VolumeEmpty), hasFlushed}, brought(peers.Asking), restoresAll},
-	{"all ask: others may have more than the store", these{togetherAnswered(VolumeCorrupt), hasFlushed}, told(peers.Asking), awaitsPeers.because("comes into the store first")},
-	{"all gone: others may have more than the store", each(has, VolumeEmpty, VolumeCorrupt), each(told, peers.Founding, peers.Gone), awaitsPeers.because("comes into the store first")},
-	{"as long as not all ask, they are waited for", each(togetherAnswered, VolumeValid, VolumeEmpty, VolumeCorrupt), notAll, awaitsPeers.because("every member has to be stopped")},
+	{"all ask: others may have more than the store", these{togetherAnswered(VolumeCorrupt), hasFlushed}, told(peers.Asking), awaitsPeers.because("have uploaded")},
+	{"all gone: others may have more than the store", each(has, VolumeEmpty, VolumeCorrupt), each(told, peers.Founding, peers.Gone), awaitsPeers.because("have uploaded")},
+	{"as long as not all ask, they are waited for", each(togetherAnswered, VolumeValid, VolumeEmpty, VolumeCorrupt), notAll, awaitsPeers.because("when every member is stopped")},
 	{"after a pause the store is asked first: another member may have done the restore, or the store is no longer in use", each(together, VolumeValid, VolumeEmpty, VolumeCorrupt), append(notAll, told(peers.Asking), brought(peers.Asking)), asksStore},
 	{"several: the rest is waited for", has(VolumeEmpty), told(peers.Partial), awaitsPeers},
 	{"several: a volume that names no cluster asks the store for it", anonym, told(peers.Started), asksStore},
 	{"several: --recover=never asks nobody for it", Facts{Peers: true, Store: true, Volume: VolumeValid, Never: true, Unidentified: true}, told(peers.Started), starts},
 	{"several: but not for long", Facts{Peers: true, Store: true, Volume: VolumeValid, Unidentified: true, Told: StoreLongAway}, told(peers.Started), starts},
-	{"several: what the store has refused before is shown to it again", rejected, told(peers.Started), asksStore.because("refused these data before")},
+	{"several: what the store has refused before is shown to it again", rejected, told(peers.Started), asksStore.because("compared again")},
 	{"several: with --recover=never it is not", Facts{Peers: true, Store: true, Volume: VolumeValid, Rejected: true, Never: true}, told(peers.Started), starts},
 })
 
@@ -404,24 +404,24 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"several: and restores nothing, as the rest may have data", gone(VolumeEmpty, peers.Partial), these{ahead, certificate}, awaitsPeers},
 	{"several: --recover=never waits for nobody, and brings nothing back", each(neverNew, peers.Partial, peers.Founding), ahead, isRefused},
 	{"several: without a backup it is refused", gone(VolumeEmpty, peers.Founding), certificate, isRefused},
-	{"several: broken data do not become a new cluster, nor by whom they were", allLost[1:], isTold(StoreEmpty), isRefused.because("nothing is kept")},
+	{"several: broken data do not become a new cluster, nor by whom they were", allLost[1:], isTold(StoreEmpty), isRefused.because("there is no backup")},
 	{"several: another cluster's", these{gone(VolumeCorrupt, peers.Gone), together(VolumeValid)}, isTold(StoreOthers), isRefused},
 	{"several: another owner's", gone(VolumeEmpty, peers.Founding), isTold(StoreNotOwned), isRefused.because("another owner")},
 	{"several: where the store is empty it is this cluster's", anonym, isTold(StoreEmpty), asksPeers},
 	{"several: where it has a cluster that is not told to be this one it is refused", anonym, isTold(StoreUnclaimed), isRefused},
-	{"several: where it is away it is waited for, as before they were asked", these{anonym, {Peers: true, Asked: true, Volume: VolumeValid}}, isTold(StoreAway), awaitsStore},
+	{"several: where it is away the store cannot be read, as before they were asked", these{anonym, {Peers: true, Asked: true, Volume: VolumeValid}}, isTold(StoreAway), awaitsStore},
 	{"several: --recover=never does not wait for the store", neverNew(peers.Founding), isTold(StoreAway), isRefused},
 	{"several: while the store is away, or somebody writes, the peers are asked, who may come back", allLost, each(isTold, StoreAway, StoreInUse), awaitsPeers},
 	{"several: also if all ask", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Asking, Heard: true}, isTold(StoreInUse), awaitsPeers},
 	{"several: the others may be the ones that write", each(together, VolumeValid, VolumeEmpty), isTold(StoreInUse), asksPeers},
 	{"several: what is asked for needs all, and so does what was done, for whoever was not there", each(together, VolumeValid, VolumeEmpty), these{kept, ahead, wasDone(StoreOurs), {Told: StoreOurs, Behind: true, RestoreDone: true}}, asksPeers},
-	{"several: a restore that was done before is not asked for any more, although the store is in use", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Started, Heard: true, Free: true}, wasDone(StoreInUse), awaitsPeers.because("may have written the backups a moment ago")},
-	{"several: as long as not all ask, it does not matter that somebody writes", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Started, Heard: true}, isTold(StoreInUse), awaitsPeers.because("every member has to be stopped")},
+	{"several: a restore that was done before is not asked for any more, although the store is in use", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Started, Heard: true, Free: true}, wasDone(StoreInUse), awaitsPeers.because("wrote the backups less than")},
+	{"several: as long as not all ask, it does not matter that somebody writes", Facts{Peers: true, Store: true, Asked: true, Listing: peers.Started, Heard: true}, isTold(StoreInUse), awaitsPeers.because("when every member is stopped")},
 	{"several: not from another owner's", together(VolumeEmpty), isTold(StoreNotOwned), isRefused},
-	{"several: what is not kept moves nothing", together(VolumeValid), isTold(StoreBare), isRefused.because("the target is not kept")},
+	{"several: what is not kept moves nothing", together(VolumeValid), isTold(StoreBare), isRefused.because("the target cannot be restored")},
 	// several that are not named
 	{"unnamed: nothing was ever kept", unnamed, each(isTold, StoreEmpty, StoreFounded), starts.because("a new cluster")},
-	{"unnamed: new is said once, also without a backup", unnamed, these{ahead, certificate}, isRefused.because("was founded before")},
+	{"unnamed: new is said once, also without a backup", unnamed, these{ahead, certificate}, isRefused.because("to a cluster that exists")},
 	{"unnamed: another owner's, or one that is not believed", unnamed, each(isTold, StoreNotOwned, StoreUnverified), isRefused},
 	{"unnamed: valid data wait for it no longer than others", Facts{Store: true, Volume: VolumeValid, Unidentified: true}, isTold(StoreLongAway), starts},
 	{"refused before: however long the store is away", Facts{Alone: true, Store: true, Volume: VolumeValid, Rejected: true}, each(isTold, StoreAway, StoreLongAway), awaitsStore},
@@ -434,24 +434,24 @@ var whenAnswered = when(AskStore, Answered, []row{
 	{"one without data is not, nor does a restore that is asked for wait less", these{asVolume(VolumeEmpty), asVolume(VolumeCorrupt), wants}, isTold(StoreLongAway), awaitsStore},
 	{"--recover=never does not wait", asNever(VolumeEmpty), isTold(StoreAway), isRefused},
 	// another cluster's
-	{"another cluster's store is refused, also if a restore is asked for", append(each(asVolume, VolumeValid, VolumeCorrupt), wants), anothers, isRefused.because("another cluster's backups")},
+	{"another cluster's store is refused, also if a restore is asked for", append(each(asVolume, VolumeValid, VolumeCorrupt), wants), anothers, isRefused.because("backups of another cluster")},
 	{"another owner's store is refused by an empty volume", these{asVolume(VolumeEmpty), asking(VolumeEmpty)}, isTold(StoreNotOwned), isRefused.because("another owner")},
 	{"a founded store is gone on with", asVolume(VolumeEmpty), isTold(StoreFounded), starts},
-	{"a volume that names no cluster does not go on with a store that has one", asVolume(VolumeValid), isTold(StoreUnclaimed), isRefused.because("names no cluster")},
+	{"a volume that names no cluster does not go on with a store that has one", asVolume(VolumeValid), isTold(StoreUnclaimed), isRefused.because("name no cluster")},
 	{"unless a person has named that", asVolume(VolumeValid), isTold(StoreAdopted), end{to: Adopt, do: []Action{TakeStore}}},
 	// the column of a member alone, each cell
 	{"valid, not behind, and whatever is not kept or not believed: start", asVolume(VolumeValid), each(isTold, StoreEmpty, StoreOurs, StoreBare, StoreUnverified), starts},
 	{"valid, behind: restore", asVolume(VolumeValid), ahead, restores},
 	{"valid, behind, no chain: refuse", asVolume(VolumeValid), certificate, isRefused},
 	{"broken, chain: restore", asVolume(VolumeCorrupt), kept, restores},
-	{"broken, and nothing to come back that is believed: refuse", asVolume(VolumeCorrupt), each(isTold, StoreEmpty, StoreUnverified), isRefused.because("nothing is kept")},
+	{"broken, and nothing to come back that is believed: refuse", asVolume(VolumeCorrupt), each(isTold, StoreEmpty, StoreUnverified), isRefused.because("there is no backup")},
 	{"empty, chain: restore", asVolume(VolumeEmpty), ahead, restores},
 	{"empty or broken, and no backup of a known cluster: refuse, for a cluster is founded once", asVolume(VolumeEmpty), these{certificate, isTold(StoreBare)}, isRefused.because("no new cluster is created")},
-	{"empty, and the store is not believed: refuse", asVolume(VolumeEmpty), isTold(StoreUnverified), isRefused.because("nothing is kept")},
+	{"empty, and the store is not believed: refuse", asVolume(VolumeEmpty), isTold(StoreUnverified), isRefused.because("there is no backup")},
 	{"empty, and joins: restore, or name the key that is in the way", Facts{Alone: true, Store: true, Joins: true, Volume: VolumeEmpty}, ahead, restores},
 	{"empty, joins, and nothing was ever kept", Facts{Alone: true, Store: true, Joins: true, Volume: VolumeEmpty}, each(isTold, StoreEmpty, StoreFounded), isRefused.because("initial-cluster-state: existing")},
 	{"lost: restored where there is a backup", Facts{Alone: true, Store: true, Lost: true, Volume: VolumeEmpty}, ahead, restores},
-	{"lost, and nothing was ever kept", Facts{Alone: true, Store: true, Lost: true, Volume: VolumeEmpty}, each(isTold, StoreEmpty, StoreFounded), isRefused.because("no empty cluster replaces them")},
+	{"lost, and nothing was ever kept", Facts{Alone: true, Store: true, Lost: true, Volume: VolumeEmpty}, each(isTold, StoreEmpty, StoreFounded), isRefused.because("no new cluster replaces lost data")},
 	{"empty, no certificate: new", asVolume(VolumeEmpty), isTold(StoreEmpty), starts},
 	{"what the store says of itself is damaged, also if all are here", these{alone, gone(VolumeEmpty, peers.Founding)}, isTold(StoreDamaged), isRefused},
 	// --recover=never
@@ -461,7 +461,7 @@ var whenAnswered = when(AskStore, Answered, []row{
 	// a restore that is asked for
 	{"what a valid volume has comes into the store before it goes back", wants, kept, brings},
 	{"of a broken or an empty one nothing can be read", each(asking, VolumeCorrupt, VolumeEmpty), kept, restores},
-	{"a target that is not kept, or not believed, moves nothing", each(asking, VolumeValid, VolumeEmpty, VolumeCorrupt), each(isTold, StoreBare, StoreUnverified, StoreEmpty), isRefused.because("the target is not kept")},
+	{"a target that is not kept, or not believed, moves nothing", each(asking, VolumeValid, VolumeEmpty, VolumeCorrupt), each(isTold, StoreBare, StoreUnverified, StoreEmpty), isRefused.because("the target cannot be restored")},
 })
 
 var otherwise = []sentence{
@@ -497,7 +497,7 @@ var otherwise = []sentence{
 	{"with room it is built", MakeRoom, alone, RoomEnough, Facts{}, end{to: Build, do: []Action{EndAdopted, BuildData}}},
 	{"without room nothing is fetched, and a volume that becomes full is no damaged backup", statemachine.Group{MakeRoom, Build}, alone, RoomLacking, Facts{}, isRefused},
 	{"what is built is proved", Build, alone, Built, Facts{}, end{to: Prove, do: []Action{ProveData}}},
-	{"what is missing may come: it is looked for again before anything older is taken", weighing, alone, Missing, Facts{}, awaitsStore},
+	{"what is missing may come: it is searched again before anything older is taken", weighing, alone, Missing, Facts{}, awaitsStore},
 	{"what nobody trusts is not damaged: nothing older is taken", append(weighing, AskStore), alone, Answered, isTold(StoreLocked), isRefused},
 	{"what waits and cannot be brought is for people: a restore would lose it", AskStore, alone, Stuck, Facts{}, isRefused},
 	{"damaged backups are refused", Build, alone, Unbuildable, Facts{}, isRefused},

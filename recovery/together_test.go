@@ -61,7 +61,7 @@ func TestAClusterIsNotRestoredWhileItsVolumesMayBeLate(t *testing.T) {
 			r.lateMounts = settling
 			require.NoError(t, w.prepare(r))
 			if late {
-				assert.Contains(t, w.log.String(), "one that is mounted late comes back within 10 s")
+				assert.Contains(t, w.log.String(), "waiting 10 s for volumes that are mounted late")
 				assert.Len(t, w.generations(), 1, "nothing is restored")
 				return
 			}
@@ -105,7 +105,7 @@ func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
-	assert.Contains(t, w.waits(o), "ask for the same restore")
+	assert.Contains(t, w.waits(o), "requests the same one")
 	assert.Len(t, w.generations(), 1)
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"etcd-wrapper/backup/archive"
@@ -27,22 +28,24 @@ const (
 	unfinished = ".restoring"
 )
 
-func (r *run) restoredDir() string { return r.member.DataDir + restored }
-
-// whatIsThere returns how far the restore of the position came: "built", "installed", or "" if nothing of it exists.
-func (r *run) whatIsThere() (string, error) {
-	if there, err := holdsMember(r.restoredDir()); there || err != nil {
-		return "built", err
-	}
-	is, err := archive.ReadIdentity(r.member.DataDir)
-	if claimed := r.position.Generation; err == nil && is.Cluster == claimed.Cluster && is.Generation == claimed.Number {
-		return "installed", nil
-	}
-	return "", err
+// A volume is this member's volume: the data directory in use, and what is built next to it.
+type volume struct {
+	*session
+	examine  func(context.Context) error
+	served   bool             // data were served from the data directory, by the notes on the volume
+	damage   error            // the result of the validation
+	position datadir.Position // the zero value if it was not read
+	identity archive.Identity // which cluster the data belong to
+	rejected bool             // the data were refused by an earlier comparison with the store
+	held     *os.File         // what was built, locked; nil if nothing is
 }
 
-// holdsMember reports whether a data directory has anything of etcd's.
-func holdsMember(dir string) (bool, error) {
+func (v *volume) restoredDir() string { return v.member.DataDir + restored }
+
+func (v *volume) database() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
+
+// hasMember reports whether a data directory has anything of etcd's.
+func hasMember(dir string) (bool, error) {
 	_, err := os.Lstat(filepath.Join(dir, "member"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -50,133 +53,119 @@ func holdsMember(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// dropUnfinished removes what an unsuccessful attempt has built: copies of what the store has.
-func (r *run) dropUnfinished() (Event, Facts) {
-	r.release()
-	for _, path := range []string{r.restoredDir() + unfinished, r.restoredDir()} {
+// validate examines the data directory in use.
+func (v *volume) validate() (Event, Facts) {
+	if exists, err := hasMember(v.member.DataDir); (exists || err != nil) && v.member.Peers != nil {
+		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // before the validation, which takes time
+	}
+	v.damage = v.examine(v.ctx)
+	if v.ctx.Err() != nil || datadir.SaysNothing(v.damage) {
+		return broke(cmp.Or(v.ctx.Err(), v.damage))
+	}
+	exists, err := hasMember(v.member.DataDir)
+	if err = cmp.Or(err, v.readIdentity(), v.readPosition(exists)); err != nil {
+		return broke(err)
+	}
+	if v.options.Request != nil && !v.requested {
+		v.logDone()
+	}
+	alone, remains := v.member.Alone && v.position.Members <= 1, exists || v.damage != nil
+	state := VolumeValid
+	switch {
+	case v.damage != nil:
+		state = VolumeCorrupt
+	case !exists:
+		state = VolumeEmpty
+	case !alone && v.position.Members == 0 && v.position.Index == 0: // etcd was killed before it had stored anything
+		state, v.position = VolumeEmpty, datadir.Position{}
+	}
+	valid := state == VolumeValid
+	return Examined, Facts{
+		Volume: state, Alone: alone, Joins: v.member.Joins, Peers: v.member.Peers != nil, Remains: remains, Asked: v.requested, Err: v.damage,
+		Lost:         state == VolumeEmpty && v.served,
+		Rejected:     valid && v.rejected,
+		Unidentified: valid && v.position.ClusterID != 0 && !v.identity.Known(),
+	}
+}
+
+// readPosition reads how far the data reach. Valid data that cannot be read completely must not be taken for less than
+// they are: they are damaged, or cannot be compared now, which the error says.
+func (v *volume) readPosition(exists bool) (err error) {
+	v.position = datadir.Position{}
+	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise there is nothing to compare it with
+		v.position, err = datadir.ReadPosition(v.member.DataDir)
+	}
+	switch {
+	case err == nil || v.damage != nil:
+		return nil
+	case datadir.SaysNothing(err):
+		return fmt.Errorf("cannot read how far the data in %s reach: %w", v.member.DataDir, err)
+	}
+	v.damage = fmt.Errorf("not all of the data in %s can be read: %w", v.member.DataDir, err)
+	return nil
+}
+
+// readIdentity reads which cluster the data belong to, and whether a restore is requested that was not done there.
+func (v *volume) readIdentity() (err error) {
+	if v.identity, err = archive.ReadIdentity(v.member.DataDir); err != nil {
+		return fmt.Errorf("%w; move that file away, and start with --adopt and the ID in the store's cluster.json", err)
+	}
+	r, err := v.readRecord()
+	v.requested = v.options.Request != nil && !slices.Contains(r.Done, v.options.Request.ID)
+	v.rejected = r.Refused != nil && r.Refused.DataDir == v.member.DataDir
+	return err
+}
+
+// logDone logs once why a requested restore is not carried out again.
+func (v *volume) logDone() {
+	if !v.logged {
+		v.options.Log.Info().Msgf("recovery: restore %q was done before and is not repeated; another restore needs another --restore-id", v.options.Request.ID)
+	}
+	v.logged = true
+}
+
+// removeUnfinished removes what an unsuccessful attempt has built: copies of what the store has.
+func (v *volume) removeUnfinished() (Event, Facts) {
+	v.release()
+	for _, path := range []string{v.restoredDir() + unfinished, v.restoredDir()} {
 		held, err := seed.Hold(path)
 		if errors.Is(err, seed.ErrInUse) {
 			return broke(err)
 		}
 		_ = held.Close() // even if it does not exist
 		if err := os.RemoveAll(path); err != nil {
-			return broke(fmt.Errorf("cannot remove what an earlier attempt has left: %w", err))
+			return broke(fmt.Errorf("cannot remove the rest of an earlier attempt: %w", err))
 		}
 	}
 	return "", Facts{}
 }
 
-// validateVolume examines the data directory in use.
-func (r *run) validateVolume() (Event, Facts) {
-	if there, err := holdsMember(r.member.DataDir); (there || err != nil) && r.member.Peers != nil {
-		r.member.Peers.Publish(peers.Self{Volume: peers.Data}) // before the validation, which takes time
-	}
-	r.result = r.examine(r.ctx)
-	if r.ctx.Err() != nil || datadir.SaysNothing(r.result) {
-		return broke(cmp.Or(r.ctx.Err(), r.result))
-	}
-	there, err := holdsMember(r.member.DataDir)
-	if err = cmp.Or(err, r.recall(), r.stand(there)); err != nil {
-		return broke(err)
-	}
-	if r.options.Request != nil && !r.asked {
-		r.sayUsed()
-	}
-	return r.examined(there)
-}
-
-// examined returns the event of a data directory that was examined; there says whether it has anything of etcd's.
-func (r *run) examined(there bool) (Event, Facts) {
-	alone, there := r.member.Alone && r.stands.Members <= 1, there || r.result != nil
-	found := VolumeValid
-	switch {
-	case r.result != nil:
-		found = VolumeCorrupt
-	case !there:
-		found = VolumeEmpty
-	case !alone && r.stands.Members == 0 && r.stands.Index == 0: // etcd was killed before it had stored anything
-		found, r.stands = VolumeEmpty, datadir.Position{}
-	}
-	return Examined, Facts{
-		Volume: found, Alone: alone, Joins: r.member.Joins, Peers: r.member.Peers != nil, Remains: there, Asked: r.asked, Err: r.result,
-		Lost:         found == VolumeEmpty && r.lost,
-		Rejected:     found == VolumeValid && r.refused,
-		Unidentified: found == VolumeValid && r.stands.ClusterID != 0 && !r.identity.Known(),
-	}
-}
-
-// stand reads how far a volume reaches. One that is valid so far, but cannot be read completely, must not be taken
-// for less than it is: it is damaged, or cannot be judged now, which the error says.
-func (r *run) stand(there bool) (err error) {
-	r.stands, r.older = datadir.Position{}, nil
-	r.own = cmp.Or(r.own, r.identity.Cluster)
-	if there && (r.options.Archive != nil || r.member.Peers != nil) { // otherwise there is nothing to compare it with
-		r.stands, err = datadir.ReadPosition(r.member.DataDir)
-	}
-	switch {
-	case err == nil || r.result != nil:
-		return nil
-	case datadir.SaysNothing(err):
-		return fmt.Errorf("cannot tell how far the data in %s go: %w", r.member.DataDir, err)
-	}
-	r.result = fmt.Errorf("not all of the data in %s can be read: %w", r.member.DataDir, err)
-	return nil
-}
-
-// recall reads which cluster the data on the volume belong to, and whether a restore is requested that was not done
-// there.
-func (r *run) recall() (err error) {
-	if r.identity, err = archive.ReadIdentity(r.member.DataDir); err != nil {
-		return fmt.Errorf("%w; move that file away, and start with --adopt and the id in the store's cluster.json", err)
-	}
-	kept, err := r.readRecord()
-	r.asked = r.options.Request != nil && !slices.Contains(kept.Done, r.options.Request.ID)
-	r.refused = kept.Refused != nil && kept.Refused.DataDir == r.member.DataDir
+// hold locks what was built for this process until release.
+func (v *volume) hold() (err error) {
+	v.release()
+	v.held, err = seed.Hold(v.restoredDir())
 	return err
 }
 
-// proveData validates what was built like any data directory, in full, and checks that older data which it replaces
-// are an earlier state of it.
-func (r *run) proveData() (Event, Facts) {
-	warnings, err := r.options.Validate(r.ctx, r.restoredDir(), bootstrap.Full)
-	for _, warning := range warnings {
-		r.options.Log.Warn().Msg(warning)
-	}
-	switch {
-	case r.ctx.Err() != nil, datadir.SaysNothing(err): // as when memory is exhausted
-		return broke(cmp.Or(r.ctx.Err(), err))
-	case err != nil:
-		return Unproved, Facts{Err: err}
-	case r.asked || r.core.Facts.Volume != VolumeValid || r.stands.Revision == 0: // requested, compared before, or nothing to compare
-		return Proved, Facts{}
-	}
-	revision, err := datadir.Divergence(r.member.DataDir, r.restoredDir())
-	switch {
-	case err != nil:
-		return broke(fmt.Errorf("cannot compare the volume with what was built: %w", err))
-	case revision != 0:
-		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume is not the one in %s, so they are no earlier state of it, as with a copy that was written to", revision, r.options.Archive)}
-	}
-	return Proved, Facts{}
+func (v *volume) release() {
+	_ = v.held.Close() // it was not written to
+	v.held = nil
 }
 
-// setVolumeAside moves the data directory, unless that was done before.
-func (r *run) setVolumeAside() (Event, Facts) {
-	if r.position.Aside == "" { // nothing was built that would replace it
-		r.position.Aside = disk.PreservedName(r.member.DataDir, time.Now())
-	}
-	err := cmp.Or(r.movable(), r.unserved())
+// preserve moves the data directory out of the way, unless that was done before.
+func (v *volume) preserve(name string) (Event, Facts) {
+	err := cmp.Or(v.checkMovable(), v.checkUnchanged())
 	if err == nil {
-		err = setAside(r.member.DataDir, r.position.Aside)
+		err = moveData(v.member.DataDir, name)
 	}
 	if err != nil {
-		return broke(fmt.Errorf("cannot set %s aside: %w", r.member.DataDir, err))
+		return broke(fmt.Errorf("cannot move %s out of the way: %w", v.member.DataDir, err))
 	}
-	r.stands, r.identity, r.result = datadir.Position{}, archive.Identity{}, nil
+	v.position, v.identity, v.damage = datadir.Position{}, archive.Identity{}, nil
 	return Moved, Facts{}
 }
 
-func setAside(dir, to string) error {
+func moveData(dir, name string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -191,56 +180,40 @@ func setAside(dir, to string) error {
 	case len(entries) == 0:
 		return os.Remove(dir) // fails if something is in it by now
 	}
-	if _, err := os.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is in the way, or cannot be looked at", to)
+	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s exists already, or cannot be read", name)
 	}
-	return disk.Rename(dir, to)
+	return disk.Rename(dir, name)
 }
 
-// installData gives what was built the name of the data directory.
-func (r *run) installData() (Event, Facts) {
-	if there, _ := r.whatIsThere(); there == "installed" {
-		return "", Facts{}
+// checkMovable returns what prevents the data directory from being replaced by a rename.
+func (v *volume) checkMovable() error {
+	if strings.HasPrefix(seed.Place(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
+		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
 	}
-	if err := disk.Rename(r.restoredDir(), r.member.DataDir); err != nil {
-		return broke(fmt.Errorf("cannot put the restored data in their place: %w", err))
-	}
-	return "", Facts{}
+	return seed.CheckPlace(v.member.DataDir)
 }
 
-// hold locks what was built for this process until release.
-func (r *run) hold() (err error) {
-	r.release()
-	r.held, err = seed.Hold(r.restoredDir())
-	return err
-}
-
-func (r *run) release() {
-	_ = r.held.Close() // it was not written to
-	r.held = nil
-}
-
-// unserved checks that the data directory is as it was examined, and that no process has it open.
-func (r *run) unserved() error {
-	facts := r.core.Facts
-	if there, err := holdsMember(r.member.DataDir); err != nil || there && facts.Volume == VolumeEmpty && !facts.Remains {
-		return errors.Join(err, errors.New("data have appeared there since it was looked at"))
+// checkUnchanged checks that the data directory is as it was examined, and that no process has it open.
+func (v *volume) checkUnchanged() error {
+	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
+		return errors.Join(err, errors.New("data have appeared there since it was examined"))
 	}
-	if database := filepath.Join(r.member.DataDir, "member", "snap", "db"); bootstrap.UseOf(database) == bootstrap.Writing {
-		return fmt.Errorf("%w: an etcd that runs has %s open; end that", seed.ErrInUse, database)
+	if bootstrap.UseOf(v.database()) == bootstrap.Writing {
+		return fmt.Errorf("%w: a running etcd has %s open; stop it", seed.ErrInUse, v.database())
 	}
 	return nil
 }
 
 // preserved returns the copies next to the data directory and the spool, oldest first, without the newest of each if
 // that must stay.
-func (r *run) preserved(stays func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
-	for _, path := range []string{r.member.DataDir, r.options.SpoolDir} {
-		own := disk.PreservedCopies(path)
-		if newest := len(own) - 1; newest >= 0 && stays(own[newest]) {
-			own = own[:newest]
+func (v *volume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all []disk.PreservedCopy) {
+	for _, path := range []string{v.member.DataDir, v.options.SpoolDir} {
+		copies := disk.PreservedCopies(path)
+		if newest := len(copies) - 1; newest >= 0 && mustStay(copies[newest]) {
+			copies = copies[:newest]
 		}
-		all = append(all, own...)
+		all = append(all, copies...)
 	}
 	slices.SortFunc(all, func(a, b disk.PreservedCopy) int { return a.At.Compare(b.At) })
 	return all
@@ -249,31 +222,32 @@ func (r *run) preserved(stays func(newest disk.PreservedCopy) bool) (all []disk.
 // makeRoom deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
 // another reason. The newest stays until a later backup was verified. The store is asked about that for a limited
 // time.
-func (r *run) makeRoom(source restore.Source, most time.Duration) error {
-	err := r.measure(r.seed(), source)
+func (v *volume) makeRoom(source restore.Source, limit time.Duration) error {
+	plan := seed.Seed{DataDir: v.restoredDir()}
+	err := v.checkRoom(plan, source)
 	if !errors.Is(err, restore.ErrNoRoom) {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, most)
+	ctx, cancel := context.WithTimeout(v.ctx, limit)
 	defer cancel()
-	for _, old := range r.preserved(func(newest disk.PreservedCopy) bool { return !r.verifiedSince(ctx, newest.At) }) {
-		r.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: a preserved copy is deleted, as the volume has no room for it")
+	for _, old := range v.preserved(func(newest disk.PreservedCopy) bool { return !v.isVerifiedSince(ctx, newest.At) }) {
+		v.options.Log.Warn().Err(err).Str("deleted", old.Path).Msg("recovery: deleting a preserved copy, as the volume has no room for it")
 		if removed := os.RemoveAll(old.Path); removed != nil {
 			return removed
 		}
-		if err = r.measure(r.seed(), source); !errors.Is(err, restore.ErrNoRoom) {
+		if err = v.checkRoom(plan, source); !errors.Is(err, restore.ErrNoRoom) {
 			break
 		}
 	}
 	return err
 }
 
-// verifiedSince reports whether a backup from after a time was restored to test it.
-func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
-	if r.options.Archive == nil {
+// isVerifiedSince reports whether a backup from after a time was restored to test it.
+func (v *volume) isVerifiedSince(ctx context.Context, at time.Time) bool {
+	if v.options.Archive == nil {
 		return false
 	}
-	history, err := r.options.Archive.History(ctx)
+	history, err := v.options.Archive.History(ctx)
 	if err != nil || history.Newest() == nil {
 		return false
 	}
@@ -282,23 +256,27 @@ func (r *run) verifiedSince(ctx context.Context, at time.Time) bool {
 	})
 }
 
-// relieving bounds how long a start with valid data waits for the store to learn whether more copies may be deleted.
-const relieving = 5 * time.Second
+// roomTimeout bounds how long a member that restores nothing waits for the store to learn whether more copies may be
+// deleted.
+const roomTimeout = 5 * time.Second
 
-// relieve makes room when etcd starts with valid data and the volume could not hold the database once more: a
-// defragmentation needs that much, and etcd stops on a full volume.
-func (r *run) relieve() {
-	if len(r.preserved(func(disk.PreservedCopy) bool { return false })) == 0 {
+// prepareStart makes room when etcd starts with valid data and the volume could not hold the database once more: a
+// defragmentation needs that much, and etcd stops on a full volume. It also warns of problems of a later restore.
+func (v *volume) prepareStart() {
+	info, err := os.Stat(v.database())
+	if err == nil {
+		err = v.makeRoom(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a database, it comes from the other members
+		v.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
+	}
+	if v.options.Never {
 		return
 	}
-	info, err := os.Stat(filepath.Join(r.member.DataDir, "member", "snap", "db"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return // it comes from the other members
+	if err := v.checkMovable(); err != nil {
+		v.options.Log.Warn().Err(err).Msg("recovery: lost or damaged data could not be restored automatically")
 	}
-	if err == nil {
-		err = r.makeRoom(restore.Source{DatabaseBytes: info.Size()}, relieving)
-	}
-	if err != nil {
-		r.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
+	if at := seed.MountedWithin(v.member.DataDir); at != "" {
+		v.options.Log.Warn().Msgf("recovery: %s is a mount point: if the data were replaced, the next start would find a part of the old data there; mount the volume above the data directory", at)
 	}
 }

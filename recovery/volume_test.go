@@ -31,7 +31,7 @@ func TestAVolumeThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 	require.NoError(t, err)
 	defer held.Close()
 	_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error { return nil })
-	require.ErrorContains(t, err, "cannot tell how far the data")
+	require.ErrorContains(t, err, "cannot read how far the data")
 	assert.Empty(t, w.asides())
 	assert.Empty(t, o.changes)
 }
@@ -70,7 +70,7 @@ func (w *world) left() (names []string) {
 // runOn runs with a volume that has room when no more than so many old data directories are on it.
 func (w *world) runOn(most int) error {
 	r := w.recovery()
-	r.measure = func(seed.Seed, restore.Source) error {
+	r.checkRoom = func(seed.Seed, restore.Source) error {
 		if len(w.left())-1 > most {
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
 		}
@@ -125,7 +125,7 @@ func TestWhatWasSetAsideGivesWayTheOldestFirstWhereThereIsNoRoom(t *testing.T) {
 			}
 			assert.Equal(t, append(of.left, "mine"), w.left())
 			if len(of.left) < len(of.asides) {
-				assert.Contains(t, w.log.String(), "a preserved copy is deleted, as the volume has no room for it")
+				assert.Contains(t, w.log.String(), "deleting a preserved copy, as the volume has no room for it")
 				assert.Contains(t, w.log.String(), w.member.DataDir+".aside-"+oldest)
 			}
 		})
@@ -196,8 +196,8 @@ func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
 
 func TestDataThatSomebodyHasMadeOrServesByNowAreNotSetAside(t *testing.T) {
 	for says, of := range map[string]struct{ lose, happens func(*world) }{
-		"have appeared":          {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
-		"an etcd that runs has ": {(*world).spoil, func(w *world) { locked(t, w.database()) }},
+		"have appeared":       {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
+		"a running etcd has ": {(*world).spoil, func(w *world) { locked(t, w.database()) }},
 	} {
 		w := usedWorld(t)
 		of.lose(w)
@@ -213,7 +213,7 @@ func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
 	w.member.Alone = false
 	require.NoError(t, w.run())
 	w.spoil()
-	w.requireRefused("the others would not")
+	w.requireRefused("the others would keep newer data")
 }
 
 // A discovery service knows who they are, and would have the cluster begun anew.
@@ -227,7 +227,7 @@ func TestAnEmptyMemberOfSeveralThatAreNotNamedBeginsNoClusterASecondTime(t *test
 	w.lose()
 	for _, never := range []bool{false, true} {
 		w.options.Never = never
-		w.requireRefused("is cluster "+ours+"'s", "was founded before", "name all members in initial-cluster")
+		w.requireRefused("belongs to cluster "+ours, "to a cluster that exists", "name all members in initial-cluster")
 		assert.NoDirExists(t, w.member.DataDir)
 	}
 
@@ -257,7 +257,7 @@ func TestNothingOlderComesBackWhereTheNewestGenerationHasLostItsName(t *testing.
 		t.Run(name, func(t *testing.T) {
 			w := restoredOnce(t)
 			lose(w)
-			w.requireRefused(secondGeneration, "missing", "put that object back")
+			w.requireRefused(secondGeneration, "missing", "restore that object")
 			w.forget("gen/000002/")
 			w.lose()
 			require.NoError(t, w.run(), "the way out")
@@ -286,7 +286,7 @@ func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 	}))
 	require.ErrorContains(t, err, "gen/000002/generation.json")
 	require.ErrorContains(t, err, "it has no signature")
-	require.ErrorContains(t, err, "if nobody of yours has signed it, delete it, and of a generation.json all that is in its folder")
+	require.ErrorContains(t, err, "if its signer is unknown, delete it, and with a generation.json everything in its folder")
 	assert.Empty(t, w.leftovers())
 }
 
@@ -297,7 +297,7 @@ func TestTheDataOfTheOthersWaitForTheRoomForThem(t *testing.T) {
 	w.setAside(oldest)
 	o.size = 77
 	r := w.recovery()
-	r.measure = func(_ seed.Seed, source restore.Source) error {
+	r.checkRoom = func(_ seed.Seed, source restore.Source) error {
 		assert.Equal(t, int64(77), source.DatabaseBytes)
 		if len(w.left()) > 1 { // nothing but somebody's own
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
@@ -308,7 +308,7 @@ func TestTheDataOfTheOthersWaitForTheRoomForThem(t *testing.T) {
 		assert.Len(t, w.left(), 2, "what was set aside last is for a person to delete, or for a backup that was verified since")
 		assert.NotContains(t, w.left(), oldest)
 		assert.Empty(t, o.changes, "nor has the member left the cluster")
-		assert.Contains(t, r.Progress().Reason, "the data of the others do not fit: not enough room on the volume: enlarge it, or delete "+w.asides()[0])
+		assert.Contains(t, r.Progress().Reason, "the volume has no room for the data of the other members: not enough room on the volume: enlarge it, or delete "+w.asides()[0])
 		require.NoError(t, os.RemoveAll(w.asides()[0]))
 	})
 	r.wait = w.wait

@@ -2,6 +2,7 @@ package relation
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -111,12 +112,14 @@ func (s Store) Adopts(flag, owner string) bool {
 type Judgment struct {
 	Relation
 	Identity archive.Identity // the data's, or what they continue as although they do not name it yet
+	Lacks    bool             // the store has a later generation, or revisions that the data cannot reach
 }
 
 // Judge returns how data relate to a store. adopt reports that the user has named the store's cluster, as Store.Adopts does.
 func Judge(data Data, store Store, adopt bool) Judgment {
 	c := caseOf(data, store, adopt)
 	j := Judgment{Relation: decide(c), Identity: data.Identity}
+	j.Lacks = c.Lacks && j.Relation != Same // what the store has of its own is no loss for data that resume
 	switch {
 	case data.named(store) && !data.Identity.Known():
 		j.Identity = data.Peers
@@ -124,6 +127,37 @@ func Judge(data Data, store Store, adopt bool) Judgment {
 		j.Identity = store.Identity()
 	}
 	return j
+}
+
+// Newer returns what the store shows that the data lack of their cluster, nil if nothing, and the revision that the
+// cluster is known to have reached, 0 if unknown. The reservation counts as well: members of several keep it ahead of
+// the revisions that they acknowledge, so a quorum has what it shows. store is the store's URL.
+func (j Judgment) Newer(data Data, s Store, store string) (newer error, reached int64) {
+	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
+	case Succeeded:
+		return errors.New(j.Sentence(data, s, store)), 0
+	case Behind:
+		newer = errors.New(j.Sentence(data, s, store))
+	case Same:
+	default:
+		return nil, 0
+	}
+	reached = s.Head.Revision()
+	if s.Reserved.Generation == s.Newest().Number {
+		reached = max(reached, s.Reserved.Revision-archive.Margin)
+	}
+	if newer == nil && reached > data.Revision {
+		newer = fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", data.Revision, reached)
+	}
+	return newer, reached
+}
+
+// OfEtcd returns the generation with an etcd cluster ID; the zero value if there is none.
+func OfEtcd(l archive.Lineage, id string) (found archive.Generation) {
+	if at := slices.IndexFunc(l.Generations, func(g archive.Generation) bool { return g.Etcd == id }); at >= 0 {
+		found = l.Generations[at]
+	}
+	return found
 }
 
 // named reports whether the data, or else the members that run with them, name the store's cluster.
@@ -142,6 +176,8 @@ func (j Judgment) Sentence(data Data, s Store, store string) string {
 		return fmt.Sprintf("%s has objects below %s, and neither cluster.json nor a generation.json, which name their cluster", store, s.Remains)
 	case Emptied:
 		return fmt.Sprintf("%s names cluster %s and has a reservation of revision %d, and none of its backups", store, cluster, s.Reserved.Revision)
+	case Behind:
+		return fmt.Sprintf("the data end with revision %d, and the store has revision %d", data.Revision, s.Head.Revision())
 	case Succeeded:
 		return fmt.Sprintf("another cluster was restored from the backups of this one: the data belongs to generation %d of cluster %s, which has ended, and generation %d in %s continues it",
 			data.Identity.Generation, cluster, s.Newest().Number, store)

@@ -16,7 +16,7 @@ func (r *Runtime) Recovery() *status.Recovery {
 		return nil
 	}
 	is := r.recovery.Progress()
-	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !r.uncompared(is) {
+	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !is.Warning && !r.uncompared(is) {
 		return nil
 	}
 	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}

@@ -99,7 +99,7 @@ func (s *story) losesItsVolume() {
 	require.NoError(s.T, os.RemoveAll(s.Volume))
 	require.NoError(s.T, os.Mkdir(s.Volume, 0o700))
 	run := s.StartReady()
-	run.AwaitLine(harness.Line{"message": "the volume is empty; the cluster comes back with revision", "level": "warn"})
+	run.AwaitLine(harness.Line{"message": "the volume is empty; the cluster is restored to revision", "level": "warn"})
 	assert.Equal(s.T, s.latest, now(s.Pod))
 	last := s.write("after the loss", "of the volume")
 	s.latest = now(s.Pod)

@@ -15,9 +15,9 @@ func TestAClusterIsFoundedWhenItsLastMemberIsThere(t *testing.T) {
 	t.Parallel()
 	c := &three{T: t, pods: harness.StandaloneMembers(t, 3)}
 	first := c.pods[0].Start()
-	first.AwaitLine(harness.Line{"message": "a cluster is founded when every member of initial-cluster is here and has none", "level": "warn"})
+	first.AwaitLine(harness.Line{"message": "a new cluster is created once every member of initial-cluster is here without data", "level": "warn"})
 	second := c.pods[1].Start()
-	first.AwaitLine(harness.Line{"message": "one of the others may have data: etcd-main-2 does not answer"})
+	first.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-2 does not answer"})
 	require.NotEqual(t, 200, first.Readyz())
 	require.Contains(t, first.Status().Recovery.Reason, "etcd-main-2 does not answer")
 	for _, run := range []*harness.Run{c.pods[2].Start(), first, second} {
@@ -49,7 +49,7 @@ func TestMembersThatCannotReachTheFirstWaitForItWithoutAStore(t *testing.T) {
 	c := edited(t)
 	runs := []*harness.Run{c.pods[1].Start(), c.pods[2].Start()}
 	for _, run := range runs {
-		run.AwaitLine(harness.Line{"message": "one of the others may have data: etcd-main-0 does not answer"})
+		run.AwaitLine(harness.Line{"message": "another member may have data: etcd-main-0 does not answer"})
 	}
 	for _, run := range append(runs, c.pods[0].Start()) {
 		run.AwaitReady()

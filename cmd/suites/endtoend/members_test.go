@@ -29,7 +29,7 @@ var fates = map[string]struct {
 	"lost": {func(_ *three, p *harness.Pod) { lose(p) }, "the volume is empty; the member gets its data from ", 0},
 	"broken": {func(_ *three, p *harness.Pod) {
 		harness.FlipBits(p.T, p.Database(), 0, 16<<10)
-	}, "the volume is broken", 1},
+	}, "the data on the volume cannot be used: ", 1},
 	"put back": {func(c *three, p *harness.Pod) {
 		old := filepath.Join(p.Dir, "old")
 		require.NoError(c, os.CopyFS(old, os.DirFS(p.Volume)))
@@ -40,7 +40,7 @@ var fates = map[string]struct {
 		run.Kill()
 		require.NoError(c, os.RemoveAll(p.Volume))
 		require.NoError(c, os.CopyFS(p.Volume, os.DirFS(old)))
-	}, "the volume was put back to an older state", 1},
+	}, "the data on the volume cannot be used: ", 1},
 }
 
 func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
@@ -70,9 +70,9 @@ func TestALostMemberOfThreeComesBackFromTheOthers(t *testing.T) {
 
 // steps are lines that a return leaves in the log, one for each of its steps.
 var steps = []harness.Line{
-	{"message": "the volume is broken"},
-	{"message": "this member's old identity is out of the cluster"},
-	{"message": "the cluster has taken this member in anew"},
+	{"message": "the data on the volume cannot be used: "},
+	{"message": "removed this member's old identity"},
+	{"message": "the cluster has added this member again"},
 	{"from": "AskPeers", "to": "Ready"},
 	{"message": "starting etcd"},
 	{"message": "etcd has joined its cluster"},
@@ -198,7 +198,7 @@ func TestThreeMembersGoBackTogether(t *testing.T) {
 	}
 	flags := []string{fmt.Sprintf("--restore-to=revision:%d", to), "--restore-id=mistake"}
 	first := c.pods[0].Start(flags...)
-	first.AwaitLine(harness.Line{"message": "every member has to be stopped and ask for the same restore"})
+	first.AwaitLine(harness.Line{"message": "a restore starts when every member is stopped and requests the same one"})
 	first.Kill()
 	for _, run := range c.restart(flags...) {
 		run.StopCleanly()
@@ -336,7 +336,7 @@ func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 		}
 	}
 	run = last.StartReady()
-	run.AwaitLine(harness.Line{"message": "etcd died of them", "level": "warn"})
+	run.AwaitLine(harness.Line{"message": "etcd crashed on them", "level": "warn"})
 	c.requireWhole()
 	assert.Len(t, preserved(last), 1)
 }

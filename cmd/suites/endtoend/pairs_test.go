@@ -38,7 +38,7 @@ func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
 	c.runs[2].Kill()
 	harness.FlipBits(t, last.Database(), 0, 16<<10)
 	run := last.Start()
-	explains(t, run, "the data of the others do not fit")
+	explains(t, run, "the volume has no room for the data of the other members")
 	assert.Contains(t, run.Status().Recovery.Reason, "or delete "+preserved(last)[0])
 	require.NoError(t, os.RemoveAll(preserved(last)[0]))
 	run.AwaitReady()

@@ -93,7 +93,7 @@ func TestALearnerOfAPersonsThatLosesItsVolumeComesBackAsOne(t *testing.T) {
 	lose(second)
 
 	run = second.Start()
-	run.AwaitLine(harness.Line{"message": "this member's old identity is out of the cluster"})
+	run.AwaitLine(harness.Line{"message": "removed this member's old identity"})
 	run.Kill() // the cluster itself remembers what it was
 	run = second.Start()
 	promoteByHand(first, run)
@@ -120,7 +120,7 @@ func TestAMemberThatRecoveryHasAddedIsPromotedWithoutAnybody(t *testing.T) {
 	c.runs[2].Kill()
 	lose(last)
 	run := last.Start()
-	run.AwaitLine(harness.Line{"message": "the cluster has taken this member in anew"})
+	run.AwaitLine(harness.Line{"message": "the cluster has added this member again"})
 	run.Kill()
 	lose(last)
 	run = last.Start()

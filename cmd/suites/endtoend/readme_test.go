@@ -109,7 +109,7 @@ func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
 		typed(block(t, readme, "bin/etcd-wrapper status"), "sleep 2", "stored 3")+
 		"stopped\nprintf '$ rm -r .run/new.etcd && make run\\n'\n"+
 		inAnother(block(t, readme, "rm -r .run").Text)+
-		"grep -o 'the volume is empty; the cluster comes back with revision [0-9]*' log\n"+
+		"grep -o 'the volume is empty; the cluster is restored to revision [0-9]*' log\n"+
 		typed(block(t, readme, "bin/etcd-wrapper etcdctl --endpoints=http://127.0.0.1:2379 get"))+
 		typed(block(t, readme, "zstd -dc"), "NAME", "$(ls .run/backups/gen/000001/full | head -n 1)")+
 		"stopped\n"+inAnother("make run")+"stopped\n")
@@ -118,7 +118,7 @@ func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
 	assert.DirExists(t, filepath.Join(dir, "restored", "member"))
 	log, err := os.ReadFile(filepath.Join(dir, "log"))
 	require.NoError(t, err)
-	assertSaid(t, string(log), "the volume is empty; the cluster comes back with revision 3", "sanity validation")
+	assertSaid(t, string(log), "the volume is empty; the cluster is restored to revision 3", "sanity validation")
 
 	recorded := recording(printed)
 	committed, err := os.ReadFile(recordingFile)

@@ -58,10 +58,10 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 		"when its volume was lost": {func(p *harness.Pod) {
 			require.NoError(p.T, os.RemoveAll(p.Volume))
 			require.NoError(p.T, os.Mkdir(p.Volume, 0o700))
-		}, "the volume is empty; the cluster comes back with revision", "empty", 0},
+		}, "the volume is empty; the cluster is restored to revision", "empty", 0},
 		"when its volume is broken": {func(p *harness.Pod) {
 			harness.FlipBits(p.T, p.Database(), 0, 16<<10)
-		}, "the volume is broken; the cluster comes back with revision", "corrupt", 1},
+		}, "the volume is damaged; the cluster is restored to revision", "corrupt", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,7 +83,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 			assert.Greater(t, p.Revision(), max(before, archive.Margin), "no revision is handed out twice: the store has so many reserved")
 			assert.Len(t, preserved(p), of.asides)
 			out, _, _ := p.Begin("status", "-v").Wait()
-			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are in their place")
+			assert.Contains(t, harness.OneLine(out), "Ready: the restored data are installed")
 			requireCompacted(p, before)
 			second.Kill()
 
@@ -144,7 +144,7 @@ func TestWhatCannotComeBackEndsInOneSentence(t *testing.T) {
 			"etcd is not started on these data: the target is not kept: revision 4711 is not kept", "which has revisions ", "backup list", "nothing was moved",
 		}},
 		"--recover=never": {func(p *harness.Pod) { harness.FlipBits(p.T, p.Database(), 0, 16<<10) }, []string{"--recover=never"}, 70, []string{
-			"it could be brought back", "has revision 2", "start with --recover=auto",
+			"the data could be restored", "has revision 2", "start with --recover=auto",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

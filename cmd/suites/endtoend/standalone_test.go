@@ -74,7 +74,7 @@ func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 			assert.Equal(t, 70, second.Exit(harness.Patience))
 			second.AwaitLine(harness.Line{"message": "validation ended", "result": "Failed", "level": "error"})
 			message := read(t, p.TerminationMessage())
-			assert.Contains(t, message, "nothing is kept that could be brought back")
+			assert.Contains(t, message, "there is no backup to restore")
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())
 			assert.NotContains(t, second.Log.States(), "FetchConfig")
 			after := tree(p)

@@ -54,7 +54,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 		says   string
 		out    func(c *three)
 	}{
-		"without a store": {false, "start one member that has them once with force-new-cluster: true", func(c *three) {
+		"without a store": {false, "start one member that still has them once with force-new-cluster: true", func(c *three) {
 			first := c.pods[0]
 			c.runs[0].Kill()
 			first.Config["force-new-cluster"] = true
@@ -66,7 +66,7 @@ func TestAMemberOfTwoThatIsLostSaysTheWayOutWhichLeadsThere(t *testing.T) {
 			first.WriteConfigFile()
 			c.runs[0] = first.StartReady()
 		}},
-		"with a store": {true, "start all of them with --restore-to=latest and one --restore-id that was not used before", func(c *three) {
+		"with a store": {true, "start all of them with --restore-to=latest and the same new --restore-id", func(c *three) {
 			flags := []string{"--restore-to=latest", "--restore-id=second-lost"}
 			for i, run := range c.runs {
 				run.Kill()

@@ -153,7 +153,7 @@ func (c *cluster) loseStore() {
 func (c *cluster) waitForStore() {
 	c.T.Helper()
 	c.run = c.Start(quiet)
-	c.run.AwaitLine(harness.Line{"message": "recovery: the store may know that the data are lost or were put back: it is waited for"})
+	c.run.AwaitLine(harness.Line{"message": "recovery: the store cannot be read, and may show that the data are lost or were rolled back"})
 	require.NotEqual(c.T, 200, c.run.Readyz())
 	c.store.back()
 	if c.dice.IntN(2) == 0 {

@@ -36,28 +36,28 @@ var cells = []struct{ volume, store, end string }{
 	{"valid", "empty", starts},
 	{"valid", "none", starts},
 	{"valid", "unreachable", uncompared},
-	{"valid", "another's", "another cluster's backups are never restored here"},
+	{"valid", "another's", "backups of another cluster are never restored here"},
 	{"valid", "damaged", troubled},
 	{"valid", "not trusted", troubled},
-	{"of no cluster", "this cluster's", "the volume names no cluster"},
+	{"of no cluster", "this cluster's", "the data name no cluster"},
 	{"of no cluster", "empty", starts},
-	{"broken", "damaged", "put that object back"},
-	{"empty", "damaged", "put that object back"},
+	{"broken", "damaged", "restore that object"},
+	{"empty", "damaged", "restore that object"},
 	{"empty", "not trusted", "add the key"},
 	{"rolled back", "this cluster's", restores},
-	{"rolled back", "another's", "another cluster's backups are never restored here"},
+	{"rolled back", "another's", "backups of another cluster are never restored here"},
 	{"broken", "this cluster's", restores},
-	{"broken", "empty", "nothing is kept that could be brought back"},
-	{"broken", "certified", "it does not go on from there; to go on without it move "},
+	{"broken", "empty", "there is no backup to restore"},
+	{"broken", "certified", "it does not go on from there; to continue without them, move "},
 	{"broken", "unreachable", waits},
-	{"broken", "none", "nothing is kept that could be brought back"},
-	{"broken", "another's", "another cluster's backups are never restored here"},
+	{"broken", "none", "there is no backup to restore"},
+	{"broken", "another's", "backups of another cluster are never restored here"},
 	{"empty", "this cluster's", restores},
 	{"empty", "certified", "no new cluster is created"},
 	{"empty", "empty", founds},
 	{"empty", "none", founds},
 	{"empty", "unreachable", waits},
-	{"empty", "another's", "a volume that is empty, or lacks revisions, is not given the backups of another owner"},
+	{"empty", "another's", "backups of another owner are not restored to a volume that is empty or lacks revisions"},
 }
 
 func TestEveryCellOfTheTableEndsAsItSays(t *testing.T) {
@@ -98,7 +98,7 @@ var ends = map[string]func(l *lived){
 		run.AwaitReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		require.NotNil(l.T, run.Status().Recovery)
-		assert.Contains(l.T, run.Status().Recovery.Reason, "they are not compared with the store yet")
+		assert.Contains(l.T, run.Status().Recovery.Reason, "that were not compared with it")
 		assert.Contains(l.T, run.Status().Recovery.Reason, l.dir)
 		l.back()
 		harness.Eventually(l.T, "they are compared as soon as the store is back", func() bool { return run.Status().Recovery == nil })
@@ -108,7 +108,7 @@ var ends = map[string]func(l *lived){
 		run := l.StartReady()
 		assert.Equal(l.T, "new", l.Get("key"))
 		require.NotNil(l.T, run.Status().Recovery)
-		assert.Contains(l.T, run.Status().Recovery.Loss, "the cluster comes back with revision")
+		assert.Contains(l.T, run.Status().Recovery.Loss, "the cluster is restored to revision")
 	},
 	founds: func(l *lived) {
 		run := l.StartReady()
@@ -117,9 +117,9 @@ var ends = map[string]func(l *lived){
 	},
 	waits: func(l *lived) {
 		run := l.Start()
-		run.AwaitLine(harness.Line{"message": "it is waited for"})
+		run.AwaitLine(harness.Line{"message": "the store cannot be read"})
 		assert.NotEqual(l.T, 200, run.Readyz())
-		for _, said := range []string{"recovery has been reading the store since 20", l.dir, "the next try is within "} {
+		for _, said := range []string{"recovery has been reading the store since 20", l.dir, "next attempt within "} {
 			harness.Eventually(l.T, "everybody is told what is waited for", func() bool { return strings.Contains(run.Status().Reason, said) })
 		}
 		l.back()
@@ -136,7 +136,7 @@ func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
 	delete(l.Config, "initial-cluster")
 	l.Config["discovery-srv"] = "cluster.invalid"
 	l.WriteConfigFile()
-	l.requireRefused("founded before, and the members that may have its data are not named")
+	l.requireRefused("a cluster that exists, and the members that may have its data are not named")
 }
 
 // A folder that is missing may lie on a volume that is not mounted: whoever makes it says that it is meant.
@@ -195,5 +195,5 @@ func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
 
 	again := l.StartReady()
 	assert.Equal(t, "newest", l.Get("key"))
-	again.AwaitLine(harness.Line{"message": "recovery: the backups are damaged, and other objects are used in their place", "level": "warn"})
+	again.AwaitLine(harness.Line{"message": "recovery: a backup is damaged, so other objects are used instead", "level": "warn"})
 }

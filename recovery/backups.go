@@ -1,0 +1,488 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/recovery/peers"
+)
+
+// backups is the store, as seen by this member.
+type backups struct {
+	*session
+	volume      *volume
+	last        observation // the last answer
+	silentSince time.Time   // since when the store has not answered; zero if it has, or was not asked
+	heartbeat   heartbeat   // of the process that writes the generation to be replaced
+}
+
+// An observation is what was read from the store.
+type observation struct {
+	relation.Store
+	judgment relation.Judgment
+	path     archive.Path
+	notKept  error // why there is no path
+	adopted  bool  // the user has named the store's cluster, and that was not carried out before
+}
+
+// readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
+// deletes it first, and it may be damaged: the first generation names the cluster as well.
+func (b *backups) readCluster(ctx context.Context) (seen observation, err error) {
+	manifest, why := b.options.Archive.Cluster(ctx)
+	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
+		return seen, why
+	}
+	lineage, err := b.options.Archive.Lineage(ctx)
+	switch generations := lineage.Generations; {
+	case err != nil:
+		return seen, err
+	case why == nil:
+	case len(generations) > 0:
+		manifest = archive.Cluster{Cluster: generations[0].Cluster, Owner: generations[0].Owner, Etcd: generations[0].Etcd}
+	case notVerified(why):
+		return seen, why
+	}
+	for _, stray := range lineage.Strays {
+		b.options.Log.Warn().Err(stray).Msg("recovery: ignoring a generation that is not part of the store's history")
+	}
+	seen = observation{Store: relation.Store{Cluster: manifest, Lineage: lineage}}
+	seen.adopted = seen.Adopts(b.options.Adopt, b.owner())
+	return seen, nil
+}
+
+// observe reads what the store has, except for the backups themselves, and compares the volume with it. A valid member
+// of several rejoins the others instead of adopting its own store.
+func (b *backups) observe(ctx context.Context) (seen observation, err error) {
+	if seen, err = b.readCluster(ctx); err != nil {
+		return seen, err
+	}
+	switch newest := seen.Newest().Number; {
+	case seen.Cluster.Cluster == "":
+		seen.Remains, err = b.options.Archive.Remains(ctx)
+	case newest == 0:
+		err = b.options.Archive.FindUnlisted(ctx)
+	default:
+		seen.Head, err = b.options.Archive.Head(ctx, newest)
+	}
+	if err == nil && seen.Cluster.Cluster != "" {
+		if seen.Reserved, err = b.options.Archive.Reserved(ctx); errors.Is(err, store.ErrNotFound) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return seen, err
+	}
+	data := b.data()
+	seen.judgment = relation.Judge(data, seen.Store, seen.adopted && (!b.requested || data.State != relation.Valid))
+	if seen.judgment.Relation == relation.Adopted && !b.member.Alone {
+		if own := relation.Judge(data, seen.Store, false); storeStates[own.Relation] == StoreOurs {
+			seen.judgment = own
+		}
+	}
+	return seen, nil
+}
+
+// data describes the volume, with what the running members report.
+func (b *backups) data() relation.Data {
+	v := b.volume
+	d := relation.Data{State: relation.Damaged, Identity: v.identity, Owner: b.owner(), Revision: v.position.HighestRevision}
+	switch {
+	case b.facts.Volume == VolumeEmpty:
+		d.State = relation.NoData
+	case b.isValid() && v.position.ClusterID != 0:
+		d.State, d.Etcd = relation.Valid, hex(v.position.ClusterID)
+		if b.survey.Cluster == d.Etcd {
+			d.Peers = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
+		}
+	}
+	return d
+}
+
+func hex(id uint64) string { return strconv.FormatUint(id, 16) }
+
+// storeStates maps relations to the states of the table of decisions.
+var storeStates = map[relation.Relation]StoreState{
+	relation.Empty: StoreEmpty, relation.Founded: StoreFounded, relation.Unclaimed: StoreUnclaimed, relation.OtherCluster: StoreOthers,
+	relation.OtherOwner: StoreNotOwned, relation.Adopted: StoreAdopted, relation.Nameless: StoreOurs, relation.Emptied: StoreOurs,
+	relation.Ours: StoreOurs, relation.Same: StoreOurs, relation.Behind: StoreOurs, relation.Succeeded: StoreOurs, relation.Copied: StoreOurs,
+	relation.Unnumbered: StoreOurs,
+}
+
+// otherStates are the states of a store that is not this member's.
+var otherStates = []StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed}
+
+// find observes the store, and finds the backup that would be restored.
+func (b *backups) find(ctx context.Context) (seen observation, state StoreState, err error) {
+	if seen, err = b.observe(ctx); err != nil {
+		return seen, "", err
+	}
+	b.volume.identity, state = seen.judgment.Identity, storeStates[seen.judgment.Relation]
+	switch {
+	case slices.Contains([]relation.Relation{relation.Nameless, relation.Emptied}, seen.judgment.Relation):
+		seen.notKept = errors.New(b.sentence(seen) + "; " + seen.judgment.WayOut())
+		return seen, state, nil
+	case seen.Newest().Number == 0:
+		return seen, state, nil
+	case state == StoreOurs && !seen.adopted && seen.Owner() != b.owner() && b.mayReplace() && seen.judgment.Lacks:
+		state, seen.judgment.Relation = StoreNotOwned, relation.OtherOwner // it may be a copy of the owner's volume
+	}
+	target := archive.Target{}
+	if b.requested && !b.isDone(seen) {
+		target = b.options.Request.Target
+	}
+	seen.path, err = b.options.Archive.Find(ctx, target)
+	if errors.Is(err, archive.ErrNotKept) {
+		seen.path, seen.notKept, err = archive.Path{}, err, nil
+	}
+	return seen, state, err
+}
+
+// sentence describes how the volume relates to the store.
+func (b *backups) sentence(seen observation) string {
+	return seen.judgment.Sentence(b.data(), seen.Store, b.options.Archive.String())
+}
+
+// isDone reports whether the requested restore was done, on any volume.
+func (b *backups) isDone(seen observation) bool {
+	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
+}
+
+// query asks which cluster the store belongs to and what it has.
+func (b *backups) query() (Event, Facts) {
+	ctx, cancel := b.limitWait(patience)
+	defer cancel()
+	seen, state, err := b.find(ctx)
+	if err != nil {
+		return b.unanswered(ctx, err)
+	}
+	b.last = seen
+	answer := Facts{Told: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}
+	if answer.RestoreDone { // so that the next start need not ask the store
+		if err := b.updateRecord(func(r *record) { r.addDone(b.options.Request.ID) }); err != nil {
+			return broke(err)
+		}
+		b.requested = false
+		b.volume.logDone()
+	}
+	if why := b.findMissingKey(seen); why != nil && !slices.Contains(otherStates, state) {
+		return Answered, Facts{Told: StoreLocked, RestoreDone: answer.RestoreDone, Err: why}
+	}
+	if state == StoreOurs && seen.path.Revision > 0 && b.mayReplace() {
+		why, err := b.checkWriter(ctx, seen)
+		if err != nil {
+			event, facts := b.unreachable(err)
+			answer.Told, answer.Err = facts.Told, facts.Err
+			return event, answer
+		}
+		if b.silentSince = (time.Time{}); why != nil {
+			answer.Told, answer.Err = StoreInUse, why
+			return Answered, answer
+		}
+	}
+	b.retries, b.silentSince = 0, time.Time{}
+	answer.Err = b.describe(state)
+	if state == StoreOurs && seen.path.Revision == 0 {
+		answer.Told = StoreBare
+	}
+	return Answered, answer
+}
+
+// limitWait bounds a request to the store: if valid data wait for the answer, by what is left of their time.
+func (b *backups) limitWait(limit time.Duration) (context.Context, context.CancelFunc) {
+	if b.silentSince.IsZero() {
+		b.silentSince = b.now()
+	}
+	if f := b.facts; (f.Alone || f.Unidentified) && b.isValid() && !f.Asked && !f.Behind {
+		limit = min(limit, max(time.Second, b.serveAfter-b.now().Sub(b.silentSince)))
+	}
+	return context.WithTimeout(b.ctx, limit)
+}
+
+// unreachable returns the event for a store that cannot be asked now.
+func (b *backups) unreachable(why error) (Event, Facts) {
+	state := StoreAway
+	if b.now().Sub(b.silentSince) >= b.serveAfter {
+		state = StoreLongAway
+	}
+	return Answered, Facts{Told: state, Err: why}
+}
+
+// unanswered returns the event for a store that does not say what it has. If the volume is valid, nothing has to be
+// restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
+func (b *backups) unanswered(ctx context.Context, why error) (Event, Facts) {
+	if b.requested && b.member.Peers != nil {
+		why = fmt.Errorf("%w; if restore %q was done before, remove --restore-to: this member then gets its data from the others", why, b.options.Request.ID)
+	}
+	if !notVerified(why) {
+		return b.unreachable(why)
+	}
+	if f := b.facts; (f.Alone || f.Unidentified) && b.isValid() && !b.requested {
+		older, err := b.compareNames(ctx, why)
+		switch {
+		case err != nil:
+			return b.unreachable(err)
+		case older == nil:
+			b.options.Log.Warn().Err(why).Msg("recovery: the store cannot be verified; etcd serves, as the data are valid and no object name suggests that they lack anything")
+			return Answered, Facts{Told: StoreUnverified, Err: why}
+		}
+		why = older
+	}
+	b.last = observation{} // earlier answers no longer count
+	if isOneOf(why, format.ErrUntrusted) {
+		return Answered, Facts{Told: StoreLocked, Err: why}
+	}
+	return Answered, Facts{Told: StoreDamaged, Err: why}
+}
+
+// compareNames returns why a valid volume may have been rolled back, by names in a store that cannot be verified. They
+// prove nothing, but a volume that was not rolled back has everything they suggest. Any other error of the store is
+// returned unchanged.
+func (b *backups) compareNames(ctx context.Context, why error) (older, err error) {
+	if !notVerified(why) {
+		return nil, why
+	}
+	reported, err := b.options.Archive.Reported(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.compareReported(reported, why), nil
+}
+
+// compareReported reports that names suggest more than a valid volume has; nil if they do not.
+func (b *backups) compareReported(revision int64, why error) error {
+	if revision <= b.volume.position.HighestRevision {
+		return nil
+	}
+	return fmt.Errorf("the data end with revision %d, but object names in the store suggest revision %d, so the volume may have been rolled back; "+
+		"start with --recover=never to serve it as it is; these objects cannot be verified: %w", b.volume.position.HighestRevision, revision, why)
+}
+
+// findMissingKey returns why a volume cannot be judged until more keys are trusted: everything that could be restored
+// is signed with other keys, or the names of what the volume lacks are.
+func (b *backups) findMissingKey(seen observation) error {
+	needed := b.requested || !b.isValid() || seen.judgment.Lacks
+	switch {
+	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
+		return seen.notKept
+	case needed && seen.path.Revision > 0: // it would be restored, and the new cluster would write there
+		return b.options.Archive.MayAdd(seen.Newest())
+	case !needed && errors.Is(seen.path.PastEnd, format.ErrUntrusted):
+		return b.compareReported(seen.path.Reported, seen.path.PastEnd)
+	}
+	return nil
+}
+
+// describe returns what is reported about the store in addition to the rule's reason: its cluster, or what it lacks.
+func (b *backups) describe(state StoreState) error {
+	switch seen := b.last; {
+	case slices.Contains(otherStates, state):
+		return errors.New(b.sentence(seen) + b.explainAdoption())
+	case state != StoreEmpty && b.facts.peerState() == PeersUnnamed && seen.Cluster.Cluster != "":
+		return fmt.Errorf("%s belongs to cluster %s", b.options.Archive, seen.Cluster.Cluster)
+	case (b.requested || seen.Newest().Number == 0) && seen.notKept != nil:
+		return seen.notKept
+	case b.survey.Membership == peers.Partial && b.survey.Missing != nil:
+		return b.survey.Missing
+	}
+	return b.volume.damage
+}
+
+// explainAdoption returns why an adoption that was requested is not done.
+func (b *backups) explainAdoption() string {
+	id, _, _ := strings.Cut(b.options.Adopt, "/")
+	switch {
+	case id == "":
+		return ""
+	case id != b.last.Cluster.Cluster:
+		return ", and --adopt names another one"
+	default:
+		return fmt.Sprintf(", and --adopt=%s was done before; --adopt=%s/%d does it again", b.options.Adopt, id, b.last.Newest().Number)
+	}
+}
+
+// mayReplace reports whether a new generation may replace the newest one in the store. One of several members gets its
+// data from the others, who continue to write the backups, unless none of them has any, or a restore is requested.
+func (b *backups) mayReplace() bool {
+	f := b.facts
+	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
+}
+
+// stillness is how long a generation must not be extended before another process replaces it, by the store's clock.
+// An idle writer adds a heartbeat every 40 s. It is a string for the linker, as the suites build a program that waits
+// less.
+var stillness = "90s"
+
+// A heartbeat is the evidence of a process elsewhere that still writes the newest generation.
+type heartbeat struct {
+	ahead *time.Duration // lead of the store's clock; nil until it was read
+	added time.Time      // when the last object of the generation was created, by the store's clock
+	seen  time.Time      // when this run first saw it, by the local clock
+	until time.Time      // when the generation will have been silent long enough, by the local clock; zero if nothing is waited for
+}
+
+// checkWriter returns why the process that writes the newest generation may still run: it has not released the
+// generation, did not run on this volume, was not ruled out by the user, and has not been silent long enough. The end
+// of the generation protects the data in any case; this protects users from two clusters.
+func (b *backups) checkWriter(ctx context.Context, seen observation) (why, err error) {
+	beat := &b.heartbeat
+	beat.until = time.Time{}
+	ended := seen.Head.Newest().Released || seen.Head.Ending() != nil
+	if b.stillness == 0 || ended || seen.adopted || b.isOwnWriter(seen) {
+		return nil, nil
+	}
+	added, err := b.options.Archive.LastAdded(ctx, seen.Newest(), seen.Head)
+	if err != nil {
+		return nil, err
+	}
+	if beat.ahead == nil {
+		clock, err := store.Clock(ctx, b.options.Archive.Store())
+		if clock.IsZero() { // an object that could not be deleted stays
+			return nil, cmp.Or(err, errors.New("the store does not report when an object was created"))
+		}
+		beat.ahead = new(clock.Sub(b.now()))
+	}
+	if !added.Equal(beat.added) {
+		beat.added, beat.seen = added, b.now()
+	}
+	until := added.Add(b.stillness - *beat.ahead)
+	if latest := beat.seen.Add(b.stillness); until.After(latest) { // an object from the future counts as new from now on
+		until = latest
+	}
+	if !b.now().Before(until) {
+		return nil, nil
+	}
+	beat.until = until
+	return fmt.Errorf("%s extended generation %d of %s at %s by the store's clock; a restore can start at %s unless it is extended again",
+		b.describeWriter(seen), seen.Newest().Number, b.options.Archive, added.UTC().Format(time.TimeOnly), until.UTC().Format(time.TimeOnly)), nil
+}
+
+// describeWriter describes the process that wrote the end of the newest generation.
+func (b *backups) describeWriter(seen observation) string {
+	id := seen.Head.Newest().Member
+	if id == hex(b.volume.position.MemberID) {
+		return "this member itself, from this volume or a copy of it,"
+	}
+	member := "a member"
+	if id != "" {
+		member = "member " + id
+	}
+	if at := slices.IndexFunc(b.survey.Members, func(m peers.Member) bool { return m.ID.String() == id && m.Name != "" }); at >= 0 {
+		member = "member " + b.survey.Members[at].Name
+	}
+	return fmt.Sprintf("%s of this member's own cluster %s", member, seen.Newest().Cluster)
+}
+
+// isOwnWriter reports whether the process that writes the newest generation ran on this volume. Valid data without
+// what its session has stored are a copy, or older: etcd had that on disk before it was stored.
+func (b *backups) isOwnWriter(seen observation) bool {
+	if b.isValid() {
+		return !seen.judgment.Lacks && seen.Owner() == b.owner()
+	}
+	return b.volume.identity.Session != "" && b.volume.identity.Session == seen.Head.Newest().Session
+}
+
+// uploadSpool uploads segments that wait on the volume, unless a valid volume has their content itself. If the store
+// does not answer for a moment, recovery waits: after a restore they could not be added any more.
+func (b *backups) uploadSpool() (Event, Facts) {
+	data := b.volume.identity
+	if b.volume.damage != nil {
+		data = archive.Identity{}
+	}
+	ctx, cancel := b.limitWait(math.MaxInt64)
+	defer cancel()
+	err := b.options.FlushSpool(ctx, data, b.volume.position.HighestRevision)
+	switch {
+	case err == nil:
+		return "", Facts{}
+	case b.ctx.Err() != nil:
+		return broke(b.ctx.Err())
+	case store.FailureOf(err) != "":
+		return b.unreachable(fmt.Errorf("uploading segments that wait on the volume: %w", err))
+	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
+		return Answered, Facts{Told: StoreLocked, Err: err}
+	case errors.Is(err, archive.ErrNameless): // it can be restored, and accepts the segments then
+		return Answered, Facts{Told: StoreDamaged, Err: err}
+	}
+	err = fmt.Errorf("segments that wait on the volume cannot be uploaded: %w; to continue without them, move %s away", err, b.options.SpoolDir)
+	var errno syscall.Errno
+	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
+		return broke(err)
+	}
+	return Stuck, Facts{Err: err}
+}
+
+// uploadVolume uploads what only the volume has. A failure does not stop the restore, as the volume is preserved.
+func (b *backups) uploadVolume() (Event, Facts) {
+	if b.options.Flush == nil || b.last.judgment.Lacks {
+		return Flushed, Facts{}
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	position := b.volume.position
+	if err := b.options.Flush(ctx, b.member.DataDir, position); err != nil {
+		head, failed := b.options.Archive.Head(ctx, b.last.Newest().Number)
+		if failed == nil && head.Revision() >= position.Revision { // as after an orderly stop
+			b.options.Log.Info().Err(err).Msg("recovery: the store has every revision of the volume; later changes of leases and users stay in the preserved copy")
+		} else {
+			b.options.Log.Warn().Err(err).Msg("recovery: not all revisions of the volume could be uploaded; the preserved copy keeps them")
+		}
+		return Flushed, Facts{Err: err}
+	}
+	if logged := position.HighestRevision - position.Revision; logged > 0 {
+		b.options.Log.Warn().Msgf("recovery: up to %d of the last changes are only in the log of the killed etcd and are not uploaded; the preserved copy keeps them", logged)
+	}
+	return Flushed, Facts{}
+}
+
+// findEnd reads the end of the backups again, after volumes have uploaded what only they had: later objects are
+// another process's. If a generation was created meanwhile, the claim will be lost.
+func (b *backups) findEnd() (Event, Facts) {
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	seen, _, err := b.find(ctx)
+	switch {
+	case errors.Is(err, format.ErrUntrusted):
+		return Answered, Facts{Told: StoreLocked, Err: err}
+	case err != nil:
+		return StoreSilent, Facts{Err: err}
+	}
+	if seen.Newest().Number == b.last.Newest().Number && seen.path.Revision > 0 {
+		b.last = seen
+	}
+	return "", Facts{}
+}
+
+// storeWayOut returns what the user can do about an error of the store: otherwise, unless the store has answered that
+// something else is wrong.
+func storeWayOut(err error, otherwise string) string {
+	switch failure := store.FailureOf(err); {
+	case failure == "" || failure == store.ErrUnavailable:
+		return otherwise
+	case strings.Contains(err.Error(), failure.NextStep()):
+		return ""
+	default:
+		return failure.NextStep()
+	}
+}
+
+// notVerified reports whether the store's answer cannot be verified, so that asking again does not help.
+func notVerified(err error) bool {
+	return archive.NotVerified(err) || errors.Is(err, format.ErrNewer)
+}
+
+// isOneOf reports whether an error is one of several.
+func isOneOf(err error, several ...error) bool {
+	return slices.ContainsFunc(several, func(one error) bool { return errors.Is(err, one) })
+}

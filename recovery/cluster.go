@@ -1,0 +1,387 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/internal/disk"
+	"etcd-wrapper/recovery/peers"
+)
+
+// cluster is this member's cluster, as seen by the other members.
+type cluster struct {
+	*session
+	volume    *volume
+	backups   *backups
+	newer     error     // what the store has more than a valid volume; nil if nothing, or unknown
+	needed    int64     // revision that a member of a quorum must have, by the store; 0 if unknown
+	id        string    // ID of this member's cluster, as far as the volume or the store name it
+	etcdID    string    // etcd's ID of it, by the store; for members that report no ID
+	storeAway bool      // the store could not be asked for that
+	askedAt   time.Time // when it was asked last
+	lostSince time.Time // since when no member has reported usable data; zero if one has
+}
+
+// validate examines the data directory. What was compared with the others before belongs to earlier data.
+func (c *cluster) validate() (Event, Facts) {
+	c.newer = nil
+	return c.volume.validate()
+}
+
+// query asks how the other members list this one. Every answer can be asked for again, so no step of a rejoin is
+// stored: the cluster's list of members is the state.
+func (c *cluster) query() (Event, Facts) {
+	v := c.volume
+	self := peers.Self{
+		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.VotesAlone(), Index: v.position.Index,
+		Volume: c.holdings(), Uploaded: c.facts.Brought || c.options.Archive == nil,
+	}
+	if c.requested {
+		self.Restore = c.options.Request.ID
+	}
+	c.survey = c.member.Peers.Query(c.ctx, self)
+	if c.ctx.Err() != nil {
+		return broke(c.ctx.Err())
+	}
+	s := &c.survey
+	if s.Cluster != "" {
+		c.retries = 0
+	}
+	c.id = cmp.Or(c.id, v.identity.Cluster)
+	c.compare(s)
+	if s.Outdated == nil && c.isValid() {
+		s.Outdated = c.checkMember()
+	}
+	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkSpace(s))
+	return PeersTold, Facts{
+		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllBrought: s.Uploaded, Settled: c.isSettled(), Err: c.reason(s),
+	}
+}
+
+// isSettled reports whether no member has had usable data for as long as a late mount takes.
+func (c *cluster) isSettled() bool {
+	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
+		c.lostSince = time.Time{}
+		return false
+	}
+	if c.lostSince.IsZero() {
+		c.lostSince = c.now()
+	}
+	return c.now().Sub(c.lostSince) >= c.lateMounts
+}
+
+// holdings returns what the others are told about the volume.
+func (c *cluster) holdings() peers.Volume {
+	switch state := c.facts.Volume; {
+	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // so that no other member founds a new cluster with this one
+		return peers.Ruins
+	case state == VolumeEmpty:
+		return peers.Nothing
+	case state == VolumeValid && c.newer != nil:
+		return peers.Older
+	}
+	return peers.Data
+}
+
+// compare checks whether the cluster has continued without the volume, and whether the others belong to this member's
+// cluster.
+func (c *cluster) compare(s *peers.Survey) {
+	v := c.volume
+	if err := c.checkOthers(s); err != nil {
+		s.Blocked = cmp.Or(s.Blocked, err)
+		return
+	}
+	switch id := hex(v.position.ClusterID); {
+	case v.position.ClusterID == 0 || s.Cluster == id && s.Membership != peers.Claimed:
+		if v.identity.Known() && s.ID == v.identity.Cluster { // they have adopted a store meanwhile
+			v.identity.Generation = max(v.identity.Generation, s.Generation)
+		}
+	case s.Cluster != "" && s.Cluster != id:
+		c.compareClusters(s, id)
+	case c.isValid(): // other volumes wait for the others in any case
+		s.Outdated = c.compareStore(s)
+	}
+	if s.Outdated == nil && (s.Membership == peers.Started || s.Membership == peers.Claimed) && v.position.MemberID != 0 {
+		s.Outdated = c.checkCrash()
+	}
+}
+
+// checkOthers reports that the others do not belong to this member's cluster, so that their members are not changed.
+// The volume names the cluster, or the store if it has this owner. Others without a store are identified by etcd's
+// cluster ID. An empty store says nothing.
+func (c *cluster) checkOthers(s *peers.Survey) error {
+	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
+		return nil
+	}
+	if (c.id == "" || s.ID == "" && c.etcdID != s.Cluster) && c.now().Sub(c.askedAt) >= brief {
+		c.askedAt = c.now()
+		ctx, cancel := context.WithTimeout(c.ctx, brief)
+		defer cancel()
+		seen, err := c.backups.readCluster(ctx)
+		if c.storeAway = err != nil; err == nil && seen.Cluster.Cluster != "" {
+			c.etcdID, c.id = seen.Etcd(), seen.Cluster.Cluster
+		}
+	}
+	const leave = "their members are not changed; check that the names in initial-cluster lead to this cluster's members"
+	switch {
+	case s.ID == "" && c.etcdID != "" && c.etcdID != s.Cluster:
+		return fmt.Errorf("the other members belong to cluster %s (etcd's ID), but %s to cluster %s: %s", s.Cluster, c.options.Archive, c.etcdID, leave)
+	case s.ID != "" && c.id != "" && s.ID != c.id:
+		return fmt.Errorf("the other members belong to cluster %s, but this member to cluster %s: %s", s.ID, c.id, leave)
+	case s.ID != "" && c.id == "" && c.storeAway:
+		return fmt.Errorf("the other members belong to cluster %s, and neither the volume nor the store shows whether this member does: %s; if it does, and the store is gone for good, start without --backup-store", s.ID, leave)
+	}
+	return nil
+}
+
+// compareClusters handles a volume and peers with different etcd cluster IDs: each restore creates a new one.
+func (c *cluster) compareClusters(s *peers.Survey, id string) {
+	own, theirs := c.volume.identity.Generation, s.Generation
+	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
+		own, theirs = 0, 0
+		if c.options.Archive != nil {
+			ctx, cancel := context.WithTimeout(c.ctx, patience)
+			defer cancel()
+			lineage, err := c.options.Archive.Lineage(ctx)
+			if err != nil || lineage.Newest().Number == 0 {
+				err = cmp.Or(err, errors.New("it has no generation"))
+				s.Outdated = fmt.Errorf("the other members belong to another cluster, and the store does not show whether that was restored from this one: %w", err)
+				s.Blocked = s.Outdated
+				return
+			}
+			own, theirs = relation.OfEtcd(lineage, id).Number, relation.OfEtcd(lineage, s.Cluster).Number
+		}
+	}
+	if own == 0 || theirs <= own {
+		s.Blocked = fmt.Errorf("the data belong to cluster %s (etcd's ID), but the other members to cluster %s: mount this member's volume, or move the data directory away", id, s.Cluster)
+		return
+	}
+	s.Outdated = fmt.Errorf("the data belong to generation %d, but generation %d was restored since", own, theirs)
+}
+
+// compareStore returns why a valid volume is not opened while no quorum of the others answers; nil if it is, as etcd
+// would: after a power cut all are silent. Everything in the store was acknowledged by a quorum, so no quorum without
+// all of it must form: a member that is older than the store waits for one that runs and has it.
+func (c *cluster) compareStore(s *peers.Survey) error {
+	position, reported := c.volume.position, c.newer != nil // to the others, when they were asked
+	alone := position.VotesAlone()
+	if alone && s.Voters > 1 {
+		return fmt.Errorf("the data are from when the cluster had one voting member, but another member lists %d", s.Voters)
+	}
+	if !reported && c.options.Archive != nil {
+		var err error
+		if c.newer, err = c.findNewer(); err != nil && alone {
+			return fmt.Errorf("by its log this member would serve alone, and the store does not show whether others have continued: %w", err)
+		}
+	}
+	switch {
+	case c.newer == nil && alone && s.Running == 0 && !s.NoQuorumElsewhere && !c.member.Forced:
+		return errVotesAlone
+	case c.newer == nil, reported && c.needed > 0 && s.Revision >= c.needed && 1+s.Older < position.Voters/2+1:
+		return nil
+	}
+	return c.newer
+}
+
+// errVotesAlone reports data with which this member would serve immediately, while the silent members may be a quorum
+// by now. The store cannot rule that out: they may have written nothing, or the store may have been rolled back with
+// the volume.
+var errVotesAlone = errors.New("by its log this member is the only one with a vote, but initial-cluster names others, which may have continued as a quorum: " +
+	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
+
+// findNewer returns what the store has of the cluster and the volume lacks; newer is nil if that is nothing. err says
+// why the store cannot be asked.
+func (c *cluster) findNewer() (newer, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, brief)
+	defer cancel()
+	position, data := c.volume.position, c.backups.data()
+	seen, err := c.backups.observe(ctx)
+	switch {
+	case err != nil && position.VotesAlone():
+		return c.backups.compareNames(ctx, err)
+	case err != nil:
+		return nil, err
+	}
+	judgment := relation.Judge(data, seen.Store, false)
+	newer, c.needed = judgment.Newer(data, seen.Store, c.options.Archive.String())
+	writer := seen.Head.Newest().Member
+	if newer == nil && judgment.Relation == relation.Same && position.VotesAlone() && writer != "" && !slices.Contains(position.Known, writer) {
+		newer = fmt.Errorf("the data are from when the cluster had one voting member, but member %s, which they do not list, has written to the store", writer)
+	}
+	return newer, nil
+}
+
+// crashes are the panics of etcd at every start when the data contradict those of the other members. Only these know
+// it, and only while they run.
+var crashes = map[string]string{
+	"tocommit(":                     "they lack entries that this member has confirmed to its leader",
+	"conflict with committed entry": "their log differs from the leader's in committed entries",
+	"member unknown":                "they do not list a member of the cluster",
+}
+
+// checkCrash returns how the data contradict those of the other members, if etcd died of that at its last start.
+func (c *cluster) checkCrash() error {
+	if c.replaced || c.options.Died == nil {
+		return nil
+	}
+	died := c.options.Died()
+	for text, why := range crashes {
+		if strings.Contains(died, text) {
+			return fmt.Errorf("etcd crashed on them at its last start: %s", why)
+		}
+	}
+	return nil
+}
+
+// checkMember reports that the volume belongs to another member of this cluster. etcd would use that identity, which
+// would exist twice.
+func (c *cluster) checkMember() error {
+	data, self := c.volume.position, c.member
+	moved := slices.ContainsFunc(data.PeerURLs, func(url string) bool { return slices.Contains(self.PeerURLs.StringSlice(), url) })
+	if data.Name == self.Name || self.Members[data.Name] == nil || moved {
+		return nil
+	}
+	return fmt.Errorf("the data in %s belong to member %s, but this is %s: %w: mount the right volume, or move the data directory away", self.DataDir, data.Name, self.Name, peers.ErrMixedUp)
+}
+
+// checkQuorum prevents valid data from being given up for a cluster that may lack writes that they acknowledged.
+// Members that were removed in order were removed by a quorum of those that the data know, which has every
+// acknowledged write. A member that was forced to continue alone is not such a quorum.
+func (c *cluster) checkQuorum(s *peers.Survey) error {
+	data := c.volume.position
+	if s.Membership != peers.Unlisted || s.Outdated == nil || s.Cluster != hex(data.ClusterID) || !c.isValid() {
+		return nil
+	}
+	common := 0
+	for _, m := range s.Members {
+		if slices.Contains(data.Known, m.ID.String()) {
+			common++
+		}
+	}
+	if common > data.Members/2 {
+		return nil
+	}
+	return fmt.Errorf("the cluster that answers has %d of the %d members that the data list, which is no quorum, as after force-new-cluster, so it may lack writes that this member "+
+		"has acknowledged: to keep these data, stop the members that answer and start the others; to drop them, move the data directory away", common, data.Members)
+}
+
+// checkSpace reports that the volume has no room for the data of the others. What it had is moved by then, and is
+// deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
+func (c *cluster) checkSpace(s *peers.Survey) error {
+	if quorum[s.Membership] == "" || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
+		return nil
+	}
+	err := c.volume.makeRoom(restore.Source{DatabaseBytes: s.Size}, roomTimeout)
+	if !errors.Is(err, restore.ErrNoRoom) {
+		return err
+	}
+	wayOut := "enlarge it"
+	for _, old := range c.volume.preserved(func(disk.PreservedCopy) bool { return false }) {
+		wayOut += ", or delete " + old.Path
+	}
+	return fmt.Errorf("the volume has no room for the data of the other members: %w: %s", err, wayOut)
+}
+
+// reason returns what is reported in addition to the reason of the row.
+func (c *cluster) reason(s *peers.Survey) error {
+	damage, archived := c.volume.damage, c.options.Archive != nil
+	switch {
+	case c.requested:
+		return s.Missing
+	case s.Outdated == nil && damage == nil && c.volume.position.MemberID != 0:
+		return nil
+	case errors.Is(s.Outdated, peers.ErrMixedUp):
+		return s.Outdated
+	case errors.Is(s.Blocked, peers.ErrTooFew):
+		return fmt.Errorf("%w; %s", s.Blocked, c.wayOut())
+	case s.Blocked != nil:
+		return s.Blocked
+	}
+	missing := s.Missing
+	if missing != nil && s.Outdated != nil {
+		missing = fmt.Errorf("%w; %w", s.Outdated, s.Missing)
+	}
+	switch {
+	case missing == nil:
+	case s.Membership == peers.Claimed, c.newer != nil && s.Cluster == "":
+		return fmt.Errorf("%w; %s", missing, c.wayOut())
+	case s.Membership == peers.Unknown && (!archived || c.isValid()):
+		return missing
+	case s.Membership == peers.Unknown:
+		return fmt.Errorf("%w; if a member that had data is lost for good, remove it from initial-cluster, and start the others with --restore-to=latest and a new --restore-id", missing)
+	}
+	return cmp.Or(s.Outdated, damage)
+}
+
+// wayOut returns the way out if too few members are left.
+func (c *cluster) wayOut() string {
+	if c.options.Archive != nil {
+		return "if the data are lost for good, restore them from the store: stop all members and start all of them with --restore-to=latest and the same new --restore-id"
+	}
+	return "if the data are lost for good, start one member that still has them once with force-new-cluster: true in etcd's configuration, and the others join it"
+}
+
+// describeRejoin describes what is replaced, and from which members the data come.
+func (c *cluster) describeRejoin() string {
+	state := "the volume is empty"
+	if why := cmp.Or(c.volume.damage, c.survey.Outdated); why != nil {
+		state = "the data on the volume cannot be used: " + why.Error()
+	}
+	var names []string
+	for _, m := range c.survey.Others() {
+		if m.Name != "" {
+			names = append(names, m.Name)
+		}
+	}
+	return fmt.Sprintf("%s; the member gets its data from %s of cluster %s", state, strings.Join(names, " and "), c.survey.Cluster)
+}
+
+// removeMember removes the identity whose log was lost from the cluster.
+func (c *cluster) removeMember() (Event, Facts) {
+	return c.changed(c.member.Peers.Remove(c.ctx, &c.survey), Left, fmt.Sprintf("removed this member's old identity %s from the cluster", c.survey.Own.ID))
+}
+
+func (c *cluster) addMember() (Event, Facts) {
+	return c.changed(c.member.Peers.Add(c.ctx, &c.survey), Entered, "the cluster has added this member again")
+}
+
+// changed returns the event of a change of the members.
+func (c *cluster) changed(err error, done Event, message string) (Event, Facts) {
+	if err != nil {
+		return PeersSilent, Facts{Err: err}
+	}
+	c.options.Log.Info().Msg("recovery: " + message)
+	return done, Facts{}
+}
+
+// errNotAllHere reports a survey in which a member was missing.
+var errNotAllHere = errors.New("not every other member has reported that it has no usable data")
+
+// confirmLoss asks the other members once more before a generation is ended: one may have returned with data while
+// these were built, or while this program did not run.
+func (c *cluster) confirmLoss(ctx context.Context, next archive.Generation) error {
+	if c.member.Peers == nil {
+		return nil
+	}
+	s := c.member.Peers.Query(ctx, restoring(next))
+	switch s.Membership { //nolint:exhaustive // all others have a cluster
+	case peers.Gone, peers.Founding, peers.Asking:
+		return nil
+	case peers.Unknown:
+		return fmt.Errorf("%w: %w", errNotAllHere, cmp.Or(s.Missing, errors.New("one of them may have some")))
+	}
+	return lostClaim("a member with data has returned")
+}
+
+// restoring describes a member that restores a generation.
+func restoring(next archive.Generation) peers.Self {
+	return peers.Self{Volume: peers.Restores, Restore: next.Restore, Uploaded: true}
+}

@@ -1,0 +1,528 @@
+package recovery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+	"time"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/relation"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/backup/store"
+	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/internal/disk"
+	"etcd-wrapper/recovery/seed"
+)
+
+// margin bounds the revisions that were handed out since the last reservation: no client sees one twice.
+const margin = archive.Margin
+
+// A job replaces the volume's data, with those of the store or to make place for those of the other members.
+type job struct {
+	*session
+	volume  *volume
+	backups *backups
+	cluster *cluster
+	claim   claim   // of what was built
+	resumed bool    // by an earlier run
+	outcome Outcome // without an end as long as nothing is restored
+}
+
+// resume checks whether a run was cut off between its claim and its end.
+func (j *job) resume() (Event, Facts) {
+	r, err := j.readRecord()
+	if err != nil {
+		return broke(err)
+	}
+	if r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
+		return NothingBegun, Facts{}
+	}
+	j.claim, j.resumed = *r.Claim, true
+	built, err := hasMember(j.volume.restoredDir())
+	switch {
+	case err != nil:
+		return broke(err)
+	case j.isInstalled():
+		return InstallFound, Facts{}
+	case !built: // the user has removed it
+		return NothingBegun, Facts{}
+	}
+	if err = j.volume.hold(); err != nil {
+		return broke(err)
+	}
+	return ClaimFound, Facts{}
+}
+
+// isInstalled reports whether the data directory is what was claimed.
+func (j *job) isInstalled() bool {
+	identity, err := archive.ReadIdentity(j.member.DataDir)
+	built, failed := hasMember(j.volume.restoredDir())
+	return err == nil && !built && failed == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number
+}
+
+func (j *job) recordClaim() (Event, Facts) {
+	return next(j.updateRecord(func(r *record) { r.Claim = &j.claim }))
+}
+
+func (j *job) dropClaim() (Event, Facts) {
+	r, err := j.readRecord()
+	if err != nil || r.Claim == nil {
+		return next(err) // a full volume must not keep what was built from being removed
+	}
+	return next(j.updateRecord(func(r *record) { r.Claim = nil }))
+}
+
+// measure compares the required space with the free space, before anything is fetched.
+func (j *job) measure() (Event, Facts) {
+	if err := j.volume.checkMovable(); err != nil {
+		return broke(err)
+	}
+	if err := j.volume.makeRoom(j.source(), patience); err != nil {
+		return RoomLacking, Facts{Err: err}
+	}
+	return RoomEnough, Facts{}
+}
+
+// source returns what the data directory is built from.
+func (j *job) source() restore.Source {
+	return restore.From(j.options.Archive, j.backups.last.path)
+}
+
+// build fetches and builds. The event says whether the store, the backup or the volume failed.
+func (j *job) build() (Event, Facts) {
+	if event, facts := j.volume.removeUnfinished(); event != "" {
+		return event, facts
+	}
+	plan := j.backups.plan()
+	plan.Token = seed.NewToken()
+	started := time.Now()
+	var result seed.Result
+	_, err := restore.Best(j.ctx, j.options.Archive, j.backups.last.path, func(archive.Path) (err error) {
+		result, err = plan.Build(j.ctx, j.source(), restore.Options{
+			Above: j.above(), Inspect: j.options.Inspect,
+			Progress: func(now restore.Progress) {
+				rate := float64(now.Bytes) / max(time.Since(started), time.Millisecond).Seconds()
+				j.progress.update(func(p *Progress) { p.Bytes, p.Of, p.Rate = now.Bytes, now.Of, rate })
+			},
+		})
+		return err
+	}, j.useFallback)
+	if err != nil {
+		return j.classify(err)
+	}
+	revision := j.backups.last.path.Revision
+	if j.member.Alone && !j.requested && result.Voters > 1 {
+		return Grown, Facts{Err: fmt.Errorf("there were %d voting members at revision %d", result.Voters, revision)}
+	}
+	j.claim, j.resumed = j.newClaim(result), false
+	identity := archive.Identity{Cluster: j.claim.Generation.Cluster, Generation: j.claim.Generation.Number}
+	if err := cmp.Or(identity.Write(j.volume.restoredDir()), j.volume.hold()); err != nil {
+		return broke(err)
+	}
+	if len(result.Alarms) > 0 {
+		j.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: the alarms of the backed-up cluster are not restored")
+	}
+	j.options.Log.Info().Int64("revision", revision).Int64("continues_above", j.above()).Int64("bytes", result.Bytes).
+		Int64("rows", result.Rows).Dur("took_ms", time.Since(started)).Msg("recovery: the data directory was built from the backup")
+	return Built, Facts{}
+}
+
+// above returns the revision from which the restored cluster continues, so that none is handed out twice.
+func (j *job) above() int64 {
+	last := j.backups.last
+	return archive.Above(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
+}
+
+// lastRevision returns the revision at which the backups end.
+func (j *job) lastRevision() int64 {
+	if j.backups.last.Head.Empty() {
+		return j.backups.last.path.Revision
+	}
+	return j.backups.last.Head.Revision()
+}
+
+// newClaim returns the claim of what was built.
+func (j *job) newClaim(result seed.Result) claim {
+	last, now := j.backups.last, time.Now()
+	c := claim{
+		Generation: archive.Generation{
+			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
+			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
+			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete the generations that have them
+			Adopted: j.backups.adoptions(last),
+		},
+		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
+		Head:        last.Head.Position, Aside: disk.PreservedName(j.member.DataDir, now), DataDir: j.member.DataDir, At: now.UTC(),
+	}
+	if j.requested {
+		c.Generation.Restore = j.options.Request.ID
+	}
+	return c
+}
+
+// maxSearches is how often a missing object is searched before it counts as lost, for about half a minute. A store may
+// list late, as network file systems do, and another member may have merged and deleted it at that moment.
+const maxSearches = 5
+
+// errMissing stops building so that an object is searched again.
+var errMissing = errors.New("not there yet")
+
+// mayAppear reports whether another attempt may succeed, and counts it.
+func (j *job) mayAppear(err error) bool {
+	if j.searches == maxSearches || !isOneOf(err, store.ErrNotFound, archive.ErrHole) {
+		return false
+	}
+	j.searches++
+	return true
+}
+
+// useFallback accepts another path because an object of the first one is missing or damaged, and reports the loss.
+func (j *job) useFallback(from, to archive.Path, why error) error {
+	if to.Revision < from.Revision && j.mayAppear(why) {
+		return fmt.Errorf("%w: %w", errMissing, why)
+	}
+	j.options.Log.Warn().Err(why).Str("full", to.Full.Name()).Int64("lost_revisions", from.Revision-to.Revision).
+		Msg("recovery: a backup is damaged, so other objects are used instead")
+	j.backups.last.path = to
+	j.logLoss()
+	return nil
+}
+
+// classify returns the event for an error of building, by its cause: the store, the keys, the volume or the backups.
+func (j *job) classify(err error) (Event, Facts) {
+	var fault *archive.Fault
+	event := Broke
+	switch {
+	case j.ctx.Err() != nil:
+		return broke(j.ctx.Err())
+	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity):
+		return Answered, Facts{Told: StoreLocked, Err: err}
+	case errors.Is(err, errMissing):
+		event = Missing
+	case store.FailureOf(err) != "":
+		event = StoreSilent
+	case isOneOf(err, restore.ErrNoRoom, syscall.ENOSPC, syscall.EDQUOT):
+		event = RoomLacking
+	case j.mayAppear(err):
+		event = Missing
+	case errors.As(restore.Blamed(err, j.backups.last.path), &fault), errors.Is(err, format.ErrNewer):
+		event = Unbuildable
+	}
+	return event, Facts{Err: err}
+}
+
+// prove validates what was built like any data directory, in full, and checks that older data which it replaces are an
+// earlier state of it.
+func (j *job) prove() (Event, Facts) {
+	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
+	for _, warning := range warnings {
+		j.options.Log.Warn().Msg(warning)
+	}
+	switch {
+	case j.ctx.Err() != nil, datadir.SaysNothing(err): // as when memory is exhausted
+		return broke(cmp.Or(j.ctx.Err(), err))
+	case err != nil:
+		return Unproved, Facts{Err: err}
+	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // requested, compared before, or nothing to compare
+		return Proved, Facts{}
+	}
+	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
+	switch {
+	case err != nil:
+		return broke(fmt.Errorf("cannot compare the volume with the restored data: %w", err))
+	case revision != 0:
+		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume differs from the one in %s: the disk has changed it, or the data are a copy that was written to", revision, j.options.Archive)}
+	}
+	return Proved, Facts{}
+}
+
+// tellPeers comes before a generation is created: a member that finds it in the store and asks the others must not
+// take this one for one without data.
+func (j *job) tellPeers() (Event, Facts) {
+	if j.member.Peers != nil {
+		j.member.Peers.Publish(restoring(j.claim.Generation))
+	}
+	return "", Facts{}
+}
+
+// errClaimLost reports that what was built is outdated.
+var errClaimLost = errors.New("the claim is lost")
+
+func lostClaim(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errClaimLost, fmt.Errorf(format, args...))
+}
+
+// createGeneration reserves revisions and then creates the next generation, unless another process has. If the store
+// cannot be verified by now, the claim is given up, as waiting does not help; the next question to the store reports
+// what is wrong.
+func (j *job) createGeneration() (Event, Facts) {
+	ctx, cancel := context.WithTimeout(j.ctx, patience)
+	defer cancel()
+	switch err := j.tryClaim(ctx); {
+	case err == nil:
+		j.retries = 0
+		return Claimed, Facts{}
+	case errors.Is(err, errNotAllHere):
+		return PeersSilent, Facts{Err: err}
+	case isOneOf(err, errClaimLost, archive.ErrMoved), notVerified(err):
+		return ClaimLost, Facts{Err: err}
+	default:
+		return StoreSilent, Facts{Err: err}
+	}
+}
+
+// tryClaim may be repeated. The claim is lost if another cluster has created a generation, or if this one was extended.
+func (j *job) tryClaim(ctx context.Context) error {
+	a, next := j.options.Archive, j.claim.Generation
+	lineage, err := a.Lineage(ctx)
+	if err == nil && lineage.Newest().Number < next.Number {
+		if err = j.replaceGeneration(ctx, lineage.Newest()); err == nil {
+			lineage, err = a.Lineage(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if newest := lineage.Newest(); newest.Number != next.Number || newest.Session != next.Session {
+		return lostClaim("generation %d was created by another process", newest.Number)
+	}
+	head, err := a.Head(ctx, next.Number)
+	if err == nil && !head.Empty() {
+		err = lostClaim("generation %d was extended already, up to revision %d", next.Number, head.Revision())
+	}
+	return err
+}
+
+// replaceGeneration creates the generation after the last one, unless another process was faster, or the last one was
+// extended since the backup was built. What an earlier run has built is never claimed now: the volume may have been
+// served since, or another restore is requested.
+func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) error {
+	a, next := j.options.Archive, j.claim.Generation
+	if j.resumed {
+		return lostClaim("an earlier run was cut off before its claim")
+	}
+	if err := j.cluster.confirmLoss(ctx, next); err != nil {
+		return err
+	}
+	if last.Number > 0 {
+		if err := j.backups.endGeneration(ctx, last, next, j.claim.Head); err != nil {
+			return err
+		}
+	}
+	err := a.Reserve(ctx, archive.Reservation{Cluster: next.Cluster, Generation: next.Number, Revision: j.claim.Reservation, Created: next.Created})
+	if err == nil || errors.Is(err, store.ErrExists) {
+		err = a.BeginGeneration(ctx, next)
+	}
+	if errors.Is(err, store.ErrExists) {
+		err = nil
+	}
+	return err
+}
+
+// preserveVolume moves the data directory to its preserved copy.
+func (j *job) preserveVolume() (Event, Facts) {
+	return j.volume.preserve(cmp.Or(j.claim.Aside, disk.PreservedName(j.member.DataDir, time.Now())))
+}
+
+// install gives what was built the name of the data directory.
+func (j *job) install() (Event, Facts) {
+	if j.isInstalled() {
+		return "", Facts{}
+	}
+	if err := disk.Rename(j.volume.restoredDir(), j.member.DataDir); err != nil {
+		return broke(fmt.Errorf("cannot install the restored data: %w", err))
+	}
+	return "", Facts{}
+}
+
+// complete records durably that the restore was done.
+func (j *job) complete() (Event, Facts) {
+	err := j.updateRecord(func(r *record) {
+		r.Claim, r.Last = nil, &j.claim
+		r.addDone(j.claim.Generation.Restore)
+	})
+	if err = cmp.Or(err, j.volume.readIdentity()); err != nil {
+		return broke(err)
+	}
+	j.outcome.Ended = Restored
+	return Installed, Facts{Asked: j.requested}
+}
+
+// noteCause records the cause before it is repaired.
+func (j *job) noteCause() {
+	switch c := j.facts.caseOf(); {
+	case c.Asked == AskedRestore:
+		j.outcome.Cause = Wanted
+	case c.Volume == VolumeLost:
+		j.outcome.Cause = cmp.Or(j.outcome.Cause, string(VolumeEmpty))
+	default:
+		j.outcome.Cause = cmp.Or(j.outcome.Cause, string(c.Volume))
+	}
+}
+
+// logUnused reports that a new cluster is created although earlier data were preserved.
+func (j *job) logUnused(path string) {
+	warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which were not restored: to use them, stop etcd-wrapper and move them to %s", path, j.member.DataDir)
+	j.progress.update(func(p *Progress) { p.Reason, p.Warning = warning, true })
+	j.options.Log.Warn().Msg("recovery: " + warning)
+}
+
+// reportRejoin reports what is replaced, and from which members the data come.
+func (j *job) reportRejoin() (Event, Facts) {
+	j.replaced = true
+	j.noteCause()
+	j.outcome.Ended = Rejoined
+	if j.progress.load().Loss == "" {
+		loss := j.cluster.describeRejoin()
+		j.progress.update(func(p *Progress) { p.Loss = loss })
+		j.options.Log.Warn().Msg("recovery: " + loss)
+	}
+	return "", Facts{}
+}
+
+// reportLoss reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
+// better.
+func (j *job) reportLoss() (Event, Facts) {
+	last := j.backups.last
+	why, latest := last.path.PastEnd, !j.requested || j.options.Request.Target.Latest()
+	if why == nil && latest && last.path.Generation.Number == last.Newest().Number && last.Head.Revision() > last.path.Revision {
+		why = fmt.Errorf("%w: %s has revision %d, but its listing only leads to %d", archive.ErrHole, j.options.Archive, last.Head.Revision(), last.path.Revision)
+	}
+	switch {
+	case errors.Is(why, format.ErrUntrusted):
+		return Answered, Facts{Told: StoreLocked, Err: why}
+	case why != nil && j.mayAppear(why): // damage lasts, and is reported
+		return Missing, Facts{Err: why}
+	}
+	j.logLoss()
+	return "", Facts{}
+}
+
+func (j *job) logLoss() {
+	j.noteCause()
+	last, position := j.backups.last, j.volume.position
+	lost := j.lost()
+	if j.outcome.Lost = 0; !j.requested {
+		j.outcome.Lost = max(0, lost)
+	}
+	state, verb := "the volume is empty", "is restored to"
+	switch {
+	case j.volume.damage != nil && position.Revision > 0:
+		state = fmt.Sprintf("the volume is damaged at revision %d", position.Revision)
+	case j.volume.damage != nil:
+		state = "the volume is damaged"
+	case position.ClusterID != 0:
+		state = fmt.Sprintf("the volume is at revision %d", position.HighestRevision)
+	}
+	if j.requested {
+		verb = "is rolled back to"
+	}
+	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", state, verb, j.target(),
+		last.path.Generation.Number, j.options.Archive, j.lastRevision(), last.Newest().Number, j.describeLoss(lost))
+	if why := last.path.PastEnd; why != nil {
+		loss += "; later objects in the store cannot be read: " + why.Error()
+	}
+	if j.progress.load().Loss == loss {
+		return // it was logged, and the store has not changed since
+	}
+	j.progress.update(func(p *Progress) { p.Loss = loss })
+	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
+		Int64("reserved_revision", last.Reserved.Revision).Int64("restored_revision", last.path.Revision).Msg("recovery: " + loss)
+}
+
+// target describes the state that will be restored.
+func (j *job) target() string {
+	path := j.backups.last.path
+	text := fmt.Sprintf("revision %d", path.Revision)
+	if !path.Time.IsZero() {
+		text += " of " + path.Time.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
+// successor returns the generation that was restored from the volume's; the zero value if none was.
+func (j *job) successor() archive.Generation {
+	own := relation.OfEtcd(j.backups.last.Lineage, hex(j.volume.position.ClusterID))
+	for _, g := range j.backups.last.Generations {
+		if own.Number > 0 && g.Parent == own.Number {
+			return g
+		}
+	}
+	return archive.Generation{}
+}
+
+// lost returns how many known revisions of the newest generation are not restored.
+func (j *job) lost() int64 {
+	known := j.lastRevision()
+	if j.successor().Number == 0 {
+		known = max(known, j.volume.position.HighestRevision)
+	}
+	return known - j.backups.last.path.Revision
+}
+
+// describeLoss describes how much is lost or undone. A volume may have been written to after another cluster had
+// replaced its own. A reservation is made for a generation before it is created, so it shows one that was deleted.
+func (j *job) describeLoss(lost int64) (text string) {
+	last, next := j.backups.last, j.successor()
+	late := j.volume.position.HighestRevision - next.ParentRevision
+	if next.Number > 0 && late > 0 {
+		text = fmt.Sprintf("; %d revisions are lost, which generation %d received after revision %d, from which generation %d was restored",
+			late, next.Parent, next.ParentRevision, next.Number)
+	}
+	end := last.Head.Ending()
+	switch {
+	case j.requested && last.path.Generation.Number != last.Newest().Number:
+		return text + "; everything after it is undone" // the revisions in between were skipped
+	case j.requested && lost > 0:
+		return text + fmt.Sprintf("; %d revisions are undone", lost)
+	case j.requested:
+		return text
+	case lost > 0:
+		text += fmt.Sprintf("; %d revisions are lost", lost)
+	case text != "":
+	case end != nil && last.Reserved.Generation >= end.Successor:
+		return fmt.Sprintf("; the later generation %d is missing from the store and lost", end.Successor)
+	default:
+		text = "; nothing is known to be lost"
+	}
+	return text + j.describeGap()
+}
+
+// describeGap returns the maximum time that a damaged volume loses, if both ends are known: until when the backups are
+// complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
+func (j *job) describeGap() string {
+	last := j.backups.last
+	head, end := last.Head, datadir.LastWrite(j.member.DataDir)
+	if j.volume.damage == nil || end.IsZero() || head.Empty() || head.Damaged != nil ||
+		last.path.Generation.Number != last.Newest().Number || last.path.Revision != head.Revision() {
+		return ""
+	}
+	from := head.Full.Time
+	if head.Segment != nil {
+		from = head.Segment.To
+	}
+	gap := max(0, end.Sub(from))
+	unit := time.Second / 10
+	if gap >= time.Minute {
+		unit = time.Second
+	}
+	return fmt.Sprintf("; the backups end at most %v before the last write of etcd to the volume", (gap + unit - 1).Truncate(unit)) // rounded up
+}
+
+// finish reports the outcome.
+func (j *job) finish(rejected bool) {
+	if rejected {
+		j.noteCause()
+		j.outcome.Ended, j.outcome.Lost = Denied, 0
+	}
+	if j.options.Ended != nil && j.outcome.Ended != "" {
+		j.outcome.Cause = cmp.Or(j.outcome.Cause, Unfinished)
+		j.options.Ended(j.outcome)
+	}
+}

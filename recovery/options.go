@@ -1,0 +1,145 @@
+package recovery
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/restore"
+	"etcd-wrapper/bootstrap/datadir"
+	"etcd-wrapper/bootstrap/etcdconf"
+	"etcd-wrapper/recovery/peers"
+	"etcd-wrapper/recovery/seed"
+)
+
+// Options configure a Recovery. Config, VolumeDir and Validate are required.
+type Options struct {
+	Config    etcdconf.Source           // etcd's configuration, which names the data directory
+	Archive   *archive.Archive          // nil without a store: then only peers have other data
+	Owner     func(token string) string // returns the store's expected owner, NAMESPACE/NAME, for an initial-cluster-token; nil without a store
+	Adopt     string                    // --adopt: the ID of the cluster to adopt once, with /N if that ends generation N; empty if none
+	VolumeDir string                    // where the record is stored
+	Never     bool                      // --recover=never
+	Request   *Request                  // a restore to do once; nil if none is requested
+	Reach     peers.Options             // how to reach the other members, in addition to etcd's configuration
+	Validate  datadir.Validation        // validates a data directory
+	// Inspect checks a database that was fetched, before it is opened for changes; see restore.Options. It may be
+	// nil.
+	Inspect func(ctx context.Context, path string) error
+	// Flush uploads what the database of a closed etcd has and the store lacks; nil if nothing can.
+	Flush func(ctx context.Context, dataDir string, stands datadir.Position) error
+	// FlushSpool uploads segments that wait on the volume, and may be repeated. It skips what data with an identity
+	// have up to a revision; without an identity there are no data. It is nil without a store.
+	FlushSpool func(ctx context.Context, data archive.Identity, reach int64) error
+	SpoolDir   string // where segments wait; empty if none can
+	// Died returns the reason of etcd's crash at the last start; empty if there was none. It may be nil.
+	Died func() string
+	// Lost reports whether a run has served data from a data directory, by the notes on the volume. It may be nil.
+	Lost func(dataDir string) bool
+	// Ended is called with the outcome of a run that had something to restore. It may be nil.
+	Ended func(Outcome)
+
+	Log zerolog.Logger
+}
+
+// A Request is a restore that the user wants.
+type Request struct {
+	Target archive.Target
+	ID     string // it is done once
+}
+
+// A Member is what etcd's configuration says about the member.
+type Member struct {
+	DataDir  string
+	Name     string
+	PeerURLs types.URLs    // advertised
+	Token    string        // initial-cluster-token
+	Joins    bool          // initial-cluster-state is existing
+	Forced   bool          // force-new-cluster: the user lets it continue without the others
+	Alone    bool          // initial-cluster names no other member
+	Members  types.URLsMap // of initial-cluster
+	Peers    Peers         // the other members; nil if the configuration names none
+}
+
+// Peers are the other members of the cluster. Package peers asks them over the network.
+type Peers interface {
+	// Query asks how they list this member.
+	Query(ctx context.Context, self peers.Self) peers.Survey
+	// Publish reports the state of this member to them, as Query does.
+	Publish(self peers.Self)
+	// Remove removes this member's old identity from the cluster. It may be repeated.
+	Remove(ctx context.Context, survey *peers.Survey) error
+	// Add adds this member to the cluster as a learner. It may be repeated.
+	Add(ctx context.Context, survey *peers.Survey) error
+}
+
+// An environment is what a Recovery has for all its runs. Tests replace parts of it.
+type environment struct {
+	options    Options
+	progress   tracker
+	checkRoom  func(seed.Seed, restore.Source) error // checks the free space
+	now        func() time.Time
+	wait       func(ctx context.Context, times int) // between two requests to the store or the peers
+	lateMounts time.Duration                        // how long no member must have usable data before a cluster of several is restored
+	serveAfter time.Duration                        // how long valid data wait for a store that does not answer
+	stillness  time.Duration                        // how long a generation must not be extended before it is replaced
+
+	logged   bool // it was logged that the requested restore was done before
+	replaced bool // the data that the last start crashed on were moved
+}
+
+// A session is what the parts of one run share.
+type session struct {
+	*environment
+	ctx       context.Context
+	member    Member
+	facts     *Facts       // of the machine
+	survey    peers.Survey // last answers of the other members
+	id        string       // of this run
+	requested bool         // a restore is requested that was not done
+	retries   int          // requests in a row without an answer from the store, or from a quorum of the peers
+	searches  int          // how often a missing object was searched again
+}
+
+func (s *session) isValid() bool { return s.facts.Volume == VolumeValid }
+
+// owner returns the owner's name of this member's cluster.
+func (s *session) owner() string { return s.options.Owner(s.member.Token) }
+
+const (
+	patience = 2 * time.Minute  // for a request to the store, an upload of what only the volume has, or a claim
+	brief    = 10 * time.Second // for a request to the store that may stay unanswered
+
+	firstPause   = 1500 * time.Millisecond
+	longestPause = 23 * time.Second
+	moment       = 300 * time.Millisecond // before a request is repeated that was answered
+
+	comparing = 10 * time.Second // how long valid data wait for the store that they are compared with
+	settling  = 10 * time.Second // how long a cluster whose volumes are all empty waits for volumes that are mounted late
+)
+
+// longestWait returns the longest pause of backOff in whole seconds, which grows by half each time.
+func longestWait(times int) time.Duration {
+	pause := firstPause
+	for range min(times, 20) {
+		pause = min(pause*3/2, longestPause)
+	}
+	return pause.Round(time.Second)
+}
+
+// backOff waits before a request is repeated that stayed unanswered so many times, or until ctx ends. Members that
+// were started together must not all ask at the same moment.
+func backOff(ctx context.Context, times int) {
+	pause := moment
+	if times > 0 {
+		pause = longestWait(times)/3 + rand.N(longestWait(times)*2/3)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(pause):
+	}
+}
