@@ -78,7 +78,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	rt.WorksWith(kept, recoverer, renewed, unwanted)
+	connected := runtime.Parts{Backups: kept, Recovery: recoverer, Leases: renewed, Unwanted: unwanted}
 	sidecar, end, err := c.sidecar(recoverer)
 	if err != nil {
 		return failed(configStatus(err), err)
@@ -92,7 +92,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	})
 	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, version, podName())}
 	p.systemd = newNotifier(log, p.ready)
-	stopServer, status, err := c.serve(log, p, c.routes(p.report, counts, kept))
+	stopServer, status, err := c.serve(log, p, connected, c.routes(p.report, counts, kept))
 	if err != nil {
 		p.systemd.end()
 		return failed(status, err)
@@ -164,7 +164,7 @@ func shortMessage(outcome lifecycle.Outcome) string {
 const cutOff = "requests may be cut off before their end"
 
 // serve binds the wrapper's own server and starts it, with TLS where etcd is expected to use it.
-func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
+func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Parts, routes map[string]http.Handler) (func(), exitcode.Code, error) {
 	server, err := readiness.Listen(readiness.Options{
 		Address: c.Address(), Phase: p.report.Phase, Stop: p.stop,
 		Defragment: p.runtime.Defragment,
@@ -173,7 +173,8 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, routes map[string]htt
 	if err != nil {
 		return nil, exitcode.ServerTaken, fmt.Errorf("%w; end the process that listens there, or give another --etcd-wrapper-port", err)
 	}
-	p.runtime.Connect(server, p.driver.Crash)
+	connected.Server, connected.Crash = server, p.driver.Crash
+	p.runtime.Connect(connected)
 	if !c.ExpectsTLS() { // until etcd's configuration is known
 		server.UsePlain()
 	} else if err := server.UseTemporary(); err != nil {

@@ -59,7 +59,7 @@ func (r *Report) recordLeft() string {
 // durations lists what took how long.
 func (r *Report) durations() string {
 	start, stop, drain := r.runtime.Durations()
-	listed := "run " + format(time.Since(r.runtime.Began()))
+	listed := "run " + format(time.Since(r.started))
 	if start > 0 {
 		listed += ", etcd's start " + format(start)
 	}

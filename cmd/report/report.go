@@ -7,14 +7,12 @@
 package report
 
 import (
-	"runtime"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/exitcode"
 	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/member/state"
@@ -28,24 +26,12 @@ type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 
 // Runtime is the part of the running member that a report reads.
 type Runtime interface {
-	Standalone() bool // there is no sidecar
-	Began() time.Time
-	LastExit() (class, reason string)
-	MemberID() string
-	Member() state.Member // its cluster, as etcd sees it; zero while etcd does not run
-	Progress() string     // of etcd's start or close, a clause; empty before
+	Document() status.Document // without the lifecycle, the checks and the history
+	Progress() string          // of etcd's start or close, a clause; empty before
+	Awaits() string            // what recovery waits for, and since when, a clause; empty if it does not
 	Readiness() *readiness.Report
-	Certificates() []status.Certificate
-	ConfigOddities() []string        // of etcd's configuration; nil before it was read
-	EtcdVersion() string             // of the embedded etcd, whatever it announces
-	DataVersion() *state.DataVersion // nil before etcd is ready
-	Backup() *facts.Backups          // nil without a store
-	Unstored() error                 // what the stop could not bring into the store; nil before, and if there is nothing
-	Recovery() *status.Recovery      // nil where nothing has to come back
-	Awaits() string                  // whom recovery waits for, and since when, a clause; empty if it does not
-	Maintenance() *state.Maintenance // nil before etcd is opened
-	Leases() []state.Lease           // nil without --kubernetes=leases
 	Requests() (writes, reads state.Requests)
+	Unstored() error // what the stop could not upload; nil before, and if there is nothing
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
@@ -56,13 +42,18 @@ type Report struct {
 	runtime   Runtime
 	version   string
 	pod       string
+	started   time.Time
 	readiness readinessHistory
 	history   *history.History
 }
 
 // New returns a report on a run. version is the wrapper's own, pod whom people know it by.
 func New(run Lifecycle, runtime Runtime, version, pod string) *Report {
-	return &Report{run: run, runtime: runtime, version: version, pod: pod, history: history.New(prometheus.DefaultGatherer), readiness: readinessHistory{since: runtime.Began()}}
+	started := runtime.Document().Started
+	return &Report{
+		run: run, runtime: runtime, version: version, pod: pod, started: started,
+		history: history.New(prometheus.DefaultGatherer), readiness: readinessHistory{since: started},
+	}
 }
 
 // Source returns the source of the documents of GET /lifecycle.
@@ -112,28 +103,17 @@ func (r *Report) Document() status.Document {
 // second.
 func (r *Report) brief() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
-	lastExit, lastExitReason := r.runtime.LastExit()
-	document := status.Document{
-		State: string(run.State), Since: run.Since, Reason: r.reason(run), Attempt: run.Attempt, NextRetry: run.NextRetry,
-		Ready: run.State == lifecycle.Serving && found.Ready(now), ReadySince: r.readySince(run, found, now),
-		LastError: lastError(run.Condition), Validation: validation(run.Validation), SidecarStatus: r.sidecarWord(run), Standalone: r.runtime.Standalone(),
-		Pod: r.pod, MemberID: r.runtime.MemberID(), Member: r.runtime.Member(), Started: r.runtime.Began(), LastExit: lastExit,
-		Versions:       status.Versions{Wrapper: r.version, Etcd: r.runtime.EtcdVersion(), Go: runtime.Version()},
-		ConfigWarnings: r.runtime.ConfigOddities(), Certificates: r.runtime.Certificates(), DataVersion: r.runtime.DataVersion(), Backup: r.runtime.Backup(), Recovery: r.runtime.Recovery(), Maintenance: r.runtime.Maintenance(),
-		Leases:     r.runtime.Leases(),
-		Checks:     checks(found.Checks(now)),
-		PhaseSince: run.PhaseSince, LastExitReason: lastExitReason,
+	document := r.runtime.Document()
+	document.Pod, document.Versions.Wrapper = r.pod, r.version
+	document.State, document.Reason, document.Attempt = string(run.State), r.reason(run), run.Attempt
+	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
+	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
+	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), checks(found.Checks(now))
+	if !document.Standalone { // otherwise a stand-in for the sidecar answers
+		document.SidecarStatus = string(run.Word)
 	}
 	document.Headline = status.HeadlineOf(document)
 	return document
-}
-
-// sidecarWord is empty where there is no sidecar, but a stand-in for it in the process.
-func (r *Report) sidecarWord(run *lifecycle.Snapshot) string {
-	if r.runtime.Standalone() {
-		return ""
-	}
-	return string(run.Word)
 }
 
 // readySince is since when the document's ready is what it is. Being ready takes both the lifecycle and etcd, of which the
@@ -146,7 +126,7 @@ func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, no
 		}
 		return ofEtcd
 	}
-	notServing := r.runtime.Began()
+	notServing := r.started
 	for _, step := range run.History {
 		if step.From == lifecycle.Serving && step.To != step.From {
 			notServing = step.At

@@ -199,22 +199,49 @@ type place struct {
 	unstored   error
 }
 
-func (p *place) Standalone() bool { return p.standalone }
+func (p *place) Document() status.Document {
+	at := time.Unix(1.7e9, 0)
+	document := status.Document{
+		Standalone: p.standalone, Started: p.began, LastExit: "crash", LastExitReason: "panic: by the test", MemberID: "8e9e05c52164694d",
+		Versions: status.Versions{Etcd: "3.6.16", Go: "go1.26.8"},
+		Member: state.Member{
+			Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, VolumeFree: 7, VolumeSize: 8, NewCluster: true,
+			Peers: []state.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
+		},
+		Recovery: p.recovery,
+		Maintenance: &state.Maintenance{
+			Phase: "running", Since: at, Reason: "etcd copies", ExpectedSeconds: 1, Progress: 0.5, Completed: 1, Failed: 1, FreedBytes: 1, NoSpaceDisarmed: 1,
+			Readers:             []state.DatabaseReader{{Name: "the snapshot", Since: at}},
+			LastDefragmentation: &state.Defragmentation{At: at, Seconds: 1, Origin: "client", BytesBefore: 2, BytesAfter: 1, Error: "the disk is full"},
+		},
+		Leases: []state.Lease{{
+			Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
+			Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be asked", NextRetry: at},
+		}},
+		Backup: &facts.Backups{
+			Cluster: "c1", Owner: "shop/etcd", Generation: 1,
+			Store: "file:///backups", Role: "writer", Revision: 9, LagRevisions: 1, LagSeconds: 0.5, NextFullSnapshot: at,
+			StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
+			Window:              &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
+			Windows:             []facts.GenerationWindow{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, FullSnapshots: []facts.SnapshotMark{{Revision: 1, At: at, RestoreTest: "passed"}}}},
+			LastFullSnapshot:    &facts.FullSnapshot{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
+			RunningFullSnapshot: &facts.SnapshotProgress{Reason: "schedule", Since: at, Step: "stores the copy", SentBytes: 1, TotalBytes: 2, RemainingSeconds: 1},
+			LastVerification:    &facts.Verification{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
+			Problem:             &facts.Problem{Since: at, Count: 1, Message: "the store is away", NextRetry: at},
+		},
+		DataVersion:    &state.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true},
+		ConfigWarnings: []string{"quota is no key that etcd knows; it is ignored"},
+		Certificates:   []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", NotBefore: time.Unix(1, 0), NotAfter: time.Unix(4e9, 0)}},
+	}
+	if p.recovery == nil {
+		document.Recovery = &status.Recovery{
+			State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", RestoredBytes: 1, TotalBytes: 2, BytesPerSecond: 1, RemainingSeconds: 1,
+		}
+	}
+	return document
+}
 
 func (p *place) Unstored() error { return p.unstored }
-
-func (p *place) Began() time.Time { return p.began }
-
-func (*place) LastExit() (string, string) { return "crash", "panic: by the test" }
-
-func (*place) MemberID() string { return "8e9e05c52164694d" }
-
-func (*place) Member() state.Member {
-	return state.Member{
-		Name: "etcd-main-0", ClusterID: "1", Leader: "2", Term: 3, Revision: 9, DBSize: 4, DBInUse: 5, Quota: 6, VolumeFree: 7, VolumeSize: 8, NewCluster: true,
-		Peers: []state.Peer{{ID: "2", Name: "etcd-main-1", URLs: []string{"http://etcd-main-1:2380"}, Active: true, Leader: true, Learner: true}},
-	}
-}
 
 func (p *place) Progress() string {
 	if later := p.later.Load(); later != nil {
@@ -225,62 +252,9 @@ func (p *place) Progress() string {
 
 func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolog.Nop()).Report() }
 
-func (*place) EtcdVersion() string { return "3.6.16" }
-
 func (p *place) Requests() (writes, reads state.Requests) { return writes, reads }
 
 func (p *place) Awaits() string { return p.awaits }
-
-func (p *place) Recovery() *status.Recovery {
-	if p.recovery != nil {
-		return p.recovery
-	}
-	return &status.Recovery{State: "Build", Since: time.Now(), Reason: "there is room", Loss: "1 revision is lost", RestoredBytes: 1, TotalBytes: 2, BytesPerSecond: 1, RemainingSeconds: 1}
-}
-
-func (*place) Maintenance() *state.Maintenance {
-	at := time.Unix(1.7e9, 0)
-	return &state.Maintenance{
-		Phase: "running", Since: at, Reason: "etcd copies", ExpectedSeconds: 1, Progress: 0.5, Completed: 1, Failed: 1, FreedBytes: 1, NoSpaceDisarmed: 1,
-		Readers:             []state.DatabaseReader{{Name: "the snapshot", Since: at}},
-		LastDefragmentation: &state.Defragmentation{At: at, Seconds: 1, Origin: "client", BytesBefore: 2, BytesAfter: 1, Error: "the disk is full"},
-	}
-}
-
-func (*place) Leases() []state.Lease {
-	at := time.Unix(1.7e9, 0)
-	return []state.Lease{{
-		Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: at,
-		Problem: &state.LeaseProblem{Since: at, Count: 1, Message: "the API server cannot be asked", NextRetry: at},
-	}}
-}
-
-func (*place) Backup() *facts.Backups {
-	at := time.Unix(1.7e9, 0)
-	return &facts.Backups{
-		Cluster: "c1", Owner: "shop/etcd", Generation: 1,
-		Store: "file:///backups", Role: "writer", Revision: 9, LagRevisions: 1, LagSeconds: 0.5, NextFullSnapshot: at,
-		StoredBytes: 1, UploadedBytes: 1, SpoolBytes: 1, SpoolLimit: 1,
-		Window:              &facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at},
-		Windows:             []facts.GenerationWindow{{Generation: 1, Window: facts.Window{FromRevision: 1, ToRevision: 9, From: at, To: at}, FullSnapshots: []facts.SnapshotMark{{Revision: 1, At: at, RestoreTest: "passed"}}}},
-		LastFullSnapshot:    &facts.FullSnapshot{Revision: 1, At: at, Bytes: 1, Reason: "schedule"},
-		RunningFullSnapshot: &facts.SnapshotProgress{Reason: "schedule", Since: at, Step: "stores the copy", SentBytes: 1, TotalBytes: 2, RemainingSeconds: 1},
-		LastVerification:    &facts.Verification{Revision: 1, At: at, Passed: true, Reason: "the hash is etcd's own"},
-		Problem:             &facts.Problem{Since: at, Count: 1, Message: "the store is away", NextRetry: at},
-	}
-}
-
-func (*place) DataVersion() *state.DataVersion {
-	return &state.DataVersion{Wanted: "3.5", Cluster: "3.5", Storage: "3.5", Phase: "kept", Reason: "all is well", Readable: true}
-}
-
-func (*place) ConfigOddities() []string {
-	return []string{"quota is no key that etcd knows; it is ignored"}
-}
-
-func (*place) Certificates() []status.Certificate {
-	return []status.Certificate{{Name: "etcd_server", Path: "/tls.crt", NotBefore: time.Unix(1, 0), NotAfter: time.Unix(4e9, 0)}}
-}
 
 func (*place) Durations() (start, stop, drain time.Duration) {
 	return 1500 * time.Millisecond, 2 * time.Second, 70 * time.Millisecond

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"etcd-wrapper/backup"
-	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/lifecycle"
 )
@@ -21,36 +20,35 @@ const (
 
 // A closed describes how etcd was closed in this run.
 type closed struct {
-	inOrder bool
-	began   time.Time // when the close started
+	inOrder  bool
+	began    time.Time // when the close started
+	unstored error     // what Flush could not upload
 }
-
-func (c *closed) settle(inOrder bool, began time.Time) { c.inOrder, c.began = inOrder, began }
 
 // beforeCompaction returns what backups do before a client's compaction.
 func (r *Runtime) beforeCompaction() func(context.Context) {
-	if r.backups == nil {
+	if r.parts.Backups == nil {
 		return nil
 	}
-	return r.backups.BeforeCompaction
+	return r.parts.Backups.BeforeCompaction
 }
 
 // beginBackups starts the backups of an etcd that has become ready.
 func (r *Runtime) beginBackups() {
-	if r.backups != nil {
+	if r.parts.Backups != nil {
 		etcd := r.config.Etcd
-		r.backups.Begin(writer.Server(r.etcd.Server()), backup.Data{Dir: etcd.Dir, Owner: r.flags.Recovery.Owner(etcd.InitialClusterToken)})
+		r.parts.Backups.Begin(writer.Server(r.etcd.Load().Server()), backup.Data{Dir: etcd.Dir, Owner: r.flags.Recovery.Owner(etcd.InitialClusterToken)})
 	}
 }
 
 // endBackups stops the backups of an etcd that is about to be closed.
 func (r *Runtime) endBackups() {
-	if r.backups == nil {
+	if r.parts.Backups == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
-	if err := r.backups.End(ctx); err != nil {
+	if err := r.parts.Backups.End(ctx); err != nil {
 		r.log.Warn().Err(err).Msg("etcd is closed all the same; what is missing comes into the store then")
 	}
 }
@@ -60,7 +58,7 @@ var errNoTimeLeft = errors.New("the time for a stop is over")
 // Flush uploads what etcd acknowledged before it was closed, in the rest of the stop's budget. Call it after the
 // lifecycle has ended and the exit record is settled.
 func (r *Runtime) Flush(ctx context.Context) {
-	if r.backups == nil || !r.closed.inOrder {
+	if r.parts.Backups == nil || !r.closed.inOrder {
 		return
 	}
 	deadline := r.closed.began.Add(lifecycle.StopBudget - flushReserve)
@@ -70,7 +68,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 	defer time.AfterFunc(time.Second, func() {
 		r.log.Info().Msgf("backups: the stop waits until the store has everything that etcd took on, at most until %s", deadline.UTC().Format(time.TimeOnly))
 	}).Stop()
-	err := r.backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
+	err := r.parts.Backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
 		return // etcd has not served
 	}
@@ -78,7 +76,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 		r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: " + err.Error())
 		return
 	}
-	if r.unstored = err; err != nil {
+	if r.closed.unstored = err; err != nil {
 		r.log.Warn().Err(err).Msg("backups: the store lacks some of etcd's last changes; the next start brings them there")
 		return
 	}
@@ -87,12 +85,4 @@ func (r *Runtime) Flush(ctx context.Context) {
 
 // Unstored returns what Flush could not upload; nil if there is nothing, and before Flush. Only the caller of Flush
 // may call it.
-func (r *Runtime) Unstored() error { return r.unstored }
-
-// Backup returns the state of the backups; nil without a store.
-func (r *Runtime) Backup() *facts.Backups {
-	if r.backups == nil {
-		return nil
-	}
-	return r.backups.Published()
-}
+func (r *Runtime) Unstored() error { return r.closed.unstored }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -42,18 +43,17 @@ func (r *Runtime) Configure(yaml []byte) error {
 	r.forceOnce(checked.Etcd)
 	if !bytes.Equal(yaml, r.warned) { // etcd is configured again while something else is waited for
 		r.warned = yaml
-		r.nameOddities(checked)
+		r.warn(checked)
 	}
 	r.config = checked
 	r.useCertificates(checked.Etcd)
 	root := peers.NewOptions("", "")
-	r.etcd = member.New(checked.Etcd, member.Options{
+	r.etcd.Store(member.New(checked.Etcd, member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.forfeit,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
 		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, AwaitPeers: r.awaitPeers,
-		BeforeCompaction: r.beforeCompaction(), Unwanted: r.unwanted,
-	})
-	r.opening.Store(r.etcd)
+		BeforeCompaction: r.beforeCompaction(), Unwanted: r.parts.Unwanted,
+	}))
 	r.record.Describe(r.describeData)
 	return nil
 }
@@ -110,7 +110,7 @@ func (r *Runtime) forfeit() {
 	}
 }
 
-func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
+func (r *Runtime) warn(checked *etcdconf.Checked) {
 	if len(checked.Sidecars) > 0 {
 		r.log.Debug().Strs("keys", checked.Sidecars).Msg("these keys of etcd's configuration are for the sidecar")
 	}
@@ -118,8 +118,8 @@ func (r *Runtime) nameOddities(checked *etcdconf.Checked) {
 	for _, warning := range warnings {
 		r.log.Warn().Msg(warning)
 	}
-	oddities := append(checked.Oddities(), warnings...)
-	r.oddities.Store(&oddities)
+	all := append(checked.Oddities(), warnings...)
+	r.configWarnings.Store(&all)
 	for _, key := range checked.Unknown {
 		r.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
 	}
@@ -209,8 +209,8 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 
 // Open implements lifecycle.Member.
 func (r *Runtime) Open(ctx context.Context) error {
-	began := time.Now()
-	if err := r.etcd.Open(ctx); err != nil {
+	began, etcd := time.Now(), r.etcd.Load()
+	if err := etcd.Open(ctx); err != nil {
 		if upgrade := (*dataversion.UpgradeError)(nil); errors.As(err, &upgrade) {
 			return bootstrap.SetupError{Cause: err}
 		}
@@ -224,17 +224,20 @@ func (r *Runtime) Open(ctx context.Context) error {
 	took := time.Since(began)
 	r.durations.start.Store(int64(took))
 	r.counts.EtcdStarted(took)
-	r.memberID.Store(r.etcd.ID().String())
+	r.memberID.Store(etcd.ID().String())
 	r.lastRun.serves(r.config.Etcd.Dir)
 	r.certificates.Serve(r.listeners())
 	r.beginBackups()
-	r.beginLeases()
+	if r.parts.Leases != nil {
+		r.parts.Leases.Begin()
+	}
 	watching, stop := context.WithCancel(context.Background())
-	r.stopMonitor, r.monitored = stop, make(chan struct{})
-	go func() {
-		defer close(r.monitored)
-		r.monitor.Run(watching, watched{r.etcd, r.certificates})
-	}()
+	var monitoring sync.WaitGroup
+	monitoring.Go(func() { r.monitor.Run(watching, watched{etcd, r.certificates}) })
+	r.endMonitor = func() {
+		stop()
+		monitoring.Wait()
+	}
 	return nil
 }
 
@@ -277,25 +280,22 @@ func (r *Runtime) Watch(ctx context.Context) error {
 }
 
 func (r *Runtime) watch(ctx context.Context) error {
-	if r.backups == nil {
-		return r.etcd.Watch(ctx)
+	etcd := r.etcd.Load()
+	if r.parts.Backups == nil {
+		return etcd.Watch(ctx)
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var failed error
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		failed = r.etcd.Watch(ctx)
-	}()
+	ended := make(chan error, 1)
+	go func() { ended <- etcd.Watch(ctx) }()
 	select {
-	case <-ended:
+	case failed := <-ended:
 		return failed
-	case why := <-r.backups.Superseded():
+	case why := <-r.parts.Backups.Superseded():
 		stop(why)
 		<-ended
-		if r.recovery != nil {
-			if err := r.recovery.RememberRefusal(r.config.Etcd.Dir, why); err != nil {
+		if r.parts.Recovery != nil {
+			if err := r.parts.Recovery.RememberRefusal(r.config.Etcd.Dir, why); err != nil {
 				r.log.Error().Err(err).Msg("the refusal of the data is not remembered on the volume")
 			}
 		}
@@ -305,20 +305,22 @@ func (r *Runtime) watch(ctx context.Context) error {
 
 // Close implements lifecycle.Member. The monitor ends first, as it must not check an etcd that is being closed.
 func (r *Runtime) Close() (opened bool, err error) {
-	if r.stopMonitor != nil {
-		r.stopMonitor()
-		<-r.monitored
+	if r.endMonitor != nil {
+		r.endMonitor()
 	}
-	if r.etcd == nil {
+	etcd := r.etcd.Load()
+	if etcd == nil {
 		return false, nil
 	}
 	began := time.Now()
-	r.endLeases()
+	if r.parts.Leases != nil { // a member that stays away counts as lost when its lease expires
+		r.parts.Leases.End()
+	}
 	r.endBackups()
-	opened, err = r.etcd.Close()
-	r.closed.settle(opened && err == nil, began)
+	opened, err = etcd.Close()
+	r.closed = closed{inOrder: opened && err == nil, began: began}
 	if opened {
-		took, drained := time.Since(began), r.etcd.Drained()
+		took, drained := time.Since(began), etcd.Drained()
 		r.durations.stop.Store(int64(took))
 		r.durations.drain.Store(int64(drained))
 		r.counts.EtcdStopped(took, drained)

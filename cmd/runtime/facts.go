@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,37 +28,50 @@ func (r *Runtime) Durations() (start, stop, drain time.Duration) {
 	return load(&r.durations.start), load(&r.durations.stop), load(&r.durations.drain)
 }
 
-// Standalone reports whether the run has no sidecar.
-func (r *Runtime) Standalone() bool { return r.flags.Standalone }
-
-// Began returns when the run started.
-func (r *Runtime) Began() time.Time { return r.began }
-
-// LastExit returns how the previous run ended: a word of the exit record or of package status, and the reason.
-func (r *Runtime) LastExit() (class, reason string) {
+// Document returns the part of the status document that the runtime knows: all but the lifecycle, the checks and the
+// history.
+func (r *Runtime) Document() status.Document {
 	last := r.lastRun.ended()
-	return last.class, last.reason
+	document := status.Document{
+		Standalone: r.flags.Standalone, Started: r.began, LastExit: last.class, LastExitReason: last.reason, MemberID: r.id(),
+		Versions:     status.Versions{Etcd: dataversion.Embedded, Go: runtime.Version()},
+		Certificates: r.certificates.Now(), Recovery: r.recoveryStatus(),
+	}
+	if warnings := r.configWarnings.Load(); warnings != nil {
+		document.ConfigWarnings = slices.Clone(*warnings)
+	}
+	if r.parts.Backups != nil {
+		document.Backup = r.parts.Backups.Published()
+	}
+	if r.parts.Leases != nil {
+		document.Leases = r.parts.Leases.Facts()
+	}
+	etcd := r.etcd.Load()
+	if etcd == nil {
+		return document
+	}
+	document.Member, _ = etcd.View()
+	maintenance := etcd.Maintenance()
+	document.Maintenance = &maintenance
+	if version, ok := etcd.DataVersion(); ok {
+		document.DataVersion = &version
+	}
+	if names := etcd.NotJoined(); len(names) > 0 {
+		document.ConfigWarnings = append(document.ConfigWarnings, fmt.Sprintf("initial-cluster names %s, but by etcd's log the cluster has no such member: start it to join; "+
+			"if it runs already, this member's data is from before it joined: stop this member and move its data directory away", strings.Join(names, ", ")))
+	}
+	return document
 }
 
-// MemberID returns etcd's ID in hexadecimal; empty until etcd is ready.
-func (r *Runtime) MemberID() string {
+// id returns etcd's ID in hexadecimal; empty until etcd is ready.
+func (r *Runtime) id() string {
 	id, _ := r.memberID.Load().(string)
 	return id
 }
 
-// Member returns the cluster as etcd sees it; zero while etcd does not run.
-func (r *Runtime) Member() state.Member {
-	etcd := r.opening.Load()
-	if etcd == nil {
-		return state.Member{}
-	}
-	view, _ := etcd.View()
-	return view
-}
-
 // Progress describes how far etcd's start has come; empty before it was opened.
 func (r *Runtime) Progress() string {
-	if etcd := r.opening.Load(); etcd != nil {
+	if etcd := r.etcd.Load(); etcd != nil {
 		return etcd.Doing()
 	}
 	return ""
@@ -66,39 +80,9 @@ func (r *Runtime) Progress() string {
 // Readiness returns the latest report of the monitor.
 func (r *Runtime) Readiness() *readiness.Report { return r.monitor.Report() }
 
-// Certificates returns the certificates in use.
-func (r *Runtime) Certificates() []status.Certificate { return r.certificates.Now() }
-
-// ConfigOddities returns the warnings about etcd's configuration.
-func (r *Runtime) ConfigOddities() (warnings []string) {
-	if oddities := r.oddities.Load(); oddities != nil {
-		warnings = slices.Clone(*oddities)
-	}
-	if etcd := r.opening.Load(); etcd != nil {
-		if names := etcd.NotJoined(); len(names) > 0 {
-			warnings = append(warnings, fmt.Sprintf("initial-cluster names %s, but by etcd's log the cluster has no such member: start it to join; if it "+
-				"runs already, this member's data is from before it joined: stop this member and move its data directory away", strings.Join(names, ", ")))
-		}
-	}
-	return warnings
-}
-
-// EtcdVersion returns the version of the embedded etcd, which may announce another one to its cluster.
-func (*Runtime) EtcdVersion() string { return dataversion.Embedded }
-
-// Maintenance returns the state of the defragmentation; nil before etcd is configured.
-func (r *Runtime) Maintenance() *state.Maintenance {
-	etcd := r.opening.Load()
-	if etcd == nil {
-		return nil
-	}
-	current := etcd.Maintenance()
-	return &current
-}
-
 // Requests returns the counts of clients' requests since etcd was configured.
 func (r *Runtime) Requests() (writes, reads state.Requests) {
-	etcd := r.opening.Load()
+	etcd := r.etcd.Load()
 	if etcd == nil {
 		return writes, reads
 	}
@@ -107,24 +91,11 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 
 // Defragment starts a defragmentation and returns. The error says why it cannot start now.
 func (r *Runtime) Defragment() error {
-	etcd := r.opening.Load()
+	etcd := r.etcd.Load()
 	if etcd == nil {
 		return errors.New("etcd does not run")
 	}
 	return etcd.Defragment()
-}
-
-// DataVersion returns how far the data are kept at the wanted version; nil before etcd is ready.
-func (r *Runtime) DataVersion() *state.DataVersion {
-	etcd := r.opening.Load()
-	if etcd == nil {
-		return nil
-	}
-	version, ok := etcd.DataVersion()
-	if !ok {
-		return nil
-	}
-	return &version
 }
 
 // Record reads the exit record as the next start will. The error says why there is no clean one.
@@ -132,23 +103,9 @@ func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }
 
-// beginLeases starts to renew the leases of a member that has become ready.
-func (r *Runtime) beginLeases() {
-	if r.leases != nil {
-		r.leases.Begin()
-	}
-}
-
-// endLeases stops renewing: a member that stays away counts as lost when its lease expires.
-func (r *Runtime) endLeases() {
-	if r.leases != nil {
-		r.leases.End()
-	}
-}
-
 // LeaseOfMember returns the content of the member's own lease; false while it knows no leader.
 func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
-	etcd := r.opening.Load()
+	etcd := r.etcd.Load()
 	if etcd == nil {
 		return kubernetes.LeasedMember{}, false
 	}
@@ -156,7 +113,7 @@ func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 	if !ok {
 		return kubernetes.LeasedMember{}, false
 	}
-	is := kubernetes.LeasedMember{Name: view.Name, ID: r.MemberID(), Cluster: view.ClusterID, Leads: view.Leader == r.MemberID()}
+	is := kubernetes.LeasedMember{Name: view.Name, ID: r.id(), Cluster: view.ClusterID, Leads: view.Leader == r.id()}
 	own := slices.IndexFunc(view.Peers, func(p state.Peer) bool { return p.ID == is.ID })
 	is.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
 	return is, view.Leader != ""
@@ -165,7 +122,7 @@ func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 // LeaseOfBackups returns the content of the leases of snapshots; false while another member, or none, makes the
 // backups.
 func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
-	is := r.backups.Published()
+	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {
 		return lease, false
 	}
@@ -175,12 +132,4 @@ func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
 		lease.Full, lease.FullTime = full.Revision, full.At
 	}
 	return lease, true
-}
-
-// Leases returns the leases that this member renews; nil if it renews none.
-func (r *Runtime) Leases() []state.Lease {
-	if r.leases == nil {
-		return nil
-	}
-	return r.leases.Facts()
 }

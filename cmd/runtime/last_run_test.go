@@ -34,13 +34,13 @@ func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
 	require.NoError(t, w.Lock())
 
 	w = next(t, w)
-	class, reason := w.LastExit()
+	class, reason := lastExitOf(w)
 	assert.Equal(t, "killed", class)
 	assert.Contains(t, reason, "SIGKILL")
 
 	w.Settle(lifecycle.Outcome{Status: exitcode.BadConfig, Reason: "data-dir is missing"})
 	w = next(t, w)
-	class, reason = w.LastExit()
+	class, reason = lastExitOf(w)
 	assert.Equal(t, "failed", class)
 	assert.Equal(t, "status 78, data-dir is missing", reason)
 
@@ -69,19 +69,19 @@ func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
 	w = next(t, w) // which keeps the note, and is killed
 	w = next(t, w)
-	class, reason := w.LastExit()
+	class, reason := lastExitOf(w)
 	assert.Equal(t, "killed", class)
 	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
 
 	w.lastRun.serves("")
 	w = next(t, w)
-	_, reason = w.LastExit()
+	_, reason = lastExitOf(w)
 	assert.NotContains(t, reason, "loop", "a run has served since")
 
 	now := time.Now()
 	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
 	w.lastRun.serves("")
-	_, reason = next(t, w).LastExit()
+	_, reason = lastExitOf(next(t, w))
 	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
 }
 
@@ -91,7 +91,7 @@ func TestARunThatGoesOnWasNotKilled(t *testing.T) {
 	first.lastRun.busy.Wait()
 	second := New(first.flags, metrics.New(), zerolog.Nop())
 	require.Error(t, second.Lock())
-	class, reason := second.LastExit()
+	class, reason := lastExitOf(second)
 	assert.Equal(t, "unknown", class)
 	assert.Contains(t, reason, "another process holds the volume")
 	require.NoError(t, first.volume.Unlock())
@@ -107,7 +107,7 @@ func TestAStopThatRunsOutOfItsBudgetLeavesADump(t *testing.T) {
 	left, err := os.ReadFile(w.flags.CrashNotePath())
 	require.NoError(t, err)
 	assert.Contains(t, string(left), "the stop did not end within its budget: a disk that hangs\n\ngoroutine ")
-	class, reason := next(t, w).LastExit()
+	class, reason := lastExitOf(next(t, w))
 	assert.Equal(t, "failed", class)
 	assert.Contains(t, reason, "status 124, a disk that hangs")
 }
@@ -154,4 +154,9 @@ func TestDataThatAreGoneAreMissed(t *testing.T) {
 	config.Dir = "/proc/new.etcd"
 	require.Len(t, w.warnings(config), 1)
 	assert.Contains(t, w.warnings(config)[0], "is on another volume than the exit record")
+}
+
+func lastExitOf(r *Runtime) (class, reason string) {
+	document := r.Document()
+	return document.LastExit, document.LastExitReason
 }

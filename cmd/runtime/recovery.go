@@ -10,12 +10,12 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// Recovery returns the state of a recovery; nil if there is nothing to report.
-func (r *Runtime) Recovery() *status.Recovery {
-	if r.recovery == nil {
+// recoveryStatus returns the state of a recovery; nil if there is nothing to report.
+func (r *Runtime) recoveryStatus() *status.Recovery {
+	if r.parts.Recovery == nil {
 		return nil
 	}
-	is := r.recovery.Progress()
+	is := r.parts.Recovery.Progress()
 	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !is.Warning && !r.uncompared(is) {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (r *Runtime) Recovery() *status.Recovery {
 // uncompared reports whether etcd was started without an answer from the store. The backup writer compares the data
 // first, so backups that were made since prove them.
 func (r *Runtime) uncompared(is recovery.Progress) bool {
-	return is.Uncompared && (r.backups == nil || r.backups.Facts().Shipped.Stored == 0)
+	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Stored == 0)
 }
 
 // lasting lists the states of recovery that may take long.
@@ -40,10 +40,10 @@ var lasting = []recovery.State{
 // Awaits describes what recovery waits for or how far it is, since when, and until when at most; empty if it does not
 // matter.
 func (r *Runtime) Awaits() string {
-	if r.recovery == nil {
+	if r.parts.Recovery == nil {
 		return ""
 	}
-	return awaits(r.recovery.Progress())
+	return awaits(r.parts.Recovery.Progress())
 }
 
 func awaits(is recovery.Progress) string {

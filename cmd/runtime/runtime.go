@@ -37,38 +37,39 @@ type Server interface {
 	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
 }
 
+// Parts are the components that a Runtime works with.
+type Parts struct {
+	Server   Server
+	Crash    func(reason error)         // called when etcd has crashed
+	Backups  *backup.Backups            // nil without a store
+	Recovery *recovery.Recovery         // nil with a sidecar
+	Leases   *kubernetes.Leases         // nil without --kubernetes=leases
+	Unwanted func(context.Context) bool // reports whether the StatefulSet no longer includes the member; nil without --kubernetes=replicas
+}
+
 // A Runtime implements the lifecycle's interfaces for its volume, its member and its server.
 type Runtime struct {
-	flags    *commandline.StartEtcd
-	log      zerolog.Logger
-	counts   *metrics.Metrics
-	volume   *bootstrap.Volume
-	record   *exitcode.Record
-	note     *exitcode.CrashNote
-	monitor  *readiness.Monitor
-	server   Server                     // set before the lifecycle starts
-	crash    func(error)                // set before the lifecycle starts
-	backups  *backup.Backups            // nil without a store; set before the lifecycle starts
-	recovery *recovery.Recovery         // nil with a sidecar; set before the lifecycle starts
-	leases   *kubernetes.Leases         // nil without --kubernetes=leases; set before the lifecycle starts
-	unwanted func(context.Context) bool // nil without --kubernetes=replicas; the same
-	closed   closed                     // how etcd was closed, for the last upload
-	unstored error                      // what that could not upload
-	gate     maintenance.Gate           // for readers of the whole database
-
-	began        time.Time
-	lastRun      *lastRun
-	memberID     atomic.Value // a string, once etcd is ready
-	durations    durations
+	flags        *commandline.StartEtcd
+	log          zerolog.Logger
+	counts       *metrics.Metrics
+	volume       *bootstrap.Volume
+	record       *exitcode.Record
+	note         *exitcode.CrashNote
+	monitor      *readiness.Monitor
 	certificates *certificates.Files
-	config       *etcdconf.Checked
-	warned       []byte                   // the configuration whose oddities were logged last
-	oddities     atomic.Pointer[[]string] // of the configuration, for readers
-	etcd         *member.Member
-	opening      atomic.Pointer[member.Member] // the same, for readers
+	gate         maintenance.Gate // for readers of the whole database
+	parts        Parts            // set before the lifecycle starts
 
-	stopMonitor context.CancelFunc
-	monitored   chan struct{}
+	began          time.Time
+	lastRun        *lastRun
+	config         *etcdconf.Checked
+	warned         []byte                   // the configuration whose warnings were logged last
+	configWarnings atomic.Pointer[[]string] // about the configuration
+	etcd           atomic.Pointer[member.Member]
+	memberID       atomic.Value // a string, once etcd is ready
+	endMonitor     func()       // waits; nil before etcd has started
+	durations      durations
+	closed         closed
 }
 
 // New returns the runtime of one run, and reads how the last one on the volume ended. It changes nothing.
@@ -100,21 +101,14 @@ func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	}
 }
 
-// Connect sets the wrapper's server, and what to call when etcd has crashed. Call it once, before the lifecycle
-// starts.
-func (r *Runtime) Connect(server Server, crash func(reason error)) {
-	r.server = server
-	r.crash = func(reason error) { crash(bootstrap.Advised(reason, r.flags.VolumeDir)) }
-}
-
 // Gate returns the lock that separates readers of the whole database from its defragmentation.
 func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 
-// WorksWith sets the backups, the recovery, the leases and the check whether the member is wanted; nil for those that
-// are not used. Call it once, before the lifecycle starts.
-func (r *Runtime) WorksWith(backups *backup.Backups, recoverer *recovery.Recovery, renewed *kubernetes.Leases, unwanted func(context.Context) bool) {
-	r.backups, r.recovery, r.leases, r.unwanted = backups, recoverer, renewed, unwanted
-}
+// Connect sets the components. Call it before the lifecycle starts; it may be repeated.
+func (r *Runtime) Connect(parts Parts) { r.parts = parts }
+
+// crash ends the lifecycle because etcd has crashed.
+func (r *Runtime) crash(reason error) { r.parts.Crash(bootstrap.Advised(reason, r.flags.VolumeDir)) }
 
 // DiedOf returns the reason of the last run's crash; empty if there was none.
 func (r *Runtime) DiedOf() string {
@@ -153,10 +147,10 @@ func (r *Runtime) LockData() error { return r.volume.LockData(r.config.Etcd.Dir)
 func (r *Runtime) Expose() error {
 	cert, key, ok := r.config.ServerCertificate()
 	if !ok {
-		r.server.UsePlain()
+		r.parts.Server.UsePlain()
 		return nil
 	}
-	if err := r.server.UseTLS(cert, key); err != nil {
+	if err := r.parts.Server.UseTLS(cert, key); err != nil {
 		return bootstrap.CertificateError{Cause: err}
 	}
 	return nil

@@ -42,7 +42,7 @@ func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	dir := t.TempDir()
 	flags := &commandline.StartEtcd{WrapperPort: 9095, VolumeDir: dir, StoredConfigPath: filepath.Join(dir, "etcd.conf.yaml")}
 	w, s := New(flags, metrics.New(), zerolog.New(zerolog.SyncWriter(log))), &server{}
-	w.Connect(s, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
+	w.Connect(Parts{Server: s, Crash: func(reason error) { t.Errorf("etcd crashed: %v", reason) }})
 	t.Cleanup(w.lastRun.busy.Wait)
 	return w, s
 }
@@ -66,14 +66,14 @@ func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
 	require.NoError(t, w.Configure(alone(t, "")))
 	require.NoError(t, w.Expose())
 	assert.Equal(t, []string{"plain"}, s.speaks)
-	assert.Empty(t, w.MemberID())
+	assert.Empty(t, w.id())
 
 	require.NoError(t, w.Open(t.Context()))
-	assert.Regexp(t, "^[0-9a-f]+$", w.MemberID())
+	assert.Regexp(t, "^[0-9a-f]+$", w.id())
 	assert.Empty(t, w.Progress(), "it waits for nothing any more")
-	told := w.Member()
+	told := w.Document().Member
 	assert.Equal(t, "etcd-0", told.Name)
-	assert.Equal(t, w.MemberID(), told.Leader)
+	assert.Equal(t, w.id(), told.Leader)
 	assert.True(t, told.Peers[0].Active && told.Peers[0].Leader, "it is alone")
 	require.Eventually(t, func() bool { return w.Readiness().Ready(time.Now()) }, 30*time.Second, 10*time.Millisecond)
 
@@ -81,7 +81,7 @@ func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, opened)
 	assert.False(t, w.Readiness().Ready(time.Now()))
-	assert.Zero(t, w.Member())
+	assert.Zero(t, w.Document().Member)
 	start, stop, _ := w.Durations()
 	assert.Positive(t, start)
 	assert.Positive(t, stop)
@@ -112,7 +112,7 @@ func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
 	assert.Equal(t, []string{
 		"nonsense is no key that etcd knows; it is ignored", "the wrapper owns the log; ignored: logger",
 		"force-new-cluster is set: this start drops all other members from the cluster; remove it from etcd's configuration afterwards",
-	}, w.ConfigOddities())
+	}, w.Document().ConfigWarnings)
 }
 
 func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
@@ -121,9 +121,9 @@ func TestConfigOddities_membersThatTheLogLacks(t *testing.T) {
 	for _, yaml := range [][]byte{single, three} {
 		w, _ := newRuntime(t, &bytes.Buffer{})
 		require.NoError(t, w.Configure(yaml))
-		assert.Empty(t, w.ConfigOddities())
+		assert.Empty(t, w.Document().ConfigWarnings)
 		require.NoError(t, w.Open(t.Context()))
-		warnings := strings.Join(w.ConfigOddities(), "\n")
+		warnings := strings.Join(w.Document().ConfigWarnings, "\n")
 		assert.Equal(t, len(yaml) > len(single), strings.Contains(warnings, "initial-cluster names etcd-1, etcd-2, but by etcd's log the cluster has no such member"), warnings)
 		_, err := w.Close()
 		require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestForceNewClusterIsPerformedOnceUntilItIsTakenOut(t *testing.T) {
 	forced := append(bytes.Clone(plain), "force-new-cluster: true\n"...)
 	next := func(yaml []byte) *Runtime {
 		w := New(first.flags, metrics.New(), zerolog.New(zerolog.SyncWriter(&log)))
-		w.Connect(&server{}, func(reason error) { t.Errorf("etcd crashed: %v", reason) })
+		w.Connect(Parts{Server: &server{}, Crash: func(reason error) { t.Errorf("etcd crashed: %v", reason) }})
 		require.NoError(t, w.Configure(yaml))
 		return w
 	}
@@ -208,7 +208,7 @@ func TestAServerCertificateThatCannotBeUsedNowIsTriedAgain(t *testing.T) {
 }
 
 func classOf(w *Runtime) string {
-	class, _ := w.LastExit()
+	class, _ := lastExitOf(w)
 	return class
 }
 
