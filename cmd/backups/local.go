@@ -7,20 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
-	"strconv"
 	"time"
 
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/status"
 	"etcd-wrapper/readiness/status/terminal"
 )
-
-// ErrNoAnswer reports that no wrapper answered on the port.
-var ErrNoAnswer = errors.New("no answer")
 
 // ErrNoBackups reports that the wrapper that answered makes no backups.
 var ErrNoBackups = errors.New("it makes no backups: it was started without --backup-store")
@@ -60,47 +56,24 @@ type event struct {
 }
 
 const (
-	askTimeout = 2 * time.Second  // until the response starts
-	silence    = 30 * time.Second // in a response, after which the wrapper counts as gone
-	maxLine    = 64 << 10         // bytes of a line of a response
+	silence = 30 * time.Second // in a response, after which the wrapper counts as gone
+	maxLine = 64 << 10         // bytes of a line of a response
 )
 
 // Client sends requests to the wrapper on this host.
 type Client struct {
+	*status.Client
+
 	port uint16
-	http *http.Client
 }
 
 // NewClient returns a client for the wrapper on a port of loopback. It opens no connection yet.
-func NewClient(port uint16) *Client {
-	dial := status.DialLoopback(askTimeout)
-	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			conn, err := dial(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &idleTimeoutConn{conn}, nil
-		},
-		ResponseHeaderTimeout: askTimeout,
-		DisableKeepAlives:     true,
-	}}}
-}
+func NewClient(port uint16) Client { return Client{status.NewClient(port), port} }
 
-// idleTimeoutConn is a connection whose reads fail when it receives nothing for too long.
-type idleTimeoutConn struct{ net.Conn }
-
-func (c *idleTimeoutConn) Read(p []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(silence)); err != nil {
-		return 0, err
-	}
-	return c.Conn.Read(p)
-}
-
-// Flags returns the wrapper's flags about backups. The error wraps ErrNoAnswer or ErrNoBackups, or describes a
+// Flags returns the wrapper's flags about backups. The error wraps status.ErrNoAnswer or ErrNoBackups, or describes a
 // response that cannot be read.
-func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
-	reply, err := c.send(ctx, http.MethodGet)
+func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
+	reply, err := c.ask(ctx, http.MethodGet)
 	if err != nil {
 		return Flags{}, err
 	}
@@ -112,17 +85,22 @@ func (c *Client) Flags(ctx context.Context) (flags Flags, err error) {
 }
 
 // Now makes the wrapper take a full snapshot and waits until it is in the store. About every second it calls uploaded
-// with the number of bytes of the database that are uploaded and the total. The error wraps ErrNoAnswer or
-// ErrNoBackups, or is the wrapper's own.
-func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
-	reply, err := c.send(ctx, http.MethodPost)
+// with the number of bytes of the database that are uploaded and the total. The error wraps status.ErrNoAnswer
+// or ErrNoBackups, or is the wrapper's own.
+func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	reply, err := c.ask(ctx, http.MethodPost)
 	if err != nil {
 		return Backup{}, err
 	}
 	defer reply.Body.Close()
+	watchdog := time.AfterFunc(silence, cancel)
+	defer watchdog.Stop()
 	lines := bufio.NewScanner(reply.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
+		watchdog.Reset(silence)
 		var line event
 		err := json.Unmarshal(lines.Bytes(), &line)
 		switch {
@@ -140,35 +118,20 @@ func (c *Client) Now(ctx context.Context, uploaded func(done, total int64)) (Bac
 	return Backup{}, fmt.Errorf("etcd-wrapper on port %d stopped, or closed the connection, before the backup was made; its log has the reason", c.port)
 }
 
-// send uses plain HTTP, which every wrapper accepts on loopback.
-func (c *Client) send(ctx context.Context, method string) (*http.Response, error) {
-	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + "/backup"
-	request, err := http.NewRequestWithContext(ctx, method, address, nil)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := c.http.Do(request)
-	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the caller's message has the address
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w", ErrNoAnswer, c.port, err)
-	}
-	if reply.StatusCode == http.StatusOK {
-		return reply, nil
+// ask sends a request and returns the response, if the wrapper makes backups.
+func (c Client) ask(ctx context.Context, method string) (*http.Response, error) {
+	reply, err := c.Send(ctx, method, "/backup")
+	if err != nil || reply.StatusCode == http.StatusOK {
+		return reply, err
 	}
 	defer reply.Body.Close()
-	return nil, c.statusError(reply)
-}
-
-func (c *Client) statusError(reply *http.Response) error {
 	var line event
-	err := json.NewDecoder(http.MaxBytesReader(nil, reply.Body, maxLine)).Decode(&line)
+	err = json.NewDecoder(http.MaxBytesReader(nil, reply.Body, maxLine)).Decode(&line)
 	if err == nil && reply.StatusCode == http.StatusNotFound && line.Error == ErrNoBackups.Error() {
-		return fmt.Errorf("etcd-wrapper on port %d: %w", c.port, ErrNoBackups)
+		return nil, fmt.Errorf("etcd-wrapper on port %d: %w", c.port, ErrNoBackups)
 	}
-	return fmt.Errorf("%w from etcd-wrapper on port %d: another program answers there, with HTTP status %d; --etcd-wrapper-port sets the port", ErrNoAnswer, c.port, reply.StatusCode)
+	return nil, fmt.Errorf("%w from etcd-wrapper on port %d: another program answers there, with HTTP status %d; --etcd-wrapper-port sets the port",
+		status.ErrNoAnswer, c.port, reply.StatusCode)
 }
 
 const (
@@ -176,24 +139,22 @@ const (
 	patience  = 10 * time.Second // for a client to read one
 )
 
-// Backend makes full snapshots. Its methods may be called from any goroutine.
+// Backend makes full snapshots; *backup.Backups implements it. Its methods may be called from any goroutine.
 type Backend interface {
-	// Make takes a full snapshot now, or waits for the one in progress. Its error is a sentence for users. It must
-	// return soon after the context ends, which happens when the client disconnects or the server stops; the snapshot
-	// itself may continue.
-	Make(ctx context.Context) (Backup, error)
-	// Uploaded returns the progress of the snapshot in progress, in bytes of the database; 0 of 0 if none is in
-	// progress.
-	Uploaded() (done, total int64)
+	// Now takes a full snapshot, or waits for the one in progress. Its error is a sentence for users. It must return soon
+	// after the context ends, which happens when the client disconnects or the server stops; the snapshot itself may
+	// continue.
+	Now(ctx context.Context) (archive.Full, error)
+	Published() *facts.Backups
 }
 
-// Routes returns the endpoints by net/http's patterns, for clients on loopback. maker is nil if no backups are made;
+// Routes returns the endpoints by net/http's patterns, for clients on loopback. backend is nil if no backups are made;
 // flags is unused then.
-func Routes(flags Flags, maker Backend) map[string]http.Handler {
+func Routes(flags Flags, backend Backend) map[string]http.Handler {
 	tell, now := http.HandlerFunc(serveNone), http.HandlerFunc(serveNone)
-	if maker != nil {
+	if backend != nil {
 		tell = func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, flags) }
-		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, maker) }
+		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, backend) }
 	}
 	return map[string]http.Handler{
 		"GET /backup":  readiness.ForThisHost("ask for the flags about backups", tell),
@@ -218,19 +179,26 @@ func sendHeaders(w http.ResponseWriter) {
 }
 
 // serve sends a line of JSON each second, and a last one when the snapshot was made or has failed.
-func serve(w http.ResponseWriter, r *http.Request, maker Backend) {
+func serve(w http.ResponseWriter, r *http.Request, backend Backend) {
 	sendHeaders(w)
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	ended := startBackup(ctx, maker)
+	ended := make(chan event, 1)
+	go func() {
+		full, err := backend.Now(ctx)
+		if err != nil {
+			ended <- event{Error: printable.Line(err.Error())}
+			return
+		}
+		ended <- event{Made: &Backup{Name: full.Name(), Revision: full.Revision, Time: full.Time, Bytes: full.Data.Bytes}}
+	}()
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	lines := &eventWriter{to: w, control: http.NewResponseController(w)}
-	for lines.send(progress(maker)) == nil {
+	for sendLine(w, progress(backend)) == nil {
 		select {
 		case <-beat.C:
 		case last := <-ended:
-			_ = lines.send(last) // an error means that the client is gone
+			_ = sendLine(w, last) // an error means that the client is gone
 			return
 		}
 	}
@@ -238,36 +206,21 @@ func serve(w http.ResponseWriter, r *http.Request, maker Backend) {
 	<-ended
 }
 
-func progress(maker Backend) event {
-	done, total := maker.Uploaded()
-	return event{Uploaded: done, Of: total}
+func progress(backend Backend) event {
+	if full := backend.Published().RunningFullSnapshot; full != nil {
+		return event{Uploaded: full.SentBytes, Of: full.TotalBytes}
+	}
+	return event{}
 }
 
-func startBackup(ctx context.Context, maker Backend) <-chan event {
-	ended := make(chan event, 1)
-	go func() {
-		made, err := maker.Make(ctx)
-		if err != nil {
-			ended <- event{Error: printable.Line(err.Error())}
-			return
-		}
-		ended <- event{Made: &made}
-	}()
-	return ended
-}
-
-// eventWriter sets a deadline for each line. It replaces the server's deadline, which is for a whole response.
-type eventWriter struct {
-	to      http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (l *eventWriter) send(line event) error {
-	if err := l.control.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+// sendLine sets a deadline for the line, which replaces the server's deadline for a whole response.
+func sendLine(w http.ResponseWriter, line event) error {
+	control := http.NewResponseController(w)
+	if err := control.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	if err := json.NewEncoder(l.to).Encode(line); err != nil {
+	if err := json.NewEncoder(w).Encode(line); err != nil {
 		return err
 	}
-	return l.control.Flush()
+	return control.Flush()
 }

@@ -12,17 +12,24 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/facts"
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/readiness/status"
 )
 
 // making is a Backend of a test.
-type making func(context.Context) (Backup, error)
+type making func(context.Context) (archive.Full, error)
 
-func (m making) Make(ctx context.Context) (Backup, error) { return m(ctx) }
+func (m making) Now(ctx context.Context) (archive.Full, error) { return m(ctx) }
 
-func (making) Uploaded() (done, total int64) { return 5, 10 }
+func (making) Published() *facts.Backups {
+	return &facts.Backups{RunningFullSnapshot: &facts.SnapshotProgress{SentBytes: 5, TotalBytes: 10}}
+}
 
 // serving serves the endpoints and returns a client for them.
-func serving(t *testing.T, flags Flags, maker Backend) *Client {
+func serving(t *testing.T, flags Flags, maker Backend) Client {
 	mux := http.NewServeMux()
 	for pattern, handler := range Routes(flags, maker) {
 		mux.Handle(pattern, handler)
@@ -34,7 +41,7 @@ func serving(t *testing.T, flags Flags, maker Backend) *Client {
 
 func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
 	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
-	flags, err := serving(t, told, making(func(context.Context) (Backup, error) { panic("not asked for") })).Flags(t.Context())
+	flags, err := serving(t, told, making(func(context.Context) (archive.Full, error) { panic("not asked for") })).Flags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, told, flags)
 }
@@ -42,9 +49,9 @@ func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
 func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 	made := Backup{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
 	seen := make(chan string, 100)
-	client := serving(t, Flags{}, making(func(context.Context) (Backup, error) {
+	client := serving(t, Flags{}, making(func(context.Context) (archive.Full, error) {
 		assert.Equal(t, "5 of 10", <-seen, "it goes on until the client has heard of it")
-		return made, nil
+		return archive.Full{Revision: made.Revision, Time: made.Time, Data: format.Body{Bytes: made.Bytes}}, nil
 	}))
 	got, err := client.Now(t.Context(), func(done, total int64) { seen <- fmt.Sprint(done, " of ", total) })
 	require.NoError(t, err)
@@ -52,8 +59,8 @@ func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 }
 
 func TestABackupThatFailsSaysWhy(t *testing.T) {
-	_, err := serving(t, Flags{}, making(func(context.Context) (Backup, error) {
-		return Backup{}, errors.New("s3://bucket: permission\x1b denied")
+	_, err := serving(t, Flags{}, making(func(context.Context) (archive.Full, error) {
+		return archive.Full{}, errors.New("s3://bucket: permission\x1b denied")
 	})).Now(t.Context(), func(int64, int64) {})
 	assert.EqualError(t, err, `s3://bucket: permission\x1b denied`)
 }
@@ -62,11 +69,11 @@ func TestABackupThatFailsSaysWhy(t *testing.T) {
 func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	client := serving(t, Flags{}, making(func(ctx context.Context) (Backup, error) {
+	client := serving(t, Flags{}, making(func(ctx context.Context) (archive.Full, error) {
 		defer close(ended)
 		leave()
 		<-ctx.Done()
-		return Backup{}, ctx.Err()
+		return archive.Full{}, ctx.Err()
 	}))
 	_, err := client.Now(ctx, func(int64, int64) {})
 	require.Error(t, err)
@@ -82,9 +89,9 @@ func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (Backup, error) {
+		serve(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, "/backup", nil), making(func(ctx context.Context) (archive.Full, error) {
 			<-ctx.Done()
-			return Backup{}, ctx.Err()
+			return archive.Full{}, ctx.Err()
 		})) // the recorder supports no write deadline, so nothing can be sent
 	}()
 	select {
@@ -109,9 +116,9 @@ func TestNobodyAnswers(t *testing.T) {
 	assert.ErrorContains(t, err, "HTTP status 404")
 	server.Close()
 	_, err = client.Flags(t.Context())
-	assert.ErrorIs(t, err, ErrNoAnswer)
+	assert.ErrorIs(t, err, status.ErrNoAnswer)
 	_, err = client.Now(t.Context(), func(int64, int64) {})
-	assert.ErrorIs(t, err, ErrNoAnswer)
+	assert.ErrorIs(t, err, status.ErrNoAnswer)
 }
 
 func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
@@ -124,7 +131,7 @@ func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
 }
 
 func TestOnlyThisHostMayAsk(t *testing.T) {
-	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (Backup, error) { panic("by a stranger") }))
+	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (archive.Full, error) { panic("by a stranger") }))
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
 		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)
 		request.RemoteAddr = "10.0.0.7:1"
@@ -140,7 +147,7 @@ func TestOnlyThisHostMayAsk(t *testing.T) {
 	}
 }
 
-func clientOf(server *httptest.Server) *Client {
+func clientOf(server *httptest.Server) Client {
 	return NewClient(uint16(server.Listener.Addr().(*net.TCPAddr).Port))
 }
 

@@ -35,7 +35,7 @@ type PruneResult struct {
 // errors of the deletion, it returns the result, too. It calls told with each deleted item. ErrNoPolicy is an error
 // in the flags.
 func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (PruneResult, error) {
-	if !settings.Keep.Given && !dryRun {
+	if settings.Keep == "" && !dryRun {
 		return PruneResult{}, ErrNoPolicy
 	}
 	kept := settings.Archive()
@@ -48,7 +48,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 		return PruneResult{}, err
 	}
 	document := PruneResult{
-		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: !settings.Keep.Given, From: plan.From, Doubts: plan.Unsafe,
+		Store: settings.Store.String(), Policy: plan.Policy.String(), Assumed: settings.Keep == "", From: plan.From, Doubts: plan.Unsafe,
 		Items: plan.Items, DryRun: dryRun,
 	}
 	if len(plan.Unsafe) > 0 {

@@ -33,7 +33,7 @@ type Settings struct {
 	VolumeDir string                 // of the running wrapper; empty if none was asked
 	Store     store.Store            // nil without --backup-store
 	Keys      *format.Keys
-	Keep      commandline.Keep
+	Keep      string           // the value of --backup-keep; empty if it is not set
 	Policy    retention.Policy // parsed from Keep
 	Inspect   Inspect
 	// AcceptUnsigned is the value of --accept=unsigned: read backups of etcd-backup-restore, which have no signature,
@@ -54,7 +54,7 @@ func Read(flags commandline.Backups) (Settings, error) {
 			return Settings{}, err
 		}
 	}
-	if settings.Policy, err = retention.ParsePolicy(cmp.Or(flags.Keep.Policy, commandline.DefaultKeep)); err != nil {
+	if settings.Policy, err = retention.ParsePolicy(cmp.Or(flags.Keep, commandline.DefaultKeep)); err != nil {
 		return Settings{}, err
 	}
 	settings.Keys, err = format.LoadKeys(format.KeyFiles{
@@ -70,7 +70,7 @@ func (s Settings) Archive() *archive.Archive { return archive.New(s.Store, s.Key
 // have other working directories.
 func FlagsOf(flags commandline.Backups, volumeDir string) Flags {
 	return Flags{
-		Store: flags.Store, Keep: flags.Keep.Policy, Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
+		Store: flags.Store, Keep: cmp.Or(flags.Keep, commandline.DefaultKeep), Identities: absolute(flags.Identities), SigningKey: absolute(flags.SigningKey),
 		TrustedKeys: absolute(flags.TrustedKeys), VolumeDir: absolute(volumeDir),
 	}
 }
@@ -95,9 +95,7 @@ func Find(ctx context.Context, flags commandline.Backups, port uint16) (Settings
 	if err != nil {
 		return Settings{}, fmt.Errorf("%w; asking a running wrapper failed: %w", ErrNoStore, err)
 	}
-	if !flags.Keep.Given {
-		flags.Keep = commandline.Keep{Policy: running.Keep, Given: true}
-	}
+	flags.Keep = cmp.Or(flags.Keep, running.Keep)
 	flags.Store = running.Store
 	flags.Identities, flags.TrustedKeys = cmp.Or(flags.Identities, running.Identities), cmp.Or(flags.TrustedKeys, running.TrustedKeys)
 	flags.SigningKey = cmp.Or(flags.SigningKey, running.SigningKey)

@@ -23,6 +23,7 @@ import (
 	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/docs"
+	"etcd-wrapper/readiness/status"
 )
 
 func TestEveryFieldOfADocumentIsDocumented(t *testing.T) {
@@ -130,7 +131,7 @@ func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {
 	server.Close()
 	_, err := Find(t.Context(), flagsOf(t), uint16(server.Listener.Addr().(*net.TCPAddr).Port))
 	require.ErrorIs(t, err, ErrNoStore)
-	assert.ErrorIs(t, err, ErrNoAnswer)
+	assert.ErrorIs(t, err, status.ErrNoAnswer)
 	assert.Regexp(t, "^--backup-store: ", err.Error())
 }
 

@@ -212,9 +212,13 @@ type SigningFlags struct {
 	SigningKey string `name:"backup-signing-key" group:"Backups" placeholder:"PATH" help:"File of the ed25519 private key (PEM) to sign backups with."`
 }
 
-// KeepFlags is the flag of commands that delete backups.
+// DefaultKeep is the default of --backup-keep.
+const DefaultKeep = "points=24h,hourly=24,daily=7,weekly=4"
+
+// KeepFlags is the flag of commands that delete backups. It is empty unless set: backup prune must not assume the
+// default for a store that it is given.
 type KeepFlags struct {
-	Keep Keep `name:"backup-keep" group:"Backups" default:"${keep}" help:"Keep every revision within points, and after that the last verified full snapshot of so many hours, days and weeks."`
+	Keep string `name:"backup-keep" group:"Backups" placeholder:"${keep}" help:"Keep every revision within points, and after that the last verified full snapshot of so many hours, days and weeks."`
 }
 
 // Backups are the flags of start-etcd about backups.

@@ -36,12 +36,12 @@ import (
 
 // parts are the components of a run.
 type parts struct {
-	driver  *lifecycle.Driver // nil if the run cannot start
-	runtime *runtime.Runtime
-	report  *report.Report
-	systemd notifier
-	outcome lifecycle.Outcome // why the run cannot start
-	end     []func()          // in the order of creation
+	driver    *lifecycle.Driver // nil if the run cannot start
+	runtime   *runtime.Runtime
+	report    *report.Report
+	announcer announcer
+	outcome   lifecycle.Outcome // why the run cannot start
+	end       []func()          // in the order of creation
 }
 
 // assemble creates the components, each from those before it. When it returns, the wrapper's own server answers. It
@@ -91,13 +91,13 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 		Runtime: rt.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
 	p := &parts{driver: driver, runtime: rt, report: report.New(driver, rt, version, podName())}
-	p.systemd = newNotifier(log, p.ready)
+	p.announcer = p.announce(log, c.LogFormat == "console")
 	stopServer, status, err := c.serve(log, p, connected, c.routes(p.report, counts, kept))
 	if err != nil {
-		p.systemd.end()
+		p.announcer.end()
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer, endEvents, c.watch(log, p.report, happened), p.systemd.end}
+	p.end = []func(){end, stopServer, endEvents, c.watch(log, p.report, happened), p.announcer.end}
 	return p
 }
 
@@ -199,7 +199,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 
 // stop starts an orderly stop, as a signal does.
 func (p *parts) stop() {
-	p.systemd.stop()
+	p.announcer.stop()
 	p.driver.Stop()
 }
 
@@ -215,7 +215,11 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}
-	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), backendOf(kept)))
+	var backend backups.Backend
+	if kept != nil {
+		backend = kept
+	}
+	maps.Copy(served, backups.Routes(backups.FlagsOf(c.Backups, c.VolumeDir), backend))
 	return served
 }
 
@@ -235,30 +239,6 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 		SpoolDir: filepath.Join(c.VolumeDir, spoolDir), SpoolLimit: int64(c.Backups.SpoolLimit), Log: log, Gate: readers,
 		Verify: verifyBackupInChild(settings.Flags, filepath.Join(c.VolumeDir, verifyDir)), ScratchDir: filepath.Join(c.VolumeDir, verifyDir),
 	})
-}
-
-// backendOf returns the backend that makes full snapshots for commands on this host; nil without backups.
-func backendOf(kept *backup.Backups) backups.Backend {
-	if kept == nil {
-		return nil
-	}
-	return backend{kept}
-}
-
-type backend struct{ *backup.Backups }
-
-// Make implements backups.Backend.
-func (a backend) Make(ctx context.Context) (backups.Backup, error) {
-	full, err := a.Now(ctx)
-	return backups.Backup{Name: full.Name(), Revision: full.Revision, Time: full.Time, Bytes: full.Data.Bytes}, err
-}
-
-// Uploaded implements backups.Backend.
-func (a backend) Uploaded() (done, total int64) {
-	if full := a.Published().RunningFullSnapshot; full != nil {
-		return full.SentBytes, full.TotalBytes
-	}
-	return 0, 0
 }
 
 // ofStatefulSet returns the service account and the pod that a flag needs. The error names the flag.
@@ -323,7 +303,10 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 	}
 	if settings.Store != nil {
 		options.Owner, options.Adopt = c.Recovery.Owner, c.Recovery.Adopt
-		options.Archive, options.Flush, options.FlushSpool = settings.Archive(), flusher(kept), spoolFlusher(kept)
+		options.Archive, options.FlushSpool = settings.Archive(), kept.FlushSpool
+		options.Flush = func(ctx context.Context, dataDir string, position datadir.Position) error {
+			return kept.FlushAtRest(ctx, dataDir, position.MemberID, position.ClusterID)
+		}
 		options.SpoolDir = filepath.Join(c.VolumeDir, spoolDir)
 	}
 	return recovery.New(options)
@@ -341,18 +324,6 @@ func (c *startCommand) request() *recovery.Request {
 	}
 	target, _ := c.Recovery.Target() // the command line was validated
 	return &recovery.Request{Target: archive.Target{Revision: target.Revision, Time: target.Time}, ID: c.Recovery.RestoreID}
-}
-
-// flusher returns a function that uploads what the database of a stopped etcd has and the store lacks.
-func flusher(kept *backup.Backups) func(context.Context, string, datadir.Position) error {
-	return func(ctx context.Context, dataDir string, stands datadir.Position) error {
-		return kept.FlushAtRest(ctx, dataDir, stands.MemberID, stands.ClusterID)
-	}
-}
-
-// spoolFlusher returns a function that uploads the spool.
-func spoolFlusher(kept *backup.Backups) func(context.Context, archive.Identity, int64) error {
-	return kept.FlushSpool
 }
 
 // events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without

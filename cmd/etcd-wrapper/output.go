@@ -16,6 +16,7 @@ import (
 	"etcd-wrapper/cmd/backups"
 	"etcd-wrapper/cmd/logstream"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/readiness/status"
 )
 
 // streams are the outputs of a command: results, and the log.
@@ -124,7 +125,7 @@ func backupStatus(err error) exitcode.Code {
 		{fs.ErrExist, exitcode.Usage},
 		{format.ErrNoIdentity, exitcode.Usage},
 		{backups.ErrInDoubt, exitcode.InDoubt},
-		{backups.ErrNoAnswer, exitcode.NoAnswer},
+		{status.ErrNoAnswer, exitcode.NoAnswer},
 		{backups.ErrNoBackups, exitcode.NoAnswer},
 		{backups.ErrIncomplete, exitcode.BackupFailed},
 		{backups.ErrNotVerified, exitcode.BackupFailed},

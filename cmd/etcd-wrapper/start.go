@@ -58,11 +58,6 @@ func (c *startCommand) live(log zerolog.Logger, signals <-chan os.Signal) lifecy
 	go func() { ready <- c.assemble(log) }()
 	select {
 	case p := <-ready:
-		ended := make(chan struct{})
-		if p.driver != nil {
-			go p.announceReady(log, c.LogFormat == "console", ended)
-		}
-		defer close(ended)
 		return p.run(log, signals, func(outcome lifecycle.Outcome, words string) { c.logOutcome(log, outcome, words) })
 	case received := <-signals:
 		outcome := lifecycle.Outcome{Reason: "stopped before the lifecycle started (" + received.String() + ")"}
@@ -85,7 +80,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 	go p.forward(signals, driven, urge, ended)
 	outcome := p.driver.Run()
 	close(driven)
-	p.systemd.stop()
+	p.announcer.stop()
 	if outcome.Status == exitcode.Clean { // the exit record is final, so the last acknowledged writes may be uploaded
 		p.runtime.Flush(hurry)
 	}
@@ -96,17 +91,14 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 
 // takeDown ends the components, the last one first, and waits no longer than lifecycle.TakingDown.
 func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
-	down := make(chan struct{})
-	go func() {
-		defer close(down)
+	err := bounded(lifecycle.TakingDown, func() error {
 		p.runtime.Settle(outcome)
 		for _, end := range slices.Backward(p.end) {
 			end()
 		}
-	}()
-	select {
-	case <-down:
-	case <-time.After(lifecycle.TakingDown):
+		return nil
+	})
+	if err != nil {
 		log.Info().Msg("the process ends before all of its parts have; " + cutOff)
 	}
 }
@@ -119,20 +111,20 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := bounded(c.TerminationPath, func() error { return c.message.Say(words) }); err != nil {
+	if err := bounded(saying, func() error { return c.message.Say(words) }); err != nil {
 		log.Warn().Err(err).Msg("cannot write the termination message")
 	}
 }
 
-// bounded calls write and waits a short time for it: a hanging file must not keep the process.
-func bounded(path string, write func() error) error {
+// bounded calls do and waits for it no longer than a limit: a hanging file must not keep the process.
+func bounded(limit time.Duration, do func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- write() }()
+	go func() { done <- do() }()
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(saying):
-		return fmt.Errorf("%s: no answer within %s", path, saying)
+	case <-time.After(limit):
+		return fmt.Errorf("no answer within %s", limit)
 	}
 }
 
@@ -143,35 +135,6 @@ func (c *startCommand) newLog(s streams) zerolog.Logger {
 		to = logstream.Console(to, logstream.ConsoleOptions{Colour: s.colour, All: c.Level() == zerolog.DebugLevel})
 	}
 	return logstream.New(to, c.Level())
-}
-
-// glance is the interval at which announceReady and awaitReady poll whether the member is ready.
-const glance = 100 * time.Millisecond
-
-// announceReady waits until the member is ready and logs how to use it: three lines for users, one line otherwise. It
-// returns when the run ends.
-func (p *parts) announceReady(log zerolog.Logger, forPeople bool, ended <-chan struct{}) {
-	for !p.ready() {
-		select {
-		case <-time.After(glance):
-		case <-ended:
-			return
-		}
-	}
-	endpoint, page := p.runtime.Usage()
-	put := os.Args[0] + " etcdctl --endpoints=" + endpoint + " put greeting hello"
-	if !forPeople {
-		log.Info().Str("write_a_key", put).Str("page", page).Msg("etcd is ready")
-		return
-	}
-	log.Info().Msg("to write a key: " + put)
-	log.Info().Msg("to see how it is: " + page)
-	log.Info().Msg("to stop: Ctrl-C, or kill -TERM its process")
-}
-
-// ready waits until the log reports readiness, so that no such line follows the announcement.
-func (p *parts) ready() bool {
-	return p.report.LoggedReady() && p.driver.Snapshot().State == lifecycle.Serving
 }
 
 // echo is the time within which two equal signals count as one. timeout(1) signals its child and then the child's
@@ -187,7 +150,7 @@ func (p *parts) forward(signals <-chan os.Signal, driven <-chan struct{}, urge f
 		case received := <-signals:
 			number, ok := received.(syscall.Signal)
 			if ok && (received != last || time.Since(at) > echo) {
-				p.systemd.stop()
+				p.announcer.stop()
 				p.driver.Signal(number)
 				hurryAfter(driven, urge)
 			}

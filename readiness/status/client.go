@@ -32,8 +32,8 @@ type Client struct {
 	http *http.Client
 }
 
-// DialLoopback returns a function for http.Transport that connects to a port of 127.0.0.1 or, on a host without IPv4, of ::1.
-func DialLoopback(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+// dialLoopback returns a function for http.Transport that connects to a port of 127.0.0.1 or, on a host without IPv4, of ::1.
+func dialLoopback(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: timeout}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
@@ -52,7 +52,7 @@ func DialLoopback(timeout time.Duration) func(ctx context.Context, network, addr
 // NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet.
 func NewClient(port uint16) *Client {
 	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
-		DialContext:           DialLoopback(askTimeout),
+		DialContext:           dialLoopback(askTimeout),
 		ResponseHeaderTimeout: askTimeout,
 		DisableKeepAlives:     true,
 	}}}
@@ -135,7 +135,7 @@ const maxRefusal = 4 << 10
 // Defragment asks for a defragmentation and returns once that is promised; the document shows its progress. The error is a
 // RefusalError if it cannot be now, or ErrNoAnswer, wrapped, if nobody answers within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
-	reply, err := c.send(ctx, http.MethodPost, "/defrag")
+	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (c *Client) Defragment(ctx context.Context) error {
 
 // open requests the document.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
-	reply, err := c.send(ctx, http.MethodGet, "/lifecycle"+query)
+	reply, err := c.Send(ctx, http.MethodGet, "/lifecycle"+query)
 	if err != nil {
 		return nil, err
 	}
@@ -171,8 +171,9 @@ func (c *Client) open(ctx context.Context, query string) (*http.Response, error)
 	return reply, nil
 }
 
-// send uses plain HTTP, which a wrapper always accepts on loopback.
-func (c *Client) send(ctx context.Context, method, path string) (*http.Response, error) {
+// Send sends a request for a path, and returns the reply whatever its status. It uses plain HTTP, which a wrapper always
+// accepts on loopback.
+func (c *Client) Send(ctx context.Context, method, path string) (*http.Response, error) {
 	reply, err := c.do(ctx, method, path)
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
