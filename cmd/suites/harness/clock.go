@@ -41,21 +41,13 @@ var clockAhead = func() (seconds int64) {
 // skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, where nobody
 // can answer in its place. The first time it takes minutes, as everything needs the time.
 var skewed = sync.OnceValues(func() (path string, err error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
-	path = filepath.Join(root, "bin", "test", "etcd-wrapper-skewed")
-	release, err := lock(path + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer release()
-	overlay, err := clockOverlay(path + "-clock")
-	if err != nil {
-		return "", err
-	}
-	return path, build(root, path, Stillness, "-overlay", overlay)
+	return shared("etcd-wrapper-skewed", func(root, path string) error {
+		overlay, err := clockOverlay(path + "-clock")
+		if err != nil {
+			return err
+		}
+		return build(root, path, Stillness, "-overlay", overlay)
+	})
 })
 
 // clockOverlay writes the files that replace files of package time to a folder.

@@ -75,31 +75,33 @@ func prepare(t *testing.T) {
 // provide builds the program and copies it to a path. All suites build to one place, one at a time: Go compares what is
 // there with the sources and links again only what has changed, so that the second suite need not wait.
 func provide(path string) error {
+	_, err := shared(raced("etcd-wrapper"), func(root, built string) error {
+		if err := errors.Join(build(root, built, Stillness), dependOnSources(root)); err != nil {
+			return err
+		}
+		// A copy is safe from the next build. This process must not open what was built: Go writes it anew each time, and would
+		// think that the tests depend on that.
+		return exec.Command("cp", built, path).Run()
+	})
+	return err
+}
+
+// shared has build write a program to bin/test, for all suites. Processes that do so at the same time take turns.
+func shared(name string, build func(root, path string) error) (path string, err error) {
 	root, err := moduleRoot()
 	if err != nil {
-		return err
+		return "", err
 	}
-	built := filepath.Join(root, "bin", "test", "etcd-wrapper")
-	if underRace() {
-		built += "-race"
+	path = filepath.Join(root, "bin", "test", name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", err
 	}
-	if err := os.MkdirAll(filepath.Dir(built), 0o755); err != nil {
-		return err
-	}
-	release, err := lock(built + ".lock")
+	release, err := lock(path + ".lock")
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer release()
-	if err := build(root, built, Stillness); err != nil {
-		return err
-	}
-	if err := dependOnSources(root); err != nil {
-		return err
-	}
-	// A copy is safe from the next build. This process must not open what was built: Go writes it anew each time, and would
-	// think that the tests depend on that.
-	return exec.Command("cp", built, path).Run()
+	return path, build(root, path)
 }
 
 // moduleRoot returns the root of this module's sources, also for a suite in a module of its own.
@@ -113,23 +115,18 @@ func moduleRoot() (string, error) {
 // has to count as active.
 const Stillness = 2 * time.Second
 
-// patient builds the program with the 90 s of a release, once for all suites.
+// patient builds the program with the 90 s of a release.
 var patient = sync.OnceValues(func() (path string, err error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
-	path = filepath.Join(root, "bin", "test", "etcd-wrapper-patient")
-	if underRace() {
-		path += "-race"
-	}
-	release, err := lock(path + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer release()
-	return path, build(root, path, 90*time.Second)
+	return shared(raced("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
 })
+
+// raced marks the name of a program that looks for data races, as these tests do.
+func raced(name string) string {
+	if underRace() {
+		name += "-race"
+	}
+	return name
+}
 
 func build(root, path string, stillness time.Duration, flags ...string) error {
 	if underRace() {
@@ -309,32 +306,21 @@ func built(t *testing.T, etcd func() (string, error)) (path string) {
 
 var errNotFetched = errors.New("an old etcd is not in Go's cache of modules: make fetch downloads it")
 
-// buildEtcd builds a program from the module in that folder of testdata. Processes that do so at the same time take turns.
+// buildEtcd builds a program from the module in that folder of testdata.
 func buildEtcd(version, folder, program string) (path string, err error) {
-	root, err := moduleRoot()
-	if err != nil {
-		return "", err
-	}
-	path = filepath.Join(root, "bin", "test", "etcd-"+version)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return "", err
-	}
-	release, err := lock(path + ".lock")
-	if err != nil {
-		return "", err
-	}
-	defer release()
-	build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", folder), "-o", path, program)
-	build.Env = append(os.Environ(), "GOPROXY=off")
-	output, err := build.CombinedOutput()
-	switch {
-	case err == nil:
-		return path, nil
-	case bytes.Contains(output, []byte("GOPROXY=off")):
-		return "", errNotFetched
-	default:
-		return "", fmt.Errorf("%w: %s", err, output)
-	}
+	return shared("etcd-"+version, func(root, path string) error {
+		build := exec.Command("go", "build", "-C", filepath.Join(root, "testdata", folder), "-o", path, program)
+		build.Env = append(os.Environ(), "GOPROXY=off")
+		output, err := build.CombinedOutput()
+		switch {
+		case err == nil:
+			return nil
+		case bytes.Contains(output, []byte("GOPROXY=off")):
+			return errNotFetched
+		default:
+			return fmt.Errorf("%w: %s", err, output)
+		}
+	})
 }
 
 // OneLine returns the output of a command with each run of blanks as one: the command wraps lines for a terminal.
