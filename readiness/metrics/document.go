@@ -16,6 +16,7 @@ import (
 type document struct {
 	now    func() status.Document
 	states []string
+	all    []*prometheus.Desc
 
 	info, state, transitions, seconds, ready, check, degraded, voters, connected, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
 
@@ -25,43 +26,43 @@ type document struct {
 }
 
 func newDocument(now func() status.Document, states []string) *document {
-	return &document{
-		now: now, states: states,
-		info:        desc("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", "version", "etcd_version", "go_version", "cluster_id", "cluster_name"),
-		state:       desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state"),
-		transitions: desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event"),
-		seconds:     desc("state_seconds_total", "Time spent in each state since the process started.", "state"),
-		ready:       desc("ready", "1 if the member is ready, as /readyz reports."),
-		check:       desc("readiness_check", "1 if the check does not make the member unready.", "check"),
-		degraded:    desc("readiness_check_degraded", "1 while the check needs attention but does not make the member unready.", "check"),
-		voters:      desc("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run."),
-		connected:   desc("voters_connected", "Those of them that this member has a connection to, itself included."),
-		lastExit:    desc("last_exit", "1 for how the run before this one ended.", "class"),
-		expiry:      desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate"),
-		readable:    desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted"),
-		configured:  desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them."),
-		cluster:     desc("cluster_info", "The cluster in the store that etcd's data belong to, its owner and generation; always 1.", "cluster", "owner", "generation"),
-		recovery:    desc("recovery_state", "1 for the state that the recovery of data is in; absent without a recovery.", "state"),
-		free:        desc("volume_free_bytes", "Free bytes of the volume with the database."),
-		volume:      desc("volume_size_bytes", "Size of the volume with the database."),
-		backup:      newBackup(),
-		maintenance: newMaintenance(),
-		leases:      newLeases(),
-	}
+	d := &document{now: now, states: states}
+	d.info = d.desc("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", "version", "etcd_version", "go_version", "cluster_id", "cluster_name")
+	d.state = d.desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state")
+	d.transitions = d.desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event")
+	d.seconds = d.desc("state_seconds_total", "Time spent in each state since the process started.", "state")
+	d.ready = d.desc("ready", "1 if the member is ready, as /readyz reports.")
+	d.check = d.desc("readiness_check", "1 if the check does not make the member unready.", "check")
+	d.degraded = d.desc("readiness_check_degraded", "1 while the check needs attention but does not make the member unready.", "check")
+	d.voters = d.desc("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run.")
+	d.connected = d.desc("voters_connected", "Those of them that this member has a connection to, itself included.")
+	d.lastExit = d.desc("last_exit", "1 for how the run before this one ended.", "class")
+	d.expiry = d.desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate")
+	d.readable = d.desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted")
+	d.configured = d.desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them.")
+	d.cluster = d.desc("cluster_info", "The cluster in the store that etcd's data belong to, its owner and generation; always 1.", "cluster", "owner", "generation")
+	d.recovery = d.desc("recovery_state", "1 for the state that the recovery of data is in; absent without a recovery.", "state")
+	d.free = d.desc("volume_free_bytes", "Free bytes of the volume with the database.")
+	d.volume = d.desc("volume_size_bytes", "Size of the volume with the database.")
+	d.backup, d.maintenance, d.leases = newBackup(d.desc), newMaintenance(d.desc), newLeases(d.desc)
+	return d
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+// desc describes a metric of the document.
+func (d *document) desc(name, help string, labels ...string) *prometheus.Desc {
+	described := prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+	d.all = append(d.all, described)
+	return described
 }
+
+// describer is document.desc.
+type describer func(name, help string, labels ...string) *prometheus.Desc
 
 // Describe implements prometheus.Collector.
 func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{d.info, d.state, d.transitions, d.seconds, d.ready, d.check, d.degraded, d.voters, d.connected, d.lastExit, d.expiry, d.readable, d.configured, d.cluster, d.recovery, d.free, d.volume} {
+	for _, each := range d.all {
 		to <- each
 	}
-	d.backup.describe(to)
-	d.maintenance.describe(to)
-	d.leases.describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -169,12 +170,12 @@ type backupMetric struct {
 	is   func(*facts.Backups) (float64, bool)
 }
 
-func newBackup() backup {
-	return slices.Concat(lagMetrics(), storedMetrics(), backup{
-		backupGauge("spool_bytes", "Bytes queued on the volume for the store.", func(b *facts.Backups) (float64, bool) {
+func newBackup(desc describer) backup {
+	return slices.Concat(desc.lagMetrics(), desc.storedMetrics(), backup{
+		desc.backupGauge("spool_bytes", "Bytes queued on the volume for the store.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.SpoolBytes), true
 		}),
-		backupGauge("spool_limit_bytes", "Bytes that may be queued there, max.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("spool_limit_bytes", "Bytes that may be queued there, max.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.SpoolLimit), true
 		}),
 		{desc("backup_uploaded_bytes_total", "Bytes that this process has uploaded."), prometheus.CounterValue, func(b *facts.Backups) (float64, bool) {
@@ -183,33 +184,30 @@ func newBackup() backup {
 	})
 }
 
-func backupGauge(name, help string, is func(*facts.Backups) (float64, bool)) backupMetric {
+func (desc describer) backupGauge(name, help string, is func(*facts.Backups) (float64, bool)) backupMetric {
 	return backupMetric{desc("backup_"+name, help), prometheus.GaugeValue, is}
 }
 
 // lagMetrics are the metrics of the lag and of problems.
-func lagMetrics() backup {
+func (desc describer) lagMetrics() backup {
 	return backup{
-		backupGauge("lag_revisions", "Revisions that are not in the store yet.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("lag_revisions", "Revisions that are not in the store yet.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.LagRevisions), lagKnown(b)
 		}),
-		backupGauge("lag_seconds", "Age of the oldest revision that is not in the store; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("lag_seconds", "Age of the oldest revision that is not in the store; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
 			return b.LagSeconds, lagKnown(b)
 		}),
-		backupGauge("revision", "The newest revision in the store.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("revision", "The newest revision in the store.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.Revision), b.Revision > 0
 		}),
-		backupGauge("writer", "1 for the member that makes the backups.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("writer", "1 for the member that makes the backups.", func(b *facts.Backups) (float64, bool) {
 			return number(b.Role == facts.Writer), true
 		}),
-		backupGauge("problem", "1 while backups fail or are incomplete.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("problem", "1 while backups fail or are incomplete.", func(b *facts.Backups) (float64, bool) {
 			return number(b.Problem != nil), true
 		}),
-		backupGauge("next_retry_timestamp_seconds", "When a failed backup is retried, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.Problem == nil {
-				return 0, false
-			}
-			return at(b.Problem.NextRetry)
+		desc.backupGauge("next_retry_timestamp_seconds", "When a failed backup is retried, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			return ifKnown(b.Problem, func(p *facts.Problem) (float64, bool) { return at(p.NextRetry) })
 		}),
 	}
 }
@@ -218,48 +216,37 @@ func lagMetrics() backup {
 func lagKnown(b *facts.Backups) bool { return b.Role == facts.Writer && b.Revision > 0 }
 
 // storedMetrics are the metrics of the backups in the store.
-func storedMetrics() backup {
+func (desc describer) storedMetrics() backup {
 	return backup{
-		backupGauge("last_full_snapshot_timestamp_seconds", "When the newest full snapshot was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.LastFullSnapshot == nil {
-				return 0, false
-			}
-			return at(b.LastFullSnapshot.At)
+		desc.backupGauge("last_full_snapshot_timestamp_seconds", "When the newest full snapshot was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			return ifKnown(b.LastFullSnapshot, func(f *facts.FullSnapshot) (float64, bool) { return at(f.At) })
 		}),
-		backupGauge("last_full_snapshot_bytes", "Size of the newest full snapshot in the store.", func(b *facts.Backups) (float64, bool) {
-			if b.LastFullSnapshot == nil {
-				return 0, false
-			}
-			return float64(b.LastFullSnapshot.Bytes), true
+		desc.backupGauge("last_full_snapshot_bytes", "Size of the newest full snapshot in the store.", func(b *facts.Backups) (float64, bool) {
+			return ifKnown(b.LastFullSnapshot, func(f *facts.FullSnapshot) (float64, bool) { return float64(f.Bytes), true })
 		}),
-		backupGauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.LastVerification == nil {
-				return 0, false
-			}
-			return at(b.LastVerification.At)
+		desc.backupGauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			return ifKnown(b.LastVerification, func(v *facts.Verification) (float64, bool) { return at(v.At) })
 		}),
-		backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *facts.Backups) (float64, bool) {
 			return number(b.LastVerification != nil && b.LastVerification.Passed), b.LastVerification != nil
 		}),
-		backupGauge("window_start_timestamp_seconds", "The earliest restore point, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			if b.Window == nil {
-				return 0, false
-			}
-			return at(b.Window.From)
+		desc.backupGauge("window_start_timestamp_seconds", "The earliest restore point, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
+			return ifKnown(b.Window, func(w *facts.Window) (float64, bool) { return at(w.From) })
 		}),
-		backupGauge("stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", func(b *facts.Backups) (float64, bool) {
+		desc.backupGauge("stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", func(b *facts.Backups) (float64, bool) {
 			return float64(b.StoredBytes), b.StoredBytes > 0
 		}),
 	}
 }
 
-func at(t time.Time) (float64, bool) { return float64(t.UnixMilli()) / 1000, !t.IsZero() }
-
-func (all backup) describe(to chan<- *prometheus.Desc) {
-	for _, metric := range all {
-		to <- metric.desc
+func ifKnown[T any](part *T, value func(*T) (float64, bool)) (float64, bool) {
+	if part == nil {
+		return 0, false
 	}
+	return value(part)
 }
+
+func at(t time.Time) (float64, bool) { return float64(t.UnixMilli()) / 1000, !t.IsZero() }
 
 func (all backup) collect(b *facts.Backups, to chan<- prometheus.Metric) {
 	if b == nil {
@@ -275,7 +262,7 @@ func (all backup) collect(b *facts.Backups, to chan<- prometheus.Metric) {
 // maintenance collects the metrics of defragmentations.
 type maintenance struct{ busy, waiting, ended, seconds, freed, lifted, readers *prometheus.Desc }
 
-func newMaintenance() maintenance {
+func newMaintenance(desc describer) maintenance {
 	return maintenance{
 		busy:    desc("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it."),
 		waiting: desc("defragmentation_waiting", "1 while the database should be defragmented and something is in the way."),
@@ -284,12 +271,6 @@ func newMaintenance() maintenance {
 		freed:   desc("defragmentation_freed_bytes_total", "Bytes that defragmentations have freed."),
 		lifted:  desc("nospace_disarmed_total", "How often this member's alarm NOSPACE was disarmed."),
 		readers: desc("database_readers", "Snapshots and backups that read the whole database now."),
-	}
-}
-
-func (u maintenance) describe(to chan<- *prometheus.Desc) {
-	for _, each := range []*prometheus.Desc{u.busy, u.waiting, u.ended, u.seconds, u.freed, u.lifted, u.readers} {
-		to <- each
 	}
 }
 
@@ -315,16 +296,11 @@ func (u maintenance) collect(is *state.Maintenance, to chan<- prometheus.Metric)
 // leases collects the metrics of Kubernetes leases.
 type leases struct{ renewed, trouble *prometheus.Desc }
 
-func newLeases() leases {
+func newLeases(desc describer) leases {
 	return leases{
 		renewed: desc("lease_renewed_timestamp_seconds", "When a Kubernetes lease was renewed last, in seconds since 1970.", "kind"),
 		trouble: desc("lease_problem", "1 while a Kubernetes lease cannot be renewed.", "kind"),
 	}
-}
-
-func (l leases) describe(to chan<- *prometheus.Desc) {
-	to <- l.renewed
-	to <- l.trouble
 }
 
 func (l leases) collect(all []state.Lease, to chan<- prometheus.Metric) {
