@@ -107,7 +107,7 @@ func (m *Monitor) logChange(was, is Check) {
 	if is.Status != OK {
 		level, sentence = zerolog.WarnLevel, fmt.Sprintf("readiness check %s is %s: %s", is.Name, is.Status, is.Reason)
 	}
-	m.log.WithLevel(level).Str("check", is.Name).Str("from", string(was.Status)).Str("to", string(is.Status)).Msg(sentence)
+	m.log.WithLevel(level).Str("check", is.Name).Str("from", was.Status).Str("to", is.Status).Msg(sentence)
 }
 
 const (

@@ -49,7 +49,7 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 	require.False(t, ready(m))
 	require.False(t, new(Report).Ready(time.Now()), "zero report")
 	for _, c := range m.Report().Checks(time.Now()) {
-		require.Equal(t, Check{c.Name, Failed, "etcd does not run"}, c)
+		require.Equal(t, Check{Name: c.Name, Status: Failed, Reason: "etcd does not run"}, c)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestFactsFromMemory(t *testing.T) {
 	for name, c := range map[string]struct {
 		harm  func(*fakeTarget)
 		check int
-		want  Status
+		want  string
 		ready bool
 	}{
 		"leader":                       {func(m *fakeTarget) { m.noLeader = true }, quorum, Failed, false},

@@ -6,28 +6,23 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"etcd-wrapper/readiness/status"
 )
 
 // maxReadAge bounds the age of a successful linearizable read that makes the member ready, counted from the read's
 // start.
 const maxReadAge = 3 * time.Second
 
-// Status is the result of a check.
-type Status string
-
-// The three statuses. Only Failed makes the member unready.
+// The statuses of a check. Only Failed makes the member unready.
 const (
-	OK       Status = "ok"
-	Degraded Status = "degraded" // needs attention, but clients may use the member
-	Failed   Status = "failed"
+	OK       = status.HealthOK
+	Degraded = status.HealthDegraded // needs attention, but clients may use the member
+	Failed   = status.HealthFailed
 )
 
-// A Check is the result for one aspect of the member. Reason is empty if Status is OK.
-type Check struct {
-	Name   string
-	Status Status
-	Reason string
-}
+// A Check is the result for one aspect of the member.
+type Check = status.Check
 
 // A Report holds the results of all checks at one instant. It is immutable, so any goroutine may read it. The zero
 // Report is not ready.
@@ -114,7 +109,7 @@ const (
 )
 
 // A judgement returns the status of one aspect of the member, and the reason if the status is not OK.
-type judgement func(*watch) (Status, string)
+type judgement func(*watch) (status, reason string)
 
 // checks lists all checks in the order in which they are shown. A new check is a new row.
 var checks = [checkCount]struct {
@@ -145,7 +140,7 @@ func (w *watch) report() *Report {
 
 // judgeQuorum fails without a quorum. It degrades once a member has been missing for longer than a restart takes,
 // because the loss of one more may end the quorum.
-func (w *watch) judgeQuorum() (Status, string) {
+func (w *watch) judgeQuorum() (status, reason string) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
 		w.completeAt = time.Now()
@@ -182,28 +177,28 @@ func (w *watch) withoutQuorum() string {
 	}
 }
 
-func (w *watch) judgeVote() (Status, string) {
+func (w *watch) judgeVote() (status, reason string) {
 	if w.target.IsLearner() {
 		return Failed, "the member is a learner, which has no vote and serves no linearizable reads"
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeCorruptAlarm() (Status, string) {
+func (w *watch) judgeCorruptAlarm() (status, reason string) {
 	if raised, _ := w.target.Alarms(); raised {
 		return Failed, "etcd has raised the alarm CORRUPT: its members' data differ"
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeListener() (Status, string) {
+func (w *watch) judgeListener() (status, reason string) {
 	if err := w.target.ListenerError(); err != nil {
 		return Failed, fmt.Sprintf("the client listener has ended: %v", err)
 	}
 	return OK, ""
 }
 
-func (w *watch) judgeSpace() (Status, string) {
+func (w *watch) judgeSpace() (status, reason string) {
 	if _, raised := w.target.Alarms(); raised {
 		return Degraded, "writes are refused (compact, delete or raise quota-backend-bytes)"
 	}
@@ -212,39 +207,33 @@ func (w *watch) judgeSpace() (Status, string) {
 
 // judgeVolume fails if etcd's files are gone, so that clients write to other members. It warns before the volume is
 // full, because etcd panics then.
-func (w *watch) judgeVolume() (Status, string) {
+func (w *watch) judgeVolume() (status, reason string) {
 	if err := w.target.LostData(); err != nil {
 		return Failed, err.Error()
 	}
-	if reason := w.target.Scarce(); reason != "" {
-		return Degraded, reason
-	}
-	return OK, ""
+	return ifAny(Degraded, w.target.Scarce())
 }
 
-func (w *watch) judgeDataVersion() (Status, string) {
-	if reason := w.target.Unreadable(); reason != "" {
-		return Degraded, reason
-	}
-	return OK, ""
+func (w *watch) judgeDataVersion() (status, reason string) {
+	return ifAny(Degraded, w.target.Unreadable())
 }
 
 // judgeMaintenance fails if clients should use other members while this one's database is blocked.
-func (w *watch) judgeMaintenance() (Status, string) {
-	if reason := w.target.Away(); reason != "" {
-		return Failed, reason
-	}
-	return OK, ""
-}
+func (w *watch) judgeMaintenance() (status, reason string) { return ifAny(Failed, w.target.Away()) }
 
 // judgeCertificates fails if no client can connect to the member for want of a valid certificate.
-func (w *watch) judgeCertificates() (Status, string) {
-	switch ended, soon := w.target.Certificates(time.Now()); {
-	case ended != "":
+func (w *watch) judgeCertificates() (status, reason string) {
+	ended, soon := w.target.Certificates(time.Now())
+	if ended != "" {
 		return Failed, ended
-	case soon != "":
-		return Degraded, soon
-	default:
+	}
+	return ifAny(Degraded, soon)
+}
+
+// ifAny returns a status with its reason, or OK if there is no reason.
+func ifAny(status, reason string) (string, string) {
+	if reason == "" {
 		return OK, ""
 	}
+	return status, reason
 }

@@ -162,12 +162,12 @@ func listing(now time.Time, phase Phase, report *Report) string {
 	}
 	var b strings.Builder
 	for _, c := range lines {
-		b.WriteString(c.line())
+		b.WriteString(line(c))
 	}
 	return b.String()
 }
 
-func (c Check) line() string {
+func line(c Check) string {
 	switch c.Status {
 	case OK:
 		return fmt.Sprintf("[+]%s ok\n", c.Name)

@@ -89,12 +89,12 @@ func TestReadyz(t *testing.T) {
 			"\n[-]client_listener failed: c\n",
 		},
 		"a status that is none": {
-			serving, func(r *Report) { r.checks[learner] = Check{"not_learner", "odd", "d"} }, "/readyz", 503,
+			serving, func(r *Report) { r.checks[learner] = Check{Name: "not_learner", Status: "odd", Reason: "d"} }, "/readyz", 503,
 			"\n[-]not_learner failed: d\n",
 		},
-		"no space": {serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} }, "/readyz", 200, "ok\n"},
+		"no space": {serving, func(r *Report) { r.checks[space] = Check{Name: "space", Status: Degraded, Reason: "full"} }, "/readyz", 200, "ok\n"},
 		"no space, verbose": {
-			serving, func(r *Report) { r.checks[space] = Check{"space", Degraded, "full"} },
+			serving, func(r *Report) { r.checks[space] = Check{Name: "space", Status: Degraded, Reason: "full"} },
 			"/readyz?verbose", 200, "\n[!]space degraded: full\n[+]volume ok\n[+]data_version ok\n[+]defragmentation ok\n[+]certificates ok\nok\n",
 		},
 	} {

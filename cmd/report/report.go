@@ -108,7 +108,7 @@ func (r *Report) brief() status.Document {
 	document.State, document.Reason, document.Attempt = string(run.State), r.reason(run), run.Attempt
 	document.Since, document.PhaseSince, document.NextRetry = run.Since, run.PhaseSince, run.NextRetry
 	document.Ready, document.ReadySince = run.State == lifecycle.Serving && found.Ready(now), r.readySince(run, found, now)
-	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), checks(found.Checks(now))
+	document.LastError, document.Validation, document.Checks = lastError(run.Condition), validation(run.Validation), found.Checks(now)
 	if !document.Standalone { // otherwise a stand-in for the sidecar answers
 		document.SidecarStatus = string(run.Word)
 	}
@@ -150,14 +150,6 @@ func validation(v lifecycle.Validation) *status.Validation {
 		return nil
 	}
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
-}
-
-func checks(all []readiness.Check) []status.Check {
-	shown := make([]status.Check, len(all))
-	for i, c := range all {
-		shown[i] = status.Check{Name: c.Name, Status: string(c.Status), Reason: c.Reason}
-	}
-	return shown
 }
 
 func transitions(all []lifecycle.Transition) []status.Transition {
@@ -240,5 +232,5 @@ func notReadyReason(run *lifecycle.Snapshot, found *readiness.Report, now time.T
 	if run.State != lifecycle.Serving {
 		return run.Reason
 	}
-	return status.Unreadiness(checks(found.Checks(now)))
+	return status.Unreadiness(found.Checks(now))
 }
