@@ -162,7 +162,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 		last := s.etcd.Revision()
 		s.eventually(t, func(f backup.Facts) bool { return f.Shipped.Stored == last }, "a segment")
 		var err error
-		objects, err = archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Segment, format.Position{})
+		objects, err = archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
 		require.NoError(t, err)
 	}
 	s.end(t)

@@ -169,7 +169,7 @@ func TestFlushSpool_skipsOutdatedBuckets(t *testing.T) {
 	require.NoError(t, w.flush())
 	assert.Equal(t, format.Position{Revision: 14, Part: 1}, w.head().Position)
 	w.requireLeft(nil, nil)
-	segments, err := w.archive.Objects(t.Context(), 1, archive.Segment, format.Position{})
+	segments, err := w.archive.Objects(t.Context(), 1, archive.Segment)
 	require.NoError(t, err)
 	var all []string
 	for _, object := range segments {

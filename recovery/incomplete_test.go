@@ -101,15 +101,14 @@ func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
 	assert.Equal(t, 3, strings.Count(w.log.String(), "it is searched again"))
 }
 
-func TestWhatIsListedLateIsWaitedFor(t *testing.T) {
+func TestASegmentThatIsListedLateIsRead(t *testing.T) {
 	w := usedWorld(t)
 	w.put("a")
 	name := archive.SegmentName(1, w.ship().Position)
 	w.lose()
-	w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Times: 8, Hides: func(listed string) bool { return listed == name }})
+	w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Hides: func(listed string) bool { return listed == name }})
 	require.NoError(t, w.run())
 	w.requireKeys("a", "key")
-	assert.Contains(t, w.log.String(), "its listing only leads to 2")
 }
 
 func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {

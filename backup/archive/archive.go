@@ -52,7 +52,7 @@ type Archive struct {
 
 // New returns the archive in a store. It makes no request.
 func New(s store.Store, keys *format.Keys) *Archive {
-	known, _ := lru.New[string, objectInfo](maxCached) // fails only for sizes below 1
+	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
 	reader := &Reader{store: s, keys: keys, cache: known}
 	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
 }
@@ -61,7 +61,7 @@ func New(s store.Store, keys *format.Keys) *Archive {
 type Reader struct {
 	store store.Store
 	keys  *format.Keys
-	cache *lru.Cache[string, objectInfo] // by cacheKey
+	cache *lru.Cache[string, lastRead]
 
 	successors sync.Map // number of a generation that has ended → ending
 }
@@ -179,20 +179,16 @@ func (o Object) contains(position format.Position) bool {
 	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
 }
 
-// Objects lists the objects of a level that start at a position or after it, in order.
-func (r *Reader) Objects(ctx context.Context, generation int, level Level, from format.Position) (all []Object, err error) {
+// Objects lists the objects of a level, by their first positions.
+func (r *Reader) Objects(ctx context.Context, generation int, level Level) (all []Object, err error) {
 	prefix := levelPrefix(generation, level)
-	after := ""
-	if from.Revision > 0 {
-		after = prefix + fmt.Sprintf("%019d", from.Revision) // sorts before all names with this prefix
-	}
-	for listed, err := range r.store.List(ctx, prefix, after) {
+	for listed, err := range r.store.List(ctx, prefix, "") {
 		if err != nil {
 			return nil, err
 		}
 		start, next, err := parseObject(level, strings.TrimPrefix(listed.Name, prefix))
-		if err != nil || start.Compare(from) < 0 {
-			continue // not one of ours, or too early
+		if err != nil {
+			continue // not one of ours
 		}
 		all = append(all, Object{
 			Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,10 +48,9 @@ type Path struct {
 	// Fetched, if not nil, is called by Read with the number of bytes that were read. The caller sets it.
 	Fetched func(bytes int)
 
-	index *index
-	bound format.Position // of the chain
-	end   format.Position // nothing is read from there on; zero if only Revision limits the path
-
+	end    format.Position // nothing is read from there on; zero if only Revision limits the path
+	found  bool            // by Find
+	chain  []Object        // from Full on, to the end of the chain
 	target Target
 	faults faults // objects that the path avoids
 }
@@ -58,9 +58,6 @@ type Path struct {
 // Lost returns how many revisions after the path's last one are known by name and cannot be read. There may be more:
 // see PastEnd.
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
-
-// isSingleFull reports whether the path is a full snapshot that was not found by Find.
-func (p Path) isSingleFull() bool { return p.index == nil }
 
 // truncate returns the part of a path that could be read.
 func (p Path) truncate(end format.Position, known faults) Path {
@@ -156,8 +153,8 @@ func (c Chain) contains(target Target, until time.Time) bool {
 // path returns the path to a target in the chain, by names.
 func (h *History) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
 	path := Path{
-		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To, Time: chain.End,
-		index: chain.index, bound: chain.bound, target: target,
+		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To,
+		Time: chain.End, found: true, target: target,
 	}
 	if target.Revision != 0 {
 		path.Revision, path.Time = target.Revision, time.Time{}
@@ -167,15 +164,20 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.Full = full.Full
 		}
 	}
-	objects, pastEnd := chain.index.sequence(path.Full.Next), generation.pastEndError(chain)
+	path.chain = slices.DeleteFunc(slices.Clone(chain.Objects), func(o Object) bool { return o.Next.Compare(path.Full.Next) <= 0 })
 	switch {
 	case target.Latest():
-		path.PastEnd, path.Reported = pastEnd, generation.lastReported()
+		if path.PastEnd, path.Reported = chain.PastEnd, chain.To; errors.Is(generation.Ignored, format.ErrUntrusted) {
+			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // signed with a key that is perhaps not trusted yet
+		}
+		if path.PastEnd != nil {
+			path.Reported = generation.lastReported()
+		}
 	case target.Revision == 0:
-		if err := h.checkReach(ctx, chain, objects, target, pastEnd); err != nil {
+		if err := h.checkReach(ctx, chain, path.chain, target); err != nil {
 			return Path{}, err
 		}
-		known, err := h.markerBefore(ctx, objects, path.Full, target.Time)
+		known, err := h.markerBefore(ctx, path.chain, path.Full, target.Time)
 		if err != nil {
 			return Path{}, err
 		}
@@ -184,7 +186,7 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.Time = target.Time
 		}
 	}
-	for _, object := range objects {
+	for _, object := range path.chain {
 		if object.Start.Revision > path.Revision+1 {
 			continue
 		}
@@ -210,14 +212,8 @@ func (h *History) checkSize(ctx context.Context, object Object, full Full) error
 // notKeptError reports what can be restored instead of a target, and why not more.
 func (h *History) notKeptError(target Target) error {
 	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.describeRanges())
-	if newest := h.Newest(); newest != nil {
-		last := Chain{}
-		if len(newest.Chains) > 0 {
-			last = newest.Chains[len(newest.Chains)-1]
-		}
-		if pastEnd := newest.pastEndError(last); pastEnd != nil {
-			err = fmt.Errorf("%w; what follows cannot be read: %w", err, pastEnd)
-		}
+	if newest := h.Newest(); newest != nil && newest.pastEnd() != nil {
+		err = fmt.Errorf("%w; what follows cannot be read: %w", err, newest.pastEnd())
 	}
 	return err
 }
@@ -276,20 +272,10 @@ func (f faults) add(fault *Fault) (faults, bool) {
 
 // about returns why an object is unusable; nil if nothing is known.
 func (f faults) about(object string) error {
-	return f.firstError(func(o *Fault) bool { return o.Object == object })
-}
-
-// firstError returns the first one that matches; nil if none does.
-func (f faults) firstError(fits func(*Fault) bool) error {
-	if i := slices.IndexFunc(f, fits); i >= 0 {
+	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
 		return f[i].Err
 	}
 	return nil
-}
-
-// contains reports whether something between two positions cannot be read, which names of segments do not show.
-func (f faults) contains(a, b format.Position) bool {
-	return slices.ContainsFunc(f, func(o *Fault) bool { return o.From.Compare(a) > 0 && o.From.Compare(b) < 0 })
 }
 
 // Instead returns another path to the same target after a Fault: from an older full snapshot, or by other
@@ -305,7 +291,7 @@ func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, err
 	if !another {
 		return Path{}, cause
 	}
-	if path.isSingleFull() {
+	if !path.found {
 		return r.alternativeFull(ctx, path, known)
 	}
 	target := path.target
@@ -338,14 +324,14 @@ func (r *Reader) alternativeFull(ctx context.Context, path Path, known faults) (
 }
 
 // checkReach returns an error if an object that cannot be read may hold changes from before the target's time.
-func (h *History) checkReach(ctx context.Context, chain Chain, objects []Object, target Target, pastEnd error) error {
-	if pastEnd == nil {
+func (h *History) checkReach(ctx context.Context, chain Chain, objects []Object, target Target) error {
+	if chain.PastEnd == nil {
 		return nil
 	}
 	ended, err := h.lastKnownTime(ctx, chain, objects)
 	if err == nil && target.Time.After(ended) {
 		err = fmt.Errorf("%s is %w: revision %d was the present at %s, and what came then cannot be read: %w", target, ErrNotKept,
-			chain.To, ended.UTC().Format(time.RFC3339), pastEnd)
+			chain.To, ended.UTC().Format(time.RFC3339), chain.PastEnd)
 	}
 	return err
 }
@@ -396,11 +382,6 @@ func (h *History) markerBefore(ctx context.Context, objects []Object, full Full,
 		return known, nil
 	}
 	last := objects[i-1]
-	if fault, err := h.checkNext(ctx, objects[i-1:], full.Cluster); err != nil {
-		return known, asFault(err, last.Name(), last.Start)
-	} else if fault != nil { // it may have existed at the time
-		return known, fault
-	}
 	found, ok, err := h.segmentAt(ctx, last, by)
 	if err != nil || !ok {
 		return known, asFault(err, last.Name(), last.Start)

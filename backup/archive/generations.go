@@ -520,9 +520,6 @@ func (r *Reader) reportedRevision(ctx context.Context, generation int) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	x, err := r.indexed(ctx, generation)
-	if err != nil {
-		return 0, err
-	}
-	return Generational{Fulls: fulls, Objects: x.objects()}.lastReported(), nil
+	objects, err := r.list(ctx, generation)
+	return Generational{Fulls: fulls, Objects: objects}.lastReported(), err
 }

@@ -1,19 +1,16 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
-	"time"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
 const maxListings = 5 // in a row
-
-// maxObjectSpan is longer than any object covers.
-const maxObjectSpan = 2 * time.Hour
 
 // A Head is the end of a generation: what the next segment continues from.
 type Head struct {
@@ -85,8 +82,12 @@ func (r *Reader) headFromFulls(ctx context.Context, generation int, fulls []Kept
 		return Head{}, err
 	}
 	head := Head{Start: full.Start(), Full: &full, Newer: newer}
-	x, err := r.lastVerified(ctx, &head, fulls)
+	objects, err := r.list(ctx, generation)
 	if err != nil {
+		return Head{}, err
+	}
+	x := newIndex(objects, nil)
+	if err := r.lastVerified(ctx, &head, x); err != nil {
 		return Head{}, err
 	}
 	if head.Segment == nil && full.Behind != nil {
@@ -102,99 +103,52 @@ func (r *Reader) headFromFulls(ctx context.Context, generation int, fulls []Kept
 	return r.advance(ctx, head, x)
 }
 
-// lastVerified moves a head that is a full snapshot to the end of a late object that can be verified, and returns the
-// objects after the full snapshot. If there is none, a segment of the chain before may continue across a full
-// snapshot that starts another chain.
-func (r *Reader) lastVerified(ctx context.Context, head *Head, fulls []KeptFull) (*index, error) {
-	full, from := *head.Full, format.Position{} // lower bound for objects that reach beyond the full snapshot
-	for _, older := range fulls {
-		if older.Revision < full.Revision && full.Time.Sub(older.Time) >= maxObjectSpan {
-			from.Revision = older.Revision
-		}
-	}
-	x, err := r.list(ctx, full.Generation, full.Next, from)
-	if err != nil {
-		return nil, err
-	}
-	candidates := x.candidates(full.Next)
+// lastVerified moves a head that is a full snapshot to the end of a late object that can be verified. If there is none,
+// a segment of the chain before may continue across a full snapshot that starts another chain.
+func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
+	after := head.Position
+	candidates := x.candidates(after)
 	for i, step := len(candidates)-1, 1; i >= 0; i, step = i-step, 2*step {
-		last, err := r.readVerified(ctx, candidates[i], full.Cluster)
+		last, err := r.lastSegment(ctx, candidates[i], head.Cluster)
 		if err == nil {
-			head.moveTo(last)
-			return x, nil
+			head.moveTo(*last)
+			return nil
 		}
 		if !NotVerified(err) {
-			return nil, err
+			return err
 		}
 	}
-	if !full.BeginsChain() {
-		return x, nil
+	before, found := x.segmentBefore(after)
+	if !found {
+		return nil
 	}
-	segments, err := r.Objects(ctx, full.Generation, Segment, from)
-	if err != nil {
-		return nil, err
+	last, err := r.lastSegment(ctx, before, head.Cluster)
+	if err == nil && last.Next().Compare(after) > 0 {
+		head.moveTo(*last)
 	}
-	before := newIndex(segments, nil, nil).until(full.Next)
-	if passed, err := r.continuesAcross(ctx, full, before); err != nil || !passed {
-		return x, err
+	if NotVerified(err) {
+		return nil
 	}
-	crossing, _ := before.segmentBefore(full.Next)
-	last, err := r.firstManifest(ctx, crossing)
-	if err == nil {
-		head.moveTo(last)
-	}
-	return x, err
-}
-
-// readVerified returns the manifest of the last segment in an object of a cluster.
-func (r *Reader) readVerified(ctx context.Context, object Object, cluster string) (format.Manifest, error) {
-	last, err := r.lastManifest(ctx, object)
-	if err == nil && last.Cluster != cluster {
-		err = r.foreignError(object.Name(), last.Cluster, cluster)
-	}
-	return last, err
+	return err
 }
 
 // advance moves a head from object to object to the end of the sequence. Only an object at the next position can
-// follow: one that lies farther ahead is not part of this history, whatever its name. A merged object that cannot be
-// verified at all is only a name.
-func (r *Reader) advance(ctx context.Context, head Head, x *index) (Head, error) {
-	for {
-		object, listed := x.find(head.Position)
-		if !listed {
-			object = Object{Level: Segment, Generation: head.Generation, Start: head.Position}
-		}
-		last, err := r.readNext(ctx, head, object)
-		switch {
-		case err == nil:
-			head.moveTo(last)
-		case !listed && errors.Is(err, store.ErrNotFound):
-			return head, nil
-		case !NotVerified(err):
+// follow: one that lies farther ahead is not part of this history, whatever its name.
+func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) {
+	walk := r.walk(head.Start, x, false)
+	for next, err := range walk.steps(ctx) {
+		if err != nil {
 			return Head{}, err
-		case object.Level != Segment && r.isOnlyName(ctx, object):
-			x = x.remove(func(o Object) bool { return o.Name() == object.Name() })
-		default:
-			// The name does not prove where the object ends.
-			head.Damaged, head.PastEnd = err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
-			return head, nil
 		}
+		head.moveTo(*next.last)
 	}
-}
-
-// readNext returns the last manifest of an object that starts at the head.
-func (r *Reader) readNext(ctx context.Context, head Head, object Object) (format.Manifest, error) {
-	last, err := r.readVerified(ctx, object, head.Cluster)
-	if err == nil && object.Level == Segment && last.Before != head.Before {
-		err = r.holeError(object, last)
+	if walk.Err != nil && !NotVerified(walk.Err) {
+		return Head{}, walk.Err
 	}
-	return last, err
-}
-
-// isOnlyName reports whether nothing in a merged object can be verified.
-func (r *Reader) isOnlyName(ctx context.Context, object Object) bool {
-	_, err := r.firstManifest(ctx, object)
-	return NotVerified(err)
+	if walk.Err != nil { // the name does not prove where the object ends
+		head.Damaged, head.PastEnd = walk.Err, format.Position{Revision: head.Position.Revision, Part: head.Position.Part + 1}
+	}
+	return head, nil
 }
 
 // PastAll returns the first position after all objects of a generation that can be part of a history up to a
@@ -205,7 +159,7 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 	if err != nil {
 		return past, err
 	}
-	x, err := r.indexed(ctx, generation)
+	objects, err := r.list(ctx, generation)
 	if err != nil {
 		return past, err
 	}
@@ -218,7 +172,7 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 	for _, full := range fulls {
 		within(format.After(full.Revision))
 	}
-	for _, object := range x.objects() {
+	for _, object := range objects {
 		within(format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1})
 		within(object.Next)
 	}
@@ -231,16 +185,8 @@ func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(),
 // Advance moves a known head by the names of the next segments. It costs one request if there are none. It is right
 // unless objects were merged since: call Head once per [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
-	for {
-		next, err := r.readNext(ctx, head, Object{Level: Segment, Generation: head.Generation, Start: head.Position})
-		if errors.Is(err, store.ErrNotFound) {
-			return head, nil
-		}
-		if err != nil {
-			return Head{}, err
-		}
-		head.moveTo(next)
-	}
+	head, err := r.advance(ctx, head, index{})
+	return head, cmp.Or(err, head.Damaged)
 }
 
 // readNewestFull reads the newest full snapshot that can be verified. newer says why a newer one cannot; it is the

@@ -152,8 +152,9 @@ func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
 	known := archive.Head{Start: w.next}
 	_, err := w.Advance(w.ctx, known)
 	assert.ErrorIs(t, err, archive.ErrHole)
-	_, err = w.try(archive.Target{})
-	assert.ErrorIs(t, err, archive.ErrHole)
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 10, path.Revision)
+	assert.ErrorIs(t, path.PastEnd, archive.ErrHole)
 }
 
 func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {

@@ -33,7 +33,7 @@ type Reading struct {
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
-		buckets: map[string]*format.Bucket{}, index: path.index,
+		buckets: map[string]*format.Bucket{}, index: newIndex(slices.Clone(path.Objects), nil),
 	}
 	w.reading = Reading{Revision: path.Full.Revision, Chain: path.Full.Chain, Compacted: path.Full.Compacted}
 	if err := w.run(); err != nil {
@@ -52,7 +52,7 @@ type readingWalk struct {
 	path   Path
 	row    func(format.Row) error
 
-	index    *index
+	index    index
 	position format.Position // of the next segment
 	buckets  map[string]*format.Bucket
 	reading  Reading
@@ -77,7 +77,7 @@ func (w *readingWalk) run() error {
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return asFault(err, object.Name(), w.position)
 		case listed && !found:
-			return asFault(fmt.Errorf("%w: nothing in %s starts at %s", ErrHole, w.reader.store, w.position), "", w.position)
+			return asFault(fmt.Errorf("%w: nothing starts at %s in %s", ErrHole, w.position, w.reader.store), "", w.position)
 		case listed:
 			return asFault(err, object.Name(), w.position)
 		default: // it was merged since the path was found
@@ -94,12 +94,9 @@ func (w *readingWalk) run() error {
 func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Revision }
 
 func (w *readingWalk) relist() error {
-	x, err := w.reader.indexed(w.ctx, w.path.Generation.Number)
-	if err != nil {
-		return err
-	}
-	w.index = x.until(w.path.bound).remove(func(o Object) bool { return w.path.end.IsZero() && w.path.faults.about(o.Name()) != nil })
-	return nil
+	objects, err := w.reader.list(w.ctx, w.path.Generation.Number)
+	w.index = newIndex(slices.DeleteFunc(objects, func(o Object) bool { return w.path.end.IsZero() && w.path.faults.about(o.Name()) != nil }), nil)
+	return err
 }
 
 // readObject reads an object if it exists.
@@ -133,8 +130,8 @@ func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, m
 	if manifest.Next().Compare(w.position) <= 0 {
 		return nil // in a merged object that starts before the full snapshot
 	}
-	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time) // a bucket may have changed since
-	if w.isComplete() && (manifest.Rows > 0 || later) {
+	later := !w.path.target.Time.IsZero() && manifest.From.After(w.path.target.Time)          // a bucket may have changed since
+	if w.isComplete() && (manifest.Rows > 0 || later || manifest.Before != w.reading.Chain) { // or another chain starts there
 		w.done = true
 		return nil
 	}
@@ -194,14 +191,17 @@ const maxLookahead = 600
 // Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that has it. It
 // returns nil if the next segments have none or cannot be read.
 func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*format.Bucket, error) {
-	x, err := r.indexed(ctx, path.Generation.Number) // the path's objects may be merged by now
+	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
+	current, err := r.find(ctx, target, path.faults) // the path's objects may be merged by now
+	if errors.Is(err, ErrNotKept) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	left := maxLookahead
-	objects := x.until(path.bound).sequence(path.Full.Next)
-	for i, object := range objects {
-		if i+1 < len(objects) && objects[i+1].Start.Revision <= path.Revision {
+	for _, object := range current.chain {
+		if object.Next.Revision <= path.Revision {
 			continue // it ends before the revision
 		}
 		for found, err := range r.manifests(ctx, object) {
@@ -352,6 +352,9 @@ func (l *lineReader) line(offset int64) ([]byte, error) {
 		rest := l.part[min(offset-l.begin, int64(len(l.part))):]
 		if end := bytes.IndexByte(rest, '\n'); end >= 0 {
 			return rest[:end+1], nil
+		}
+		if int64(len(l.part)) < length {
+			break // the object ends
 		}
 	}
 	return nil, l.reader.wrapName(l.name, fmt.Errorf("%w: no line begins at byte %d", format.ErrDamaged, offset))

@@ -92,7 +92,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
 	_, err := w.follow(path)
 	assert.ErrorIs(t, err, archive.ErrHole)
-	assert.ErrorContains(t, err, "nothing in memory://test/ starts at 0000000000000000013.000000000")
+	assert.ErrorContains(t, err, "nothing starts at 0000000000000000013.000000000 in memory://test/")
 }
 
 func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
@@ -108,9 +108,9 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 
 	w.next = w.build(12).Start() // which has replaced it
 	w.segment(14)
-	_, err := w.try(archive.Target{})
-	assert.ErrorIs(t, err, archive.ErrForeign)
-	assert.ErrorContains(t, err, archive.SegmentName(1, object.Position))
+	path = w.find(archive.Target{})
+	assert.EqualValues(t, 10, path.Revision)
+	assert.ErrorIs(t, path.PastEnd, archive.ErrForeign)
 }
 
 func TestWhatTheCallerFailsWithComesThrough(t *testing.T) {

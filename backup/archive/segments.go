@@ -50,16 +50,18 @@ func (w *Writer) checkLate(ctx context.Context, generation int, position format.
 
 // isMerged reports whether a merged object that can be verified covers a position.
 func (r *Reader) isMerged(ctx context.Context, generation int, position format.Position) (bool, error) {
-	x, err := r.list(ctx, generation, position, format.Position{})
-	if err != nil {
-		return false, err
-	}
-	for _, object := range x.merged {
-		if !object.contains(position) {
-			continue
+	for _, level := range []Level{Minute, Hour} {
+		objects, err := r.Objects(ctx, generation, level)
+		if err != nil {
+			return false, err
 		}
-		if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
-			return err == nil, err
+		for _, object := range objects {
+			if !object.contains(position) {
+				continue
+			}
+			if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
+				return err == nil, err
+			}
 		}
 	}
 	return false, nil
@@ -129,7 +131,7 @@ func (w *Writer) checkOneChain(ctx context.Context, merged Object, sources []Obj
 	if merged.Level != Minute {
 		return nil // checked when the sources were merged
 	}
-	segments, err := w.reader.Objects(ctx, merged.Generation, Segment, merged.Start)
+	segments, err := w.reader.Objects(ctx, merged.Generation, Segment)
 	for _, other := range segments {
 		of := func(source Object) bool { return source.Start == other.Start }
 		if merged.contains(other.Start) && !slices.ContainsFunc(sources, of) {

@@ -156,7 +156,7 @@ func (w *world) build(last int64, buckets ...*format.Bucket) format.Object {
 
 func (w *world) objects(level archive.Level) []archive.Object {
 	w.t.Helper()
-	objects, err := w.Objects(w.ctx, 1, level, format.Position{})
+	objects, err := w.Objects(w.ctx, 1, level)
 	require.NoError(w.t, err)
 	return objects
 }

@@ -104,7 +104,7 @@ func (k *keptHistory) keep() {
 	k.segments(k.present())
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		from := map[archive.Level]archive.Level{archive.Minute: archive.Segment, archive.Hour: archive.Minute}[level]
-		objects, err := k.archive.Objects(k.t.Context(), 1, from, format.Position{})
+		objects, err := k.archive.Objects(k.t.Context(), 1, from)
 		require.NoError(k.t, err)
 		for len(objects) > 4 {
 			merged, err := k.archive.Merge(k.t.Context(), level, objects[:3])

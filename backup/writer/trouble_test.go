@@ -448,7 +448,7 @@ func TestASegmentThatWasKnownAndIsAnotherClustersByNowIsGone(t *testing.T) {
 func (s *stand) mergeAll() {
 	s.Helper()
 	a := s.backups()
-	segments, err := a.Objects(s.Context(), 1, archive.Segment, format.Position{})
+	segments, err := a.Objects(s.Context(), 1, archive.Segment)
 	require.NoError(s, err)
 	require.Greater(s, len(segments), 1)
 	_, err = a.Merge(s.Context(), archive.Minute, segments)
@@ -467,7 +467,7 @@ func TestASegmentThatTheStoreHasLostIsNoticedWhileOthersAreMerged(t *testing.T) 
 		s.awaitStored(s.put("a", fmt.Sprint(i)))
 	}
 	s.end()
-	objects, err := s.backups().Objects(t.Context(), 1, archive.Segment, format.Position{})
+	objects, err := s.backups().Objects(t.Context(), 1, archive.Segment)
 	require.NoError(t, err)
 	require.NoError(t, s.store.Delete(t.Context(), objects[len(objects)-3].Name()))
 	s.run()

@@ -159,7 +159,7 @@ func (l lived) goOn(t *testing.T, on store.Store) {
 // merge merges all segments of a store and deletes them.
 func merge(t *testing.T, on store.Store) {
 	kept := archive.New(on, &format.Keys{})
-	segments, err := kept.Objects(t.Context(), 1, archive.Segment, format.Position{})
+	segments, err := kept.Objects(t.Context(), 1, archive.Segment)
 	require.NoError(t, err)
 	_, err = kept.Merge(t.Context(), archive.Hour, segments)
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func TestCopy_comparesHistories(t *testing.T) {
 		"the original is restored from":      {func(t *testing.T, original, _ store.Store) { rehearse(t, original) }, ""},
 		"the original is pruned": {func(t *testing.T, original, _ store.Store) {
 			l.lose(t, Settings{Store: original, Keys: &format.Keys{}}, 5)
-			segments, err := archive.New(original, &format.Keys{}).Objects(t.Context(), 1, archive.Segment, format.Position{})
+			segments, err := archive.New(original, &format.Keys{}).Objects(t.Context(), 1, archive.Segment)
 			require.NoError(t, err)
 			for _, segment := range segments {
 				require.NoError(t, original.Delete(t.Context(), segment.Name()))

@@ -39,6 +39,7 @@ type GenerationListing struct {
 	Fulls          []FullListing `json:"fulls"`   // oldest first
 	Segments       Total         `json:"segments"`
 	Verified       *Verification `json:"verified,omitempty"` // the last restore test, with or without segments
+	Ignored        string        `json:"ignored,omitempty"`  // an object that cannot be verified and that nothing leads to, and why
 }
 
 // Window is a range of revisions, each of which can be restored.
@@ -121,6 +122,9 @@ func ofGeneration(g archive.Generational, restoreTests []archive.Result) Generat
 			window.Beyond = printable.Line(chain.PastEnd.Error())
 		}
 		seen.Windows = append(seen.Windows, window)
+	}
+	if g.Ignored != nil {
+		seen.Ignored = printable.Line(g.Ignored.Error())
 	}
 	for _, object := range g.Objects {
 		seen.Segments.Bytes += object.Size
@@ -247,6 +251,9 @@ func (g GenerationListing) print(b *strings.Builder, now time.Time) {
 	}
 	if len(g.Windows) == 0 {
 		facts = append(facts, []string{"restore points", "none"})
+	}
+	if g.Ignored != "" {
+		facts = append(facts, []string{"ignored", g.Ignored})
 	}
 	b.WriteString(terminal.Table(append(facts,
 		[]string{"last verified", g.Verified.describe(now, true)},

@@ -151,13 +151,14 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
 	holed := generation()
 	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
-	holed.Chains[0].PastEnd = errors.New("the chain has a hole")
+	holed.Chains[0].PastEnd, holed.Ignored = errors.New("the chain has a hole"), errors.New("garbage")
 	text := printed(t, Listing{Generations: []GenerationListing{ofGeneration(holed, nil)}})
 	lines := strings.Split(text, "\n")
 	at := slices.IndexFunc(lines, func(line string) bool {
 		return strings.HasSuffix(line, "later revisions cannot be read: the chain has a hole")
 	})
 	require.GreaterOrEqual(t, at, 0)
+	assert.Regexp(t, `(?m)^ignored +garbage$`, text)
 	assert.Contains(t, lines[at], "restore points revisions 42 to 77")
 	assert.Contains(t, lines[at+1], "restore points revisions 90 to 99")
 }

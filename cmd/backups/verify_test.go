@@ -63,11 +63,10 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	stored := settings.Store.(*memory.Store)
-	first := archive.SegmentName(1, format.After(l.revision))
-	content, there := stored.Content(first)
-	require.True(t, there)
-	stored.SetContent(archive.SegmentName(1, format.After(l.last)), content) // the segment after it
-	require.NoError(t, stored.Delete(t.Context(), first))
+	head, err := settings.Archive().Head(t.Context(), 1)
+	require.NoError(t, err)
+	l.shipNothing(t, settings.Archive(), head.Start)
+	require.NoError(t, stored.Delete(t.Context(), archive.SegmentName(1, format.After(l.revision))))
 	for _, choice := range []Selector{newest, {}} {
 		verified, err := Verify(t.Context(), settings, choice, restores(archive.Verified))
 		require.ErrorIs(t, err, ErrIncomplete)

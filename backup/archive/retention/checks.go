@@ -1,8 +1,6 @@
 package retention
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -96,22 +94,15 @@ func checkJump(policy Policy, facts Facts, g archive.Generational) string {
 
 // checkListing reports that the store has more than is listed or can be read.
 func checkListing(facts Facts, g archive.Generational) string {
-	last := int64(0)
-	for i, chain := range g.Chains {
-		last = max(last, chain.To)
-		why := chain.Unverified
-		if i == len(g.Chains)-1 { // a hole before a later chain is permanent
-			why = cmp.Or(why, chain.PastEnd)
-		}
-		if why != nil && facts.Known > 0 && slices.ContainsFunc(g.Fulls, func(f archive.KeptFull) bool { return errors.Is(f.Err, why) && f.Revision > facts.Known }) {
-			continue // a name beyond all stored revisions is not part of this history
-		}
-		if why != nil {
-			return fmt.Sprintf("what follows revision %d cannot be read: %s", chain.To, why)
-		}
+	last := archive.Chain{}
+	if len(g.Chains) > 0 {
+		last = g.Chains[len(g.Chains)-1]
 	}
-	if last < facts.Known {
-		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last, facts.Known)
+	switch {
+	case last.PastEnd != nil: // a hole before a later chain is permanent
+		return fmt.Sprintf("what follows revision %d cannot be read: %s", last.To, last.PastEnd)
+	case last.To < facts.Known:
+		return fmt.Sprintf("the listing ends at revision %d, although %d was stored", last.To, facts.Known)
 	}
 	return ""
 }

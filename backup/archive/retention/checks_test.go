@@ -44,7 +44,6 @@ func TestWhileASafetyCheckFailsNothingGoes(t *testing.T) {
 		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
-		{"cannot be read: it is damaged", func(_ *Facts, g *archive.Generational) { g.Chains[0].Unverified = errors.New("it is damaged") }},
 		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
 		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
 	} {
@@ -116,25 +115,17 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	}
 }
 
-// Whoever may create objects chooses their names. Garbage that claims to come from the future stopped retention for good.
-func TestPlan_isNotStoppedByAFullThatCannotBeVerified(t *testing.T) {
+// A full that cannot be verified goes when it is old by the store's clock, whatever its name says.
+func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	g := &h.Generations[0]
-	known := g.Chains[0].To
-	garbage := archive.KeptFull{Full: archive.Full{Generation: 1, Revision: known + 1_000_000, Time: now.Add(365 * day)}, Stored: now, Err: errors.New("garbage")}
+	garbage := archive.KeptFull{Full: archive.Full{Generation: 1, Revision: 1 << 40, Time: now.Add(365 * day)}, Stored: now, Err: errors.New("garbage")}
 	g.Fulls = append(g.Fulls, garbage)
-	g.Chains[0].PastEnd = garbage.Err
-	p := Make(policy, Facts{History: h, Now: now, Store: now, Known: known})
-	assert.Empty(t, p.Unsafe)
-	assert.NotEmpty(t, p.Goes())
-
-	p = Make(policy, Facts{History: h, Now: now.Add(30 * day), Store: now.Add(30 * day), Known: known})
-	goes := slices.IndexFunc(p.Items, func(i Item) bool { return i.Name == garbage.Name() })
-	assert.True(t, p.Items[goes].Goes, "it goes when it is old by the store's clock")
-
-	g.Fulls[len(g.Fulls)-1].Revision = known
-	p = Make(policy, Facts{History: h, Now: now, Store: now, Known: known})
-	assert.NotEmpty(t, p.Unsafe, "a full snapshot of this history may have decayed")
+	for after, goes := range map[time.Duration]bool{0: false, 30 * day: true} {
+		p := Make(policy, Facts{History: h, Now: now.Add(after), Store: now.Add(after)})
+		i := slices.IndexFunc(p.Items, func(i Item) bool { return i.Name == garbage.Name() })
+		assert.Equal(t, goes, p.Items[i].Goes)
+	}
 }
 
 // shifted are fulls up to now as they would be up to another time.

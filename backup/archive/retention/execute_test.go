@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -204,6 +205,26 @@ func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
 	assert.Empty(t, plan.Goes(), "what is before it is all that there is of the window's beginning")
 }
 
+// Anyone who can write to the store can create names, and a process at a terminal knows no revision that was stored.
+func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
+	w := aged(t, 5)
+	for _, name := range []string{
+		"segment/0000009000000000000.000000000", "minute/0000008000000000000.000000_0000009000000000000.000000",
+		"full/0000000009000000000-20991122T120000Z/manifest.json",
+	} {
+		w.store.SetContent("gen/000001/"+name, []byte("x"))
+	}
+	history, err := w.archive.History(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, history.Newest().Ignored, format.ErrDamaged)
+	for _, known := range []int64{0, w.head.Position.Revision - 1} {
+		plan, err := Of(t.Context(), w.archive, history, hour, w.now(), known)
+		require.NoError(t, err)
+		assert.Empty(t, plan.Unsafe)
+		assert.NotEmpty(t, plan.Goes())
+	}
+}
+
 // Names of segments don't show it, since they don't tell where these end.
 func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
 	w := aged(t, 5)
@@ -216,7 +237,7 @@ func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
 	plan := w.lookAny(hour)
 	require.Len(t, plan.Unsafe, 1)
-	assert.Contains(t, plan.Unsafe[0], "nothing in memory://test/ starts at "+lost.Start.String())
+	assert.Contains(t, plan.Unsafe[0], "nothing starts at "+lost.Start.String())
 	assert.Empty(t, plan.Goes())
 
 	w.pass(time.Second)

@@ -59,7 +59,7 @@ type Merged struct {
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 	r := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}
 	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
-		objects, err := m.archive.Objects(ctx, generation, level, format.Position{})
+		objects, err := m.archive.Objects(ctx, generation, level)
 		if err != nil {
 			return r.done, fmt.Errorf("cannot merge: %w", err)
 		}

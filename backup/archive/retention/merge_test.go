@@ -76,7 +76,7 @@ func (w *merging) merged() Merged {
 
 func (w *merging) objects(level archive.Level) []archive.Object {
 	w.t.Helper()
-	objects, err := w.archive.Objects(context.Background(), 1, level, format.Position{})
+	objects, err := w.archive.Objects(context.Background(), 1, level)
 	require.NoError(w.t, err)
 	return objects
 }
@@ -270,10 +270,16 @@ func (w *merging) asked(op memory.Op, do func()) (times int) {
 	return w.store.CountCalls(op, "") - before
 }
 
-// fetches is how many objects are read on the way to a revision.
+// fetches returns the number of objects that are read to restore a revision.
 func (w *merging) fetches(revision int64) int {
 	w.t.Helper()
-	return w.asked(memory.Get, func() { w.requireWhole(revision) })
+	path, err := w.archive.Find(context.Background(), archive.Target{Revision: revision})
+	require.NoError(w.t, err)
+	return w.asked(memory.Get, func() {
+		reading, err := w.archive.Read(context.Background(), path, func(format.Row) error { return nil })
+		require.NoError(w.t, err)
+		require.Equal(w.t, revision, reading.Revision)
+	})
 }
 
 // A restore fetches some tens of objects of the thousands that were stored; at the worst, before an hour becomes one object, twice as

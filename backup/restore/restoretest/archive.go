@@ -43,7 +43,7 @@ func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, eac
 		require.NoError(t, archivetest.PutSegment(t.Context(), a, object))
 		start = object.Start()
 	}
-	objects, err := a.Objects(t.Context(), 1, archive.Segment, format.Position{})
+	objects, err := a.Objects(t.Context(), 1, archive.Segment)
 	require.NoError(t, err)
 	_, err = a.Merge(t.Context(), archive.Hour, objects)
 	require.NoError(t, err)

@@ -1,0 +1,267 @@
+package archive
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+)
+
+// A walk follows the sequence of a generation from object to object. It decides for every caller where a sequence
+// ends. The end of one object gives the position of the next one, so a segment that no listing has is found too.
+type walk struct {
+	reader *Reader
+	index  index
+	trust  bool // names of merged objects say where they end; otherwise their manifests are read
+	End
+}
+
+// An End is the end of a sequence.
+type End struct {
+	format.Start       // what the next object would continue; without digests after a merged object that was not read
+	Err          error // why the object there does not continue the sequence; nil if there is none
+}
+
+// A step is an object of a sequence.
+type step struct {
+	Object                  // Next is set
+	from   format.Position  // of the walk; after Start if the walk began within a merged object
+	last   *format.Manifest // of its last segment; nil for a merged object that was not read
+}
+
+// walk returns a walk from a start.
+func (r *Reader) walk(from format.Start, x index, trust bool) *walk {
+	x.merged = slices.Clone(x.merged)
+	return &walk{reader: r, index: x, trust: trust, End: End{Start: from}}
+}
+
+// steps yields the objects that follow one another. An error reports that an object could not be read.
+func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
+	return func(yield func(step, error) bool) {
+		for first := w.Position; ; {
+			object, listed := w.index.find(w.Position)
+			if !listed {
+				object = Object{Level: Segment, Generation: w.Generation, Start: w.Position}
+			}
+			last, err := w.read(ctx, object)
+			switch {
+			case err == nil:
+				next := step{object, w.Position, last}
+				w.moveTo(&next.Object, last)
+				if !yield(next, nil) {
+					return
+				}
+			case !listed && errors.Is(err, store.ErrNotFound):
+				w.Err = cmp.Or(w.Err, w.index.unusableAt(w.Position, w.Position == first))
+				return
+			case !NotVerified(err) && !errors.Is(err, ErrHole) && w.index.faults.about(object.Name()) == nil:
+				yield(step{}, err)
+				return
+			case object.Level == Segment:
+				w.Err = err
+				return
+			default: // the segments that were merged may still exist
+				w.index.merged = slices.DeleteFunc(w.index.merged, func(o Object) bool { return o == object })
+				if !w.reader.isOnlyName(ctx, object) {
+					w.Err = err
+				}
+			}
+		}
+	}
+}
+
+// read returns the last manifest of an object that continues the sequence.
+func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error) {
+	if err := w.index.faults.about(object.Name()); err != nil {
+		return nil, err
+	}
+	if object.Level != Segment && w.trust {
+		return nil, nil
+	}
+	last, err := w.reader.lastSegment(ctx, object, w.Cluster)
+	if err == nil && object.Level == Segment && w.Before != (format.Digest{}) && last.Before != w.Before {
+		err = w.reader.holeError(object, *last)
+	}
+	return last, err
+}
+
+// moveTo moves the end to that of an object.
+func (w *walk) moveTo(object *Object, last *format.Manifest) {
+	if w.Err = nil; last == nil {
+		w.Start = format.Start{Cluster: w.Cluster, Generation: w.Generation, Position: object.Next}
+		return
+	}
+	w.Start, object.Next = last.Start(), last.Next()
+}
+
+// isOnlyName reports whether nothing in a merged object can be verified.
+func (r *Reader) isOnlyName(ctx context.Context, object Object) bool {
+	_, err := r.firstManifest(ctx, object)
+	return NotVerified(err)
+}
+
+// A lastRead is the last manifest of an object, or why it cannot be verified. Objects never change, and a replaced one
+// has another size or time.
+type lastRead struct {
+	manifest *format.Manifest
+	err      error
+}
+
+// maxCached limits the objects for which that is cached.
+const maxCached = 1 << 15
+
+// lastSegment returns the manifest of the last segment of an object of a cluster, from the cache if possible.
+func (r *Reader) lastSegment(ctx context.Context, object Object, cluster string) (*format.Manifest, error) {
+	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
+	known, cached := r.cache.Get(key)
+	if !cached {
+		last, err := r.lastManifest(ctx, object)
+		known = lastRead{&last, err}
+		if object.Size > 0 && (err == nil || NotVerified(err)) {
+			r.cache.Add(key, known)
+		}
+	}
+	if known.err == nil && known.manifest.Cluster != cluster {
+		return nil, r.foreignError(object.Name(), known.manifest.Cluster, cluster)
+	}
+	return known.manifest, known.err
+}
+
+// An index finds listed objects by their positions.
+type index struct {
+	objects  []Object // of all levels, by their first positions
+	segments map[format.Position]*Object
+	merged   []Object
+	starts   map[format.Position]bool // of merged
+	faults   faults                   // objects that are not used
+}
+
+func newIndex(objects []Object, known faults) index {
+	x := index{objects: objects, segments: map[format.Position]*Object{}, starts: map[format.Position]bool{}, faults: known}
+	slices.SortStableFunc(objects, func(a, b Object) int { return a.Start.Compare(b.Start) })
+	for i, object := range objects {
+		switch {
+		case known.about(object.Name()) != nil:
+		case object.Level == Segment:
+			x.segments[object.Start] = &objects[i]
+		default:
+			x.merged, x.starts[object.Start] = append(x.merged, object), true
+		}
+	}
+	return x
+}
+
+// list lists all objects of a generation that hold segments.
+func (r *Reader) list(ctx context.Context, generation int) (all []Object, err error) {
+	for _, level := range []Level{Segment, Minute, Hour} { // in the order in which objects are merged, so that none is missed
+		objects, err := r.Objects(ctx, generation, level)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
+}
+
+// verifiedIndex returns an index of listed objects. It reads the segments that are not merged, and sets Next of these;
+// and the merged objects that nothing follows, so that no name hides what another object has.
+func (r *Reader) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faults) (index, error) {
+	for {
+		x, unusable := newIndex(objects, known), make(faults, len(objects))
+		for _, merged := range []bool{false, true} {
+			err := forEach(len(objects), func(i int) error {
+				object := &objects[i]
+				if merged != (object.Level != Segment) || !x.mustRead(*object) {
+					return nil
+				}
+				last, err := r.lastSegment(ctx, *object, cluster)
+				switch {
+				case err == nil:
+					object.Next = last.Next()
+				case merged && Unusable(err):
+					unusable[i] = &Fault{Object: object.Name(), From: object.Start, Err: err}
+				case !Unusable(err):
+					return err
+				}
+				return nil
+			})
+			if err != nil {
+				return x, err
+			}
+		}
+		unusable = slices.DeleteFunc(unusable, func(f *Fault) bool { return f == nil })
+		if len(unusable) == 0 {
+			return x, nil
+		}
+		known = slices.Concat(known, unusable)
+	}
+}
+
+// mustRead reports whether the name of an object does not say where it ends, or nothing that follows confirms that.
+func (x index) mustRead(object Object) bool {
+	if object.Level == Segment {
+		found, _ := x.find(object.Start)
+		return found == object
+	}
+	next := x.segments[object.Next]
+	return x.faults.about(object.Name()) == nil && !x.starts[object.Next] && (next == nil || next.Next.IsZero())
+}
+
+// unusableAt returns why a merged object at a position is not used; nil if there is none. Within one, its beginning was
+// read from other objects, unless the sequence starts there.
+func (x index) unusableAt(position format.Position, first bool) error {
+	for _, object := range x.objects {
+		if object.Start == position || first && object.contains(position) {
+			if why := x.faults.about(object.Name()); why != nil {
+				return why
+			}
+		}
+	}
+	return nil
+}
+
+// find returns the object to read at a position: of several the one that reaches farthest.
+func (x index) find(position format.Position) (best Object, found bool) {
+	for _, object := range x.merged {
+		if object.contains(position) && object.Next.Compare(best.Next) > 0 {
+			best, found = object, true
+		}
+	}
+	if segment := x.segments[position]; !found && segment != nil {
+		return *segment, true
+	}
+	return best, found
+}
+
+// candidates returns the objects that reach beyond a position, sorted by how far they reach as their names say. A
+// segment's name has only its start.
+func (x index) candidates(position format.Position) (all []Object) {
+	reach := func(o Object) format.Position {
+		if o.Level == Segment {
+			return o.Start
+		}
+		return o.Next
+	}
+	for _, object := range x.objects {
+		if object.Start.Compare(position) >= 0 || object.Next.Compare(position) > 0 {
+			all = append(all, object)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Object) int { return reach(a).Compare(reach(b)) })
+	return all
+}
+
+// segmentBefore returns the last segment that starts before a position.
+func (x index) segmentBefore(position format.Position) (last Object, found bool) {
+	for _, object := range x.objects {
+		if object.Level == Segment && object.Start.Compare(position) < 0 {
+			last, found = object, true
+		}
+	}
+	return last, found
+}
