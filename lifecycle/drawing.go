@@ -9,7 +9,7 @@ import (
 
 // Drawing describes how the lifecycle is drawn.
 var Drawing = statemachine.Drawing{
-	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm=lifecycle.dot", Table: Table, States: States, Initial: Query, Final: Terminated, Aside: Terminating,
+	Name: "lifecycle", Source: "etcd-wrapper --dump-fsm", Table: Table, States: States, Initial: Query, Final: Terminated, Aside: Terminating,
 	Shapes: map[State]string{
 		Serving:    `fillcolor="#dff3e1", color="#2c6e35", `,
 		Terminated: `peripheries=2, fillcolor="#f3f3f3", `,

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 
+	"github.com/alecthomas/kong"
+
 	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/exitcode"
@@ -41,11 +43,18 @@ func (c *versionCommand) execute(s streams) exitcode.Code {
 // drawing is a state machine as text, the value of --dump-fsm.
 type drawing string
 
-// UnmarshalText is called by kong, which names the flag in front of the error.
-func (d *drawing) UnmarshalText(text []byte) error {
-	name, format, _ := strings.Cut(string(text), ".")
+// IsBool makes kong accept the flag without a value.
+func (*drawing) IsBool() bool { return true }
+
+// Decode is called by kong, which names the flag in front of the error.
+func (d *drawing) Decode(line *kong.DecodeContext) error {
+	what := "lifecycle.dot"
+	if line.Scan.Peek().Type == kong.FlagValueToken {
+		what = line.Scan.Pop().String()
+	}
+	name, format, _ := strings.Cut(what, ".")
 	if machines[name] == nil || formats[format] == nil {
-		return fmt.Errorf("%q is not lifecycle, recovery or backup with .dot, .svg, .mermaid or .json", text)
+		return fmt.Errorf("%q is not lifecycle, recovery or backup with .dot, .svg, .mermaid or .json", what)
 	}
 	*d = drawing(formats[format](machines[name]))
 	return nil

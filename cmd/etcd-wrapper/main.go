@@ -38,7 +38,7 @@ type command interface {
 // ETCD_WRAPPER_ and their name in capitals; the others have env:"-".
 type commandLine struct {
 	ShowVersion bool    `name:"version" env:"-" help:"Print the versions of the wrapper, etcd and Go."`
-	DumpFSM     drawing `name:"dump-fsm" env:"-" placeholder:"MACHINE.FORMAT" help:"Print a state machine and exit: lifecycle, recovery or backup, as dot (Graphviz), svg, mermaid or json, as in lifecycle.svg."`
+	DumpFSM     drawing `name:"dump-fsm" env:"-" help:"Print the state machine of the lifecycle for Graphviz and exit. --dump-fsm=MACHINE.FORMAT prints lifecycle, recovery or backup as dot, svg, mermaid or json."`
 
 	Start        startCommand        `cmd:"" name:"start-etcd" help:"Run an etcd member."`
 	Status       statusCommand       `cmd:"" name:"status" help:"Show the status of the wrapper on this host. Exits 0 if it is ready."`

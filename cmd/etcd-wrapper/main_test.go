@@ -16,12 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/store/locate"
+	"etcd-wrapper/backup/writer"
 	"etcd-wrapper/cmd/commandline"
 	"etcd-wrapper/cmd/docs"
 	"etcd-wrapper/cmd/report"
 	"etcd-wrapper/exitcode"
+	"etcd-wrapper/lifecycle"
 	"etcd-wrapper/readiness"
 	"etcd-wrapper/readiness/metrics"
+	"etcd-wrapper/recovery"
 )
 
 type panicking struct{}
@@ -76,6 +79,23 @@ func TestHelpAndVersionAreWhatPeopleExpect(t *testing.T) {
 	}
 	_, _, status := said(t, false, "help", "nonsense")
 	assert.Equal(t, exitcode.Usage, status)
+}
+
+func TestDumpFSM(t *testing.T) {
+	for value, want := range map[string]string{
+		"": lifecycle.Drawing.DOT(), "=lifecycle.dot": lifecycle.Drawing.DOT(), "=lifecycle.json": lifecycle.Drawing.JSON(),
+		"=recovery.svg": recovery.Drawing.SVG(), "=backup.mermaid": writer.Drawing.Mermaid(),
+	} {
+		out, log, status := said(t, false, "--dump-fsm"+value)
+		assert.Equal(t, want, out, value)
+		assert.Equal(t, exitcode.Clean, status, log)
+	}
+	for _, value := range []string{"=lifecycle.png", "=member.dot", "=lifecycle", "="} {
+		out, log, status := said(t, false, "--dump-fsm"+value)
+		assert.Equal(t, exitcode.Usage, status, value)
+		assert.Contains(t, log, "--dump-fsm: ", value)
+		assert.Empty(t, out)
+	}
 }
 
 func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
