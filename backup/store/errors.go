@@ -81,9 +81,6 @@ func (u *Unavailable) Error() string {
 
 // Unwrap returns ErrUnavailable and the cause.
 func (u *Unavailable) Unwrap() []error {
-	if u.Cause == nil {
-		return []error{ErrUnavailable}
-	}
 	return []error{ErrUnavailable, u.Cause}
 }
 

@@ -18,7 +18,7 @@ func CheckName(name string) error {
 		return fmt.Errorf("object name of %d bytes: must have 1 to %d", len(name), maxName)
 	}
 	for segment := range strings.SplitSeq(name, "/") {
-		if !validSegment(segment) {
+		if segment == "" || len(segment) > maxSegment || segment[0] == '.' || strings.ContainsFunc(segment, isForbidden) {
 			return fmt.Errorf("object name %q: %q is not 1 to %d letters, digits or -._+=@ without a leading dot",
 				name, segment, maxSegment)
 		}
@@ -26,32 +26,16 @@ func CheckName(name string) error {
 	return nil
 }
 
-func validSegment(segment string) bool {
-	if segment == "" || len(segment) > maxSegment || segment[0] == '.' {
-		return false
-	}
-	return onlyNameBytes(segment)
-}
-
 // CheckPrefix returns an error unless prefix and after consist of characters of names.
 func CheckPrefix(prefix, after string) error {
 	for _, part := range []string{prefix, after} {
-		if len(part) > maxName || !onlyNameBytes(strings.ReplaceAll(part, "/", "")) {
+		if len(part) > maxName || strings.ContainsFunc(strings.ReplaceAll(part, "/", ""), isForbidden) {
 			return fmt.Errorf("listing of %q after %q: not a prefix of object names", prefix, after)
 		}
 	}
 	return nil
 }
 
-func onlyNameBytes(s string) bool {
-	for i := range len(s) {
-		if !nameByte(s[i]) {
-			return false
-		}
-	}
-	return true
-}
-
-func nameByte(b byte) bool {
-	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte("-._+=@", b) >= 0
+func isForbidden(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-._+=@", r)
 }

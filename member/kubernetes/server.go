@@ -121,11 +121,11 @@ func (s *Server) ask(ctx context.Context, method string, kind Kind, name string,
 
 func (s *Server) request(ctx context.Context, method string, kind Kind, name string, content []byte) (*http.Request, error) {
 	if s.Client == nil {
-		transport, err := wire.NewTransport(wire.Options{CAPath: s.account.ca()})
+		client, err := wire.NewClient(wire.Options{CAPath: s.account.ca()})
 		if err != nil {
 			return nil, err
 		}
-		s.Client = wire.NewClient(transport)
+		s.Client = client
 	}
 	namespace, err := s.account.Namespace()
 	if err != nil {

@@ -35,9 +35,9 @@ func authorizeWith(client *wire.Client, account string) error {
 		client.Authorize = sharedAccess(query)
 		return nil
 	}
-	tokens, err := wire.NewTokens(findSource)
+	tokens := &wire.Tokens{HTTP: wire.IdentityClient(), Find: findSource}
 	client.Authorize, client.Expire = tokens.Authorize, tokens.Expire
-	return err
+	return nil
 }
 
 // sharedAccess adds the signature to the query.
@@ -79,25 +79,18 @@ func (k *sharedKey) toSign(request *http.Request) string {
 		header("Content-Type"), "", header("If-Modified-Since"), header("If-Match"), header("If-None-Match"),
 		header("If-Unmodified-Since"), header("Range"),
 	}
-	lines = append(lines, signedHeaders(request.Header)...)
+	lines = append(lines, signedLines(request.Header, "x-ms-")...)
 	lines = append(lines, "/"+k.account+request.URL.EscapedPath())
-	return strings.Join(append(lines, signedQuery(request.URL.Query())...), "\n")
+	return strings.Join(append(lines, signedLines(request.URL.Query(), "")...), "\n")
 }
 
-func signedHeaders(header http.Header) (lines []string) {
-	for name, values := range header {
-		if name = strings.ToLower(name); strings.HasPrefix(name, "x-ms-") {
+// signedLines returns the values whose name starts with prefix, in order.
+func signedLines(all map[string][]string, prefix string) (lines []string) {
+	for name, values := range all {
+		if name = strings.ToLower(name); strings.HasPrefix(name, prefix) {
+			slices.Sort(values)
 			lines = append(lines, name+":"+strings.Join(values, ","))
 		}
-	}
-	slices.Sort(lines)
-	return lines
-}
-
-func signedQuery(query url.Values) (lines []string) {
-	for name, values := range query {
-		slices.Sort(values)
-		lines = append(lines, strings.ToLower(name)+":"+strings.Join(values, ","))
 	}
 	slices.Sort(lines)
 	return lines

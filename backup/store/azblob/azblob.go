@@ -41,7 +41,7 @@ func New(place wire.Place, account string) (*Store, error) {
 	if !accountName.MatchString(account) {
 		return nil, fmt.Errorf("account %q is not the name of a storage account; account= or AZURE_STORAGE_ACCOUNT gives it", account)
 	}
-	transport, err := wire.NewTransport(place.Options)
+	client, err := wire.NewClient(place.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +53,7 @@ func New(place wire.Place, account string) (*Store, error) {
 		Name: "azblob://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url,
 		Deleted: []int{http.StatusAccepted}, Page: s.page, Upload: s.upload,
 		Client: wire.Client{
-			HTTP: wire.NewClient(transport), Header: map[string]string{"X-Ms-Version": version}, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
+			HTTP: client, Header: map[string]string{"X-Ms-Version": version}, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
 		},
 	}
 	return s, authorizeWith(&s.Client, account)

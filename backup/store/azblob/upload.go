@@ -31,13 +31,13 @@ func (s *Store) upload(key string) wire.Upload {
 	return &upload{store: s, target: s.url(key), id: rand.Text()[:16]}
 }
 
-// Whole implements wire.Upload.
-func (u *upload) Whole(ctx context.Context, content []byte) error {
+// Create implements wire.Upload.
+func (u *upload) Create(ctx context.Context, content []byte) error {
 	return u.create(ctx, nil, map[string]string{"If-None-Match": "*", "X-Ms-Blob-Type": "BlockBlob"}, content)
 }
 
-// Begin implements wire.Upload.
-func (u *upload) Begin(context.Context) error { return nil }
+// Start implements wire.Upload.
+func (u *upload) Start(context.Context) error { return nil }
 
 // Part implements wire.Upload.
 func (u *upload) Part(ctx context.Context, piece []byte, last bool) error {

@@ -31,18 +31,12 @@ func New(directory string) (*Store, error) {
 	if !filepath.IsAbs(directory) || filepath.Clean(directory) == "/" {
 		return nil, fmt.Errorf("%q is not the absolute path of a directory", directory)
 	}
-	if isImpossible(directory) {
+	const longestName, longest = 255, 4095 // bytes; waiting for a longer one would be useless
+	isTooLong := func(name string) bool { return len(name) > longestName }
+	if len(directory) > longest || strings.ContainsRune(directory, 0) || slices.ContainsFunc(strings.Split(directory, "/"), isTooLong) {
 		return nil, errors.New("the path has a zero byte, or is too long for a file system")
 	}
 	return &Store{directory: filepath.Clean(directory)}, nil
-}
-
-// isImpossible reports whether no file system can have such a directory, so that waiting for it is useless.
-func isImpossible(directory string) bool {
-	const longestName, longest = 255, 4095 // bytes
-	names := strings.Split(directory, "/")
-	return len(directory) > longest || strings.ContainsRune(directory, 0) ||
-		slices.ContainsFunc(names, func(name string) bool { return len(name) > longestName })
 }
 
 // String implements store.Store.
@@ -51,20 +45,14 @@ func (s *Store) String() string { return "file://" + s.directory }
 // open opens the directory. Symbolic links that lead out of it are not followed.
 func (s *Store) open() (*os.Root, error) {
 	root, err := os.OpenRoot(s.directory)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: create the directory, or mount the volume that contains it", store.ErrNoBucket)
-	case err != nil && s.noDirectory():
-		return nil, fmt.Errorf("%w: the path is not a directory", store.ErrNoBucket)
-	default:
-		return root, err
 	}
-}
-
-// noDirectory reports whether the path is not a directory. os.OpenRoot has no error of its own for it.
-func (s *Store) noDirectory() bool {
-	info, err := os.Stat(s.directory)
-	return err == nil && !info.IsDir()
+	// os.OpenRoot has no error of its own for a file.
+	if info, failed := os.Stat(s.directory); err != nil && failed == nil && !info.IsDir() {
+		return nil, fmt.Errorf("%w: the path is not a directory", store.ErrNoBucket)
+	}
+	return root, err
 }
 
 // Get implements store.Store.
@@ -84,7 +72,7 @@ func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.
 	case length < 0:
 		length = 1<<62 - 1
 	}
-	return &reader{ctx: ctx, section: io.NewSectionReader(file, offset, length), file: file}, nil
+	return &reader{source{ctx: ctx, content: io.NewSectionReader(file, offset, length)}, file}, nil
 }
 
 // openFile returns nil if the name exists but is not a regular file: a pipe, a directory or a link. No object can be created with
@@ -104,23 +92,17 @@ func (s *Store) openFile(name string) (*os.File, error) {
 
 // reader ends with its context.
 type reader struct {
-	ctx     context.Context
-	section *io.SectionReader
-	file    *os.File
+	source
+	io.Closer
 }
 
 func (r *reader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	n, err := r.section.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	n, err := r.source.Read(p)
+	if r.failed != nil && r.ctx.Err() == nil {
 		err = translate(err)
 	}
 	return n, err
 }
-
-func (r *reader) Close() error { return r.file.Close() }
 
 // Delete implements store.Store. Directories stay: another writer may be about to use them.
 func (s *Store) Delete(ctx context.Context, name string) error {
@@ -176,13 +158,9 @@ func translate(err error) error {
 
 // isTemporary reports whether the next attempt may succeed.
 func isTemporary(err error) bool {
-	for _, number := range []syscall.Errno{
+	number, _ := errors.AsType[syscall.Errno](err)
+	return slices.Contains([]syscall.Errno{
 		syscall.ENOSPC, syscall.EDQUOT, syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE, syscall.ENFILE,
 		syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.ENOTCONN, syscall.EHOSTDOWN,
-	} {
-		if errors.Is(err, number) {
-			return true
-		}
-	}
-	return false
+	}, number)
 }

@@ -169,7 +169,7 @@ func (s *Store) Sweep(ctx context.Context) (removed int, err error) {
 			return nil
 		}
 		removed++
-		return clear(root, name)
+		return ignoreNotExist(root.Remove(name))
 	})
 	return removed, s.failed("cannot sweep", err)
 }

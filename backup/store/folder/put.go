@@ -76,10 +76,6 @@ func mkdirAll(root *os.Root, directory string) error {
 	if err := mkdirAll(root, path.Dir(directory)); err != nil {
 		return err
 	}
-	return makeDirectory(root, directory)
-}
-
-func makeDirectory(root *os.Root, directory string) error {
 	if err := root.Mkdir(directory, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -113,15 +109,8 @@ func syncDirectory(root *os.Root, name string) error {
 
 // leave removes a draft. Without the right to delete, backups can still be made: the draft then stays as a hidden second name.
 func leave(root *os.Root, draft string) error {
-	if err := clear(root, draft); !errors.Is(err, fs.ErrPermission) {
-		return err
-	}
-	return nil
-}
-
-func clear(root *os.Root, draft string) error {
-	if err := root.Remove(draft); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if err := root.Remove(draft); !errors.Is(err, fs.ErrPermission) {
+		return ignoreNotExist(err)
 	}
 	return nil
 }

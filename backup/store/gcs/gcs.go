@@ -37,7 +37,7 @@ func New(place wire.Place) (*Store, error) {
 	if len(place.Bucket) > longestBucketName || !bucketName.MatchString(place.Bucket) {
 		return nil, fmt.Errorf("%q is not the name of a bucket", place.Bucket)
 	}
-	transport, err := wire.NewTransport(place.Options)
+	client, err := wire.NewClient(place.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -49,16 +49,12 @@ func New(place wire.Place) (*Store, error) {
 	s.Bucket = wire.Bucket{
 		Name: "gs://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url, Media: url.Values{"alt": {"media"}},
 		Deleted: []int{http.StatusOK, http.StatusNoContent}, Page: s.page, Upload: s.upload,
-		Client: wire.Client{HTTP: wire.NewClient(transport), Authorize: anonymous, Unmarshal: json.Unmarshal, Reason: reason, Codes: codes},
+		Client: wire.Client{HTTP: client, Authorize: anonymous, Unmarshal: json.Unmarshal, Reason: reason, Codes: codes},
 	}
-	if strings.HasPrefix(endpoint, "http:") {
-		return s, nil
+	if strings.HasPrefix(endpoint, "https:") {
+		tokens := newTokens()
+		s.Authorize, s.Expire = tokens.Authorize, tokens.Expire
 	}
-	tokens, err := newTokens()
-	if err != nil {
-		return nil, err
-	}
-	s.Authorize, s.Expire = tokens.Authorize, tokens.Expire
 	return s, nil
 }
 

@@ -22,10 +22,8 @@ const (
 )
 
 // newTokens takes tokens from the sources of Google's own tools: a file, workload identity federation, the metadata server.
-func newTokens() (*wire.Tokens, error) {
-	tokens, err := wire.NewTokens(findSource)
-	tokens.File = keyFile
-	return tokens, err
+func newTokens() *wire.Tokens {
+	return &wire.Tokens{HTTP: wire.IdentityClient(), Find: findSource, File: keyFile}
 }
 
 // findSource prefers a file to the machine's account.

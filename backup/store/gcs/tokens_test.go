@@ -26,16 +26,30 @@ import (
 	"etcd-wrapper/backup/store/wire"
 )
 
-// grants is a token server, and a service account that uses it.
+// grant responds with the next token.
+func grant(w http.ResponseWriter, granted *int) {
+	*granted++
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, *granted)
+}
+
+// useKeyFile makes a file the credentials, with this content.
+func useKeyFile(t *testing.T, content []byte) (path string) {
+	path = filepath.Join(t.TempDir(), "key.json")
+	require.NoError(t, os.WriteFile(path, content, 0o600))
+	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	return path
+}
+
+// grants starts a token server and returns a service account that uses it.
 func grants(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
-	server := httptest.NewServer(grant)
-	t.Cleanup(server.Close)
+	server := storetest.Serve(t, grant)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	require.NoError(t, err)
 	encoded, err := x509.MarshalPKCS8PrivateKey(key)
 	require.NoError(t, err)
 	account, err := json.Marshal(map[string]string{
-		"type": "service_account", "client_email": "backup@example.test", "token_uri": server.URL,
+		"type": "service_account", "client_email": "backup@example.test", "token_uri": server.String(),
 		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})),
 	})
 	require.NoError(t, err)
@@ -44,15 +58,9 @@ func grants(t *testing.T, grant http.HandlerFunc) (keyFile []byte) {
 
 func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
 	granted := 0
-	account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
-		granted++
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"access_token":"token-%d","token_type":"Bearer","expires_in":3600}`, granted)
-	})
-	path := filepath.Join(t.TempDir(), "key.json")
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
-	tokens, err := newTokens()
-	require.NoError(t, err)
+	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
+	path := useKeyFile(t, account)
+	tokens := newTokens()
 	for i, want := range []string{"Bearer token-1", "Bearer token-1", "Bearer token-2"} {
 		if i != 1 {
 			require.NoError(t, os.WriteFile(path, append(account, strings.Repeat(" ", i)...), 0o600))
@@ -69,21 +77,15 @@ func TestATokenThatIsRefusedSaysNothingOfTheAnswer(t *testing.T) {
 			w.WriteHeader(status)
 			fmt.Fprint(w, `{"error":"invalid_grant","error_description":"SECRET"}`)
 		})
-		path := filepath.Join(t.TempDir(), "key.json")
-		require.NoError(t, os.WriteFile(path, account, 0o600))
-		t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
-		tokens, err := newTokens()
-		require.NoError(t, err)
-		err = tokens.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
+		useKeyFile(t, account)
+		tokens := newTokens()
+		err := tokens.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
 		assert.ErrorIs(t, err, want, status)
 		assert.NotContains(t, err.Error(), "SECRET")
 	}
-	broken := filepath.Join(t.TempDir(), "key.json")
-	require.NoError(t, os.WriteFile(broken, []byte("SECRET"), 0o600))
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", broken)
-	tokens, err := newTokens()
-	require.NoError(t, err)
-	err = tokens.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
+	useKeyFile(t, []byte("SECRET"))
+	tokens := newTokens()
+	err := tokens.Authorize(httptest.NewRequest(http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, store.ErrDenied)
 	assert.NotContains(t, err.Error(), "SECRET")
 }
@@ -93,36 +95,30 @@ func TestATokenIsNotWaitedForLongerThanTheRequest(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body) // only then does a server notice that the client is gone
 		<-r.Context().Done()
 	})
-	path := filepath.Join(t.TempDir(), "key.json")
-	require.NoError(t, os.WriteFile(path, account, 0o600))
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
-	tokens, err := newTokens()
-	require.NoError(t, err)
+	useKeyFile(t, account)
+	tokens := newTokens()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	err = tokens.Authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
+	err := tokens.Authorize(httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil))
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 // Workload identity federation exchanges a token of another issuer, in a file that is renewed.
 func TestFederationExchangesItsTokenFile(t *testing.T) {
 	var exchanged []string
-	issuer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	granted := 0
+	issuer := storetest.Serve(t, func(w http.ResponseWriter, r *http.Request) {
 		exchanged = append(exchanged, r.PostFormValue("subject_token"))
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"access_token":"token-%d","issued_token_type":"x","token_type":"Bearer","expires_in":3600}`, len(exchanged))
-	}))
-	t.Cleanup(issuer.Close)
-	subject, path := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "federation.json")
+		grant(w, &granted)
+	})
+	subject := filepath.Join(t.TempDir(), "token")
 	account, err := json.Marshal(map[string]any{
-		"type": "external_account", "audience": "//iam.googleapis.com/projects/1/x", "token_url": issuer.URL,
+		"type": "external_account", "audience": "//iam.googleapis.com/projects/1/x", "token_url": issuer.String(),
 		"subject_token_type": "urn:ietf:params:oauth:token-type:jwt", "credential_source": map[string]string{"file": subject},
 	})
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(path, account, 0o600))
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
-	tokens, err := newTokens()
-	require.NoError(t, err)
+	useKeyFile(t, account)
+	tokens := newTokens()
 	for i, token := range []string{"first", "second"} {
 		require.NoError(t, os.WriteFile(subject, []byte(token), 0o600))
 		got, err := authorized(t, tokens)
@@ -136,14 +132,9 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 // Credentials go to who has a certificate of theirs only, and those that were refused are fetched again.
 func TestAStoreGoesOnWithANewTokenWhereOneHasExpired(t *testing.T) {
 	granted := 0
-	account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
-		granted++
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"access_token":"token-%d","token_type":"Bearer","expires_in":3600}`, granted)
-	})
-	path, bundle := filepath.Join(t.TempDir(), "key.json"), filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(path, account, 0o600))
-	t.Setenv("GOOGLE_APPLICATION_CREDENTIALS", path)
+	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
+	useKeyFile(t, account)
+	bundle := filepath.Join(t.TempDir(), "ca.pem")
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "Bearer token-1" {
 			refuse(w, storetest.Refusal{Status: http.StatusUnauthorized, Code: "authError"})

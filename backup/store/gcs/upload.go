@@ -34,8 +34,8 @@ func (u *upload) request(kind string) wire.Request {
 	return wire.Request{Method: http.MethodPost, URL: u.store.uploads, Query: query}
 }
 
-// Whole implements wire.Upload.
-func (u *upload) Whole(ctx context.Context, content []byte) error {
+// Create implements wire.Upload.
+func (u *upload) Create(ctx context.Context, content []byte) error {
 	u.sum = crc32.Checksum(content, castagnoli)
 	request := u.request("media")
 	request.Body, request.Header, request.Once = content, u.hash(), true
@@ -47,9 +47,9 @@ func (u *upload) hash() map[string]string {
 	return map[string]string{"X-Goog-Hash": "crc32c=" + encode(u.sum)}
 }
 
-// Begin implements wire.Upload. The upload stays at our endpoint whatever host the response names, so that the token goes nowhere
+// Start implements wire.Upload. The upload stays at our endpoint whatever host the response names, so that the token goes nowhere
 // else.
-func (u *upload) Begin(ctx context.Context) error {
+func (u *upload) Start(ctx context.Context) error {
 	response, err := u.store.Send(ctx, u.request("resumable"), nil, http.StatusOK)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ type Op string
 // The methods.
 const (
 	Any    Op = ""
-	Put    Op = "put"
-	Get    Op = "get"
+	Put    Op = "create"
+	Get    Op = "read"
 	List   Op = "list"
 	Delete Op = "delete"
 )
@@ -44,7 +44,7 @@ type Fault struct {
 	Overwrite bool          // Put: create-if-absent is ignored
 
 	Hides func(name string) bool // List: objects to omit
-	First func()                 // Put: called before the content is read
+	First func()                 // called before the call takes effect
 	Then  func()                 // Get and List: called when the result is settled
 }
 
@@ -84,42 +84,66 @@ func (s *Store) CountCalls(op Op, prefix string) (times int) {
 	return times
 }
 
-// begin records a call and returns its fault.
-func (s *Store) begin(op Op, name string) *Fault {
+// begin records a call, and returns its fault or the error that it causes before the call takes effect.
+func (s *Store) begin(ctx context.Context, op Op, name string) (Fault, error) {
+	if op != List {
+		if err := store.CheckName(name); err != nil {
+			return Fault{}, err
+		}
+	}
+	fault := s.take(op, name)
+	call(fault.First)
+	err := context.Cause(ctx)
+	if err == nil && !fault.ReplyLost {
+		err = fault.apply(ctx)
+	}
+	if err != nil {
+		call(fault.Then)
+	}
+	return fault, s.failed(op, name, err)
+}
+
+// loseReply returns the error that a fault causes after the call took effect.
+func (s *Store) loseReply(ctx context.Context, fault Fault, op Op, name string) error {
+	if !fault.ReplyLost {
+		return nil
+	}
+	return s.failed(op, name, fault.apply(ctx))
+}
+
+func (s *Store) failed(op Op, name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case op == List:
+		return fmt.Errorf("cannot list in %s: %w", s, err)
+	default:
+		return fmt.Errorf("cannot %s %s in %s: %w", op, name, s, err)
+	}
+}
+
+// take returns the fault of a call.
+func (s *Store) take(op Op, name string) Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, Call{Op: op, Name: name})
 	for _, fault := range s.faults {
-		if fault.Times != 0 && (fault.Op == Any || fault.Op == op) && strings.HasPrefix(name, fault.Prefix) {
-			if fault.After > 0 {
-				fault.After--
-				continue
-			}
-			fault.Times--
-			copied := *fault
-			return &copied
+		if fault.Times == 0 || fault.Op != Any && fault.Op != op || !strings.HasPrefix(name, fault.Prefix) {
+			continue
 		}
+		if fault.After == 0 {
+			fault.Times--
+			return *fault
+		}
+		fault.After--
 	}
-	return &Fault{}
+	return Fault{}
 }
 
-// applyBefore applies the fault to the request.
-func (f *Fault) applyBefore(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+func call(f func()) {
+	if f != nil {
+		f()
 	}
-	if f.ReplyLost {
-		return nil
-	}
-	return f.apply(ctx)
-}
-
-// applyAfter applies the fault to the reply.
-func (f *Fault) applyAfter(ctx context.Context) error {
-	if !f.ReplyLost {
-		return nil
-	}
-	return f.apply(ctx)
 }
 
 func (f *Fault) apply(ctx context.Context) error {
@@ -128,25 +152,13 @@ func (f *Fault) apply(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	if f.Delay > 0 {
-		timer := time.NewTimer(f.Delay)
-		defer timer.Stop()
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-timer.C:
+		case <-time.After(f.Delay):
 		}
 	}
 	return f.Err
-}
-
-// omits reports whether a listing omits an object.
-func (f *Fault) omits(name string) bool { return f.Hides != nil && f.Hides(name) }
-
-// finish ends a call.
-func (f *Fault) finish() {
-	if f.Then != nil {
-		f.Then()
-	}
 }
 
 func (f *Fault) cut(content io.Reader) io.Reader {
@@ -167,7 +179,6 @@ var (
 	ErrConflict    error = &store.Unavailable{Cause: errors.New("HTTP status 409 (ConditionalRequestConflict)")}
 	ErrThrottled   error = &store.Unavailable{Cause: errors.New("HTTP status 429"), After: time.Second}
 	ErrServerError error = &store.Unavailable{Cause: errors.New("HTTP status 500")}
-	ErrOverloaded  error = &store.Unavailable{Cause: errors.New("HTTP status 503 (SlowDown)")}
 	ErrLostReply   error = &store.Unavailable{Cause: errors.New("connection lost")}
 	ErrUnreachable error = &store.Unavailable{Cause: errors.New("dial tcp: connection refused")}
 	ErrExpired           = fmt.Errorf("HTTP status 400 (ExpiredToken): %w", store.ErrDenied)

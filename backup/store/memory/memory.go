@@ -40,61 +40,53 @@ func (s *Store) String() string { return "memory://test/" }
 
 // Put implements store.Store.
 func (s *Store) Put(ctx context.Context, name string, content io.Reader) error {
-	if err := store.CheckName(name); err != nil {
-		return err
-	}
-	fault := s.begin(Put, name)
-	if fault.First != nil {
-		fault.First()
-	}
-	if err := fault.applyBefore(ctx); err != nil {
-		return s.failed("cannot create "+name, err)
-	}
-	bytes, err := io.ReadAll(&bounded{ctx: ctx, Reader: content})
+	fault, err := s.begin(ctx, Put, name)
 	if err != nil {
 		return err
 	}
-	if err := s.create(name, bytes, fault.Overwrite); err != nil {
-		return s.failed("cannot create "+name, err)
+	read, err := io.ReadAll(&cancelable{ctx: ctx, Reader: content})
+	if err != nil {
+		return err
 	}
-	return s.failed("cannot create "+name, fault.applyAfter(ctx))
+	if !s.create(name, read, fault.Overwrite) {
+		return fmt.Errorf("cannot create %s in %s: %w", name, s, store.ErrExists)
+	}
+	return s.loseReply(ctx, fault, Put, name)
 }
 
-func (s *Store) create(name string, content []byte, overwrite bool) error {
+// create reports whether it created or replaced an object.
+func (s *Store) create(name string, content []byte, overwrite bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, there := s.objects[name]; there && !overwrite {
-		return store.ErrExists
+	if _, exists := s.objects[name]; exists && !overwrite {
+		return false
 	}
 	now := time.Now
 	if s.Now != nil {
 		now = s.Now
 	}
 	s.objects[name] = object{content: content, modified: now()}
-	return nil
+	return true
 }
 
 // Get implements store.Store.
 func (s *Store) Get(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
-	if err := store.CheckName(name); err != nil {
+	fault, err := s.begin(ctx, Get, name)
+	if err != nil {
 		return nil, err
 	}
-	fault := s.begin(Get, name)
-	defer fault.finish()
-	if err := fault.applyBefore(ctx); err != nil {
-		return nil, s.failed("cannot read "+name, err)
-	}
 	s.mu.Lock()
-	found, there := s.objects[name]
+	found, exists := s.objects[name]
 	s.mu.Unlock()
-	if !there {
-		return nil, s.failed("cannot read "+name, store.ErrNotFound)
+	defer call(fault.Then)
+	if !exists {
+		return nil, fmt.Errorf("cannot read %s in %s: %w", name, s, store.ErrNotFound)
 	}
 	content := found.content[min(offset, int64(len(found.content))):]
 	if length >= 0 {
 		content = content[:min(length, int64(len(content)))]
 	}
-	return io.NopCloser(&bounded{ctx: ctx, Reader: fault.cut(bytes.NewReader(content))}), nil
+	return io.NopCloser(&cancelable{ctx: ctx, Reader: fault.cut(bytes.NewReader(content))}), nil
 }
 
 // List implements store.Store.
@@ -103,18 +95,18 @@ func (s *Store) List(ctx context.Context, prefix, after string) iter.Seq2[store.
 		return store.Failed(err)
 	}
 	return func(yield func(store.Object, error) bool) {
-		fault := s.begin(List, prefix)
-		defer fault.finish()
-		if err := fault.applyBefore(ctx); err != nil {
-			yield(store.Object{}, s.failed("cannot list", err))
+		fault, err := s.begin(ctx, List, prefix)
+		if err != nil {
+			yield(store.Object{}, err)
 			return
 		}
+		defer call(fault.Then)
 		for _, object := range s.listing(prefix, after) {
 			if ctx.Err() != nil {
 				yield(store.Object{}, context.Cause(ctx))
 				return
 			}
-			if !fault.omits(object.Name) && !yield(object, nil) {
+			if hidden := fault.Hides != nil && fault.Hides(object.Name); !hidden && !yield(object, nil) {
 				return
 			}
 		}
@@ -135,48 +127,38 @@ func (s *Store) listing(prefix, after string) (found []store.Object) {
 
 // Delete implements store.Store.
 func (s *Store) Delete(ctx context.Context, name string) error {
-	if err := store.CheckName(name); err != nil {
+	fault, err := s.begin(ctx, Delete, name)
+	if err != nil {
 		return err
-	}
-	fault := s.begin(Delete, name)
-	if err := fault.applyBefore(ctx); err != nil {
-		return s.failed("cannot delete "+name, err)
 	}
 	s.mu.Lock()
 	delete(s.objects, name)
 	s.mu.Unlock()
-	return s.failed("cannot delete "+name, fault.applyAfter(ctx))
+	return s.loseReply(ctx, fault, Delete, name)
 }
 
 // Content returns the content of an object, bypassing faults.
-func (s *Store) Content(name string) (content []byte, there bool) {
+func (s *Store) Content(name string) (content []byte, exists bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found, there := s.objects[name]
-	return bytes.Clone(found.content), there
+	found, exists := s.objects[name]
+	return bytes.Clone(found.content), exists
 }
 
 // SetContent creates or replaces an object, bypassing faults, as another holder of the credentials could.
 func (s *Store) SetContent(name string, content []byte) {
-	_ = s.create(name, bytes.Clone(content), true)
+	s.create(name, bytes.Clone(content), true)
 }
 
-func (s *Store) failed(doing string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%s in %s: %w", doing, s, err)
-}
-
-// bounded ends with its context.
-type bounded struct {
+// cancelable ends with its context.
+type cancelable struct {
 	ctx context.Context
 	io.Reader
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.ctx.Err() != nil {
-		return 0, context.Cause(b.ctx)
+func (c *cancelable) Read(p []byte) (int, error) {
+	if c.ctx.Err() != nil {
+		return 0, context.Cause(c.ctx)
 	}
-	return b.Reader.Read(p)
+	return c.Reader.Read(p)
 }

@@ -6,26 +6,16 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"etcd-wrapper/backup/store"
-	"etcd-wrapper/backup/store/wire"
 )
 
-// newCredentials uses the sources of Amazon's own tools: environment, files, then workload identity (IRSA, Pod Identity, ECS) or the
-// machine's role.
-func newCredentials() (*credentials.Credentials, error) {
-	// Tokens come from other servers than the store, so its CA bundle does not apply.
-	transport, err := wire.NewTransport(wire.Options{})
-	if err != nil {
-		return nil, err
-	}
-	return credentials.New(&chain{iam: &credentials.IAM{Client: wire.NewClient(transport)}}), nil
-}
-
-// chain implements credentials.Provider. The library serializes its calls. Unlike the library's own chain, it never lets a request
+// chain implements credentials.Provider with the sources of Amazon's own tools: environment, files, then workload identity (IRSA, Pod
+// Identity, ECS) or the machine's role. The library serializes its calls. Unlike the library's own chain, it never lets a request
 // go out without credentials.
 type chain struct {
 	iam    *credentials.IAM
@@ -86,14 +76,8 @@ func (c *chain) fromIAM(cc *credentials.CredContext) (credentials.Value, error) 
 }
 
 func hasIdentity() bool {
-	for _, name := range []string{
-		"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-	} {
-		if os.Getenv(name) != "" {
-			return true
-		}
-	}
-	return false
+	names := []string{"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"}
+	return slices.ContainsFunc(names, func(name string) bool { return os.Getenv(name) != "" })
 }
 
 // IsExpired implements credentials.Provider. The library's provider of files is always expired, so they are read for each request.

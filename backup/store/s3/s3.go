@@ -51,11 +51,7 @@ func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport, err := wire.NewTransport(place.Options)
-	if err != nil {
-		return nil, err
-	}
-	found, err := newCredentials()
+	client, err := wire.NewClient(place.Options)
 	if err != nil {
 		return nil, err
 	}
@@ -64,14 +60,14 @@ func New(place wire.Place, region string, pathStyle bool) (*Store, error) {
 		region = "us-east-1" // other servers accept any
 	}
 	s := &Store{
-		bucket: place.Bucket, endpoint: endpoint, credentials: found, region: region,
+		bucket: place.Bucket, endpoint: endpoint, credentials: credentials.New(&chain{iam: &credentials.IAM{Client: wire.IdentityClient()}}), region: region,
 		subdomain: !pathStyle && s3utils.IsVirtualHostSupported(*endpoint, place.Bucket),
 	}
 	s.Bucket = wire.Bucket{
 		Name: "s3://" + place.Bucket + "/" + place.Prefix, Prefix: place.Prefix, URL: s.url,
 		Deleted: []int{http.StatusNoContent}, Page: s.page, Upload: s.upload,
 		Client: wire.Client{
-			HTTP: wire.NewClient(transport), Authorize: s.authorize, Expire: s.expire, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
+			HTTP: client, Authorize: s.authorize, Expire: s.expire, Unmarshal: xml.Unmarshal, Reason: reason, Codes: codes,
 		},
 	}
 	return s, nil

@@ -199,29 +199,6 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsPassedOn(t *testing.T) {
-	f := &fake{reply: func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Retry-After", "17")
-		refuse(w, storetest.Refusal{Status: http.StatusServiceUnavailable, Code: "SlowDown"})
-	}}
-	assert.Equal(t, 17*time.Second, store.RetryAfter(against(t, f).Put(t.Context(), "a", strings.NewReader("x"))))
-}
-
-func TestAnAnswerThatIsNotS3sIsNoSuccess(t *testing.T) {
-	f := &fake{reply: func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>SECRET</html>") }}
-	s := against(t, f)
-	var all []error
-	for _, err := range s.List(t.Context(), "", "") {
-		all = append(all, err)
-	}
-	require.Len(t, all, 1)
-	assert.ErrorIs(t, all[0], store.ErrUnavailable)
-	assert.ErrorContains(t, all[0], "another server than the store responded")
-	assert.NotContains(t, all[0].Error(), "SECRET")
-	_, err := s.Get(t.Context(), "a", 5, 5)
-	assert.ErrorIs(t, err, store.ErrUnavailable, "it ignores ranges, and has no ETag")
-}
-
 func TestUploadsThatNobodyGoesOnWithAreAborted(t *testing.T) {
 	now := time.Now()
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {

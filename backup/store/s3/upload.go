@@ -50,8 +50,8 @@ func (u *upload) send(ctx context.Context, method string, query url.Values, head
 	return trimETag(response.Header.Get("ETag")), nil
 }
 
-// Whole implements wire.Upload.
-func (u *upload) Whole(ctx context.Context, content []byte) error {
+// Create implements wire.Upload.
+func (u *upload) Create(ctx context.Context, content []byte) error {
 	etag, err := u.send(ctx, http.MethodPut, nil, ifAbsent, content, nil)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (u *upload) Whole(ctx context.Context, content []byte) error {
 }
 
 // confirm checks that a successful response is the store's, about these bytes. Its ETag is their MD5, unless the bucket encrypts with
-// its own key: then S3 is asked for the size and the ETag
+// its own key: then the size and the ETag of the object are compared
 // (https://docs.aws.amazon.com/AmazonS3/latest/API/API_Object.html, "ETag").
 func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) error {
 	switch etag {
@@ -76,8 +76,8 @@ func (u *upload) confirm(ctx context.Context, etag, sum string, size int64) erro
 	return err
 }
 
-// Begin implements wire.Upload.
-func (u *upload) Begin(ctx context.Context) error {
+// Start implements wire.Upload.
+func (u *upload) Start(ctx context.Context) error {
 	var started struct {
 		XMLName xml.Name `xml:"InitiateMultipartUploadResult"`
 		ID      string   `xml:"UploadId"`

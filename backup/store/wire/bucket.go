@@ -40,10 +40,10 @@ type Bucket struct {
 
 // Upload creates an object, unless it exists. It is not safe for concurrent use.
 type Upload interface {
-	// Whole creates an object that fits into one piece.
-	Whole(ctx context.Context, content []byte) error
-	// Begin starts the upload of a larger object.
-	Begin(ctx context.Context) error
+	// Create creates an object that fits into one piece.
+	Create(ctx context.Context, content []byte) error
+	// Start starts the upload of a larger object.
+	Start(ctx context.Context) error
 	// Part sends a piece, which is valid until it returns. All but the last have PieceSize bytes. The last one may be empty; it
 	// creates the object.
 	Part(ctx context.Context, piece []byte, last bool) error
@@ -85,9 +85,9 @@ func (b *Bucket) Put(ctx context.Context, name string, content io.Reader) error 
 	}
 	upload := b.Upload(b.Prefix + name)
 	if last {
-		return b.notCreated(name, upload.Whole(withObjectSize(ctx, len(piece)), piece))
+		return b.notCreated(name, upload.Create(withObjectSize(ctx, len(piece)), piece))
 	}
-	if err := upload.Begin(ctx); err != nil {
+	if err := upload.Start(ctx); err != nil {
 		return b.notCreated(name, err)
 	}
 	err = b.notCreated(name, upload.Part(ctx, piece, false))

@@ -23,7 +23,7 @@ const maxWait = time.Hour
 // codeWord matches error codes. Nothing else of a response may be repeated in an error.
 var codeWord = regexp.MustCompile(`^[A-Za-z]{1,48}$`)
 
-// summary is what the error of an unsuccessful response is made from.
+// summary describes an unsuccessful response.
 type summary struct {
 	status int           // HTTP status
 	code   string        // the store's error code, or empty
@@ -103,11 +103,8 @@ func describe(err error) error {
 		certificate *tls.CertificateVerificationError
 		record      tls.RecordHeaderError
 		ours        *store.Unavailable
-		bundle      *bundleError
 	)
 	switch {
-	case errors.As(err, &bundle):
-		return bundle
 	case errors.As(err, &ours):
 		return ours.Cause
 	case errors.As(err, &name):

@@ -22,7 +22,7 @@ var errSlow = fmt.Errorf("cannot get an access token: %w", &store.Unavailable{Ca
 
 // Tokens authorizes requests with access tokens.
 type Tokens struct {
-	HTTP *http.Client
+	HTTP *http.Client // IdentityClient
 	// Find returns a source of tokens that uses the client in the context. It is called for the first request, after a failure
 	// and when File changes.
 	Find func(ctx context.Context) (oauth2.TokenSource, error)
@@ -31,14 +31,7 @@ type Tokens struct {
 	mu     sync.Mutex
 	caller context.Context    // of the request that waits for a token
 	source oauth2.TokenSource // nil until found
-	stamp  stamp              // of File when the source was found
-}
-
-// NewTokens returns tokens from other servers than the store's, to which its CA bundle does not apply. It does not search for
-// credentials yet.
-func NewTokens(find func(ctx context.Context) (oauth2.TokenSource, error)) (*Tokens, error) {
-	transport, err := NewTransport(Options{})
-	return &Tokens{HTTP: NewClient(transport), Find: find}, err
+	stamp  string             // of File when the source was found
 }
 
 // Authorize adds a token to a request. Other requests wait for it under the lock.
@@ -61,12 +54,12 @@ func (t *Tokens) Authorize(request *http.Request) error {
 }
 
 func (t *Tokens) token() (token *oauth2.Token, err error) {
-	var current stamp
+	current := ""
 	if t.File != nil {
 		current = stampOf(t.File())
 	}
 	if t.source == nil || current != t.stamp {
-		client := NewClient(tokenTransport{t})
+		client := withoutRedirects(tokenTransport{t})
 		if t.source, err = t.Find(context.WithValue(context.Background(), oauth2.HTTPClient, client)); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@
 package wire
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -33,24 +34,27 @@ type Options struct {
 	Patience time.Duration // how long a request may stall; 0 means a minute
 }
 
-// NewTransport returns a transport. It does not connect yet; the error describes a problem with the CA bundle.
-func NewTransport(options Options) (http.RoundTripper, error) {
-	if options.Patience == 0 {
-		options.Patience = patience
-	}
+// NewClient returns a client that does not follow redirects, so that credentials stay with the store. It does not connect yet; the
+// error describes a problem with the CA bundle.
+func NewClient(options Options) (*http.Client, error) {
 	rotating := &reloadingTransport{caPath: options.CAPath}
 	if _, err := rotating.transport(); err != nil {
 		return nil, err
 	}
-	return &stallDetector{next: rotating, patience: options.Patience}, nil
+	return withoutRedirects(&stallDetector{next: rotating, patience: cmp.Or(options.Patience, patience)}), nil
 }
 
-// NewClient returns a client that does not follow redirects, so that credentials stay with the store.
-func NewClient(transport http.RoundTripper) *http.Client {
+func withoutRedirects(transport http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+}
+
+// IdentityClient returns a client for servers of credentials, to which the CA bundle of a store does not apply.
+func IdentityClient() *http.Client {
+	client, _ := NewClient(Options{}) // only a CA bundle can be wrong
+	return client
 }
 
 // reloadingTransport replaces its transport when the CA bundle changes.
@@ -58,7 +62,7 @@ type reloadingTransport struct {
 	caPath string
 
 	mu      sync.Mutex
-	stamp   stamp
+	stamp   string
 	current *http.Transport
 }
 
@@ -66,7 +70,7 @@ type reloadingTransport struct {
 func (r *reloadingTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	transport, err := r.transport()
 	if err != nil {
-		return nil, err
+		return nil, &store.Unavailable{Cause: err}
 	}
 	return transport.RoundTrip(request)
 }
@@ -123,33 +127,22 @@ func loadCA(path string) (*x509.CertPool, error) {
 	}
 	bundle, err := disk.Read(path, maxBundle)
 	if err != nil {
-		return nil, &bundleError{fmt.Sprintf("cannot read CA bundle %s: %v", path, err)}
+		return nil, fmt.Errorf("cannot read CA bundle %s: %w", path, err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, &bundleError{fmt.Sprintf("CA bundle %s holds no certificate", path)}
+		return nil, fmt.Errorf("CA bundle %s holds no certificate", path)
 	}
 	return pool, nil
 }
 
-// bundleError is a problem with a CA bundle.
-type bundleError struct{ text string }
-
-func (e *bundleError) Error() string { return e.text }
-
-// stamp changes when a file changes. The zero value stands for a missing file.
-type stamp struct {
-	Modified time.Time
-	Size     int64
-}
-
-// stampOf returns the current stamp of a file.
-func stampOf(path string) stamp {
+// stampOf returns a text that changes when a file changes. It is empty for a missing file.
+func stampOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {
-		return stamp{}
+		return ""
 	}
-	return stamp{Modified: info.ModTime(), Size: info.Size()}
+	return fmt.Sprint(info.ModTime(), info.Size())
 }
 
 // progress is the number of bytes that must move within the patience: a server that trickles bytes hangs, too.
@@ -176,11 +169,11 @@ func withObjectSize(ctx context.Context, size int) context.Context {
 }
 
 // patienceFor returns how long a request may stall.
-func (i *stallDetector) patienceFor(ctx context.Context) time.Duration {
+func (d *stallDetector) patienceFor(ctx context.Context) time.Duration {
 	if ctx.Value(sizeKey{}) == nil {
-		return i.patience
+		return d.patience
 	}
-	return min(i.patience, brief)
+	return min(d.patience, brief)
 }
 
 // stallDetector cancels a request that stalls: neither its body, nor the response, nor the response's body makes progress within the
@@ -191,22 +184,32 @@ type stallDetector struct {
 }
 
 // RoundTrip implements http.RoundTripper.
-func (i *stallDetector) RoundTrip(request *http.Request) (*http.Response, error) {
-	watch := newWatch(request.Context(), i.patienceFor(request.Context()))
-	response, err := i.next.RoundTrip(watch.wrapRequest(request))
-	if err != nil {
-		defer watch.end()
-		return nil, watch.translate(err)
+func (d *stallDetector) RoundTrip(request *http.Request) (*http.Response, error) {
+	t := newTransfer(request.Context(), d.patienceFor(request.Context()))
+	request = request.Clone(t.own)
+	if request.Body != nil && request.Body != http.NoBody {
+		request.Body = &requestBody{request.Body, t}
+		if again := request.GetBody; again != nil {
+			request.GetBody = func() (io.ReadCloser, error) {
+				body, err := again()
+				return &requestBody{body, t}, err
+			}
+		}
 	}
-	watch.count(progress)
-	watch.pause()
-	response.Body = &responseBody{ReadCloser: response.Body, watch: watch}
+	response, err := d.next.RoundTrip(request)
+	t.count(progress)
+	t.setRunning(false)
+	if err != nil {
+		defer t.cancel(context.Canceled)
+		return nil, t.translate(err)
+	}
+	response.Body = &responseBody{response.Body, t}
 	return response, nil
 }
 
-// watch cancels a request that stalls. Its clock only runs while the server has to act, not while the caller does something else
-// between two reads of the body.
-type watch struct {
+// transfer is a request in progress. Its clock only runs while the server has to act, not while the caller does something else
+// between two reads of the response.
+type transfer struct {
 	caller   context.Context
 	own      context.Context
 	cancel   context.CancelCauseFunc
@@ -214,76 +217,50 @@ type watch struct {
 
 	mu      sync.Mutex
 	timer   *time.Timer
+	running bool
 	started time.Time     // when the clock was last started
 	left    time.Duration // remaining patience at that time
 	moved   int           // bytes since the patience was last reset
-	running bool
 }
 
-func newWatch(caller context.Context, patience time.Duration) *watch {
-	w := &watch{caller: caller, patience: patience, started: time.Now(), left: patience, running: true}
-	w.own, w.cancel = context.WithCancelCause(caller)
-	w.timer = time.AfterFunc(patience, func() { w.cancel(errStalled) })
-	return w
+func newTransfer(caller context.Context, patience time.Duration) *transfer {
+	t := &transfer{caller: caller, patience: patience, running: true, started: time.Now(), left: patience}
+	t.own, t.cancel = context.WithCancelCause(caller)
+	t.timer = time.AfterFunc(patience, func() { t.cancel(errStalled) })
+	return t
 }
 
-// wrapRequest returns the request with the watch's context, and with a body that reports its progress.
-func (w *watch) wrapRequest(request *http.Request) *http.Request {
-	request = request.Clone(w.own)
-	if request.Body == nil || request.Body == http.NoBody {
-		return request
+// setRunning starts or stops the clock.
+func (t *transfer) setRunning(running bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if running {
+		t.started = time.Now()
+		t.timer.Reset(t.left)
+	} else {
+		t.timer.Stop()
+		t.left -= time.Since(t.started)
 	}
-	request.Body = &requestBody{ReadCloser: request.Body, watch: w}
-	if again := request.GetBody; again != nil {
-		request.GetBody = func() (io.ReadCloser, error) {
-			body, err := again()
-			return &requestBody{ReadCloser: body, watch: w}, err
-		}
-	}
-	return request
-}
-
-func (w *watch) resume() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.started, w.running = time.Now(), true
-	w.timer.Reset(w.left)
-}
-
-func (w *watch) pause() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.timer.Stop()
-	w.left -= time.Since(w.started)
-	w.running = false
+	t.running = running
 }
 
 // count adds moved bytes. Enough of them reset the patience.
-func (w *watch) count(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.moved += n; w.moved < progress || !w.running {
-		return
+func (t *transfer) count(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.moved += n; t.moved >= progress && t.running {
+		t.moved, t.left, t.started = 0, t.patience, time.Now()
+		t.timer.Reset(t.patience)
 	}
-	w.moved, w.left, w.started = 0, w.patience, time.Now()
-	w.timer.Reset(w.patience)
-}
-
-func (w *watch) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.timer.Stop()
-	w.running = false
-	w.cancel(context.Canceled)
 }
 
 // translate translates a connection error.
-func (w *watch) translate(err error) error {
+func (t *transfer) translate(err error) error {
 	switch {
-	case w.caller.Err() != nil:
-		return context.Cause(w.caller)
-	case errors.Is(context.Cause(w.own), errStalled):
-		return &store.Unavailable{Cause: fmt.Errorf("%w for %s", errStalled, w.patience)}
+	case t.caller.Err() != nil:
+		return context.Cause(t.caller)
+	case errors.Is(context.Cause(t.own), errStalled):
+		return &store.Unavailable{Cause: fmt.Errorf("%w for %s", errStalled, t.patience)}
 	default:
 		return &store.Unavailable{Cause: describe(err)}
 	}
@@ -292,33 +269,33 @@ func (w *watch) translate(err error) error {
 // requestBody reports the progress of sending.
 type requestBody struct {
 	io.ReadCloser
-	watch *watch
+	transfer *transfer
 }
 
 func (b *requestBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.watch.count(n)
+	b.transfer.count(n)
 	return n, err
 }
 
 // responseBody reports the progress of receiving.
 type responseBody struct {
 	io.ReadCloser
-	watch *watch
+	transfer *transfer
 }
 
 func (b *responseBody) Read(p []byte) (int, error) {
-	b.watch.resume()
+	b.transfer.setRunning(true)
 	n, err := b.ReadCloser.Read(p)
-	b.watch.count(n)
-	b.watch.pause()
+	b.transfer.count(n)
+	b.transfer.setRunning(false)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = b.watch.translate(err)
+		err = b.transfer.translate(err)
 	}
 	return n, err
 }
 
 func (b *responseBody) Close() error {
-	defer b.watch.end()
+	defer b.transfer.cancel(context.Canceled)
 	return b.ReadCloser.Close()
 }

@@ -23,9 +23,9 @@ import (
 )
 
 func client(t *testing.T, options Options) *http.Client {
-	transport, err := NewTransport(options)
+	client, err := NewClient(options)
 	require.NoError(t, err)
-	return NewClient(transport)
+	return client
 }
 
 func serve(t *testing.T, handler http.HandlerFunc) string {
@@ -53,7 +53,7 @@ func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
 }
 
 func TestABundleThatHasNoEndIsRefused(t *testing.T) {
-	_, err := NewTransport(Options{CAPath: "/dev/zero"})
+	_, err := NewClient(Options{CAPath: "/dev/zero"})
 	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
 }
 

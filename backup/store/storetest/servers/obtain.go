@@ -38,9 +38,7 @@ func obtain(t *testing.T, lock, file string, command func(from, into string) *ex
 	if !*wanted {
 		t.Skip("this needs a real server: run the tests with -servers, or make test-backup")
 	}
-	from, err := source()
-	require.NoError(t, err)
-	into := cache(t, filepath.Join(from, lock))
+	from, into := cache(t, lock)
 	held, err := os.OpenFile(into+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	require.NoError(t, err)
 	defer held.Close()
@@ -58,14 +56,20 @@ func obtain(t *testing.T, lock, file string, command func(from, into string) *ex
 	return path
 }
 
-// cache returns a directory for the content of a lock file.
-func cache(t *testing.T, lock string) string {
-	content, err := os.ReadFile(lock)
+// cache returns the module of the servers, above the test, and a directory for the content of its lock file.
+func cache(t *testing.T, lock string) (module, directory string) {
+	for module = "testdata/servers"; ; module = filepath.Join("..", module) {
+		if _, err := os.Stat(filepath.Join(module, "go.mod")); err == nil {
+			break
+		}
+		require.Less(t, len(module), 100, "testdata/servers is not above the test")
+	}
+	content, err := os.ReadFile(filepath.Join(module, lock))
 	require.NoError(t, err)
 	base, err := os.UserCacheDir()
 	require.NoError(t, err)
 	sum := sha256.Sum256(content)
-	into := filepath.Join(base, "etcd-wrapper-servers", filepath.Base(lock)+"-"+hex.EncodeToString(sum[:6]))
-	require.NoError(t, os.MkdirAll(filepath.Dir(into), 0o700))
-	return into
+	directory = filepath.Join(base, "etcd-wrapper-servers", lock+"-"+hex.EncodeToString(sum[:6]))
+	require.NoError(t, os.MkdirAll(filepath.Dir(directory), 0o700))
+	return module, directory
 }

@@ -4,17 +4,14 @@
 package servers
 
 import (
-	"context"
-	"errors"
+	"bytes"
 	"flag"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -65,9 +62,11 @@ const patience = 2 * time.Minute
 func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.URL {
 	var err error
 	for range 3 {
-		port := freePort(t)
-		endpoint := &url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", port), Path: path}
-		if err = run(t, endpoint, command(port)); err == nil {
+		listener, failed := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, failed)
+		endpoint := &url.URL{Scheme: "http", Host: listener.Addr().String(), Path: path}
+		require.NoError(t, listener.Close())
+		if err = run(t, endpoint, command(endpoint.Port())); err == nil {
 			return endpoint
 		}
 	}
@@ -75,9 +74,10 @@ func start(t *testing.T, path string, command func(port string) *exec.Cmd) *url.
 	return nil
 }
 
+// run starts a server, which ends with the test, and returns when it responds.
 func run(t *testing.T, endpoint *url.URL, command *exec.Cmd) error {
-	var said strings.Builder
-	command.Stdout, command.Stderr = &said, &said
+	var output bytes.Buffer
+	command.Stdout, command.Stderr = &output, &output
 	require.NoError(t, command.Start())
 	ended := make(chan struct{})
 	go func() {
@@ -88,55 +88,16 @@ func run(t *testing.T, endpoint *url.URL, command *exec.Cmd) error {
 		_ = command.Process.Kill()
 		<-ended
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for {
-		if answers(ctx, endpoint) {
-			return nil
+	client := &http.Client{Timeout: patience}
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if response, err := client.Get(endpoint.String()); err == nil {
+			return response.Body.Close()
 		}
 		select {
 		case <-ended:
-			return fmt.Errorf("%s ended: %s", filepath.Base(command.Path), said.String())
-		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer", filepath.Base(command.Path))
+			return fmt.Errorf("%s ended: %s", filepath.Base(command.Path), &output)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-}
-
-func answers(ctx context.Context, endpoint *url.URL) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint.String(), nil)
-	if err != nil {
-		return false
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return false
-	}
-	return response.Body.Close() == nil
-}
-
-func freePort(t *testing.T) string {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(t, err)
-	return port
-}
-
-// source is the module with the servers.
-func source() (string, error) {
-	directory, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for directory != filepath.Dir(directory) {
-		candidate := filepath.Join(directory, "testdata", "servers")
-		if _, err := os.Stat(filepath.Join(candidate, "go.mod")); err == nil {
-			return candidate, nil
-		}
-		directory = filepath.Dir(directory)
-	}
-	return "", errors.New("testdata/servers is not above the test")
+	return fmt.Errorf("%s does not respond", filepath.Base(command.Path))
 }
