@@ -29,8 +29,8 @@ func (m *Member) Close() (opened bool, err error) {
 // Drained returns how long the clients' endless streams took to end; 0 if there were none. It is for after Close.
 func (m *Member) Drained() time.Duration { return time.Duration(m.drain.took.Load()) }
 
-// farewell describes what a close waits for, including what a leader waits for.
-func (m *Member) farewell(what string) string {
+// describeClose describes what a close waits for, including what a leader waits for.
+func (m *Member) describeClose(what string) string {
 	server := m.etcd.Server
 	if server.Leader() == server.MemberID() && len(server.Cluster().Members()) > 1 {
 		return what + ", and for another member to take its leadership over"
@@ -47,9 +47,9 @@ func (m *Member) closeInOrder() error {
 	}
 	impatient := time.AfterFunc(m.options.ClosePatience, m.etcd.Server.HardStop)
 	defer impatient.Stop()
-	m.doing.Store(m.farewell("waits for what looks after its database to end"))
-	m.keeping.end()
-	first := m.farewell("waits for its clients' requests to end")
+	m.doing.Store(m.describeClose("waits for the maintenance of its database to end"))
+	m.background.end()
+	first := m.describeClose("waits for its clients' requests to end")
 	m.doing.Store(first)
 	closed := make(chan struct{})
 	defer close(closed)
@@ -60,8 +60,8 @@ func (m *Member) closeInOrder() error {
 		m.etcd.Server.HardStop()
 	}
 	m.etcd.Close()
-	m.catchingUp.Wait()
-	m.checkData()
+	m.background.starting.Wait()
+	m.files.check(m.options.Log)
 	return m.LostData()
 }
 
@@ -79,10 +79,10 @@ func (m *Member) leave() bool {
 	if !m.options.Unwanted(ctx) {
 		return false
 	}
-	m.doing.Store("waits for its cluster to go on without it, as fewer members are wanted")
+	m.doing.Store("waits to leave its cluster, as fewer members are wanted")
 	server := m.etcd.Server
 	left := func() bool { return server.Cluster().Member(server.MemberID()) == nil }
-	m.insist(ctx, hurried, "fewer members are wanted: the cluster is to go on without this one", func(ctx context.Context) error {
+	retry(ctx, server, m.options.Log, hurried, "fewer members are wanted: this one is to leave the cluster", func(ctx context.Context) error {
 		_, err := server.RemoveMember(ctx, uint64(server.MemberID()))
 		if left() {
 			return nil // an answer may be lost
@@ -93,7 +93,7 @@ func (m *Member) leave() bool {
 		m.options.Log.Info().Msg("this member has left its cluster, as fewer members are wanted")
 	} else {
 		m.options.Log.Warn().Stringer("member", server.MemberID()).
-			Msg("this member could not leave its cluster, though fewer members are wanted: start it again, or have it removed with etcdctl member remove")
+			Msg("this member could not leave its cluster, though fewer members are wanted: start it again, or remove it with etcdctl member remove")
 	}
 	return left()
 }

@@ -8,63 +8,62 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
 	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 )
 
-// dataPoll is how often the member checks that its data are still on the disk.
+// dataPoll is the interval at which a member checks that its data are still on the disk.
 const dataPoll = 5 * time.Second
 
-// dataFiles identifies what etcd has open: it goes on without an error when its files are unlinked, and loses all of it at its end.
+// dataFiles are the files that etcd has open: it continues without an error when they are unlinked, and loses all data when it stops.
 type dataFiles struct {
 	dir, wal string
 	opened   map[string]os.FileInfo // the directories, which nothing replaces while etcd runs
+	lost     atomic.Pointer[error]  // why they are gone
 }
 
-// openedFiles returns the files of an etcd that has opened its data.
-func (m *Member) openedFiles() dataFiles {
-	f := dataFiles{dir: m.config.Dir, wal: m.config.WalDir, opened: map[string]os.FileInfo{}}
-	if f.wal == "" {
-		f.wal = layout.ToWALDir(f.dir)
-	}
+// open remembers the files of an etcd that has opened its data.
+func (f *dataFiles) open() {
+	f.opened = map[string]os.FileInfo{}
 	for _, path := range []string{layout.ToSnapDir(f.dir), f.wal} {
 		if info, err := os.Stat(path); err == nil {
 			f.opened[path] = info
 		}
 	}
-	return f
 }
 
-// check returns an error if the files are gone. What cannot be inspected now is not taken for gone.
-func (f dataFiles) check() error {
+// findLost returns an error if the files are gone. Files that cannot be inspected now do not count as gone.
+func (f *dataFiles) findLost() error {
 	for path, opened := range f.opened {
 		info, err := os.Stat(path)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, opened) {
-			return f.gone(path)
+			return lostError(path)
 		}
 	}
 	if _, err := os.Lstat(layout.ToBackendFileName(f.dir)); errors.Is(err, fs.ErrNotExist) {
-		return f.gone(layout.ToBackendFileName(f.dir))
+		return lostError(layout.ToBackendFileName(f.dir))
 	}
 	isSegment := func(entry os.DirEntry) bool { return strings.HasSuffix(entry.Name(), ".wal") }
 	if entries, err := os.ReadDir(f.wal); err == nil && !slices.ContainsFunc(entries, isSegment) {
-		return f.gone(f.wal)
+		return lostError(f.wal)
 	}
 	return nil
 }
 
-func (f dataFiles) gone(path string) error {
+func lostError(path string) error {
 	return fmt.Errorf("%s was removed or replaced while etcd runs: etcd keeps serving from memory, and everything is lost when it stops; "+
 		"save the data now with etcdctl snapshot save, then restore them", path)
 }
 
-// watchData checks the files until ctx ends.
-func (m *Member) watchData(ctx context.Context) {
+// watch checks the files until ctx ends.
+func (f *dataFiles) watch(ctx context.Context, log zerolog.Logger) {
 	poll := time.NewTicker(dataPoll)
 	defer poll.Stop()
 	for {
-		m.checkData()
+		f.check(log)
 		select {
 		case <-ctx.Done():
 			return
@@ -73,21 +72,13 @@ func (m *Member) watchData(ctx context.Context) {
 	}
 }
 
-// checkData keeps the first finding: files that were put back are not those that etcd writes to.
-func (m *Member) checkData() {
-	if m.lostData.Load() != nil || len(m.files.opened) == 0 {
+// check keeps the first error: etcd does not write to files that were restored.
+func (f *dataFiles) check(log zerolog.Logger) {
+	if f.lost.Load() != nil || len(f.opened) == 0 {
 		return
 	}
-	if err := m.files.check(); err != nil {
-		m.lostData.Store(&err)
-		m.options.Log.Error().Msg("data: " + err.Error())
+	if err := f.findLost(); err != nil {
+		f.lost.Store(&err)
+		log.Error().Msg("data: " + err.Error())
 	}
-}
-
-// LostData returns why etcd's files are no longer on the disk, or nil while they are. It answers from memory, within 5 s of the loss.
-func (m *Member) LostData() error {
-	if lost := m.lostData.Load(); lost != nil {
-		return *lost
-	}
-	return nil
 }

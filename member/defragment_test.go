@@ -18,13 +18,12 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"etcd-wrapper/member"
 	"etcd-wrapper/member/maintenance"
 )
 
 // eager is an maintenance that looks often and finds little enough.
-func eager() member.Maintenance {
-	return member.Maintenance{
+func eager() maintenance.Options {
+	return maintenance.Options{
 		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
 	}
 }
@@ -73,15 +72,15 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 		_, err := client.Put(soon(t), "key", "value")
 		require.NoError(t, err)
 		puts++
-		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Maintenance().Completed == 0 })
+		return !slices.ContainsFunc(members, func(b *bench) bool { return b.Maintainer.State().Completed == 0 })
 	}, patience, tick)
 
-	ends := func(i int) time.Time { return members[i].Maintenance().LastDefragmentation.At }
+	ends := func(i int) time.Time { return members[i].Maintainer.State().LastDefragmentation.At }
 	last := []int{0, 1, 2}
 	slices.SortFunc(last, func(a, b int) int { return ends(a).Compare(ends(b)) })
 	assert.Equal(t, leads, last[2], "the leader goes last")
 	for i, of := range last[1:] {
-		is := members[of].Maintenance().LastDefragmentation
+		is := members[of].Maintainer.State().LastDefragmentation
 		assert.True(t, is.At.Add(-time.Duration(is.Seconds*float64(time.Second))).After(ends(last[i])), "one after the other")
 	}
 	published, _ := members[leads].View()
@@ -98,16 +97,16 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 
 func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
 	t.Parallel()
-	members := threeMaintained(t, member.Maintenance{MaxPause: time.Minute})
+	members := threeMaintained(t, maintenance.Options{MaxPause: time.Minute})
 	defer members[0].Close()
 	ask := func() string {
-		before := members[1].Maintenance().LastDefragmentation
-		require.NoError(t, members[1].Defragment())
+		before := members[1].Maintainer.State().LastDefragmentation
+		require.NoError(t, members[1].Maintainer.Trigger())
 		require.Eventually(t, func() bool { // until it has caught up, the next one is refused
-			is := members[1].Maintenance()
+			is := members[1].Maintainer.State()
 			return is.LastDefragmentation != before && is.Phase == maintenance.Idle
 		}, patience, tick)
-		return members[1].Maintenance().LastDefragmentation.Error
+		return members[1].Maintainer.State().LastDefragmentation.Error
 	}
 	grant(t, members[1], reservedID(turnKind, 1, 77))
 	assert.Empty(t, ask(), "the turn of nobody")
@@ -180,10 +179,10 @@ func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {
 	client := root(t, []*bench{b})
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))
 	require.ErrorContains(t, err, "user name is empty")
-	assert.Zero(t, b.Maintenance().Completed+b.Maintenance().Failed, "it never came to a turn")
+	assert.Zero(t, b.Maintainer.State().Completed+b.Maintainer.State().Failed, "it never came to a turn")
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
-	assert.Equal(t, 1, b.Maintenance().Completed)
+	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
 // lifts reports whether the alarm ends while its keeper looks a number of times.
@@ -201,7 +200,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	t.Parallel()
 	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
 	config.QuotaBackendBytes = 24 << 20
-	never := member.Maintenance{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
+	never := maintenance.Options{MaxPause: time.Minute, Interval: 50 * time.Millisecond}
 	b := benchMaintained(t, config, never)
 	require.NoError(t, b.Open(soon(t)))
 	defer b.Close()
@@ -212,7 +211,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 		full = err != nil && !lifts(b, never.Interval)
 	}
 	require.True(t, raised(), "what is in use is too much")
-	lifted := b.Maintenance().NoSpaceDisarmed
+	lifted := b.Maintainer.State().NoSpaceDisarmed
 	// What somebody still reads while it is compacted is free with the next commit only, and where no key can be put there is none.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
@@ -221,7 +220,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	require.Eventually(t, func() bool { return !raised() }, patience, tick, "%s", b.log)
 	_, err := client.Put(soon(t), "key", "value")
 	require.NoError(t, err)
-	assert.Equal(t, lifted+1, b.Maintenance().NoSpaceDisarmed)
+	assert.Equal(t, lifted+1, b.Maintainer.State().NoSpaceDisarmed)
 	assert.Contains(t, b.log.String(), "the alarm NOSPACE is lifted: the database has")
 	alarms, err := client.AlarmList(soon(t))
 	require.NoError(t, err)
@@ -250,5 +249,5 @@ func TestADatabaseIsDefragmentedBeforeItsMemberServes(t *testing.T) {
 	defer kept.Close()
 	view, _ = kept.View()
 	assert.Less(t, view.DBSize, int64(1<<20))
-	assert.Zero(t, kept.Maintenance().Completed, "it was done before")
+	assert.Zero(t, kept.Maintainer.State().Completed, "it was done before")
 }

@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"etcd-wrapper/member/maintenance"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/server/v3/embed"
-
-	"etcd-wrapper/member"
 )
 
 // Raft's status is that of the etcd that was begun last in a process, so these tests are not run beside others.
@@ -87,7 +87,7 @@ func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
 
 // It would campaign among those that have removed it.
 func TestARemovedMemberIsNotElected(t *testing.T) {
-	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
+	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]
 	members[2] = newBench(t, t.TempDir()) // to be closed in its place

@@ -16,28 +16,28 @@ import (
 	"testing"
 	"time"
 
+	"etcd-wrapper/member/maintenance"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-
-	"etcd-wrapper/member"
 )
 
 // three opens a cluster of three, the leader first in what it returns. All are closed with the test but the leader.
 func three(t *testing.T) (members []*bench) {
 	t.Helper()
-	return threeMaintained(t, member.Maintenance{})
+	return threeMaintained(t, maintenance.Options{})
 }
 
-func threeMaintained(t *testing.T, maintenance member.Maintenance) (members []*bench) {
+func threeMaintained(t *testing.T, options maintenance.Options) (members []*bench) {
 	t.Helper()
-	return threeWith(t, maintenance, func(*embed.Config) {})
+	return threeWith(t, options, func(*embed.Config) {})
 }
 
-func threeWith(t *testing.T, maintenance member.Maintenance, change func(*embed.Config)) (members []*bench) {
+func threeWith(t *testing.T, options maintenance.Options, change func(*embed.Config)) (members []*bench) {
 	t.Helper()
 	var names []string
 	for i := range 3 {
@@ -45,7 +45,7 @@ func threeWith(t *testing.T, maintenance member.Maintenance, change func(*embed.
 		config.Name = fmt.Sprintf("etcd-%d", i)
 		change(config)
 		names = append(names, config.InitialClusterFromName(config.Name))
-		members = append(members, benchMaintained(t, config, maintenance))
+		members = append(members, benchMaintained(t, config, options))
 	}
 	opened := make(chan error, len(members))
 	for _, b := range members {
@@ -304,7 +304,7 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 	der, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(public, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600))
-	members := threeWith(t, member.Maintenance{MaxPause: time.Minute}, func(c *embed.Config) { c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public })
+	members := threeWith(t, maintenance.Options{MaxPause: time.Minute}, func(c *embed.Config) { c.AuthToken = "jwt,sign-method=ES256,pub-key=" + public })
 	leadLastStarted(t, members)
 	leads := leader(t, members)
 	members[0], members[leads] = members[leads], members[0]
@@ -316,9 +316,9 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 	_, err = client.AuthEnable(soon(t))
 	require.NoError(t, err)
 	revision := members[1].Server().KV().Rev()
-	require.NoError(t, members[2].Defragment())
-	require.Eventually(t, func() bool { return members[2].Maintenance().LastDefragmentation != nil }, patience, tick)
-	assert.Empty(t, members[2].Maintenance().LastDefragmentation.Error)
+	require.NoError(t, members[2].Maintainer.Trigger())
+	require.Eventually(t, func() bool { return members[2].Maintainer.State().LastDefragmentation != nil }, patience, tick)
+	assert.Empty(t, members[2].Maintainer.State().LastDefragmentation.Error)
 	_, err = members[0].Close()
 	require.NoError(t, err)
 	assert.True(t, strings.Contains(members[0].log.String(), "leadership was moved before the stop"))
@@ -329,7 +329,7 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 // Its database was replaced beneath those who look at it.
 func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
 	t.Parallel()
-	members := threeWith(t, member.Maintenance{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
+	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
 	defer members[0].Close()
 	leads, behind := members[0], members[2]
 	client := leads.client(t)

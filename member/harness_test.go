@@ -17,6 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/ports"
 	"etcd-wrapper/internal/logtest"
 	"etcd-wrapper/member"
+	"etcd-wrapper/member/maintenance"
 )
 
 // patience bounds what a test waits for.
@@ -52,16 +53,16 @@ func newBench(t *testing.T, dir string) *bench {
 
 func benchWith(t *testing.T, config *embed.Config) *bench {
 	t.Helper()
-	return benchMaintained(t, config, member.Maintenance{})
+	return benchMaintained(t, config, maintenance.Options{})
 }
 
 // benchMaintained is a bench whose database is kept small.
-func benchMaintained(t *testing.T, config *embed.Config, maintenance member.Maintenance) *bench {
+func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Options) *bench {
 	t.Helper()
 	b := &bench{config: config, log: &logtest.Lines{}, crashed: make(chan error, 1)}
 	b.Member = member.New(config, member.Options{
 		Log: zerolog.New(b.log), Crash: func(reason error) { b.crashed <- reason }, ClosePatience: 16 * time.Second, DataInUse: func() {},
-		Maintenance: maintenance, Unwanted: func(context.Context) bool { return b.unwanted.Load() },
+		Maintenance: options, Unwanted: func(context.Context) bool { return b.unwanted.Load() },
 	})
 	return b
 }

@@ -5,13 +5,19 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/rs/zerolog"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+)
+
+const (
+	// sampleInterval and maxEqualLines bound etcd's log: it repeats some attempts without a pause and logs each. In an
+	// interval, as many lines with one level and message are written, and the others are counted.
+	sampleInterval = 30 * time.Second
+	maxEqualLines  = 5
 )
 
 // logger writes etcd's zap logs to the wrapper's stream, from the level in etcd's configuration on. A fatal or panic
@@ -21,44 +27,44 @@ func (m *Member) logger(level string) *zap.Logger {
 	if err != nil {
 		threshold = zapcore.InfoLevel
 	}
-	core := &bridge{LevelEnabler: threshold, heard: m.heard, throttle: newThrottle(), log: m.options.Log.With().Str("component", "etcd").Logger()}
+	core := &zapCore{LevelEnabler: threshold, dropped: &atomic.Int64{}, log: m.options.Log.With().Str("component", "etcd").Logger()}
+	sampled := zapcore.NewSamplerWithOptions(core, sampleInterval, maxEqualLines, 0, zapcore.SamplerHook(func(entry zapcore.Entry, decision zapcore.SamplingDecision) {
+		if decision == zapcore.LogDropped {
+			core.dropped.Add(1)
+		}
+		m.observe(entry.Message)
+	}))
 	hook := fatalHook{m}
-	return zap.New(core, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
+	return zap.New(sampled, zap.AddCaller(), zap.WithFatalHook(hook), zap.WithPanicHook(hook))
 }
 
-// A bridge is a zap core that writes to zerolog.
-type bridge struct {
+// zapCore is a zap core that writes to zerolog.
+type zapCore struct {
 	zapcore.LevelEnabler
-	heard    func(message string)
-	throttle *throttle
-	log      zerolog.Logger
-	fields   []zapcore.Field
+	dropped *atomic.Int64 // lines since the last one that was written
+	log     zerolog.Logger
+	fields  []zapcore.Field
 }
 
-func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
-	with := *b
-	with.fields = append(b.fields[:len(b.fields):len(b.fields)], fields...)
+func (c *zapCore) With(fields []zapcore.Field) zapcore.Core {
+	with := *c
+	with.fields = slices.Concat(c.fields, fields)
 	return &with
 }
 
-func (b *bridge) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if b.Enabled(entry.Level) {
-		return checked.AddCore(entry, b)
+func (c *zapCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
 	}
 	return checked
 }
 
-func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	b.heard(entry.Message)
-	write, over := b.throttle.admit(entry, about(b.fields, fields))
-	for _, each := range over {
-		b.log.WithLevel(levels[each.level]).Str("caller", each.caller()).Int("times", each.times).Int64("in_ms", each.in.Milliseconds()).
-			Msg("etcd's log, more of this than is written: " + each.message)
+func (c *zapCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	level := levels[entry.Level]
+	if slices.Contains(routine, entry.Message) {
+		level = min(level, zerolog.InfoLevel)
 	}
-	if !write {
-		return nil
-	}
-	line := b.log.WithLevel(b.level(entry))
+	line := c.log.WithLevel(level)
 	if line == nil {
 		return nil
 	}
@@ -68,12 +74,21 @@ func (b *bridge) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	if entry.Caller.Defined {
 		line.Str("caller", entry.Caller.TrimmedPath())
 	}
-	line.Fields(encode(b.fields, fields)).Msg(entry.Message)
+	if dropped := c.dropped.Swap(0); dropped > 0 {
+		line.Int64("dropped_lines", dropped)
+	}
+	encoder := zapcore.NewMapObjectEncoder()
+	for _, field := range slices.Concat(c.fields, fields) {
+		field.AddTo(encoder)
+	}
+	line.Fields(encoder.Fields).Msg(entry.Message)
 	return nil
 }
 
-// heard keeps reasons for a slow start that only etcd's log has.
-func (m *Member) heard(message string) {
+func (c *zapCore) Sync() error { return nil }
+
+// observe keeps reasons for a slow start that only etcd's log has.
+func (m *Member) observe(message string) {
 	if strings.Contains(message, "ignored") && strings.Contains(message, "cluster ID mismatch") {
 		m.doing.Store("is ignored by a peer whose cluster has another ID: this data directory or that peer's is another cluster's")
 	}
@@ -89,26 +104,6 @@ var routine = []string{
 	"stopping insecure grpc server due to error", "stopped insecure grpc server due to error",
 	"stopping secure grpc server due to error", "stopped secure grpc server due to error",
 	"setting up serving from embedded etcd failed.",
-}
-
-// level lowers the level of routine entries.
-func (b *bridge) level(entry zapcore.Entry) zerolog.Level {
-	if slices.Contains(routine, entry.Message) {
-		return min(levels[entry.Level], zerolog.InfoLevel)
-	}
-	return levels[entry.Level]
-}
-
-func (b *bridge) Sync() error { return nil }
-
-func encode(groups ...[]zapcore.Field) map[string]any {
-	encoder := zapcore.NewMapObjectEncoder()
-	for _, fields := range groups {
-		for _, field := range fields {
-			field.AddTo(encoder)
-		}
-	}
-	return encoder.Fields
 }
 
 var levels = map[zapcore.Level]zerolog.Level{
@@ -142,145 +137,4 @@ func fatalReason(message string, fields []zapcore.Field) error {
 		}
 	}
 	return reason
-}
-
-const (
-	// mostOfAKind is how many equal lines from one place are written before they are only counted; mostWarnings is
-	// the number for warnings and errors.
-	mostOfAKind  = 5
-	mostWarnings = 2
-	// firstCount and lastCount bound the time for which a kind is counted, which doubles as long as it keeps coming.
-	firstCount = 30 * time.Second
-	lastCount  = 5 * time.Minute
-	// mostLines limits etcd's lines per second: at 300 bytes each, 4 MB a minute.
-	mostLines = 200
-	// mostNamed limits the kinds that a count names; the others are counted together.
-	mostNamed = 10
-	// mostKinds limits the kinds that are remembered.
-	mostKinds = 1000
-)
-
-// A throttle bounds what etcd may log, so that no repeated line fills a disk or hides another one: etcd repeats some
-// attempts without a pause and logs each. The first lines of a kind are written. Then they are counted, and one is
-// written with each count. A kind that has not come for the length of a count is new. Any goroutine may use it.
-type throttle struct {
-	mu     sync.Mutex
-	second time.Time // when the current second started
-	lines  int       // written in it
-	kinds  map[kind]*count
-	others int // lines that were not written, of kinds that are not remembered
-}
-
-// A kind is a message, what it is about, and its place in etcd.
-type kind struct {
-	level   zapcore.Level
-	message string
-	about   string
-	file    string
-	line    int
-}
-
-// A count is how often a kind came in a time.
-type count struct {
-	began   time.Time
-	lasts   time.Duration
-	room    int // lines that may still be written
-	dropped int
-}
-
-// An excess is how often a line was not written.
-type excess struct {
-	kind
-	times int
-	in    time.Duration
-}
-
-// caller formats the place as etcd's own lines do.
-func (k kind) caller() string {
-	if k.file == "" {
-		return ""
-	}
-	return zapcore.EntryCaller{Defined: true, File: k.file, Line: k.line}.TrimmedPath()
-}
-
-// about returns what distinguishes lines with one message: the peer, and the cause without its numbers, such as
-// ports.
-func about(groups ...[]zapcore.Field) (what string) {
-	for _, field := range slices.Concat(groups...) {
-		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
-			what += " " + strings.Map(withoutDigits, cause.Error())
-		}
-		if field.Type == zapcore.StringType && strings.HasSuffix(field.Key, "peer-id") {
-			what += " " + field.String
-		}
-	}
-	return what
-}
-
-func withoutDigits(r rune) rune {
-	if unicode.IsDigit(r) {
-		return -1
-	}
-	return r
-}
-
-func newThrottle() *throttle { return &throttle{kinds: map[kind]*count{}} }
-
-// admit reports whether a line may be written, and returns the counts that are complete.
-func (t *throttle) admit(entry zapcore.Entry, about string) (write bool, over []*excess) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now := entry.Time
-	if since := now.Sub(t.second); since >= time.Second || since < 0 {
-		over = t.turn(now, since)
-		t.second, t.lines = now, 0
-	}
-	this := kind{entry.Level, entry.Message, about, entry.Caller.File, entry.Caller.Line}
-	known := t.kinds[this]
-	if known == nil && len(t.kinds) < mostKinds {
-		known = &count{began: now, lasts: firstCount, room: mostOfAKind}
-		if entry.Level >= zapcore.WarnLevel {
-			known.room = mostWarnings
-		}
-		t.kinds[this] = known
-	}
-	write = t.lines < mostLines && (known == nil || known.room > 0)
-	switch {
-	case write && known != nil:
-		known.room--
-		fallthrough
-	case write:
-		t.lines++
-	case known != nil:
-		known.dropped++
-	default:
-		t.others++
-	}
-	return write, over
-}
-
-// turn returns the counts that are complete, and forgets kinds of which every line was written.
-func (t *throttle) turn(now time.Time, second time.Duration) (over []*excess) {
-	for this, is := range t.kinds {
-		in := now.Sub(is.began)
-		if in >= 0 && in < is.lasts {
-			continue
-		}
-		if is.dropped == 0 {
-			delete(t.kinds, this)
-			continue
-		}
-		over = append(over, &excess{this, is.dropped, in})
-		*is = count{began: now, lasts: min(2*is.lasts, lastCount), room: 1}
-	}
-	slices.SortFunc(over, func(a, b *excess) int { return b.times - a.times })
-	for len(over) > mostNamed {
-		t.others += over[len(over)-1].times
-		over = over[:len(over)-1]
-	}
-	if t.others > 0 {
-		over = append(over, &excess{kind{level: zapcore.WarnLevel, message: "of other lines"}, t.others, second})
-		t.others = 0
-	}
-	return over
 }

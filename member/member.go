@@ -4,12 +4,13 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,9 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"go.etcd.io/etcd/server/v3/storage"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/grpc"
 
 	"etcd-wrapper/bootstrap/datadir"
@@ -37,8 +41,9 @@ type Options struct {
 	ClosePatience time.Duration
 	// DataVersion is the version of etcd that has to be able to read the data. The zero value leaves that to etcd.
 	DataVersion dataversion.Version
-	// Maintenance says when the database is defragmented.
-	Maintenance Maintenance
+	// Maintenance configures when the database is defragmented: Threshold, MaxPause, Interval, and the Gate for readers of
+	// the whole database. New sets the other fields.
+	Maintenance maintenance.Options
 	// FindsPlace makes the member report changed peer URLs to the cluster, and ask for a vote while it is a learner.
 	// A backup-restore sidecar does that itself.
 	FindsPlace bool
@@ -67,10 +72,15 @@ const streamWorkers = 256
 
 // A Member is one embedded etcd. Open, Watch and Close are called in this order, each at most once.
 type Member struct {
+	// Maintainer keeps the database small. Its State, Volume and Trigger may be called from any goroutine.
+	Maintainer *maintenance.Maintainer
+
 	config     *embed.Config
 	configured types.URLsMap // initial-cluster; nil if it cannot be parsed
 	options    Options
 	drain      *drain
+	requests   requests
+	compaction autoCompaction // etcd's own, if the member runs it
 
 	doing    atomic.Value // a string: the progress of the start or the close, for users
 	opened   bool
@@ -81,16 +91,19 @@ type Member struct {
 	etcd     *embed.Etcd         // nil if it failed; valid once started is closed
 	startErr error               // valid once started is closed
 
-	requests   requests
-	maintainer *maintenance.Maintainer
-	compaction autoCompaction // etcd's own, if the member runs it
-	keeping    keeping
-	catchingUp sync.WaitGroup // from etcd's start to its end
+	background background
+	files      dataFiles
 	crashOnce  sync.Once
 	crashed    chan struct{}
-	lost       atomic.Pointer[error] // why etcd stopped by itself
-	files      dataFiles             // set once etcd is ready
-	lostData   atomic.Pointer[error] // why they are gone
+	stopped    atomic.Pointer[error] // why etcd stopped by itself
+}
+
+// background owns the goroutines of a member.
+type background struct {
+	starting sync.WaitGroup // from etcd's start to its end
+	serving  sync.WaitGroup // from readiness to the start of the close
+	stop     context.CancelFunc
+	keeper   atomic.Pointer[dataversion.Keeper]
 }
 
 // opensData describes a start that reads the database.
@@ -115,10 +128,14 @@ func New(config *embed.Config, options Options) *Member {
 	}
 	m.configured, _ = types.NewURLsMap(config.InitialCluster) // etcd reports the error
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
-	m.maintainer = m.newMaintainer()
+	m.files.dir, m.files.wal = config.Dir, cmp.Or(config.WalDir, layout.ToWALDir(config.Dir))
+	kept := options.Maintenance
+	kept.Log, kept.Name, kept.Quota, kept.Active, kept.Sending = options.Log, config.Name, m.quota(), activePeers, sendsSnapshot
+	m.Maintainer = maintenance.New(kept)
 	config.ServiceRegister = m.drain.register
 	config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions, grpc.NumStreamWorkers(streamWorkers),
-		grpc.ChainStreamInterceptor(m.drain.stream, m.maintainer.Stream), grpc.ChainUnaryInterceptor(m.requests.unary, m.drain.unary, m.maintainer.Unary, again))
+		grpc.ChainStreamInterceptor(m.drain.stream, m.Maintainer.Stream),
+		grpc.ChainUnaryInterceptor(m.requests.unary, m.drain.unary, m.Maintainer.Unary, retryDropped))
 	if options.BeforeCompaction != nil {
 		m.compaction = takeAutoCompaction(config)
 		config.GRPCAdditionalServerOptions = append(config.GRPCAdditionalServerOptions,
@@ -127,10 +144,18 @@ func New(config *embed.Config, options Options) *Member {
 	return m
 }
 
+// quota returns the quota of the database in bytes; 0 if there is none.
+func (m *Member) quota() int64 {
+	if m.config.QuotaBackendBytes == 0 {
+		return storage.DefaultQuotaBytes
+	}
+	return max(0, m.config.QuotaBackendBytes)
+}
+
 // Open starts etcd and returns once it has joined its cluster, which without a quorum is never, or the reason why it
 // will not. When ctx ends it returns: before etcd was opened nothing remains, afterwards Close ends etcd.
 func (m *Member) Open(ctx context.Context) error {
-	if err := m.approach(ctx); err != nil {
+	if err := m.prepare(ctx); err != nil {
 		return err
 	}
 	m.opened = true
@@ -147,35 +172,48 @@ func (m *Member) Open(ctx context.Context) error {
 	if m.startErr != nil {
 		return m.startErr
 	}
-	return m.awaitReady(ctx)
+	m.doing.Store(awaitsQuorum)
+	m.background.starting.Go(func() { electSelf(m.etcd.Server) })
+	m.background.starting.Go(func() { catchUp(m.etcd.Server, m.config, m.options.Log) })
+	if err := m.wait(ctx, m.etcd.Server.ReadyNotify()); err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("gave up while etcd joins its cluster: %w", err)
+		}
+		return err
+	}
+	m.doing.Store("")
+	m.serve()
+	return nil
 }
 
-// approach checks, just before etcd opens the data, that no other process has them open, and inspects them.
-func (m *Member) approach(ctx context.Context) error {
+// prepare checks, just before etcd opens the data, that no other process has them open, and inspects them.
+func (m *Member) prepare(ctx context.Context) error {
 	m.doing.Store("waits until no other process holds its database")
 	if err := datadir.Await(ctx, m.config.Dir, m.options.Log, sync.OnceFunc(m.options.DataInUse)); err != nil {
 		return err
 	}
-	m.doing.Store("has its data looked at")
-	found := datadir.Look(m.config.Dir, m.config.WalDir)
-	if err := m.checkUpgrade(found); err != nil {
+	m.doing.Store("has its data inspected")
+	findings := datadir.Look(m.config.Dir, m.config.WalDir)
+	recorded, unread := highestVersion(findings)
+	others := findings.Members() > 1 && !findings.OnlyRestored() && !m.config.ForceNewCluster
+	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // the checks that follow report unreadable data
 		return err
 	}
-	if err := m.inspect(found); err != nil {
-		m.opened = true // the next start must not take unfit data for good
+	if err := m.inspect(findings); err != nil {
+		m.opened = true // the next start must not consider unfit data valid
 		m.startErr = err
 		close(m.started)
 		return err
 	}
-	if entries, committed := found.Uncommitted(); m.config.ForceNewCluster && entries > 0 {
+	if entries, committed := findings.Uncommitted(); m.config.ForceNewCluster && entries > 0 {
 		m.options.Log.Warn().Uint64("entries", entries).Uint64("committed", committed).
 			Msg("force-new-cluster drops the entries that follow the last one that the log records as committed; clients may have had them acknowledged. " +
-				"To lose none, stop a member in order before its cluster is made anew: that records what is committed")
+				"To lose none, stop a member in order before you force a new cluster: that records what is committed")
 	}
-	if m.founds = found.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
-		m.options.Log.Info().Msgf("the data directory %s is empty: etcd begins a new cluster", m.config.Dir)
+	if m.founds = findings.Empty() && m.config.ClusterState == embed.ClusterStateFlagNew; m.founds {
+		m.options.Log.Info().Msgf("the data directory %s is empty: etcd creates a new cluster", m.config.Dir)
 	}
-	if err := m.announce(ctx, found); err != nil {
+	if err := m.announce(ctx, recorded, unread); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -186,19 +224,59 @@ func (m *Member) approach(ctx context.Context) error {
 	return nil
 }
 
-// Doing describes the progress of the start or the close, as a clause about etcd; empty if neither is in progress. It
-// may be called from any goroutine.
-func (m *Member) Doing() string {
-	doing, _ := m.doing.Load().(string)
-	if doing == opensData {
-		return m.orDefragments(doing)
-	}
-	if doing == awaitsQuorum {
-		if names := m.Missing(); len(names) > 0 {
-			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
+// inspect refuses data that etcd would accept silently.
+func (m *Member) inspect(findings *datadir.Findings) error {
+	return findings.Inspect(datadir.Identity{
+		Name:           m.config.Name,
+		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
+		InitialCluster: m.config.InitialCluster,
+	}, m.options.Log)
+}
+
+// highestVersion returns the cluster's version as the data record it.
+func highestVersion(findings *datadir.Findings) (highest dataversion.Version, err error) {
+	versions, err := findings.ClusterVersions()
+	for _, text := range versions {
+		if version := dataversion.Parse(text); highest.Less(version) {
+			highest = version
 		}
 	}
-	return doing
+	return highest, err
+}
+
+// announce decides, before etcd is opened, which version it announces, by the version in its data or, for a member that
+// joins, of its cluster. A new cluster has none.
+func (m *Member) announce(ctx context.Context, recorded dataversion.Version, unread error) (err error) {
+	wanted := m.options.DataVersion
+	hasLog := wal.Exist(m.files.wal)
+	switch {
+	case wanted == (dataversion.Version{}):
+		return nil
+	case hasLog && unread != nil:
+		m.options.Log.Warn().Err(unread).Msg("the cluster's version could not be read from the data; etcd announces its own")
+		recorded = dataversion.Of3_6 // never older than the data
+	case !hasLog && m.config.ClusterState == embed.ClusterStateFlagExisting && m.options.AwaitPeers != nil:
+		recorded, err = m.options.AwaitPeers(ctx, func(reason string) {
+			m.doing.Store(reason)
+			m.options.Log.Warn().Msg("etcd " + reason)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	name := dataversion.Announce(wanted, recorded)
+	m.options.Log.Info().Str("announced", name).Stringer("wanted", wanted).Stringer("recorded", recorded).
+		Msg("etcd announces this version to its cluster")
+	return nil
+}
+
+// defragmentAtStart makes etcd defragment its database before it serves, if that is worth it and etcd's configuration
+// does not set it.
+func (m *Member) defragmentAtStart() {
+	info, err := os.Stat(layout.ToBackendFileName(m.config.Dir))
+	if err == nil && m.config.BootstrapDefragThresholdMegabytes == 0 {
+		m.config.BootstrapDefragThresholdMegabytes = m.Maintainer.AtStart(layout.ToSnapDir(m.config.Dir), info.Size())
+	}
 }
 
 // start runs embed.StartEtcd, which cannot be interrupted. Close waits for it.
@@ -226,38 +304,60 @@ func cannotListen(err error) bool {
 	return errors.As(err, &failed) && failed.Op == "listen"
 }
 
-func (m *Member) awaitReady(ctx context.Context) error {
-	m.doing.Store(awaitsQuorum)
-	m.catchingUp.Go(m.electItself)
-	m.catchingUp.Go(m.catchUp)
-	select {
-	case <-m.etcd.Server.ReadyNotify():
-		m.doing.Store("")
-		m.keep()
-		return nil
-	case <-m.crashed:
-		return errCrashed
-	case <-ctx.Done():
-		return fmt.Errorf("gave up while etcd joins its cluster: %w", ctx.Err())
-	case <-m.etcd.Server.StopNotify():
-		return m.lose(errStopped)
-	case err := <-m.etcd.Err():
-		return m.lose(m.orStopped(err))
+// serve starts the goroutines of a ready member: they maintain the database, compact, keep the data at the wanted
+// version, check that the data are still on the volume, and keep the cluster's entry for the member up to date.
+func (m *Member) serve() {
+	b, server := &m.background, m.etcd.Server
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	m.files.open()
+	b.serving.Go(func() { m.files.watch(ctx, m.options.Log) })
+	b.serving.Go(func() { m.Maintainer.Run(ctx, server) })
+	if m.compaction.retention > 0 {
+		b.serving.Go(func() { m.compaction.run(ctx, server, m.options) })
+	}
+	if m.options.FindsPlace {
+		b.serving.Go(func() { placement{server, m.config, &m.options}.run(ctx) })
+	}
+	if wanted := m.options.DataVersion; wanted != (dataversion.Version{}) {
+		keeper := dataversion.New(wanted, server, m.options.Log)
+		b.keeper.Store(keeper)
+		b.serving.Go(func() { keeper.Run(ctx) })
 	}
 }
 
+// end returns when the goroutines of a ready member have ended.
+func (b *background) end() {
+	if b.stop != nil {
+		b.stop()
+	}
+	b.serving.Wait()
+}
+
 // Watch returns the reason when etcd has stopped by itself, or when ctx ends.
-func (m *Member) Watch(ctx context.Context) error {
+func (m *Member) Watch(ctx context.Context) error { return m.wait(ctx, nil) }
+
+// wait returns nil once ready is closed, or the reason why etcd has stopped by itself, or ctx's error.
+func (m *Member) wait(ctx context.Context, ready <-chan struct{}) (err error) {
 	select {
+	case <-ready:
+		return nil
 	case <-m.crashed:
 		return errCrashed
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-m.etcd.Server.StopNotify():
-		return m.lose(errStopped)
-	case err := <-m.etcd.Err():
-		return m.lose(m.orStopped(err))
+		err = errStopped
+	case failed := <-m.etcd.Err():
+		select {
+		case <-m.etcd.Server.StoppingNotify(): // the listener ended because etcd stops
+			err = errStopped
+		default: // etcd reports no cause for a listener that was simply closed
+			err = fmt.Errorf("an etcd listener ended: %w", cmp.Or(failed, errors.New("closed")))
+		}
 	}
+	m.stopped.Store(&err)
+	return err
 }
 
 // crash reports a failure beyond repair, once. It publishes the reason first, so that no waiting call ends without
@@ -267,27 +367,4 @@ func (m *Member) crash(reason error) {
 		m.options.Crash(reason)
 		close(m.crashed)
 	})
-}
-
-func (m *Member) lose(err error) error {
-	m.lost.Store(&err)
-	return err
-}
-
-// orStopped returns why a listener ended: because etcd stops, if it does.
-func (m *Member) orStopped(err error) error {
-	select {
-	case <-m.etcd.Server.StoppingNotify():
-		return errStopped
-	default:
-		return fmt.Errorf("an etcd listener ended: %w", orClosed(err))
-	}
-}
-
-// orClosed returns the cause of a listener's end; etcd reports none for a listener that was simply closed.
-func orClosed(err error) error {
-	if err == nil {
-		return errors.New("closed")
-	}
-	return err
 }

@@ -107,13 +107,13 @@ func TestADefragmentationWhileASnapshotIsReadIsRefusedAndEverythingGoesOn(t *tes
 	said, err := io.ReadAll(reply.Body)
 	require.NoError(t, err)
 	require.Contains(t, string(said), "the database is being read", "etcd's gateway leads to the same door")
-	require.Len(t, b.Maintenance().Readers, 1)
+	require.Len(t, b.Maintainer.State().Readers, 1)
 	for range 20 {
 		require.True(t, answers(t, client, patience))
 	}
 	leave()
-	require.Eventually(t, func() bool { return len(b.Maintenance().Readers) == 0 }, patience, tick)
+	require.Eventually(t, func() bool { return len(b.Maintainer.State().Readers) == 0 }, patience, tick)
 	_, err = client.Defragment(soon(t), endpoint(b.config))
 	require.NoError(t, err)
-	assert.Equal(t, 1, b.Maintenance().Completed)
+	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }

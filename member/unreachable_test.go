@@ -32,7 +32,7 @@ func TestAMemberThatCannotBeReachedIsDescribed(t *testing.T) {
 				require.NoError(t, err)
 			}
 			m := &membership.Member{RaftAttributes: membership.RaftAttributes{PeerURLs: []string{here}}, Attributes: membership.Attributes{Name: c.name}}
-			assert.Equal(t, c.want, unreachable(m, configured))
+			assert.Equal(t, c.want, describeUnreachable(m, configured))
 		})
 	}
 }

@@ -7,37 +7,64 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-
-	"etcd-wrapper/member/state"
+	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"go.etcd.io/etcd/server/v3/storage"
+	layout "go.etcd.io/etcd/server/v3/storage/datadir"
 	"golang.org/x/net/http/httpproxy"
+
+	"etcd-wrapper/member/maintenance"
+	"etcd-wrapper/member/state"
 )
 
-// called returns a peer's name, or its URLs or ID while it has none.
-func called(p state.Peer) string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
+// The methods in this file may be called from any goroutine.
 
-// Server returns etcd's server, for readers of its database; nil until etcd is open.
-func (m *Member) Server() *etcdserver.EtcdServer {
-	if !m.running() {
-		return nil
+// Doing describes the progress of the start or the close, as a clause about etcd; empty if neither is in progress.
+func (m *Member) Doing() string {
+	doing, _ := m.doing.Load().(string)
+	switch doing {
+	case opensData:
+		return cmp.Or(maintenance.StartProgress(layout.ToSnapDir(m.config.Dir)), doing)
+	case awaitsQuorum:
+		if names := m.Missing(); len(names) > 0 {
+			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
+		}
 	}
-	return m.etcd.Server
+	return doing
 }
 
-// View returns the state of the cluster from memory; ok is false until etcd is open. It may be called from any goroutine.
+// Server returns etcd's server, for readers of its database; nil until etcd is open, and once it has stopped.
+func (m *Member) Server() *etcdserver.EtcdServer {
+	select {
+	case <-m.started:
+	default:
+		return nil
+	}
+	if m.etcd == nil {
+		return nil
+	}
+	select {
+	case <-m.etcd.Server.StopNotify():
+		return nil
+	default:
+		return m.etcd.Server
+	}
+}
+
+// View returns the state of the cluster from memory; ok is false until etcd is open.
 func (m *Member) View() (v state.Member, ok bool) {
-	if !m.running() {
+	server := m.Server()
+	if server == nil {
 		return state.Member{}, false
 	}
-	server := m.etcd.Server
-	v = state.Member{Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), NewCluster: m.founds, Revision: newest()}
-	v.DBSize, v.DBInUse = m.maintainer.Sizes(server)
-	volume := m.maintainer.Volume()
+	v = state.Member{
+		Name: m.config.Name, ClusterID: server.Cluster().ID().String(), Term: server.Term(), Quota: m.quota(), NewCluster: m.founds, Revision: currentRevision(),
+	}
+	v.DBSize, v.DBInUse = m.Maintainer.Sizes(server)
+	volume := m.Maintainer.Volume()
 	v.VolumeFree, v.VolumeSize = volume.Free, volume.Size
 	if server.Leader() != 0 {
 		v.Leader = server.Leader().String()
@@ -49,32 +76,66 @@ func (m *Member) View() (v state.Member, ok bool) {
 			Active: member.ID == server.MemberID() || active[member.ID], Leader: member.ID == server.Leader(),
 		})
 	}
-	slices.SortFunc(v.Peers, func(a, b state.Peer) int { return strings.Compare(called(a), called(b)) })
+	name := func(p state.Peer) string { return cmp.Or(p.Name, strings.Join(p.URLs, ","), p.ID) }
+	slices.SortFunc(v.Peers, func(a, b state.Peer) int { return strings.Compare(name(a), name(b)) })
 	return v, true
+}
+
+// Requests returns clients' writes (puts, deletions and transactions) and reads.
+func (m *Member) Requests() (writes, reads state.Requests) {
+	return m.requests.writes.total(), m.requests.reads.total()
+}
+
+// DataVersion returns the state of the version that the data are kept at; ok is false before the member is ready, and
+// if no version is wanted.
+func (m *Member) DataVersion() (version state.DataVersion, ok bool) {
+	keeper := m.background.keeper.Load()
+	if keeper == nil {
+		return state.DataVersion{}, false
+	}
+	return keeper.State(), true
+}
+
+// Unreadable returns why an etcd of the wanted version could not read the data; empty if it could, or none is wanted.
+func (m *Member) Unreadable() string {
+	version, ok := m.DataVersion()
+	if !ok || version.Readable {
+		return ""
+	}
+	return fmt.Sprintf("etcd %s could not read the data: %s", version.Wanted, version.Reason)
 }
 
 // Missing describes the members that etcd has no connection to, with the addresses that it tries. It answers from memory.
 func (m *Member) Missing() (peers []string) {
-	if !m.running() {
+	server := m.Server()
+	if server == nil {
 		return nil
 	}
-	members := m.etcd.Server.Cluster().Members()
+	members := server.Cluster().Members()
 	if len(members) == 1 {
 		return nil
 	}
-	return missing(members, m.etcd.Server.MemberID(), m.configured)
+	active := activePeers(server.MemberID())
+	for _, member := range members {
+		if member.ID != server.MemberID() && !active[member.ID] {
+			peers = append(peers, describeUnreachable(member, m.configured[member.Name]))
+		}
+	}
+	slices.Sort(peers)
+	return peers
 }
 
 // NotJoined returns the members in initial-cluster that the cluster does not have by etcd's log, sorted by name; none
-// until etcd is open. It may be called from any goroutine.
+// until etcd is open.
 func (m *Member) NotJoined() (names []string) {
-	if !m.running() {
+	server := m.Server()
+	if server == nil {
 		return nil
 	}
-	members := m.etcd.Server.Cluster().Members()
+	members := server.Cluster().Members()
 	for name, urls := range m.configured {
 		isMember := func(member *membership.Member) bool {
-			return member.Name == name || sameURLs(member.PeerURLs, urls.StringSlice())
+			return member.Name == name || equalURLs(member.PeerURLs, urls.StringSlice())
 		}
 		if !slices.ContainsFunc(members, isMember) {
 			names = append(names, name)
@@ -84,77 +145,51 @@ func (m *Member) NotJoined() (names []string) {
 	return names
 }
 
-func missing(members []*membership.Member, self types.ID, configured types.URLsMap) (peers []string) {
-	active := activePeers(self)
-	for _, member := range members {
-		if member.ID != self && !active[member.ID] {
-			peers = append(peers, unreachable(member, configured[member.Name]))
-		}
-	}
-	slices.Sort(peers)
-	return peers
-}
-
-// unreachable describes a member that etcd cannot connect to: etcd goes by the addresses in its log, whatever the configuration names,
-// and through the proxy that its environment names.
-func unreachable(member *membership.Member, configured types.URLs) string {
-	peer := state.Peer{ID: member.ID.String(), Name: member.Name, URLs: member.PeerURLs}
+// describeUnreachable describes a member that etcd cannot connect to: etcd uses the addresses in its log instead of the
+// configured ones, and the proxy in its environment.
+func describeUnreachable(member *membership.Member, configured types.URLs) string {
+	urls := strings.Join(member.PeerURLs, ",")
+	name := cmp.Or(member.Name, urls, member.ID.String())
 	var hints []string
-	if peer.Name != "" {
-		hints = append(hints, strings.Join(peer.URLs, ","))
+	if member.Name != "" {
+		hints = append(hints, urls)
 	}
-	if len(configured) > 0 && !sameURLs(peer.URLs, configured.StringSlice()) {
+	if len(configured) > 0 && !equalURLs(member.PeerURLs, configured.StringSlice()) {
 		hints = append(hints, fmt.Sprintf("by etcd's log; initial-cluster has %s", configured))
 	}
 	proxyOf := httpproxy.FromEnvironment().ProxyFunc()
-	for _, each := range peer.URLs {
-		at, err := url.Parse(each)
+	for _, each := range member.PeerURLs {
+		peer, err := url.Parse(each)
 		if err != nil {
 			continue
 		}
-		if proxy, err := proxyOf(at); err == nil && proxy != nil {
-			hints = append(hints, fmt.Sprintf("through the proxy %s: add %s to NO_PROXY", proxy.Redacted(), at.Hostname()))
+		if proxy, err := proxyOf(peer); err == nil && proxy != nil {
+			hints = append(hints, fmt.Sprintf("through the proxy %s: add %s to NO_PROXY", proxy.Redacted(), peer.Hostname()))
 			break
 		}
 	}
 	if len(hints) == 0 {
-		return called(peer)
+		return name
 	}
-	return fmt.Sprintf("%s (%s)", called(peer), strings.Join(hints, ", "))
+	return fmt.Sprintf("%s (%s)", name, strings.Join(hints, ", "))
 }
 
-// running reports whether embed.StartEtcd has succeeded and etcd has not stopped.
-func (m *Member) running() bool {
-	select {
-	case <-m.started:
-	default:
-		return false
+// ListenerError returns why etcd no longer listens, or nil while it does.
+func (m *Member) ListenerError() error { return loadError(&m.stopped) }
+
+// LostData returns why etcd's files are no longer on the disk, or nil while they are. It answers from memory, within 5 s of
+// the loss.
+func (m *Member) LostData() error { return loadError(&m.files.lost) }
+
+func loadError(p *atomic.Pointer[error]) error {
+	if err := p.Load(); err != nil {
+		return *err
 	}
-	if m.etcd == nil {
-		return false
-	}
-	select {
-	case <-m.etcd.Server.StopNotify():
-		return false
-	default:
-		return true
-	}
+	return nil
 }
 
-// quota returns the quota of the database in bytes; 0 if there is none.
-func (m *Member) quota() int64 {
-	switch configured := m.config.QuotaBackendBytes; {
-	case configured < 0:
-		return 0
-	case configured == 0:
-		return storage.DefaultQuotaBytes
-	default:
-		return configured
-	}
-}
-
-// The methods below are for the readiness monitor, between a successful Open and Close. They use the server object itself, so that
-// authentication, certificates and host names cannot make a healthy member look unhealthy.
+// The methods below are for the readiness monitor, between a successful Open and Close. They use the server object itself,
+// so that authentication, certificates and host names cannot make a healthy member look unhealthy.
 
 // LinearizableRead returns nil once a quorum has confirmed a read, or an error when ctx ends or etcd stops.
 func (m *Member) LinearizableRead(ctx context.Context) error {
@@ -180,12 +215,4 @@ func (m *Member) Alarms() (corrupt, noSpace bool) {
 		noSpace = noSpace || alarm.Alarm == etcdserverpb.AlarmType_NOSPACE
 	}
 	return corrupt, noSpace
-}
-
-// ListenerError returns why etcd no longer listens, or nil while it does.
-func (m *Member) ListenerError() error {
-	if lost := m.lost.Load(); lost != nil {
-		return *lost
-	}
-	return nil
 }

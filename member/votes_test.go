@@ -42,7 +42,7 @@ func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
 			t.Parallel()
 			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
 			status.ID, status.Commit, status.Applied = self, 7, 7-of.raft
-			assert.Equal(t, of.alone, votesAlone(status.Commit-of.etcd, status))
+			assert.Equal(t, of.alone, isSoleVoter(status.Commit-of.etcd, status))
 		})
 	}
 }
@@ -53,9 +53,9 @@ func TestAMemberThatWasRestoredElectsItself(t *testing.T) {
 	const self = 1
 	status := raft.Status{Config: tracker.Config{Voters: quorum.JointConfig{{self: {}}}}}
 	status.ID, status.Commit = self, 1
-	assert.False(t, votesAlone(0, status), "before raft has taken the snapshot over")
+	assert.False(t, isSoleVoter(0, status), "before raft has taken the snapshot over")
 	status.Applied = 1
-	assert.True(t, votesAlone(0, status))
+	assert.True(t, isSoleVoter(0, status))
 	status.Commit, status.Applied = 2, 2
-	assert.False(t, votesAlone(0, status), "etcd has not applied what came behind it")
+	assert.False(t, isSoleVoter(0, status), "etcd has not applied what came behind it")
 }

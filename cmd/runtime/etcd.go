@@ -96,8 +96,8 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 }
 
 // maintenance returns the conditions for a defragmentation from the flags.
-func (r *Runtime) maintenance() member.Maintenance {
-	return member.Maintenance{
+func (r *Runtime) maintenance() maintenance.Options {
+	return maintenance.Options{
 		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
 		MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
 	}
@@ -259,7 +259,10 @@ const (
 )
 
 // Scarce implements readiness.Target.
-func (r watched) Scarce() string { return scarce(r.Volume()) }
+func (r watched) Scarce() string { return scarce(r.Maintainer.Volume()) }
+
+// Away implements readiness.Target.
+func (r watched) Away() string { return r.Maintainer.Away() }
 
 func scarce(is maintenance.Volume) string {
 	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {

@@ -51,7 +51,7 @@ func (r *Runtime) Document() status.Document {
 		return document
 	}
 	document.Member, _ = etcd.View()
-	maintenance := etcd.Maintenance()
+	maintenance := etcd.Maintainer.State()
 	document.Maintenance = &maintenance
 	if version, ok := etcd.DataVersion(); ok {
 		document.DataVersion = &version
@@ -95,7 +95,7 @@ func (r *Runtime) Defragment() error {
 	if etcd == nil {
 		return errors.New("etcd does not run")
 	}
-	return etcd.Defragment()
+	return etcd.Maintainer.Trigger()
 }
 
 // Record reads the exit record as the next start will. The error says why there is no clean one.

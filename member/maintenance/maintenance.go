@@ -26,12 +26,12 @@ const (
 	catchUpTimeout = time.Minute
 )
 
-// Options configure a Maintainer. All fields but Interval are required.
+// Options configure a Maintainer. All fields but Interval and Gate are required.
 type Options struct {
 	Threshold Threshold
 	MaxPause  time.Duration // longer ones start only for a client
 	Log       zerolog.Logger
-	Gate      *Gate                                 // shared with all readers of the whole database
+	Gate      *Gate                                 // shared with all readers of the whole database; nil if only clients' snapshots are
 	Name      string                                // of the member
 	Quota     int64                                 // of the database in bytes; 0 if there is none
 	Active    func(self types.ID) map[types.ID]bool // the connected members; answers from memory
@@ -65,7 +65,7 @@ type service struct {
 
 // New returns a Maintainer that is idle until Run.
 func New(options Options) *Maintainer {
-	options.Interval = cmp.Or(options.Interval, defaultInterval)
+	options.Interval, options.Gate = cmp.Or(options.Interval, defaultInterval), cmp.Or(options.Gate, &Gate{})
 	return &Maintainer{options: options, asked: make(chan struct{}, 1), state: state.Maintenance{Phase: Idle, Since: time.Now()}}
 }
 

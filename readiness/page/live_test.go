@@ -297,7 +297,7 @@ func copyTheWayOut(b browser) {
 	d := waiting()
 	d.Reason = "the member was lost, but --recover=never; start with --recover=auto to have it back, or see etcdctl member list on another member"
 	d.Checks = checksOf("ok", "")
-	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it stays a learner until somebody gives it a vote with etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
+	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it stays a learner until a user promotes it with etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
 	p := b.open(d)
 	b.Holds(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
 		"--recover=auto|etcdctl member list|etcdctl member promote 8e9e05c52164694d|etcd-wrapper status"`)

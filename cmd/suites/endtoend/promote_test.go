@@ -53,7 +53,7 @@ func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	})
 }
 
-const personsLearner = "it stays a learner until somebody gives it a vote"
+const personsLearner = "it stays a learner until a user promotes it"
 
 func TestALearnerThatAPersonAddedStaysOneUntilAPersonPromotesIt(t *testing.T) {
 	t.Parallel()

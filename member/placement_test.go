@@ -59,7 +59,7 @@ func TestALearnerAsksForItsVoteOnceItIsToBePromotedAlsoAfterARestart(t *testing.
 	voter := placed(t, again)
 	require.NoError(t, voter.Open(soon(t)))
 	defer voter.Close()
-	require.Eventually(t, says(voter, "it stays a learner until somebody gives it a vote with etcdctl member promote "+voter.ID().String()), patience, tick)
+	require.Eventually(t, says(voter, "it stays a learner until a user promotes it with etcdctl member promote "+voter.ID().String()), patience, tick)
 	promise(t, client, again.Name)
 	require.Eventually(t, func() bool { return !voter.IsLearner() }, patience, tick)
 	require.Eventually(t, func() bool { return voter.LinearizableRead(soon(t)) == nil }, patience, tick)
@@ -130,7 +130,7 @@ func TestAMemberThatHasMovedTellsTheClusterItself(t *testing.T) {
 		urls := peerURLs(t, client, mover.config.Name)
 		return len(urls) == 1 && urls[0] == want
 	}, patience, tick)
-	require.Eventually(t, says(members[2], "the cluster was told this member's new peer URLs"), patience, tick)
+	require.Eventually(t, says(members[2], "the cluster has this member's new peer URLs"), patience, tick)
 	_, err = members[2].client(t).Put(soon(t), "key", "value")
 	require.NoError(t, err)
 }

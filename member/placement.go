@@ -1,0 +1,169 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/types"
+	"go.etcd.io/etcd/server/v3/auth"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
+	"google.golang.org/grpc/metadata"
+
+	"etcd-wrapper/member/maintenance"
+)
+
+// A tempo is the pause between two requests to the cluster, and the timeout of a response. A proposal that raft drops,
+// as without a leader, gets none.
+type tempo struct{ pause, timeout time.Duration }
+
+var (
+	patient = tempo{2 * time.Second, 5 * time.Second}
+	hurried = tempo{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
+)
+
+// retry repeats an attempt until it succeeds or ctx ends, and logs each new reason for its failure once. aim is a clause.
+func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo tempo, aim string, try func(context.Context) error) {
+	logged := ""
+	for ctx.Err() == nil {
+		attempt, cancel := context.WithTimeout(server.AuthStore().WithRoot(ctx), tempo.timeout)
+		err := try(attempt)
+		cancel()
+		if err == nil {
+			return
+		}
+		if err.Error() != logged && ctx.Err() == nil {
+			logged = err.Error()
+			log.Info().Str("reason", logged).Msg(aim + "; retrying until that is done")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(tempo.pause):
+		}
+	}
+}
+
+// placement reports this member's address to the cluster and, if it is a learner that recovery has added, gets it a vote
+// once it has caught up. It asks until it succeeds, also after a restart: nothing else may ever ask again.
+type placement struct {
+	server  *etcdserver.EtcdServer
+	config  *embed.Config
+	options *Options
+}
+
+func (p placement) run(ctx context.Context) {
+	p.retry(ctx, "the cluster is to know this member's peer URLs", p.updateURLs)
+	if p.awaitPromotion(ctx) {
+		p.retry(ctx, "this learner is to be promoted to a voting member", p.promote)
+	}
+	p.retry(ctx, "the mark that this member is to be promoted is to be removed", func(ctx context.Context) error {
+		return maintenance.DropPromotion(ctx, p.server, p.config.Name)
+	})
+}
+
+func (p placement) retry(ctx context.Context, aim string, try func(context.Context) error) {
+	retry(ctx, p.server, p.options.Log, patient, aim, try)
+}
+
+// awaitPromotion returns true once the cluster has recorded that this learner is to be promoted, and false once it has a
+// vote or ctx ends. Recovery records it before it adds a member, so a user has added a member that serves without the
+// record.
+func (p placement) awaitPromotion(ctx context.Context) bool {
+	logged := false
+	for p.server.IsLearner() {
+		if maintenance.IsToBePromoted(p.server, p.config.Name) {
+			return true
+		}
+		if !logged {
+			p.options.Log.Info().Msgf("this learner was added by hand: it stays a learner until a user promotes it with etcdctl member promote %s", p.server.MemberID())
+		}
+		logged = true
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(patient.pause):
+		}
+	}
+	if logged {
+		p.options.Log.Info().Msg("this learner was promoted by hand: the member has a vote now")
+	}
+	return false
+}
+
+// updateURLs reports peer URLs that were changed in the configuration: etcd uses the ones that the cluster knows. The
+// member reaches the others from its new address, so it can report them itself. The URLs that etcd uses if none are
+// configured do not count.
+func (p placement) updateURLs(ctx context.Context) error {
+	known := p.server.Cluster().Member(p.server.MemberID())
+	urls := types.URLs(p.config.AdvertisePeerUrls).StringSlice()
+	if known == nil || equalURLs(known.PeerURLs, urls) || slices.Equal(urls, []string{unconfiguredURL}) {
+		return nil
+	}
+	changed := *known
+	changed.RaftAttributes = membership.RaftAttributes{PeerURLs: urls, IsLearner: known.IsLearner}
+	if _, err := p.server.UpdateMember(ctx, changed); err != nil {
+		return fmt.Errorf("from %v to %v: %w", known.PeerURLs, urls, err)
+	}
+	p.options.Log.Info().Strs("before", known.PeerURLs).Strs("now", urls).Msg("the cluster has this member's new peer URLs")
+	return nil
+}
+
+// unconfiguredURL is the peer URL that etcd reports for a member without a configured one.
+const unconfiguredURL = "http://localhost:2380"
+
+func equalURLs(some, others []string) bool {
+	some, others = slices.Sorted(slices.Values(some)), slices.Sorted(slices.Values(others))
+	return slices.Equal(some, others)
+}
+
+// promote asks the leader, which knows whether the log is complete enough.
+func (p placement) promote(ctx context.Context) (err error) {
+	if !p.server.IsLearner() {
+		return nil
+	}
+	if p.server.AuthStore().IsAuthEnabled() && p.options.User == "" {
+		err = p.promoteAsClient(ctx)
+	} else if ctx, err = p.withRootToken(ctx); err == nil {
+		_, err = p.server.PromoteMember(ctx, uint64(p.server.MemberID()))
+	}
+	if err == nil {
+		p.options.Log.Info().Msg("this learner was promoted: the member has a vote now")
+	}
+	return err
+}
+
+// withRootToken adds a token to a request to another member, which does not trust this one to name a user. Otherwise etcd
+// would repeat the request without a pause.
+func (p placement) withRootToken(ctx context.Context) (context.Context, error) {
+	store, user := p.server.AuthStore(), p.options.User
+	if !store.IsAuthEnabled() {
+		return ctx, nil
+	}
+	reply, err := p.server.Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: user, Password: p.options.Password})
+	if err == nil {
+		err = store.IsAdminPermitted(&auth.AuthInfo{Username: user, Revision: store.Revision()})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot become %s: %w", user, err)
+	}
+	return metadata.NewIncomingContext(ctx, metadata.Pairs(rpctypes.TokenFieldNameGRPC, reply.Token)), nil
+}
+
+// promoteAsClient asks the others with a client's credentials.
+func (p placement) promoteAsClient(ctx context.Context) error {
+	if p.options.AskForVote == nil {
+		return errors.New("authentication is on, and no root user is configured")
+	}
+	var members []membership.Member
+	for _, each := range p.server.Cluster().Members() {
+		members = append(members, *each)
+	}
+	return p.options.AskForVote(ctx, p.server.Cluster().ID(), p.server.MemberID(), members)
+}
