@@ -22,8 +22,8 @@ func TestThePageOfTheFormatHasEveryFieldOfStatements(t *testing.T) {
 	page, segments, _ := strings.Cut(page, "## Segments")
 	require.NotEmpty(t, segments)
 	for begins, statement := range map[string]any{
-		"The beginning of a store": archive.Cluster{}, "Each `generation.json`": archive.Generation{}, "A reservation:": archive.Reservation{},
-		"A result,": archive.Result{}, "## Fulls": archive.Full{},
+		"`cluster.json` is the first": archive.Cluster{}, "The history consists of": archive.Generation{}, "A reservation:": archive.Reservation{},
+		"A result,": archive.Result{}, "## Full snapshots": archive.Full{},
 	} {
 		_, table, found := strings.Cut(page, begins)
 		require.True(t, found, begins)
