@@ -38,7 +38,7 @@ func TestALostReplyIsASuccessIfTheObjectIsOurs(t *testing.T) {
 	}
 }
 
-func TestAnObjectWithOtherContentBelongsToSomebodyElse(t *testing.T) {
+func TestAnObjectWithOtherContentExists(t *testing.T) {
 	for _, theirs := range []string{"", "conten", "Content", "content and more"} {
 		s := memory.New()
 		s.SetContent("a", []byte(theirs))
@@ -50,7 +50,7 @@ func TestAnObjectWithOtherContentBelongsToSomebodyElse(t *testing.T) {
 	}
 }
 
-func TestWhatCouldNotBeReadBackIsNobodysYet(t *testing.T) {
+func TestAnObjectThatCannotBeReadBackIsUndecided(t *testing.T) {
 	s := memory.New()
 	s.SetContent("a", []byte("content"))
 	s.Inject(memory.Fault{Op: memory.Get, Times: 1, Cut: 3}, memory.Fault{Op: memory.Get, Times: 1, Err: memory.ErrThrottled})
@@ -63,7 +63,7 @@ func TestWhatCouldNotBeReadBackIsNobodysYet(t *testing.T) {
 	assert.NoError(t, err)
 }
 
-func TestAnObjectThatIsGoneAgainMayBeCreatedLater(t *testing.T) {
+func TestAnObjectThatDisappearsMayBeCreatedLater(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrExists})
 	_, err := put(t, s)
@@ -71,7 +71,7 @@ func TestAnObjectThatIsGoneAgainMayBeCreatedLater(t *testing.T) {
 	assert.NotErrorIs(t, err, store.ErrExists)
 }
 
-func TestAnUploadThatDidNotArriveKeepsItsError(t *testing.T) {
+func TestAFailedUploadKeepsItsError(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrThrottled})
 	_, err := put(t, s)
@@ -79,7 +79,7 @@ func TestAnUploadThatDidNotArriveKeepsItsError(t *testing.T) {
 	assert.Equal(t, time.Second, store.RetryAfter(err))
 }
 
-func TestAStoreThatAnswersNothingIsSaidToOnce(t *testing.T) {
+func TestAnUnreachableStoreIsReportedOnce(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Err: memory.ErrUnreachable})
 	_, err := put(t, s)
@@ -88,7 +88,7 @@ func TestAStoreThatAnswersNothingIsSaidToOnce(t *testing.T) {
 	assert.NotContains(t, err.Error(), "cannot read")
 }
 
-func TestWhatCannotBeReadBackForAnotherReasonIsToldBeside(t *testing.T) {
+func TestADeniedReadBackIsReportedToo(t *testing.T) {
 	s := memory.New()
 	s.Inject(memory.Fault{Op: memory.Put, Err: memory.ErrUnreachable}, memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
 	_, err := put(t, s)
@@ -96,7 +96,7 @@ func TestWhatCannotBeReadBackForAnotherReasonIsToldBeside(t *testing.T) {
 	assert.ErrorContains(t, err, "cannot determine who created a in")
 }
 
-func TestWhatIsSureIsNotReadBack(t *testing.T) {
+func TestACertainErrorIsNotReadBack(t *testing.T) {
 	for _, sure := range []error{memory.ErrDenied, memory.ErrExpired, memory.ErrNoBucket, memory.ErrSkewed, errors.New("HTTP status 400")} {
 		s := memory.New()
 		s.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: sure})
@@ -117,7 +117,7 @@ func TestAStoreThatHangsEndsWithTheContext(t *testing.T) {
 	})
 }
 
-func TestTheProbeTellsWhatAStoreIsAbleTo(t *testing.T) {
+func TestTheProbeReportsCapabilities(t *testing.T) {
 	for name, one := range map[string]struct {
 		faults []memory.Fault
 		want   string
@@ -142,7 +142,7 @@ func TestTheProbeTellsWhatAStoreIsAbleTo(t *testing.T) {
 	}
 }
 
-func TestAProbeThatFailsSaysNothingAboutTheStore(t *testing.T) {
+func TestAFailedProbeReportsNoCapabilities(t *testing.T) {
 	for _, op := range []memory.Op{memory.Put, memory.Delete} {
 		for _, trouble := range []error{memory.ErrUnreachable, memory.ErrNoBucket} {
 			s := memory.New()
@@ -154,7 +154,7 @@ func TestAProbeThatFailsSaysNothingAboutTheStore(t *testing.T) {
 	}
 }
 
-func TestTheClockOfAStoreIsThatOfAnObjectWhichIsGoneAgain(t *testing.T) {
+func TestTheClockIsReadFromATemporaryObject(t *testing.T) {
 	s, now := memory.New(), time.Date(2026, time.November, 22, 12, 0, 0, 0, time.UTC)
 	s.Now = func() time.Time { return now }
 	left := func() (names []string) {
@@ -229,7 +229,7 @@ func TestAListingOutOfOrderIsAnError(t *testing.T) {
 	assert.ErrorContains(t, last, "lists d after e")
 }
 
-func TestSweepingIsLeftToStoresThatNeedIt(t *testing.T) {
+func TestSweepIsOptional(t *testing.T) {
 	removed, err := store.Sweep(t.Context(), memory.New())
 	assert.NoError(t, err)
 	assert.Zero(t, removed)

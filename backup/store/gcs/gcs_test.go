@@ -122,7 +122,7 @@ func (u *resumable) put(w http.ResponseWriter, r *http.Request) {
 
 const length = wire.PieceSize + 5
 
-func TestAnUploadGoesOnWhereTheServerStands(t *testing.T) {
+func TestAnUploadResumesAtTheServersPosition(t *testing.T) {
 	for name, u := range map[string]*resumable{
 		"nothing goes wrong":        {},
 		"a piece is refused":        {status: func(request int) int { return map[int]int{1: 503}[request] }},
@@ -143,7 +143,7 @@ func TestAnUploadGoesOnWhereTheServerStands(t *testing.T) {
 	}
 }
 
-func TestAnUploadThatGetsNowhereIsGivenUp(t *testing.T) {
+func TestAnUploadThatCannotContinueIsAborted(t *testing.T) {
 	u := &resumable{status: func(int) int { return http.StatusServiceUnavailable }}
 	s := against(t, u.serve)
 	assert.ErrorIs(t, s.Put(t.Context(), "a", storetest.Pattern(1, length)), store.ErrUnavailable)
@@ -151,7 +151,7 @@ func TestAnUploadThatGetsNowhereIsGivenUp(t *testing.T) {
 	assert.Contains(t, u.deleted[0], "upload_id=U1")
 }
 
-func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
+func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	for name, one := range map[string]struct {
 		ctx     context.Context
@@ -169,7 +169,7 @@ func TestAnUploadThatEndsEarlyIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAnUploadThatWasDamagedIsRemoved(t *testing.T) {
+func TestADamagedUploadIsRemoved(t *testing.T) {
 	for _, length := range []int{5, length} {
 		u := &resumable{checksum: "AAAAAA=="}
 		s := against(t, func(w http.ResponseWriter, r *http.Request) {

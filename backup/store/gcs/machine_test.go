@@ -53,7 +53,7 @@ func TestTheMachinesTokenIsUsedUntilItExpiresOrIsRefused(t *testing.T) {
 	expect("token-3")
 }
 
-func TestAMachineThatDoesNotAnswerYetIsAskedAgain(t *testing.T) {
+func TestAMetadataServerThatStartsLaterIsFound(t *testing.T) {
 	status := http.StatusServiceUnavailable
 	server := metadata(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)

@@ -71,7 +71,7 @@ func TestTokensAreFetchedForTheKeyFileAndAgainWhenItChanges(t *testing.T) {
 	}
 }
 
-func TestATokenThatIsRefusedSaysNothingOfTheAnswer(t *testing.T) {
+func TestARefusedTokenRepeatsNothingOfTheResponse(t *testing.T) {
 	for status, want := range map[int]error{400: store.ErrDenied, 401: store.ErrDenied, 503: store.ErrUnavailable} {
 		account := grants(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -130,7 +130,7 @@ func TestFederationExchangesItsTokenFile(t *testing.T) {
 }
 
 // Credentials go to who has a certificate of theirs only, and those that were refused are fetched again.
-func TestAStoreGoesOnWithANewTokenWhereOneHasExpired(t *testing.T) {
+func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	granted := 0
 	account := grants(t, func(w http.ResponseWriter, _ *http.Request) { grant(w, &granted) })
 	useKeyFile(t, account)

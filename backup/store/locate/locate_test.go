@@ -41,7 +41,7 @@ func TestAStoreIsOpenedWithoutContactingAnything(t *testing.T) {
 	}
 }
 
-func TestABadURLIsRefusedInOneSentence(t *testing.T) {
+func TestAnInvalidURLIsRejectedInOneSentence(t *testing.T) {
 	t.Setenv("AZURE_STORAGE_ACCOUNT", "")
 	notPEM := filepath.Join(t.TempDir(), "ca.pem")
 	require.NoError(t, os.WriteFile(notPEM, []byte("no certificate"), 0o600))
@@ -105,7 +105,7 @@ func TestASecretInAURLIsNeverRepeated(t *testing.T) {
 	}
 }
 
-func TestAMalformedEnvironmentIsRefused(t *testing.T) {
+func TestAMalformedEnvironmentIsRejected(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL", "https://user:SECRET@host/")
 	_, err := Open("s3://bucket")
 	assert.EqualError(t, err, "--backup-store: environment variable AWS_ENDPOINT_URL is not http(s)://HOST[:PORT]")

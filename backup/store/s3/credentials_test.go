@@ -51,7 +51,7 @@ func TestCredentialsAreReadAgainWhenTheirFileChanges(t *testing.T) {
 }
 
 // As a Secret has it that was made of a file.
-func TestALineBreakBehindACredentialIsNoPartOfIt(t *testing.T) {
+func TestWhiteSpaceAfterACredentialIsTrimmed(t *testing.T) {
 	f := &fake{reply: created}
 	s := against(t, f)
 	withoutCredentials(t)
@@ -70,7 +70,7 @@ func TestALineBreakBehindACredentialIsNoPartOfIt(t *testing.T) {
 	assert.Equal(t, "KEY", keyOf(f.asked[2]))
 }
 
-func TestNoCredentialsAreNoAnonymousRequest(t *testing.T) {
+func TestNoRequestIsSentWithoutCredentials(t *testing.T) {
 	f := &fake{reply: created}
 	s := against(t, f)
 	withoutCredentials(t)

@@ -60,7 +60,7 @@ func file(t *testing.T, content string) (path string) {
 	return path
 }
 
-func TestEachWayOfAmazonsToCredentialsIsGone(t *testing.T) {
+func TestCredentialsComeFromEachSource(t *testing.T) {
 	profiles := "[default]\naws_access_key_id = OTHER\naws_secret_access_key = s\n[backup]\naws_access_key_id = KEY\naws_secret_access_key = s\naws_session_token = t\n"
 	for name, of := range map[string]struct {
 		environment map[string]string
@@ -103,7 +103,7 @@ func TestEachWayOfAmazonsToCredentialsIsGone(t *testing.T) {
 	}
 }
 
-func TestATokenFileThatIsRenewedIsReadAgain(t *testing.T) {
+func TestARenewedTokenFileIsReadAgain(t *testing.T) {
 	amazon := &amazons{}
 	c := amazon.chain(t)
 	path := file(t, "first")

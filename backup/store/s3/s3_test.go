@@ -162,7 +162,11 @@ func TestAnUploadThatCannotBeCompletedIsAborted(t *testing.T) {
 			code := map[int]string{200: "InternalError", 409: "ConditionalRequestConflict", 412: "PreconditionFailed", 403: "AccessDenied"}
 			refuse(w, storetest.Refusal{Status: status, Code: code[status]})
 		})
-		assert.ErrorIs(t, against(t, f).Put(t.Context(), "large", storetest.Pattern(1, large)), want, status)
+		err := against(t, f).Put(t.Context(), "large", storetest.Pattern(1, large))
+		assert.ErrorIs(t, err, want, status)
+		if status == http.StatusOK {
+			assert.ErrorContains(t, err, "the server could not complete the upload")
+		}
 		assert.Len(t, f.find(http.MethodDelete, "uploadId"), 1)
 	}
 }
@@ -199,7 +203,7 @@ func TestAnUploadThatEndsEarlyIsAborted(t *testing.T) {
 	}
 }
 
-func TestUploadsThatNobodyGoesOnWithAreAborted(t *testing.T) {
+func TestAbandonedUploadsAreAborted(t *testing.T) {
 	now := time.Now()
 	f := &fake{reply: func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodDelete {

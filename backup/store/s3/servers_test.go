@@ -66,7 +66,7 @@ func open(t *testing.T, endpoint *url.URL, bucket string) *Store {
 	return s
 }
 
-func TestUploadsThatNobodyGoesOnWithAreAbortedOnAServer(t *testing.T) {
+func TestAbandonedUploadsAreAbortedOnAServer(t *testing.T) {
 	endpoint := servers.S3(t)
 	s, core := (&buckets{}).next(t, endpoint), client(t, endpoint)
 	left := func(key string) {
@@ -88,7 +88,7 @@ func TestUploadsThatNobodyGoesOnWithAreAbortedOnAServer(t *testing.T) {
 	require.Zero(t, removed, "it is gone, and others' are left alone")
 }
 
-func TestABucketThatIsLockedAsAWholeTakesBackupsOnAServer(t *testing.T) {
+func TestALockedBucketTakesBackupsOnAServer(t *testing.T) {
 	endpoint := servers.S3(t)
 	s, core := opened(t, endpoint, "locked"), client(t, endpoint)
 	require.NoError(t, core.MakeBucket(t.Context(), s.bucket, minio.MakeBucketOptions{ObjectLocking: true}))

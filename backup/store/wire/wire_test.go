@@ -34,14 +34,14 @@ func serve(t *testing.T, handler http.HandlerFunc) string {
 	return server.URL
 }
 
-func TestAServerThatSaysNothingIsGivenUp(t *testing.T) {
+func TestAServerThatDoesNotRespondIsUnavailable(t *testing.T) {
 	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	_, err := client(t, Options{Patience: 50 * time.Millisecond}).Get(target)
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	assert.ErrorContains(t, err, "no data was transferred for 50ms")
 }
 
-func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
+func TestTheEndOfTheContextIsNotUnavailable(t *testing.T) {
 	target := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -52,12 +52,12 @@ func TestTheContextsEndIsNotTheStoresFault(t *testing.T) {
 	assert.NotErrorIs(t, err, store.ErrUnavailable)
 }
 
-func TestABundleThatHasNoEndIsRefused(t *testing.T) {
+func TestABundleMustBeARegularFile(t *testing.T) {
 	_, err := NewClient(Options{CAPath: "/dev/zero"})
 	assert.EqualError(t, err, "cannot read CA bundle /dev/zero: it is not a regular file")
 }
 
-func TestErrorsOfTheConnectionRepeatNothingOfTheAnswer(t *testing.T) {
+func TestConnectionErrorsRepeatNothingOfTheResponse(t *testing.T) {
 	for _, answer := range []string{"SECRET\r\n\r\n", "HTTP/1.1 200 OK\r\nSECRET\r\n\r\n", "HTTP/1.1 SECRET\r\n\r\n", ""} {
 		target := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			connection, _, err := http.NewResponseController(w).Hijack()
@@ -171,7 +171,7 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 	Discard(response)
 }
 
-func TestARangeThatWasNotAskedForIsRefused(t *testing.T) {
+func TestARangeThatWasNotRequestedIsRejected(t *testing.T) {
 	answer := func(contentRange string, length int64) *http.Response {
 		return &http.Response{
 			StatusCode: 206, ContentLength: length, Header: http.Header{"Content-Range": {contentRange}, "Etag": {"1"}},
@@ -192,7 +192,7 @@ func TestARangeThatWasNotAskedForIsRefused(t *testing.T) {
 	}
 }
 
-func TestPiecesEndWithTheContentAndNotWithItsError(t *testing.T) {
+func TestPiecesEndWithTheContentNotWithItsError(t *testing.T) {
 	buffer := new([PieceSize]byte)
 	for _, length := range []int{0, 5, PieceSize, 2*PieceSize + 1} {
 		content, total, last := io.LimitReader(zeros{}, int64(length)), 0, false
@@ -219,7 +219,7 @@ func (failing) Read([]byte) (int, error) { return 0, fmt.Errorf("gzip: %w", io.E
 const askedForProxy = "ETCD_WRAPPER_TEST_ASKED_FOR_PROXY"
 
 // In its own process, since the proxy of the environment is read once.
-func TestAMachineIsNeverAskedThroughAProxy(t *testing.T) {
+func TestTheMetadataServerIsNeverProxied(t *testing.T) {
 	if target := os.Getenv(askedForProxy); target != "" {
 		request, err := http.NewRequest(http.MethodGet, target, nil)
 		require.NoError(t, err)

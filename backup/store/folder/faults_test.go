@@ -138,7 +138,7 @@ func TestADirectoryOfManyPagesIsListedInOrder(t *testing.T) {
 	assert.True(t, slices.Equal(want[pageSize+3:], list(t, s, "d/", want[pageSize+2])))
 }
 
-func TestWhatTheFileSystemSaysIsTranslated(t *testing.T) {
+func TestErrorsOfTheFileSystemAreTranslated(t *testing.T) {
 	for number, want := range map[syscall.Errno]error{
 		syscall.ENOSPC: store.ErrUnavailable, syscall.EDQUOT: store.ErrUnavailable, syscall.EIO: store.ErrUnavailable,
 		syscall.ESTALE: store.ErrUnavailable, syscall.EROFS: store.ErrDenied, syscall.EACCES: store.ErrDenied,
@@ -193,7 +193,7 @@ func write(directory string) {
 	os.Exit(1)
 }
 
-func TestAWriterThatIsKilledLeavesNothingIncomplete(t *testing.T) {
+func TestAKilledWriterLeavesNothingIncomplete(t *testing.T) {
 	s := open(t)
 	for kill := range 5 {
 		writer := exec.Command(os.Args[0])
@@ -221,7 +221,7 @@ func TestAWriterThatIsKilledLeavesNothingIncomplete(t *testing.T) {
 }
 
 // A directory that is missing may be that of a volume that is not mounted: neither is it made, nor taken for empty.
-func TestADirectoryThatIsMissingIsNoEmptyStore(t *testing.T) {
+func TestAMissingDirectoryIsNoEmptyStore(t *testing.T) {
 	s, err := New(filepath.Join(t.TempDir(), "backups"))
 	require.NoError(t, err)
 	_, err = s.Get(t.Context(), "a", 0, -1)
@@ -240,7 +240,7 @@ func TestADirectoryThatIsMissingIsNoEmptyStore(t *testing.T) {
 }
 
 // It is named once, as the place of the store.
-func TestADirectoryThatIsMissingOrNoneIsNamedOnce(t *testing.T) {
+func TestErrorsNameTheDirectoryOnce(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "backups")
 	s, err := New(directory)
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
-func TestSlowIsNotStuckAndTricklingIs(t *testing.T) {
+func TestSlowIsNotStalledButTricklingIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for part, want := range map[int]error{progress / 2: nil, 1: store.ErrUnavailable} {
 			began := time.Now()
@@ -70,7 +70,7 @@ func TestSlowIsNotStuckAndTricklingIs(t *testing.T) {
 	})
 }
 
-func TestTimeThatTheReaderTakesIsNotTheServers(t *testing.T) {
+func TestTheReadersTimeDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := &stallDetector{next: slowServer{part: progress}, patience: patience}
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x", nil)
@@ -86,7 +86,7 @@ func TestTimeThatTheReaderTakesIsNotTheServers(t *testing.T) {
 	})
 }
 
-func TestASmallObjectThatHangsIsGivenUpSoon(t *testing.T) {
+func TestASmallObjectStallsSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := roundTripper(func(request *http.Request) (*http.Response, error) {
 			<-request.Context().Done()

@@ -41,7 +41,7 @@ func mark(path string, flags int) error {
 	return unix.IoctlSetPointerInt(int(directory.Fd()), unix.FS_IOC_SETFLAGS, flags)
 }
 
-func TestWhoMayNotDeleteCanMakeBackups(t *testing.T) {
+func TestBackupsNeedNoRightToDelete(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(t.Context(), "probe/first", strings.NewReader("x")))
 	onlyAppend(t, s)
