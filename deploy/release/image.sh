@@ -44,7 +44,11 @@ add_image() {
   local os architecture image
   static "$1"
   os=$(setting "$1" GOOS) architecture=$(setting "$1" GOARCH)
-  pack "$(dirname "$1")" 0 etcd-wrapper > program.tar
+  rm -rf program
+  mkdir program
+  cp "$1" "$root/LICENSE" program/
+  notices "$1" > program/NOTICES
+  pack program 0 etcd-wrapper LICENSE NOTICES > program.tar
   gzip -n9kf program.tar
   cat > config.json <<JSON
 {

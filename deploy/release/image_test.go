@@ -133,7 +133,7 @@ func TestImageHasOnlyProgramCertificatesAndHome(t *testing.T) {
 		assert.Equal(t, map[string]string{
 			"etc": "drwxr-xr-x root", "etc/ssl": "drwxr-xr-x root", "etc/ssl/certs": "drwxr-xr-x root",
 			roots: "-rw-r--r-- root", "home": "drwxr-xr-x root", "home/nonroot": "drwx------ nonroot",
-			"etcd-wrapper": "-rwxr-xr-x root",
+			"etcd-wrapper": "-rwxr-xr-x root", "LICENSE": "-rw-r--r-- root", "NOTICES": "-rw-r--r-- root",
 		}, found, platform)
 	}
 }
@@ -234,7 +234,7 @@ func gitDir(t *testing.T, root string) string {
 }
 
 func TestImageHasBillsOfMaterials(t *testing.T) {
-	_, parts := builtImage(t)
+	image, parts := builtImage(t)
 	all, err := layout.ImageIndexFromPath(filepath.Join(checkout(t), "bin/image"))
 	require.NoError(t, err)
 	for _, part := range bills(parts) {
@@ -250,6 +250,12 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 		document := cyclonedx.NewBOM()
 		require.NoError(t, cyclonedx.NewBOMDecoder(content, cyclonedx.BOMFileFormatJSON).Decode(document))
 		assert.Equal(t, "v0.0.0-test", document.Metadata.Component.Version)
+		notices := contentOf(t, image, manifest.Subject.Digest, "NOTICES")
+		for _, component := range *document.Components {
+			_, text, found := strings.Cut(notices, "==== "+component.Name+" "+component.Version+"\n")
+			text, _, _ = strings.Cut(text, "\n==== ")
+			assert.True(t, found && len(text) > 200, "%s %s has no licence", component.Name, component.Version)
+		}
 		versions := map[string]string{}
 		for _, component := range *document.Components {
 			versions[component.Name] = component.Version
@@ -257,6 +263,19 @@ func TestImageHasBillsOfMaterials(t *testing.T) {
 		assert.Equal(t, "v3.6.16", versions["go.etcd.io/etcd/server/v3"])
 		assert.Equal(t, runtime.Version(), versions["std"])
 	}
+}
+
+// contentOf returns a file of the image of a platform.
+func contentOf(t *testing.T, index v1.ImageIndex, digest v1.Hash, name string) (text string) {
+	t.Helper()
+	image, err := index.Image(digest)
+	require.NoError(t, err)
+	walk(t, image, func(header *tar.Header, content []byte) {
+		if header.Name == name {
+			text = string(content)
+		}
+	})
+	return text
 }
 
 // billType is the artifact type of bills of materials.

@@ -40,7 +40,8 @@ own completion fish > "$work/archive/completion/etcd-wrapper.fish"
 
 for binary in "$@"; do
   cp "$binary" "$work/archive/etcd-wrapper"
-  pack "$work/archive" "$CREATED" etcd-wrapper kubectl-etcd LICENSE etcd-wrapper.1 completion | gzip -n9 > "$(name "$binary").tar.gz"
+  notices "$binary" > "$work/archive/NOTICES"
+  pack "$work/archive" "$CREATED" etcd-wrapper kubectl-etcd LICENSE NOTICES etcd-wrapper.1 completion | gzip -n9 > "$(name "$binary").tar.gz"
   bill_of_materials "$binary" > "$(name "$binary").cdx.json"
 done
 

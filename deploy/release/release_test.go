@@ -155,6 +155,7 @@ func TestReleaseArchivesHaveNothingOfThisMachine(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, string(want) == files["etcd-wrapper"], platform)
 		assert.Contains(t, files["LICENSE"], "Apache License")
+		assert.Contains(t, files["NOTICES"], "==== std go1.")
 		assert.Equal(t, "[man] [HOME=$HOME]\n", files["etcd-wrapper.1"])
 		assert.Equal(t, "[completion zsh] [HOME=$HOME]\n", files["completion/_etcd-wrapper"])
 		for _, header := range headers {
