@@ -82,56 +82,57 @@ func descriptors() string {
 
 var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 
+// keyOf maps parts of etcd's messages that name no flag to the key that they are about.
+var keyOf = map[string]string{
+	"clusterState": "initial-cluster-state", "auto-compaction-mode": "auto-compaction-mode", "min version": "tls-max-version",
+	"cipher suite": "cipher-suites", "tracing": "distributed-tracing-sampling-rate", "feature gate": "feature-gates",
+	"missing bool value": "feature-gates", "invalid value of": "feature-gates",
+}
+
 // keyIn returns the key in a message of etcd's, which names command line flags, or "" if there is none.
 func keyIn(err error) string {
-	keys := keysOf(reflect.TypeFor[settings]())
+	known := keysOf(reflect.TypeFor[settings]())
 	for _, match := range flagName.FindAllStringSubmatch(err.Error(), -1) {
-		if _, known := keys[match[1]]; known {
+		if _, ok := known[match[1]]; ok {
 			return match[1]
 		}
 		if strings.HasPrefix(match[1], "discovery-") {
 			return "discovery-config"
 		}
 	}
-	if strings.Contains(err.Error(), "feature gate") {
-		return "feature-gates"
+	for part, key := range keyOf {
+		if strings.Contains(err.Error(), part) {
+			return key
+		}
 	}
 	return ""
 }
 
-// renamed maps keys that etcd 3.6 reads but no longer uses to their replacements. etcd's own command copies the
-// values after reading the file (etcdmain); its embed package leaves that to the caller. Remove this with etcd 3.7.
-var renamed = map[string]string{
-	"experimental-bootstrap-defrag-threshold-megabytes": "bootstrap-defrag-threshold-megabytes",
-	"experimental-compact-hash-check-time":              "compact-hash-check-time",
-	"experimental-compaction-batch-limit":               "compaction-batch-limit",
-	"experimental-compaction-sleep-interval":            "compaction-sleep-interval",
-	"experimental-corrupt-check-time":                   "corrupt-check-time",
-	"experimental-distributed-tracing-address":          "distributed-tracing-address",
-	"experimental-distributed-tracing-instance-id":      "distributed-tracing-instance-id",
-	"experimental-distributed-tracing-sampling-rate":    "distributed-tracing-sampling-rate",
-	"experimental-distributed-tracing-service-name":     "distributed-tracing-service-name",
-	"experimental-downgrade-check-time":                 "downgrade-check-time",
-	"experimental-enable-distributed-tracing":           "enable-distributed-tracing",
-	"experimental-memory-mlock":                         "memory-mlock",
-	"experimental-snapshot-catch-up-entries":            "snapshot-catchup-entries",
-	"experimental-warning-apply-duration":               "warning-apply-duration",
-	"experimental-warning-unary-request-duration":       "warning-unary-request-duration",
-	"experimental-watch-progress-notify-interval":       "watch-progress-notify-interval",
+// replacement returns the key that replaces one which etcd 3.6 reads but no longer uses, or "". Remove it with etcd 3.7.
+func replacement(key string, known map[string]reflect.Type) string {
+	current, old := strings.CutPrefix(key, "experimental-")
+	if current == "snapshot-catch-up-entries" {
+		current = "snapshot-catchup-entries"
+	}
+	if !old || known[current] == nil {
+		return ""
+	}
+	return current
 }
 
-// renameExperimental moves values from old keys to their replacements, so that they take effect.
+// renameExperimental moves values from old keys to their replacements, so that they take effect. etcd's own command copies
+// the values after reading the file (etcdmain); its embed package leaves that to the caller.
 func renameExperimental(document map[string]any) error {
-	for _, old := range slices.Sorted(maps.Keys(renamed)) {
-		value, present := document[old]
-		if !present {
+	known := keysOf(reflect.TypeFor[settings]())
+	for _, old := range slices.Sorted(maps.Keys(document)) {
+		current := replacement(old, known)
+		if current == "" {
 			continue
 		}
-		current := renamed[old]
-		if _, both := document[current]; both {
+		if document[current] != nil {
 			return problem(old, "cannot be set together with %s, which replaces it", current)
 		}
-		document[current] = value
+		document[current] = document[old]
 		delete(document, old)
 	}
 	return nil

@@ -26,13 +26,10 @@ import (
 type Checked struct {
 	// Etcd has neither a logger nor a ZapLoggerBuilder: the caller that starts etcd sets one.
 	Etcd *embed.Config
-	// Unknown lists the keys that etcd does not know, sorted. Like etcd, it ignores the case of keys.
-	Unknown []UnknownKey
 	// Sidecars lists the keys that are meant for the sidecar, sorted: etcd-druid always sends them.
 	Sidecars []string
-	// Ignored lists the keys of etcd that the wrapper overrides, sorted: the destination and the format of the log.
-	Ignored []string
-	// Warnings has sentences about values that etcd may not interpret as intended.
+	// Warnings has a sentence for each key that has no effect, because etcd does not know it or the wrapper overrides it, and
+	// for each value that etcd may not interpret as intended.
 	Warnings []string
 }
 
@@ -47,17 +44,6 @@ func (c *Checked) ServerCertificate() (certFile, keyFile string, ok bool) {
 }
 
 func usesTLS(u url.URL) bool { return u.Scheme == "https" || u.Scheme == "unixs" }
-
-// Oddities returns a sentence for each key that has no effect and each value that etcd may not interpret as intended.
-func (c *Checked) Oddities() (oddities []string) {
-	for _, key := range c.Unknown {
-		oddities = append(oddities, fmt.Sprintf("%s is no key that etcd knows; it is ignored", key))
-	}
-	if len(c.Ignored) > 0 {
-		oddities = append(oddities, "the wrapper owns the log; ignored: "+strings.Join(c.Ignored, ", "))
-	}
-	return append(oddities, c.Warnings...)
-}
 
 // Parse checks yaml and returns etcd's configuration. It reads the certificate and key files that are named there,
 // checks whether there is a log at the place where etcd will look for one, and touches no other file. Every error is
@@ -75,39 +61,30 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	sifted, err := sift(raw)
+	document, found, err := sift(raw)
 	if err != nil {
 		return nil, err
 	}
-	cfg, questionable, err := configure(sifted.kept)
-	if err != nil {
-		return nil, err
-	}
-	return &Checked{
-		Etcd: cfg, Unknown: sifted.unknown, Sidecars: sifted.sidecars, Ignored: sifted.ignored,
-		Warnings: slices.Concat(warnings, sifted.warnings, questionable),
-	}, nil
-}
-
-// configure checks the values of a document with valid keys and types, and passes it to etcd.
-func configure(document map[string]any) (cfg *embed.Config, warnings []string, err error) {
 	s, err := view(document)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := s.check(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := renameExperimental(document); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	cfg, err = handOver(document, s)
-	return cfg, s.warnings, err
+	cfg, err := handOver(document, s)
+	if err != nil {
+		return nil, err
+	}
+	return &Checked{Etcd: cfg, Sidecars: found.sidecars, Warnings: slices.Concat(warnings, found.warnings, s.warnings)}, nil
 }
 
 var errEmpty = problem("", "is empty")
 
-// maxBytes is the maximum size of a configuration: real ones have two or three thousand bytes.
+// maxBytes is the maximum size of a configuration. Real ones have two or three KiB.
 const maxBytes = 1 << 20
 
 // decode returns the first YAML mapping in document, like etcd. Numbers stay json.Number, because a float64 cannot

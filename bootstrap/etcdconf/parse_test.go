@@ -44,8 +44,7 @@ func TestParseReadsWhatTheSidecarServes(t *testing.T) {
 	checked := parse(t, sidecarYAML(t))
 
 	assert.Equal(t, []string{"member-name-prefix", "next-cluster-version-compatible"}, checked.Sidecars)
-	assert.Empty(t, checked.Unknown, "nobody can do anything about the sidecar's keys")
-	assert.Empty(t, checked.Ignored)
+	assert.Empty(t, checked.Warnings, "nobody can do anything about the sidecar's keys")
 	cfg := checked.Etcd
 	assert.Equal(t, "etcd-main-0", cfg.Name)
 	assert.Equal(t, "/var/etcd/data/new.etcd", cfg.Dir)
@@ -88,12 +87,14 @@ func TestParseLeavesKeysOut(t *testing.T) {
 		"Zap-Logger: {}\nname-: x\n"+
 		"client-transport-security: {foo: 1, auto-tls: false}\npeer-transport-security: {bar: [1]}\n")
 
-	assert.Equal(t, []string{
-		"Logger", "enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json",
-	}, checked.Ignored)
-	assert.Equal(t, []etcdconf.UnknownKey{
-		{Key: "Zap-Logger"}, {Key: "client-transport-security.foo"}, {Key: "name-", Meant: "name"}, {Key: "peer-transport-security.bar"},
-	}, checked.Unknown)
+	var expected []string
+	for _, key := range []string{"logger", "enable-log-rotation", "log-format", "log-outputs", "log-rotation-config-json"} {
+		expected = append(expected, key+" is ignored: the wrapper writes etcd's log")
+	}
+	for _, key := range []string{"Zap-Logger", "client-transport-security.foo", "name- (did you mean name?)", "peer-transport-security.bar"} {
+		expected = append(expected, "unknown key "+key+" is ignored")
+	}
+	assert.ElementsMatch(t, expected, checked.Warnings)
 	assert.Equal(t, "debug", checked.Etcd.LogLevel)
 	assert.Equal(t, "zap", checked.Etcd.Logger)
 	assert.Equal(t, []string{embed.DefaultLogOutput}, checked.Etcd.LogOutputs)
@@ -103,16 +104,14 @@ func TestParseLeavesKeysOut(t *testing.T) {
 func TestATypingErrorIsReportedWithWhatWasMeant(t *testing.T) {
 	checked := parse(t, minimal+"quota-backend-byte: 1\nsnapshot_count: 5\nHeartbeat-Intervall: 7\nshapshto-count: 1\nmember-name-prefix: x\n"+
 		"backups: 1\nclient-transport-security: {cert-fil: x, member-name-prefix: y}\n")
-	var told []string
-	for _, key := range checked.Unknown {
-		told = append(told, key.String())
-	}
-	assert.Equal(t, []string{
+	for _, key := range []string{
 		"Heartbeat-Intervall (did you mean heartbeat-interval?)", "backups",
 		"client-transport-security.cert-fil (did you mean client-transport-security.cert-file?)",
 		"client-transport-security.member-name-prefix",
 		"quota-backend-byte (did you mean quota-backend-bytes?)", "shapshto-count", "snapshot_count (did you mean snapshot-count?)",
-	}, told)
+	} {
+		assert.Contains(t, checked.Warnings, "unknown key "+key+" is ignored")
+	}
 }
 
 func TestParseGivesExperimentalKeysTheirEffect(t *testing.T) {
@@ -132,7 +131,7 @@ func TestParseReadsTransportSecurity(t *testing.T) {
 	checked := parse(t, minimal+"listen-client-urls: https://0.0.0.0:2379\nadvertise-client-urls: https://etcd:2379\n"+
 		"listen-peer-urls: https://0.0.0.0:2380\nclient-transport-security: "+pair+"\npeer-transport-security: "+pair+"\n")
 
-	assert.Empty(t, checked.Unknown)
+	assert.Empty(t, checked.Warnings)
 	assert.True(t, checked.Etcd.ClientTLSInfo.ClientCertAuth)
 	assert.Equal(t, dir+"/tls.crt", checked.Etcd.PeerTLSInfo.TrustedCAFile)
 	certFile, keyFile, ok := checked.ServerCertificate()
@@ -264,15 +263,18 @@ func TestJWTKeysThatCannotBeReadNowAreNoInvalidConfiguration(t *testing.T) {
 // twice is the warning of a key that is given twice, about a certain key and line.
 var twice = regexp.MustCompile(`^\w+ is given twice, again on line \d+`)
 
+// unknown is the start of the warning of an unknown key.
+var unknown = regexp.MustCompile(`^unknown key \S+`)
+
 func TestWarningsAreDocumentedWordByWord(t *testing.T) {
 	for _, lines := range []string{
-		"Pre-Vote: false", "name: a\nname: b", "1: a\n1: b", "name: a\n---\nname: b", "client-transport-security:",
+		"log-outputs: []", "nam: x", "Pre-Vote: false", "name: a\nname: b", "1: a\n1: b", "name: a\n---\nname: b", "client-transport-security:",
 		"client-transport-security: {cert-file: /nowhere, key-file: /nowhere}", "discovery-config:",
 	} {
 		warnings := parse(t, minimal+lines).Warnings
 		require.NotEmpty(t, warnings, lines)
 		for _, warning := range warnings {
-			general := twice.ReplaceAllString(warning, "K is given twice, again on line N")
+			general := unknown.ReplaceAllString(twice.ReplaceAllString(warning, "K is given twice, again on line N"), "unknown key K")
 			assert.Contains(t, docs.Text(t), "| `"+general+"` |", "put it into the table of warnings of docs/*.md")
 		}
 	}

@@ -2,7 +2,6 @@ package etcdconf
 
 import (
 	"cmp"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -16,11 +15,9 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/tlsutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/pkg/v3/featuregate"
 	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/config"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/features"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"go.uber.org/zap"
@@ -78,9 +75,7 @@ func (s *settings) check() error {
 		s.checkPeerSecurity,
 		s.checkTLSVersions,
 		s.checkTiming,
-		s.checkTracing,
 		s.checkCompaction,
-		s.checkFeatures,
 		s.checkLogLevel,
 		s.checkAuthToken,
 		s.checkV2Deprecation,
@@ -139,9 +134,6 @@ func (s *settings) checkMembership() error {
 	if s.Name == "" {
 		return problem("name", "must not be empty")
 	}
-	if s.ClusterState != "" && s.ClusterState != embed.ClusterStateFlagNew && s.ClusterState != embed.ClusterStateFlagExisting {
-		return problem("initial-cluster-state", "must be new or existing, not %s", quote(s.ClusterState))
-	}
 	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
 		return nil
 	}
@@ -195,40 +187,10 @@ func (s *settings) checkAdvertised(listed types.URLs) error {
 	return problem(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))
 }
 
-// Upper limits from embed.Config.Validate, where they have no exported names.
-const (
-	maxElectionMs   = 50000   // milliseconds
-	maxSamplingRate = 1000000 // traced spans per million
-)
-
-// checkTiming applies the rules of embed.Config.Validate, but divides where etcd multiplies: its product overflows for a
-// huge heartbeat, which then panics in raft.
+// checkTiming covers an overflow: embed.Config.Validate multiplies, and a huge heartbeat passes that and panics in raft.
 func (s *settings) checkTiming() error {
-	switch {
-	case s.TickMs == 0:
-		return problem("heartbeat-interval", "must be above 0 ms")
-	case s.ElectionMs == 0 || s.ElectionMs > maxElectionMs:
-		return problem("election-timeout", "must be from 1 to %d ms, not %d", maxElectionMs, s.ElectionMs)
-	case s.TickMs > s.ElectionMs/5:
+	if s.TickMs > s.ElectionMs/5 {
 		return problem("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
-	case s.CompactHashCheckTime == 0:
-		return problem("compact-hash-check-time", "must be above 0")
-	case s.ExperimentalCompactHashCheckTime == 0:
-		return problem("experimental-compact-hash-check-time", "must be above 0")
-	}
-	return nil
-}
-
-// checkTracing bounds the samples per million spans, if there are any.
-func (s *settings) checkTracing() error {
-	if !s.EnableDistributedTracing && !s.ExperimentalEnableDistributedTracing {
-		return nil
-	}
-	if s.DistributedTracingSamplingRatePerMillion > maxSamplingRate {
-		return problem("distributed-tracing-sampling-rate", "must be at most %d", maxSamplingRate)
-	}
-	if s.ExperimentalDistributedTracingSamplingRatePerMillion > maxSamplingRate {
-		return problem("experimental-distributed-tracing-sampling-rate", "must be at most %d", maxSamplingRate)
 	}
 	return nil
 }
@@ -236,53 +198,28 @@ func (s *settings) checkTracing() error {
 // checkCompaction reads the retention as etcd does when it starts: a number means hours or revisions, else it is a duration.
 func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
-	periodic := s.AutoCompactionMode == embed.CompactorModePeriodic
-	if !periodic && s.AutoCompactionMode != embed.CompactorModeRevision {
-		return problem("auto-compaction-mode", "must be periodic or revision, not %s", quote(s.AutoCompactionMode))
-	}
-	if s.AutoCompactionRetention == "" {
-		return nil
-	}
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
-		if periodic && n > int(math.MaxInt64/time.Hour) {
+		if s.AutoCompactionMode == embed.CompactorModePeriodic && n > int(math.MaxInt64/time.Hour) {
 			return problem(key, "%d hours are too long", n)
 		}
 		return nil
 	}
-	switch d, err := time.ParseDuration(s.AutoCompactionRetention); {
-	case err != nil:
+	if d, err := time.ParseDuration(cmp.Or(s.AutoCompactionRetention, "0")); err != nil || d < 0 {
 		return problem(key, "%s is neither a number nor a duration such as 30m", quote(s.AutoCompactionRetention))
-	case d < 0:
-		return problem(key, "must not be negative")
 	}
 	return nil
 }
 
+// checkTLSVersions names the key of a wrong version, which embed.Config.Validate does not, and checks the cipher suites,
+// which etcd reads when it starts.
 func (s *settings) checkTLSVersions() error {
-	lowest, err := tlsutil.GetTLSVersion(s.TlsMinVersion)
-	if err != nil {
-		return problem("tls-min-version", "%s is neither TLS1.2 nor TLS1.3", quote(s.TlsMinVersion))
-	}
-	highest, err := tlsutil.GetTLSVersion(s.TlsMaxVersion)
-	if err != nil {
-		return problem("tls-max-version", "%s is neither TLS1.2 nor TLS1.3", quote(s.TlsMaxVersion))
-	}
-	if highest != 0 && lowest > highest {
-		return problem("tls-max-version", "%s is below the tls-min-version %s", s.TlsMaxVersion, s.TlsMinVersion)
-	}
-	if lowest == tls.VersionTLS13 && len(s.CipherSuites) > 0 {
-		return problem("cipher-suites", "cannot be chosen when only TLS1.3 is allowed")
+	for key, value := range map[string]string{"tls-min-version": s.TlsMinVersion, "tls-max-version": s.TlsMaxVersion} {
+		if _, err := tlsutil.GetTLSVersion(value); err != nil {
+			return problem(key, "%s is neither TLS1.2 nor TLS1.3", quote(value))
+		}
 	}
 	if _, err := tlsutil.GetCipherSuites(s.CipherSuites); err != nil {
 		return problem("cipher-suites", "%s", clip(err.Error()))
-	}
-	return nil
-}
-
-func (s *settings) checkFeatures() error {
-	gate := features.NewDefaultServerFeatureGate(s.Name, nil).(featuregate.MutableFeatureGate)
-	if err := gate.Set(s.ServerFeatures); err != nil {
-		return problem("feature-gates", "%s", clip(err.Error()))
 	}
 	return nil
 }

@@ -26,23 +26,14 @@ var mayBeNegative = []string{
 // sidecarKeys are meant for the sidecar. The operator puts them into every configuration.
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
-// sifting is a document divided into what etcd gets and what it does not.
-type sifting struct {
-	kept                        map[string]any
-	unknown                     []UnknownKey
-	sidecars, ignored, warnings []string
-}
+// sifting collects what is noticed while a document is sifted.
+type sifting struct{ sidecars, warnings []string }
 
 // sift drops unknown and wrapper-owned keys and checks the type of every other value. Keys are those of etcd's decoder,
 // which does not mind their letter case: what is kept has etcd's own spelling.
-func sift(raw map[string]any) (*sifting, error) {
-	s := &sifting{}
-	kept, err := s.section(nil, raw, reflect.TypeFor[settings]())
-	s.kept = kept
-	slices.SortFunc(s.unknown, func(a, b UnknownKey) int { return strings.Compare(a.Key, b.Key) })
-	slices.Sort(s.sidecars)
-	slices.Sort(s.ignored)
-	return s, err
+func sift(raw map[string]any) (kept map[string]any, found sifting, err error) {
+	kept, err = found.section(nil, raw, reflect.TypeFor[settings]())
+	return kept, found, err
 }
 
 func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
@@ -56,9 +47,9 @@ func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[
 		case expected == nil && len(in) == 0 && slices.Contains(sidecarKeys, name):
 			s.sidecars = append(s.sidecars, name)
 		case expected == nil:
-			s.unknown = append(s.unknown, unknownKey(in, name, known))
+			s.warnings = append(s.warnings, unknownKey(in, name, known))
 		case len(in) == 0 && slices.Contains(wrapperOwned, name):
-			s.ignored = append(s.ignored, given)
+			s.warnings = append(s.warnings, name+" is ignored: the wrapper writes etcd's log")
 		default:
 			if given != name {
 				s.warnings = append(s.warnings, fmt.Sprintf("%q is read as %s", given, strings.Join(path, ".")))
@@ -153,31 +144,16 @@ func checkScalar(key string, value any, expected reflect.Type) error {
 
 func unprintable(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
 
-// UnknownKey is a key that etcd does not know.
-type UnknownKey struct {
-	Key   string // as it is written; "section.key" inside a section
-	Meant string // the key of etcd that it looks like, written the same way; empty if there is none
-}
-
-// String names the key, and asks whether another one was meant.
-func (k UnknownKey) String() string {
-	if k.Meant == "" {
-		return k.Key
-	}
-	return fmt.Sprintf("%s (did you mean %s?)", k.Key, k.Meant)
-}
-
-func unknownKey(in []string, name string, known map[string]reflect.Type) UnknownKey {
+// unknownKey returns the warning of a key that etcd does not know, with the key that was probably meant.
+func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
-	found, best := UnknownKey{Key: within(name)}, 3 // two slips of the finger are no other word
-	for candidate := range known {
-		edits := distance(plain(name), plain(candidate))
-		closer := edits < best || edits == best && found.Meant != "" && within(candidate) < found.Meant
-		if closer && 3*edits < len(candidate) {
-			found.Meant, best = within(candidate), edits
+	meant, best := "", 3 // three typing errors make another word
+	for _, candidate := range slices.Sorted(maps.Keys(known)) {
+		if edits := distance(plain(name), plain(candidate)); edits < best && 3*edits < len(candidate) {
+			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits
 		}
 	}
-	return found
+	return fmt.Sprintf("unknown key %s%s is ignored", within(name), meant)
 }
 
 // plain is a key without the differences that are easily overlooked.

@@ -5,13 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"reflect"
-)
 
-// maxConfigBytes is the maximum size of a configuration file. Real ones have one or two KiB.
-const maxConfigBytes = 1 << 20
+	"etcd-wrapper/internal/disk"
+)
 
 // singleMember is the configuration of a cluster of one member that only this machine can reach. Its sizes and
 // intervals are those that etcd-druid uses. The verb takes the quoted data directory.
@@ -45,9 +42,6 @@ type Document struct {
 	DataDir string
 }
 
-// directories has the values of etcd's configuration that locate its data.
-type directories struct{ DataDir, WALDir string }
-
 // ErrUnusable means that a configuration file was read but is not a valid configuration.
 var ErrUnusable = errors.New("cannot use etcd configuration")
 
@@ -58,23 +52,23 @@ func (s Source) Load() (Document, error) {
 	if s.File == "" {
 		return Document{YAML: fmt.Appendf(nil, singleMember, quoted(s.DataDir)), DataDir: s.DataDir}, nil
 	}
-	raw, err := readBounded(s.File, maxConfigBytes)
+	raw, err := disk.Read(s.File, maxBytes)
 	if err != nil {
-		return Document{}, fmt.Errorf("cannot read etcd configuration: %w", err)
+		return Document{}, fmt.Errorf("cannot read etcd configuration %s: %w", s.File, err)
 	}
 	raw, err = ForMember(expanded(raw, s.PodName, s.Namespace), s.PodName)
 	if err != nil {
 		return Document{}, fmt.Errorf("%w %s: %w", ErrUnusable, s.File, err)
 	}
-	found, err := parseDirectories(raw)
-	if err == nil && found.DataDir == "" {
+	dataDir, err := dataDirIn(raw)
+	if err == nil && dataDir == "" {
 		raw, err = appendDataDir(raw, s.DataDir)
-		found.DataDir = s.DataDir
+		dataDir = s.DataDir
 	}
 	if err != nil {
 		return Document{}, fmt.Errorf("%w %s: %w", ErrUnusable, s.File, err)
 	}
-	return Document{YAML: raw, DataDir: found.DataDir}, nil
+	return Document{YAML: raw, DataDir: dataDir}, nil
 }
 
 // expanded replaces $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where a value is
@@ -88,25 +82,23 @@ func expanded(raw []byte, pod, namespace string) []byte {
 	return raw
 }
 
-// parseDirectories returns the directories of a configuration. It rejects wal-dir, because a validation looks for the
-// log in the data directory.
-func parseDirectories(raw []byte) (directories, error) {
-	var found directories
+// dataDirIn returns the data directory of a configuration, or "". It rejects wal-dir, because a validation looks for the log
+// in the data directory.
+func dataDirIn(raw []byte) (string, error) {
 	mapping, _, err := decode(raw)
 	if err != nil && !errors.Is(err, errEmpty) {
-		return directories{}, err
+		return "", err
 	}
-	for key, into := range map[string]*string{"data-dir": &found.DataDir, "wal-dir": &found.WALDir} {
-		text, ok := mapping[key].(string)
-		if !ok && mapping[key] != nil {
-			return directories{}, mistyped(key, mapping[key], reflect.TypeFor[string]())
+	for _, key := range []string{"data-dir", "wal-dir"} {
+		if _, ok := mapping[key].(string); !ok && mapping[key] != nil {
+			return "", mistyped(key, mapping[key], reflect.TypeFor[string]())
 		}
-		*into = text
 	}
-	if found.WALDir != "" {
-		return directories{}, errors.New("wal-dir is not supported without a sidecar: leave the log in the data directory, or run with a sidecar")
+	if walDir, _ := mapping["wal-dir"].(string); walDir != "" {
+		return "", errors.New("wal-dir is not supported without a sidecar: leave the log in the data directory, or run with a sidecar")
 	}
-	return found, nil
+	dataDir, _ := mapping["data-dir"].(string)
+	return dataDir, nil
 }
 
 // appendDataDir appends a line instead of encoding the document again, which would lose comments and turn large
@@ -120,7 +112,7 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 		extended = append(extended, '\n')
 	}
 	extended = fmt.Appendf(extended, "data-dir: %s\n", quoted(dataDir))
-	if found, err := parseDirectories(extended); err != nil || found.DataDir != dataDir {
+	if found, err := dataDirIn(extended); err != nil || found != dataDir {
 		return nil, errors.New("it has no data-dir and none can be appended: write it in, or write the document as lines of YAML, not in braces")
 	}
 	return extended, nil
@@ -130,24 +122,4 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 func quoted(s string) string {
 	text, _ := json.Marshal(s) // a string always marshals
 	return string(text)
-}
-
-// readBounded reads a regular file, or one that a symbolic link points to: mounted ConfigMaps are such links. Opening
-// anything else, such as a pipe, might block forever.
-func readBounded(path string, limit int64) ([]byte, error) {
-	if info, err := os.Stat(path); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(content)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return content, err
 }

@@ -42,7 +42,7 @@ func TestConfigFile(t *testing.T) {
 		"no mapping":           {content: "hello", err: "is not a mapping of keys to values"},
 		"only comments":        {content: "# later", served: "# later\ndata-dir: \"/option/new.etcd\"\n", dataDir: option},
 		"WAL of its own":       {content: "data-dir: /own\nwal-dir: /wal", err: "wal-dir is not supported"},
-		"more than a megabyte": {content: strings.Repeat("#", maxConfigBytes+1), err: "more than 1048576 bytes"},
+		"more than a megabyte": {content: strings.Repeat("#", maxBytes+1), err: "more than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "etcd.yaml")

@@ -118,14 +118,8 @@ func (r *Runtime) warn(checked *etcdconf.Checked) {
 	for _, warning := range warnings {
 		r.log.Warn().Msg(warning)
 	}
-	all := append(checked.Oddities(), warnings...)
+	all := append(slices.Clone(checked.Warnings), warnings...)
 	r.configWarnings.Store(&all)
-	for _, key := range checked.Unknown {
-		r.log.Warn().Str("key", key.Key).Msgf("etcd's configuration: %s is no key that etcd knows; it is ignored", key)
-	}
-	if len(checked.Ignored) > 0 {
-		r.log.Warn().Strs("keys", checked.Ignored).Msg("the wrapper owns the log; these keys of etcd's configuration are ignored")
-	}
 	for _, warning := range checked.Warnings {
 		r.log.Warn().Msg("etcd's configuration: " + warning)
 	}
