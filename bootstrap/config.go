@@ -63,8 +63,21 @@ func StoreConfig(path string, yaml []byte) error {
 
 // ErrCertificates means that certificate files are unusable at the moment: one is missing, cut off or of another
 // pair, or its mount hangs. That passes while certificates are replaced, so it is a reason to try again, and none to
-// discard the result of a validation. The check of etcd's configuration and the wrapper's own server wrap it.
+// discard the result of a validation. The check of etcd's configuration and the wrapper's own server return it.
 var ErrCertificates = errors.New("certificate files cannot be used now")
+
+// ErrSetup means that only another configuration, or another version of the program, removes an error. The process ends
+// with exitcode.BadConfig.
+var ErrSetup = errors.New("the configuration or the program must be changed")
+
+// Mark returns an error that is kind as well, for errors.Is, and has the text of err alone.
+func Mark(err, kind error) error { return marked{err, kind} }
+
+type marked struct{ cause, kind error }
+
+func (m marked) Error() string { return m.cause.Error() }
+
+func (m marked) Unwrap() []error { return []error{m.cause, m.kind} }
 
 // maxCertificates bounds what is read of one certificate or key file, in bytes. The bundles of whole operating systems
 // have a quarter of it.
@@ -74,29 +87,7 @@ const maxCertificates = 1 << 20
 func ReadCertificates(path string) ([]byte, error) {
 	content, err := disk.Read(path, maxCertificates)
 	if err != nil {
-		return nil, CertificateError{err}
+		return nil, Mark(err, ErrCertificates)
 	}
 	return content, nil
 }
-
-// CertificateError is ErrCertificates with the text of its cause alone.
-type CertificateError struct{ Cause error }
-
-// Error returns the cause's text.
-func (e CertificateError) Error() string { return e.Cause.Error() }
-
-// Is makes errors.Is(e, ErrCertificates) true.
-func (e CertificateError) Is(target error) bool { return target == ErrCertificates }
-
-// Unwrap returns the cause.
-func (e CertificateError) Unwrap() error { return e.Cause }
-
-// SetupError is an error that only another configuration, or another version of the program, removes. The process ends with
-// exitcode.BadConfig.
-type SetupError struct{ Cause error }
-
-// Error returns the cause's text.
-func (e SetupError) Error() string { return e.Cause.Error() }
-
-// Unwrap returns the cause.
-func (e SetupError) Unwrap() error { return e.Cause }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,9 +34,6 @@ const (
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory
 )
 
-// maxQuoted bounds an unknown word that is quoted, in bytes.
-const maxQuoted = 24
-
 // InitializationStatuses are all status words, in the order of a run.
 var InitializationStatuses = []InitializationStatus{New, Progress, Successful, Failed}
 
@@ -45,24 +43,21 @@ func (s InitializationStatus) Running() bool { return s == Progress }
 // Result reports whether the word is the result of an initialization.
 func (s InitializationStatus) Result() bool { return s == Successful || s == Failed }
 
-// ParseInitializationStatus parses a status word, with white space around it. It guesses nothing: opening the data on
-// a guessed word is the one mistake that this program exists to avoid. The error quotes a short word; of anything
-// else it has only the length, since the content may be confidential.
-func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
-	word := InitializationStatus(bytes.TrimSpace(body))
-	if !slices.Contains(InitializationStatuses, word) {
-		return "", fmt.Errorf("unknown initialization status %s", quoted(string(word), len(body)))
-	}
-	return word, nil
-}
+// word matches what an error quotes of an unknown status. Anything else may be confidential.
+var word = regexp.MustCompile(`^[A-Za-z]{1,24}$`)
 
-// quoted returns a word of letters in quotes, as a status is one, or else its length.
-func quoted(word string, size int) string {
-	letters := strings.Trim(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
-	if word == "" || len(word) > maxQuoted || !letters {
-		return fmt.Sprintf("of %d bytes", size)
+// ParseInitializationStatus parses a status word, with white space around it. It guesses nothing: opening the data on
+// a guessed word is the one mistake that this program exists to avoid.
+func ParseInitializationStatus(body []byte) (InitializationStatus, error) {
+	status := InitializationStatus(bytes.TrimSpace(body))
+	switch {
+	case slices.Contains(InitializationStatuses, status):
+		return status, nil
+	case word.MatchString(string(status)):
+		return "", fmt.Errorf("unknown initialization status %q", status)
+	default:
+		return "", fmt.Errorf("unknown initialization status of %d bytes", len(body))
 	}
-	return strconv.Quote(word)
 }
 
 // Mode is the depth of a validation.
@@ -208,21 +203,13 @@ func (c *Client) get(
 	target.Path, target.RawQuery = path, query.Encode()
 	body, err := c.fetch(ctx, target.String(), limit)
 	if errors.Is(err, context.DeadlineExceeded) && whole.Err() == nil {
-		err = lateAnswer{deadline}
+		err = Mark(fmt.Errorf("no answer within %g s", deadline.Seconds()), err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot fetch %s from %s: %w", what, c.base.Host, err)
 	}
 	return body, nil
 }
-
-// lateAnswer is a context's deadline in plain words.
-type lateAnswer struct{ after time.Duration }
-
-func (l lateAnswer) Error() string { return fmt.Sprintf("no answer within %g s", l.after.Seconds()) }
-
-// Unwrap makes errors.Is(err, context.DeadlineExceeded) true.
-func (lateAnswer) Unwrap() error { return context.DeadlineExceeded }
 
 func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)

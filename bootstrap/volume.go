@@ -215,7 +215,8 @@ func (v *Volume) LockData(directory string) error {
 	}
 	locked, err := lockDirectory(directory)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return takenError(directory)
+		return Mark(fmt.Errorf("data directory %s is in use: another etcd-wrapper has locked it; end that one, or give this one a "+
+			"data-dir of its own", directory), ErrDataInUse)
 	}
 	if err == nil && !leadsTo(locked, directory) {
 		err = errors.Join(errors.New("it was replaced meanwhile"), locked.Close())
@@ -239,12 +240,3 @@ func leadsTo(open *os.File, path string) bool {
 	there, errThere := os.Stat(path)
 	return errHere == nil && errThere == nil && os.SameFile(here, there)
 }
-
-// takenError is the ErrDataInUse of a whole data directory.
-type takenError string
-
-func (e takenError) Error() string {
-	return fmt.Sprintf("data directory %s is in use: another etcd-wrapper has locked it; end that one, or give this one a data-dir of its own", string(e))
-}
-
-func (takenError) Is(target error) bool { return target == ErrDataInUse }

@@ -278,7 +278,7 @@ func TestACertificateThatCannotBeUsedNowIsWaitedFor(t *testing.T) {
 				var times atomic.Int32
 				spoil(s, func() error {
 					if times.Add(1) <= 5 {
-						return bootstrap.CertificateError{Cause: errStage}
+						return bootstrap.Mark(errStage, bootstrap.ErrCertificates)
 					}
 					return nil
 				})

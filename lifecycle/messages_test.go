@@ -124,7 +124,7 @@ func (e explaining) WhyFailed() error { return e.cause }
 
 func TestAFailedInitialization_showsItsCause(t *testing.T) {
 	missing := fmt.Errorf("peer-transport-security.cert-file: cannot use file %q: %w", "/tls/tls.crt",
-		bootstrap.CertificateError{Cause: errors.New("no such file or directory")})
+		bootstrap.Mark(errors.New("no such file or directory"), bootstrap.ErrCertificates))
 	for _, test := range []struct {
 		cause      error
 		class      Class

@@ -270,7 +270,7 @@ func (w *work) removeRecord(ctx context.Context) completion {
 func (w *work) openEtcd(ctx context.Context) completion {
 	if err := w.runtime.Member.Open(ctx); err != nil {
 		payload := Payload{Err: err, Status: exitcode.EtcdFailed}
-		if setup := (bootstrap.SetupError{}); errors.As(err, &setup) {
+		if errors.Is(err, bootstrap.ErrSetup) {
 			payload.Status = exitcode.BadConfig
 		}
 		return completion{EtcdFailed, payload}

@@ -262,7 +262,7 @@ func (t security) checkAuthorities(section string) error {
 	return nil
 }
 
-// badFile is bootstrap.ErrCertificates, whatever is wrong with the file.
+// badFile returns bootstrap.ErrCertificates for any problem with a file.
 func badFile(key, path string, err error) error {
-	return problem(key, "cannot use file %s: %w", quote(path), bootstrap.CertificateError{Cause: err})
+	return problem(key, "cannot use file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
 }

@@ -206,7 +206,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	began, etcd := time.Now(), r.etcd.Load()
 	if err := etcd.Open(ctx); err != nil {
 		if upgrade := (*dataversion.UpgradeError)(nil); errors.As(err, &upgrade) {
-			return bootstrap.SetupError{Cause: err}
+			return bootstrap.Mark(err, bootstrap.ErrSetup)
 		}
 		return bootstrap.Advised(err, r.config.Etcd.Dir)
 	}

@@ -151,7 +151,7 @@ func (r *Runtime) Expose() error {
 		return nil
 	}
 	if err := r.parts.Server.UseTLS(cert, key); err != nil {
-		return bootstrap.CertificateError{Cause: err}
+		return bootstrap.Mark(err, bootstrap.ErrCertificates)
 	}
 	return nil
 }
