@@ -31,25 +31,19 @@ const (
 	latestCrash = ".latest" // the last of them, if there was more than one
 )
 
-// reserved is the room, in bytes, that an armed note has on a volume that becomes full.
-const reserved = 16 << 10
-
 // NewCrashNote returns the note that lives at path. It touches nothing.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
 // Previous returns the line with the reason of the last run's crash, or "". Call it before Arm.
 func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
 
-// First returns the same for the first crash of a loop, or "".
-func (n *CrashNote) First() string { return firstLineOf(n.path + firstCrash) }
-
-// FirstSince returns the same if it was written at a moment or later.
-func (n *CrashNote) FirstSince(at time.Time) string {
+// First returns the same for the first crash of a loop, or "" if it was written before that moment.
+func (n *CrashNote) First(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
-	if err != nil || info.ModTime().Before(at) {
+	if err != nil || info.ModTime().Before(since) {
 		return ""
 	}
-	return n.First()
+	return firstLineOf(n.path + firstCrash)
 }
 
 func firstLineOf(path string) string {
@@ -82,7 +76,7 @@ func (n *CrashNote) Arm(loops bool) error {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
 	n.file = file
-	reserve(file, reserved)
+	reserve(file, 16<<10)
 	if err := debug.SetCrashOutput(file, debug.CrashOptions{}); err != nil {
 		return fmt.Errorf("cannot prepare crash note: %w", err)
 	}
@@ -94,7 +88,7 @@ func (n *CrashNote) keep(loops bool) error {
 	if n.Previous() == "" {
 		return nil
 	}
-	if loops && n.First() != "" {
+	if loops && n.First(time.Time{}) != "" {
 		return os.Rename(n.path, n.path+latestCrash)
 	}
 	if err := os.Remove(n.path + latestCrash); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -189,25 +183,23 @@ type Message struct {
 // NewMessage returns the message that lives at path. It touches nothing.
 func NewMessage(path string) *Message { return &Message{path: path} }
 
-// Prepare writes what is true if the process ends now, unless Say was called. Its errors are those of Say.
-func (m *Message) Prepare(text string) error {
+// Prepare writes the message for the case that the process is killed from now on, unless the final one was written.
+func (m *Message) Prepare(text string) error { return m.write(text, false) }
+
+// Finish writes the final message.
+func (m *Message) Finish(text string) error { return m.write(text, true) }
+
+func (m *Message) write(text string, final bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.final {
+	if m.final && !final {
 		return nil
 	}
+	m.final = final
 	return Explain(m.path, text)
 }
 
-// Say writes the final message. A missing file is no error: no message is expected then.
-func (m *Message) Say(text string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.final = true
-	return Explain(m.path, text)
-}
-
-// Explain writes a message for a process that has prepared none.
+// Explain writes a termination message. A missing file is no error: no message is expected then.
 func Explain(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -137,15 +137,15 @@ func TestOfALoopOfCrashesTheFirstAndTheLatestAreKept(t *testing.T) {
 	}
 	crash("one", true)
 	crash("two", true)
-	assert.Equal(t, "one", exitcode.NewCrashNote(path).First())
+	assert.Equal(t, "one", exitcode.NewCrashNote(path).First(time.Time{}))
 	crash("three", true)
 	crash("four", true)
-	assert.Equal(t, "one", exitcode.NewCrashNote(path).First())
+	assert.Equal(t, "one", exitcode.NewCrashNote(path).First(time.Time{}))
 	assert.Equal(t, "three\n", read(t, path+".latest"))
 	assert.Equal(t, "four", exitcode.NewCrashNote(path).Previous())
 
 	crash("five", false)
-	assert.Equal(t, "four", exitcode.NewCrashNote(path).First(), "a run has served, so a new loop began with it")
+	assert.Equal(t, "four", exitcode.NewCrashNote(path).First(time.Time{}), "a run has served, so a new loop began with it")
 	assert.NoFileExists(t, path+".latest")
 }
 
@@ -156,7 +156,7 @@ func TestAMessageIsPreparedUntilTheLastWordIsSaid(t *testing.T) {
 	require.NoError(t, message.Prepare("killed in Query"))
 	require.NoError(t, message.Prepare("killed"))
 	assert.Equal(t, "killed", read(t, path))
-	require.NoError(t, message.Say("clean stop"))
+	require.NoError(t, message.Finish("clean stop"))
 	require.NoError(t, message.Prepare("killed again"))
 	assert.Equal(t, "clean stop", read(t, path))
 }

@@ -2,12 +2,12 @@ package exitcode
 
 import (
 	"os"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// keepSize has a file's blocks allocated without a change of its length (linux/falloc.h).
-const keepSize = 1
-
-// reserve allocates room on the volume, so that the reason of a crash fits even if the volume is full by then. A file
-// system that cannot, or is full already, has to do without.
-func reserve(file *os.File, size int64) { _ = syscall.Fallocate(int(file.Fd()), keepSize, 0, size) }
+// reserve allocates room on the volume without changing the file's length, so that the reason of a crash fits even if the
+// volume is full by then. A file system that cannot do it, or is full already, has to do without.
+func reserve(file *os.File, size int64) {
+	_ = unix.Fallocate(int(file.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+}

@@ -17,7 +17,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedEachTime(t *testing.T) {
 	for lost := 1; lost <= 3; lost++ {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
 			dir, segment := born(t)
-			ends := datadirtest.EntryEnds(t, segment)
+			_, ends := datadirtest.Entries(t, segment)
 			require.NoError(t, os.Truncate(segment, ends[len(ends)-1-lost]))
 			for range 2 {
 				b := newBench(t, dir)
@@ -32,7 +32,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedEachTime(t *testing.T) {
 // What has not reached the database is in the log, as after a kill.
 func TestALogThatEndsAfterItsDatabaseIsTaken(t *testing.T) {
 	dir, segment := born(t)
-	ends := datadirtest.EntryEnds(t, segment)
+	_, ends := datadirtest.Entries(t, segment)
 	require.NoError(t, os.Truncate(segment, ends[len(ends)-1]))
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
@@ -44,7 +44,7 @@ func TestALogThatEndsAfterItsDatabaseIsTaken(t *testing.T) {
 // wait for a leader until it had failed often enough.
 func TestALogThatIsDamagedBelowItsDatabaseIsRefusedBeforeEtcdStarts(t *testing.T) {
 	dir, segment := born(t)
-	begins := datadirtest.EntryBegins(t, segment)
+	begins, _ := datadirtest.Entries(t, segment)
 	middle := len(begins) / 2
 	file, err := os.OpenFile(segment, os.O_WRONLY, 0)
 	require.NoError(t, err)

@@ -36,8 +36,8 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
-			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
-			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-1-lost])
+			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
+			truncate(t, firstSegmentOf(dir), ends[len(ends)-1-lost])
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			if lost == 0 {
 				require.NoError(t, err)
@@ -104,8 +104,8 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 			dir := datadirtest.Initialized(t)
 			addMember(t, dir, learner)
 			require.NoError(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()))
-			ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
-			truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
+			_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
+			truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
 			wayOut := fmt.Sprintf(wayOut, len(ends)-1, len(ends)) // how many entries there are depends on when etcd has set its version
 			err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
 			require.ErrorContains(t, err, wayOut)
@@ -145,10 +145,10 @@ func addMember(t *testing.T, dir string, learner bool) {
 // failed starts have made it long enough again.
 func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
-	segment := last(datadirtest.Segments(t, dir))
+	segment := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(segment)
 	require.NoError(t, err)
-	begins, ends := datadirtest.EntryBegins(t, segment), datadirtest.EntryEnds(t, segment)
+	begins, ends := datadirtest.Entries(t, segment)
 	require.Greater(t, len(begins), 10)
 	for i, begin := range begins {
 		for name, damage := range map[string]func(entry []byte){
@@ -193,7 +193,7 @@ func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names no voter")
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop()))
 	segment := filepath.Join(walDir, firstSegment)
-	ends := datadirtest.EntryEnds(t, segment)
+	_, ends := datadirtest.Entries(t, segment)
 	truncate(t, segment, ends[len(ends)-2])
 	err := Look(dir, walDir).Inspect(Identity{Name: "default"}, zerolog.Nop())
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
@@ -211,10 +211,10 @@ var losses = map[string]func(t *testing.T, dir, segment string){
 		require.True(t, wal.Repair(zap.NewNop(), filepath.Dir(segment)))
 	},
 	"the log's entries are zeros": func(t *testing.T, _, segment string) {
-		datadirtest.ZeroEntries(t, segment)
+		zeroEntries(t, segment)
 	},
 	"the log's entries are zeros and the database is lost": func(t *testing.T, dir, segment string) {
-		datadirtest.ZeroEntries(t, segment)
+		zeroEntries(t, segment)
 		require.NoError(t, os.Remove(filepath.Join(dir, "member", "snap", "db")))
 	},
 }
@@ -223,7 +223,7 @@ func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
-			lose(t, dir, datadirtest.FirstSegment(dir))
+			lose(t, dir, firstSegmentOf(dir))
 			before := fingerprint(t, dir)
 			err := Look(dir, "").Inspect(Identity{}, zerolog.Nop())
 			require.ErrorContains(t, err, "names no voter, although its member has stored data")

@@ -20,7 +20,7 @@ import (
 // Whatever happened to a log, it can be replayed from a snapshot if etcd's own verification says so.
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
-	segments := datadirtest.Segments(t, dir)
+	segments := segmentsOf(t, dir)
 	whole, err := readLog(t.Context(), survey(dir, ""))
 	require.NoError(t, err)
 	require.Greater(t, len(whole.snapshots), 2)

@@ -228,7 +228,7 @@ func bases() map[string]func(t *testing.T) string {
 
 func purged(t *testing.T) string {
 	dir := datadirtest.New(t)
-	segments := datadirtest.Segments(t, dir)
+	segments := segmentsOf(t, dir)
 	newest, err := verifySnapshots(t.Context(), survey(dir, ""), must(readLog(t.Context(), survey(dir, ""))))
 	require.NoError(t, err)
 	for i, path := range segments[1:] {
@@ -356,7 +356,7 @@ func damages(t *testing.T, path, name string) (all []alteration) {
 		flipped, zeroed := common, common
 		zeroed.quick = false
 		flipped.name, zeroed.name = fmt.Sprintf("%s is flipped at %d", name, offset), fmt.Sprintf("%s has a sector of zeros at %d", name, offset)
-		flipped.alter = at(name, func(t *testing.T, path string) { datadirtest.Flip(t, path, offset) })
+		flipped.alter = at(name, func(t *testing.T, path string) { flip(t, path, offset) })
 		zeroed.alter = at(name, func(t *testing.T, path string) { zero(t, path, offset, sector) })
 		all = append(all, flipped, zeroed)
 	}
@@ -364,7 +364,7 @@ func damages(t *testing.T, path, name string) (all []alteration) {
 		begin := int64(page * os.Getpagesize())
 		all = append(all, alteration{name: fmt.Sprintf("meta page %d is zeros", page), quick: true, alter: at(name, func(t *testing.T, path string) { zero(t, path, begin, os.Getpagesize()) })})
 		for offset := begin; offset < begin+metaEnds+8; offset += 4 {
-			all = append(all, alteration{name: fmt.Sprintf("meta page %d is flipped at %d", page, offset-begin), alter: at(name, func(t *testing.T, path string) { datadirtest.Flip(t, path, offset) })})
+			all = append(all, alteration{name: fmt.Sprintf("meta page %d is flipped at %d", page, offset-begin), alter: at(name, func(t *testing.T, path string) { flip(t, path, offset) })})
 		}
 	}
 	return all

@@ -145,9 +145,9 @@ func TestThePositionSaysWhatCannotBeRead(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
 		"the log is no directory": func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
-		"a segment is no file":    func(t *testing.T, dir string) { unreadable(t, datadirtest.FirstSegment(dir)) },
+		"a segment is no file":    func(t *testing.T, dir string) { unreadable(t, firstSegmentOf(dir)) },
 		"the last segment is no file": func(t *testing.T, dir string) {
-			segments := datadirtest.Segments(t, dir)
+			segments := segmentsOf(t, dir)
 			require.Greater(t, len(segments), 1)
 			unreadable(t, segments[len(segments)-1])
 		},

@@ -83,15 +83,15 @@ func TestCorruptionsAreNamed(t *testing.T) {
 		"misplaced value":         {putRevision(revision(1<<40), nil), bootstrap.Full, "member/snap/db", "belongs to revision 0"},
 		"no WAL directory":        {func(t *testing.T, d string) { remove(t, d+"/member/wal") }, both, "member/wal", "no WAL segment"},
 		"no WAL and no snap":      {withoutLogs, both, "member/snap/db", "has applied entry"},
-		"gap in the WAL":          {func(t *testing.T, d string) { remove(t, datadirtest.Segments(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
+		"gap in the WAL":          {func(t *testing.T, d string) { remove(t, segmentsOf(t, d)[1]) }, both, "member/wal/0000000000000002", "does not follow"},
 		"segment by another name": {func(t *testing.T, d string) { write(t, d+"/member/wal/0-0.wal", "?") }, both, "member/wal/0-0.wal", "not a WAL segment"},
 		"piped snapshot":          {func(t *testing.T, d string) { require.NoError(t, unix.Mkfifo(d+"/member/snap/x.snap", 0o600)) }, bootstrap.Full, "member/snap/x.snap", "is a pipe"},
-		"no first segment":        {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
-		"no last segment":         {func(t *testing.T, d string) { remove(t, last(datadirtest.Segments(t, d))) }, bootstrap.Full, "member/wal", "ends at index"},
-		"empty segment":           {func(t *testing.T, d string) { truncate(t, last(datadirtest.Segments(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
-		"torn early segment":      {func(t *testing.T, d string) { truncate(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
-		"flipped WAL byte":        {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Segments(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
-		"no last record":          {func(t *testing.T, d string) { zeroLastRecord(t, datadirtest.Segments(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
+		"no first segment":        {func(t *testing.T, d string) { withoutSnapshots(t, d); remove(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal", "cannot be replayed"},
+		"no last segment":         {func(t *testing.T, d string) { remove(t, last(segmentsOf(t, d))) }, bootstrap.Full, "member/wal", "ends at index"},
+		"empty segment":           {func(t *testing.T, d string) { truncate(t, last(segmentsOf(t, d)), 0) }, bootstrap.Full, "member/wal/", "no record"},
+		"torn early segment":      {func(t *testing.T, d string) { truncate(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "unexpected EOF"},
+		"flipped WAL byte":        {func(t *testing.T, d string) { flip(t, segmentsOf(t, d)[0], 20000) }, bootstrap.Full, "member/wal/0000000000000000-0000000000000000.wal", "crc mismatch"},
+		"no last record":          {func(t *testing.T, d string) { zeroLastRecord(t, segmentsOf(t, d)[0]) }, bootstrap.Full, "member/wal/0000000000000001", "crc mismatch"},
 		"WAL cut short":           {zeroLastSegment, bootstrap.Full, "member/wal", "ends at index"},
 		"database too old":        {emptyDatabase, bootstrap.Full, "member/snap/db", "there is a snapshot of entry"},
 		"member moved away":       {func(t *testing.T, d string) { rename(t, d+"/member", d+"/member.old") }, both, "", `holds "member.old"`},
@@ -135,21 +135,9 @@ func TestTornDirectoryIsOneThatEtcdStarts(t *testing.T) {
 	datadirtest.RequireStarts(t, dir, datadirtest.LastKey)
 }
 
-func TestLockedDatabase(t *testing.T) {
-	dir := datadirtest.New(t)
-	db, err := bolt.Open(filepath.Join(dir, "member/snap/db"), 0o600, nil)
-	require.NoError(t, err)
-	defer db.Close()
-	for _, mode := range []bootstrap.Mode{bootstrap.Sanity, bootstrap.Full} {
-		err := result(t, dir, mode)
-		require.ErrorContains(t, err, "member/snap/db: locked by another process")
-		assert.True(t, SaysNothing(err), "nobody has looked at the data")
-	}
-}
-
 // tearLastRecord cuts the last segment in the middle of its last record.
 func tearLastRecord(t *testing.T, dir string) {
-	path := last(datadirtest.Segments(t, dir))
+	path := last(segmentsOf(t, dir))
 	start, end := lastRecord(t, path)
 	require.Greater(t, end-start, int64(8))
 	truncate(t, path, end-4)
@@ -209,8 +197,8 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 		structure bool // found without reading a file
 		text      string
 	}{
-		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(datadirtest.Snapshots(t, d)), "garbage") }, false, "goes on from an older one"},
-		"flipped snapshot":    {func(t *testing.T, d string) { datadirtest.Flip(t, datadirtest.Snapshots(t, d)[0], 30) }, false, "goes on from an older one"},
+		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "goes on from an older one"},
+		"flipped snapshot":    {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "goes on from an older one"},
 		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
 		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
 		"misnamed segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
@@ -218,8 +206,8 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 		"no first meta page":  {zeroPage(0), false, "meta page 0 is damaged"},
 		"no second meta page": {zeroPage(1), false, "meta page 1 is damaged"},
 		"linked database":     {link(func(_ *testing.T, d string) string { return d + "/member/snap/db" }), true, "is a symbolic link"},
-		"linked segment":      {link(func(t *testing.T, d string) string { return last(datadirtest.Segments(t, d)) }), true, "is a symbolic link"},
-		"linked snapshot":     {link(func(t *testing.T, d string) string { return last(datadirtest.Snapshots(t, d)) }), true, "is a symbolic link"},
+		"linked segment":      {link(func(t *testing.T, d string) string { return last(segmentsOf(t, d)) }), true, "is a symbolic link"},
+		"linked snapshot":     {link(func(t *testing.T, d string) string { return last(snapshotsOf(t, d)) }), true, "is a symbolic link"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.New(t)
@@ -244,35 +232,35 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 }
 
 func copySegment(t *testing.T, dir string) {
-	content, err := os.ReadFile(last(datadirtest.Segments(t, dir)))
+	content, err := os.ReadFile(last(segmentsOf(t, dir)))
 	require.NoError(t, err)
 	write(t, dir+"/member/wal/copy.wal", string(content))
 }
 
 func TestASegmentThatWasGivenAnotherNameIsMissed(t *testing.T) {
 	dir := datadirtest.New(t)
-	rename(t, last(datadirtest.Segments(t, dir)), dir+"/member/wal/last.wal")
+	rename(t, last(segmentsOf(t, dir)), dir+"/member/wal/last.wal")
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
 }
 
 // A wrong name must not hide that the log was cut off.
 func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAMisnamedFile(t *testing.T) {
 	dir := datadirtest.Initialized(t)
-	ends := datadirtest.EntryEnds(t, datadirtest.FirstSegment(dir))
-	truncate(t, datadirtest.FirstSegment(dir), ends[len(ends)-2])
+	_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
+	truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
 	write(t, dir+"/member/wal/x.wal", "?")
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "was cut off or damaged")
 }
 
 func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
 	dir := datadirtest.New(t)
-	for _, path := range datadirtest.Snapshots(t, dir) {
+	for _, path := range snapshotsOf(t, dir) {
 		write(t, path, "garbage")
 	}
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
-	require.Len(t, warnings, len(datadirtest.Snapshots(t, dir)))
-	remove(t, datadirtest.Segments(t, dir)[0]) // as etcd purges it
+	require.Len(t, warnings, len(snapshotsOf(t, dir)))
+	remove(t, segmentsOf(t, dir)[0]) // as etcd purges it
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 }
 
@@ -371,7 +359,7 @@ func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
 // A segment that is not needed any more may be lost; one that is may not.
 func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T) {
 	dir := datadirtest.New(t)
-	truncate(t, datadirtest.Segments(t, dir)[0], 0)
+	truncate(t, segmentsOf(t, dir)[0], 0)
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
 	require.Len(t, warnings, 1)
@@ -407,7 +395,7 @@ func truncate(t *testing.T, path string, length int64) { require.NoError(t, os.T
 func last(paths []string) string { return paths[len(paths)-1] }
 
 func withoutSnapshots(t *testing.T, dir string) {
-	for _, path := range datadirtest.Snapshots(t, dir) {
+	for _, path := range snapshotsOf(t, dir) {
 		remove(t, path)
 	}
 }
@@ -419,7 +407,7 @@ func withoutLogs(t *testing.T, dir string) {
 
 // zeroLastSegment leaves the last segment as it was when it was new, which no checksum tells.
 func zeroLastSegment(t *testing.T, dir string) {
-	path := last(datadirtest.Segments(t, dir))
+	path := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	clear(content[2000:])
@@ -468,7 +456,7 @@ func emptyDatabase(t *testing.T, dir string) {
 }
 
 func halveDatabase(t *testing.T, dir string) {
-	truncate(t, dir+"/member/snap/db", datadirtest.UsedBytes(t, dir)/2)
+	truncate(t, dir+"/member/snap/db", usedBytes(t, dir)/2)
 }
 
 // fingerprint maps every path below dir to what it is, when it was modified and what it holds.

@@ -158,21 +158,6 @@ func TestAnInitialClusterThatIsOfNoUseIsNoHarmWhenThereIsALog(t *testing.T) {
 	}
 }
 
-func TestWhatIsTakenButOddIsWarnedOf(t *testing.T) {
-	for lines, says := range map[string]string{
-		"Pre-Vote: false":            `"Pre-Vote" is read as pre-vote`,
-		"Pre-Vote: false\npre-vote:": `"Pre-Vote" is read as pre-vote`,
-		"name: a\nname: b":           `name is given twice, again on line 3: the last one counts`,
-		"1: a\n1: b":                 `a key is given twice: the last one counts`,
-		"name: a\n---\nname: b":      `only the first YAML document counts`,
-		"client-transport-security:": `client-transport-security is empty, so nothing in it protects the clients' listeners`,
-		"client-transport-security: {cert-file: /nowhere, key-file: /nowhere}": `client-transport-security has no effect: no listener for clients uses TLS`,
-	} {
-		assert.Contains(t, parse(t, minimal+lines).Warnings, says, lines)
-	}
-	assert.Empty(t, parse(t, sidecarYAML(t)).Warnings)
-}
-
 func FuzzAgreement(f *testing.F) {
 	f.Add("name: x")
 	for _, exception := range exceptions {

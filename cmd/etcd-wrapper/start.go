@@ -111,7 +111,7 @@ func (c *startCommand) logOutcome(log zerolog.Logger, outcome lifecycle.Outcome,
 	}
 	line.Int("exit_status", int(outcome.Status)).Str("outcome", outcome.Status.String()).
 		Msg("etcd-wrapper ends: " + outcome.Reason)
-	if err := bounded(saying, func() error { return c.message.Say(words) }); err != nil {
+	if err := bounded(saying, func() error { return c.message.Finish(words) }); err != nil {
 		log.Warn().Err(err).Msg("cannot write the termination message")
 	}
 }

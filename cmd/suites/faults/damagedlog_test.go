@@ -90,14 +90,15 @@ func killedWhileWriting(t *testing.T, alone bool) (p *harness.Pod, last uint64) 
 		p.Put(fmt.Sprintf("key-%d", i), strings.Repeat("v", 1500))
 	}
 	run.Kill()
-	return p, uint64(len(datadirtest.EntryEnds(t, wal(p))))
+	_, ends := datadirtest.Entries(t, wal(p))
+	return p, uint64(len(ends))
 }
 
 // damageLog damages the entry that so many follow, and returns the index of the one before it, and where
 // it begins.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
-	begins := datadirtest.EntryBegins(p.T, wal(p))
+	begins, _ := datadirtest.Entries(p.T, wal(p))
 	content, err := os.ReadFile(wal(p))
 	require.NoError(p.T, err)
 	at := len(begins) - 1 - followed
