@@ -110,14 +110,16 @@ var troubles = map[string]struct {
 	spoil func(*stage)
 	class Class
 }{
-	"no answer":       {func(s *stage) { s.status = func(context.Context) error { return errStage } }, ClassSidecar},
-	"no answer yet":   {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, ClassTimeout},
-	"expired":         {func(s *stage) { s.status = func(context.Context) error { return errExpired } }, ClassCertificate},
-	"says Failed":     {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, ClassValidation},
-	"an etcd":         {func(s *stage) { s.probe = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
-	"shared data":     {func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
-	"lost listener":   {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer},
-	"half a pair":     {func(s *stage) { s.configure = func() error { return bootstrap.Mark(errStage, bootstrap.ErrCertificates) } }, ClassCertificate},
+	"no answer":     {func(s *stage) { s.status = func(context.Context) error { return errStage } }, ClassSidecar},
+	"no answer yet": {func(s *stage) { s.status = func(context.Context) error { return context.DeadlineExceeded } }, ClassTimeout},
+	"expired":       {func(s *stage) { s.status = func(context.Context) error { return errExpired } }, ClassCertificate},
+	"says Failed":   {func(s *stage) { s.words = []bootstrap.InitializationStatus{bootstrap.Failed} }, ClassValidation},
+	"an etcd":       {func(s *stage) { s.probe = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
+	"shared data":   {func(s *stage) { s.lockData = func() error { return bootstrap.ErrDataInUse } }, ClassVolume},
+	"lost listener": {func(s *stage) { time.AfterFunc(time.Second, func() { s.driver.ListenerLost(errStage) }) }, ClassServer},
+	"half a pair": {func(s *stage) {
+		s.configure = func() error { return bootstrap.Mark(errStage, bootstrap.ErrCertificates) }
+	}, ClassCertificate},
 	"two wrappers":    {func(s *stage) { s.lock = func() error { return bootstrap.ErrVolumeBusy } }, ClassVolume},
 	"malformed":       {func(s *stage) { s.configure = func() error { return errStage } }, ClassConfiguration},
 	"stuck record":    {func(s *stage) { s.remove = func() error { return errStage } }, ClassRecord},
