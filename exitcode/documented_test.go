@@ -38,7 +38,7 @@ func constants(t *testing.T) map[string]Code {
 // visitors are the statuses of commands beside start-etcd, with what the documentation calls the number.
 var visitors = map[string]string{
 	"ToolFailed": "", "NotTold": "", // of these nobody is promised a number
-	"NoAnswer": "69 if nobody answers", "MemberNotReady": "75 if not",
+	"NoAnswer": "69 without an answer", "MemberNotReady": "75 if not",
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if something is in doubt", "NotKept": "78 if",
 }
 

@@ -32,7 +32,7 @@ func TestEveryHintBelongsToARow(t *testing.T) {
 func TestEveryMessageIsExplainedInTheDocs(t *testing.T) {
 	said := Messages()
 	var explained []string
-	for _, row := range docs.Table(t, "what is said", "what it means", "what to do") {
+	for _, row := range docs.Table(t, "message", "meaning", "what to do") {
 		explained = append(explained, strings.Trim(row[0], "`"))
 		assert.NotEmpty(t, row[1], "%s has a meaning", row[0])
 		assert.NotEmpty(t, row[2], "%s says what to do", row[0])
