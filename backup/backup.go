@@ -51,7 +51,7 @@ type Backups struct {
 	options Options
 	archive *archive.Archive
 	running atomic.Pointer[running]
-	listed  atomic.Pointer[Listing]
+	listed  atomic.Pointer[StoreContents]
 	unable  atomic.Pointer[facts.Problem] // why no backups can be made
 	undone  atomic.Pointer[facts.Problem] // see Facts
 
@@ -69,7 +69,7 @@ type running struct {
 }
 
 // ErrNotRunning reports that etcd is not running, or that backups have not started.
-var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status says why")
+var ErrNotRunning = errors.New("no backups are made now; etcd-wrapper status shows why")
 
 // retryInterval is the time between attempts to open the spool.
 const retryInterval = 30 * time.Second
@@ -103,10 +103,10 @@ func (b *Backups) Begin(etcd writer.Etcd, data Data) {
 
 // run opens the spool, retrying until it can be used, and then makes backups.
 func (b *Backups) run(ctx context.Context, r *running) {
-	b.removeScratch()
+	b.removeTemporaryFiles()
 	w, err := writer.New(b.writerOptions(r.etcd, r.data))
 	for ; err != nil; w, err = writer.New(b.writerOptions(r.etcd, r.data)) {
-		b.reportUnable(err)
+		b.recordFailure(err)
 		select {
 		case <-ctx.Done():
 			return
@@ -130,7 +130,7 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	all.Wait()
 }
 
-func (b *Backups) reportUnable(err error) {
+func (b *Backups) recordFailure(err error) {
 	previous := b.unable.Load()
 	if previous == nil || previous.Message != err.Error() {
 		b.options.Log.Error().Err(err).Dur("next_retry_ms", retryInterval).Msg("backups: none can be made")

@@ -82,7 +82,7 @@ type subject struct {
 	turns turns
 }
 
-// turns keeps defragmentation and snapshots apart, beside each other they freeze etcd for good.
+// turns keeps defragmentations and snapshots apart, which would freeze etcd together.
 type turns chan struct{}
 
 func (t turns) Begin(ctx context.Context, _ string) (end func(), err error) {

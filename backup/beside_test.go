@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
 
-// rights are what users may do, and whether that matters, in the words of etcd's database.
+// rights are the users, roles and settings of authentication in etcd's database.
 type rights struct {
 	revision int64 // etcd's then
 	of       map[string]string
@@ -32,7 +32,7 @@ func rightsOf(revision int64, entries func(bucket backend.Bucket, each func(k, v
 	return found
 }
 
-// appoint makes root, without whom authentication cannot be turned on.
+// appoint creates root, which authentication requires.
 func (p *past) appoint() {
 	p.Helper()
 	_, err := p.etcd.Client.UserAdd(p.Context(), "root", "secret")
@@ -41,7 +41,7 @@ func (p *past) appoint() {
 	require.NoError(p, err)
 }
 
-// govern is one thing that an administrator asks for. What cannot be, as of a user who is not there, is left.
+// govern sends a request of an administrator. It ignores errors such as a missing user.
 func (p *past) govern(ctx context.Context) (err error) {
 	client, user, role := p.etcd.Client, fmt.Sprint("user-", p.random.IntN(5)), fmt.Sprint("role-", p.random.IntN(5))
 	switch p.random.IntN(8) {
@@ -63,7 +63,7 @@ func (p *past) govern(ctx context.Context) (err error) {
 	return err
 }
 
-// rule turns authentication on for as long as it takes to look.
+// rule enables authentication, records the state and disables it.
 func (p *past) rule(ctx context.Context) error {
 	if _, err := p.etcd.Client.AuthEnable(ctx); err != nil {
 		return err
@@ -80,8 +80,8 @@ func (p *past) rule(ctx context.Context) error {
 	return err
 }
 
-// requireRights says that the rights in a snapshot are those of one moment, not of one that came later; and the last ones are
-// those that etcd had in the end.
+// requireRights requires that a snapshot has the rights of one moment, not of a later one. The last snapshot has the last
+// rights.
 func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	p.Helper()
 	found := rightsOf(revision, func(bucket backend.Bucket, each func(k, v []byte) error) {
@@ -101,7 +101,7 @@ func (p *past) requireRights(tx *bolt.Tx, revision int64) {
 	require.Contains(p, had, found.of, "at revision %d", revision)
 }
 
-// requireLeases says that a snapshot has every lease that a key names, which would stay for ever without it.
+// requireLeases requires that a snapshot has the lease of every key, which would stay forever without it.
 func (p *past) requireLeases(tx *bolt.Tx) {
 	p.Helper()
 	named := map[string]int64{}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 )
 
 const (
-	// hangGrace is how long a call may run past its deadline before it counts as hung.
+	// hangGrace is the time after its deadline at which a call counts as hung.
 	hangGrace = 500 * time.Millisecond
 	// recoveryLimit is the time for a store with an earlier problem to recover: a pod must not stop slowly because of
 	// it.
@@ -28,7 +27,7 @@ const (
 var errStillUnreachable = errors.New("the store has not recovered from an earlier problem")
 
 // Flush uploads everything that etcd acknowledged before it was closed, and returns nil once it is stored. It is
-// called after End and waits for whatever has not ended yet. The writer may have ended before the last writes, so
+// called after End and waits until the writer has ended. The writer may have ended before the last writes, so
 // each member uploads what it has and the store lacks; several may do so at once. Only the member that wrote the
 // backups copies the whole database if there is no chain to extend; others return writer.ErrNoChain.
 // writer.ErrRowsOnly means that all revisions are stored and another member stores the rest. ErrNotRunning means that
@@ -130,7 +129,7 @@ func (b *Backups) FlushAtRest(ctx context.Context, dataDir string, member, clust
 const (
 	// segmentTimeout bounds the upload of one segment, which is small.
 	segmentTimeout = 2 * time.Minute
-	// maxConflicts is how often another member may store a segment first before that is an error.
+	// maxConflicts limits how often another member may store a segment first.
 	maxConflicts = 10
 )
 
@@ -217,7 +216,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 		s.matches = true
 		return nil
 	}
-	content, end, err := s.remainder(entry)
+	content, end, err := s.remaining(entry)
 	if err != nil {
 		return err
 	}
@@ -226,7 +225,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 		s.matches = true
 		return nil // the store has newer leases and users
 	}
-	if err := s.mayAdd(ctx, entry.Generation); err != nil {
+	if err := s.mayAdd(ctx, entry); err != nil {
 		return err
 	}
 	if err := s.archive.PutStored(ctx, entry.Generation, s.head.Position, content); err != nil {
@@ -249,33 +248,42 @@ func (s *spoolFlush) readHead(ctx context.Context, generation int) error {
 	return nil
 }
 
-// mayAdd checks whether this process may add to a generation. If the generations cannot be read, it allows it: other
-// requests report that, and the spool is kept.
-func (s *spoolFlush) mayAdd(ctx context.Context, generation int) error {
-	if s.writable == generation {
+// mayAdd checks whether this process may add to the generation of a segment. If the generations cannot be read, it allows
+// it: other requests report that, and the spool is kept.
+func (s *spoolFlush) mayAdd(ctx context.Context, entry writer.Spooled) error {
+	if s.writable == entry.Generation {
 		return nil
 	}
-	all, _ := s.archive.Generations(ctx) // errors are ignored; see above
-	for _, candidate := range all {
-		if candidate.Number != generation {
-			continue
-		}
-		if err := s.archive.MayAdd(candidate); err != nil {
-			return err
-		}
-		s.writable = generation
+	generation, _, _ := s.generation(ctx, entry)
+	if generation == nil {
+		return nil
 	}
+	if err := s.archive.MayAdd(*generation); err != nil {
+		return err
+	}
+	s.writable = entry.Generation
 	return nil
 }
 
-// remainder returns the part of a segment that the store lacks, as it will be stored, and its manifest, which the
+// generation returns the generation of a segment, nil if the store does not know it, and whether a restore has ended it.
+func (s *spoolFlush) generation(ctx context.Context, entry writer.Spooled) (found *archive.Generation, ended bool, err error) {
+	all, err := s.archive.Generations(ctx)
+	for i := range all {
+		if all[i].Number == entry.Generation && all[i].Cluster == entry.Cluster {
+			return &all[i], i < len(all)-1, err
+		}
+	}
+	return nil, false, err
+}
+
+// remaining returns the part of a segment that the store lacks, as it will be stored, and its manifest, which the
 // next segment extends.
-func (s *spoolFlush) remainder(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
+func (s *spoolFlush) remaining(entry writer.Spooled) (content io.ReadCloser, end format.Manifest, err error) {
 	switch from := s.head; {
 	case from.Ending() != nil || entry.Cluster != from.Cluster || entry.Position.Revision > from.Position.Revision:
 		return nil, end, s.mismatch(entry.Manifest)
 	case entry.Position != from.Position:
-		rest, err := s.buildRemainder(entry)
+		rest, err := s.buildRemaining(entry)
 		if err != nil {
 			return nil, end, err
 		}
@@ -295,14 +303,14 @@ func (s *spoolFlush) mismatch(manifest format.Manifest) error {
 // preserve preserves the spool if its generation has ended or part of it is unreadable. It leaves the spool where it
 // is if it belongs to another store. Otherwise it returns the error: an operator must decide.
 func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why error) error {
-	over, known, err := s.generationEnded(ctx, from)
+	generation, ended, err := s.generation(ctx, from)
 	switch {
 	case err != nil:
 		return err
-	case !known:
+	case generation == nil:
 		s.options.Log.Warn().Err(why).Msg("backups: the spool on the volume is not for this store and stays there")
 		return nil
-	case !over && !s.torn:
+	case !ended && !s.torn:
 		return why
 	}
 	where, err := s.waiting.Preserve(func(writer.Spooled) bool { return true })
@@ -313,19 +321,9 @@ func (s *spoolFlush) preserve(ctx context.Context, from writer.Spooled, why erro
 	return err
 }
 
-// generationEnded reports whether a restore has ended the generation of a segment, and whether the store knows that
-// generation.
-func (s *spoolFlush) generationEnded(ctx context.Context, entry writer.Spooled) (over, known bool, err error) {
-	generations, err := s.archive.Generations(ctx)
-	at := slices.IndexFunc(generations, func(g archive.Generation) bool {
-		return g.Number == entry.Generation && g.Cluster == entry.Cluster
-	})
-	return at < len(generations)-1, at >= 0, err
-}
-
-// buildRemainder makes a segment of the records after the end of the backups, if another member has stored the first
+// buildRemaining makes a segment of the records after the end of the backups, if another member has stored the first
 // part of this one.
-func (s *spoolFlush) buildRemainder(entry writer.Spooled) (format.Object, error) {
+func (s *spoolFlush) buildRemaining(entry writer.Spooled) (format.Object, error) {
 	file, err := s.waiting.Open(entry)
 	if err != nil {
 		return format.Object{}, err

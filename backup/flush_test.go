@@ -139,7 +139,7 @@ func TestFlush_doesNotWaitForARestoreTest(t *testing.T) {
 	require.Equal(t, int64(11), s.stored(t))
 }
 
-// In a rolling restart the others go on while a member is being closed, be it the one that wrote.
+// In a rolling restart the other members continue while one is closed, even the writer.
 func TestFlush_leavesTheRestToTheOtherMembers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.closedBehind(t, func() {})
@@ -177,7 +177,7 @@ func TestFlush_sendsFewRequests(t *testing.T) {
 	require.Equal(t, int64(12), s.stored(t))
 }
 
-// Leases and users are granted before anybody has written a key.
+// Leases and users may exist before the first key.
 func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.begin(t)
@@ -197,7 +197,7 @@ func TestFlush_uploadsALeaseOfAnEtcdWithoutKeys(t *testing.T) {
 	require.True(t, slices.ContainsFunc(reading.Buckets, func(b *format.Bucket) bool { return b.Name == "lease" && b.Len() == 1 }))
 }
 
-// As before a restore that was asked for. Leases and users have no revision, so how far the data go does not tell that there are new ones.
+// Leases and users change no revision, so the last revision does not show that they are new.
 func TestFlushAtRest_uploadsALeaseWithoutANewRevision(t *testing.T) {
 	s := newSubjectIn(t, memory.New(), archive.Verified)
 	s.begin(t)

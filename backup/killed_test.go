@@ -10,8 +10,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// killable is a store as a process sees it that is killed: nothing that it asks for afterwards happens, and of what it has asked
-// for it hears nothing any more, be it done or not.
+// killable is a store that a killed process has used: later requests are not executed, and the process gets no answers.
 type killable struct {
 	store.Store
 	dead, happens atomic.Bool
@@ -19,7 +18,7 @@ type killable struct {
 
 var errKilled = errors.New("killed")
 
-// kill says whether what is asked for at that moment is done all the same.
+// kill kills the process. With happens, the next request is still executed.
 func (s *killable) kill(happens bool) {
 	s.happens.Store(happens)
 	s.dead.Store(true)

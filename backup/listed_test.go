@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// counted counts listings: of all that is kept, which has the results of fulls, and of what restore tests showed.
+// counted counts listings of all backups (by their results of full snapshots) and of restore tests.
 type counted struct {
 	*memory.Store
 	kept, tests atomic.Int64
@@ -33,7 +33,7 @@ func (c *counted) List(ctx context.Context, prefix, after string) iter.Seq2[stor
 	return c.Store.List(ctx, prefix, after)
 }
 
-// A listing of all that is kept costs seven requests. What may go is decided by the one that was just made.
+// A listing of all backups costs seven requests.
 func TestPruneUsesARecentListing(t *testing.T) {
 	in := &counted{Store: memory.New()}
 	s := newSubjectIn(t, in, archive.Verified)
@@ -41,7 +41,7 @@ func TestPruneUsesARecentListing(t *testing.T) {
 	s.end(t)
 }
 
-// A clock that was wrong for two minutes had almost all backups deleted.
+// A clock that was wrong for two minutes would cause almost all backups to be deleted.
 func TestNothingIsDeletedAfterTheClockJumped(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	var jump atomic.Int64

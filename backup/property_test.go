@@ -28,7 +28,7 @@ import (
 
 var histories = flag.Int("histories", 1, "how many random histories are backed up, and compared with what comes back")
 
-// past is what an etcd was.
+// past records the history of an etcd.
 type past struct {
 	*testing.T
 	*subject
@@ -59,7 +59,7 @@ func TestEveryStoredRevisionEqualsEtcdsOwn(t *testing.T) {
 	}
 }
 
-// live begins and ends backups a few times, while etcd lives and the store fails now and then.
+// live starts and ends backups a few times while etcd runs and the store sometimes fails.
 func (p *past) live() {
 	p.Helper()
 	p.appoint()
@@ -88,7 +88,7 @@ func (p *past) live() {
 	require.NoError(p, p.Flush(soon(p.T), filepath.Join(p.dir, "member", "snap", "db")))
 }
 
-// fail has the store do something wrong, or not.
+// fail sometimes makes the store fail.
 func (p *past) fail() {
 	wrong := []memory.Fault{
 		{Err: memory.ErrServerError},
@@ -107,7 +107,7 @@ func (p *past) fail() {
 
 func (p *past) key() string { return fmt.Sprintf("key-%02d", p.random.IntN(30)) }
 
-// act is one thing that a client asks for.
+// act sends a request of a client.
 func (p *past) act() {
 	p.Helper()
 	ctx, client, value := p.Context(), p.etcd.Client, string(bytes.Repeat([]byte{'v'}, p.random.IntN(3000)))
@@ -135,7 +135,7 @@ func (p *past) act() {
 	require.NoError(p, err)
 }
 
-// askForFull does not wait for long: a full need not be made.
+// askForFull requests a full snapshot without waiting for long.
 func (p *past) askForFull(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -180,7 +180,7 @@ func (p *past) compact(ctx context.Context) error {
 	return err
 }
 
-// look remembers what has become of etcd.
+// look records the state of etcd.
 func (p *past) look() {
 	p.Helper()
 	tx := p.etcd.Server.Backend().ConcurrentReadTx()
@@ -202,7 +202,7 @@ func first(revision int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: revision}, mvcc.NewRevBytes())
 }
 
-// compare exports every revision that is kept and was looked at.
+// compare exports every recorded revision that is stored.
 func (p *past) compare() {
 	p.Helper()
 	from, compared := archive.New(p.kept, &format.Keys{}), 0
@@ -213,11 +213,11 @@ func (p *past) compare() {
 			continue
 		}
 		file := filepath.Join(p.TempDir(), fmt.Sprint(revision))
-		_, err = restore.Export(p.Context(), restore.From(from, path), file, restore.Options{})
+		_, err = restore.Export(p.Context(), restore.NewSource(from, path), file, restore.Options{})
 		require.NoError(p, err)
 		p.requireRows(file, path)
 		if had := max(0, hash.CompactRevision); path.Full.Compacted <= had {
-			got, err := restore.HashKV(p.Context(), file, had, revision)
+			got, err := restore.HashKV(p.Context(), file, restore.HashRequest{Compacted: had, Revision: revision})
 			require.NoError(p, err)
 			require.Equal(p, hash.Hash, got, "etcd's own hash at revision %d", revision)
 			compared++
@@ -227,7 +227,7 @@ func (p *past) compare() {
 	p.Logf("%d of %d revisions compared by etcd's hash", compared, len(p.hashes))
 }
 
-// requireRows says that a snapshot has each row that etcd had, but for those that were compacted when its full was made.
+// requireRows requires that a snapshot has every row of etcd that was not compacted before its full snapshot.
 func (p *past) requireRows(file string, path archive.Path) {
 	p.Helper()
 	left := map[string]bool{}

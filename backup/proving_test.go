@@ -29,7 +29,7 @@ func TestAFailedRestoreTestIsReportedBeforeTheNextFullSnapshotIsStored(t *testin
 	s.end(t)
 }
 
-// Somebody may have tested it by hand, or the process was killed before it could do anything about it.
+// It may have been tested by a command, or the process was killed before it could replace it.
 func TestAFullSnapshotThatFailedElsewhereIsReplaced(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.beginUntil(t, func(f backup.Facts) bool { return f.Listed.LastVerification != nil }, "a first full")
@@ -61,7 +61,7 @@ func TestARandomRevisionIsRestoredOnceADayDespiteRestarts(t *testing.T) {
 	assert.Equal(t, 1, s.proof.restoreTests())
 }
 
-// has tells whether a full was restored to test it.
+// has reports whether a full snapshot was restored to test it.
 func (s *subject) has(full string) bool {
 	s.proof.mu.Lock()
 	defer s.proof.mu.Unlock()
@@ -98,7 +98,7 @@ func TestARestoreTestThatCannotRunIsReportedAndRetried(t *testing.T) {
 	s.end(t)
 }
 
-// The listing before it would be used for a minute.
+// Otherwise the listing before the result would be used for a minute.
 func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -110,7 +110,7 @@ func TestAnUnreadableResultIsReadAgain(t *testing.T) {
 	s.end(t)
 }
 
-// What comes behind it lists for itself, and the next listing is an hour off.
+// Another task lists as well, and the next listing is due in an hour.
 func TestAFailedListingIsForgottenAfterASuccessfulOne(t *testing.T) {
 	in := memory.New()
 	s := newSubjectIn(t, in, archive.Verified)
@@ -130,7 +130,7 @@ func TestMissingIdentitiesAreReported(t *testing.T) {
 	s.end(t)
 }
 
-// As after a restart that has forgotten the flags. Whoever reads the store reads what is stored now.
+// The flag may have been forgotten at a restart.
 func TestMissingRecipientsAreReported(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	made := formattest.NewKeys(t)
@@ -148,7 +148,7 @@ func TestMissingRecipientsAreReported(t *testing.T) {
 	s.end(t)
 }
 
-// lost is a subject whose store has lost a segment after it was told to be there, and the last revision before that.
+// lost returns a subject whose store has lost a segment, and the last revision before that segment.
 func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	t.Helper()
 	t.Parallel()
@@ -176,7 +176,7 @@ func lost(t *testing.T, merged bool) (s *subject, before int64) {
 	return s, from.Start.Revision - 1
 }
 
-// Names tell of a segment neither where it ends nor that the one behind it is missing.
+// Names alone do not show that a segment is missing.
 func TestRevisionsAfterALostSegmentAreNotRestorePoints(t *testing.T) {
 	s, before := lost(t, false)
 	last := s.etcd.Revision()
@@ -213,7 +213,7 @@ func TestLostSegmentsCauseAFullSnapshot(t *testing.T) {
 	s.end(t)
 }
 
-// A store that grows because of it is noticed too late otherwise.
+// Otherwise the growth of the store is noticed too late.
 func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	kept := memory.New()
 	kept.Now = func() time.Time { return time.Now().Add(20 * time.Minute) }
@@ -225,7 +225,7 @@ func TestACheckThatBlocksDeletionsIsReported(t *testing.T) {
 	require.True(t, undone.NextRetry.After(time.Now()))
 }
 
-// A large database takes longer than the first look at the chores.
+// A large database takes longer than the first check of the tasks.
 func TestNothingIsReportedBeforeTheFirstFullSnapshot(t *testing.T) {
 	kept := memory.New()
 	kept.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/full/", Delay: 2500 * time.Millisecond, Times: 1})

@@ -14,7 +14,7 @@ import (
 // Facts is the state of the backups at one moment.
 type Facts struct {
 	Shipped writer.Facts
-	Listed  Listing
+	Listed  StoreContents
 	Unable  *facts.Problem // why no backups can be made for now; nil while they can be made
 	Undone  *facts.Problem // a failing maintenance task, or what blocks deletions; nil if there is none
 }
@@ -64,8 +64,8 @@ func (f Facts) window() facts.Window {
 	return window
 }
 
-// windowsUpTo returns the windows of the last listing. The last one ends with the given window and includes the full
-// snapshot made since.
+// windowsUpTo returns the windows of the last listing. The last one ends with the given window and includes the snapshot
+// made since.
 func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	windows := slices.Clone(f.Listed.Windows) // the listing is shared
 	last := &windows[len(windows)-1]
@@ -77,15 +77,18 @@ func (f Facts) windowsUpTo(end facts.Window) []facts.GenerationWindow {
 	return windows
 }
 
-// Listing describes the backups in the store, as of the last listing.
-type Listing struct {
+// StoreContents describes the backups in the store, as of the last listing.
+type StoreContents struct {
 	facts.Backups           // what a listing shows
 	At            time.Time // zero if there was none
 	Cut           error     // why revisions after the window cannot be restored; nil if the next stored ones can
+
+	history *archive.History
+	stored  int64 // last revision that was stored before the listing
 }
 
 // window returns the restorable revisions; zero if there are none.
-func (l *Listing) window() facts.Window {
+func (l *StoreContents) window() facts.Window {
 	if l == nil || l.Window == nil {
 		return facts.Window{}
 	}
@@ -93,7 +96,7 @@ func (l *Listing) window() facts.Window {
 }
 
 // addResult keeps the result of a restore test if it is the newest. Of two in the same second, a failure is kept.
-func (l *Listing) addResult(result *archive.Result) {
+func (l *StoreContents) addResult(result *archive.Result) {
 	previous := l.LastVerification
 	if previous != nil && (result.At.Before(previous.At) || result.At.Equal(previous.At) && !previous.Passed) {
 		return
@@ -111,9 +114,9 @@ func (l *Listing) addResult(result *archive.Result) {
 	l.LastVerification.Reason = reason
 }
 
-// summarize returns what users see of a history.
-func summarize(history *archive.History) *Listing {
-	listed := &Listing{At: time.Now()}
+// newContents returns what users see of a history.
+func newContents(history *archive.History) *StoreContents {
+	listed := &StoreContents{history: history}
 	for _, generation := range history.Generations {
 		for _, full := range generation.Fulls {
 			listed.StoredBytes += full.Size
@@ -156,7 +159,7 @@ func windows(history *archive.History) (all []facts.GenerationWindow) {
 			}}
 			for _, full := range generation.Fulls {
 				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
-					window.FullSnapshots = append(window.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: outcome(full.Result)})
+					window.FullSnapshots = append(window.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: testResult(full.Result)})
 				}
 			}
 			window.FullSnapshots = window.FullSnapshots[max(0, len(window.FullSnapshots)-maxMarks):]
@@ -166,7 +169,7 @@ func windows(history *archive.History) (all []facts.GenerationWindow) {
 	return all[max(0, len(all)-maxWindows):]
 }
 
-func outcome(result *archive.Result) string {
+func testResult(result *archive.Result) string {
 	switch {
 	case result == nil:
 		return ""

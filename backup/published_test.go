@@ -12,13 +12,13 @@ import (
 )
 
 func TestAVerificationNamesTheComparedHash(t *testing.T) {
-	var listed Listing
+	var listed StoreContents
 	listed.addResult(&archive.Result{Revision: 9, Segments: true, Outcome: archive.Verified, Seconds: 0.5, Hash: &archive.Hash{Revision: 1, Hash: 1084519789}})
 	assert.Equal(t, "restored in 500ms; the hash of its rows up to revision 1 is etcd's own, 1084519789", listed.LastVerification.Reason)
 }
 
 func TestListing_keepsTheNewestResultAndOfTwoTheFailure(t *testing.T) {
-	var listed Listing
+	var listed StoreContents
 	result := func(revision, second int64, outcome archive.Outcome) *archive.Result {
 		return &archive.Result{Revision: revision, At: time.Unix(second, 0), Outcome: outcome}
 	}
@@ -39,7 +39,7 @@ func TestListing_keepsTheNewestResultAndOfTwoTheFailure(t *testing.T) {
 
 func TestTheWindowEndsAtTheLastStoredRevision(t *testing.T) {
 	window := facts.Window{FromRevision: 3, ToRevision: 7, To: time.Unix(1, 0)}
-	known := Facts{Listed: Listing{Backups: facts.Backups{Window: &window}}, Shipped: writer.Facts{Stored: 9}}
+	known := Facts{Listed: StoreContents{Backups: facts.Backups{Window: &window}}, Shipped: writer.Facts{Stored: 9}}
 	extended := known.window()
 	assert.EqualValues(t, 9, extended.ToRevision)
 	assert.WithinDuration(t, time.Now(), extended.To, time.Minute)
@@ -61,7 +61,7 @@ func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
 	second := archive.Generational{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.KeptFull{{Full: archive.Full{Revision: 1000}}}}
 	first.Number, second.Number = 1, 2
 	known := Facts{
-		Listed:  *summarize(&archive.History{Generations: []archive.Generational{first, second}}),
+		Listed:  *newContents(&archive.History{Generations: []archive.Generational{first, second}}),
 		Shipped: writer.Facts{Stored: 1009, LastFull: &archive.Full{Revision: 1005}},
 	}
 	windows := known.document().Windows

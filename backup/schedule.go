@@ -51,7 +51,7 @@ var errScheduleUsage = errors.New("is neither five cron fields (minute, hour, da
 
 func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) {
 	if period, is := strings.CutPrefix(text, "@every "); is {
-		return parseEvery(strings.TrimSpace(period))
+		return parseInterval(strings.TrimSpace(period))
 	}
 	if known, is := shorthands[text]; is {
 		text = known
@@ -69,7 +69,7 @@ func parseSchedule(text string) (interface{ Next(time.Time) time.Time }, error) 
 	return times, nil
 }
 
-func parseEvery(text string) (every, error) {
+func parseInterval(text string) (interval, error) {
 	period, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
@@ -77,7 +77,7 @@ func parseEvery(text string) (every, error) {
 	case period < shortestEvery || period > longestEvery:
 		return 0, fmt.Errorf("must be between %v and %v", shortestEvery, longestEvery)
 	default:
-		return every(period), nil
+		return interval(period), nil
 	}
 }
 
@@ -96,11 +96,11 @@ func (s Schedule) Next(after time.Time) time.Time {
 // String returns the parsed text.
 func (s Schedule) String() string { return s.text }
 
-// every is a period that started in 1970.
-type every time.Duration
+// interval is a period that started in 1970.
+type interval time.Duration
 
 // Next returns the first multiple of the period after the given time.
-func (e every) Next(after time.Time) time.Time {
+func (e interval) Next(after time.Time) time.Time {
 	period := time.Duration(e)
 	since := after.Sub(time.Unix(0, 0))
 	return time.Unix(0, 0).UTC().Add((since/period + 1) * period)

@@ -36,7 +36,7 @@ func TestFlushSpool_leavesSegmentsThatTheDataContains(t *testing.T) {
 	assert.Equal(t, int64(19), w.head().Revision())
 }
 
-// It may be a gigabyte, and is read when backups begin.
+// The spool may have a gigabyte, and is read again when backups start.
 func TestFlushSpool_doesNotReadASpoolThatTheDataContains(t *testing.T) {
 	w := newWaiting(t)
 	w.tear(0)
@@ -83,7 +83,7 @@ func TestFlushSpool_keepsSegmentsOfAnotherHistory(t *testing.T) {
 	}
 }
 
-// The store was put back, or has lost what came last.
+// The store was restored from a copy, or has lost its last objects.
 func TestFlushSpool_keepsSegmentsThatStartAfterTheEndOfTheBackups(t *testing.T) {
 	w := newWaiting(t)
 	require.NoError(t, os.Remove(filepath.Join(w.dir, "segments", w.objects[0].Position.String())))

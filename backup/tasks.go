@@ -42,7 +42,7 @@ type tasks struct {
 
 	listed     int64 // number of full snapshots stored when the listing was last requested
 	due        map[string]time.Time
-	listing    listing
+	listing    *StoreContents            // nil before the first one, and when it lacks a result
 	testedFull string                    // the full snapshot that this process tested, whether or not the store returns the result
 	failing    map[string]*facts.Problem // failing tasks by name
 
@@ -59,13 +59,6 @@ func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 		backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{},
 		failing: map[string]*facts.Problem{}, clock: newClock(b.options.Now),
 	}
-}
-
-// listing is a listing of all backups.
-type listing struct {
-	history *archive.History // nil before the first listing
-	stored  int64            // last revision that was stored before it
-	at      time.Time
 }
 
 // maxListingAge is the age of a listing above which prune lists again. Each listing costs requests, and nothing that
@@ -100,13 +93,13 @@ func (c *tasks) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			c.runDue(ctx)
+			c.runTasks(ctx)
 		}
 	}
 }
 
-// runDue runs the tasks that are due.
-func (c *tasks) runDue(ctx context.Context) {
+// runTasks runs the tasks that are due.
+func (c *tasks) runTasks(ctx context.Context) {
 	c.clock.check()
 	facts := c.writer.Facts()
 	if facts.Generation == 0 {
@@ -170,12 +163,12 @@ func (c *tasks) recordResult(name string, err error, pause time.Duration) {
 
 // prune deletes backups that the policy no longer requires.
 func (c *tasks) prune(ctx context.Context) error {
-	if time.Since(c.listing.at) >= maxListingAge {
+	if c.listing == nil || time.Since(c.listing.At) >= maxListingAge {
 		if err := c.list(ctx); err != nil {
 			return err
 		}
 	}
-	if c.newestFull() == nil {
+	if c.lastFull() == nil {
 		return nil // nothing can be deleted before a full snapshot is stored; its test makes prune due again
 	}
 	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
@@ -211,7 +204,8 @@ func (c *tasks) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listed := summarize(history)
+	listed := newContents(history)
+	listed.At, listed.stored = at, stored
 	if newest := history.Newest(); newest != nil {
 		restoreTests, err := c.backups.archive.RestoreTests(ctx, newest.Number, time.Now().Add(-daily))
 		if err != nil {
@@ -227,7 +221,7 @@ func (c *tasks) list(ctx context.Context) error {
 	if listed.Cut != nil && listed.window().ToRevision < stored {
 		c.lossSuspected, c.due["restore test"] = true, time.Time{}
 	}
-	c.listing, c.due["list"] = listing{history, stored, at}, at.Add(listEvery)
+	c.listing, c.due["list"] = listed, at.Add(listEvery)
 	c.backups.listed.Store(listed)
 	c.recordResult("list", nil, 0) // also if another task called list
 	return nil
@@ -245,7 +239,7 @@ const (
 // verify restores the newest full snapshot that was not tested yet. If one failed in another process, a command or an
 // earlier run, it is replaced.
 func (c *tasks) verify(ctx context.Context) error {
-	full := c.newestFull()
+	full := c.lastFull()
 	switch {
 	case full == nil:
 		return nil
@@ -278,9 +272,9 @@ func (c *tasks) canOpen() bool {
 	return !keys.Encrypts() || keys.Opens()
 }
 
-// newestFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is none.
-func (c *tasks) newestFull() *archive.KeptFull {
-	if c.listing.history == nil || c.listing.history.Newest() == nil {
+// lastFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is none.
+func (c *tasks) lastFull() *archive.KeptFull {
+	if c.listing == nil || c.listing.history.Newest() == nil {
 		return nil
 	}
 	for _, full := range slices.Backward(c.listing.history.Newest().Fulls) {
@@ -313,7 +307,7 @@ func (c *tasks) testPath(ctx context.Context, path archive.Path) error {
 	} else {
 		log.Error().Int64("revision", result.Revision).Str("error", result.Why).Msg("backups: restore test failed; making a full snapshot, deleting nothing")
 	}
-	c.listing.at, c.due["list"] = time.Time{}, time.Time{} // the last listing lacks the result
+	c.listing, c.due["list"] = nil, time.Time{} // the last listing lacks the result
 	if err := c.list(ctx); err != nil && ctx.Err() == nil {
 		c.recordResult("list", err, pollInterval) // the test need not be repeated for that
 	}
@@ -389,14 +383,14 @@ func (c *tasks) testLatest(ctx context.Context) error {
 	}
 }
 
-// restoreTries is how many random revisions are tried until one needs segments.
+// restoreTries limits the random revisions that are tried until one needs segments.
 const restoreTries = 20
 
 // maxScratchAge is the age after which the directory of a command counts as abandoned.
 const maxScratchAge = 24 * time.Hour
 
-// removeScratch removes what killed restore tests have left on the volume: each may be as large as the database.
-func (b *Backups) removeScratch() {
+// removeTemporaryFiles removes what killed restore tests have left on the volume: each may be as large as the database.
+func (b *Backups) removeTemporaryFiles() {
 	own := b.options.ScratchDir
 	if own == "" {
 		return

@@ -51,7 +51,7 @@ func newWaiting(t *testing.T) *waiting {
 	return w
 }
 
-// found begins the store of a cluster.
+// found creates the cluster in the store, with a full snapshot.
 func (w *waiting) found(cluster string) {
 	w.Helper()
 	_, err := w.archive.Found(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
@@ -71,7 +71,7 @@ func (w *waiting) head() archive.Head {
 
 func (w *waiting) flush() error { return w.FlushSpool(w.Context(), archive.Identity{}, 0) }
 
-// requireLeft says which segments are in the spool, and which are aside.
+// requireLeft requires that the given segments are in the spool and in its preserved copies.
 func (w *waiting) requireLeft(waits, moved []format.Object) {
 	w.Helper()
 	here, there := names(w.T, w.dir), []string(nil)
@@ -79,7 +79,7 @@ func (w *waiting) requireLeft(waits, moved []format.Object) {
 		there = append(there, names(w.T, kept.Path)...)
 	}
 	require.ElementsMatch(w, positions(waits), here, "in the spool")
-	require.ElementsMatch(w, positions(moved), there, "set aside")
+	require.ElementsMatch(w, positions(moved), there, "preserved")
 }
 
 func names(t *testing.T, dir string) (all []string) {

@@ -22,7 +22,7 @@ func (f follower) Identity() capture.Identity {
 	return is
 }
 
-// watch makes the subject a follower's, whose writer has stored what there was until now and lives no longer.
+// watch makes the subject a standby after the writer has stored everything and ended.
 func (s *subject) watch(t *testing.T) {
 	t.Helper()
 	s.put(t, 10)
@@ -64,7 +64,7 @@ func TestStandby_addsNothingToACompleteStore(t *testing.T) {
 	assert.Equal(t, before, s.objects(t))
 }
 
-// The store has every revision, and not the user: whoever watches cannot know who is right.
+// The store has every revision, but not the user, and this member cannot know which is right.
 func TestStandby_doesNotClaimToHaveStoredUsers(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.watch(t)

@@ -91,7 +91,7 @@ func (j *job) measure() (Event, Facts) {
 
 // source returns what the data directory is built from.
 func (j *job) source() restore.Source {
-	return restore.From(j.options.Archive, j.backups.last.path)
+	return restore.NewSource(j.options.Archive, j.backups.last.path)
 }
 
 // build fetches and builds. The event says whether the store, the backup or the volume failed.
@@ -106,9 +106,9 @@ func (j *job) build() (Event, Facts) {
 	_, err := restore.Best(j.ctx, j.options.Archive, j.backups.last.path, func(archive.Path) (err error) {
 		result, err = plan.Build(j.ctx, j.source(), restore.Options{
 			Above: j.above(), Inspect: j.options.Inspect,
-			Progress: func(now restore.Progress) {
-				rate := float64(now.Bytes) / max(time.Since(started), time.Millisecond).Seconds()
-				j.progress.update(func(p *Progress) { p.Bytes, p.Of, p.Rate = now.Bytes, now.Of, rate })
+			Progress: func(bytes, total int64) {
+				rate := float64(bytes) / max(time.Since(started), time.Millisecond).Seconds()
+				j.progress.update(func(p *Progress) { p.Bytes, p.Of, p.Rate = bytes, total, rate })
 			},
 		})
 		return err

@@ -22,7 +22,7 @@ func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 	t.Helper()
 	return formattest.LoadKeys(t, format.KeyFiles{
 		Recipients: former.Recipients, Identities: former.Identities, SigningKey: present.SigningKey,
-		TrustedKeys: formattest.Joined(t, former.TrustedKeys, present.TrustedKeys),
+		TrustedKeys: formattest.JoinFiles(t, former.TrustedKeys, present.TrustedKeys),
 	})
 }
 

@@ -101,7 +101,7 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 	for revision := int64(21); revision <= 30; revision++ {
 		_, err := w.Find(w.ctx, archive.Target{Revision: revision})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
-		_, err = w.Find(w.ctx, archive.Target{Time: At(revision)})
+		_, err = w.Find(w.ctx, archive.Target{Time: TimeAt(revision)})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "at the time of %d", revision)
 	}
 	for revision := int64(11); revision <= 20; revision++ {
@@ -116,7 +116,7 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 	w, name := holed(t)
 	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
-	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: At(25)}, {Time: At(30)}} {
+	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: TimeAt(25)}, {Time: TimeAt(30)}} {
 		path := w.find(target)
 		assert.NoError(t, path.PastEnd)
 		result, err := w.follow(path)
@@ -155,19 +155,19 @@ func (w *world) stranger(first, last int64, at time.Time) {
 // objects lie next to the chain and between the names of its segments.
 func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
-	w.stranger(5, 8, At(9))
+	w.stranger(5, 8, TimeAt(9))
 	for last := int64(14); last <= 30; last += 4 {
 		w.segment(last)
-		w.stranger(last-1, last+20, At(last-1).Add(100*time.Millisecond))
+		w.stranger(last-1, last+20, TimeAt(last-1).Add(100*time.Millisecond))
 	}
-	w.stranger(500, 520, At(29))
-	w.stranger(521, 530, At(29))
+	w.stranger(500, 520, TimeAt(29))
+	w.stranger(521, 530, TimeAt(29))
 
 	assert.Equal(t, revisions(11, 30), w.restore(archive.Target{}).revisions)
 	for revision := int64(11); revision <= 30; revision++ {
 		assert.Equal(t, revisions(11, revision), w.restore(archive.Target{Revision: revision}).revisions)
 		if revision < 30 {
-			path := w.find(archive.Target{Time: At(revision).Add(500 * time.Millisecond)})
+			path := w.find(archive.Target{Time: TimeAt(revision).Add(500 * time.Millisecond)})
 			assert.Equal(t, revision, path.Revision, "at the time of %d", revision)
 		}
 	}
@@ -183,7 +183,7 @@ func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 // A merged object covers everything that starts within it: what is stored there later would be deleted as merged.
 func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
-	w.stranger(20, 30, At(9))
+	w.stranger(20, 30, TimeAt(9))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.ErrorIs(t, err, archive.ErrHole)
 	assert.Empty(t, w.objects(archive.Minute))
@@ -207,7 +207,7 @@ func TestANameDoesNotMoveTheEnd(t *testing.T) {
 // Nothing follows the full snapshot yet, and a segment that is part of no chain reaches across it.
 func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
-		"another cluster's": func(w *world) { w.stranger(20, 30, At(9)) },
+		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
 		"behind a hole": func(w *world) {
 			lost := w.segment(19)
 			w.segment(30)
@@ -228,7 +228,7 @@ func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
 
 func TestTheHeadIsNotWhereAnotherClustersSegmentLeadsAcrossAFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
-	w.stranger(20, 30, At(9))
+	w.stranger(20, 30, TimeAt(9))
 	w.gap(25)
 	assert.Equal(t, w.next, w.head().Start)
 }

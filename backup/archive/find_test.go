@@ -54,7 +54,7 @@ func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
 		newest := w.full()
 		w.segment(16)
 		spoil(w, archive.DataName(1, newest.Name()))
-		for _, target := range []archive.Target{{}, {Revision: 16}, {Time: At(16)}} {
+		for _, target := range []archive.Target{{}, {Revision: 16}, {Time: TimeAt(16)}} {
 			result, path, err := w.instead(target)
 			require.NoError(t, err)
 			assert.EqualValues(t, 12, result.full, "%s", target)
@@ -161,8 +161,8 @@ func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
 	assert.NoError(t, w.find(archive.Target{Revision: 11}).PastEnd)
 	_, err = w.Find(w.ctx, archive.Target{Revision: 13})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
-	assert.EqualValues(t, 12, w.find(archive.Target{Time: At(12)}).Revision)
-	_, err = w.Find(w.ctx, archive.Target{Time: At(13)})
+	assert.EqualValues(t, 12, w.find(archive.Target{Time: TimeAt(12)}).Revision)
+	_, err = w.Find(w.ctx, archive.Target{Time: TimeAt(13)})
 	assert.ErrorIs(t, err, archive.ErrNotKept, "what was there at that time, or nothing")
 	head := w.head()
 	assert.Error(t, head.Damaged)
@@ -198,7 +198,7 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 	check := func() {
 		for revision := int64(10); revision <= 70; revision++ {
 			for _, offset := range []time.Duration{0, time.Millisecond, 999 * time.Millisecond} {
-				target := archive.Target{Time: At(revision).Add(offset)}
+				target := archive.Target{Time: TimeAt(revision).Add(offset)}
 				path, err := w.Find(w.ctx, target)
 				opens := revision == 10 || revision == 60 // the full snapshot was made within that second
 				if revision > 40 && revision < 60 || revision == 40 && offset > 0 || opens {
@@ -213,12 +213,12 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 		}
 	}
 	check()
-	assert.EqualValues(t, 70, w.find(archive.Target{Time: At(1000)}).Revision, "nothing later is known")
-	_, err := w.Find(w.ctx, archive.Target{Time: At(9)})
+	assert.EqualValues(t, 70, w.find(archive.Target{Time: TimeAt(1000)}).Revision, "nothing later is known")
+	_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(9)})
 	assert.ErrorIs(t, err, archive.ErrNotKept)
 	assert.ErrorContains(t, err, "2026-11-22T12:00:09Z is not kept in memory://test/, which has revisions 10 to 40 (")
 
-	result := w.restore(archive.Target{Time: At(33)})
+	result := w.restore(archive.Target{Time: TimeAt(33)})
 	assert.EqualValues(t, 25, result.full)
 	assert.Equal(t, revisions(26, 33), result.revisions)
 }
@@ -226,14 +226,14 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 // A mistake and a full snapshot were made within one second, and the target is just before the mistake.
 func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 	w, _ := timed(t)
-	w.ahead(12, At(20).Add(100*time.Millisecond))
-	w.ahead(13, At(20).Add(500*time.Millisecond))
-	w.put(archive.Full{Revision: 13, Next: w.next.Position, Time: At(20).Add(900 * time.Millisecond), Chain: w.next.Before, Last: w.next.Last})
+	w.ahead(12, TimeAt(20).Add(100*time.Millisecond))
+	w.ahead(13, TimeAt(20).Add(500*time.Millisecond))
+	w.put(archive.Full{Revision: 13, Next: w.next.Position, Time: TimeAt(20).Add(900 * time.Millisecond), Chain: w.next.Before, Last: w.next.Last})
 	for at, revision := range map[time.Duration]int64{0: 10, 200 * time.Millisecond: 12, 600 * time.Millisecond: 13, time.Second: 13} {
-		path := w.find(archive.Target{Time: At(20).Add(at)})
+		path := w.find(archive.Target{Time: TimeAt(20).Add(at)})
 		assert.Equal(t, revision, path.Revision, "%s", at)
 		assert.Equal(t, at == time.Second, path.Full.Revision == 13, "%s", at)
-		assert.False(t, path.Time.After(At(20).Add(at)))
+		assert.False(t, path.Time.After(TimeAt(20).Add(at)))
 	}
 }
 
@@ -242,11 +242,11 @@ func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
 	w.gap(30)
-	path := w.find(archive.Target{Time: At(20).Add(time.Second)})
+	path := w.find(archive.Target{Time: TimeAt(20).Add(time.Second)})
 	assert.EqualValues(t, 20, path.Revision)
-	assert.Equal(t, At(21), path.Time)
+	assert.Equal(t, TimeAt(21), path.Time)
 	for _, offset := range []time.Duration{0, 999 * time.Millisecond, 1001 * time.Millisecond} {
-		_, err := w.Find(w.ctx, archive.Target{Time: At(20).Add(offset)})
+		_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(20).Add(offset)})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", offset)
 	}
 }
@@ -255,13 +255,13 @@ func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.backlog(12)
 	w.backlog(14)
-	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision, "none of them is known to have been by then")
+	assert.EqualValues(t, 10, w.find(archive.Target{Time: TimeAt(12)}).Revision, "none of them is known to have been by then")
 	w.segment(16)
-	assert.EqualValues(t, 10, w.find(archive.Target{Time: At(12)}).Revision)
-	assert.EqualValues(t, 15, w.find(archive.Target{Time: At(15)}).Revision)
-	assert.Equal(t, revisions(11, 15), w.restore(archive.Target{Time: At(15)}).revisions)
+	assert.EqualValues(t, 10, w.find(archive.Target{Time: TimeAt(12)}).Revision)
+	assert.EqualValues(t, 15, w.find(archive.Target{Time: TimeAt(15)}).Revision)
+	assert.Equal(t, revisions(11, 15), w.restore(archive.Target{Time: TimeAt(15)}).revisions)
 	w.backlog(18)
-	assert.EqualValues(t, 16, w.find(archive.Target{Time: At(16)}).Revision)
+	assert.EqualValues(t, 16, w.find(archive.Target{Time: TimeAt(16)}).Revision)
 }
 
 // backlog makes a segment without markers, as a writer does that has fallen behind.
@@ -275,10 +275,10 @@ func (w *world) ahead(last int64, at time.Time) {
 
 func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
-	w.add(Segment(t, w.Keys(), w.next, format.Source{}, &format.Marker{Revision: 12, Time: At(20)}, Bucket("lease", "a", "1")))
+	w.add(Segment(t, w.Keys(), w.next, format.Source{}, &format.Marker{Revision: 12, Time: TimeAt(20)}, Bucket("lease", "a", "1")))
 
-	assert.Empty(t, w.restore(archive.Target{Time: At(19)}).Buckets)
-	assert.Len(t, w.restore(archive.Target{Time: At(20)}).Buckets, 1)
+	assert.Empty(t, w.restore(archive.Target{Time: TimeAt(19)}).Buckets)
+	assert.Len(t, w.restore(archive.Target{Time: TimeAt(20)}).Buckets, 1)
 }
 
 // timed returns an archive with a clock for its store.
@@ -340,12 +340,12 @@ func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
 	w.segment(20)
-	w.store.Now = func() time.Time { return At(25).Add(-1) }
+	w.store.Now = func() time.Time { return TimeAt(25).Add(-1) }
 	w.restoredTo(2, 20) // at second 25
-	for at, revision := range map[time.Time]int64{At(20): 20, At(22): 20, At(25).Add(-1): 20, At(15): 15} {
+	for at, revision := range map[time.Time]int64{TimeAt(20): 20, TimeAt(22): 20, TimeAt(25).Add(-1): 20, TimeAt(15): 15} {
 		assert.Equal(t, revision, w.find(archive.Target{Time: at}).Revision, "%s", at)
 	}
-	for _, at := range []time.Time{At(25), At(15).Add(1), At(18)} {
+	for _, at := range []time.Time{TimeAt(25), TimeAt(15).Add(1), TimeAt(18)} {
 		_, err := w.Find(w.ctx, archive.Target{Time: at})
 		assert.ErrorIs(t, err, archive.ErrNotKept, "%s", at)
 	}

@@ -32,7 +32,7 @@ func snapshotOf(database string) string {
 
 func fullOf(revision int64) archive.Full {
 	return archive.Full{
-		Cluster: cluster, Generation: 1, Revision: revision, Chain: format.Seed(cluster, 1, revision), Time: At(revision),
+		Cluster: cluster, Generation: 1, Revision: revision, Chain: format.Seed(cluster, 1, revision), Time: TimeAt(revision),
 	}
 }
 
@@ -189,7 +189,7 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	full := *w.head().Full
 	manifest, _ := w.store.Content(archive.ManifestName(1, full.Name()))
-	other := archive.FullName(99, At(99))
+	other := archive.FullName(99, TimeAt(99))
 	w.store.SetContent(archive.ManifestName(1, other), manifest)
 	_, err := w.Full(w.ctx, 1, other)
 	assert.ErrorIs(t, err, format.ErrDamaged)
@@ -229,10 +229,10 @@ func TestTheNewestResultOfAFullCounts(t *testing.T) {
 
 	w.result(w.Archive, full, archive.Verified, 40, true)
 	w.result(w.Archive, full, archive.Failed, 50, true)
-	tests, err := w.RestoreTests(w.ctx, 1, At(40))
+	tests, err := w.RestoreTests(w.ctx, 1, TimeAt(40))
 	require.NoError(t, err)
 	assert.Len(t, tests, 2)
-	tests, err = w.RestoreTests(w.ctx, 1, At(41))
+	tests, err = w.RestoreTests(w.ctx, 1, TimeAt(41))
 	require.NoError(t, err)
 	require.Len(t, tests, 1)
 	assert.Equal(t, archive.Failed, tests[0].Outcome)
@@ -250,7 +250,7 @@ func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
 	}
 	assert.Len(t, w.names("gen/000001/verified/"), 3)
 	assert.Equal(t, archive.Failed, w.history().Newest().Fulls[0].Result.Outcome, "the last one counts")
-	tests, err := w.RestoreTests(w.ctx, 1, At(20))
+	tests, err := w.RestoreTests(w.ctx, 1, TimeAt(20))
 	require.NoError(t, err)
 	assert.Len(t, tests, 3)
 }
@@ -300,8 +300,8 @@ func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
 	w.result(w.Archive, full, archive.Verified, 30, true)
 	w.result(archive.New(w.store, NewKeys(t).Load(t)), full, archive.Failed, 40, true)
 	w.damage(w.names("gen/000001/tested/")[1], 300)
-	tests, err := w.RestoreTests(w.ctx, 1, At(0))
+	tests, err := w.RestoreTests(w.ctx, 1, TimeAt(0))
 	require.NoError(t, err)
 	require.Len(t, tests, 1)
-	assert.Equal(t, At(20), tests[0].At)
+	assert.Equal(t, TimeAt(20), tests[0].At)
 }

@@ -23,7 +23,7 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 5 {
 		group.Go(func() {
-			generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(int64(i))}, 1)
+			generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(int64(i))}, 1)
 			assert.NoError(t, err)
 			assert.Equal(t, 1, generation.Number)
 		})
@@ -51,7 +51,7 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 		all, err := a.Generations(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, all, generations)
-		generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: At(100)}, 1)
+		generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(100)}, 1)
 		require.NoError(t, err, "it is finished")
 		assert.Equal(t, 1, generation.Number)
 	}
@@ -78,16 +78,16 @@ func TestAGenerationThatIsBegunAndNotListedYetIsTheOneThatWasFounded(t *testing.
 func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"
-	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: At(50)}
+	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: TimeAt(50)}
 	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, second))
 	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
 
 	for id, number := range map[string]int{cluster: 1, renewed: 2} {
-		generation, err := w.Found(w.ctx, archive.Cluster{Cluster: id, Created: At(60)}, 1)
+		generation, err := w.Found(w.ctx, archive.Cluster{Cluster: id, Created: TimeAt(60)}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, number, generation.Number)
 	}
-	_, err := w.Found(w.ctx, archive.Cluster{Cluster: "1", Created: At(60)}, 1)
+	_, err := w.Found(w.ctx, archive.Cluster{Cluster: "1", Created: TimeAt(60)}, 1)
 	assert.ErrorContains(t, err, "last written by cluster "+renewed)
 
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
@@ -311,7 +311,7 @@ func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
 func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	in, made := memory.New(), NewKeys(t)
 	signs, none := archive.New(in, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})), archive.New(in, &format.Keys{})
-	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)}, 1)
+	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
 	require.NoError(t, err)
 	signed, err := none.Found(t.Context(), archive.Cluster{Cluster: "beef"}, 1)
 	require.NoError(t, err, "anybody may read it")
@@ -319,7 +319,7 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
 
 	open := archive.New(memory.New(), &format.Keys{})
-	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: At(1)}, 1)
+	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
 	require.NoError(t, err)
 	assert.NoError(t, open.MayAdd(unsigned))
 }

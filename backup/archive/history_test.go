@@ -54,9 +54,9 @@ func TestAChainGoesOnUntilAHole(t *testing.T) {
 	history := w.history()
 	assert.Equal(t, []window{{10, 16, 2, 3}, {20, 25, 1, 1}}, windows(history))
 	chains := history.Newest().Chains
-	assert.Equal(t, At(16), chains[0].End)
-	assert.Equal(t, At(21), chains[1].Begin)
-	assert.Equal(t, At(25), chains[1].End)
+	assert.Equal(t, TimeAt(16), chains[0].End)
+	assert.Equal(t, TimeAt(21), chains[1].Begin)
+	assert.Equal(t, TimeAt(25), chains[1].End)
 	assert.Equal(t, cluster, history.Cluster.Cluster)
 
 	for revision, full := range map[int64]int64{10: 10, 13: 10, 14: 14, 16: 14, 20: 20, 25: 20} {
@@ -180,7 +180,7 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 			require.NoError(w.t, w.store.Delete(w.ctx, archive.ManifestName(1, full.Name())))
 		}, 30, 0, "the full snapshot is missing that continues at 0000000000000000041"},
 		"names": {func(w *world) {
-			w.store.SetContent(archive.ManifestName(1, archive.FullName(9000, At(9000))), []byte("x"))
+			w.store.SetContent(archive.ManifestName(1, archive.FullName(9000, TimeAt(9000))), []byte("x"))
 			w.store.SetContent(archive.SegmentName(1, format.After(9000)), []byte("x"))
 			w.store.SetContent("gen/000001/hour/0000000000000000040.000000_0000000000000000050.000000000", []byte("x"))
 			w.store.SetContent("gen/000001/hour/0000000000000000012.000000_0000000000000000050.000000000", []byte("x"))
@@ -206,9 +206,9 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 				assert.ErrorContains(t, path.PastEnd, example.beyond)
 			}
 			assert.Zero(t, w.find(archive.Target{Revision: example.latest}).Lost(), "it was asked for")
-			assert.Equal(t, example.latest, w.find(archive.Target{Time: At(example.latest)}).Revision)
+			assert.Equal(t, example.latest, w.find(archive.Target{Time: TimeAt(example.latest)}).Revision)
 			for _, later := range []time.Duration{time.Millisecond, time.Hour} {
-				_, err := w.Find(w.ctx, archive.Target{Time: At(example.latest).Add(later)})
+				_, err := w.Find(w.ctx, archive.Target{Time: TimeAt(example.latest).Add(later)})
 				if example.beyond != "" {
 					assert.ErrorIs(t, err, archive.ErrNotKept, "something came by then, perhaps")
 				} else {
@@ -227,7 +227,7 @@ func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 	w.segments(44, 46)
 	w.damage(archive.ManifestName(1, full.Name()), 200)
 	for revision, kept := range map[int64]bool{29: true, 30: true, 31: false, 35: false, 40: false, 42: false} {
-		_, path, err := w.instead(archive.Target{Time: At(revision)})
+		_, path, err := w.instead(archive.Target{Time: TimeAt(revision)})
 		if !kept {
 			assert.ErrorIs(t, err, archive.ErrNotKept, "revision %d", revision)
 			continue
@@ -311,7 +311,7 @@ func TestWhatNobodyTrustsIsTold(t *testing.T) {
 func (w *world) restoredTo(number int, revision int64) {
 	w.t.Helper()
 	require.NoError(w.t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{
-		Number: number, Cluster: "restored" + string(rune('0'+number)), Parent: 1, ParentRevision: revision, Created: At(25),
+		Number: number, Cluster: "restored" + string(rune('0'+number)), Parent: 1, ParentRevision: revision, Created: TimeAt(25),
 	}))
 }
 

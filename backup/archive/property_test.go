@@ -186,7 +186,7 @@ func FuzzManifests(f *testing.F) {
 	w := begin(f, &format.Keys{}, 14)
 	require.NoError(f, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Generation: 1, Revision: 100, Created: Noon}))
 	full := *w.head().Full
-	require.NoError(f, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: At(60)}))
+	require.NoError(f, w.PutResult(w.ctx, archive.Result{Generation: 1, Full: full.Name(), Outcome: archive.Verified, At: TimeAt(60)}))
 	for _, name := range append(w.names("gen/000001/segment/"), statementsOf...) {
 		content, there := w.store.Content(name)
 		require.True(f, there, name)
@@ -209,7 +209,7 @@ func FuzzManifests(f *testing.F) {
 		}
 		w.store.SetContent(archive.SegmentName(1, format.After(14)), checked(begin))
 		_, _ = w.try(archive.Target{})
-		_, _ = w.try(archive.Target{Time: At(15)})
+		_, _ = w.try(archive.Target{Time: TimeAt(15)})
 		_, _ = w.Head(w.ctx, 1)
 		require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(14))))
 	})

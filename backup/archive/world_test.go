@@ -67,7 +67,7 @@ func database(revision int64) string { return fmt.Sprintf("database of revision 
 func (w *world) put(full archive.Full) archive.Full {
 	w.t.Helper()
 	if full.Time.IsZero() {
-		full.Time = At(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
+		full.Time = TimeAt(full.Revision).Add(time.Duration(w.fulls[full.Revision]) * time.Second)
 		w.fulls[full.Revision]++
 	}
 	full.Cluster, full.Generation, full.Reason = cmp.Or(full.Cluster, cluster), cmp.Or(full.Generation, 1), "for a test"
@@ -128,7 +128,7 @@ func (w *world) rows(from format.Start, last int64, at time.Time) format.Object 
 func (w *world) result(into *archive.Archive, full archive.Full, outcome archive.Outcome, after int64, segments bool) {
 	w.t.Helper()
 	require.NoError(w.t, into.PutResult(w.ctx, archive.Result{
-		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: At(after), Segments: segments, Why: "of a reason",
+		Cluster: cluster, Generation: 1, Full: full.Name(), Revision: full.Revision, Outcome: outcome, At: TimeAt(after), Segments: segments, Why: "of a reason",
 		Seconds: float64(len(w.names("gen/"))), // distinguishes those of one second
 	}))
 }

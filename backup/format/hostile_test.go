@@ -135,8 +135,8 @@ func TestManifest_ofOtherRecordsIsDamage(t *testing.T) {
 		"another end":            func(m *format.Manifest) { m.End++ },
 		"more rows":              func(m *format.Manifest) { m.Rows++ },
 		"no buckets":             func(m *format.Manifest) { m.Buckets = nil },
-		"another first time":     func(m *format.Manifest) { m.From = At(1) },
-		"another last time":      func(m *format.Manifest) { m.To = At(100) },
+		"another first time":     func(m *format.Manifest) { m.From = TimeAt(1) },
+		"another last time":      func(m *format.Manifest) { m.To = TimeAt(100) },
 		"another position":       func(m *format.Manifest) { m.Position.Revision = 8 },
 		"none, for all is right": func(*format.Manifest) {},
 	} {
@@ -211,7 +211,7 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// known requires that what is wrong with hostile input is said by one of the words for that.
+// known requires one of the documented errors.
 func known(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {

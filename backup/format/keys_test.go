@@ -138,12 +138,12 @@ func TestKeys_missingAndBrokenFiles(t *testing.T) {
 
 func TestKeys_rotation(t *testing.T) {
 	first, second := formattest.NewKeys(t), formattest.NewKeys(t)
-	writer := formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.Joined(t, first.Recipients, second.Recipients)})
+	writer := formattest.LoadKeys(t, format.KeyFiles{Recipients: formattest.JoinFiles(t, first.Recipients, second.Recipients)})
 	bytes := sealed(t, writer, "hello")
 	for _, reader := range []formattest.Keys{first, second} {
 		assert.Equal(t, "hello", open(t, reader.Load(t), bytes, true))
 	}
-	trusting := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: formattest.Joined(t, first.TrustedKeys, second.TrustedKeys)})
+	trusting := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: formattest.JoinFiles(t, first.TrustedKeys, second.TrustedKeys)})
 	for _, signer := range []formattest.Keys{first, second} {
 		line, err := signer.Load(t).Sign(statement(7))
 		require.NoError(t, err)

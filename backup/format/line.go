@@ -27,8 +27,8 @@ type Heading struct {
 	Kind   string `json:"kind"` // kind of the statement
 }
 
-// envelope is a line.
-type envelope struct {
+// signedLine is a line: a statement and its signature.
+type signedLine struct {
 	Statement json.RawMessage `json:"statement"`
 	Signature []byte          `json:"signature,omitempty"` // ed25519 over the bytes of Statement
 	Key       string          `json:"key,omitempty"`       // id of the key: the first 8 bytes of the public key's sha256, hex
@@ -40,7 +40,7 @@ func (k *Keys) Sign(statement any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	line := envelope{Statement: stated}
+	line := signedLine{Statement: stated}
 	key, err := k.signingKey()
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (k *Keys) Check(line []byte, kind string, into any) error {
 	if !bytes.Equal(withChecksum(bytes.Clone(begin)), line) {
 		return fmt.Errorf("%w: a line's checksum is wrong", ErrDamaged)
 	}
-	var read envelope
+	var read signedLine
 	if err := json.Unmarshal(append(bytes.Clone(begin), '}'), &read); err != nil {
 		return Damaged(err)
 	}
@@ -108,11 +108,11 @@ func checkHeading(statement []byte, kind string) error {
 
 // Signed reports whether a checked line carries a signature of any key.
 func Signed(line []byte) bool {
-	var read envelope
+	var read signedLine
 	return json.Unmarshal(line, &read) == nil && read.Signature != nil
 }
 
-func (k *Keys) trust(line envelope) error {
+func (k *Keys) trust(line signedLine) error {
 	if !k.Trusts() {
 		return nil
 	}

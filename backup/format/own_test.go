@@ -16,7 +16,7 @@ func TestCheckOwn(t *testing.T) {
 	require.NoError(t, (&format.Keys{}).CheckOwn())
 	require.NoError(t, ours.Load(t).CheckOwn())
 	require.NoError(t, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).CheckOwn())
-	rotated := formattest.Joined(t, theirs.TrustedKeys, ours.TrustedKeys)
+	rotated := formattest.JoinFiles(t, theirs.TrustedKeys, ours.TrustedKeys)
 	require.NoError(t, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: rotated}).CheckOwn())
 
 	unsigned := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: ours.TrustedKeys}).CheckOwn()

@@ -84,7 +84,7 @@ func join(revisions [][]format.Row) (rows []format.Row) {
 	return rows
 }
 
-// text is for comparing rows; a value that is empty may be nil.
+// text formats rows to compare them; an empty value may be nil.
 func text(rows []format.Row) (lines []string) {
 	for _, row := range rows {
 		lines = append(lines, fmt.Sprintf("%x %q", row.Key, row.Value))

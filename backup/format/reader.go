@@ -119,7 +119,7 @@ func (r *SegmentReader) record() (Record, error) {
 	}
 	kind, err := r.buffered.ReadByte()
 	if err != nil {
-		return nil, truncationError(err)
+		return nil, endError(err)
 	}
 	if kind == typeEnd {
 		return nil, r.end()
@@ -240,13 +240,13 @@ func (r *SegmentReader) bytes(room []byte, most int64) ([]byte, error) {
 		have := len(room)
 		room = append(room, make([]byte, min(length-int64(have), 1<<20))...)
 		if _, err := io.ReadFull(r.buffered, room[have:]); err != nil {
-			return nil, truncationError(err)
+			return nil, endError(err)
 		}
 	}
 	return room, nil
 }
 
-func truncationError(err error) error {
+func endError(err error) error {
 	if Ended(err) || err == io.ErrUnexpectedEOF { //nolint:errorlint // io.ReadFull's own, as above
 		return fmt.Errorf("%w: its records end early", ErrDamaged)
 	}

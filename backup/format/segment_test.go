@@ -84,9 +84,9 @@ func contents(o format.Object) []byte {
 func example(t testing.TB, keys *format.Keys) format.Object {
 	t.Helper()
 	return Segment(t, keys, start(), format.Source{Compacted: 5, Term: 3, Member: "8e9e05c52164694d"},
-		new(Row(7, 0, "apple")), new(Row(7, 1, "")), &format.Marker{Revision: 7, Time: At(7)}, new(Tombstone(9, 0, "pear")),
+		new(Row(7, 0, "apple")), new(Row(7, 1, "")), &format.Marker{Revision: 7, Time: TimeAt(7)}, new(Tombstone(9, 0, "pear")),
 		&format.CompactionHash{Revision: 5, Compacted: 5, Hash: 1 << 31},
-		&format.Marker{Revision: 12, Time: At(12).Add(time.Microsecond)},
+		&format.Marker{Revision: 12, Time: TimeAt(12).Add(time.Microsecond)},
 		Bucket("lease", "1", "60", "2", ""), Bucket("alarm"))
 }
 
@@ -101,7 +101,7 @@ func TestSegment_roundTrip(t *testing.T) {
 			one := read[0]
 			assert.Equal(t, object.Manifest, one.Manifest)
 			assert.Equal(t, []format.Row{Row(7, 0, "apple"), Row(7, 1, ""), Tombstone(9, 0, "pear")}, one.rows)
-			assert.Equal(t, []format.Marker{{Revision: 7, Time: At(7)}, {Revision: 12, Time: At(12)}}, one.markers)
+			assert.Equal(t, []format.Marker{{Revision: 7, Time: TimeAt(7)}, {Revision: 12, Time: TimeAt(12)}}, one.markers)
 			assert.Equal(t, []format.CompactionHash{{Revision: 5, Compacted: 5, Hash: 1 << 31}}, one.hashes)
 			require.Len(t, one.buckets, 2)
 			assert.Equal(t, Bucket("lease", "1", "60", "2", ""), one.buckets[0])
@@ -180,7 +180,7 @@ func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 		"a row out of order":              {new(Row(8, 0, "")), new(Row(7, 0, ""))},
 		"a row with another key":          {&format.Row{Key: []byte("foo")}},
 		"a negative revision":             {new(Row(-1, 0, ""))},
-		"a marker before the start":       {&format.Marker{Revision: 5, Time: At(5)}},
+		"a marker before the start":       {&format.Marker{Revision: 5, Time: TimeAt(5)}},
 		"a marker without time":           {&format.Marker{Revision: 7}},
 		"a bucket without name":           {Bucket("")},
 		"a bucket out of order":           {Bucket("lease", "b", "", "a", "")},
@@ -188,7 +188,7 @@ func TestSegmentBuilder_rejectsRecordsOutOfOrder(t *testing.T) {
 		"a row after a bucket":            {Bucket("a"), new(Row(7, 0, ""))},
 		"a hash of a later compaction":    {&format.CompactionHash{Revision: 1, Compacted: 2}},
 		"a hash of a negative revision":   {&format.CompactionHash{Revision: -1, Compacted: -1}},
-		"a row after the marker above it": {&format.Marker{Revision: 8, Time: At(8)}, new(Row(8, 0, ""))},
+		"a row after the marker above it": {&format.Marker{Revision: 8, Time: TimeAt(8)}, new(Row(8, 0, ""))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			builder, err := format.NewSegmentBuilder(&format.Keys{}, start())

@@ -49,10 +49,22 @@ func BenchmarkSegments(b *testing.B) {
 	for b.Loop() {
 		path, err := a.Find(b.Context(), archive.Target{})
 		require.NoError(b, err)
-		result, err := restore.Database(b.Context(), restore.From(a, path), rebuilt, restore.Options{})
+		result, err := restore.Database(b.Context(), restore.NewSource(a, path), rebuilt, restore.Options{})
 		require.NoError(b, err)
 		require.Equal(b, rows-2, result.Rows)
 		require.NoError(b, os.Remove(rebuilt))
+	}
+	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
+}
+
+// BenchmarkHash hashes rows of 1 KB, two for each key.
+func BenchmarkHash(b *testing.B) {
+	rows, path := *mebibytes<<10, filepath.Join(b.TempDir(), "full")
+	restoretest.Full(b, path, rows, 900)
+	b.ReportAllocs()
+	for b.Loop() {
+		_, err := restore.HashKV(b.Context(), path, restore.HashRequest{Compacted: rows * 3 / 4, Revision: rows})
+		require.NoError(b, err)
 	}
 	b.ReportMetric(float64(rows)*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
 }

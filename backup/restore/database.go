@@ -39,8 +39,9 @@ type Options struct {
 	ReservedBytes int64
 	// Scratch means that the file is removed soon and etcd is serving: it need not be durable, and etcd has precedence on the disk.
 	Scratch bool
-	// Progress, if not nil, is called many times a second by one goroutine.
-	Progress func(Progress)
+	// Progress, if not nil, is called many times a second by one goroutine, with the bytes of the database and the rows. The
+	// total is 0 if unknown, and an estimate if there are rows.
+	Progress func(bytes, total int64)
 }
 
 // Result describes the database.
@@ -54,8 +55,8 @@ type Result struct {
 // compression estimates how many times larger rows are than the objects in an archive.
 const compression = 4
 
-// From returns the source for a path through an archive.
-func From(a *archive.Archive, path archive.Path) Source {
+// NewSource returns the source for a path through an archive.
+func NewSource(a *archive.Archive, path archive.Path) Source {
 	source := Source{
 		Snapshot:      func(ctx context.Context) (io.ReadCloser, error) { return a.OpenFull(ctx, path.Full) },
 		Recorded:      func(ctx context.Context) (*format.Bucket, error) { return a.Recorded(ctx, path, leaseBucket) },
@@ -113,14 +114,14 @@ func Blamed(err error, path archive.Path) error {
 // Database builds a database in a new file with mode 0600. On success the file is durable; otherwise it is removed. If the volume lacks
 // the room, nothing is fetched and the error is ErrNoRoom. Errors of the source and of ctx are returned unchanged.
 func Database(ctx context.Context, source Source, path string, options Options) (Result, error) {
-	if err := CheckRoom(filepath.Dir(path), source, options); err != nil {
+	if err := CheckSpace(filepath.Dir(path), source, options); err != nil {
 		return Result{}, err
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot create the database: %w", err)
 	}
-	result, err := rebuild(ctx, source, file, options)
+	result, err := buildDatabase(ctx, source, file, options)
 	if closed := file.Close(); err == nil {
 		err = closed
 	}
@@ -131,9 +132,9 @@ func Database(ctx context.Context, source Source, path string, options Options) 
 	return result, nil
 }
 
-// rebuild builds the database in the file, which stays open.
-func rebuild(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
-	progress := &progressReporter{report: options.Progress, Progress: Progress{Of: source.DatabaseBytes + source.RowBytes}}
+// buildDatabase builds the database in the file, which stays open.
+func buildDatabase(ctx context.Context, source Source, file *os.File, options Options) (result Result, err error) {
+	progress := &progressReporter{report: options.Progress, total: source.DatabaseBytes + source.RowBytes}
 	if err := fetchSnapshot(ctx, source.Snapshot, io.MultiWriter(&steady.Writer{File: file, Ahead: !options.Scratch}, progress)); err != nil {
 		return Result{}, err
 	}
@@ -142,7 +143,7 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 			return Result{}, err
 		}
 	}
-	err = recoverPanics(func() error {
+	err = recoverPanic(func() error {
 		result, err = change(ctx, source, file, options, progress)
 		return err
 	})
@@ -158,7 +159,7 @@ func rebuild(ctx context.Context, source Source, file *os.File, options Options)
 	if err != nil {
 		return Result{}, err
 	}
-	result.Bytes, result.Rows = info.Size(), progress.Rows
+	result.Bytes, result.Rows = info.Size(), progress.rows
 	return result, nil
 }
 
@@ -211,11 +212,11 @@ func boltOptions(source Source, changes bool) *bolt.Options {
 func insertAndFinish(
 	ctx context.Context, source Source, db *bolt.DB, file *os.File, options Options, progress *progressReporter,
 ) ([]format.CompactionHash, error) {
-	rows := &rowInserter{ctx: ctx, db: db, file: file, scratch: options.Scratch, progress: progress}
+	rows := &rowWriter{ctx: ctx, db: db, file: file, scratch: options.Scratch, progress: progress}
 	var changed archive.Reading
 	if source.Rows != nil {
 		var err error
-		if changed, err = rows.insert(source.Rows); err != nil {
+		if changed, err = rows.writeAll(source.Rows); err != nil {
 			return nil, err
 		}
 	}
@@ -305,8 +306,8 @@ const (
 	spare       = 8 << 20 // bytes, for rounding
 )
 
-// CheckRoom returns an ErrNoRoom with both sizes if the volume has too little room. A volume of unknown size passes.
-func CheckRoom(dir string, source Source, options Options) error {
+// CheckSpace returns an ErrNoRoom with both sizes if the volume has too little room. A volume of unknown size passes.
+func CheckSpace(dir string, source Source, options Options) error {
 	free, _, err := disk.Space(dir)
 	if err != nil {
 		return nil

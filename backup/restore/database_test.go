@@ -60,11 +60,7 @@ func (h *history) requireSame(from full, to moment, path string) {
 	t.Logf("full at %d (compacted at %d), rebuilt at %d (compacted at %d)", from.revision, from.compacted, to.revision, to.compacted)
 	require.Equal(t, append(rowsOf(t, from.path), h.between(from.revision, to.revision)...), rowsOf(t, path))
 	if to.hash.CompactRevision >= from.compacted { // otherwise etcd returned the hash of a compaction before the full snapshot
-		hash := HashKV
-		if slices.Contains(to.compactions, to.hash) {
-			hash = HashKVAtCompaction
-		}
-		got, err := hash(t.Context(), path, to.hash.CompactRevision, to.revision)
+		got, err := HashKV(t.Context(), path, HashRequest{to.hash.CompactRevision, to.revision, slices.Contains(to.compactions, to.hash)})
 		require.NoError(t, err)
 		require.Equal(t, to.hash.Hash, got)
 		h.compared++
@@ -113,7 +109,7 @@ func rowsOf(t *testing.T, path string) (rows []format.Row) {
 	return rows
 }
 
-func TestHashKVAtCompaction_equalsEtcds(t *testing.T) {
+func TestHashKV_equalsEtcdsAtCompactions(t *testing.T) {
 	h := newHistory(t, 7)
 	h.live(60)
 	compared := 0
@@ -127,7 +123,7 @@ func TestHashKVAtCompaction_equalsEtcds(t *testing.T) {
 			if said.CompactRevision < from.compacted {
 				continue
 			}
-			hash, err := HashKVAtCompaction(t.Context(), path, said.CompactRevision, said.Revision)
+			hash, err := HashKV(t.Context(), path, HashRequest{said.CompactRevision, said.Revision, true})
 			require.NoError(t, err)
 			require.Equal(t, said.Hash, hash)
 			compared++
@@ -153,7 +149,7 @@ func TestDatabase_schedulesACompaction(t *testing.T) {
 	})
 }
 
-func TestInsertConcurrently_keepsOrderAndContent(t *testing.T) {
+func TestReadAndInsert_keepsOrderAndContent(t *testing.T) {
 	var memory []byte
 	sizes := []int{0, 1, batchSize, 10, 3 * batchSize, batchSize - 8, 7, 1000}
 	read := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
@@ -166,7 +162,7 @@ func TestInsertConcurrently_keepsOrderAndContent(t *testing.T) {
 		return archive.Reading{Compacted: 3}, nil
 	}
 	n := 0
-	changed, err := insertConcurrently(t.Context(), read, func(row format.Row) error {
+	changed, err := readAndInsert(t.Context(), read, func(row format.Row) error {
 		require.Equal(t, revisionKey(int64(n+1)), row.Key)
 		require.True(t, bytes.Equal(bytes.Repeat([]byte{byte(n)}, sizes[n%len(sizes)]), row.Value), "row %d", n)
 		n++
@@ -177,7 +173,7 @@ func TestInsertConcurrently_keepsOrderAndContent(t *testing.T) {
 	require.EqualValues(t, 3, changed.Compacted)
 }
 
-func TestInsertConcurrently_endsAfterAnErrorOfInserting(t *testing.T) {
+func TestReadAndInsert_endsAfterAnErrorOfInserting(t *testing.T) {
 	refused := errors.New("refused")
 	endless := func(_ context.Context, row func(format.Row) error) (archive.Reading, error) {
 		for n := int64(1); ; n++ {
@@ -186,14 +182,14 @@ func TestInsertConcurrently_endsAfterAnErrorOfInserting(t *testing.T) {
 			}
 		}
 	}
-	_, err := insertConcurrently(t.Context(), endless, func(format.Row) error { return refused })
+	_, err := readAndInsert(t.Context(), endless, func(format.Row) error { return refused })
 	require.ErrorIs(t, err, refused)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	_, err = insertConcurrently(ctx, endless, func(format.Row) error { cancel(refused); return nil })
+	_, err = readAndInsert(ctx, endless, func(format.Row) error { cancel(refused); return nil })
 	require.ErrorIs(t, err, refused)
 }
 
-func TestInsertConcurrently_recoversPanics(t *testing.T) {
-	_, err := insertConcurrently(t.Context(), func(context.Context, func(format.Row) error) (archive.Reading, error) { panic("a row of none") }, nil)
+func TestReadAndInsert_recoversPanics(t *testing.T) {
+	_, err := readAndInsert(t.Context(), func(context.Context, func(format.Row) error) (archive.Reading, error) { panic("a row of none") }, nil)
 	require.ErrorIs(t, err, ErrDamaged)
 }

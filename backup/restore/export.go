@@ -96,7 +96,7 @@ type Keys struct {
 
 // OpenKeys opens a restored database or an exported snapshot, and changes the file. It takes memory for the name of every key.
 func OpenKeys(file string) (keys *Keys, err error) {
-	err = recoverPanics(func() error {
+	err = recoverPanic(func() error {
 		config := backend.DefaultBackendConfig(zap.NewNop())
 		config.Path, config.UnsafeNoFsync = file, true
 		database := backend.New(config)
@@ -109,9 +109,9 @@ func OpenKeys(file string) (keys *Keys, err error) {
 // keysPerPage limits the keys and values in memory.
 const keysPerPage = 1000
 
-// From yields the keys of a range in order. As in etcd, a nil end means a single key, and an empty one all keys from
+// Range yields the keys of a range in order. As in etcd, a nil end means a single key, and an empty one all keys from
 // there. An error comes last.
-func (k *Keys) From(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyValue, error] {
+func (k *Keys) Range(ctx context.Context, key, end []byte) iter.Seq2[*mvccpb.KeyValue, error] {
 	return func(yield func(*mvccpb.KeyValue, error) bool) {
 		for {
 			page, err := k.store.Range(ctx, key, end, mvcc.RangeOptions{Limit: keysPerPage})

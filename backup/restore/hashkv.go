@@ -2,7 +2,6 @@ package restore
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,79 +27,75 @@ var ErrCompacted = errors.New("compacted")
 // ErrFutureRevision means that the last revision of the database is before the requested one.
 var ErrFutureRevision = errors.New("the database ends before that revision")
 
-// HashKV returns the hash that etcd's HashKV (HashByRev) returns at `revision` on a member whose last compaction was
-// at `compacted`; 0 and -1, etcd's value for none, are the same. The database may have been compacted at an earlier
-// revision than that, but not at a later one. A compaction that the database has started and not finished counts as
-// well if it may have deleted rows; the database does not show that, so the caller has to know. The database is
-// opened for reading, and no process may have it open for writing.
+// A HashRequest names a hash of etcd.
+type HashRequest struct {
+	Compacted int64 // the member's last compaction; 0 and -1, etcd's value for none, are the same
+	Revision  int64
+	// Compaction means that etcd stored the hash when it compacted at Revision, after a compaction at Compacted. It
+	// differs from that of HashByRev in one case: no key exists at that revision, and the last one was deleted by it.
+	Compaction bool
+}
+
+// HashKV returns the hash that etcd's HashKV (HashByRev) returns, or that etcd stores when it compacts. The database may
+// have been compacted earlier than the member, but not later. A compaction that the database has started and not
+// finished counts as well if it may have deleted rows; the database does not show that, so the caller has to know. The
+// database is opened for reading, and no process may have it open for writing.
 //
-// The error is ErrCompacted, ErrFutureRevision, the cause of ctx, or names an invalid row.
-func HashKV(ctx context.Context, path string, compacted, revision int64) (hash uint32, err error) {
-	return request{compacted: compacted, revision: revision}.compute(ctx, path)
+// etcd hashes the rows up to a revision, in their order. Of the rows at or below the compaction it omits those that a
+// compaction at that revision would delete, so that members agree even if some have not finished compacting. etcd finds
+// these rows with its index. To save memory, this package has no index: a bit for each row records whether it is
+// retained, and a table of limited size finds the newest row of each key, for one part of the keys after the other.
+//
+// The error is ErrCompacted, ErrFutureRevision, ErrDamaged for an invalid row, or the cause of ctx.
+func HashKV(ctx context.Context, path string, q HashRequest) (uint32, error) {
+	return hashKV(ctx, path, q, tableSize)
 }
 
-// HashKVAtCompaction returns the hash that etcd stores when it compacts at `revision` and the compaction before was
-// at `previous`. It differs from HashKV in one case: no key exists at that revision, and the last one was deleted by
-// it.
-func HashKVAtCompaction(ctx context.Context, path string, previous, revision int64) (hash uint32, err error) {
-	return request{compacted: previous, revision: revision, compacts: true}.compute(ctx, path)
-}
-
-// A request describes one hash. etcd hashes the rows up to a revision, in their order. Of the rows at or below the
-// compaction it omits those that a compaction at that revision would delete, so that members agree even if some have
-// not finished compacting. etcd finds these rows with its index. To save memory, this package has no index: a bit for
-// each row records whether it is retained, and a table of limited size finds the newest row of each key, for one part
-// of the keys after the other.
-type request struct {
-	compacted, revision int64
-	compacts            bool // computed by a compaction at revision
-	tableSize           int  // keys at a time; 0 means the constant tableSize
-}
-
-func (q request) compute(ctx context.Context, path string) (hash uint32, err error) {
+func hashKV(ctx context.Context, path string, q HashRequest, tableSize int) (hash uint32, err error) {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if err != nil {
 		return 0, fmt.Errorf("database %s: cannot open it: %w", path, err)
 	}
 	defer db.Close() // nothing was written
-	err = recoverPanics(func() error {
+	err = recoverPanic(func() error {
 		return db.View(func(tx *bolt.Tx) error {
 			if err := q.checkComplete(tx); err != nil {
 				return err
 			}
-			hash, err = scan{request: q, ctx: ctx, keys: tx.Bucket(schema.Key.Name())}.hash()
+			hash, err = scan{HashRequest: q, tableSize: tableSize, ctx: ctx, keys: tx.Bucket(schema.Key.Name())}.hash()
 			return err
 		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("hash of database %s at revision %d: %w", path, q.revision, err)
+		return 0, fmt.Errorf("hash of database %s at revision %d: %w", path, q.Revision, err)
 	}
 	return hash, nil
 }
 
 // checkComplete returns an error if the database lacks rows of the hash.
-func (q request) checkComplete(tx *bolt.Tx) error {
+func (q HashRequest) checkComplete(tx *bolt.Tx) error {
 	last, err := lastRevision(tx)
 	if err != nil {
 		return err
 	}
 	finished := revisionIn(tx.Bucket(schema.Meta.Name()), schema.FinishedCompactKeyName)
 	switch {
-	case finished > max(q.compacted, 0):
-		return fmt.Errorf("it was %w at revision %d, after the compaction of the hash at %d", ErrCompacted, finished, q.compacted)
-	case q.revision < q.compacted:
-		return fmt.Errorf("it is older than the compaction at %d: %w", q.compacted, ErrCompacted)
-	case q.revision > max(last, q.compacted):
-		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, q.compacted))
+	case finished > max(q.Compacted, 0):
+		return fmt.Errorf("it was %w at revision %d, after the compaction of the hash at %d", ErrCompacted, finished, q.Compacted)
+	case q.Revision < q.Compacted:
+		return fmt.Errorf("it is older than the compaction at %d: %w", q.Compacted, ErrCompacted)
+	case q.Revision > max(last, q.Compacted):
+		return fmt.Errorf("%w, at %d", ErrFutureRevision, max(last, q.Compacted))
 	}
 	return nil
 }
 
 // scan reads the rows of a database for a request.
 type scan struct {
-	request
-	ctx  context.Context
-	keys *bolt.Bucket
+	HashRequest
+	tableSize int // keys at a time
+	ctx       context.Context
+	keys      *bolt.Bucket
 }
 
 func (s scan) hash() (uint32, error) {
@@ -110,11 +105,11 @@ func (s scan) hash() (uint32, error) {
 	}
 	sum := crc32.New(crc32.MakeTable(crc32.Castagnoli))
 	_, _ = sum.Write(schema.Key.Name())
-	for r, err := range s.rows(s.revision) {
+	for r, err := range s.rows(s.Revision) {
 		if err != nil {
 			return 0, err
 		}
-		if r.revision > s.compacted || kept.has(r.ordinal) {
+		if r.revision > s.Compacted || kept.has(r.ordinal) {
 			_, _ = sum.Write(r.Key)
 			_, _ = sum.Write(r.Value)
 		}
@@ -125,22 +120,22 @@ func (s scan) hash() (uint32, error) {
 // keep finds the rows at or below the compaction that belong to the hash: the newest row of each key that exists at
 // the revision. If no key exists then, etcd omits no row, and all rows that the compaction left belong to the hash.
 func (s scan) keep() (bits, error) {
-	if s.compacted <= 0 { // no row is that old
+	if s.Compacted <= 0 { // no row is that old
 		return nil, nil
 	}
-	kept, err := s.markNewest(s.revision)
+	kept, err := s.markLatest(s.Revision)
 	if err != nil || kept.any() {
 		return kept, err
 	}
-	if s.compacts && s.deletesLast() {
+	if s.Compaction && s.deletesLast() {
 		return kept, nil // etcd's compaction retains the row of the deletion, so it does omit the others
 	}
-	return s.markNewest(s.compacted)
+	return s.markLatest(s.Compacted)
 }
 
 // deletesLast reports whether a key was deleted at the revision itself.
 func (s scan) deletesLast() bool {
-	cursor, prefix := s.keys.Cursor(), revisionKey(s.revision)[:8]
+	cursor, prefix := s.keys.Cursor(), revisionKey(s.Revision)[:8]
 	for key, _ := cursor.Seek(prefix); bytes.HasPrefix(key, prefix); key, _ = cursor.Next() {
 		if (format.Row{Key: key}).Tombstone() {
 			return true
@@ -149,7 +144,7 @@ func (s scan) deletesLast() bool {
 	return false
 }
 
-// tableSize is the number of keys in the table; 256 Ki take 12 MiB.
+// tableSize is the number of keys in a table; 256 Ki take 12 MiB.
 const tableSize = 256 << 10
 
 // fingerprint identifies a key by 128 bits, with seeds of this process, so that a collision is practically
@@ -158,10 +153,10 @@ type fingerprint [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-// markNewest marks the newest row of each key that exists at a revision. It starts with one pass over the rows. When the
+// markLatest marks the newest row of each key that exists at a revision. It starts with one pass over the rows. When the
 // table is full, that pass continues with half of its keys, and there are twice as many passes. Keys that are read
 // again, or were dropped from a table, get their marks from the last pass that handles them.
-func (s scan) markNewest(revision int64) (kept bits, err error) {
+func (s scan) markLatest(revision int64) (kept bits, err error) {
 	passes := uint64(1)
 	for pass := uint64(0); pass < passes; pass++ {
 		newest := map[fingerprint]int{}
@@ -177,7 +172,7 @@ func (s scan) markNewest(revision int64) (kept bits, err error) {
 			if key := (fingerprint{maphash.Bytes(seeds[0], name), maphash.Bytes(seeds[1], name)}); !others(key, 0) {
 				r.replace(newest, key, &kept)
 			}
-			for len(newest) > cmp.Or(s.tableSize, tableSize) {
+			for len(newest) > s.tableSize {
 				passes *= 2
 				maps.DeleteFunc(newest, others)
 			}

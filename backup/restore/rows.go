@@ -34,8 +34,8 @@ const (
 // errNotEtcd means that the database does not belong to etcd.
 var errNotEtcd = fmt.Errorf("%w: it is not an etcd database: the bucket key or meta is missing", ErrDamaged)
 
-// rowInserter appends rows to the bucket named key in batched transactions.
-type rowInserter struct {
+// rowWriter appends rows to the bucket named key in batched transactions.
+type rowWriter struct {
 	ctx      context.Context
 	db       *bolt.DB
 	file     *os.File // of the database
@@ -50,8 +50,8 @@ type rowInserter struct {
 	unflushed   int64  // bytes
 }
 
-// insert inserts all rows, or none if it returns an error.
-func (i *rowInserter) insert(rows Rows) (changed archive.Reading, err error) {
+// writeAll inserts all rows, or none if it returns an error.
+func (i *rowWriter) writeAll(rows Rows) (changed archive.Reading, err error) {
 	defer func() {
 		if i.tx != nil {
 			err = errors.Join(err, i.tx.Rollback())
@@ -65,13 +65,13 @@ func (i *rowInserter) insert(rows Rows) (changed archive.Reading, err error) {
 		i.firstNew = append(mvcc.RevToBytes(full, mvcc.NewRevBytes()), 't')
 		i.last = i.firstNew
 	}
-	if changed, err = insertConcurrently(i.ctx, rows, i.row); err != nil {
+	if changed, err = readAndInsert(i.ctx, rows, i.row); err != nil {
 		return archive.Reading{}, err
 	}
 	return changed, i.commit()
 }
 
-func (i *rowInserter) begin() (err error) {
+func (i *rowWriter) begin() (err error) {
 	if i.tx, err = i.db.Begin(true); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (i *rowInserter) begin() (err error) {
 	return nil
 }
 
-func (i *rowInserter) commit() error {
+func (i *rowWriter) commit() error {
 	tx := i.tx
 	i.tx = nil
 	if err := tx.Commit(); err != nil {
@@ -102,7 +102,7 @@ func (i *rowInserter) commit() error {
 }
 
 // row inserts one row. It keeps key and value.
-func (i *rowInserter) row(row format.Row) error {
+func (i *rowWriter) row(row format.Row) error {
 	if bytes.Compare(row.Key, i.last) <= 0 {
 		return fmt.Errorf("%w: row %x does not follow the previous row", ErrDamaged, row.Key)
 	}
@@ -131,15 +131,15 @@ type batch struct {
 	content []byte // the bytes of all rows
 }
 
-// insertConcurrently inserts rows while the next ones are read, because both take about as long. It returns when both
+// readAndInsert inserts rows while the next ones are read, because both take about as long. It returns when both
 // have ended. An error of inserting takes precedence over one of reading. insert may keep the rows.
-func insertConcurrently(ctx context.Context, read Rows, insert func(format.Row) error) (changed archive.Reading, err error) {
+func readAndInsert(ctx context.Context, read Rows, insert func(format.Row) error) (changed archive.Reading, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	full := make(chan batch, maxQueued)
 	go func() {
 		defer close(full)
-		err = recoverPanics(func() (err error) {
+		err = recoverPanic(func() (err error) {
 			changed, err = readInto(ctx, full, read)
 			return err
 		})

@@ -39,23 +39,17 @@ type Source struct {
 // is that of the snapshot. A database whose last row is not of Revision is ErrDamaged, unless that is 0.
 type Rows func(ctx context.Context, row func(format.Row) error) (archive.Reading, error)
 
-// Progress describes the progress of a build.
-type Progress struct {
-	Bytes, Of int64 // of the database and the rows; Of is 0 if unknown, and an estimate if there are rows
-	Rows      int64 // inserted
-}
-
-// progressReporter adds up the progress and reports it.
+// progressReporter adds up the progress of a build and reports it.
 type progressReporter struct {
-	Progress
-	report func(Progress)
+	report             func(bytes, total int64)
+	bytes, total, rows int64
 }
 
 func (t *progressReporter) add(bytes, rows int64) {
-	t.Bytes += bytes
-	t.Rows += rows
+	t.bytes += bytes
+	t.rows += rows
 	if t.report != nil {
-		t.report(t.Progress)
+		t.report(t.bytes, t.total)
 	}
 }
 
@@ -151,9 +145,9 @@ func (d *digestReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// recoverPanics turns panics and memory faults into an error: bbolt maps the file, and a forged page may refer to any
+// recoverPanic turns panics and memory faults into an error: bbolt maps the file, and a forged page may refer to any
 // address.
-func recoverPanics(work func() error) (err error) {
+func recoverPanic(work func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -51,7 +51,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 		return ExportResult{}, fmt.Errorf("%s %w", file, ErrExists)
 	}
 	defer meter.Clear()
-	options := restore.Options{Inspect: settings.Inspect, Progress: func(p restore.Progress) { meter.Show("written", p.Bytes, p.Of) }}
+	options := restore.Options{Inspect: settings.Inspect, Progress: func(bytes, total int64) { meter.Show("written", bytes, total) }}
 	exported, err := exportArchive(ctx, settings.Archive(), target, file, options)
 	if !errors.Is(err, archive.ErrNotKept) || !mayPredate(ctx, settings.Archive(), target) {
 		return exported, err
@@ -92,7 +92,7 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	exported := ExportResult{File: file, Generation: sought.Generation.Number, Damaged: unread(sought)}
 	var result restore.Result
 	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
-		result, err = restore.Export(ctx, restore.From(kept, path), file, options)
+		result, err = restore.Export(ctx, restore.NewSource(kept, path), file, options)
 		return err
 	}, exported.leaveOut)
 	if err != nil {
@@ -181,7 +181,7 @@ type sidecarExport struct {
 // export tries one full snapshot after the other, the best first: any may be damaged, or hold more revisions than its
 // name states.
 func (e sidecarExport) export(ctx context.Context) (exported ExportResult, err error) {
-	fulls, err := e.kept.Fulls(e.target)
+	fulls, err := e.kept.FullSnapshots(e.target)
 	if err != nil {
 		return ExportResult{}, err
 	}

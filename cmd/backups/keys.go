@@ -312,5 +312,5 @@ func (p *database) close() error { return errors.Join(p.Close(), os.RemoveAll(p.
 
 // keys returns the selected keys in order.
 func (p *database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
-	return p.From(ctx, []byte(selected.Key), selected.end())
+	return p.Range(ctx, []byte(selected.Key), selected.end())
 }

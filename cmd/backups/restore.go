@@ -62,7 +62,7 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	var restored RestoreResult
 	damaged := unread(sought)
 	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
-		restored, err = build(ctx, plan, restore.From(kept, path), path.Revision, options, kept.String(), meter)
+		restored, err = build(ctx, plan, restore.NewSource(kept, path), path.Revision, options, kept.String(), meter)
 		return err
 	}, func(_, _ archive.Path, why error) error {
 		damaged = append(damaged, printable.Line(why.Error()))
@@ -144,7 +144,7 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 }
 
 func build(ctx context.Context, plan seed.Seed, source restore.Source, revision int64, options restore.Options, from string, meter *Meter) (RestoreResult, error) {
-	options.Progress = func(p restore.Progress) { meter.Show("written", p.Bytes, p.Of) }
+	options.Progress = func(bytes, total int64) { meter.Show("written", bytes, total) }
 	built, err := plan.Build(ctx, source, options)
 	if err != nil {
 		return RestoreResult{}, err

@@ -67,7 +67,7 @@ func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
 
 // CheckRoom returns a restore.ErrNoRoom with both numbers if the volume has no room for what Build would make.
 func (s Seed) CheckRoom(source restore.Source) error {
-	return restore.CheckRoom(filepath.Dir(Place(s.DataDir)), source, restore.Options{ReservedBytes: logBytes()})
+	return restore.CheckSpace(filepath.Dir(Place(s.DataDir)), source, restore.Options{ReservedBytes: logBytes()})
 }
 
 // ClusterID returns the ID of the cluster with these members and token.

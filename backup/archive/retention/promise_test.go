@@ -65,7 +65,7 @@ func (w *world) found(p point) bool {
 
 // within are some of the points since a time that can be gone back to, always with the one that was the present at that time.
 func (w *world) within(t *rapid.T, since time.Time) (points []point) {
-	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.At(p.revision).Compare(since) })
+	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.TimeAt(p.revision).Compare(since) })
 	first = max(first-1, 0)
 	for _, i := range append(rapid.SliceOfN(rapid.IntRange(first, len(w.rows)-1), 0, 2).Draw(t, "points"), first) {
 		if w.found(w.rows[i]) {
@@ -154,7 +154,7 @@ func (w *world) again(t *rapid.T, policy Policy) {
 func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy Policy, from time.Time) {
 	for _, p := range points {
 		if !w.found(p) {
-			t.Fatalf("revision %d of generation %d, from %v, is lost; points begin %v", p.revision, p.generation, formattest.At(p.revision), from)
+			t.Fatalf("revision %d of generation %d, from %v, is lost; points begin %v", p.revision, p.generation, formattest.TimeAt(p.revision), from)
 		}
 	}
 	after := w.slots(t, policy, from)

@@ -35,16 +35,16 @@ type point struct {
 
 func newWorld(t formattest.T) *world {
 	w := &world{t: t, store: memory.New(), clock: 1}
-	w.store.Now = func() time.Time { return formattest.At(w.clock) }
+	w.store.Now = func() time.Time { return formattest.TimeAt(w.clock) }
 	w.archive = archive.New(w.store, &format.Keys{})
 	var err error
-	w.generation, err = w.archive.Found(context.Background(), archive.Cluster{Cluster: "c1", Created: formattest.At(w.clock)}, 1)
+	w.generation, err = w.archive.Found(context.Background(), archive.Cluster{Cluster: "c1", Created: formattest.TimeAt(w.clock)}, 1)
 	require.NoError(t, err)
 	w.full(true)
 	return w
 }
 
-func (w *world) now() time.Time { return formattest.At(w.clock) }
+func (w *world) now() time.Time { return formattest.TimeAt(w.clock) }
 
 func (w *world) pass(d time.Duration) { w.clock += max(int64(d/time.Second), 1) }
 

@@ -60,8 +60,8 @@ func WriteFile(t testing.TB, content string) string {
 	return path
 }
 
-// Joined is a file that holds what several hold.
-func Joined(t testing.TB, paths ...string) string {
+// JoinFiles writes the contents of several files to one and returns its path.
+func JoinFiles(t testing.TB, paths ...string) string {
 	t.Helper()
 	var all strings.Builder
 	for _, path := range paths {

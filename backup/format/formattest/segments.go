@@ -41,8 +41,8 @@ func Rows(first, last int64) (rows []format.Row) {
 // Noon is the time of revision 0.
 var Noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// At is the time of a revision: one comes every second.
-func At(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
+// TimeAt is the time of a revision: one comes every second.
+func TimeAt(revision int64) time.Time { return Noon.Add(time.Duration(revision) * time.Second) }
 
 // Build makes a segment of rows and buckets, with a marker behind each revision.
 func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, buckets ...*format.Bucket) format.Object {
@@ -51,7 +51,7 @@ func Build(t T, keys *format.Keys, start format.Start, rows []format.Row, bucket
 	for i, row := range rows {
 		records = append(records, &row)
 		if revision := revisionOf(t, row); i == len(rows)-1 || revisionOf(t, rows[i+1]) > revision {
-			records = append(records, &format.Marker{Revision: revision, Time: At(revision)})
+			records = append(records, &format.Marker{Revision: revision, Time: TimeAt(revision)})
 		}
 	}
 	for _, bucket := range buckets {

@@ -93,13 +93,8 @@ func parse(stored store.Object) (object Object, ours bool) {
 // inSequence orders objects by their last revision, as the sidecar does. A full snapshot follows the deltas that lead
 // to its revision.
 func inSequence(a, b Object) int {
-	full := func(o Object) int {
-		if o.Full {
-			return 1
-		}
-		return 0
-	}
-	return cmp.Or(cmp.Compare(a.Last, b.Last), full(a)-full(b), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+	rank := map[bool]int{true: 1}
+	return cmp.Or(cmp.Compare(a.Last, b.Last), rank[a.Full]-rank[b.Full], a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 }
 
 // Archive is a listing of the sidecar's backups in a store. It is safe for concurrent use.
@@ -168,10 +163,10 @@ func find(ctx context.Context, s store.Store) (objects []Object, err error) {
 	return objects, nil
 }
 
-// Fulls returns the full snapshots from which the target can be reached, the best one first. If one is damaged, or
+// FullSnapshots returns the full snapshots from which the target can be reached, the best one first. If one is damaged, or
 // reading it returns ErrNewer, the caller tries the next one. The error means that there is none, or that all are
 // newer than the target.
-func (a *Archive) Fulls(to archive.Target) (fulls []Object, err error) {
+func (a *Archive) FullSnapshots(to archive.Target) (fulls []Object, err error) {
 	for _, chain := range slices.Backward(a.Chains) {
 		if chain.Full.isBefore(to) {
 			fulls = append(fulls, chain.Full)

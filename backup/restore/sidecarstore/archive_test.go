@@ -79,7 +79,7 @@ func TestFulls(t *testing.T) {
 		{archive.Target{Time: time.Unix(2000, 999)}, []int64{10}}, // a name has only the second
 		{archive.Target{Time: time.Unix(2001, 0)}, []int64{20, 10}},
 	} {
-		fulls, err := kept.Fulls(c.to)
+		fulls, err := kept.FullSnapshots(c.to)
 		require.NoError(t, err)
 		revisions := []int64{}
 		for _, full := range fulls {
@@ -87,10 +87,10 @@ func TestFulls(t *testing.T) {
 		}
 		assert.Equal(t, c.want, revisions, c.to.String())
 	}
-	_, err := kept.Fulls(archive.Target{Revision: 9})
+	_, err := kept.FullSnapshots(archive.Target{Revision: 9})
 	require.ErrorIs(t, err, archive.ErrNotKept)
 	assert.EqualError(t, err, "not kept: revision 9 is before the oldest full backup, v2/Full-00000000-00000010-1000 of 1970-01-01T00:16:40Z")
-	_, err = list(t, memory.New()).Fulls(archive.Target{})
+	_, err = list(t, memory.New()).FullSnapshots(archive.Target{})
 	assert.EqualError(t, err, "not kept: memory://test/ contains no full backup of the sidecar")
 }
 

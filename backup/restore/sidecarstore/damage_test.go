@@ -36,7 +36,7 @@ func readDelta(t testing.TB, suffix string, content []byte) ([]format.Row, error
 }
 
 func TestDelta_read(t *testing.T) {
-	rows, err := readDelta(t, "", sidecarstoretest.Sealed([]byte(`[`+
+	rows, err := readDelta(t, "", sidecarstoretest.WithDigest([]byte(`[`+
 		`{"etcdEvent":{"kv":{"key":"Zm9v","create_revision":2,"mod_revision":11,"version":9,"value":"YmFy","lease":7587}},`+
 		`"time":"2020-11-23T14:43:06.123456789+01:00"},`+
 		`{"etcdEvent":{"type":1,"kv":{"key":"Zm9v","mod_revision":12}},"time":"2020-11-23T13:43:07Z"},`+
@@ -90,7 +90,7 @@ func TestSnapshot_needsItsDigest(t *testing.T) {
 	for _, suffix := range sidecarstoretest.Suffixes {
 		t.Run("suffix "+suffix, func(t *testing.T) {
 			s, name := memory.New(), "v2/Full-00000000-00000010-1000"+suffix+".final"
-			whole := sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(database))
+			whole := sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(database))
 			s.SetContent(name, whole)
 			read, err := snapshot(t, list(t, s))
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestSnapshot_needsItsDigest(t *testing.T) {
 			altered[len(altered)/2] ^= 1
 			for what, content := range map[string][]byte{
 				"empty": nil, "cut off": whole[:len(whole)-1], "only a digest": sidecarstoretest.Compress(t, suffix, make([]byte, 32)), "altered": altered,
-				"cut off before": sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(database)[:len(database)]),
+				"cut off before": sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(database)[:len(database)]),
 			} {
 				s.SetContent(name, content)
 				_, err := snapshot(t, list(t, s))
@@ -125,19 +125,19 @@ func TestDelta_errorMessages(t *testing.T) {
 		"cut off":              {".gz", sidecarstoretest.Compress(t, ".gz", sidecarstoretest.Delta(t, puts(11, 13)...))[:40], ".gz: it is truncated"},
 		"no gzip":              {".gz", []byte("no backup, but long enough to be one"), ".gz: gzip: invalid header"},
 		"another compression":  {".zst", nil, ".zst: its suffix names an unknown compression"},
-		"another content":      {"", sidecarstoretest.Sealed([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
+		"another content":      {"", sidecarstoretest.WithDigest([]byte(`{"etcdEvent":null}`)), ": at byte 1 it is not the array of events that a sidecar writes"},
 		"an altered content":   {"", append(sidecarstoretest.Delta(t, put(11, "a", "")), 'x'), ": the SHA-256 at its end does not match its content: it is truncated or was altered"},
-		"more than an array":   {"", sidecarstoretest.Sealed([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
-		"an unknown field":     {"", sidecarstoretest.Sealed([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
-		"an unreadable time":   {"", sidecarstoretest.Sealed([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
-		"an unknown type":      {"", sidecarstoretest.Sealed([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
-		"no key":               {"", sidecarstoretest.Sealed([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
-		"no event":             {"", sidecarstoretest.Sealed([]byte(`[null]`)), ": an event has no key"},
+		"more than an array":   {"", sidecarstoretest.WithDigest([]byte("[] []")), ": at byte 4 it is not the array of events that a sidecar writes"},
+		"an unknown field":     {"", sidecarstoretest.WithDigest([]byte(`[{"secret":1}]`)), "it is not the array of events that a sidecar writes"},
+		"an unreadable time":   {"", sidecarstoretest.WithDigest([]byte(`[{"time":"secret"}]`)), "it is not the array of events that a sidecar writes"},
+		"an unknown type":      {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"type":7,"kv":{"key":"YQ==","mod_revision":11}}}]`)), ": an event of revision 11 is of the unknown type 7"},
+		"no key":               {"", sidecarstoretest.WithDigest([]byte(`[{"etcdEvent":{"kv":{"mod_revision":11}}}]`)), ": an event has no key"},
+		"no event":             {"", sidecarstoretest.WithDigest([]byte(`[null]`)), ": an event has no key"},
 		"an impossible put":    {"", sidecarstoretest.Delta(t, secret), ": a put of revision 11 has version 0 of a key with create revision 11"},
 		"an impossible birth":  {"", sidecarstoretest.Delta(t, unborn), ": a put of revision 11 has version 1 of a key with create revision 12"},
 		"revisions backwards":  {"", sidecarstoretest.Delta(t, put(11, "a", ""), put(12, "b", ""), put(11, "c", "")), ": it has revision 11, expected 12 or later"},
 		"before its own name":  {"", sidecarstoretest.Delta(t, put(10, "a", "")), ": it has revision 10, expected 11 or later"},
-		"a digest and no more": {"", sidecarstoretest.Sealed(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
+		"a digest and no more": {"", sidecarstoretest.WithDigest(nil), ": at byte 0 it is not the array of events that a sidecar writes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readDelta(t, c.suffix, c.content)

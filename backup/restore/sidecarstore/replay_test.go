@@ -192,7 +192,7 @@ func FuzzDelta(f *testing.F) {
 	f.Fuzz(func(t *testing.T, content []byte, how uint8) {
 		suffix := sidecarstoretest.Suffixes[how%4]
 		if how%8 >= 4 { // as a sidecar writes it
-			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.Sealed(content))
+			content = sidecarstoretest.Compress(t, suffix, sidecarstoretest.WithDigest(content))
 		}
 		rows, err := readDelta(t, suffix, content)
 		if err != nil {

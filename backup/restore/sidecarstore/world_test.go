@@ -179,7 +179,7 @@ func (w *world) lease() clientv3.LeaseID {
 	return w.leases[w.random.IntN(len(w.leases))]
 }
 
-// revoke deletes all keys of a lease at once, like an expiry.
+// revoke deletes all keys of a lease together, like an expiry.
 func (w *world) revoke() {
 	_, err := w.client.Revoke(w.Context(), w.lease())
 	require.NoError(w, err)

@@ -44,7 +44,7 @@ func keep(t testing.TB, s *memory.Store, names ...string) *sidecarstore.Archive 
 		if _, err := fmt.Sscanf(name, "v2/Incr-%d-%d-", &first, &last); err == nil {
 			s.SetContent(name, sidecarstoretest.Delta(t, puts(first, last)...))
 		} else {
-			s.SetContent(name, sidecarstoretest.Sealed([]byte("the database "+name)))
+			s.SetContent(name, sidecarstoretest.WithDigest([]byte("the database "+name)))
 		}
 	}
 	return list(t, s)
@@ -58,7 +58,7 @@ func list(t testing.TB, s *memory.Store) *sidecarstore.Archive {
 
 // collectRows collects the rows from the newest suitable full snapshot to the target.
 func collectRows(t testing.TB, kept *sidecarstore.Archive, base int64, to archive.Target) (rows []format.Row, err error) {
-	fulls, err := kept.Fulls(to)
+	fulls, err := kept.FullSnapshots(to)
 	require.NoError(t, err)
 	return collect(t, kept, fulls[0], sidecarstore.Base{Revision: base}, to)
 }

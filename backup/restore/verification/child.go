@@ -3,6 +3,7 @@ package verification
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -66,20 +67,13 @@ func InChild(executable string, args func(Job) []string) func(context.Context, a
 		case readable && ended.Status == childCompleted && output.Result != nil:
 			return *output.Result, nil
 		case readable && ended.Status == childUnable && output.Error != "":
-			return archive.Result{}, childError(output.Error)
+			return archive.Result{}, errors.New(output.Error)
 		case strings.HasPrefix(ended.Crash, "panic: "), ended.Crash == "fatal error: stack overflow":
-			return archive.Result{
-				Cluster: path.Full.Cluster, Generation: job.Generation, Full: job.Full, Revision: job.Revision,
-				Segments: path.Revision != path.Full.Revision, Outcome: archive.Failed, Why: "restoring it crashed: " + ended.Crash,
-				At: started, Seconds: time.Since(started).Seconds(),
-			}, nil
+			result := newResult(path, archive.Failed)
+			result.Why, result.At, result.Seconds = "restoring it crashed: "+ended.Crash, started, time.Since(started).Seconds()
+			return result, nil
 		default:
 			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: the process ended without a result: %s", path.Revision, ended.Crash)
 		}
 	}
 }
-
-// childError is the error message of a child.
-type childError string
-
-func (e childError) Error() string { return string(e) }

@@ -22,7 +22,7 @@ import (
 )
 
 // TestMain also runs the child: `<test binary> child-verify <store> <scratch> <generation> <full> <revision>`, or one
-// that fails in the way its name says.
+// that fails as its name indicates.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && children[os.Args[1]] != nil {
 		os.Exit(children[os.Args[1]]())

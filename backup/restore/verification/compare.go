@@ -42,16 +42,18 @@ func checkPages(ctx context.Context, path string) error {
 // compaction after the full snapshot, or of the snapshot. It returns the hash that etcd recorded, or nil if there is
 // none.
 func compare(ctx context.Context, database string, path archive.Path, compactions []format.CompactionHash) (*archive.Hash, error) {
-	recorded, hash := path.Full.Hash, restore.HashKV
+	recorded, atCompaction := path.Full.Hash, false
 	for _, compaction := range compactions {
 		if comparable(path.Full, compaction.Compacted) {
-			recorded, hash = ofCompaction(compaction), restore.HashKVAtCompaction
+			recorded, atCompaction = ofCompaction(compaction), true
 		}
 	}
 	if recorded == nil || !comparable(path.Full, recorded.Compacted) {
 		return nil, nil
 	}
-	computed, err := hash(ctx, database, recorded.Compacted, recorded.Revision)
+	computed, err := restore.HashKV(ctx, database, restore.HashRequest{
+		Compacted: recorded.Compacted, Revision: recorded.Revision, Compaction: atCompaction,
+	})
 	switch {
 	case errors.Is(err, restore.ErrCompacted), errors.Is(err, restore.ErrFutureRevision):
 		return nil, fmt.Errorf("%w: %w", errDiffers, err)

@@ -38,10 +38,7 @@ func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (a
 	if err != nil {
 		return archive.Result{}, fmt.Errorf("cannot verify a backup: %w", err)
 	}
-	result := archive.Result{
-		Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
-		Segments: path.Revision != path.Full.Revision, Outcome: archive.Verified,
-	}
+	result := newResult(path, archive.Verified)
 	result.Hash, err = restoreBackup(ctx, a, path, scratch)
 	switch {
 	case err == nil && !result.Segments:
@@ -53,6 +50,13 @@ func Verify(ctx context.Context, a *archive.Archive, job Job, scratch string) (a
 	}
 	result.At, result.Seconds = started, time.Since(started).Seconds()
 	return result, nil
+}
+
+func newResult(path archive.Path, outcome archive.Outcome) archive.Result {
+	return archive.Result{
+		Cluster: path.Full.Cluster, Generation: path.Full.Generation, Full: path.Full.Name(), Revision: path.Revision,
+		Segments: path.Revision != path.Full.Revision, Outcome: outcome,
+	}
 }
 
 // find returns the path of the job. The child process only receives a name, so it looks the full snapshot up.
@@ -110,7 +114,7 @@ func restoreBackup(ctx context.Context, a *archive.Archive, path archive.Path, s
 	database := filepath.Join(scratch, "db")
 	defer func() { _ = steady.Remove(ctx, database) }() // slowly: it may be as large as the database of the running etcd
 	options := restore.Options{Scratch: true, ReservedBytes: reserve(scratch)}
-	restored, err := restore.Database(ctx, restore.From(a, path), database, options)
+	restored, err := restore.Database(ctx, restore.NewSource(a, path), database, options)
 	if err != nil {
 		return nil, err
 	}

@@ -98,7 +98,7 @@ func (w *world) putSegment() {
 		w.alter(&row)
 		require.NoError(w.t, builder.Add(&row))
 	}
-	require.NoError(w.t, builder.Add(&format.Marker{Revision: builder.End(), Time: formattest.At(builder.End())}))
+	require.NoError(w.t, builder.Add(&format.Marker{Revision: builder.End(), Time: formattest.TimeAt(builder.End())}))
 	for _, hash := range w.server.Server.KV().HashStorage().Hashes() {
 		if hash.Revision > w.hashed {
 			require.NoError(w.t, builder.Add(&format.CompactionHash{Revision: hash.Revision, Compacted: max(hash.CompactRevision, 0), Hash: hash.Hash}))

@@ -54,7 +54,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 // requireHash compares a snapshot with what etcd said of itself.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
-	hash, err := restore.HashKV(t.Context(), snapshot, 0, revision)
+	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
 	require.NoError(t, err)
 	require.Equal(t, etcds, hash, "etcd's own hash at revision %d", revision)
 }

@@ -51,7 +51,7 @@ func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
 	t.Parallel()
 	p, d, former, present := harness.NewStandalonePod(t, nil), newDepot(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	p.Flags = append(p.Flags, d.flag())
-	both := formattest.Joined(t, former.TrustedKeys, present.TrustedKeys)
+	both := formattest.JoinFiles(t, former.TrustedKeys, present.TrustedKeys)
 	keys := func(signing, trusted string) []string {
 		return []string{"--backup-signing-key=" + signing, "--backup-trusted-keys=" + trusted}
 	}

@@ -36,11 +36,11 @@ func Delta(t testing.TB, events ...Event) []byte {
 	t.Helper()
 	content, err := json.Marshal(events)
 	require.NoError(t, err)
-	return Sealed(content)
+	return WithDigest(content)
 }
 
-// Sealed returns the content followed by its digest.
-func Sealed(content []byte) []byte {
+// WithDigest returns the content followed by its digest.
+func WithDigest(content []byte) []byte {
 	sum := sha256.Sum256(content)
 	return append(content[:len(content):len(content)], sum[:]...)
 }
