@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// compact compacts up to the last revision, at once.
+// compact compacts up to the last revision.
 func (m *member) compact() {
 	m.T.Helper()
 	upTo := m.write("compacted", "up to here")
@@ -50,7 +50,7 @@ func TestWhatIsWrittenWhileTheStoreIsAwayWaitsAndSurvivesCompactionAndKill(t *te
 	assert.Equal(t, "of another life", m.keys(t, targetLatest)["key"])
 }
 
-// More than the spool may hold, of which some is compacted away, ends the chain. That is said, and a full begins another.
+// More changes than the spool can hold, partly compacted, end the chain. That is reported, and a full snapshot starts another chain.
 func TestASpoolThatIsFullEndsTheChainAndAFullBeginsAnother(t *testing.T) {
 	t.Parallel()
 	onlyAsAWhole(t)

@@ -39,7 +39,7 @@ var clouds = map[string]cloud{
 	},
 }
 
-// onEachCloud runs a test beside the others of its kind.
+// onEachCloud runs a test on each cloud in parallel.
 func onEachCloud(t *testing.T, test func(t *testing.T, c cloud)) {
 	for name, c := range clouds {
 		t.Run(name, func(t *testing.T) {

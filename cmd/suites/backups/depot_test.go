@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/backup/store/locate"
 )
 
-// depot is where backups are kept.
+// depot is a place for backups.
 type depot struct {
 	url     string // of --backup-store, as these tests read it
 	through string // the same for the program, if that is led another way
@@ -62,7 +62,7 @@ func (d depot) objects(t *testing.T) map[string]int64 {
 	return found
 }
 
-// generation is what is kept of the only one.
+// generation returns the only generation in the store.
 func (d depot) generation(t *testing.T) archive.Generational {
 	t.Helper()
 	history, err := d.archive(t).History(t.Context())
@@ -126,7 +126,7 @@ func (d depot) requireDisjoint(t *testing.T, kept archive.Generational) {
 	}
 }
 
-// state is what keys had as values.
+// state holds the values of keys.
 type state map[string]string
 
 // keys is the state at a revision, or of the latest, as the store has it.
@@ -153,7 +153,7 @@ func (d depot) ofFull(t *testing.T, full archive.Full) state {
 	return ofSnapshot(t, file)
 }
 
-// ofSnapshot is what keys had as values in a stock snapshot, or a database.
+// ofSnapshot returns the values of keys in a stock snapshot or a database.
 func ofSnapshot(t *testing.T, path string) state {
 	t.Helper()
 	had := state{}

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/store/storetest"
 )
 
-// fault is what happens to a store, and how it is undone.
+// fault breaks a store and repairs it.
 type fault struct{ begin, end func() error }
 
 // awayOrClosed are the faults of a folder.

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// onDiskOfItsOwn mounts one where the folder lies, and returns what freezes it and has it go on. Who writes to a frozen one waits
+// onDiskOfItsOwn mounts a file system at the folder and returns functions that freeze and thaw it. Writers to a frozen one wait
 // and cannot be interrupted, as with a network file system whose server is gone.
 func (m *member) onDiskOfItsOwn() (freeze, thaw func()) {
 	m.T.Helper()

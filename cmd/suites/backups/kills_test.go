@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// lifetime is how many cycles a volume and a store see.
+	// lifetime is the number of cycles of a volume and a store.
 	lifetime = 50
 	writers  = 4
 	// within is the interval and one upload, of which there may be one before it, on an idle machine.
@@ -36,14 +36,14 @@ type victim struct {
 	count int
 }
 
-// ack is that etcd has acknowledged a write.
+// ack is a write that etcd has acknowledged.
 type ack struct {
 	revision int64
 	since    harness.Watch
 }
 
 // TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails kills the program at random instants, with a store that is
-// taken away and comes back at others.
+// removed at some cycles and restored at others.
 func TestNothingThatWasAcknowledgedIsLostToKillsAndToAStoreThatFails(t *testing.T) {
 	t.Parallel()
 	livesOut(t, func(t *testing.T, _ int) *victim {
@@ -112,7 +112,7 @@ func (v *victim) lives(cycle int) {
 	assert.GreaterOrEqual(v.T, v.head(v.T), owed, "what was acknowledged for long when the store worked last, in cycle %d", cycle)
 }
 
-// suffer has the store fail, and perhaps come back, and returns what it must have.
+// suffer breaks the store, perhaps repairs it, and returns what the store must have.
 func (v *victim) suffer(run *harness.Run) (owed int64) {
 	v.T.Helper()
 	fault := v.faults[v.dice.IntN(len(v.faults))]
@@ -167,7 +167,7 @@ func (v *victim) writeOn(cycle int) (stop func()) {
 	}
 }
 
-// change puts or deletes a key that nobody else writes. What came of it is unknown if there was no answer.
+// change puts or deletes a key that no other client writes. Without an answer the outcome is unknown.
 func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand.Rand, key, value string) {
 	v.mu.Lock()
 	delete(v.known, key)
@@ -185,7 +185,7 @@ func (v *victim) change(ctx context.Context, etcd *clientv3.Client, random *rand
 	}
 }
 
-// acknowledge notes what etcd has acknowledged, and tells whether this life lasts long enough for a chain to be there that goes on.
+// acknowledge records what etcd has acknowledged, and reports whether this life is long enough for a chain that continues.
 func (v *victim) acknowledge(revision int64, key, value string) (goesOn bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

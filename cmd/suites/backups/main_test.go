@@ -1,5 +1,5 @@
-// Package backups_test holds the program to what backups promise, with the real program as a process: what etcd has
-// acknowledged is in the store, whatever is killed, paused or away, and comes back from there as it was.
+// Package backups_test holds the program to what backups promise, with the real program as a process: every write that etcd
+// has acknowledged is in the store and can be restored, even if the program is killed or paused or the store is unreachable.
 package backups_test
 
 import (

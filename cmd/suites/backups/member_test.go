@@ -33,7 +33,7 @@ func newMemberOn(t *testing.T, d depot, flags ...string) *member {
 	return m
 }
 
-// backups is what the process tells of its backups.
+// backups returns the process's report on its backups.
 func told(run *harness.Run) facts.Backups {
 	run.T.Helper()
 	if backup := run.Status().Backup; backup != nil {
@@ -42,7 +42,7 @@ func told(run *harness.Run) facts.Backups {
 	return facts.Backups{}
 }
 
-// awaitTold waits until the process tells something of its backups.
+// awaitTold waits until the process reports on its backups.
 func awaitTold(run *harness.Run, what string, is func(facts.Backups) bool) {
 	run.T.Helper()
 	harness.Eventually(run.T, what, func() bool { return is(told(run)) })
@@ -81,7 +81,7 @@ func (m *member) export(to string) string {
 	return file
 }
 
-// restored is a member on a stock snapshot, brought back by etcd's own tool.
+// restored is a member with a stock snapshot, restored by etcd's own tool.
 func restored(t *testing.T, snapshot string) *harness.Pod {
 	t.Helper()
 	p := harness.NewStandalonePod(t, nil)

@@ -29,7 +29,7 @@ func watchFolder(t *testing.T, path string) *os.File {
 	return file
 }
 
-// linked says that a draft has its object's name already.
+// linked reports whether a draft already has its object's name.
 func linked(path string) bool {
 	info, err := os.Stat(path)
 	return err != nil || info.Sys().(*syscall.Stat_t).Nlink > 1

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// An alert can be built on each: what stands in the documentation is told by the program as it runs, as Prometheus wants it.
+// Alerts can rely on each documented metric: the running program serves it in Prometheus' format.
 func TestMetricsTellHowBackupsAre(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -53,7 +53,7 @@ func TestMetricsTellHowBackupsAre(t *testing.T) {
 	assert.NotContains(t, away, "\netcd_wrapper_backup_spool_bytes 0\n")
 }
 
-// awaitMetrics returns the first page of metrics that has all of these lines about backups. What the document said a moment ago
+// awaitMetrics returns the first page of metrics that has all of these lines about backups. The document of a moment ago
 // need not be so any more.
 func awaitMetrics(run *harness.Run, lines ...string) (page string) {
 	run.T.Helper()

@@ -31,7 +31,7 @@ func (m *member) live() {
 	require.NoError(m.T, err)
 }
 
-// now is what etcd answers for all keys.
+// now returns etcd's answer for all keys.
 func now(p *harness.Pod) state {
 	p.T.Helper()
 	reply, err := p.Etcd().Get(p.T.Context(), "", clientv3.WithPrefix())
@@ -51,7 +51,7 @@ func hash(p *harness.Pod, revision int64) uint32 {
 	return reply.Hash
 }
 
-// requireHash compares a snapshot with what etcd said of itself.
+// requireHash compares a snapshot with etcd's own hash.
 func requireHash(t *testing.T, etcds uint32, snapshot string, revision int64) {
 	t.Helper()
 	hash, err := restore.HashKV(t.Context(), snapshot, restore.HashRequest{Revision: revision})
@@ -123,7 +123,7 @@ func TestWhatIsQuietCostsTheStoreNothing(t *testing.T) {
 	run.StopCleanly()
 }
 
-// waitFor waits until a run has told of itself for so many seconds.
+// waitFor waits until a run has reported for that many seconds.
 func waitFor(run *harness.Run, seconds float64) {
 	run.T.Helper()
 	watch := harness.StartWatch()
@@ -192,7 +192,7 @@ func TestAnExportOfWhatIsNotKeptSaysWhatIs(t *testing.T) {
 	assert.Regexp(t, `which has revisions \d to 2 `, log)
 }
 
-// Whoever sets up an etcd may grant leases and make users before there is any key.
+// Leases and users may exist before there is any key.
 func TestAMemberThatHasNoKeyYetLosesNothingByARestart(t *testing.T) {
 	t.Parallel()
 	m := newMemberOn(t, newDepot(t))

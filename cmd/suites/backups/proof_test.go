@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// What cannot be restored is found out, said, kept, and replaced.
+// A backup that cannot be restored is found, reported, kept and replaced.
 func TestAFullThatHasDecayedIsToldOfAndReplaced(t *testing.T) {
 	t.Parallel()
 	m := newMember(t, "--backup-full-schedule=0 0 1 1 *") // none comes between

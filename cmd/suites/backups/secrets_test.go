@@ -31,7 +31,7 @@ func indiscreet(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %v</Message></Error>", r.URL, r.Header)
 }
 
-// What lets somebody into the store is told nowhere, whatever a server says of it.
+// Credentials of the store are never printed, whatever the server answers.
 func TestCredentialsAreToldNowhere(t *testing.T) {
 	t.Parallel()
 	pair := formattest.NewKeys(t)

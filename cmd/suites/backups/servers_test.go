@@ -49,7 +49,7 @@ func (s *story) isBackedUp() *harness.Run {
 	return run
 }
 
-// answersWhoAsks runs the commands beside the member, which tells them where the store is.
+// answersWhoAsks runs the commands next to the member, which provides the store's settings.
 func (s *story) answersWhoAsks() {
 	s.T.Helper()
 	assert.Contains(s.T, s.visit("backup", "list"), "last verified   yes")
@@ -67,7 +67,7 @@ func (s *story) isStopped(run *harness.Run) {
 	require.GreaterOrEqual(s.T, s.head(s.T), last)
 }
 
-// isKilled sees that the chain is gone on with.
+// isKilled checks that the chain is continued.
 func (s *story) isKilled() {
 	s.T.Helper()
 	run := s.StartReady()
@@ -93,7 +93,7 @@ func (s *story) isExported(to string, want state) {
 	run.StopCleanly()
 }
 
-// losesItsVolume sees that a new one is filled from the store, and goes on there.
+// losesItsVolume checks that a new volume is restored from the store, and that backups continue.
 func (s *story) losesItsVolume() {
 	s.T.Helper()
 	require.NoError(s.T, os.RemoveAll(s.Volume))

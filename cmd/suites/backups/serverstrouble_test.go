@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// memberWithData has data of its own, from before it was told of a store, and is not recovered.
+// memberWithData has data from before it got a store, and is not recovered.
 func (s *service) memberWithData(t *testing.T) *member {
 	t.Helper()
 	m := s.member(t, "bucket", "--recover=never")
@@ -49,7 +49,7 @@ func TestServersInTroubleAreToldOfAndGoneOnWithWhenThatIsOver(t *testing.T) {
 	})
 }
 
-// A member without data waits for what the store has, and says so.
+// A member without data waits for the store, and reports that.
 func TestServersThatAreAwayAreWaitedForByAnEmptyVolume(t *testing.T) {
 	onEachCloud(t, func(t *testing.T, c cloud) {
 		service := c.start(t)

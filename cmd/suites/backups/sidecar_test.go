@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// sidecar is where etcd-backup-restore keeps the backups of a member, and how.
+// sidecar describes the store of etcd-backup-restore for a member.
 type sidecar struct {
 	*member
 	folder, suffix string
@@ -36,7 +36,7 @@ func (s sidecar) keep(kind string, first, last int64, content []byte) {
 	}
 }
 
-// backUp takes a full whose name has an older revision than its content, as the sidecar asks for that first, and what comes then.
+// backUp takes a full snapshot whose name has an older revision than its content, because the sidecar reads the revision first, and
 func (s sidecar) backUp() (between int64, then, latest state) {
 	s.T.Helper()
 	s.live()

@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// The tools that everybody has are enough: what is said of that in the documentation is done here.
+// Stock tools are enough: the documented commands are run here.
 func TestAFullComesBackWithoutThisProgram(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"age", "zstd"} {

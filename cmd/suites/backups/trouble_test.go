@@ -20,10 +20,10 @@ func wellAgain(b facts.Backups) bool {
 	return b.Problem == nil && b.Revision > 0 && b.LagRevisions == 0
 }
 
-// requireServing says that etcd serves, and that the trouble stands everywhere.
+// requireServing checks that etcd serves, and that the problem is shown everywhere.
 func (m *member) requireServingInTrouble(run *harness.Run, words string) {
 	m.T.Helper()
-	// What was wrong before may be told once more, by who has just been answered.
+	// An earlier problem may be reported once more by a process that has just got an answer.
 	awaitTold(run, "the trouble is told", func(b facts.Backups) bool { return inTrouble(b) && strings.Contains(b.Problem.Message, words) })
 	m.write("in trouble", "written all the same")
 	assert.False(m.T, told(run).Problem.NextRetry.IsZero(), "it is said when it is tried again")
@@ -90,7 +90,7 @@ func TestTheStoreOfAnotherClusterIsLeftAlone(t *testing.T) {
 	assert.Equal(t, before, files(t, first.dir), "nothing was touched")
 }
 
-// The second one was begun with the first one's configuration, and comes to its store when etcd has nothing left to compare.
+// The second cluster was created with the first one's configuration, and gets its store when etcd has nothing left to compare.
 func TestTheStoreOfAClusterOfTheSameConfigurationIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -138,7 +138,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 	return found
 }
 
-// Somebody may delete what was kept, or mount an empty volume in its place.
+// An operator may delete the backups, or mount an empty volume instead.
 func TestAStoreThatWasEmptiedIsBegunAnew(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)

@@ -28,7 +28,7 @@ const (
 	lookEvery   = 10 * time.Millisecond
 )
 
-// backedUp is the wrapper without a sidecar, which makes backups into a folder beside its volume, and apart the same without.
+// backedUp is the wrapper without a sidecar, once with backups into a folder next to its volume and once without.
 var (
 	backedUp = standaloneSide(func(p *harness.Pod) []string {
 		store := filepath.Join(p.Dir, "backups")
@@ -52,7 +52,7 @@ func putKilobyte(ctx context.Context, client *clientv3.Client, n int) error {
 	return err
 }
 
-// backupsUnderLoad drives plain etcd, the wrapper and the wrapper with backups in turns, and tells how far behind the store is.
+// backupsUnderLoad loads plain etcd, the wrapper and the wrapper with backups in turn, and measures how far the store is behind.
 func backupsUnderLoad(t *testing.T) []row {
 	var puts, gets [3]cost
 	var behind series
@@ -142,7 +142,7 @@ func watchStore(t *testing.T, r *process, has bool) (end func() series) {
 	}
 }
 
-// backup is what the process tells of its backups.
+// backup returns the process's report on its backups.
 func (r *process) backup() (told facts.Backups) {
 	if document := r.document(); document.Backup != nil {
 		return *document.Backup
@@ -150,7 +150,7 @@ func (r *process) backup() (told facts.Backups) {
 	return told
 }
 
-// document is what the process tells of itself; what could not be read is as if nothing was told.
+// document returns the status document of the process, or an empty one if it cannot be read.
 func (r *process) document() (document status.Document) {
 	response, err := r.client.Get(strings.TrimSuffix(r.health, "/readyz") + "/lifecycle")
 	if err != nil {

@@ -1,7 +1,7 @@
 //go:build bench
 
-// Package bench_test measures the program beside plain etcd, which it builds from this module, and prints one table:
-// docs/benchmarks.md says how to read it. `make bench` runs it; nothing else does.
+// Package bench_test compares the program with plain etcd, which it builds from this module, and prints one table:
+// docs/benchmarks.md explains it. Only `make bench` runs it.
 package bench_test
 
 import (
@@ -95,10 +95,10 @@ func chosen(t *testing.T) []topic {
 	return found
 }
 
-// String is for people.
+// String formats the row for the terminal.
 func (is topic) String() string { return is.name }
 
-// machine is what the numbers are from.
+// machine describes the machine that was measured.
 func machine(t *testing.T) string {
 	t.Helper()
 	var name unix.Utsname

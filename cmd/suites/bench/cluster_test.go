@@ -18,7 +18,7 @@ const (
 	memberStops  = 5
 )
 
-// lossOfQuorum freezes two of three members and lets them go on again, as seen from the third.
+// lossOfQuorum freezes two of three members and thaws them again, and watches the third.
 func lossOfQuorum(t *testing.T) []row {
 	members := launchThree(t, wrapped)
 	seen, others := members[0], members[1:]

@@ -74,7 +74,7 @@ func requestCosts(t *testing.T) (rows []row) {
 	return rows
 }
 
-// start returns when a full snapshot was restored to test it, so that the beginning is not counted. The member that writes says so at
+// start returns when a full snapshot was restored for a test, so that the first one is not counted. The writer logs it at
 // once, the others when they list the store again, an hour later.
 func (p payer) start(t *testing.T, store string) {
 	t.Helper()

@@ -38,7 +38,7 @@ const (
 	fallsEnough = 1.0 // MiB
 )
 
-// fullBackup fills a database, and has it backed up while nobody writes and while everybody does.
+// fullBackup fills a database, and makes full snapshots without writers and with many.
 func fullBackup(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
 	idle := series{filled(t, p)}
@@ -143,7 +143,7 @@ func (r *process) peak(t *testing.T, over func() bool) (most float64) {
 	return most
 }
 
-// awaitProof returns when the newest of so many fulls was restored for a test, so that nothing is done beside puts.
+// awaitProof returns when the newest of that many full snapshots was restored for a test, so that only puts run afterwards.
 func (r *process) awaitProof(t *testing.T, fulls int) {
 	t.Helper()
 	for deadline := time.Now().Add(fullLimit); len(r.held()) < fulls || !r.proven(); <-time.After(lookEvery) {
@@ -173,7 +173,7 @@ func longestPut(t *testing.T, clients []*clientv3.Client, over func() bool, leas
 	return float64(longest.Load()) / float64(time.Millisecond), rounds
 }
 
-// askForFull has the process make a full, and returns what tells whether it is made.
+// askForFull has the process make a full snapshot, and returns a function that reports whether it is made.
 func (r *process) askForFull(t *testing.T) (made func() bool) {
 	t.Helper()
 	var done atomic.Bool
@@ -206,7 +206,7 @@ func (r *process) makeFull() error {
 	return nil
 }
 
-// held is how long the read transactions of fulls were open, in milliseconds, as the log says.
+// held returns how long the read transactions of full snapshots were open, in milliseconds, from the log.
 func (r *process) held() (all series) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)

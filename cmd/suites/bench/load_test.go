@@ -82,13 +82,13 @@ func drive(t *testing.T, clients []*clientv3.Client, do operation) (rate, p99 fl
 	return float64(len(took)) / time.Since(began).Seconds(), took.rank(0.99)
 }
 
-// loads are what both sides are put under.
+// loads lists the loads for both sides.
 var loads = []struct {
 	name string
 	do   operation
 }{{"put", put}, {"linearizable get", get}}
 
-// cost is what a load was seen to take, a value per round.
+// cost has the measured cost of a load, one value per round.
 type cost struct{ rate, p99, work series }
 
 // underLoad drives both sides in turns, while both run. One process may be 20% slower than another of the same program

@@ -25,7 +25,7 @@ const (
 )
 
 // inspection compares starts on a long log, none of which is behind a snapshot: what the wrapper looks at of it before
-// it starts etcd is the longest that there is. Each start begins with the same data.
+// it starts etcd is the longest that there is. Each start uses the same data.
 func inspection(t *testing.T) []row {
 	kept := harness.NewPod(t)
 	kept.Config["snapshot-count"] = 10 * logEntries
@@ -64,7 +64,7 @@ func fillLog(p *harness.Pod, t *testing.T) {
 	writers.Wait()
 }
 
-// size is how much a file, or all of a directory, takes on the disk.
+// size returns the bytes that a file, or a directory with all files, uses on the disk.
 func size(t *testing.T, path string) string {
 	t.Helper()
 	blocks := int64(0) // of 512 bytes

@@ -26,7 +26,7 @@ const (
 	aSecond      = 1000 // writes
 )
 
-// restores measures how long a lost volume takes to come back from a folder, beside what it cannot do without: writing as
+// restores measures how long the restore of a lost volume from a folder takes, compared with its minimum: writing as
 // much, and etcd's own start.
 func restores(t *testing.T) []row {
 	p := harness.NewStandalonePod(t, nil)
@@ -60,7 +60,7 @@ type lostVolume struct {
 	end         format.Start // of what is backed up
 }
 
-// fill makes a full with so many revisions of 1 KB.
+// fill makes a full snapshot with that many revisions of 1 KB.
 func (l *lostVolume) fill(revisions int64) {
 	l.t.Helper()
 	require.NoError(l.t, os.Mkdir(l.store, 0o700))
@@ -70,7 +70,7 @@ func (l *lostVolume) fill(revisions int64) {
 	l.end = restoretest.PutFull(l.t, l.archive, archive.NewID(), l.full, revisions, 900)
 }
 
-// addHour puts an hour's segments behind the full, merged as the program merges them.
+// addHour adds an hour of segments after the full snapshot, merged as the program merges them.
 func (l *lostVolume) addHour() {
 	l.t.Helper()
 	restoretest.PutSegments(l.t, l.archive, l.end, l.end.Position.Revision+hour*aSecond-1, aSecond, 200)

@@ -50,7 +50,7 @@ func rollingRestart(t *testing.T) []row {
 	}
 }
 
-// restartAlone is what clients of a cluster with a single member have of its restart.
+// restartAlone measures what clients notice of the restart of a single member.
 func restartAlone(t *testing.T) []row {
 	var restarted [2]series
 	for round := range *restartRounds {
@@ -101,7 +101,7 @@ func endpoints(members []*process) (all []string) {
 	return all
 }
 
-// leads says which member leads, and the IDs of all.
+// leads returns which member leads, and the IDs of all.
 func leads(t *testing.T, members []*process) (leader int, ids []uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.Patience)

@@ -165,7 +165,7 @@ func (r *process) stop() float64 {
 	}
 }
 
-// logged is when the log said it last, the zero time if it never did.
+// logged returns the time of the last such line in the log, or zero.
 func (r *process) logged(message string) (at time.Time) {
 	r.t.Helper()
 	text, err := os.ReadFile(r.log)

@@ -15,7 +15,7 @@ import (
 const (
 	startPairs  = 40 // the least of 20 starts still varies by 50 ms, because of etcd's election timer
 	memoryPairs = 5
-	// settled is how long an idle process is left alone before its memory is looked at.
+	// settled is how long a process is idle before its memory is measured.
 	settled = 5 * time.Second
 )
 
@@ -42,7 +42,7 @@ func startAndStop(t *testing.T) []row {
 	}
 }
 
-// atOnce is what nobody waits for: plain etcd waits for an election that it has with itself.
+// atOnce measures a start without waiting: plain etcd waits for an election with itself.
 func atOnce(r row) row {
 	quick, part := r.atMost(80, "ms"), r.timesAtMost(0.15, "plain")
 	quick.target += ", " + part.target
@@ -83,7 +83,7 @@ func reaction(t *testing.T) (rows []row) {
 	return rows
 }
 
-// firstAfter is when a path was first asked for after a time, the zero time if that is still to come.
+// firstAfter returns the time of the first request for a path after a time, or zero.
 func firstAfter(s *harness.Sidecar, path string, after time.Time) time.Time {
 	for _, r := range s.Requests(path) {
 		if !after.IsZero() && r.At.After(after) {

@@ -111,7 +111,7 @@ func (r row) neverMoreThan(limit float64, unit string) row {
 	return r
 }
 
-// shareAtLeast is for what is better the more there is of it.
+// shareAtLeast judges a ratio for which more is better.
 func (r row) shareAtLeast(share float64) row {
 	r.target = fmt.Sprintf("≥ %.2f × plain", share)
 	r.met = r.paired() >= share
@@ -125,7 +125,7 @@ func (r row) timesAtMost(factor float64, other string) row {
 	return r
 }
 
-// shareAtMost is for what is better the less there is of it.
+// shareAtMost judges a ratio for which less is better.
 func (r row) shareAtMost(share float64) row {
 	r.target = fmt.Sprintf("≤ plain / %.2f", share)
 	r.met = r.paired() <= 1/share

@@ -51,7 +51,7 @@ func wakeThree(t *testing.T) []row {
 	return []row{row{what: what, wrapper: beyond}.atMost(3000, "ms"), wakeTogether(t)}
 }
 
-// wakeTogether starts three members at once that were stopped. None of them leads, and all wait for one that does.
+// wakeTogether starts three stopped members at the same time. None leads at first, and all wait for a leader.
 func wakeTogether(t *testing.T) row {
 	var ready [2]series
 	for range wakings {

@@ -118,7 +118,7 @@ func (p Pair) Load(t testing.TB) []tls.Certificate {
 	return []tls.Certificate{loaded}
 }
 
-// Insecure is for a test that looks at certificates by itself.
+// Insecure returns a configuration for tests that verify certificates themselves.
 func Insecure() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 }

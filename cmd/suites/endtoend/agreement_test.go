@@ -128,10 +128,10 @@ func TestTriggerThatIsNotHeardIsRepeated(t *testing.T) {
 	}
 }
 
-// startsEtcd is what the log says when etcd is opened.
+// startsEtcd is the log line for the start of etcd.
 var startsEtcd = harness.Line{"message": "starting an etcd server"}
 
-// openedAt is when etcd was started, once.
+// openedAt returns when etcd was started, once.
 func openedAt(run *harness.Run) time.Time {
 	run.T.Helper()
 	started := run.Log.Matching(startsEtcd)
@@ -141,7 +141,7 @@ func openedAt(run *harness.Run) time.Time {
 	return at
 }
 
-// oneInitialization says that the sidecar was asked for one, and told its result once.
+// oneInitialization checks that one initialization was requested and its result was reported once.
 func oneInitialization(p *harness.Pod) {
 	p.T.Helper()
 	require.Len(p.T, p.Sidecar.Requests(harness.StartPath), 1, "one initialization")

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// keepDatabase puts a full of a pod's database, which no etcd has open, into a store and returns the flag for it.
+// keepDatabase puts a full snapshot of a pod's database, which no etcd has open, into a store and returns the flag for it.
 func keepDatabase(p *harness.Pod) (flag string) {
 	dir := p.T.TempDir()
 	opened, err := folder.New(dir)
@@ -81,7 +81,7 @@ func TestABackupIsVerifiedListedAndExportedForStockTools(t *testing.T) {
 	assert.Equal(t, 78, status)
 }
 
-// What is damaged is found, said, and keeps everything.
+// Damage is found and reported, and everything is kept.
 func TestABackupThatIsDamagedIsFoundOut(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// A kubelet checks no certificate, and somebody in the pod runs status: both are answered before etcd's certificate is
+// A kubelet, which verifies no certificate, and the status command in the pod get answers before etcd's certificate is
 // known, when the answer matters most.
 func TestAPodWithTLSAnswersInEveryPhase(t *testing.T) {
 	t.Parallel()

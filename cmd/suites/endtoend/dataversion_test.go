@@ -19,7 +19,7 @@ import (
 // downgrade has the tests run, too, that take clusters from etcd 3.5 to ours and back.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
-// told is what etcd says of versions, the zero value if it says nothing.
+// told returns etcd's report on versions, or the zero value.
 func told(p *harness.Pod) (v version.Versions) {
 	response, err := http.Get(p.Endpoint() + "/version")
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-// fragment leaves a file with room in it, and with more in use than a connection takes that nobody reads.
+// fragment leaves a database with free pages, and with more in use than fits into an unread connection.
 func fragment(t *testing.T, p *harness.Pod) {
 	t.Helper()
 	for i := range 24 {

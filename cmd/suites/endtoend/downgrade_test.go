@@ -150,8 +150,8 @@ func startAll(pods []*harness.Pod, flags ...string) (runs []*harness.Run) {
 	return runs
 }
 
-// An older state of the volume comes back, from before the cluster rose. A leader that knows that the member had more
-// kills it, whatever the versions are; one that was elected afterwards has it catch up.
+// An older state of the volume is restored, from before the cluster's upgrade. A leader that knows that the member had more
+// kills it, with all versions; one that was elected afterwards sends it the rest.
 func TestDowngradedMemberCatchesUpFromBeforeTheRise(t *testing.T) {
 	optIn(t)
 	pods, runs := harness.Cluster(t, 3)
@@ -190,7 +190,7 @@ func TestDowngradedMemberCatchesUpFromBeforeTheRise(t *testing.T) {
 	holds(pods[2], 20)
 }
 
-// rejoin removes the other's member and adds it anew, as a learner.
+// rejoin removes the other's member and adds it again, as a learner.
 func rejoin(t *testing.T, p, other *harness.Pod) {
 	t.Helper()
 	client := p.Etcd()

@@ -61,7 +61,7 @@ func tree(p *harness.Pod) map[string]string {
 	return files
 }
 
-// untouched returns a function that says that the file at path is still the same one, byte for byte.
+// untouched returns a function that checks that the file at path is unchanged, byte for byte.
 func untouched(t *testing.T, path string) func() {
 	t.Helper()
 	before, content := inspect(t, path)

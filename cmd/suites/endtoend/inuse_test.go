@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// How whoever else writes to the data ends, nobody will know: the record is gone for good.
+// How another writer of the data ends is unknown, so the record is removed for good.
 func TestStopWhileAnotherProcessHoldsTheDatabase(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)

@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A pod whose API server cannot be asked, nor ever could: etcd serves, and everybody is told.
+// The pod's API server is unreachable: etcd serves, and the problem is reported.
 func TestAPodWithoutAnAPIServerServesAndSaysThatItsLeaseIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

@@ -1,5 +1,5 @@
 // Package endtoend_test holds the program to what it promises in a pod: how it starts, agrees with its sidecar, serves,
-// tells how it is, and stops.
+// reports its state, and stops.
 package endtoend_test
 
 import (

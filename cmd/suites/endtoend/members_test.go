@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// fates are what can have become of the volume of one member of three, and how many copies of data directories are preserved.
+// fates list what can have happened to the volume of one of three members, and how many copies of data directories are preserved.
 var fates = map[string]struct {
 	happens func(c *three, p *harness.Pod)
 	says    string
@@ -78,7 +78,7 @@ var steps = []harness.Line{
 	{"message": "etcd has joined its cluster"},
 }
 
-// Wherever it is killed, it comes back.
+// It rejoins, wherever it is killed.
 func TestAMemberThatIsKilledOnItsWayBackComesBack(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -166,7 +166,7 @@ func TestAClusterThatHasLostEveryMemberComesBackFromTheStore(t *testing.T) {
 	}
 }
 
-// etcd makes the certificates of peers when it starts, and nobody verifies them.
+// etcd makes the certificates of peers when it starts, and they are not verified.
 func TestMembersWithAutoTLSComeBackAsOthersDo(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -274,7 +274,7 @@ func TestALostMemberComesBackWhereAnOlderEtcdMustReadTheData(t *testing.T) {
 	run.StopCleanly()
 }
 
-// A removed member that is started with its data ends each time, if nobody looks before.
+// A removed member that is started with its data ends each time, unless that is checked before.
 func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
 	t.Parallel()
 	for _, state := range []string{"down", "serving"} {
@@ -306,7 +306,7 @@ func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
 	}
 }
 
-// says is why a pod ended, as Kubernetes reads it.
+// says returns why a pod ended, as Kubernetes reads it.
 func says(p *harness.Pod) string {
 	p.T.Helper()
 	text, err := os.ReadFile(p.TerminationMessage())
@@ -314,7 +314,7 @@ func says(p *harness.Pod) string {
 	return string(text)
 }
 
-// What raft dies of ends in one sentence, and is mended once somebody may, also where no leader remembers it.
+// A raft conflict ends in one sentence, and is resolved as soon as possible, even if no leader remembers it.
 func TestAVolumeThatEtcdDiedOfIsReplacedAtTheNextStart(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -374,7 +374,7 @@ func TestTwoMembersWhoseVolumesWereSwappedWaitForTheRightOnes(t *testing.T) {
 	c.requireWhole()
 }
 
-// Members that are lost at once join one after the other, and one that is rolled back then is replaced as of three.
+// Members that are lost at the same time join one after the other, and one that is rolled back then is replaced as one of three.
 func TestTwoLostMembersOfFiveComeBackFromTheOthers(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

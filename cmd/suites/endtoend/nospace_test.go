@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lifted is how long the alarm NOSPACE may last once keys were deleted and etcd was told to compact.
+// lifted bounds how long the alarm NOSPACE may last after keys were deleted and a compaction was requested.
 const lifted = 20 * time.Second
 
 // Each member has an alarm of its own, and all have to be defragmented, one after the other.
@@ -89,7 +89,7 @@ func TestAMemberThatIsLostWhileThereIsNoSpaceComesBack(t *testing.T) {
 	c.requireWhole()
 }
 
-// alarmed reports whether anybody has raised an alarm.
+// alarmed reports whether any member has raised an alarm.
 func (c *three) alarmed() bool {
 	c.Helper()
 	alarms, err := c.pods[0].Etcd().AlarmList(c.Context())
@@ -113,7 +113,7 @@ func TestAMemberThatIsLostWhileTheClusterIsCorruptComesBack(t *testing.T) {
 	c.requireWhole()
 }
 
-// Nobody else lifts it, and nobody can write until then.
+// Nothing else lifts it, and writes are refused until then.
 func TestTheAlarmOfAMemberThatWasReplacedIsLifted(t *testing.T) {
 	t.Parallel()
 	c := newThree(t)

@@ -39,7 +39,7 @@ func TestEtcd3_4ClusterIsLeftAlone(t *testing.T) {
 	}
 }
 
-// A member without data is told by the others what they run.
+// A member without data learns the version of the others from them.
 func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)

@@ -38,7 +38,7 @@ func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	tab.Picture("run-terminated")
 }
 
-// shows waits for a state and for what the page says about readiness.
+// shows waits for a state and for the page's text on readiness.
 func shows(tab *chromiumtest.Tab, state, ready string) {
 	tab.Holds(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

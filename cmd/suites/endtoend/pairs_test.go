@@ -17,7 +17,7 @@ import (
 
 // Each of these disasters is tried by itself elsewhere. Here two come together.
 
-// The data come from the others beside the preserved ones.
+// The data come from the others; the old data are preserved.
 func TestAMemberWhoseVolumeHasNoRoomForBothComesBack(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -91,7 +91,7 @@ func TestALostMemberComesBackAtAnotherAddress(t *testing.T) {
 	c.requireWhole()
 }
 
-// etcd counts whoever is added as one more that is down.
+// etcd counts an added member as one more that is down.
 func TestAClusterGrowsOnceTheMemberThatIsDownIsBack(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestAClusterGrowsOnceTheMemberThatIsDownIsBack(t *testing.T) {
 	assert.Equal(t, "value", fourth.Get("key"))
 }
 
-// Neither answers before it has started. The learner is no cluster by itself, whatever it lacks.
+// Neither answers before it has started. The learner is no cluster by itself, even without data.
 func TestAMemberAloneAndItsLearnerStartAtOnce(t *testing.T) {
 	onlyWithMembers(t)
 	t.Parallel()

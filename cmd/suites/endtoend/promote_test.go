@@ -26,7 +26,7 @@ func joining(t *testing.T, first *harness.Pod) *harness.Pod {
 	return p
 }
 
-// learners is how many members of a pod's cluster have no vote.
+// learners counts the members of a pod's cluster without a vote.
 func learners(p *harness.Pod) int {
 	p.T.Helper()
 	out, log, code := p.Begin("etcdctl", "member", "list").Wait()
@@ -34,14 +34,14 @@ func learners(p *harness.Pod) int {
 	return strings.Count(out, ", true")
 }
 
-// addLearner is what a person does.
+// addLearner adds a learner as an operator does.
 func addLearner(first, added *harness.Pod) {
 	first.T.Helper()
 	_, log, code := first.Begin("etcdctl", "member", "add", fmt.Sprint(added.Config["name"]), "--learner", "--peer-urls="+added.PeerURL()).Wait()
 	require.Zero(first.T, code, log)
 }
 
-// promoteByHand is what a person does who has read what the learner says.
+// promoteByHand promotes it as an operator does who has read the learner's log.
 func promoteByHand(first *harness.Pod, learner *harness.Run) {
 	first.T.Helper()
 	learner.AwaitLine(harness.Line{"message": personsLearner})

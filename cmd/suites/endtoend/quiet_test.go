@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// quietly writes as many entries to the log, and then nobody writes any more.
+// quietly writes that many entries to the log, and then stops writing.
 func (c *three) quietly(entries int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), 5*harness.Patience)
@@ -38,7 +38,7 @@ func (c *three) quietly(entries int) {
 }
 
 // An etcd that has taken over its leader's snapshot refuses its own requests until an entry comes behind that, and in a quiet cluster
-// none does. It says so without a pause.
+// none does. It reports that without a pause.
 func TestALostMemberOfAQuietClusterComesBack(t *testing.T) {
 	t.Parallel()
 	losses := map[int]int{100: 4}

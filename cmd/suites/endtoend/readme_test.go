@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/statemachine/statemachinetest"
 )
 
-// block is the block of a page that begins with a line.
+// block returns the block of a page that starts with a line.
 func block(t *testing.T, page, first string) docs.Block {
 	t.Helper()
 	for _, block := range docs.Blocks(t) {
@@ -31,7 +31,7 @@ func block(t *testing.T, page, first string) docs.Block {
 	return docs.Block{}
 }
 
-// typed is what a reader types: each command is shown before what it prints. What stands in pairs is the reader's own.
+// typed is a reader's input: each command is followed by its output. pairs has the reader's own values.
 func typed(block docs.Block, own ...string) string {
 	var script strings.Builder
 	for _, command := range block.Commands() {
@@ -40,7 +40,7 @@ func typed(block docs.Block, own ...string) string {
 	return script.String()
 }
 
-// helpers make a script of what readers do: the program is in PATH, and a run of it goes on behind the reader's back, in another
+// helpers make a script of the reader's commands: the program is in PATH, and a run of it continues in the background, in another
 // terminal, until it is stopped by Ctrl-C. Where a reader waits for a while, the script waits for what that is for. The program is built
 // already, so GO does nothing.
 const helpers = `
@@ -54,7 +54,7 @@ stored() { until etcd-wrapper backup get greeting --at=revision:"$1" >/dev/null 
 ip link set lo up
 `
 
-// inAnother begins what a reader types in another terminal, and waits until etcd is ready.
+// inAnother starts what a reader types in another terminal, and waits until etcd is ready.
 func inAnother(script string) string {
 	return "{\n" + script + "\n} >>log 2>&1 & run=$!\nstarted\n"
 }
@@ -128,7 +128,7 @@ func TestTheReadmeIsFollowedWordByWord(t *testing.T) {
 	}
 }
 
-// recordingFile is what the recording of the README is drawn from.
+// recordingFile is the source of the README's recording.
 const recordingFile = "../../../docs/pictures/recording.txt"
 
 // recording is the part of a session that shows what the program is for.
@@ -151,7 +151,7 @@ func masked(text string) string {
 	return regexp.MustCompile(`\d+`).ReplaceAllString(text, "N")
 }
 
-// What an etcd of somebody else's has left behind is taken over as the page says, and a restore is rehearsed.
+// Data of another etcd are taken over as the page describes, and a restore is rehearsed.
 func TestThePagesAboutMovingAndPlanningAreFollowedWordByWord(t *testing.T) {
 	t.Parallel()
 	const moving = "docs/moving.md"

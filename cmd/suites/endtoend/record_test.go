@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// oddRecords are what may lie at the record's path and says nothing about the last exit.
+// oddRecords lists contents of the record's path that say nothing about the last exit.
 var oddRecords = map[string]func(t *testing.T, path string){
 	"a symbolic link to a clean word": func(t *testing.T, path string) {
 		require.NoError(t, os.WriteFile(path+".target", []byte("terminated"), 0o600))
@@ -73,7 +73,7 @@ func TestEtcdIsNotStartedOverARecordThatCannotBeRemoved(t *testing.T) {
 	assert.NotEmpty(t, run.Log.Containing("cannot remove exit record"), "the log says why")
 }
 
-// freeze makes a file that can't be removed: immutable for root, in a directory of somebody else's for others.
+// freeze makes a file that cannot be removed: immutable for root, in another user's directory for others.
 func freeze(t *testing.T, path string) {
 	t.Helper()
 	if os.Geteuid() == 0 {
@@ -124,7 +124,7 @@ func TestStopWhileTheVolumeIsHeldByAnother(t *testing.T) {
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }))
 }
 
-// What another etcd leaves behind that came after a clean end, nobody has said.
+// The record does not cover data of another etcd that ran after a clean end.
 func TestARecordDoesNotSpeakForAnEtcdThatCameAfterIt(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(t *testing.T, p *harness.Pod){

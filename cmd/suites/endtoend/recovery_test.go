@@ -46,7 +46,7 @@ func preserved(p *harness.Pod) []string {
 	return found
 }
 
-// Only here the built program restores one member: its log, metrics and status say so, and watches are told to list again.
+// Only this test restores one member with the built program: its log, metrics and status report it, and clients that watch list again.
 func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
@@ -95,7 +95,7 @@ func TestAMemberAloneComesBackFromItsStore(t *testing.T) {
 	}
 }
 
-// requireCompacted holds that a client which watched before is told to list again.
+// requireCompacted checks that a client which watched before has to list again.
 func requireCompacted(p *harness.Pod, from int64) {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

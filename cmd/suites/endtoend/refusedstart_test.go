@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// The first line of the termination message says what is wrong with a start, and what to do about it.
+// The first line of the termination message names the problem of a start and the next step.
 func TestFirstLineOfARefusedStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

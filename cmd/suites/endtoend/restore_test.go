@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// restore makes the data directory anew from a database with etcd's own tool, as the runbook says.
+// restore makes a new data directory from a database with etcd's own tool, as the runbook describes.
 func restore(p *harness.Pod, database string, flags ...string) {
 	p.T.Helper()
 	_, log, status := p.Begin(append([]string{
@@ -39,7 +39,7 @@ func startFully(p *harness.Pod) *harness.Run {
 	return run
 }
 
-// Kubernetes' documented restore bumps the revision, so that no controller sees it go back.
+// Kubernetes' documented restore bumps the revision, so that no controller sees it decrease.
 func TestStandaloneTakesARestoreThatBumpedTheRevision(t *testing.T) {
 	t.Parallel()
 	p := harness.NewStandalonePod(t, nil)

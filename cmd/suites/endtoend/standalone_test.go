@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// validated says which validations a run did.
+// validated returns the validations of a run.
 func validated(run *harness.Run) (modes []string) {
 	for _, begun := range run.Log.Matching(harness.Line{"message": "validation begins"}) {
 		modes = append(modes, begun["mode"].(string))

@@ -32,7 +32,7 @@ var stops = map[string]func(run *harness.Run) error{
 	},
 }
 
-// beforeEtcd says how to keep a wrapper in each state before etcd, and what the sidecar sees of it.
+// beforeEtcd has a way to keep a wrapper in each state before etcd, and what the sidecar notices.
 var beforeEtcd = map[string]struct {
 	hold func(*harness.Sidecar)
 	path string

@@ -91,7 +91,7 @@ func TestAMissingServiceManagerDelaysNothing(t *testing.T) {
 	run.StopCleanly()
 }
 
-// The commands of the unit and of the Compose file start a member with backups, from the configuration beside them.
+// The commands of the unit and of the Compose file start a member with backups, with the configuration next to them.
 func TestTheCommandsForHostsStartAMember(t *testing.T) {
 	t.Parallel()
 	unit, err := os.ReadFile("../../../deploy/systemd/etcd-wrapper.service")

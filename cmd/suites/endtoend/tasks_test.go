@@ -14,7 +14,7 @@ import (
 
 const tasks = "docs/tasks.md"
 
-// task returns what a reader of the page of tasks types: the block that begins with a line, with the reader's own names in pairs.
+// task returns the commands of a task: the block that starts with a line, with the reader's own names in pairs.
 func task(t *testing.T, first string, own ...string) string {
 	t.Helper()
 	return typed(block(t, tasks, first), own...)

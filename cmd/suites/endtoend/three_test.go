@@ -82,7 +82,7 @@ func stored(t *testing.T, pods []*harness.Pod) *three {
 	return c
 }
 
-// restart starts all members at once and waits until the cluster is whole.
+// restart starts all members at the same time and waits until the cluster is complete.
 func (c *three) restart(flags ...string) (runs []*harness.Run) {
 	c.Helper()
 	for _, p := range c.pods {

@@ -87,7 +87,7 @@ func putWithoutCertificate(p *harness.Pod) error {
 	return err
 }
 
-// Etcd reads its authorities once, so a renewal that nobody notices would shut everybody out later.
+// etcd reads its authorities once, so an unnoticed renewal would lock out all clients later.
 func TestAnAuthorityThatWasRenewedAsksForARestart(t *testing.T) {
 	t.Parallel()
 	ca := certificates.NewAuthority(t, "ca")

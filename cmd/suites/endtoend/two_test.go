@@ -13,10 +13,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// soon is how long a member may take to say what is the matter, and what to do.
+// soon bounds how long a member may take to report the problem and the next step.
 const soon = 30 * time.Second
 
-// explains holds that a member says so in its log and to programs before anybody has to ask.
+// explains checks that a member reports it in its log and its status by itself.
 func explains(t *testing.T, run *harness.Run, words string) {
 	t.Helper()
 	watch := harness.StartWatch()

@@ -30,7 +30,7 @@ func Start(t testing.TB, dir string) *Etcd {
 	return start(t, Config(dir, FreeURL(t), FreeURL(t)))
 }
 
-// Config is that of a single member, for a process of its own.
+// Config returns the configuration of a single member, for a separate process.
 func Config(dir string, client, peer url.URL) *embed.Config {
 	config := embed.NewConfig()
 	config.Dir, config.Name, config.LogLevel = dir, "etcd-0", "fatal"
@@ -58,7 +58,7 @@ func start(t testing.TB, config *embed.Config) *Etcd {
 	return &Etcd{Etcd: etcd, Client: client}
 }
 
-// FreeURL is one that nobody else listens on.
+// FreeURL returns a URL with a free port.
 func FreeURL(t testing.TB) url.URL {
 	t.Helper()
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}

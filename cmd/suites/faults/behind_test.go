@@ -13,13 +13,13 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// slowFlush is how long the follower's log takes to be flushed, in strace's microseconds. etcd flushes its database every
+// slowFlush is the delay of each flush of the follower's log, in strace's microseconds. etcd flushes its database every
 // 0.1 s.
 const slowFlush = "delay_enter=700000"
 
 // A follower whose log is flushed slowly learns of entries that the others have stored. Its database gets them while its
-// own log is still on the way to the disk, and then the power goes: at three moments of four, it seems. Nothing that was
-// acknowledged is lost, and the others go on; the follower is refused, and has to be replaced.
+// own log is still on the way to the disk, and then the power goes: at three moments of four, it seems. No acknowledged
+// write is lost, and the others continue; the follower is refused, and has to be replaced.
 func TestFaultPowerLossOfAFollowerThatIsBehind(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)

@@ -19,7 +19,7 @@ import (
 
 var crashCycles = flag.Int("crash-cycles", 3, "how often the crash loop kills etcd")
 
-// writers is how many clients write while etcd is killed.
+// writers is the number of clients that write while etcd is killed.
 const writers = 5
 
 // crashloop keeps what was acknowledged over all cycles.
@@ -33,7 +33,7 @@ type crashloop struct {
 	acknowledged map[string]bool
 }
 
-// lifetime is how many cycles a volume sees. A start takes longer the more was written, and says no more then.
+// lifetime is the number of cycles of a volume. A start takes longer the more was written, and proves no more then.
 const lifetime = 100
 
 // TestFaultCrashLoop kills etcd at random instants while it starts, is written to and stops. Afterwards every write

@@ -16,10 +16,10 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// acknowledgedPuts is how many keys are written before the process is killed, each after the one before was acknowledged.
+// acknowledgedPuts is the number of keys written before the process is killed, each after the previous one was acknowledged.
 const acknowledgedPuts = 60
 
-// logDamages are what a disk may make of an entry that it was told to keep.
+// logDamages lists what a disk may do to an entry that was flushed.
 var logDamages = map[string]func(content []byte, begin int64){
 	"a zeroed sector":  func(content []byte, begin int64) { clear(content[begin-begin%512+512:][:512]) },
 	"a zeroed length":  func(content []byte, begin int64) { clear(content[begin:][:8]) },
@@ -56,7 +56,7 @@ func TestFaultDamagedLogIsRefusedAsLongAsItProvesALoss(t *testing.T) {
 	}
 }
 
-// A torn last entry is what a power loss leaves. Nobody can tell whether it was acknowledged.
+// A power loss leaves a torn last entry. It is unknown whether it was acknowledged.
 func TestFaultTornLogIsServedWithAllThatIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, damage := range logDamages {
@@ -95,7 +95,7 @@ func killedWhileWriting(t *testing.T, alone bool) (p *harness.Pod, last uint64) 
 }
 
 // damageLog damages the entry that so many follow, and returns the index of the one before it, and where
-// it begins.
+// it starts.
 func damageLog(p *harness.Pod, followed int, damage func(content []byte, begin int64)) (index uint64, begin int64) {
 	p.T.Helper()
 	begins, _ := datadirtest.Entries(p.T, wal(p))

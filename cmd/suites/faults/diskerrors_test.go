@@ -37,7 +37,7 @@ func TestFaultDiskErrorUnderEtcdIsACrashWithAReason(t *testing.T) {
 	}
 }
 
-// syscallText is how Go words an error.
+// syscallText has Go's text for an error.
 var syscallText = map[string]string{
 	"EIO": syscall.EIO.Error(), "ENOSPC": syscall.ENOSPC.Error(), "EROFS": syscall.EROFS.Error(), "EPERM": syscall.EPERM.Error(),
 }
@@ -51,7 +51,7 @@ func wal(p *harness.Pod) string {
 	return segments[len(segments)-1]
 }
 
-// assertExplained says that people find the reason in the log's last line and in the termination message.
+// assertExplained checks that the reason is in the log's last line and in the termination message.
 func assertExplained(p *harness.Pod, run *harness.Run, reason string) {
 	p.T.Helper()
 	ends := run.Log.Matching(harness.Line{"message": "etcd-wrapper ends: "})

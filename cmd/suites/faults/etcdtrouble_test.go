@@ -71,7 +71,7 @@ func TestFaultEtcdSaysWhyItCannotRun(t *testing.T) {
 	}
 }
 
-// logEnd is where the log's last record ends.
+// logEnd returns the offset of the end of the log's last record.
 func logEnd(p *harness.Pod) int64 {
 	p.T.Helper()
 	content, err := os.ReadFile(wal(p))
@@ -127,7 +127,7 @@ func fill(t *testing.T, path string) {
 	require.ErrorIs(t, err, syscall.ENOSPC)
 }
 
-// writeUntilItEnds goes on where a put takes too long, as on a busy machine: what etcd has room for does not end it.
+// writeUntilItEnds continues after a put that takes too long, as on a busy machine: writes that etcd has room for do not end it.
 func writeUntilItEnds(run *harness.Run) {
 	value := string(make([]byte, 1<<20))
 	harness.Eventually(run.T, "writing to a full disk ends it", func() bool {

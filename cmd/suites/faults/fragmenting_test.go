@@ -67,7 +67,7 @@ func thin(t *testing.T, c *clientv3.Client, prefix string) {
 	require.NoError(t, err)
 }
 
-// nothingIsLost says that every write that was acknowledged is there.
+// nothingIsLost checks that every acknowledged write is there.
 func nothingIsLost(t *testing.T, c *clientv3.Client, writers []*harness.GapWriter) {
 	t.Helper()
 	for _, w := range writers {

@@ -133,7 +133,7 @@ func (m *isolated) stop() {
 	require.Zero(m.t, m.exit())
 }
 
-// known is what `etcdctl member list` prints of the members, by name.
+// known returns the output of `etcdctl member list`, by name.
 func (m *isolated) known() map[string]listed {
 	m.t.Helper()
 	var reply struct{ Members []listed }

@@ -13,7 +13,7 @@ import (
 )
 
 // TestCleanRecordSurvivesNoKillAtAnyMoment kills runs after any number of log lines: while they start, while they serve,
-// while they close. Whatever the moment, a clean record means that etcd was closed, and no acknowledged key is lost.
+// while they close. At every moment, a clean record means that etcd was closed, and no acknowledged key is lost.
 func TestCleanRecordSurvivesNoKillAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()

@@ -71,7 +71,7 @@ func here(p *harness.Pod, at spot) spot {
 	return spot{harness.Spot{Call: at.Call, Path: filepath.Join(p.Volume, at.Path), Count: at.Count}}
 }
 
-// TestFaultOrderOnDisk is what a power loss cannot be made to show here: the order in which things become durable.
+// TestFaultOrderOnDisk checks what a power loss cannot show here: the order in which changes become durable.
 func TestFaultOrderOnDisk(t *testing.T) {
 	t.Parallel()
 	harness.NeedStrace(t)

@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// access is what a client asks of one register: a read, or a write of a value that nobody else writes.
+// access is a client's operation on one register: a read, or a write of a unique value.
 type access struct {
 	key, value string
 	write      bool
@@ -97,7 +97,7 @@ func (tr *traffic) use(ctx context.Context, client *clientv3.Client, number int)
 	}
 }
 
-// ask keeps what an answer says. A write without an answer may happen at any time, even later; such a read says nothing.
+// ask records the answer. A write without an answer may happen at any time, even later; a read without an answer has no meaning.
 func (tr *traffic) ask(client *clientv3.Client, asked access, number int) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerWithin)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// A listener that dies takes the process with it: a member that nobody reaches is of no use, and only a new start helps.
+// A listener that fails ends the process: an unreachable member is useless, and only a new start helps.
 func TestFaultListenerThatDies(t *testing.T) {
 	t.Parallel()
 	for name, listener := range map[string]struct {

@@ -24,7 +24,7 @@ var (
 	inUse  = flag.Int("maintenance-in-use", 200, "mebibytes that are in use of each member's database when the longest gap is measured")
 )
 
-// longestGap is how long a writer may have to wait while members are defragmented, one after the other.
+// longestGap bounds how long a writer may wait while members are defragmented, one after the other.
 const longestGap = 1500 * time.Millisecond
 
 func TestMaintenanceOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
@@ -63,7 +63,7 @@ func nobodyWaitedLong(t *testing.T, writers []*harness.GapWriter) {
 	}
 }
 
-// A day: what fragments, what compacts, snapshots that are read slowly, defragmentations by threshold and by whoever asks,
+// A day: fragmentation, compactions, snapshots that are read slowly, defragmentations by threshold and by command,
 // members that are killed while they stand still, and a quota that is exceeded.
 func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
 	if !*day {
@@ -106,7 +106,7 @@ func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
 	}
 }
 
-// done is how many defragmentations the members have done.
+// done counts the defragmentations of the members.
 func done(runs []*harness.Run) (count int) {
 	for _, run := range runs {
 		if told := run.Status().Maintenance; told != nil {
@@ -183,7 +183,7 @@ func exceedsTheQuota(t *testing.T, pods []*harness.Pod, runs []*harness.Run) {
 	}
 }
 
-// Whatever the members do for themselves, no client sees a revision that no client has made.
+// No client sees a revision that no client has made, although the members write for themselves.
 func TestMaintenanceMovesNoRevision(t *testing.T) {
 	times := 1
 	if *day {

@@ -34,7 +34,7 @@ func TestFaultMemberRemovedFromItsCluster(t *testing.T) {
 			if state == "down" {
 				run = gone.Start()
 			}
-			// Beside the news of its removal, etcd may trip over its own absence from the list of members, which is fatal.
+			// Apart from the news of its removal, etcd may fail on its own absence from the list of members, which is fatal.
 			says := map[int]string{70: "removed from its cluster", 2: "failed to find local ID in cluster members"}
 			status := run.Exit(harness.Patience)
 			require.Contains(t, says, status)
@@ -87,7 +87,7 @@ func removeMember(p *harness.Pod, other *harness.Pod) {
 	})
 }
 
-// memberID is what this pod's etcd calls the other's.
+// memberID returns the other's member ID, as this pod's etcd has it.
 func memberID(p *harness.Pod, other *harness.Pod) uint64 {
 	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), harness.Patience)

@@ -29,7 +29,7 @@ const (
 	recordWritten  = "the exit record was put in its place"
 )
 
-// watchOrder begins with now. It is nil for a pod that has no database yet.
+// watchOrder starts now. It is nil for a pod that has no database yet.
 func watchOrder(p *harness.Pod) *order {
 	p.T.Helper()
 	if _, err := os.Stat(p.Database()); err != nil {
@@ -45,7 +45,7 @@ func watchOrder(p *harness.Pod) *order {
 	return &order{p.T, events, filepath.Base(p.RecordPath())}
 }
 
-// wasClosedFirst says that the database was closed before the record was written. Nobody has seen that if nobody watched.
+// wasClosedFirst reports whether the database was closed before the record was written; false if that was not watched.
 func (o *order) wasClosedFirst() bool {
 	if o == nil {
 		return false

@@ -65,7 +65,7 @@ func parkAtDatabase(p *harness.Pod) (*harness.Run, func()) {
 	return run, release
 }
 
-// parkAtQuorum leaves a member that nobody can elect; as the only one of its cluster it can go on.
+// parkAtQuorum leaves a member that cannot be elected; as the only one of its cluster it can continue.
 func parkAtQuorum(p *harness.Pod) (*harness.Run, func()) {
 	alone := p.SingleMember()
 	p.WithoutQuorum()

@@ -46,7 +46,7 @@ func loopback(t *testing.T) url.URL {
 	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
 }
 
-// What the gap is compared with: somebody who defragments one member of plain etcd after the other, the leader last.
+// The gap is compared with an operator who defragments one member of plain etcd after the other, the leader last.
 func TestMaintenanceOfPlainEtcdForComparison(t *testing.T) {
 	if !*day {
 		t.Skip("takes a minute: make test-maintenance")

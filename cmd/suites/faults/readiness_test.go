@@ -40,7 +40,7 @@ func TestFaultReadinessFollowsTheQuorum(t *testing.T) {
 	again.AwaitReady()
 }
 
-// unavailable says that no write is acknowledged.
+// unavailable checks that no write is acknowledged.
 func unavailable(p *harness.Pod) { require.Error(p.T, p.TryPut("key", "lost", 500*time.Millisecond)) }
 
 func TestFaultPausedMembersTakeTheQuorumWithThem(t *testing.T) {

@@ -54,12 +54,12 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 	nothingIsLost(t, clientOfAll(t, pods), writers)
 }
 
-// tooBusy tells whether a member has said that writes were not held back in time.
+// tooBusy reports whether a member has logged that writes were not held back in time.
 func tooBusy(run *harness.Run) bool {
 	return run.Log.Matching(harness.Line{"message": "may have to wait for its answer"}) != nil
 }
 
-// A leader does not wait for the others to be told: etcd grants no lease then.
+// A leader does not wait until the others know: etcd grants no lease then.
 func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()
@@ -82,7 +82,7 @@ func TestALeaderStopsInOrderWhileTheQuotaIsExceeded(t *testing.T) {
 	}
 }
 
-// It cannot know yet that nobody will answer it.
+// It cannot know yet that it will get no answer.
 func TestALeaderWhoseFollowersHaveJustFrozenStopsInOrder(t *testing.T) {
 	onlyWithFaults(t)
 	t.Parallel()

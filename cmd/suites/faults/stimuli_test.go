@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// stimulus is what happens to a process; allowed are the exit statuses that it may then have, -1 for a kill.
+// stimulus is an event for a process; allowed are the exit statuses that may follow, -1 for a kill.
 type stimulus struct {
 	name    string
 	push    func(run *harness.Run)
@@ -53,7 +53,7 @@ func twice(second syscall.Signal) func(run *harness.Run) {
 	}
 }
 
-// TestFaultEveryStimulusInEveryState parks a process in a state and pushes it. Whatever the two are, it ends within its
+// TestFaultEveryStimulusInEveryState parks a process in a state and sends it a stimulus. In all combinations it ends within its
 // budget, the record is true afterwards, and the next start asks for the validation that follows from it.
 func TestFaultEveryStimulusInEveryState(t *testing.T) {
 	t.Parallel()
@@ -87,7 +87,7 @@ func (s parking) suffers(t *testing.T, name string, push stimulus) {
 	assertNextStart(p, t, name)
 }
 
-// assertTruth says that a clean record is there only with a right to it, and always after status 0. What was seen is of use
+// assertTruth checks that a clean record exists only where it is justified, and always after status 0. What was seen is useful
 // where the process may have been killed.
 func assertTruth(run *harness.Run, status int, seen *order) {
 	run.T.Helper()
@@ -97,14 +97,14 @@ func assertTruth(run *harness.Run, status int, seen *order) {
 	assert.False(run.T, status == 0 && !clean(run.Pod) && !strangers, "status 0 without a clean record: %s", run.Pod.Record())
 }
 
-// leftOpen says that etcd was started, and that neither the log tells nor anybody has seen that it was closed.
+// leftOpen reports whether etcd was started and neither the log nor the watch shows that it was closed.
 func leftOpen(run *harness.Run, seen *order) bool {
 	opened := len(run.Log.Matching(harness.Line{"message": "starting an etcd server"})) > 0
 	closed := len(run.Log.Matching(harness.Line{"message": "closed etcd server"})) > 0
 	return opened && !closed && !seen.wasClosedFirst()
 }
 
-// assertNextStart says that the record decides how the next start validates, and that it works.
+// assertNextStart checks that the record decides how the next start validates, and that it works.
 func assertNextStart(p *harness.Pod, t *testing.T, why string) {
 	t.Helper()
 	want := map[bool]string{true: "sanity", false: "full"}[clean(p)]

@@ -55,7 +55,7 @@ func trace(p *harness.Pod) (spots []spot) {
 	return spots
 }
 
-// ofRecord says that the call belongs to the exit record: to itself, its note, their temporary files or their directory.
+// ofRecord reports whether the call belongs to the exit record: to itself, its note, their temporary files or their directory.
 func (s spot) ofRecord(p *harness.Pod) bool {
 	return s.Path == p.Volume || strings.HasPrefix(s.Path, p.RecordPath()) && slices.Contains([]string{"", ".tmp", ".data", ".data.tmp"}, strings.TrimPrefix(s.Path, p.RecordPath()))
 }
@@ -64,7 +64,7 @@ func (s spot) name() string {
 	return s.Call + " " + s.where() + " " + strconv.Itoa(s.Count)
 }
 
-// where says which kind of file a path relative to the volume is.
+// where returns the kind of file that a path relative to the volume is.
 func (s spot) where() string {
 	switch {
 	case s.Path == ".":

@@ -21,7 +21,7 @@ func onlyWithFaults(t *testing.T) {
 	}
 }
 
-// tried is what the fault suite did, printed at the end as one table.
+// tried collects what the fault suite did, printed at the end as one table.
 var tried ledger
 
 // ledger counts trials and failures: state × stimulus.

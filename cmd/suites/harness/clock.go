@@ -13,7 +13,7 @@ import (
 // clockAhead is the environment variable that sets how many seconds the clock of a skewed program is ahead.
 const clockAhead = "CLOCK_AHEAD"
 
-// What is in Go's package time in the place of its own Now, which asks the machine.
+// The replacement for package time's own Now, which reads the machine's clock.
 const (
 	asks     = "\tsec, nsec, mono := runtimeNow()\n"
 	asksWith = asks + "\tsec += clockAhead\n"
@@ -38,8 +38,8 @@ var clockAhead = func() (seconds int64) {
 `
 )
 
-// skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, where nobody
-// can answer in its place. The first time it takes minutes, as everything needs the time.
+// skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, which cannot
+// be replaced. The first time it takes minutes, because everything depends on package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
 	return shared("etcd-wrapper-skewed", func(root, path string) error {
 		overlay, err := clockOverlay(path + "-clock")

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// ioctlShutdown shuts a file system down at once: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
+	// ioctlShutdown shuts a file system down immediately: EXT4_IOC_SHUTDOWN of the kernel's fs/ext4/ext4.h.
 	ioctlShutdown = 0x8004587d
 	// withoutFlush keeps on the disk only what the file system has written, by itself or for an fsync.
 	withoutFlush = 2
@@ -58,7 +58,7 @@ func (d *Disk) LosePower(run *Run) {
 	Eventually(d.t, "the disk is there again", d.back)
 }
 
-// back mounts the disk anew. As long as another process has mounts of its own, of a container that has just begun, the file
+// back mounts the disk again. As long as another process has mounts of its own, of a container that has just started, the file
 // system that was ended is the one that is mounted again.
 func (d *Disk) back() bool {
 	if exec.Command("mount", "-o", "loop", d.image, d.point).Run() != nil {

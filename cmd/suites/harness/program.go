@@ -79,7 +79,7 @@ func provide(path string) error {
 		if err := errors.Join(build(root, built, Stillness), dependOnSources(root)); err != nil {
 			return err
 		}
-		// A copy is safe from the next build. This process must not open what was built: Go writes it anew each time, and would
+		// A copy is safe from the next build. This process must not open what was built: Go rewrites it each time, and would
 		// think that the tests depend on that.
 		return exec.Command("cp", built, path).Run()
 	})

@@ -1,5 +1,5 @@
 // Package harness drives the program from outside, as a pod does: real processes, real signals, a scripted sidecar and
-// etcd's own client. It is for tests only; the suites beside it say what the program is held to.
+// etcd's own client. It is for tests only; the suites in the folders next to it have the requirements.
 //
 // A Pod is what outlives a process, a Run is one process in it. Nothing here waits for a fixed time: a test waits for
 // what it expects, up to a deadline, and bounds of real time give way where the machine is busy (see Watch).

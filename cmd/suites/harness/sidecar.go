@@ -111,7 +111,7 @@ func (s *Sidecar) scripted(next http.Handler) http.Handler {
 	})
 }
 
-// status reports a result once, whatever the method.
+// status reports a result once, for every method.
 func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	s.mu.Lock()
 	word := s.state

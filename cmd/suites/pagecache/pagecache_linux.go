@@ -1,4 +1,4 @@
-// Package pagecache tells tests how much of a file the kernel has in memory.
+// Package pagecache measures, for tests, how much of a file the kernel has in memory.
 package pagecache
 
 import (

@@ -1,5 +1,5 @@
-// Package ports gives tests TCP ports that nobody else binds: other tests in other processes, nor the kernel for
-// outgoing connections. It is for programs that must be told a port; whoever can pass a listener listens on port 0.
+// Package ports leases TCP ports to tests that no other process binds: neither other tests nor the kernel for
+// outgoing connections. It is for programs that need a port number; a test that can pass a listener listens on port 0.
 package ports
 
 import (

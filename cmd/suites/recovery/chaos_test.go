@@ -17,7 +17,7 @@ import (
 // quiet keeps the logs of many runs small.
 const quiet = "--log-level=info"
 
-// lifetime is how many disasters a cluster sees.
+// lifetime is the number of disasters of a cluster.
 const lifetime = 12
 
 // TestWhateverHappensToAMemberAlone has disasters happen to a member that is written to. After each of them it holds what
@@ -145,7 +145,7 @@ func (c *cluster) pass(most time.Duration) {
 	}
 }
 
-// kill is SIGKILL, with what the program has said of the store just before.
+// kill sends SIGKILL, after it has read the program's report on the store.
 func (c *cluster) kill(stop func()) {
 	c.T.Helper()
 	c.ask()
@@ -153,14 +153,14 @@ func (c *cluster) kill(stop func()) {
 	stop()
 }
 
-// ask notes what the store has, as the program says.
+// ask records what the store has, as the program reports.
 func (c *cluster) ask() {
 	if backup := c.run.Status().Backup; backup != nil {
 		c.must = max(c.must, backup.Revision)
 	}
 }
 
-// ended is how a disaster and the recovery from it went.
+// ended describes how a disaster and the recovery from it ended.
 type ended struct {
 	whole   bool  // the volume was left alone: nothing may be lost
 	exactly int64 // the revision that was gone back to, if that was asked for
@@ -193,7 +193,7 @@ func (c *cluster) steps(count int) {
 	})
 }
 
-// listen notes what the run says that it restores. A later run of the same recovery may find that more is in the store.
+// listen records the reported restore of a run. A later run of the same recovery may find more in the store.
 func (c *cluster) listen() {
 	for _, line := range c.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {

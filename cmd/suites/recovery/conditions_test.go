@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// condition is what may hold while a misfortune happens to a member. Two that a cluster survives one by one may be too much
+// condition is what may hold during a misfortune of a member. Two that a cluster survives one by one may be too much
 // together.
 type condition struct {
 	name  string
@@ -97,7 +97,7 @@ var conditions = []condition{
 	}},
 }
 
-// under draws what holds while a misfortune happens: in half of the rounds nothing does, nor where the cluster has to come back
+// under draws a condition for a misfortune: none in half of the rounds, nor where the cluster has to be restored
 // from its store.
 func (c *trio) under(drawn misfortune, victim *member) (name string, ends func()) {
 	also := draw(c.t, c.dice, conditions, "while", *while, func(one condition) (string, bool) { return one.name, true })
@@ -109,7 +109,7 @@ func (c *trio) under(drawn misfortune, victim *member) (name string, ends func()
 	return drawn.name + ", while " + also.name, also.holds(c, victim)
 }
 
-// goesOn has something go on until ends is called, which waits for its end.
+// goesOn runs something until ends is called, which waits for its end.
 func goesOn(what func(ctx context.Context, dice *rand.Rand), dice *rand.Rand) (ends func()) {
 	own := rand.New(rand.NewPCG(dice.Uint64(), 0))
 	ctx, cancel := context.WithTimeout(context.Background(), returning)
@@ -131,7 +131,7 @@ func rest(ctx context.Context, pause time.Duration) {
 	}
 }
 
-// slowDisk runs a program for which everything that is to be on the disk takes 20 ms longer. What strace says itself is not the program's.
+// slowDisk runs a program for which every flush takes 20 ms longer. strace's own output is not the program's.
 var slowDisk = []string{"sh", "-c", `exec 3>&2 2>/dev/null; exec strace -D -f --seccomp-bpf -qqq -o /dev/null -e trace=fsync,fdatasync \
 	-e inject=fsync,fdatasync:delay_enter=20000 sh -c 'exec 2>&3 3>&-; exec "$0" "$@"' "$0" "$@"`}
 

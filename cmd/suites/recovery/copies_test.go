@@ -52,7 +52,7 @@ func TestOfTwoPodsWithCopiesOfOneVolumeOneGoesOn(t *testing.T) {
 	runs[goesOn].AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
 }
 
-// Its data are kept, and come back into the store when a person says so, once.
+// Its data are kept, and are added to the store when an operator requests it, once.
 func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
@@ -85,7 +85,7 @@ func TestACopyThatWasEndedGoesOnInAGenerationOfItsOwnIfAPersonSaysSo(t *testing.
 	harness.Eventually(t, "in the next generation", func() bool { return run.Status().Backup.Generation == 3 })
 }
 
-// The second time the flag of the first one is still there. What the program says to start with is what works.
+// The second time the first one's flag is still set. The flag that the program suggests works.
 func TestCopiesAreAdoptedOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)

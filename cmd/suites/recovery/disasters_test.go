@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// disaster is what can happen to a member that is written to until stop is called. It leaves the member recovered.
+// disaster happens to a member under load until stop is called. It leaves the member recovered.
 type disaster struct {
 	name     string
 	possible func(c *cluster) bool // nil for always
@@ -109,7 +109,7 @@ func (c *cluster) perhapsCopy() {
 	}
 }
 
-// awaitNewerThanCopy waits until the store has what the copy of the volume lacks. Before, nothing anywhere tells a volume that is
+// awaitNewerThanCopy waits until the store has what the copy of the volume lacks. Before that, nothing distinguishes a volume that is
 // rolled back to that copy from one that was killed when the copy was made.
 func (c *cluster) awaitNewerThanCopy() {
 	c.T.Helper()

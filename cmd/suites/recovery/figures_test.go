@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// sum is what the long runs have been through, printed at the end.
+// sum has the totals of the long runs, printed at the end.
 var sum = figures{disasters: map[string]int{}}
 
 type figures struct {

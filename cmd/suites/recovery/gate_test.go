@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTimeout is for a server that no wire leads to.
+// dialTimeout is for a server that cannot be reached.
 const dialTimeout = 2 * time.Second
 
 // gate stands in front of a server, as the network does: it lets everything through, lets it through slowly, or nothing.
@@ -43,10 +43,10 @@ func newGateAt(t *testing.T, address, server string) *gate {
 	return g
 }
 
-// address is where the server is reached through the gate.
+// address returns the server's address behind the gate.
 func (g *gate) address() string { return g.listener.Addr().String() }
 
-// cut ends every connection, and lets nobody in.
+// cut closes every connection, and refuses new ones.
 func (g *gate) cut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,7 +63,7 @@ func (g *gate) slow(pause time.Duration) {
 	g.pause = pause
 }
 
-// open lets everything through at once again.
+// open lets all connections through again.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

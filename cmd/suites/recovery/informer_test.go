@@ -28,7 +28,7 @@ type informer struct {
 	wrong    []string
 }
 
-// newInformer begins to watch, and ends with the test.
+// newInformer starts to watch, and ends with the test.
 func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	i := &informer{t: t, etcd: etcd}
 	ctx, stop := context.WithCancel(context.Background())
@@ -48,7 +48,7 @@ func newInformer(t *testing.T, etcd *clientv3.Client) *informer {
 	return i
 }
 
-// list takes everything anew.
+// list reads everything again.
 func (i *informer) list(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -73,7 +73,7 @@ func (i *informer) list(ctx context.Context) bool {
 	return true
 }
 
-// watch follows until it is told to list again. Whatever else ends a watch, it goes on where it was.
+// watch follows until it has to list again. After any other end of a watch it resumes where it was.
 func (i *informer) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		watching, cancel := context.WithCancel(ctx)
@@ -111,14 +111,14 @@ func (i *informer) take(events []*clientv3.Event) {
 	}
 }
 
-// listed is how often everything was taken anew.
+// listed counts how often everything was read again.
 func (i *informer) listed() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.listings
 }
 
-// requireRight waits until the cache is what etcd has, and holds that it never went back.
+// requireRight waits until the cache equals etcd's data, and checks that it never went back to an earlier state.
 func (i *informer) requireRight() {
 	i.t.Helper()
 	harness.Eventually(i.t, "the informer believes what etcd has", func() bool {

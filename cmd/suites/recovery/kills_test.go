@@ -76,7 +76,7 @@ func (s *stricken) dieAt(t *testing.T, at harness.Spot) {
 	s.requireEnd(t, where)
 }
 
-// TestRecoveryMakesThingsDurableInTheirOrder is what a power loss cannot be made to show: nothing takes the place of the data
+// TestRecoveryMakesThingsDurableInTheirOrder checks what a power loss cannot show: nothing replaces the data
 // before all of it is on the disk, and before it is noted what is done.
 func TestRecoveryMakesThingsDurableInTheirOrder(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestWhereverThePowerGoesTheNextStartComesToTheSameEnd(t *testing.T) {
 	}
 }
 
-// steps are how many recovery has made so far.
+// steps returns the number of steps of recovery so far.
 func (s *stricken) steps(run *harness.Run) int {
 	return len(run.Log.Containing(`"message":"recovery: `))
 }

@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// beside is the prefix of a second key, which is written in the same transaction as the first: it tells which one was last,
+// beside is the prefix of a second key, written in the same transaction as the first: it shows which one was last,
 // also if that deleted the first.
 const beside = "beside/"
 
@@ -21,7 +21,7 @@ type attempt struct {
 	never    bool             // it is known that it was not done, or was undone
 }
 
-// ledger is what clients know: all that was attempted for each key, in order. One client at a time changes a key.
+// ledger is the clients' knowledge: all attempts for each key, in order. One client at a time changes a key.
 type ledger struct {
 	mu    sync.Mutex
 	keys  map[string][]*attempt
@@ -51,7 +51,7 @@ func (l *ledger) acknowledge(done *attempt, revision int64) {
 	l.seen = max(l.seen, revision)
 }
 
-// saw enters a revision that a client was told.
+// saw records a revision that a client received.
 func (l *ledger) saw(revision int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,11 +70,11 @@ func (l *ledger) acknowledged() int {
 	return l.acked
 }
 
-// found is what etcd has, by key.
+// found is etcd's content, by key.
 type found map[string]*mvccpb.KeyValue
 
-// settle compares what is found with what must and may be there at a revision, and returns everything that is wrong. Of what
-// nobody knew, it learns what was done; over says that the rest will not be done any more. undone is how many acknowledged
+// settle compares what is found with what must and may be there at a revision, and returns everything that is wrong. For attempts
+// with an unknown outcome, it learns what was done; over reports that the rest will not be done any more. undone is how many acknowledged
 // changes are no more.
 func (l *ledger) settle(have found, at int64, over bool) (wrong []string, undone int) {
 	l.mu.Lock()
@@ -118,8 +118,8 @@ func newestOf(attempts []*attempt, at int64) int {
 	return newest
 }
 
-// settleKey returns what is wrong with a key; nothing if it is as it may be. What nobody has acknowledged may have been done
-// later than what was asked for after it.
+// settleKey returns what is wrong with a key, or nothing. An unacknowledged attempt may have been done
+// later than attempts that followed it.
 func settleKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string {
 	must := &attempt{token: "nothing"}
 	if newest := newestOf(attempts, at); newest >= 0 {
@@ -146,7 +146,7 @@ func settleKey(attempts []*attempt, key, mark *mvccpb.KeyValue, at int64) string
 	return fmt.Sprintf("%s is there, which nobody wrote", mark.Value)
 }
 
-// mismatch says what is wrong with a key that the attempt has changed last.
+// mismatch returns what is wrong with a key that the attempt has changed last.
 func (a *attempt) mismatch(key, mark *mvccpb.KeyValue) string {
 	if a.revision == 0 {
 		a.revision = mark.ModRevision // now it is known

@@ -17,7 +17,7 @@ func told() (l *ledger, first, perhaps, last *attempt) {
 	return l, first, perhaps, last
 }
 
-// holding is what is found if an attempt was the last, at a revision.
+// holding returns the content if an attempt was the last, at a revision.
 func holding(a *attempt, revision int64) found {
 	have := found{beside + "k": {Value: []byte(a.token), ModRevision: revision}}
 	if !a.deletes {

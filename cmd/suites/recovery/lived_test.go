@@ -40,7 +40,7 @@ func newLived(t *testing.T) *lived {
 	return l
 }
 
-// volumes are how a volume can be found.
+// volumes lists the states of a volume.
 var volumes = map[string]func(l *lived){
 	"valid":       func(*lived) {},
 	"rolled back": func(l *lived) { putBack(l.Pod, l.before) },
@@ -52,7 +52,7 @@ var volumes = map[string]func(l *lived){
 	},
 }
 
-// stores are how a store can be found.
+// stores lists the states of a store.
 var stores = map[string]func(l *lived){
 	"this cluster's": func(*lived) {},
 	"empty": func(l *lived) {
@@ -79,7 +79,7 @@ var stores = map[string]func(l *lived){
 	"none": func(l *lived) { l.Flags = append(l.Flags, "--backup-store=") },
 }
 
-// count is how many keys there are.
+// count returns the number of keys.
 func (l *lived) count() int64 {
 	ctx, cancel := context.WithTimeout(l.T.Context(), harness.Patience)
 	defer cancel()
@@ -88,7 +88,7 @@ func (l *lived) count() int64 {
 	return reply.Count
 }
 
-// requireRefused holds that the program says why in a sentence, and has touched nothing.
+// requireRefused checks that the program gives the reason in a sentence, and has changed nothing.
 func (l *lived) requireRefused(why string) {
 	l.T.Helper()
 	l.ExpectTerminationMessage()
@@ -101,7 +101,7 @@ func (l *lived) requireRefused(why string) {
 	assert.Equal(l.T, before, l.files(), "nothing is moved")
 }
 
-// files are the data directory's, and what lies beside it.
+// files returns the files of the data directory, and those next to it.
 func (l *lived) files() (all []string) {
 	l.T.Helper()
 	for _, pattern := range []string{"*.etcd*", "*.etcd/*/*/*"} {

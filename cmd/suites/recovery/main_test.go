@@ -1,6 +1,6 @@
-// Package recovery_test holds the program to what recovery promises, with the real program as a process: whatever becomes of
+// Package recovery_test checks what recovery promises, with the real program as a process: whatever happens to
 // volumes and stores, what was acknowledged and had to survive is there afterwards, nothing else is, and no client sees a
-// revision go back. A short selection runs by default, everything with -whole.
+// revision decrease. A short selection runs by default, everything with -whole.
 package recovery_test
 
 import (

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// misfortune is what can happen to a member of three. It leaves all three running.
+// misfortune happens to a member of three. It leaves all three running.
 type misfortune struct {
 	name     string
 	possible func(c *trio) bool // nil for always
@@ -164,7 +164,7 @@ var misfortunes = []misfortune{
 }
 
 // rollBack kills members and has their volumes be as they were once: when they were killed some time ago, if they were, and else
-// as they are now, before clients go on.
+// as they are now, before clients continue.
 func (c *trio) rollBack(victims ...*member) {
 	var highest int64
 	for _, each := range victims {
@@ -186,7 +186,7 @@ func (c *trio) rollBack(victims ...*member) {
 	}
 }
 
-// raiseNoSpace has a member have raised the alarm, until there is room again: at once.
+// raiseNoSpace makes a member raise the alarm, until there is room again.
 func (c *trio) raiseNoSpace(m *member) {
 	c.t.Helper()
 	id, err := strconv.ParseUint(m.run.Status().MemberID, 16, 64)

@@ -44,7 +44,7 @@ func (c *cluster) settle(after *ended) {
 	c.tidy()
 }
 
-// everything is what etcd has, without what is soon gone.
+// everything returns etcd's content, without keys that expire soon.
 func (c *cluster) everything() (have found, revision int64, cluster string) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -68,7 +68,7 @@ func (c *cluster) requireWhatIsOwed(after ended, restored bool, at int64) {
 	}
 }
 
-// requireNewHistory holds what clients of the old cluster meet after a restore: they are told to list again.
+// requireNewHistory checks that clients of the old cluster have to list again after a restore.
 func (c *cluster) requireNewHistory(revision int64) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), harness.Patience)
@@ -115,10 +115,10 @@ func (c *cluster) requireLeases(have found) {
 	})
 }
 
-// unstated is what a lease gets at the least, in seconds, that the store says nothing about: its keys go at some time.
+// unstated is the minimum time, in seconds, of a lease that the store does not have: its keys expire at some time.
 const unstated = 60
 
-// requireUser holds that there is the user, unless the cluster has gone back to before it: then nobody adds it again.
+// requireUser checks that the user exists, unless the cluster was restored to an earlier state: then it is not added again.
 func (c *cluster) requireUser(at int64) {
 	c.T.Helper()
 	if at < c.user {

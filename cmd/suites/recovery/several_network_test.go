@@ -14,14 +14,14 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// network is that of a cluster: a namespace for each member, all of them on one bridge.
+// network is the network of a cluster: a namespace for each member, all of them on one bridge.
 type network struct {
 	t      *testing.T
 	name   string // which everything's name begins with
 	subnet string
 }
 
-// networks tells those of one process apart.
+// networks numbers those of one process.
 var networks atomic.Int32
 
 // newNetwork needs root, and skips the test without.
@@ -49,7 +49,7 @@ func (n *network) space(member int) string { return fmt.Sprintf("%s-%d", n.name,
 
 func (n *network) address(member int) string { return n.subnet + fmt.Sprint(member+1) }
 
-// house has a pod live in a namespace. Whoever is outside reaches it as if it did not.
+// house puts a pod into a namespace. Processes outside reach it as before.
 func (n *network) house(p *harness.Pod, member int) {
 	n.t.Helper()
 	space, inside := n.space(member), "eth0"
@@ -70,7 +70,7 @@ func (n *network) house(p *harness.Pod, member int) {
 func (n *network) cut(member int)  { n.ip("link", "set", n.space(member), "down") }
 func (n *network) join(member int) { n.ip("link", "set", n.space(member), "up") }
 
-// introduce tells all pods where each of them is.
+// introduce gives all pods the addresses of each other.
 func (n *network) introduce(pods []*harness.Pod) {
 	n.t.Helper()
 	cluster := types.URLsMap{}

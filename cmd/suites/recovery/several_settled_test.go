@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// requireRestored holds that a new cluster has what the store had, and that clients of the old one are told to list again.
+// requireRestored checks that a new cluster has what the store had, and that clients of the old one have to list again.
 func (c *trio) requireRestored() {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), harness.Patience)
@@ -39,7 +39,7 @@ func (c *trio) requireRestored() {
 	sum.add(func(f *figures) { f.undone, f.restores = f.undone+undone, f.restores+1 })
 }
 
-// listen notes the revision that a member says it brings the cluster back with. All of them find the same in the store.
+// listen records the revision that a member reports for the restore. All of them find the same in the store.
 func (c *trio) listen(m *member) {
 	for _, line := range m.run.Log.Matching(harness.Line{"message": "recovery: "}) {
 		if of, has := line["restored_revision"].(float64); has {
@@ -48,7 +48,7 @@ func (c *trio) listen(m *member) {
 	}
 }
 
-// lasting is what etcd has, without what is soon gone.
+// lasting returns etcd's content, without keys that expire soon.
 func lasting(kvs []*mvccpb.KeyValue) found {
 	have := found{}
 	for _, kv := range kvs {

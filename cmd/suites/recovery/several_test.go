@@ -13,7 +13,7 @@ import (
 )
 
 // TestWhateverHappensToThreeMembers has disasters happen to members of a cluster that is written to, each in a network
-// namespace of its own. Whatever a quorum has acknowledged is there afterwards, on all members.
+// namespace of its own. Everything that a quorum has acknowledged is there afterwards, on all members.
 func TestWhateverHappensToThreeMembers(t *testing.T) {
 	t.Parallel()
 	if !*whole {
@@ -98,7 +98,7 @@ func (c *trio) awaitReady() {
 	}
 }
 
-// returning is how long a member may take to come back: it may have to be watched for a minute, and between two looks there is
+// returning bounds how long a member may take to return: it may have to be watched for a minute, and between two looks there is
 // up to half of one.
 const returning = 3 * time.Minute
 
@@ -115,7 +115,7 @@ func (m *member) awaitReady() {
 	}
 }
 
-// suffers is a round: clients write, a disaster happens, they go on until it is over, and afterwards everything is as it has
+// suffers is a round: clients write during a disaster and its recovery, and afterwards everything is as it has
 // to be.
 func (c *trio) suffers() {
 	c.t.Helper()
@@ -147,7 +147,7 @@ func (c *trio) suffers() {
 	c.settle()
 }
 
-// ask notes what the store has, as the members say.
+// ask records what the store has, as the members report.
 func (c *trio) ask() {
 	for _, m := range c.members {
 		if backup := m.run.Status().Backup; backup != nil {

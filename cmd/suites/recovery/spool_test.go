@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// leaveWaiting runs a member, kills it while its last write waits for the store, and has the store come back.
+// leaveWaiting runs a member, kills it while its last write waits for the store, and makes the store answer again.
 func leaveWaiting(p *harness.Pod, d depot) {
 	p.T.Helper()
 	run := p.StartReady()
@@ -51,7 +51,7 @@ func TestWhatWaitsForTheStoreComesBackWhateverHasBecomeOfTheData(t *testing.T) {
 	}
 }
 
-// A valid volume that was put back does not have what waits beside it.
+// A valid volume that was restored by hand does not have what is in the spool.
 func TestWhatWaitsBesideDataThatWerePutBackComesBack(t *testing.T) {
 	t.Parallel()
 	p, d := newWaiting(t)

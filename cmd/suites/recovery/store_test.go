@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// store is where the backups of a cluster are, and what can happen to it.
+// store is the store of a cluster, with its faults.
 type store struct {
 	url        string
 	env        []string // credentials
@@ -69,7 +69,7 @@ func (d depot) generations() []archive.Generation {
 	return all
 }
 
-// slowly is how long each piece takes to a store that is slow.
+// slowly is the time of each transfer with a slow store.
 const slowly = 20 * time.Millisecond
 
 // bucket makes stores of a real server, each behind a gate of its own and below a prefix of its own.

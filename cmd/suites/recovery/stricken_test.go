@@ -20,7 +20,7 @@ type stricken struct {
 	asides int // that there are when it has recovered
 }
 
-// strokes are what can have happened, and how many preserved copies there are afterwards.
+// strokes lists what can have happened, and the number of preserved copies afterwards.
 var strokes = []struct {
 	name    string
 	happens func(p *harness.Pod)

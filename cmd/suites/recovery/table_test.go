@@ -29,7 +29,7 @@ const (
 	troubled   = "starts with its data, and has trouble with its backups"
 )
 
-// cells are what docs/restore.md says of a member alone: how a volume and a store are found, and what then happens: one of the
+// cells has the rows of docs/restore.md for a single member: the states of volume and store, and the result: one of the
 // ends above, or what the sentence has with which it is refused.
 var cells = []struct{ volume, store, end string }{
 	{"valid", "this cluster's", starts},
@@ -78,7 +78,7 @@ func TestEveryCellOfTheTableEndsAsItSays(t *testing.T) {
 	}
 }
 
-// ends are what a start that is not refused comes to.
+// ends lists the results of a start that is not refused.
 var ends = map[string]func(l *lived){
 	starts: func(l *lived) {
 		run := l.StartReady()
@@ -128,7 +128,7 @@ var ends = map[string]func(l *lived){
 	},
 }
 
-// The members are found when etcd starts, so nobody can be asked before whether it was started then.
+// The members are found when etcd starts, so before that it is unknown whether it was started then.
 func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)
@@ -139,7 +139,7 @@ func TestADiscoveryServiceHasNoClusterBegunASecondTime(t *testing.T) {
 	l.requireRefused("a cluster that exists, and the members that may have its data are not named")
 }
 
-// A folder that is missing may lie on a volume that is not mounted: whoever makes it says that it is meant.
+// A missing folder may be on a volume that is not mounted: an operator who creates it confirms it.
 func TestAnEmptyVolumeAndAFolderThatIsMissingAreNoFirstStart(t *testing.T) {
 	t.Parallel()
 	p, d := harness.NewStandalonePod(t, nil), newDepot(t)
@@ -178,7 +178,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	l.requireRefused("the backups are damaged")
 }
 
-// A full of which a bit was turned in the store is no reason to give up while an older one leads to the same revision.
+// A full snapshot with a flipped bit is no reason to give up while an older one leads to the same revision.
 func TestAnOlderFullIsTakenWhereTheNewestIsDamaged(t *testing.T) {
 	t.Parallel()
 	l := newLived(t)

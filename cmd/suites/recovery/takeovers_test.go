@@ -17,11 +17,11 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// succession is how many pods take one cluster over, each the one before. Most of that time is waited, so all clusters go on at once.
+// succession is the number of pods that take over one cluster, each from the previous one. The time is mostly waiting, so all clusters run
 const succession = 25
 
 // TestWhoIsTakenOverEndsWhenItComesBack has the cluster's pod paused, again and again, another one take its place from the backups
-// on an empty volume, and the first one go on as if nothing had happened.
+// on an empty volume, and the first one continues as if nothing had happened.
 func TestWhoIsTakenOverEndsWhenItComesBack(t *testing.T) {
 	t.Parallel()
 	takeOvers(t,
@@ -46,7 +46,7 @@ func TestWhoIsCutOffFromTheServerEndsWhenItComesBack(t *testing.T) {
 	)
 }
 
-// takeOvers has as many clusters be taken over as it takes. kept tells of a place how each pod reaches it.
+// takeOvers has that many clusters taken over. kept has the address of a store for each pod.
 func takeOvers(t *testing.T, kept func(t *testing.T, prefix string) func() store, leave, comeBack func(owner heir)) {
 	t.Helper()
 	for done := 0; done < *rounds; done += succession {
@@ -90,7 +90,7 @@ func (h *heirs) next() heir {
 	return heir{pod, kept, pod.StartReady(quiet)}
 }
 
-// takeOver sees one pod take the place of another, which is written to, leaves and comes back.
+// takeOver has one pod replace another, which is under load, disappears and returns.
 func (h *heirs) takeOver(leave, comeBack func(owner heir)) {
 	h.t.Helper()
 	owner := h.heir
@@ -120,7 +120,7 @@ func (h *heirs) takeOver(leave, comeBack func(owner heir)) {
 	require.NoError(h.t, os.RemoveAll(owner.Volume), "a thousand of them take room")
 }
 
-// lost is what was confirmed, and is not there.
+// lost returns what was confirmed and is missing.
 func (h *heirs) lost() (keys []string) {
 	h.t.Helper()
 	reply, err := h.Etcd().Get(h.t.Context(), "written/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -132,7 +132,7 @@ func (h *heirs) lost() (keys []string) {
 	return slices.DeleteFunc(slices.Clone(h.confirmed), func(key string) bool { return has[key] })
 }
 
-// writes are those of one pod, and what it says of them.
+// writes has the writes of one pod, and its reports on them.
 type writes struct {
 	end, ended chan struct{}
 
@@ -164,7 +164,7 @@ func (p heir) writeOn(prefix string) *writes {
 	return w
 }
 
-// gently is between two writes of a pod: many are written to at once.
+// gently is the pause between two writes of a pod: many are under load at the same time.
 const gently = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {
@@ -188,7 +188,7 @@ func (w *writes) listen(run *harness.Run) {
 	}
 }
 
-// confirmed are the keys that the store has, as the program said.
+// confirmed returns the keys that the store has, as the program reported.
 func (w *writes) confirmed() (keys []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -200,7 +200,7 @@ func (w *writes) confirmed() (keys []string) {
 	return keys
 }
 
-// stop tells how many were acknowledged.
+// stop returns how many were acknowledged.
 func (w *writes) stop() int {
 	close(w.end)
 	<-w.ended

@@ -46,7 +46,7 @@ func TestTheEdgesOfWhatCanBeGoneBackTo(t *testing.T) {
 func at(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
 
 // TestAKeyThatWasForgottenLosesNothing has a member sign with a new key, and then trust the old one alone: what is signed with the new
-// one is not damaged, so that nothing older comes back.
+// one is not damaged, so that nothing older is restored.
 func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
 	t.Parallel()
 	p, d, former, present := harness.NewStandalonePod(t, nil), newDepot(t), formattest.NewKeys(t), formattest.NewKeys(t)

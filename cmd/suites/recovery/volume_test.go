@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// lose leaves a volume without anything, as one that was made anew.
+// lose leaves an empty volume, like a new one.
 func lose(p *harness.Pod) {
 	p.T.Helper()
 	require.NoError(p.T, os.RemoveAll(p.Volume))
@@ -48,7 +48,7 @@ func putBack(p *harness.Pod, old string) {
 	copyDirectory(p, old, p.Volume)
 }
 
-// copyDirectory leaves out the zeros that etcd has its log begin with.
+// copyDirectory leaves out the zeros that etcd allocates its log with.
 func copyDirectory(p *harness.Pod, from, to string) {
 	p.T.Helper()
 	out, err := exec.Command("cp", "-a", "--sparse=always", from, to).CombinedOutput()
@@ -58,7 +58,7 @@ func copyDirectory(p *harness.Pod, from, to string) {
 // preserved are the preserved copies of the data directory, the oldest first.
 func preserved(p *harness.Pod) []string { return besides(p, ".aside-*") }
 
-// halves are what lies beside the data directory, and was begun and not ended.
+// halves lists files next to the data directory from operations that were interrupted.
 func halves(p *harness.Pod) []string { return besides(p, ".restor*") }
 
 func besides(p *harness.Pod, pattern string) []string {

@@ -52,7 +52,7 @@ func (l *ledger) writeOn(etcd *clientv3.Client, dice *rand.Rand) (stop func()) {
 	}
 }
 
-// prepare is what a client does once: a lease that lasts, and a key that is soon gone.
+// prepare does a client's first steps: a lease that lasts, and a key that expires soon.
 func (w *client) prepare(ctx context.Context) {
 	if long, err := w.etcd.Grant(ctx, leaseTime); err == nil {
 		w.lease = long.ID
