@@ -64,7 +64,7 @@ func (p placement) run(ctx context.Context) {
 		p.retry(ctx, "this learner is to be promoted to a voting member", p.promote)
 	}
 	p.retry(ctx, "the mark that this member is to be promoted is to be removed", func(ctx context.Context) error {
-		return maintenance.DropPromotion(ctx, p.server, p.config.Name)
+		return maintenance.RemovePromoteLease(ctx, p.server, p.config.Name)
 	})
 }
 
@@ -78,7 +78,7 @@ func (p placement) retry(ctx context.Context, aim string, try func(context.Conte
 func (p placement) awaitPromotion(ctx context.Context) bool {
 	logged := false
 	for p.server.IsLearner() {
-		if maintenance.IsToBePromoted(p.server, p.config.Name) {
+		if maintenance.HasPromoteLease(p.server, p.config.Name) {
 			return true
 		}
 		if !logged {

@@ -73,7 +73,7 @@ func TestALearnerAsksForItsVoteOnceItIsToBePromotedAlsoAfterARestart(t *testing.
 // promise is what recovery asks the cluster for.
 func promise(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
-	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.Promotion(name), TTL: 60})
+	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease(name), TTL: 60})
 	require.NoError(t, err)
 }
 
@@ -84,7 +84,7 @@ func TestOnlyRootMaySayThatALearnerIsToBePromoted(t *testing.T) {
 	defer b.Close()
 	client := root(t, []*bench{b})
 	ask := func(client *clientv3.Client) error {
-		_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.Promotion("etcd-1"), TTL: 60})
+		_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease("etcd-1"), TTL: 60})
 		return err
 	}
 	assert.Equal(t, codes.InvalidArgument, status.Code(ask(b.client(t))))

@@ -243,7 +243,7 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 
 // ofStatefulSet returns the service account and the pod that a flag needs. The error names the flag.
 func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
-	account, err := kubernetes.FromEnvironment()
+	account, err := kubernetes.NewAccount()
 	if err != nil {
 		return account, kubernetes.Pod{}, fmt.Errorf("%s: %w", flag, err)
 	}
@@ -264,7 +264,14 @@ func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) b
 	if err != nil {
 		return nil, err
 	}
-	return kubernetes.NewServer(account).Unwanted(pod, log), nil
+	server := kubernetes.NewServer(account)
+	return func(ctx context.Context) bool {
+		removed, err := server.IsScaledDown(ctx, pod)
+		if err != nil {
+			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the number of wanted members; this one stays in its cluster")
+		}
+		return removed
+	}, nil
 }
 
 // leases returns the component that renews the leases of the run; nil without --kubernetes=leases. The error
@@ -332,16 +339,16 @@ func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEven
 	if !slices.Contains(c.Kubernetes, "events") {
 		return func(status.TimelineEvent) {}, func() {}, nil
 	}
-	account, err := kubernetes.FromEnvironment()
+	account, err := kubernetes.NewAccount()
 	if err != nil {
 		return nil, nil, fmt.Errorf("--kubernetes=events: %w", err)
 	}
-	poster := kubernetes.NewPoster(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
+	recorder := kubernetes.NewEventRecorder(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
 	return func(h status.TimelineEvent) {
 		if event, worth := eventOf(h); worth {
-			poster.Tell(event)
+			recorder.Post(event)
 		}
-	}, poster.End, nil
+	}, recorder.Stop, nil
 }
 
 // reasons are the reasons of Events for the kinds of timeline events: while the member is healthy, and otherwise. An

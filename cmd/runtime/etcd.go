@@ -223,7 +223,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	r.certificates.Serve(r.listeners())
 	r.beginBackups()
 	if r.parts.Leases != nil {
-		r.parts.Leases.Begin()
+		r.parts.Leases.Start()
 	}
 	watching, stop := context.WithCancel(context.Background())
 	var monitoring sync.WaitGroup
@@ -256,7 +256,7 @@ const (
 func (r watched) Scarce() string { return scarce(r.Maintainer.Volume()) }
 
 // Away implements readiness.Target.
-func (r watched) Away() string { return r.Maintainer.Away() }
+func (r watched) Away() string { return r.Maintainer.RedirectReason() }
 
 func scarce(is maintenance.Volume) string {
 	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {
@@ -311,7 +311,7 @@ func (r *Runtime) Close() (opened bool, err error) {
 	}
 	began := time.Now()
 	if r.parts.Leases != nil { // a member that stays away counts as lost when its lease expires
-		r.parts.Leases.End()
+		r.parts.Leases.Stop()
 	}
 	r.endBackups()
 	opened, err = etcd.Close()

@@ -44,7 +44,7 @@ func (r *Runtime) Document() status.Document {
 		document.Backup = r.parts.Backups.Published()
 	}
 	if r.parts.Leases != nil {
-		document.Leases = r.parts.Leases.Facts()
+		document.Leases = r.parts.Leases.States()
 	}
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -104,16 +104,16 @@ func (r *Runtime) Record() (exitcode.Word, error) {
 }
 
 // LeaseOfMember returns the content of the member's own lease; false while it knows no leader.
-func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
+func (r *Runtime) LeaseOfMember() (kubernetes.MemberLease, bool) {
 	etcd := r.etcd.Load()
 	if etcd == nil {
-		return kubernetes.LeasedMember{}, false
+		return kubernetes.MemberLease{}, false
 	}
 	view, ok := etcd.View()
 	if !ok {
-		return kubernetes.LeasedMember{}, false
+		return kubernetes.MemberLease{}, false
 	}
-	is := kubernetes.LeasedMember{Name: view.Name, ID: r.id(), Cluster: view.ClusterID, Leads: view.Leader == r.id()}
+	is := kubernetes.MemberLease{Name: view.Name, ID: r.id(), Cluster: view.ClusterID, Leads: view.Leader == r.id()}
 	own := slices.IndexFunc(view.Peers, func(p state.Peer) bool { return p.ID == is.ID })
 	is.PeerTLS = own >= 0 && slices.ContainsFunc(view.Peers[own].URLs, func(url string) bool { return strings.HasPrefix(url, "https://") })
 	return is, view.Leader != ""
@@ -121,13 +121,13 @@ func (r *Runtime) LeaseOfMember() (kubernetes.LeasedMember, bool) {
 
 // LeaseOfBackups returns the content of the leases of snapshots; false while another member, or none, makes the
 // backups.
-func (r *Runtime) LeaseOfBackups() (lease kubernetes.LeasedBackups, ok bool) {
+func (r *Runtime) LeaseOfBackups() (lease kubernetes.BackupLeases, ok bool) {
 	is := r.parts.Backups.Published()
 	if is.Role != facts.Writer {
 		return lease, false
 	}
 	behind := time.Duration(is.LagSeconds * float64(time.Second))
-	lease = kubernetes.LeasedBackups{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
+	lease = kubernetes.BackupLeases{Stored: is.Revision, UpTo: time.Now().Add(-behind)}
 	if full := is.LastFullSnapshot; full != nil {
 		lease.Full, lease.FullTime = full.Revision, full.At
 	}

@@ -120,23 +120,23 @@ func mounted(t *testing.T, server *httptest.Server) Account {
 	return Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
 }
 
-var alive = LeasedMember{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
+var alive = MemberLease{Name: "etcd-main-0", ID: "8e9e05c52164694d", Cluster: "cdf818194e3a8c32", Leads: true}
 
 // over are leases of a member that asks a server over TLS.
-func over(t *testing.T, handler http.Handler, backups func() (LeasedBackups, bool)) (*Leases, *logtest.Lines) {
+func over(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
 	log := &logtest.Lines{}
 	return NewLeases(LeaseOptions{
 		Account: mounted(t, server), Cluster: "etcd-main", Log: zerolog.New(log),
-		Member: func() (LeasedMember, bool) { return alive, true }, Backups: backups,
+		Member: func() (MemberLease, bool) { return alive, true }, Backups: backups,
 	}), log
 }
 
 func (l *Leases) once(t *testing.T, kind string) (pause time.Duration) {
 	t.Helper()
-	for _, d := range l.duties() {
+	for _, d := range l.tasks() {
 		if d.kind == kind {
 			return l.perform(t.Context(), d)
 		}
@@ -147,7 +147,7 @@ func (l *Leases) once(t *testing.T, kind string) (pause time.Duration) {
 
 func (l *Leases) fact(t *testing.T, kind string) state.Lease {
 	t.Helper()
-	for _, fact := range l.Facts() {
+	for _, fact := range l.States() {
 		if fact.Kind == kind {
 			return fact
 		}

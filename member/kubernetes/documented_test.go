@@ -17,11 +17,11 @@ func TestEveryReasonWithAWayOutIsDocumented(t *testing.T) {
 	}
 	all := strings.Join(told, "\n")
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusInternalServerError} {
-		reason, _, _ := strings.Cut((&Refusal{Status: status, Kind: leaseObjects}).Error(), ":")
+		reason, _, _ := strings.Cut((&StatusError{Status: status, Kind: leases}).Error(), ":")
 		reason, _, _ = strings.Cut(strings.TrimPrefix(reason, "the API server "), " Internal")
 		assert.Contains(t, all, reason)
 	}
-	for _, reason := range []error{ErrSilent, errNoLeader, errOthers} {
+	for _, reason := range []error{errTimeout, errNoLeader, errForeign} {
 		assert.Contains(t, all, reason.Error())
 	}
 }

@@ -26,42 +26,43 @@ type EventPod struct {
 }
 
 const (
-	// queueRoom bounds the queued events. More are dropped.
-	queueRoom = 64
+	// maxQueue bounds the queued events. Further ones are dropped.
+	maxQueue = 64
 	// repeatPause is the time after an event during which its repetitions are held back. The latest is then posted
 	// with their number.
 	repeatPause = 5 * time.Minute
-	// goodbye bounds how long End posts queued events.
-	goodbye = time.Second
-	// longestNote is the largest note in bytes that the API server accepts.
-	longestNote = 1024
+	// stopTimeout bounds how long Stop posts queued events.
+	stopTimeout = time.Second
+	// maxNote is the largest note, in bytes, that the API server accepts.
+	maxNote = 1024
 )
 
-// Poster posts events in one goroutine from NewPoster to End. Tell is safe for concurrent use.
-type Poster struct {
-	post  func(context.Context, Event) error
-	log   zerolog.Logger
-	queue chan Event
-	stop  chan struct{}
-	over  chan struct{}
+// EventRecorder posts events in one goroutine from NewEventRecorder to Stop. Post is safe for concurrent use.
+type EventRecorder struct {
+	post   func(context.Context, Event) error
+	log    zerolog.Logger
+	queue  chan Event
+	stop   chan struct{}
+	cancel context.CancelFunc // ends a running request
+	done   chan struct{}
 
 	// Used by the goroutine only.
-	recent  map[string]*repeated
-	refused string // the last logged reason for which the API server rejected an event
+	recent  map[string]*repeat
+	failure string // the last logged reason for which posting failed
 }
 
-// repeated counts the repetitions of an event that are held back.
-type repeated struct {
+// repeat counts the repetitions of an event that are held back.
+type repeat struct {
 	until  time.Time
 	latest Event
 	times  int
 }
 
-// NewPoster starts to post events about a pod with its service account.
-func NewPoster(account Account, pod EventPod, log zerolog.Logger) *Poster {
+// NewEventRecorder starts to post events about a pod with its service account.
+func NewEventRecorder(account Account, pod EventPod, log zerolog.Logger) *EventRecorder {
 	server := NewServer(account)
-	return startPoster(func(ctx context.Context, e Event) error {
-		namespace, err := account.Namespace()
+	return startRecorder(func(ctx context.Context, e Event) error {
+		namespace, err := account.read("namespace")
 		if err != nil {
 			return err
 		}
@@ -69,154 +70,124 @@ func NewPoster(account Account, pod EventPod, log zerolog.Logger) *Poster {
 	}, log)
 }
 
-func startPoster(post func(context.Context, Event) error, log zerolog.Logger) *Poster {
-	p := &Poster{
-		post: post, log: log, queue: make(chan Event, queueRoom), stop: make(chan struct{}), over: make(chan struct{}),
-		recent: map[string]*repeated{},
-	}
-	go p.run()
-	return p
-}
-
-// Tell queues an event. It never blocks.
-func (p *Poster) Tell(e Event) {
-	select {
-	case p.queue <- e:
-	default:
-		p.log.Debug().Str("event", e.Reason).Msg("too many events wait for the API server: one is dropped")
-	}
-}
-
-// End posts queued events for up to a second and returns once no request to the API server is running. Do not call
-// Tell after it.
-func (p *Poster) End() {
-	close(p.stop)
-	<-p.over
-}
-
-func (p *Poster) run() {
-	defer close(p.over)
+func startRecorder(post func(context.Context, Event) error, log zerolog.Logger) *EventRecorder {
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { // a running request may finish within it
-		select {
-		case <-p.stop:
-			time.AfterFunc(goodbye, cancel)
-		case <-ctx.Done():
-		}
-	}()
+	r := &EventRecorder{
+		post: post, log: log, queue: make(chan Event, maxQueue), stop: make(chan struct{}), cancel: cancel, done: make(chan struct{}),
+		recent: map[string]*repeat{},
+	}
+	go r.run(ctx)
+	return r
+}
+
+// Post queues an event. It never blocks.
+func (r *EventRecorder) Post(e Event) {
+	select {
+	case r.queue <- e:
+	default:
+		r.log.Debug().Str("event", e.Reason).Msg("too many events wait for the API server: one is dropped")
+	}
+}
+
+// Stop posts queued events for up to a second and returns once no request to the API server is running. Do not call
+// Post after it.
+func (r *EventRecorder) Stop() {
+	close(r.stop)
+	defer time.AfterFunc(stopTimeout, r.cancel).Stop()
+	<-r.done
+}
+
+func (r *EventRecorder) run(ctx context.Context) {
+	defer close(r.done)
+	defer r.cancel()
 	clock := time.NewTicker(repeatPause / 10)
 	defer clock.Stop()
 	for {
 		select {
-		case e := <-p.queue:
-			p.take(ctx, e)
+		case e := <-r.queue:
+			r.accept(ctx, e)
 		case <-clock.C:
-			p.postHeld(ctx, false)
-		case <-p.stop:
-			for len(p.queue) > 0 {
-				p.take(ctx, <-p.queue)
+			r.postRepeats(ctx, false)
+		case <-r.stop:
+			for len(r.queue) > 0 {
+				r.accept(ctx, <-r.queue)
 			}
-			p.postHeld(ctx, true)
+			r.postRepeats(ctx, true)
 			return
 		}
 	}
 }
 
-// take posts an event, or holds it back if a similar one was posted recently.
-func (p *Poster) take(ctx context.Context, e Event) {
+// accept posts an event, or holds it back if a similar one was posted recently.
+func (r *EventRecorder) accept(ctx context.Context, e Event) {
 	key := e.Reason + "/" + e.Subject
-	if before := p.recent[key]; before != nil {
+	if before := r.recent[key]; before != nil {
 		before.latest = e
 		before.times++
 		return
 	}
-	p.recent[key] = &repeated{until: time.Now().Add(repeatPause)}
-	p.send(ctx, e)
+	r.recent[key] = &repeat{until: time.Now().Add(repeatPause)}
+	r.send(ctx, e)
 }
 
-// postHeld posts the events that were held back for long enough, or all of them.
-func (p *Poster) postHeld(ctx context.Context, all bool) {
-	for key, held := range p.recent {
+// postRepeats posts the events that were held back for long enough, or all of them.
+func (r *EventRecorder) postRepeats(ctx context.Context, all bool) {
+	for key, held := range r.recent {
 		switch {
 		case !all && time.Now().Before(held.until):
 			continue
 		case held.times == 0:
-			delete(p.recent, key)
+			delete(r.recent, key)
 			continue
 		case held.times > 1:
 			held.latest.Note += fmt.Sprintf(" (%d times within %s)", held.times, repeatPause)
 		}
-		p.recent[key] = &repeated{until: time.Now().Add(repeatPause)}
-		p.send(ctx, held.latest)
+		r.recent[key] = &repeat{until: time.Now().Add(repeatPause)}
+		r.send(ctx, held.latest)
 	}
 }
 
 // send posts one event. It does not retry, and logs each reason for a rejection once.
-func (p *Poster) send(ctx context.Context, e Event) {
-	within, cancel := context.WithTimeout(ctx, Patience)
+func (r *EventRecorder) send(ctx context.Context, e Event) {
+	within, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	err := p.post(within, e)
+	err := r.post(within, e)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 	case err == nil:
-		p.refused = ""
-	case err.Error() != p.refused:
-		p.refused = err.Error()
-		p.log.Warn().Str("event", e.Reason).Str("reason", p.refused).Msg("posting an event failed: it is dropped, etcd keeps serving")
+		r.failure = ""
+	case err.Error() != r.failure:
+		r.failure = err.Error()
+		r.log.Warn().Str("event", e.Reason).Str("reason", r.failure).Msg("posting an event failed: it is dropped, etcd keeps serving")
 	}
 }
 
 var eventKind = Kind{Group: "events.k8s.io/v1", Plural: "events", Noun: "Event", Verbs: "create"}
 
-// eventObject is an Event of events.k8s.io/v1.
-type eventObject struct {
-	APIVersion          string        `json:"apiVersion"`
-	Kind                string        `json:"kind"`
-	Metadata            eventMetadata `json:"metadata"`
-	EventTime           string        `json:"eventTime"`
-	ReportingController string        `json:"reportingController"`
-	ReportingInstance   string        `json:"reportingInstance"`
-	Action              string        `json:"action"`
-	Reason              string        `json:"reason"`
-	Regarding           reference     `json:"regarding"`
-	Note                string        `json:"note"`
-	Type                string        `json:"type"`
-}
-
-type eventMetadata struct {
-	GenerateName string `json:"generateName"`
-	Namespace    string `json:"namespace"`
-}
-
-type reference struct {
-	APIVersion string `json:"apiVersion"`
-	Kind       string `json:"kind"`
-	Name       string `json:"name"`
-	Namespace  string `json:"namespace"`
-	UID        string `json:"uid,omitempty"`
-}
-
 // reporter identifies this program as the reporting controller.
 const reporter = "etcd-wrapper"
 
-func newEventObject(namespace string, pod EventPod, e Event) eventObject {
+// newEventObject returns an Event of events.k8s.io/v1.
+func newEventObject(namespace string, pod EventPod, e Event) map[string]any {
 	severity := "Normal"
 	if e.Warning {
 		severity = "Warning"
 	}
-	return eventObject{
-		APIVersion: eventKind.Group, Kind: eventKind.Noun, Metadata: eventMetadata{GenerateName: pod.Name + "-", Namespace: namespace},
-		EventTime: e.At.UTC().Format("2006-01-02T15:04:05.000000Z07:00"), ReportingController: reporter, ReportingInstance: pod.Name,
-		Action: e.Reason, Reason: e.Reason, Note: shortened(e.Note), Type: severity,
-		Regarding: reference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, Namespace: namespace, UID: pod.UID},
+	regarding := map[string]string{"apiVersion": "v1", "kind": "Pod", "name": pod.Name, "namespace": namespace}
+	if pod.UID != "" {
+		regarding["uid"] = pod.UID
+	}
+	return map[string]any{
+		"apiVersion": eventKind.Group, "kind": eventKind.Noun, "type": severity, "reason": e.Reason, "action": e.Reason, "note": truncate(e.Note),
+		"metadata":  map[string]string{"generateName": pod.Name + "-", "namespace": namespace},
+		"eventTime": microTime{e.At}, "reportingController": reporter, "reportingInstance": pod.Name, "regarding": regarding,
 	}
 }
 
-func shortened(note string) string {
-	if len(note) <= longestNote {
-		return note
-	}
+func truncate(note string) string {
 	const end = "…"
-	return strings.ToValidUTF8(note[:longestNote-len(end)], "") + end
+	if len(note) > maxNote {
+		note = strings.ToValidUTF8(note[:maxNote-len(end)], "") + end
+	}
+	return note
 }

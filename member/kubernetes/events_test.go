@@ -33,8 +33,8 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 	}))
 	defer server.Close()
 	log := &logtest.Lines{}
-	p := NewPoster(account(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
-	p.Tell(Event{Reason: "Restored", Note: strings.Repeat("ä", 600), At: time.Date(2026, 11, 23, 12, 0, 0, 5000, time.FixedZone("", 3600))})
+	p := NewEventRecorder(account(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
+	p.Post(Event{Reason: "Restored", Note: strings.Repeat("ä", 600), At: time.Date(2026, 11, 23, 12, 0, 0, 5000, time.FixedZone("", 3600))})
 	assert.Equal(t, "POST /apis/events.k8s.io/v1/namespaces/play/events application/json", <-asked)
 	assert.Equal(t, map[string]any{
 		"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": map[string]any{"generateName": "etcd-main-0-", "namespace": "play"},
@@ -42,7 +42,7 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 		"action": "Restored", "reason": "Restored", "type": "Normal", "note": strings.Repeat("ä", 510) + "…",
 		"regarding": map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "etcd-main-0", "namespace": "play", "uid": "7-3"},
 	}, <-posted)
-	p.End()
+	p.Stop()
 	assert.Empty(t, log.String())
 }
 
@@ -58,8 +58,8 @@ func account(t *testing.T, server *httptest.Server) Account {
 
 func TestWhatRepeatsIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := make(chan string, queueRoom) // what the API server has taken
-		p := startPoster(func(_ context.Context, e Event) error {
+		log := make(chan string, maxQueue) // what the API server has taken
+		p := startRecorder(func(_ context.Context, e Event) error {
 			log <- e.Reason + " " + e.Note
 			return nil
 		}, zerolog.Nop())
@@ -70,7 +70,7 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 			return all
 		}
 		tell := func(reason, subject, note string) {
-			p.Tell(Event{Reason: reason, Subject: subject, Note: note})
+			p.Post(Event{Reason: reason, Subject: subject, Note: note})
 			synctest.Wait()
 		}
 		for _, note := range []string{"1", "2", "3"} {
@@ -86,17 +86,17 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 
 		tell("Problem", "sidecar", "again, long after")
 		tell("Problem", "backups", "soon after")
-		p.End()
+		p.Stop()
 		assert.Equal(t, []string{"Problem again, long after", "Problem soon after"}, posted(), "what was held back is posted at the end")
 	})
 }
 
-func TestARefusalIsSaidOnce(t *testing.T) {
+func TestAStatusErrorIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refusal, log := error(&Refusal{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
-		p := startPoster(func(context.Context, Event) error { return refusal }, zerolog.New(log))
+		refusal, log := error(&StatusError{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
+		p := startRecorder(func(context.Context, Event) error { return refusal }, zerolog.New(log))
 		tell := func(reason string) {
-			p.Tell(Event{Reason: reason})
+			p.Post(Event{Reason: reason})
 			synctest.Wait()
 		}
 		tell("A")
@@ -107,29 +107,29 @@ func TestARefusalIsSaidOnce(t *testing.T) {
 		refusal = errors.New("the API server is away")
 		tell("D")
 		assert.Equal(t, 2, strings.Count(log.String(), "\n"))
-		p.End()
+		p.Stop()
 	})
 }
 
 func TestNobodyWaitsForAnAPIServerThatIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tried, log := 0, &logtest.Lines{}
-		p := startPoster(func(ctx context.Context, _ Event) error {
+		p := startRecorder(func(ctx context.Context, _ Event) error {
 			tried++
 			<-ctx.Done()
 			return ctx.Err()
 		}, zerolog.New(log))
 		began := time.Now()
-		for range 3 * queueRoom {
-			p.Tell(Event{Reason: "Problem"})
+		for range 3 * maxQueue {
+			p.Post(Event{Reason: "Problem"})
 		}
 		assert.Zero(t, time.Since(began))
-		time.Sleep(Patience)
+		time.Sleep(Timeout)
 		synctest.Wait()
 		assert.Equal(t, 1, tried, "what repeats meanwhile is held back")
 		assert.Equal(t, 1, strings.Count(log.String(), "posting an event failed"))
 		ended := time.Now()
-		p.End()
-		assert.Equal(t, goodbye, time.Since(ended))
+		p.Stop()
+		assert.Equal(t, stopTimeout, time.Since(ended))
 	})
 }

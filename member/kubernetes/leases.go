@@ -2,15 +2,63 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
-	"etcd-wrapper/member/state"
-
 	"github.com/cenkalti/backoff/v4"
 	"github.com/rs/zerolog"
+
+	"etcd-wrapper/member/state"
 )
+
+// The kinds of leases.
+const (
+	OfMember = "member"
+	OfFull   = "full_snapshot"
+	OfDelta  = "delta_snapshot"
+)
+
+const (
+	// heartbeat is the interval at which a member renews its lease: the operator considers a member lost after a
+	// minute.
+	heartbeat = 10 * time.Second
+	// snapshotInterval is the interval at which the leases of snapshots are checked. It is the sidecar's default interval
+	// of delta snapshots; the operator's tools allow for twice the interval they know of.
+	snapshotInterval = 20 * time.Second
+	// maxAttempts bounds the attempts to update a lease that others update at the same time.
+	maxAttempts = 3
+	// minPause and maxPause bound the pause after a failure. It must be short enough that a member is not considered lost.
+	minPause = time.Second
+	maxPause = 20 * time.Second
+)
+
+// MemberLease is the content of a member's own lease.
+type MemberLease struct {
+	Name    string // of the member and of the lease
+	ID      string // hexadecimal
+	Cluster string // ID of the cluster, hexadecimal
+	Leads   bool
+	PeerTLS bool // peers connect to it with TLS
+}
+
+func (m MemberLease) holder() string {
+	role := "Member"
+	if m.Leads {
+		role = "Leader"
+	}
+	return m.ID + ":" + m.Cluster + ":" + role
+}
+
+// BackupLeases is the content of the leases of snapshots, which the writer of backups renews.
+type BackupLeases struct {
+	Full     int64     // revision of the newest full snapshot; 0 if there is none
+	FullTime time.Time // of its content
+	Stored   int64     // newest revision in the store; 0 if there is none
+	UpTo     time.Time // all writes acknowledged by then are in the store
+}
 
 // LeaseOptions configure Leases. All fields but Backups are required.
 type LeaseOptions struct {
@@ -18,72 +66,95 @@ type LeaseOptions struct {
 	Cluster string // the StatefulSet's name, the prefix of the leases of snapshots
 	// Member returns the current member, or false while it knows no leader, so that its lease expires. It answers
 	// from memory.
-	Member func() (LeasedMember, bool)
+	Member func() (MemberLease, bool)
 	// Backups returns the state of the backups, or false if this member does not write them. It answers from memory.
 	// nil if no backups are made.
-	Backups func() (LeasedBackups, bool)
+	Backups func() (BackupLeases, bool)
 	Log     zerolog.Logger
 }
 
 // Leases renews the leases that a backup-restore sidecar would renew, for the operator's tools: when a member was
-// last active, whether it leads, and how current the backups are. The command calls Begin when etcd is ready and End
-// before etcd is closed, each at most once. One goroutine talks to the API server. Facts is safe for concurrent use.
+// last active, whether it leads, and how current the backups are. The command calls Start when etcd is ready and Stop
+// before etcd is closed, each at most once. One goroutine talks to the API server. States is safe for concurrent use.
 type Leases struct {
 	options LeaseOptions
 	server  *Server // used by the goroutine only
 
-	stop context.CancelFunc // nil before Begin
-	over chan struct{}
+	stop context.CancelFunc // nil before Start
+	done chan struct{}
 
-	mu    sync.Mutex
-	facts map[string]state.Lease
+	mu     sync.Mutex
+	states map[string]state.Lease
 }
 
-// NewLeases returns leases that are not renewed before Begin.
+// NewLeases returns leases that are not renewed before Start.
 func NewLeases(options LeaseOptions) *Leases {
-	return &Leases{options: options, server: NewServer(options.Account), facts: map[string]state.Lease{}}
+	return &Leases{options: options, server: NewServer(options.Account), states: map[string]state.Lease{}}
 }
 
-// Begin starts to renew the leases.
-func (l *Leases) Begin() {
+// Start starts to renew the leases.
+func (l *Leases) Start() {
 	ctx, stop := context.WithCancel(context.Background())
-	l.stop, l.over = stop, make(chan struct{})
+	l.stop, l.done = stop, make(chan struct{})
 	go func() {
-		defer close(l.over)
+		defer close(l.done)
 		l.run(ctx)
 	}()
 }
 
-// End stops the renewals and returns once no request is running, after at most Patience.
-func (l *Leases) End() {
+// Stop stops the renewals and returns once no request is running, within Timeout.
+func (l *Leases) Stop() {
 	if l.stop != nil {
 		l.stop()
-		<-l.over
+		<-l.done
 	}
 }
 
-// Facts returns the state of each lease that this member renews.
-func (l *Leases) Facts() (all []state.Lease) {
+// States returns the state of each lease that this member renews.
+func (l *Leases) States() (all []state.Lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, kind := range []string{OfMember, OfFull, OfDelta} {
-		if fact, known := l.facts[kind]; known {
-			all = append(all, fact)
+		if current, known := l.states[kind]; known {
+			all = append(all, current)
 		}
 	}
 	return all
 }
 
+// task is one lease, the function that renews it, and the time when it is due.
+type task struct {
+	kind     string
+	interval time.Duration
+	renew    func(ctx context.Context) (name, holder string, err error)
+	due      time.Time
+	pause    backoff.BackOff // after a failure
+}
+
+func (l *Leases) tasks() []*task {
+	newTask := func(kind string, interval time.Duration, renew func(context.Context) (string, string, error)) *task {
+		return &task{kind: kind, interval: interval, renew: renew, pause: backoff.NewExponentialBackOff(
+			backoff.WithInitialInterval(minPause), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.3),
+			backoff.WithMaxInterval(maxPause), backoff.WithMaxElapsedTime(0),
+		)}
+	}
+	all := []*task{newTask(OfMember, heartbeat, l.renewMember)}
+	if l.options.Backups != nil {
+		all = append(all, newTask(OfFull, snapshotInterval, l.renewFull), newTask(OfDelta, snapshotInterval, l.renewDelta))
+	}
+	return all
+}
+
 func (l *Leases) run(ctx context.Context) {
-	duties := l.duties()
+	tasks := l.tasks()
 	for ctx.Err() == nil {
 		next := time.Now().Add(heartbeat)
-		for _, d := range duties {
-			if !time.Now().Before(d.due) {
-				d.due = time.Now().Add(l.perform(ctx, d))
+		for _, t := range tasks {
+			if !time.Now().Before(t.due) {
+				t.due = time.Now().Add(l.perform(ctx, t))
 			}
-			if d.due.Before(next) {
-				next = d.due
+			if t.due.Before(next) {
+				next = t.due
 			}
 		}
 		select {
@@ -93,86 +164,151 @@ func (l *Leases) run(ctx context.Context) {
 	}
 }
 
-// perform renews one lease and returns the time until it is due again.
-func (l *Leases) perform(ctx context.Context, d *duty) (pause time.Duration) {
-	within, cancel := context.WithTimeout(ctx, Patience)
-	defer cancel()
-	now, err := d.renew(within)
-	switch {
-	case ctx.Err() != nil:
-		return 0
-	case errors.Is(err, errNotOurs):
-		l.forget(d.kind)
-		return d.every
-	case err != nil:
-		pause = d.tryAgainAfter(err)
-		l.troubled(d.kind, now, err, pause)
-		return pause
-	default:
-		d.pause.Reset()
-		l.renewed(d.kind, now)
-		return d.every
-	}
-}
+// errNotOurs means that another member renews a lease, or that no member can.
+var errNotOurs = errors.New("it is not for this member to renew")
 
-const (
-	// firstPause and longestPause bound the pause after a failure. It must be short enough that a member is not
-	// considered lost.
-	firstPause   = time.Second
-	longestPause = 20 * time.Second
+var (
+	errNoLeader = errors.New("this member knows no leader")
+	errForeign  = errors.New("its holderIdentity is no revision: another program uses this lease")
 )
 
-func newPause() backoff.BackOff {
-	return backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(firstPause), backoff.WithMultiplier(2), backoff.WithRandomizationFactor(0.3),
-		backoff.WithMaxInterval(longestPause), backoff.WithMaxElapsedTime(0),
-	)
-}
-
-// tryAgainAfter returns the pause after err, which the API server may extend.
-func (d *duty) tryAgainAfter(err error) time.Duration {
-	pause := d.pause.NextBackOff()
-	var refused *Refusal
-	if errors.As(err, &refused) {
-		pause = max(pause, refused.After)
+// perform renews one lease and returns the time until it is due again, which the API server may extend after an error.
+func (l *Leases) perform(ctx context.Context, t *task) (pause time.Duration) {
+	request, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	name, holder, err := t.renew(request)
+	if ctx.Err() != nil {
+		return 0
 	}
-	return min(pause, longestPause)
-}
-
-// forget removes the state of a lease that another member renews now.
-func (l *Leases) forget(kind string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.facts, kind)
-}
-
-// troubled stores why a lease could not be renewed, and logs a new reason.
-func (l *Leases) troubled(kind string, now written, err error, pause time.Duration) {
-	l.mu.Lock()
-	fact := l.facts[kind]
-	before := fact.Problem
-	trouble := &state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
-	if before != nil {
-		trouble.Since, trouble.Count = before.Since, before.Count+1
+	before := l.states[t.kind]
+	switch {
+	case errors.Is(err, errNotOurs): // another member renews it now
+		delete(l.states, t.kind)
+		return t.interval
+	case err != nil:
+		pause = t.pause.NextBackOff()
+		if failed := (*StatusError)(nil); errors.As(err, &failed) {
+			pause = max(pause, failed.After)
+		}
+		pause = min(pause, maxPause)
+		l.recordProblem(t.kind, name, before, err, pause)
+		return pause
 	}
-	fact.Kind, fact.Name, fact.Problem = kind, now.name, trouble
-	l.facts[kind] = fact
-	l.mu.Unlock()
-	if before == nil || before.Message != trouble.Message {
-		l.options.Log.Warn().Str("lease", now.name).Str("reason", trouble.Message).
-			Msg("renewing a lease failed: the operator's tools see an outdated state; retrying, etcd keeps serving")
-	}
-}
-
-func (l *Leases) renewed(kind string, now written) {
-	l.mu.Lock()
-	before := l.facts[kind]
-	l.facts[kind] = state.Lease{Kind: kind, Name: now.name, Holder: now.holder, Renewed: time.Now()}
-	l.mu.Unlock()
+	t.pause.Reset()
+	l.states[t.kind] = state.Lease{Kind: t.kind, Name: name, Holder: holder, Renewed: time.Now()}
 	switch {
 	case before.Problem != nil:
-		l.options.Log.Info().Str("lease", now.name).Int("times", before.Problem.Count).Msg("a lease is renewed again")
+		l.options.Log.Info().Str("lease", name).Int("times", before.Problem.Count).Msg("a lease is renewed again")
 	case before.Renewed.IsZero():
-		l.options.Log.Info().Str("lease", now.name).Str("holder", now.holder).Msg("a lease is renewed")
+		l.options.Log.Info().Str("lease", name).Str("holder", holder).Msg("a lease is renewed")
 	}
+	return t.interval
 }
+
+// recordProblem stores why a lease could not be renewed, and logs a new reason.
+func (l *Leases) recordProblem(kind, name string, current state.Lease, err error, pause time.Duration) {
+	problem := state.LeaseProblem{Since: time.Now(), Count: 1, Message: err.Error(), NextRetry: time.Now().Add(pause)}
+	before := current.Problem
+	if before != nil {
+		problem.Since, problem.Count = before.Since, before.Count+1
+	}
+	if before == nil || before.Message != problem.Message {
+		l.options.Log.Warn().Str("lease", name).Str("reason", problem.Message).
+			Msg("renewing a lease failed: the operator's tools see an outdated state; retrying, etcd keeps serving")
+	}
+	current.Kind, current.Name, current.Problem = kind, name, &problem
+	l.states[kind] = current
+}
+
+// tlsAnnotation is the annotation that the operator waits for before it makes members require TLS from each other.
+const tlsAnnotation = "member.etcd.gardener.cloud/tls-enabled"
+
+// renewMember renews the member's own lease. No other member writes it, so it is not read first.
+func (l *Leases) renewMember(ctx context.Context) (name, holder string, err error) {
+	member, ok := l.options.Member()
+	if !ok {
+		return member.Name, member.holder(), errNoLeader
+	}
+	return member.Name, member.holder(), l.server.Patch(ctx, leases, member.Name, lease{
+		Metadata: leaseMetadata{Annotations: map[string]string{tlsAnnotation: strconv.FormatBool(member.PeerTLS)}},
+		Spec:     leaseSpec{HolderIdentity: member.holder(), RenewTime: microTime{time.Now()}},
+	})
+}
+
+// renewFull writes the newest full snapshot. A lease with a later revision stays unchanged.
+func (l *Leases) renewFull(ctx context.Context) (name, holder string, err error) {
+	backups, ok := l.options.Backups()
+	if !ok || backups.Full == 0 {
+		return "", "", errNotOurs
+	}
+	return l.update(ctx, l.options.Cluster+"-full-snap", func(revision int64, renewed time.Time) (spec leaseSpec, changes bool) {
+		changes = revision < backups.Full || revision == backups.Full && renewed.Before(backups.FullTime.Truncate(time.Microsecond))
+		return leaseSpec{HolderIdentity: strconv.FormatInt(backups.Full, 10), RenewTime: microTime{backups.FullTime}}, changes
+	})
+}
+
+// renewDelta writes the newest revision in the store. As with a sidecar, the revision never decreases. While the store
+// lags, the time does not change.
+func (l *Leases) renewDelta(ctx context.Context) (name, holder string, err error) {
+	backups, ok := l.options.Backups()
+	if !ok || backups.Stored == 0 {
+		return "", "", errNotOurs
+	}
+	return l.update(ctx, l.options.Cluster+"-delta-snap", func(revision int64, _ time.Time) (spec leaseSpec, changes bool) {
+		return leaseSpec{HolderIdentity: strconv.FormatInt(max(revision, backups.Stored), 10), RenewTime: microTime{backups.UpTo}}, true
+	})
+}
+
+// update changes a lease that another member may write at the same time.
+func (l *Leases) update(
+	ctx context.Context, name string, change func(revision int64, renewed time.Time) (spec leaseSpec, changes bool),
+) (_, holder string, err error) {
+	for range maxAttempts {
+		var current lease
+		if err := l.server.Get(ctx, leases, name, &current); err != nil {
+			return name, "", err
+		}
+		revision, err := strconv.ParseInt(current.Spec.HolderIdentity, 10, 64)
+		if err != nil && current.Spec.HolderIdentity != "" {
+			return name, "", errForeign
+		}
+		spec, changes := change(revision, current.Spec.RenewTime.Time)
+		if !changes {
+			return name, current.Spec.HolderIdentity, nil
+		}
+		err = l.server.Patch(ctx, leases, name, lease{Metadata: leaseMetadata{ResourceVersion: current.Metadata.ResourceVersion}, Spec: spec})
+		if !IsConflict(err) {
+			return name, spec.HolderIdentity, err
+		}
+	}
+	return name, "", errors.New("other members keep updating it")
+}
+
+// leases is the kind Lease.
+var leases = Kind{Group: "coordination.k8s.io/v1", Plural: "leases", Noun: "lease", Verbs: "get and patch"}
+
+// lease has the fields of a Lease of coordination.k8s.io/v1 that are used. It also serves as a merge patch.
+type lease struct {
+	Metadata leaseMetadata `json:"metadata,omitzero"`
+	Spec     leaseSpec     `json:"spec"`
+}
+
+type leaseMetadata struct {
+	ResourceVersion string            `json:"resourceVersion,omitempty"` // in a patch: only if it is still this one
+	Annotations     map[string]string `json:"annotations,omitempty"`
+}
+
+type leaseSpec struct {
+	HolderIdentity string    `json:"holderIdentity,omitempty"`
+	RenewTime      microTime `json:"renewTime,omitzero"`
+}
+
+// microTime is the format of times in leases and Events: Kubernetes accepts exactly six fractional digits.
+type microTime struct{ time.Time }
+
+const microFormat = "2006-01-02T15:04:05.000000Z07:00"
+
+// MarshalJSON implements json.Marshaler.
+func (t microTime) MarshalJSON() ([]byte, error) { return json.Marshal(t.UTC().Format(microFormat)) }

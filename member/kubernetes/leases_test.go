@@ -35,7 +35,7 @@ func (m inMemory) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // within are leases of a member that asks a server in this process.
-func within(t *testing.T, handler http.Handler, backups func() (LeasedBackups, bool)) (*Leases, *logtest.Lines) {
+func within(t *testing.T, handler http.Handler, backups func() (BackupLeases, bool)) (*Leases, *logtest.Lines) {
 	t.Helper()
 	l, log := over(t, handler, backups)
 	l.server.Client = &http.Client{Transport: inMemory{handler}}
@@ -59,9 +59,9 @@ func TestAMembersLeaseIsRenewedEveryTenSeconds(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, log := within(t, there, nil)
 	synctest.Test(t, func(t *testing.T) {
-		l.Begin()
+		l.Start()
 		<-time.After(45 * time.Second)
-		l.End()
+		l.Stop()
 		assert.Equal(t, []float64{10, 10, 10, 10}, there.gaps())
 		<-time.After(time.Minute)
 		assert.Len(t, there.asked, 5, "and no more after the end")
@@ -77,21 +77,21 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 	}
 	l, log := within(t, there, nil)
 	synctest.Test(t, func(t *testing.T) {
-		l.Begin()
+		l.Start()
 		<-time.After(5 * time.Minute)
 		gaps := there.gaps()
 		assert.Less(t, gaps[0], 1.4)
 		for _, gap := range gaps {
-			assert.LessOrEqual(t, gap, longestPause.Seconds(), "the operator takes a member for lost after a minute")
+			assert.LessOrEqual(t, gap, maxPause.Seconds(), "the operator takes a member for lost after a minute")
 		}
 		assert.Greater(t, gaps[len(gaps)-1], 13.0)
 		assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
 		trouble := l.fact(t, OfMember).Problem
 		assert.Equal(t, len(there.asked), trouble.Count)
-		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(longestPause))
+		assert.WithinRange(t, trouble.NextRetry, time.Now(), time.Now().Add(maxPause))
 
 		there.becomes(nil)
-		<-time.After(longestPause)
+		<-time.After(maxPause)
 		assert.Nil(t, l.fact(t, OfMember).Problem)
 		assert.Contains(t, log.String(), "renewed again")
 
@@ -101,7 +101,7 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 		}
 		assert.Equal(t, 1, trouble.Count)
 		assert.Less(t, trouble.NextRetry.Sub(trouble.Since), 1400*time.Millisecond, "it begins anew")
-		l.End()
+		l.Stop()
 	})
 }
 
@@ -116,7 +116,7 @@ func TestAnAPIServerThatAsksForQuietGetsIt(t *testing.T) {
 	l, _ := over(t, there, nil)
 	assert.Equal(t, 7*time.Second, l.once(t, OfMember))
 	after = "86400"
-	assert.Equal(t, longestPause, l.once(t, OfMember), "but not for as long as it likes")
+	assert.Equal(t, maxPause, l.once(t, OfMember), "but not for as long as it likes")
 }
 
 func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
@@ -124,15 +124,15 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 	there.trouble = func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
 	l, log := within(t, there, nil)
 	synctest.Test(t, func(t *testing.T) {
-		l.Begin()
-		<-time.After(Patience + time.Millisecond)
+		l.Start()
+		<-time.After(Timeout + time.Millisecond)
 		assert.Contains(t, l.fact(t, OfMember).Problem.Message, "not answered within 5s")
 		<-time.After(2 * time.Second)
 		began := time.Now()
-		l.End()
+		l.Stop()
 		assert.Zero(t, time.Since(began), "the end does not wait for it")
 		select {
-		case <-l.over:
+		case <-l.done:
 		default:
 			assert.Fail(t, "but for the one that asks")
 		}
@@ -143,7 +143,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
-	l.options.Member = func() (LeasedMember, bool) { return LeasedMember{Name: "etcd-main-0"}, false }
+	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
 	l.once(t, OfMember)
 	assert.Empty(t, there.asked)
 	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
@@ -153,7 +153,7 @@ func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
 	there := newAPI("etcd-main-delta-snap")
 	there.set("etcd-main-delta-snap", "somebody", noon)
 	var backups made
-	backups.Store(&LeasedBackups{Stored: 5, UpTo: noon})
+	backups.Store(&BackupLeases{Stored: 5, UpTo: noon})
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfDelta)
 	assert.Equal(t, "somebody", there.lease("etcd-main-delta-snap").Spec.HolderIdentity)
@@ -163,15 +163,15 @@ func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
 func TestOneLeaseThatCannotBeRenewedLeavesTheOthersAlone(t *testing.T) {
 	there := newAPI("etcd-main-0", "etcd-main-delta-snap")
 	var backups made
-	backups.Store(&LeasedBackups{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})
+	backups.Store(&BackupLeases{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})
 	l, _ := within(t, there, backups.facts)
 	l.options.Log = zerolog.Nop()
 	synctest.Test(t, func(*testing.T) {
-		l.Begin()
+		l.Start()
 		<-time.After(time.Minute)
-		l.End()
+		l.Stop()
 	})
-	facts := l.Facts()
+	facts := l.States()
 	require.Len(t, facts, 3)
 	for _, fact := range facts {
 		assert.Equal(t, fact.Kind == OfFull, fact.Problem != nil, fact.Kind)

@@ -16,11 +16,11 @@ import (
 
 func TestAPodIsKnownByItsVariables(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	_, err := FromEnvironment()
+	_, err := NewAccount()
 	require.ErrorContains(t, err, "KUBERNETES_SERVICE_HOST")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
 	t.Setenv("KUBERNETES_SERVICE_PORT", "443")
-	account, err := FromEnvironment()
+	account, err := NewAccount()
 	require.NoError(t, err)
 	assert.Equal(t, Account{Dir: mountPoint, Server: "[fd00::1]:443"}, account)
 }
@@ -42,7 +42,7 @@ func TestAStatefulSetSaysWhichPodsAreBeyondIt(t *testing.T) {
 		})
 		var found []int
 		for ordinal := range 5 {
-			is, err := s.Beyond(t.Context(), Pod{"etcd-main", ordinal})
+			is, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", ordinal})
 			require.NoError(t, err)
 			if is {
 				found = append(found, ordinal)
@@ -55,7 +55,7 @@ func TestAStatefulSetSaysWhichPodsAreBeyondIt(t *testing.T) {
 
 func TestWhereTheStatefulSetIsNotToldNobodyIsBeyondIt(t *testing.T) {
 	s := serving(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
-	beyond, err := s.Beyond(t.Context(), Pod{"etcd-main", 2})
+	beyond, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", 2})
 	assert.EqualError(t, err, "the service account's Role does not let it get this StatefulSet")
 	assert.False(t, beyond)
 }

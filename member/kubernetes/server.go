@@ -13,19 +13,54 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"etcd-wrapper/backup/store/wire"
 )
 
-// Patience bounds the time for one response: callers set it on their contexts.
-const Patience = 5 * time.Second
+// mountPoint is the directory of a pod's service account.
+const mountPoint = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// largest bounds the bytes read of a response; expected responses have a few kilobytes.
-const largest = 1 << 20
+// Account is the service account of a pod, and the address of the API server.
+type Account struct {
+	Dir    string // contains token, ca.crt and namespace, which Kubernetes may replace at any time
+	Server string // of the API server, <host>:<port>
+}
+
+// NewAccount returns the account of the pod that this process runs in. It fails outside a pod.
+func NewAccount() (Account, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return Account{}, errors.New("only in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, which Kubernetes sets there, are not set")
+	}
+	return Account{Dir: mountPoint, Server: net.JoinHostPort(host, port)}, nil
+}
+
+// read reads a file for each request: Kubernetes replaces the token long before it expires.
+func (a Account) read(name string) (string, error) {
+	content, err := os.ReadFile(filepath.Join(a.Dir, name))
+	if err != nil {
+		return "", fmt.Errorf("the pod has no service account to ask with (automountServiceAccountToken): %w", err)
+	}
+	text := strings.TrimSpace(string(content))
+	if text == "" {
+		return "", fmt.Errorf("the service account's %s is empty", name)
+	}
+	return text, nil
+}
+
+// Timeout bounds the time for one response: callers set it on their contexts.
+const Timeout = 5 * time.Second
+
+// maxResponse bounds the bytes read of a response; expected responses have a few kilobytes.
+const maxResponse = 1 << 20
 
 // Server is a client of the API server. It is used by one goroutine at a time.
 type Server struct {
@@ -44,60 +79,54 @@ type Kind struct {
 	Verbs  string // verbs that the service account's Role must allow
 }
 
-// Refusal is the error for an unexpected HTTP status.
-type Refusal struct {
+// StatusError is the error for an unexpected HTTP status.
+type StatusError struct {
 	Status int
 	After  time.Duration // of the header Retry-After; 0 if there is none
 	Kind   Kind
 }
 
 // Error implements error. It names the remedy if that is known, and never quotes the server's response.
-func (r *Refusal) Error() string {
-	switch r.Status {
+func (e *StatusError) Error() string {
+	switch e.Status {
 	case http.StatusUnauthorized:
 		return "the API server does not take the service account's token"
 	case http.StatusForbidden:
-		return fmt.Sprintf("the service account's Role does not let it %s this %s", r.Kind.Verbs, r.Kind.Noun)
+		return fmt.Sprintf("the service account's Role does not let it %s this %s", e.Kind.Verbs, e.Kind.Noun)
 	case http.StatusNotFound:
-		return fmt.Sprintf("there is no such %s in the pod's namespace: create it where the member is deployed", r.Kind.Noun)
+		return fmt.Sprintf("there is no such %s in the pod's namespace: create it where the member is deployed", e.Kind.Noun)
 	default:
-		return fmt.Sprintf("the API server answers %d %s", r.Status, http.StatusText(r.Status))
+		return fmt.Sprintf("the API server answers %d %s", e.Status, http.StatusText(e.Status))
 	}
 }
 
 // IsConflict reports whether err means that the object was changed concurrently.
 func IsConflict(err error) bool {
-	var refused *Refusal
-	return errors.As(err, &refused) && refused.Status == http.StatusConflict
+	var failed *StatusError
+	return errors.As(err, &failed) && failed.Status == http.StatusConflict
 }
 
 // Get reads an object from the pod's namespace.
-func (s *Server) Get(ctx context.Context, kind Kind, name string, into any) error {
-	return s.ask(ctx, http.MethodGet, kind, name, nil, into)
+func (s *Server) Get(ctx context.Context, kind Kind, name string, object any) error {
+	return s.do(ctx, http.MethodGet, kind, name, nil, object)
 }
 
 // Patch applies a merge patch to an object.
 func (s *Server) Patch(ctx context.Context, kind Kind, name string, change any) error {
-	content, err := json.Marshal(change)
-	if err != nil {
-		return err
-	}
-	var ignored json.RawMessage
-	return s.ask(ctx, http.MethodPatch, kind, name, content, &ignored)
+	return s.do(ctx, http.MethodPatch, kind, name, change, &json.RawMessage{})
 }
 
 // Create creates an object in the pod's namespace.
 func (s *Server) Create(ctx context.Context, kind Kind, object any) error {
-	content, err := json.Marshal(object)
+	return s.do(ctx, http.MethodPost, kind, "", object, &json.RawMessage{})
+}
+
+func (s *Server) do(ctx context.Context, method string, kind Kind, name string, send, receive any) error {
+	content, err := json.Marshal(send)
 	if err != nil {
 		return err
 	}
-	var ignored json.RawMessage
-	return s.ask(ctx, http.MethodPost, kind, "", content, &ignored)
-}
-
-func (s *Server) ask(ctx context.Context, method string, kind Kind, name string, content []byte, into any) error {
-	request, err := s.request(ctx, method, kind, name, content)
+	request, err := s.newRequest(ctx, method, kind, name, content)
 	if err != nil {
 		return err
 	}
@@ -106,32 +135,32 @@ func (s *Server) ask(ctx context.Context, method string, kind Kind, name string,
 		return withoutURL(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, largest))
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the API server's answer broke off: %w", err)
+		return fmt.Errorf("the API server's response broke off: %w", err)
 	case response.StatusCode != http.StatusOK && response.StatusCode != http.StatusCreated:
-		return &Refusal{response.StatusCode, retryAfter(response), kind}
+		return &StatusError{response.StatusCode, retryAfter(response), kind}
 	}
-	if err := json.Unmarshal(body, into); err != nil {
-		return fmt.Errorf("the API server's answer is no %s: %w", kind.Noun, err)
+	if err := json.Unmarshal(body, receive); err != nil {
+		return fmt.Errorf("the API server's response is no %s: %w", kind.Noun, err)
 	}
 	return nil
 }
 
-func (s *Server) request(ctx context.Context, method string, kind Kind, name string, content []byte) (*http.Request, error) {
+func (s *Server) newRequest(ctx context.Context, method string, kind Kind, name string, content []byte) (*http.Request, error) {
 	if s.Client == nil {
-		client, err := wire.NewClient(wire.Options{CAPath: s.account.ca()})
+		client, err := wire.NewClient(wire.Options{CAPath: filepath.Join(s.account.Dir, "ca.crt")})
 		if err != nil {
 			return nil, err
 		}
 		s.Client = client
 	}
-	namespace, err := s.account.Namespace()
+	namespace, err := s.account.read("namespace")
 	if err != nil {
 		return nil, err
 	}
-	token, err := s.account.token()
+	token, err := s.account.read("token")
 	if err != nil {
 		return nil, err
 	}
@@ -145,29 +174,27 @@ func (s *Server) request(ctx context.Context, method string, kind Kind, name str
 	}
 	request.Header.Set("Authorization", "Bearer "+token)
 	request.Header.Set("Accept", "application/json")
-	switch method {
-	case http.MethodPatch:
+	request.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
 		request.Header.Set("Content-Type", "application/merge-patch+json")
-	case http.MethodPost:
-		request.Header.Set("Content-Type", "application/json")
 	}
 	return request, nil
 }
 
-// withoutURL removes the URL from an error and replaces timeouts with ErrSilent.
+// withoutURL removes the URL from an error and replaces timeouts with errTimeout.
 func withoutURL(err error) error {
 	var about *url.Error
 	if errors.As(err, &about) {
 		err = about.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return ErrSilent
+		return errTimeout
 	}
 	return fmt.Errorf("the API server cannot be asked: %w", err)
 }
 
-// ErrSilent is the error for a response that takes too long.
-var ErrSilent = fmt.Errorf("the API server has not answered within %s", Patience)
+// errTimeout is the error for a response that takes too long.
+var errTimeout = fmt.Errorf("the API server has not answered within %s", Timeout)
 
 func retryAfter(response *http.Response) time.Duration {
 	seconds, err := strconv.Atoi(response.Header.Get("Retry-After"))

@@ -26,8 +26,8 @@ func TestAMembersLeaseSaysWhoItIsAndThatItLives(t *testing.T) {
 	assert.WithinRange(t, is.Spec.RenewTime.Time, began, time.Now())
 	assert.Equal(t, []string{"PATCH etcd-main-0"}, there.asked)
 
-	alive := LeasedMember{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
-	l.options.Member = func() (LeasedMember, bool) { return alive, true }
+	alive := MemberLease{Name: "etcd-main-0", ID: "a", Cluster: "b", PeerTLS: true}
+	l.options.Member = func() (MemberLease, bool) { return alive, true }
 	l.once(t, OfMember)
 	is = there.lease("etcd-main-0")
 	assert.Equal(t, "a:b:Member", is.Spec.HolderIdentity)

@@ -9,12 +9,12 @@ import (
 )
 
 // made is a member that makes the backups.
-type made struct{ atomic.Pointer[LeasedBackups] }
+type made struct{ atomic.Pointer[BackupLeases] }
 
-func (m *made) facts() (LeasedBackups, bool) {
+func (m *made) facts() (BackupLeases, bool) {
 	is := m.Load()
 	if is == nil {
-		return LeasedBackups{}, false
+		return BackupLeases{}, false
 	}
 	return *is, true
 }
@@ -31,9 +31,9 @@ func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
 	assert.Zero(t, full(), "another member makes the backups")
 	assert.Zero(t, delta())
 	assert.Empty(t, there.asked)
-	assert.Empty(t, l.Facts())
+	assert.Empty(t, l.States())
 
-	backups.Store(&LeasedBackups{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
+	backups.Store(&BackupLeases{Full: 41, FullTime: noon, Stored: 57, UpTo: noon.Add(time.Minute)})
 	assert.Equal(t, leaseSpec{"41", microTime{noon.Truncate(time.Microsecond)}}, full())
 	assert.Equal(t, leaseSpec{"57", microTime{noon.Add(time.Minute).Truncate(time.Microsecond)}}, delta())
 	asked := len(there.asked)
@@ -41,7 +41,7 @@ func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
 	assert.Equal(t, []string{"GET etcd-main-full-snap"}, there.asked[asked:], "what is said already is not written again")
 	assert.Equal(t, "41", l.fact(t, OfFull).Holder)
 
-	backups.Store(&LeasedBackups{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
+	backups.Store(&BackupLeases{Full: 41, FullTime: noon.Add(time.Hour), Stored: 57, UpTo: noon.Add(time.Hour)})
 	assert.Equal(t, leaseSpec{"41", microTime{noon.Add(time.Hour).Truncate(time.Microsecond)}}, full(), "a full of a cluster that nobody writes to")
 
 	there.set("etcd-main-full-snap", "100", noon)
@@ -52,9 +52,9 @@ func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
 
 	backups.Store(nil)
 	full()
-	assert.Empty(t, l.Facts()[1:], "what has become another member's business is not told of")
+	assert.Empty(t, l.States()[1:], "what has become another member's business is not told of")
 	l.once(t, OfDelta)
-	assert.Empty(t, l.Facts())
+	assert.Empty(t, l.States())
 }
 
 func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing.T) {
@@ -66,7 +66,7 @@ func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing
 		}
 	}
 	var backups made
-	backups.Store(&LeasedBackups{Full: 15, FullTime: noon})
+	backups.Store(&BackupLeases{Full: 15, FullTime: noon})
 	l, _ := over(t, there, backups.facts)
 	l.once(t, OfFull)
 	assert.Equal(t, "20", there.lease("etcd-main-full-snap").Spec.HolderIdentity)

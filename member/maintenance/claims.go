@@ -1,14 +1,18 @@
 package maintenance
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/etcdserver"
@@ -34,12 +38,12 @@ type claim struct {
 type kind int64
 
 const (
-	wish      kind = iota + 1 // the member wants to defragment
-	turn                      // the member defragments
-	handover                  // the leader is about to move leadership
-	quiet                     // the member holds its writes for the handover with this nonce
-	promotion                 // the learner with this name is to be promoted; nonce and member are a hash of the name
-	byHand                    // a user added the learner with this name, and it stays one when it is added again; hashed like promotion
+	wish        kind = iota + 1 // the member wants to defragment
+	turn                        // the member defragments
+	handover                    // the leader is about to move leadership
+	quiet                       // the member holds its writes for the handover with this nonce
+	promoteMark                 // the learner with this name is to be promoted; nonce and member are a hash of the name
+	manualMark                  // a user added the learner with this name, and it stays one when it is added again; hashed like promoteMark
 )
 
 const (
@@ -47,7 +51,7 @@ const (
 	kindShift         = 44
 	nonceShift        = 32
 	nonceMask         = 1<<(kindShift-nonceShift) - 1
-	endOfClaims       = reserved + int64(byHand+1)<<kindShift
+	endOfClaims       = reserved + int64(manualMark+1)<<kindShift
 )
 
 func (k kind) firstID() int64 { return reserved + int64(k)<<kindShift }
@@ -66,17 +70,17 @@ func isReserved(id int64) bool { return wish.firstID() <= id && id < endOfClaims
 
 // How long, in seconds, the cluster keeps the claims that recovery makes about learners.
 const (
-	PromotionTTL = 10 * 365 * 24 * 60 * 60 // bounds how long the learner may take to catch up
-	ByHandTTL    = 60 * 60                 // bounds the time between the removal of the previous identity and the new one
+	PromoteLeaseTTL = 10 * 365 * 24 * 60 * 60 // bounds how long the learner may take to catch up
+	ManualLeaseTTL  = 60 * 60                 // bounds the time between the removal of the previous identity and the new one
 )
 
-// Promotion returns the ID of the lease that marks the learner with that name for promotion. Recovery grants it
+// PromoteLease returns the ID of the lease that marks the learner with that name for promotion. Recovery grants it
 // before it adds the member, so that a learner that a user added is never promoted by mistake, even if a member loses
 // its memory. The lease has the name because the member has no ID yet.
-func Promotion(name string) int64 { return promotion.forName(name).id() }
+func PromoteLease(name string) int64 { return promoteMark.forName(name).id() }
 
-// ByHand returns the ID of the lease that keeps a learner a learner when recovery removes it and adds it again.
-func ByHand(name string) int64 { return byHand.forName(name).id() }
+// ManualLease returns the ID of the lease that keeps a learner a learner when recovery removes it and adds it again.
+func ManualLease(name string) int64 { return manualMark.forName(name).id() }
 
 func (k kind) forName(name string) claim {
 	sum := fnv.New64a()
@@ -85,15 +89,15 @@ func (k kind) forName(name string) claim {
 	return claim{k, uint16(hash >> nonceShift & nonceMask), uint32(hash)} //nolint:gosec // 44 bits
 }
 
-// IsToBePromoted reports whether the member with that name is marked for promotion in the log as applied here.
-func IsToBePromoted(server *etcdserver.EtcdServer, name string) bool {
-	return claims{server}.isKnown(promotion.forName(name))
+// HasPromoteLease reports whether the member with that name is marked for promotion in the log as applied here.
+func HasPromoteLease(server *etcdserver.EtcdServer, name string) bool {
+	return claims{server}.isKnown(promoteMark.forName(name))
 }
 
-// DropPromotion revokes both marks of the member with that name, once it has a vote.
-func DropPromotion(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
+// RemovePromoteLease revokes both marks of the member with that name, once it has a vote.
+func RemovePromoteLease(ctx context.Context, server *etcdserver.EtcdServer, name string) error {
 	known := claims{server}
-	for _, said := range []claim{promotion.forName(name), byHand.forName(name)} {
+	for _, said := range []claim{promoteMark.forName(name), manualMark.forName(name)} {
 		if !known.isKnown(said) {
 			continue
 		}
@@ -107,26 +111,25 @@ func DropPromotion(ctx context.Context, server *etcdserver.EtcdServer, name stri
 	return nil
 }
 
-// refuseReserved returns the error for a request that uses a reserved ID. In etcd any client may grant any lease. A
-// client that may promote members may also mark a learner for promotion.
-func (k *Maintainer) refuseReserved(ctx context.Context, asked any) error {
-	if grant, ok := asked.(*etcdserverpb.LeaseGrantRequest); ok && promotion.firstID() <= grant.ID && grant.ID < endOfClaims {
-		if s := k.served(); s != nil && s.cluster.isAdmin(ctx) {
+// checkReserved returns the error for a request that uses a reserved ID. In etcd any client may grant any lease. A client
+// that may promote members may also mark a learner for promotion.
+func (k *Maintainer) checkReserved(ctx context.Context, request any) error {
+	if !usesReserved(request) {
+		return nil
+	}
+	if grant, ok := request.(*etcdserverpb.LeaseGrantRequest); ok && grant.ID >= promoteMark.firstID() {
+		if s := k.serving.Load(); s != nil && s.cluster.isAdmin(ctx) {
 			return nil
 		}
-	}
-	return refuseReserved(asked)
-}
-
-func refuseReserved(asked any) error {
-	if !usesReserved(asked) {
-		return nil
 	}
 	return status.Errorf(codes.InvalidArgument, "etcd-wrapper: lease IDs from %x to %x are reserved for messages between members: choose another ID, or none", wish.firstID(), endOfClaims-1)
 }
 
-func usesReserved(asked any) bool {
-	switch r := asked.(type) {
+func usesReserved(request any) bool {
+	inOperation := func(op *etcdserverpb.RequestOp) bool {
+		return isReserved(op.GetRequestPut().GetLease()) || usesReserved(op.GetRequestTxn())
+	}
+	switch r := request.(type) {
 	case *etcdserverpb.LeaseGrantRequest:
 		return isReserved(r.ID)
 	case *etcdserverpb.LeaseRevokeRequest:
@@ -134,7 +137,7 @@ func usesReserved(asked any) bool {
 	case *etcdserverpb.LeaseKeepAliveRequest:
 		return isReserved(r.ID)
 	case *etcdserverpb.TxnRequest:
-		return operationsUseReserved(r.GetSuccess()) || operationsUseReserved(r.GetFailure()) // the getters accept a nil r
+		return slices.ContainsFunc(slices.Concat(r.GetSuccess(), r.GetFailure()), inOperation) // the getters accept a nil r
 	case interface{ GetLease() int64 }: // a put, lock or campaign
 		return isReserved(r.GetLease())
 	default:
@@ -142,24 +145,18 @@ func usesReserved(asked any) bool {
 	}
 }
 
-func operationsUseReserved(all []*etcdserverpb.RequestOp) bool {
-	for _, operation := range all {
-		if isReserved(operation.GetRequestPut().GetLease()) || usesReserved(operation.GetRequestTxn()) {
-			return true
-		}
-	}
-	return false
+// reservedFilter is a client's stream that fails at the first request with a reserved ID.
+type reservedFilter struct {
+	grpc.ServerStream
+	check func(ctx context.Context, request any) error
 }
 
-// reservedFilter is a client's stream that fails at the first request with a reserved ID.
-type reservedFilter struct{ grpc.ServerStream }
-
 // RecvMsg implements grpc.ServerStream.
-func (s reservedFilter) RecvMsg(asked any) error {
-	if err := s.ServerStream.RecvMsg(asked); err != nil {
+func (s reservedFilter) RecvMsg(request any) error {
+	if err := s.ServerStream.RecvMsg(request); err != nil {
 		return err
 	}
-	return refuseReserved(asked)
+	return s.check(s.Context(), request)
 }
 
 // claims reads and writes the claims of a cluster through one of its members.
@@ -192,23 +189,13 @@ func (c claims) propose(ctx context.Context, said claim, lasts time.Duration) er
 	return nil
 }
 
-// pollInterval is the pause between two polls for an event that is about to happen.
-const pollInterval = time.Millisecond
-
 // await returns once a claim is known here, or no longer known.
 func (c claims) await(ctx context.Context, said claim, known bool) error {
-	clock := time.NewTicker(pollInterval)
-	defer clock.Stop()
-	for c.isKnown(said) != known {
-		select {
-		case <-clock.C:
-		case <-c.server.StoppingNotify():
-			return errNotServing
-		case <-ctx.Done():
-			return fmt.Errorf("the cluster has not answered: %w", ctx.Err())
-		}
+	err := poll(ctx, pollInterval, c.server.StoppingNotify(), func() bool { return c.isKnown(said) == known })
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("the cluster has not answered: %w", err)
 	}
-	return nil
+	return err
 }
 
 func (c claims) isKnown(said claim) bool { return slices.Contains(c.list(said.kind), said) }
@@ -234,3 +221,186 @@ func (c claims) list(of kind) (found []claim) {
 }
 
 func leaseKey(id int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(id)) } //nolint:gosec // as etcd writes it
+
+// schedule coordinates the turns of the members of a cluster.
+type schedule interface {
+	request(ctx context.Context) error                 // claims or renews this member's wish to defragment
+	candidates(members []peer) []peer                  // the other members that want to
+	acquire(ctx context.Context, members []peer) error // claims the turn; the error wraps errTaken if another member has it
+	proposeTransfer(ctx context.Context) error         // holds all members' writes for a change of leadership; returns once none is running
+	renew(ctx context.Context) (stop func())           // renews the turn until stop is called
+	release(ctx context.Context)                       // releases turn and wish
+}
+
+const (
+	// claimTTL bounds how long the claims of a crashed member last.
+	claimTTL = 10 * time.Second
+	// renewInterval is the interval at which claims are renewed.
+	renewInterval = claimTTL / 3
+	// requestTimeout bounds one request to the cluster.
+	requestTimeout = 5 * time.Second
+	// releaseTimeout bounds the requests of a stopping member.
+	releaseTimeout = time.Second
+)
+
+// claimSchedule implements schedule with claims. It is used by one goroutine at a time, in addition to the one that renew starts.
+type claimSchedule struct {
+	claims
+	active func(self types.ID) map[types.ID]bool // the connected members
+	log    zerolog.Logger
+	wished time.Time // time of the last wish; zero if released
+
+	mu   sync.Mutex
+	made []claim // since the last release
+}
+
+// maxClaims bounds the claims that release revokes: older ones have expired.
+const maxClaims = 16
+
+func newClaimSchedule(server *etcdserver.EtcdServer, options *Options) *claimSchedule {
+	return &claimSchedule{claims: claims{server}, active: options.Active, log: options.Log}
+}
+
+// grant makes a claim and returns once it is known here.
+func (p *claimSchedule) grant(ctx context.Context, said claim, lasts time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := p.proposeClaim(ctx, said, lasts); err != nil {
+		return err
+	}
+	return p.await(ctx, said, true)
+}
+
+// proposeClaim makes a claim and does not wait for it.
+func (p *claimSchedule) proposeClaim(ctx context.Context, said claim, lasts time.Duration) error {
+	p.mu.Lock()
+	p.made = append(p.made[max(0, len(p.made)+1-maxClaims):], said)
+	p.mu.Unlock()
+	return p.propose(ctx, said, lasts)
+}
+
+func (p *claimSchedule) request(ctx context.Context) error {
+	if time.Since(p.wished) < renewInterval {
+		return nil
+	}
+	if err := p.grant(ctx, p.newClaim(wish), claimTTL); err != nil {
+		return fmt.Errorf("cannot request a turn to defragment: %w", err)
+	}
+	p.wished = time.Now()
+	return nil
+}
+
+func (p *claimSchedule) candidates(members []peer) []peer { return p.membersWith(wish, members) }
+
+// membersWith returns the other members that have a claim of a kind. Claims of former members are ignored.
+func (p *claimSchedule) membersWith(of kind, members []peer) (who []peer) {
+	all := p.list(of)
+	for _, m := range members {
+		if m.id != p.server.MemberID() && slices.ContainsFunc(all, func(c claim) bool { return c.names(m.id) }) {
+			who = append(who, m)
+		}
+	}
+	return who
+}
+
+// errTaken is the error while another member has the turn.
+var errTaken = errors.New("is being defragmented: wait for its end")
+
+// turnLag bounds how late the end of a turn becomes known here.
+const turnLag = time.Second
+
+// waitUntilFree waits up to turnLag until no other member has the turn: a caller may know of its end before this member
+// does.
+func (p *claimSchedule) waitUntilFree(ctx context.Context, members []peer) (taken error) {
+	within, cancel := context.WithTimeout(ctx, turnLag)
+	defer cancel()
+	_ = poll(within, pollInterval, nil, func() bool {
+		taken = p.checkFree(members)
+		return taken == nil
+	})
+	return cmp.Or(ctx.Err(), taken)
+}
+
+func (p *claimSchedule) acquire(ctx context.Context, members []peer) error {
+	if err := p.waitUntilFree(ctx, members); err != nil {
+		return err
+	}
+	said := p.newClaim(turn)
+	err := p.grant(ctx, said, claimTTL)
+	if err != nil {
+		err = fmt.Errorf("cannot claim the turn to defragment: %w", err)
+	} else {
+		err = p.checkFree(members) // of two members that claim it at once, at least the later one sees the other
+	}
+	if err != nil {
+		p.revoke(ctx, said)
+	}
+	return err
+}
+
+func (p *claimSchedule) checkFree(members []peer) error {
+	if others := p.membersWith(turn, members); len(others) > 0 {
+		return fmt.Errorf("member %s %w", others[0].name, errTaken)
+	}
+	return nil
+}
+
+func (p *claimSchedule) renew(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var keeping sync.WaitGroup
+	keeping.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(renewInterval):
+				_ = p.proposeClaim(ctx, p.newClaim(turn), claimTTL) // not awaited: applying may be blocked here
+			}
+		}
+	})
+	return func() {
+		cancel()
+		keeping.Wait()
+	}
+}
+
+func (p *claimSchedule) release(ctx context.Context) {
+	p.mu.Lock()
+	made := p.made
+	p.made, p.wished = nil, time.Time{}
+	p.mu.Unlock()
+	p.revoke(ctx, made...)
+}
+
+// revoke revokes claims. Those that it cannot revoke expire.
+func (p *claimSchedule) revoke(ctx context.Context, all ...claim) {
+	if p.server.Leader() == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	there := slices.DeleteFunc(all, func(c claim) bool { return !p.isKnown(c) })
+	for _, said := range there {
+		_ = p.propose(ctx, said, 0)
+	}
+	for _, said := range there {
+		_ = p.await(ctx, said, false)
+	}
+}
+
+// shortestSlot is the slot of a member whose database has little in use.
+const shortestSlot = 3 * time.Second
+
+// byClock reports whether it is this member's turn while the alarm NOSPACE prevents claims. The members that raised
+// it take turns by the clock, in the order of their IDs. A slot is at least twice as long as the work, which starts
+// only in its first half. A member that disarms its alarm leaves the rotation. If clocks differ, two members may be
+// blocked at once, while writes are refused anyway.
+func byClock(now time.Time, f facts) bool {
+	slot := shortestSlot
+	for slot < 2*new(estimator).expected(f.inUse) { // in powers of two, so that members agree
+		slot *= 2
+	}
+	rank := slices.Index(f.full, f.self)
+	since := now.UnixNano()
+	return rank >= 0 && since/int64(slot)%int64(len(f.full)) == int64(rank) && since%int64(slot) < int64(slot)/2
+}

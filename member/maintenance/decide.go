@@ -35,15 +35,15 @@ type peer struct {
 	active  bool // connected, or this member
 }
 
-// isAlone reports whether this is the only member.
-func (f facts) isAlone() bool { return len(f.members) == 1 }
+// isSingle reports whether this is the only member.
+func (f facts) isSingle() bool { return len(f.members) == 1 }
 
-// noSpace reports whether any member raised the alarm NOSPACE, hasOwnAlarm whether this one did.
-func (f facts) noSpace() bool     { return len(f.full) > 0 }
-func (f facts) hasOwnAlarm() bool { return slices.Contains(f.full, f.self) }
+// noSpace reports whether any member raised the alarm NOSPACE, raisedNoSpace whether this one did.
+func (f facts) noSpace() bool       { return len(f.full) > 0 }
+func (f facts) raisedNoSpace() bool { return slices.Contains(f.full, f.self) }
 
-// refusesLeases reports whether etcd grants no leases, so that members cannot make claims.
-func (f facts) refusesLeases() bool { return f.noSpace() || f.corrupt }
+// leasesDisabled reports whether etcd grants no leases, so that members cannot make claims.
+func (f facts) leasesDisabled() bool { return f.noSpace() || f.corrupt }
 
 // removedMembers returns former members whose alarm NOSPACE is still raised.
 func (f facts) removedMembers() (all []types.ID) {
@@ -58,8 +58,8 @@ func (f facts) removedMembers() (all []types.ID) {
 // reliefRatio is the part of the quota below which the alarm NOSPACE is disarmed.
 const reliefRatio = 0.9
 
-// isBelowRelief reports whether a database of this size allows the alarm NOSPACE to be disarmed.
-func (f facts) isBelowRelief(size int64) bool {
+// canDisarm reports whether a database of this size allows the alarm NOSPACE to be disarmed.
+func (f facts) canDisarm(size int64) bool {
 	return f.quota == 0 || float64(size) < reliefRatio*float64(f.quota)
 }
 
@@ -68,27 +68,20 @@ func (f facts) isBelowRelief(size int64) bool {
 func (f facts) reason(threshold Threshold) string {
 	free := f.size - f.inUse
 	switch {
-	case threshold.exceeded(f.size, f.inUse):
+	case threshold.matches(f.size, f.inUse):
 		return fmt.Sprintf("%s of its %s are free", formatSize(free), formatSize(f.size))
-	case f.hasOwnAlarm() && !f.isBelowRelief(f.size) && f.isBelowRelief(f.inUse):
+	case f.raisedNoSpace() && !f.canDisarm(f.size) && f.canDisarm(f.inUse):
 		return fmt.Sprintf("the alarm NOSPACE can be lifted once the %s that are free of its %s are given back", formatSize(free), formatSize(f.size))
 	default:
 		return ""
 	}
 }
 
-// limits bound a defragmentation that no client requested.
-type limits struct {
-	maxPause time.Duration
-	expected func(inUse int64) time.Duration
-}
-
-// blocker returns why a defragmentation cannot start now, or "".
-func (f facts) blocker(l limits) string {
-	expected := l.expected(f.inUse)
+// blockReason returns why a defragmentation cannot start now, or "".
+func (f facts) blockReason(expected, maxPause time.Duration) string {
 	switch {
-	case expected > l.maxPause:
-		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", roundDuration(expected), l.maxPause)
+	case expected > maxPause:
+		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", roundDuration(expected), maxPause)
 	case f.room >= 0 && f.room < f.inUse+copyReserve:
 		return fmt.Sprintf("the volume has %s left, and the copy needs %s", formatSize(f.room), formatSize(f.inUse+copyReserve))
 	case f.corrupt:
@@ -96,17 +89,17 @@ func (f facts) blocker(l limits) string {
 	case f.leader == 0:
 		return "the cluster has no leader"
 	}
-	if reason := f.withoutQuorum(); reason != "" {
+	if reason := f.quorumReason(); reason != "" {
 		return reason
 	}
-	return f.readBlocker()
+	return f.readReason()
 }
 
 // copyReserve is the room in bytes that a copy needs in addition to the bytes in use.
 const copyReserve = 32 * mebibyte
 
-// readBlocker returns what reads the whole database now, or "".
-func (f facts) readBlocker() string {
+// readReason returns what reads the whole database now, or "".
+func (f facts) readReason() string {
 	switch {
 	case f.sending:
 		return "a snapshot is on its way to a member that lags behind"
@@ -117,10 +110,10 @@ func (f facts) readBlocker() string {
 	}
 }
 
-// withoutQuorum returns why the other members have no quorum without this one, or "" if they have one or there are
+// quorumReason returns why the other members have no quorum without this one, or "" if they have one or there are
 // none.
-func (f facts) withoutQuorum() string {
-	if f.isAlone() {
+func (f facts) quorumReason() string {
+	if f.isSingle() {
 		return ""
 	}
 	voters, others := 0, 0
@@ -162,8 +155,8 @@ type Threshold struct {
 	Min  int64   // bytes
 }
 
-// exceeded reports whether a file of size bytes, of which inUse hold data, has reached the threshold.
-func (t Threshold) exceeded(size, inUse int64) bool {
+// matches reports whether a file of size bytes, of which inUse hold data, has reached the threshold.
+func (t Threshold) matches(size, inUse int64) bool {
 	free := size - inUse
 	return t != (Threshold{}) && free > 0 && free >= t.Min && float64(free) >= t.Free*float64(size)
 }
@@ -176,7 +169,7 @@ func (k *Maintainer) AtStart(dir string, size int64) uint {
 	needed := max(t.Min, int64(t.Free*float64(size)))
 	kept := size - needed // the largest size in use at which etcd defragments
 	left, _ := space(dir)
-	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.pace.expected(kept) > k.options.MaxPause {
+	if t == (Threshold{}) || kept < 0 || left < 0 || left < size+copyReserve || k.estimator.expected(kept) > k.options.MaxPause {
 		return 0
 	}
 	return uint(max(1, (needed+mebibyte-1)/mebibyte))
@@ -211,10 +204,10 @@ const defaultPace = 100 * mebibyte
 // minMeasured is the smallest copy in bytes whose duration is measured.
 const minMeasured = 16 * mebibyte
 
-// pace measures how fast this member defragments, in bytes in use per second.
-type pace struct{ measured atomic.Int64 }
+// estimator measures how fast this member defragments, in bytes in use per second.
+type estimator struct{ measured atomic.Int64 }
 
-func (p *pace) perSecond() int64 {
+func (p *estimator) perSecond() int64 {
 	if measured := p.measured.Load(); measured > 0 {
 		return measured
 	}
@@ -222,12 +215,12 @@ func (p *pace) perSecond() int64 {
 }
 
 // expected returns how long a defragmentation of that many bytes in use takes.
-func (p *pace) expected(inUse int64) time.Duration {
+func (p *estimator) expected(inUse int64) time.Duration {
 	return time.Duration(float64(inUse) / float64(p.perSecond()) * float64(time.Second))
 }
 
 // record adds the duration of a defragmentation.
-func (p *pace) record(inUse int64, took time.Duration) {
+func (p *estimator) record(inUse int64, took time.Duration) {
 	if inUse >= minMeasured && took > 0 {
 		p.measured.Store(max(1, int64(float64(inUse)/took.Seconds())))
 	}

@@ -63,18 +63,18 @@ func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
 	} {
 		f := healthy()
 		change(&f)
-		assert.Equal(t, obstacle, f.blocker(limits{15 * time.Second, new(pace).expected}))
+		assert.Equal(t, obstacle, f.blockReason(new(estimator).expected(f.inUse), 15*time.Second))
 	}
 }
 
 func TestAMemberThatIsAloneNeedsNobodyElse(t *testing.T) {
 	f := healthy()
 	f.members, f.leader, f.room = f.members[:1], 1, -1
-	require.Empty(t, f.blocker(limits{15 * time.Second, new(pace).expected}))
+	require.Empty(t, f.blockReason(new(estimator).expected(f.inUse), 15*time.Second))
 }
 
 func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
-	var p pace
+	var p estimator
 	assert.Equal(t, 10*time.Second, p.expected(1000*mebibyte))
 	p.record(400*mebibyte, 2*time.Second)
 	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte))

@@ -10,9 +10,9 @@ import (
 
 // request is a request to defragment the database.
 type request struct {
-	origin string
-	seat   seat         // coordinates turns; nil if there is nothing to coordinate
-	do     func() error // defragments; nil for etcd's own method
+	origin   string
+	schedule schedule     // coordinates turns; nil if there is nothing to coordinate
+	do       func() error // defragments; nil for etcd's own method
 }
 
 // failure is the error of a defragmentation that started; its result is recorded.
@@ -21,13 +21,13 @@ type failure struct{ error }
 // defragment defragments the database while nothing reads it and no other member defragments. Any error other than a
 // failure names what to wait for; then nothing was done.
 func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
-	cluster := k.served().cluster
+	cluster := k.serving.Load().cluster
 	open, err := k.options.Gate.Close("a defragmentation of member " + k.options.Name)
 	if err != nil {
 		return err
 	}
-	if r.seat != nil {
-		if err := r.seat.acquire(ctx, f.members); err != nil {
+	if r.schedule != nil {
+		if err := r.schedule.acquire(ctx, f.members); err != nil {
 			open()
 			return err
 		}
@@ -35,36 +35,31 @@ func (k *Maintainer) defragment(ctx context.Context, f facts, r request) error {
 	k.enter(HandingOff, "clients are sent to other members", f)
 	defer func() { k.enter(Idle, "", f) }() // last: a waiting caller may start the next one
 	defer open()
-	if r.seat != nil {
-		defer r.seat.release(ctx)
-		defer r.seat.renew(ctx)()
+	if r.schedule != nil {
+		defer r.schedule.release(ctx)
+		defer r.schedule.renew(ctx)()
 	}
-	if !f.isAlone() {
+	if !f.isSingle() {
 		defer k.redirecting.begin("the database is being defragmented")()
 	}
 	if err := k.handOff(ctx, f, r); err != nil {
 		return err
 	}
 	if last := cluster.facts(); last.sending {
-		return errors.New(last.readBlocker())
+		return errors.New(last.readReason())
 	}
 	return k.runDefragmentation(ctx, f, r)
 }
 
-// handOff redirects clients and moves leadership. For a client's request leadership stays: the client chose the
-// member, possibly because it leads.
+// handOff moves leadership, or gives running requests time to finish. For a client's request leadership stays: the client
+// chose the member, possibly because it leads.
 func (k *Maintainer) handOff(ctx context.Context, f facts, r request) error {
-	if f.isAlone() {
+	switch {
+	case f.isSingle():
 		return nil
-	}
-	if f.leader == f.self && r.origin != ByClient {
+	case f.leader == f.self && r.origin != ByClient:
 		return k.transferLeadership(ctx, f, r)
 	}
-	return drainRequests(ctx)
-}
-
-// drainRequests waits until running requests have had time to finish.
-func drainRequests(ctx context.Context) error {
 	select {
 	case <-time.After(drainTime):
 		return nil
@@ -74,14 +69,14 @@ func drainRequests(ctx context.Context) error {
 }
 
 func (k *Maintainer) transferLeadership(ctx context.Context, f facts, r request) error {
-	cluster := k.served().cluster
+	cluster := k.serving.Load().cluster
 	to, ok := cluster.successor()
 	if !ok {
 		return errors.New("this member leads, and no other one is up to date enough to take its leadership over")
 	}
 	k.enter(HandingOff, "leadership is moved to "+to.name, f)
-	if r.seat != nil {
-		if err := r.seat.announceHandover(ctx); err != nil {
+	if r.schedule != nil {
+		if err := r.schedule.proposeTransfer(ctx); err != nil {
 			return err
 		}
 	}
@@ -94,14 +89,14 @@ func (k *Maintainer) transferLeadership(ctx context.Context, f facts, r request)
 
 // runDefragmentation defragments the database. Reads and writes block meanwhile.
 func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request) error {
-	cluster := k.served().cluster
+	cluster := k.serving.Load().cluster
 	do := r.do
 	if do == nil {
-		do = cluster.defragment
+		do = cluster.Defragment
 	}
 	k.enter(Running, "etcd copies what is in use of its database", f)
 	k.options.Log.Info().Int64("size", f.size).Int64("in_use", f.inUse).Str("origin", r.origin).
-		Stringer("expected", roundDuration(k.pace.expected(f.inUse))).Msg("the database is defragmented")
+		Stringer("expected", roundDuration(k.estimator.expected(f.inUse))).Msg("the database is defragmented")
 	began := time.Now()
 	err := do()
 	took := time.Since(began)
@@ -110,11 +105,11 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 	outcome.BytesAfter = after.size
 	if err != nil {
 		outcome.Error = err.Error()
-		k.note(outcome)
+		k.record(outcome)
 		return failure{err}
 	}
-	k.pace.record(f.inUse, took)
-	k.note(outcome)
+	k.estimator.record(f.inUse, took)
+	k.record(outcome)
 	k.enter(CatchingUp, "what was committed meanwhile is applied", after)
 	within, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
@@ -125,7 +120,7 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 }
 
 // note stores and logs the result of a defragmentation.
-func (k *Maintainer) note(o state.Defragmentation) {
+func (k *Maintainer) record(o state.Defragmentation) {
 	k.mu.Lock()
 	k.state.LastDefragmentation = &o
 	if o.Error == "" {
@@ -151,7 +146,7 @@ func (k *Maintainer) enter(phase, reason string, f facts) {
 		k.state.Since = time.Now()
 	}
 	k.state.Phase, k.state.Reason = phase, reason
-	k.state.ExpectedSeconds = k.pace.expected(f.inUse).Seconds()
+	k.state.ExpectedSeconds = k.estimator.expected(f.inUse).Seconds()
 	k.mu.Unlock()
 	if phase == Waiting && before != Waiting {
 		k.options.Log.Info().Msg("the database should be defragmented: " + reason)
@@ -161,7 +156,7 @@ func (k *Maintainer) enter(phase, reason string, f facts) {
 // State returns the current state.
 func (k *Maintainer) State() state.Maintenance {
 	k.mu.Lock()
-	current, serving := k.state, k.serving
+	current, serving := k.state, k.serving.Load()
 	k.mu.Unlock()
 	current.Readers = k.options.Gate.Inside()
 	if current.Phase == Running && serving != nil {
@@ -174,6 +169,6 @@ func (k *Maintainer) State() state.Maintenance {
 // from the time in between.
 func (k *Maintainer) progress(running state.Maintenance, copied int64) float64 {
 	expected := max(running.ExpectedSeconds, 0.001)
-	written := float64(copied) / (expected * float64(k.pace.perSecond()))
+	written := float64(copied) / (expected * float64(k.estimator.perSecond()))
 	return min(0.99, max(written, min(0.9, time.Since(running.Since).Seconds()/expected)))
 }

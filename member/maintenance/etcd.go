@@ -2,7 +2,6 @@ package maintenance
 
 import (
 	"context"
-	"errors"
 	"expvar"
 	"fmt"
 	"io/fs"
@@ -23,7 +22,7 @@ import (
 // cluster is the part of etcd that a Maintainer uses.
 type cluster interface {
 	facts() facts
-	defragment() error // blocks until it is done
+	Defragment() error // blocks until it is done
 	copySize() int64   // bytes that a running defragmentation has copied
 	successor() (to peer, ok bool)
 	handOver(ctx context.Context, to peer) error
@@ -32,7 +31,8 @@ type cluster interface {
 	isAdmin(ctx context.Context) bool              // reports whether the client may defragment and move leadership
 }
 
-// embedded is the etcd in this process. It is called directly, without certificates or authentication.
+// embedded is the etcd in this process. It is called directly, without certificates or authentication. Its Defragment is the
+// server's, not the backend's: only the server's keeps out a leader's snapshot, which replaces the database.
 type embedded struct {
 	*etcdserver.EtcdServer
 	options *Options
@@ -43,7 +43,7 @@ func (e embedded) facts() facts {
 		quota: e.options.Quota, self: e.MemberID(), leader: e.Leader(),
 		members: e.members(), sending: e.options.Sending(), readers: e.options.Gate.Inside(),
 	}
-	f.room, f.volume = space(e.dir())
+	f.room, f.volume = space(e.Cfg.SnapDir())
 	for _, alarm := range e.Alarms() {
 		switch alarm.Alarm {
 		case etcdserverpb.AlarmType_CORRUPT:
@@ -79,9 +79,6 @@ func (e embedded) members() (all []peer) {
 	return all
 }
 
-// dir returns the directory of the database.
-func (e embedded) dir() string { return e.Cfg.SnapDir() }
-
 // space returns the free bytes and the size of the volume that holds dir; negative if unknown.
 func space(dir string) (free, size int64) {
 	free, size, err := disk.Space(dir)
@@ -91,11 +88,7 @@ func space(dir string) (free, size int64) {
 	return free, size
 }
 
-// defragment calls the server's method, not the backend's: only the server's keeps out a leader's snapshot, which
-// replaces the database.
-func (e embedded) defragment() error { return e.Defragment() }
-
-func (e embedded) copySize() int64 { return copySize(e.dir()) }
+func (e embedded) copySize() int64 { return copySize(e.Cfg.SnapDir()) }
 
 // copySize returns the size of the file that etcd copies to, which is next to the database until it replaces it.
 func copySize(dir string) (size int64) {
@@ -108,29 +101,35 @@ func copySize(dir string) (size int64) {
 	return size
 }
 
-func (e embedded) successor() (to peer, ok bool) { return findSuccessor(e.EtcdServer, e.members()) }
-
-func (e embedded) handOver(ctx context.Context, to peer) error {
-	if !isLeader(e.EtcdServer) {
-		return nil
-	}
-	return handOver(ctx, e.EtcdServer, to)
-}
-
 // maxBacklog is the number of committed entries that a caught-up member may still have to apply: under load there are
 // always some.
 const maxBacklog = 50
 
 func (e embedded) waitApplied(ctx context.Context) error {
-	clock := time.NewTicker(10 * time.Millisecond)
+	isApplied := func() bool { return e.AppliedIndex()+maxBacklog >= e.CommittedIndex() }
+	if err := poll(ctx, appliedPoll, e.StopNotify(), isApplied); err != nil {
+		return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), err)
+	}
+	return nil
+}
+
+const (
+	appliedPoll = 10 * time.Millisecond
+	// pollInterval is the pause between two polls for an event that is about to happen.
+	pollInterval = time.Millisecond
+)
+
+// poll returns nil once done returns true, and an error if ctx ends or etcd stops first.
+func poll(ctx context.Context, interval time.Duration, stopped <-chan struct{}, done func() bool) error {
+	clock := time.NewTicker(interval)
 	defer clock.Stop()
-	for e.AppliedIndex()+maxBacklog < e.CommittedIndex() {
+	for !done() {
 		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%d committed entries are still to be applied: %w", e.CommittedIndex()-e.AppliedIndex(), ctx.Err())
-		case <-e.StopNotify():
-			return errors.New("etcd has stopped")
 		case <-clock.C:
+		case <-stopped:
+			return errNotServing
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil
@@ -152,24 +151,19 @@ func (e embedded) isAdmin(ctx context.Context) bool {
 // sends the rest before leadership moves and drops new proposals meanwhile.
 const maxMissingEntries = 100
 
-// findSuccessor returns the best member to lead: connected, with a vote, and with the most complete log.
-func findSuccessor(server *etcdserver.EtcdServer, members []peer) (best peer, ok bool) {
-	followers := progress(server)
-	own := followers[uint64(server.MemberID())].Match
+// successor returns the best member to lead: connected, with a vote, and with the most complete log.
+func (e embedded) successor() (best peer, ok bool) {
+	followers := RaftStatus(e.EtcdServer).Progress
+	own := followers[uint64(e.MemberID())].Match
 	var match uint64
-	for _, p := range members {
+	for _, p := range e.members() {
 		follower, known := followers[uint64(p.id)]
-		ready := known && p.id != server.MemberID() && p.active && !p.learner && follower.State == tracker.StateReplicate
+		ready := known && p.id != e.MemberID() && p.active && !p.learner && follower.State == tracker.StateReplicate
 		if ready && follower.Match+maxMissingEntries >= own && (!ok || follower.Match > match) {
 			best, match, ok = p, follower.Match, true
 		}
 	}
 	return best, ok
-}
-
-// progress returns what the leader knows of its followers' logs.
-func progress(server *etcdserver.EtcdServer) map[uint64]tracker.Progress {
-	return RaftStatus(server).Progress
 }
 
 // RaftStatus returns raft's status of an etcd in this process, or the zero value if another etcd started later. etcd
@@ -184,18 +178,16 @@ func RaftStatus(server *etcdserver.EtcdServer) (status raft.Status) {
 	return status
 }
 
-// handOver moves leadership to another member and returns once it leads.
-func handOver(ctx context.Context, server *etcdserver.EtcdServer, to peer) error {
-	election := time.Duration(server.Cfg.ElectionTicks) * time.Duration(server.Cfg.TickMs) * time.Millisecond
+// handOver moves leadership to another member, unless it has moved already, and returns once that member leads.
+func (e embedded) handOver(ctx context.Context, to peer) error {
+	if e.Leader() != e.MemberID() {
+		return nil
+	}
+	election := time.Duration(e.Cfg.ElectionTicks) * time.Duration(e.Cfg.TickMs) * time.Millisecond
 	ctx, cancel := context.WithTimeout(ctx, 2*election) // raft gives up after one
 	defer cancel()
-	if err := server.MoveLeader(ctx, server.Lead(), uint64(to.id)); err != nil {
+	if err := e.MoveLeader(ctx, e.Lead(), uint64(to.id)); err != nil {
 		return fmt.Errorf("leadership could not be moved to %s: %w", to.name, err)
 	}
 	return nil
-}
-
-// isLeader reports whether the member of this server leads.
-func isLeader(server *etcdserver.EtcdServer) bool {
-	return server.Leader() != types.ID(0) && server.Leader() == server.MemberID()
 }

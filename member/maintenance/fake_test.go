@@ -45,7 +45,7 @@ func (c *fake) change(how func(*facts)) {
 	how(&c.now)
 }
 
-func (c *fake) defragment() error {
+func (c *fake) Defragment() error {
 	c.change(func(*facts) { c.began = append(c.began, time.Now()) })
 	time.Sleep(c.takes)
 	c.change(func(f *facts) {
@@ -95,7 +95,7 @@ func (c *fake) disarm(_ context.Context, of types.ID) error {
 	return nil
 }
 
-// table implements seat. A test plays the other members.
+// table implements schedule. A test plays the other members.
 type table struct {
 	mu      sync.Mutex
 	turn    string
@@ -108,7 +108,7 @@ type table struct {
 	deaf      error // why no change of leadership can be announced
 }
 
-func (s *table) requestTurn(context.Context) error { return nil }
+func (s *table) request(context.Context) error { return nil }
 
 func (s *table) candidates([]peer) []peer {
 	s.mu.Lock()
@@ -126,7 +126,7 @@ func (s *table) acquire(context.Context, []peer) error {
 	return nil
 }
 
-func (s *table) announceHandover(context.Context) error {
+func (s *table) proposeTransfer(context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced++
@@ -183,7 +183,7 @@ func kept(t *testing.T, change func(*stand), do func(*stand)) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.run(ctx, &service{cluster: s.cluster, seat: func() seat { return s.table }})
+			s.run(ctx, &service{cluster: s.cluster, newSchedule: func() schedule { return s.table }})
 		}()
 		synctest.Wait()
 		do(s)

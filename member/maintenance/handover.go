@@ -31,7 +31,7 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 		return
 	}
 	f := s.cluster.facts()
-	if f.isAlone() || f.leader != f.self {
+	if f.isSingle() || f.leader != f.self {
 		return
 	}
 	to, ok := s.cluster.successor()
@@ -40,11 +40,11 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
-	seat, began := s.seat(), time.Now()
+	seat, began := s.newSchedule(), time.Now()
 	defer seat.release(ctx)
 	var err error
-	if !f.refusesLeases() { // otherwise etcd refuses all writes anyway
-		err = seat.announceHandover(ctx)
+	if !f.leasesDisabled() { // otherwise etcd refuses all writes anyway
+		err = seat.proposeTransfer(ctx)
 	}
 	if err == nil {
 		err = s.cluster.handOver(ctx, to)
@@ -56,22 +56,22 @@ func (k *Maintainer) leave(ctx context.Context, s *service) {
 	k.options.Log.Info().Str("to", to.name).Dur("took_ms", time.Since(began)).Msg("leadership was moved before the stop")
 }
 
-// holdWritesForClient makes all members hold their writes for a client that moves leadership, until the returned
+// pauseWritesForClient makes all members hold their writes for a client that moves leadership, until the returned
 // function is called. If that fails, leadership moves anyway. Requests that etcd will refuse hold nothing.
-func (k *Maintainer) holdWritesForClient(ctx context.Context, asked any) (done func()) {
-	s := k.served()
+func (k *Maintainer) pauseWritesForClient(ctx context.Context, asked any) (done func()) {
+	s := k.serving.Load()
 	to, is := asked.(*etcdserverpb.MoveLeaderRequest)
 	if s == nil || !is || k.busy() {
 		return func() {}
 	}
-	if f := s.cluster.facts(); f.leader != f.self || f.refusesLeases() || !f.canLead(types.ID(to.TargetID)) || !s.cluster.isAdmin(ctx) {
+	if f := s.cluster.facts(); f.leader != f.self || f.leasesDisabled() || !f.canLead(types.ID(to.TargetID)) || !s.cluster.isAdmin(ctx) {
 		return func() {}
 	}
 	if !k.moving.CompareAndSwap(false, true) {
 		return func() {} // another client moves leadership: writes are held already
 	}
-	seat := s.seat()
-	if err := seat.announceHandover(ctx); err != nil {
+	seat := s.newSchedule()
+	if err := seat.proposeTransfer(ctx); err != nil {
 		k.options.Log.Info().Err(err).Msg("a client moves leadership, and the other members do not hold their writes; a write may time out")
 	}
 	return func() {
@@ -85,16 +85,16 @@ func (f facts) canLead(id types.ID) bool {
 	return slices.ContainsFunc(f.members, func(p peer) bool { return p.id == id && id != f.self && p.active && !p.learner })
 }
 
-// announceHandover makes all members hold their writes until the leader changes. It returns once each member has
+// proposeTransfer makes all members hold their writes until the leader changes. It returns once each member has
 // confirmed that none of its writes is running, or after confirmTimeout: plain etcd never confirms.
-func (p *place) announceHandover(ctx context.Context) error {
+func (p *claimSchedule) proposeTransfer(ctx context.Context) error {
 	said := p.newClaim(handover)
 	if err := p.grant(ctx, said, maxWritePause); err != nil {
 		return fmt.Errorf("cannot announce the change of leadership: %w", err)
 	}
 	moment, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
-	loud := p.writers()
+	loud := p.activeMembers()
 	for i, id := range loud {
 		err := p.await(moment, claim{quiet, said.nonce, uint32(id)}, true) //nolint:gosec // its end
 		if ctx.Err() != nil {
@@ -108,8 +108,8 @@ func (p *place) announceHandover(ctx context.Context) error {
 	return nil
 }
 
-// writers returns the members that may write: this one and all connected voters.
-func (p *place) writers() (all []types.ID) {
+// activeMembers returns the members that may write: this one and all connected voters.
+func (p *claimSchedule) activeMembers() (all []types.ID) {
 	self := p.server.MemberID()
 	active := p.active(self)
 	for _, m := range p.server.Cluster().Members() {
@@ -154,7 +154,7 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 		heard = there.list(handover)
 		for _, announced := range heard { // each once, and only the leader's
 			if !slices.Contains(known, announced) && announced.names(server.Leader()) {
-				k.holdWrites(ctx, changed, func(ctx context.Context) {
+				k.pauseWrites(ctx, changed, func(ctx context.Context) {
 					confirmed := there.newClaim(quiet)
 					confirmed.nonce = announced.nonce
 					_ = there.propose(ctx, confirmed, maxWritePause) // if it is lost, the leader continues after confirmTimeout
@@ -164,8 +164,8 @@ func (k *Maintainer) listen(ctx context.Context, server *etcdserver.EtcdServer) 
 	}
 }
 
-// holdWrites holds writes until the leader changes, and calls confirm once no write is running.
-func (k *Maintainer) holdWrites(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
+// pauseWrites holds writes until the leader changes, and calls confirm once no write is running.
+func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, confirm func(ctx context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, maxWritePause)
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -182,7 +182,7 @@ func (k *Maintainer) holdWrites(ctx context.Context, changed <-chan struct{}, co
 		end()
 		k.options.Log.Debug().Dur("took_ms", time.Since(began)).Msg("writes were held back while leadership moved")
 	}()
-	if k.waitForWrites(ctx) {
+	if poll(ctx, pollInterval, nil, func() bool { return k.writes.Load() == 0 }) == nil {
 		confirm(ctx) // the old leader may drop it
 		<-ctx.Done()
 	}
@@ -191,26 +191,12 @@ func (k *Maintainer) holdWrites(ctx context.Context, changed <-chan struct{}, co
 	}
 }
 
-// waitForWrites waits until no write is running. It returns false if ctx ends first.
-func (k *Maintainer) waitForWrites(ctx context.Context) bool {
-	clock := time.NewTicker(pollInterval)
-	defer clock.Stop()
-	for k.writes.Load() > 0 {
-		select {
-		case <-clock.C:
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
-}
-
 // startWrite waits while writes are held and counts a running write, until finishWrite is called. It returns the
 // context's error as a gRPC status.
 func (k *Maintainer) startWrite(ctx context.Context) error {
 	for {
-		k.writes.Add(1) // before the check, so that holdWrites misses no write
-		over := k.writePause.done()
+		k.writes.Add(1) // before the check, so that pauseWrites misses no write
+		over := k.writePause.endNotify()
 		if over == nil {
 			return nil
 		}

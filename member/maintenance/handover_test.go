@@ -25,7 +25,7 @@ func left(t *testing.T, change func(*stand)) *stand {
 	if s.busy {
 		s.enter(Running, "etcd copies", facts{})
 	}
-	s.leave(context.WithoutCancel(t.Context()), &service{cluster: s.cluster, seat: func() seat { return s.table }})
+	s.leave(context.WithoutCancel(t.Context()), &service{cluster: s.cluster, newSchedule: func() schedule { return s.table }})
 	return s
 }
 
@@ -80,10 +80,10 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		s.cluster.change(func(f *facts) { f.members[2].learner = true })
 		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
-			s.holdWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
+			s.pauseWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: to})()
 		}
 		s.cluster.stranger = true
-		s.holdWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
+		s.pauseWritesForClient(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2})()
 		_, announced := s.table.now()
 		assert.Zero(t, announced)
 	})
@@ -92,14 +92,14 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
-		first, second := s.holdWritesForClient(t.Context(), to), s.holdWritesForClient(t.Context(), to)
+		first, second := s.pauseWritesForClient(t.Context(), to), s.pauseWritesForClient(t.Context(), to)
 		second()
-		third := s.holdWritesForClient(t.Context(), to)
+		third := s.pauseWritesForClient(t.Context(), to)
 		_, announced := s.table.now()
 		assert.Equal(t, 1, announced, "each announcement that leads to nothing takes a second")
 		third()
 		first()
-		s.holdWritesForClient(t.Context(), to)()
+		s.pauseWritesForClient(t.Context(), to)()
 		_, announced = s.table.now()
 		assert.Equal(t, 2, announced)
 	})

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,27 +42,28 @@ type Options struct {
 }
 
 // Maintainer keeps one member's database small. Its interceptors are for etcd's gRPC server; they pass all requests
-// on while Run is not running. State, Away and Trigger are safe for concurrent use.
+// on while Run is not running. State, RedirectReason and Trigger are safe for concurrent use.
 type Maintainer struct {
 	options     Options
-	pace        pace
+	estimator   estimator
 	asked       chan struct{} // buffered, capacity 1
 	redirecting pause         // set while clients are redirected to other members
 	writePause  pause         // set while leadership moves
 	writes      atomic.Int64  // number of running client writes
 	moving      atomic.Bool   // a client is moving leadership
 
+	serving atomic.Pointer[service] // nil while Run is not running
+	volume  atomic.Pointer[Volume]  // as of the last check
+
 	mu          sync.Mutex
 	state       state.Maintenance
-	size, inUse int64    // as Sizes last returned them
-	volume      Volume   // as of the last check
-	serving     *service // nil while Run is not running
+	size, inUse int64 // as Sizes last returned them
 }
 
 // service gives access to an etcd that serves.
 type service struct {
-	cluster cluster
-	seat    func() seat // returns a new one
+	cluster     cluster
+	newSchedule func() schedule // returns a new one
 }
 
 // New returns a Maintainer that is idle until Run.
@@ -78,18 +81,18 @@ func (k *Maintainer) Run(ctx context.Context, server *etcdserver.EtcdServer) {
 	defer deaf()
 	listening.Go(func() { k.listen(hearing, server) })
 	s := &service{
-		cluster: embedded{server, &k.options},
-		seat:    func() seat { return newPlace(server, &k.options) },
+		cluster:     embedded{server, &k.options},
+		newSchedule: func() schedule { return newClaimSchedule(server, &k.options) },
 	}
 	k.run(ctx, s)
 	k.leave(context.WithoutCancel(ctx), s)
 }
 
 func (k *Maintainer) run(ctx context.Context, s *service) {
-	k.serve(s)
-	defer k.serve(nil)
-	w := &worker{Maintainer: k, service: s, seat: s.seat()}
-	defer w.seat.release(ctx)
+	k.serving.Store(s)
+	defer k.serving.Store(nil)
+	w := &worker{Maintainer: k, service: s, schedule: s.newSchedule()}
+	defer w.schedule.release(ctx)
 	for {
 		pause := w.check(ctx)
 		select {
@@ -102,18 +105,6 @@ func (k *Maintainer) run(ctx context.Context, s *service) {
 	}
 }
 
-func (k *Maintainer) serve(s *service) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.serving = s
-}
-
-func (k *Maintainer) served() *service {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.serving
-}
-
 // Why a defragmentation cannot be triggered.
 var (
 	errNotServing = errors.New("etcd does not serve")
@@ -123,14 +114,14 @@ var (
 // Trigger requests a defragmentation regardless of the threshold and returns at once; State shows its result. The
 // error is why it cannot run now.
 func (k *Maintainer) Trigger() error {
-	s := k.served()
+	s := k.serving.Load()
 	if s == nil {
 		return errNotServing
 	}
 	if k.busy() {
 		return errUnderWay
 	}
-	if obstacle := s.cluster.facts().blocker(k.limits()); obstacle != "" {
+	if obstacle := k.blockReason(s.cluster.facts()); obstacle != "" {
 		return errors.New(obstacle)
 	}
 	select {
@@ -157,15 +148,10 @@ type Volume struct{ Free, Size, Copy int64 }
 
 // Volume returns the volume from memory.
 func (k *Maintainer) Volume() Volume {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.volume
-}
-
-func (k *Maintainer) setVolume(f facts) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.volume = Volume{Free: max(0, f.room), Size: max(0, f.volume), Copy: f.inUse}
+	if volume := k.volume.Load(); volume != nil {
+		return *volume
+	}
+	return Volume{}
 }
 
 // busy reports whether a defragmentation is running. Calls that read the database block meanwhile.
@@ -175,8 +161,9 @@ func (k *Maintainer) busy() bool {
 	return k.state.Busy()
 }
 
-func (k *Maintainer) limits() limits {
-	return limits{maxPause: k.options.MaxPause, expected: k.pace.expected}
+// blockReason returns why a defragmentation that no client requested cannot start now, or "".
+func (k *Maintainer) blockReason(f facts) string {
+	return f.blockReason(k.estimator.expected(f.inUse), k.options.MaxPause)
 }
 
 // The phases of a Maintainer, in order.
@@ -194,3 +181,148 @@ const (
 	ByCommand   = "command"
 	ByClient    = "client"
 )
+
+// worker is the state of Run's goroutine.
+type worker struct {
+	*Maintainer
+	*service
+	schedule schedule
+	since    time.Time // when a defragmentation became due and nothing on this member prevented it; zero if none is
+}
+
+// check defragments the database if it should be and nothing is in the way. It returns the pause before the next
+// check.
+func (w *worker) check(ctx context.Context) time.Duration {
+	f := w.cluster.facts()
+	w.volume.Store(&Volume{Free: max(0, f.room), Size: max(0, f.volume), Copy: f.inUse})
+	f = w.disarmAlarms(ctx, f)
+	worth := f.reason(w.options.Threshold)
+	if worth == "" {
+		w.setIdle(ctx, Idle, "", f)
+		return w.nextCheck(w.options.Interval, f)
+	}
+	if obstacle := w.blockReason(f); obstacle != "" {
+		w.setIdle(ctx, Waiting, worth+", but "+obstacle, f)
+		return w.options.Interval
+	}
+	if w.since.IsZero() {
+		w.since = time.Now()
+	}
+	err := w.tryDefragment(ctx, f)
+	if ctx.Err() != nil {
+		return 0
+	}
+	if err != nil {
+		w.enter(Waiting, worth+", but "+err.Error(), f)
+	}
+	return w.nextCheck(w.options.Interval/waitingFactor, f)
+}
+
+// nextCheck returns the pause before the next check, which is short while writes are refused: this member's slot is
+// short.
+func (w *worker) nextCheck(usual time.Duration, f facts) time.Duration {
+	if f.noSpace() {
+		return min(usual, shortestSlot/3)
+	}
+	return usual
+}
+
+// setIdle releases the member's claims, because there is nothing to do or it is blocked.
+func (w *worker) setIdle(ctx context.Context, phase, reason string, f facts) {
+	w.since = time.Time{}
+	w.schedule.release(ctx)
+	w.enter(phase, reason, f)
+}
+
+// tryDefragment defragments if it is this member's turn. Otherwise the error is what it waits for.
+func (w *worker) tryDefragment(ctx context.Context, f facts) error {
+	r := request{origin: ByThreshold}
+	switch {
+	case f.isSingle():
+	case f.noSpace():
+		if !byClock(time.Now(), f) {
+			return errors.New("its turn has not come, which goes by the clock while no turn can be claimed")
+		}
+	default:
+		if err := w.schedule.request(ctx); err != nil {
+			return err
+		}
+		if err := w.checkPrecedence(f); err != nil {
+			return err
+		}
+		r.schedule = w.schedule
+	}
+	return w.defragment(ctx, f, r)
+}
+
+// checkPrecedence returns an error while another member precedes this one. Others may notice a moment later that they
+// should defragment.
+func (w *worker) checkPrecedence(f facts) error {
+	leads := f.leader == f.self
+	if leads && time.Since(w.since) < 2*w.options.Interval {
+		return errors.New("this member leads, and gives the others time to go first")
+	}
+	var names []string
+	for _, p := range w.schedule.candidates(f.members) {
+		if leads || p.id != f.leader && p.id < f.self {
+			names = append(names, p.name)
+		}
+	}
+	switch {
+	case len(names) == 0:
+		return nil
+	case leads:
+		return fmt.Errorf("this member leads, and %s goes first", strings.Join(names, ", "))
+	default:
+		return fmt.Errorf("%s goes first", strings.Join(names, ", "))
+	}
+}
+
+// runCommand runs a defragmentation that a user requested. Every error is recorded as a result.
+func (w *worker) runCommand(ctx context.Context) {
+	f := w.cluster.facts()
+	r := request{origin: ByCommand}
+	if !f.isSingle() && !f.noSpace() {
+		r.schedule = w.schedule
+	}
+	err := errors.New(w.blockReason(f))
+	if err.Error() == "" {
+		err = w.defragment(ctx, f, r)
+	}
+	var failed failure
+	if err != nil && !errors.As(err, &failed) {
+		w.record(state.Defragmentation{At: time.Now(), Origin: ByCommand, BytesBefore: f.size, BytesAfter: f.size, Error: err.Error()})
+	}
+}
+
+// disarmAlarms disarms this member's alarm NOSPACE once its file is small enough, and returns the facts after that.
+// The leader also disarms the alarms of former members: recovery has replaced them, or they have left. etcd compares
+// the size of the file with the quota, not the bytes in use, so a compaction alone is not enough.
+func (w *worker) disarmAlarms(ctx context.Context, f facts) facts {
+	if !f.noSpace() {
+		return f
+	}
+	if f.raisedNoSpace() && f.canDisarm(f.size) {
+		w.disarm(ctx, f.self, fmt.Sprintf("the database has %s, which is below %.0f%% of its quota of %s", formatSize(f.size), 100*reliefRatio, formatSize(f.quota)))
+	}
+	if f.leader == f.self {
+		for _, id := range f.removedMembers() {
+			w.disarm(ctx, id, fmt.Sprintf("member %s, which had raised it, is no member any more", id))
+		}
+	}
+	return w.cluster.facts()
+}
+
+func (w *worker) disarm(ctx context.Context, of types.ID, why string) {
+	within, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	switch err := w.cluster.disarm(within, of); {
+	case err == nil:
+		w.options.Log.Info().Msg("the alarm NOSPACE is lifted: " + why)
+		w.mu.Lock()
+		w.state.NoSpaceDisarmed++
+		w.mu.Unlock()
+	case ctx.Err() == nil:
+		w.options.Log.Warn().Err(err).Msg("the alarm NOSPACE could not be lifted, although " + why)
+	}
+}

@@ -21,14 +21,14 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 		is := s.State()
 		assert.Equal(t, Running, is.Phase)
 		assert.InDelta(t, 0.25, is.Progress, 0.01)
-		assert.Equal(t, "the database is being defragmented", s.Away())
+		assert.Equal(t, "the database is being defragmented", s.RedirectReason())
 		assert.True(t, s.table.isMine())
 		require.ErrorIs(t, s.Trigger(), errUnderWay)
 
 		time.Sleep(4 * time.Second)
 		is = s.State()
 		assert.Equal(t, Idle, is.Phase)
-		assert.Empty(t, s.Away())
+		assert.Empty(t, s.RedirectReason())
 		assert.Equal(t, 1, is.Completed)
 		assert.EqualValues(t, gibibyte/2, is.FreedBytes)
 		assert.Equal(t, state.Defragmentation{At: is.LastDefragmentation.At, Seconds: 4, Origin: ByThreshold, BytesBefore: gibibyte, BytesAfter: gibibyte / 2}, *is.LastDefragmentation)
@@ -42,10 +42,10 @@ func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.lagging = 10 * time.Second }, func(s *stand) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, CatchingUp, s.State().Phase)
-		assert.NotEmpty(t, s.Away())
+		assert.NotEmpty(t, s.RedirectReason())
 		assert.True(t, s.table.isMine(), "the next member waits for that")
 		time.Sleep(10 * time.Second)
-		assert.Empty(t, s.Away())
+		assert.Empty(t, s.RedirectReason())
 	})
 }
 
@@ -82,7 +82,7 @@ func TestALeaderWithoutAnHeirWaits(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.Zero(t, s.State().Completed)
 		assert.Contains(t, s.State().Reason, "no other one is up to date enough")
-		assert.Empty(t, s.Away(), "clients are welcome meanwhile")
+		assert.Empty(t, s.RedirectReason(), "clients are welcome meanwhile")
 	})
 }
 
@@ -141,7 +141,7 @@ func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
 		is := s.State()
 		assert.Equal(t, 1, is.Failed)
 		assert.Equal(t, "no space left on device", is.LastDefragmentation.Error)
-		assert.Empty(t, s.Away())
+		assert.Empty(t, s.RedirectReason())
 		assert.Contains(t, s.log.String(), "the database was not defragmented")
 	})
 }
@@ -201,7 +201,7 @@ func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
 	}, func(s *stand) {
 		time.Sleep(time.Second)
 		assert.Equal(t, Running, s.State().Phase)
-		assert.Empty(t, s.Away())
+		assert.Empty(t, s.RedirectReason())
 		time.Sleep(5 * time.Second)
 		assert.Equal(t, 1, s.State().Completed)
 	})
@@ -215,6 +215,6 @@ func TestASnapshotThatSetsOutAtTheLastMomentIsWaitedFor(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.Zero(t, s.State().Completed)
 		assert.Equal(t, "a snapshot is on its way to a member that lags behind", s.State().LastDefragmentation.Error)
-		assert.Empty(t, s.Away())
+		assert.Empty(t, s.RedirectReason())
 	})
 }

@@ -18,7 +18,7 @@ func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
-		go k.holdWrites(t.Context(), changed, func(context.Context) {})
+		go k.pauseWrites(t.Context(), changed, func(context.Context) {})
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Range", true))
@@ -34,7 +34,7 @@ func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *t
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
-		go k.holdWrites(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
+		go k.pauseWrites(t.Context(), changed, func(ctx context.Context) { <-ctx.Done() })
 		synctest.Wait()
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", false))
@@ -46,7 +46,7 @@ func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		began := time.Now()
-		go k.holdWrites(t.Context(), nil, func(context.Context) {})
+		go k.pauseWrites(t.Context(), nil, func(context.Context) {})
 		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -74,7 +74,7 @@ func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
 		var confirmed time.Duration
 		go slow(t, k, 100*time.Millisecond)
 		synctest.Wait()
-		go k.holdWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
+		go k.pauseWrites(t.Context(), changed, func(context.Context) { confirmed = time.Since(began) })
 		synctest.Wait()
 		go slow(t, k, 0) // waits, and is not waited for
 		time.AfterFunc(300*time.Millisecond, func() { close(changed) })
@@ -94,11 +94,11 @@ func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
 		go slow(t, k, 10*time.Second)
 		synctest.Wait()
 		began := time.Now()
-		k.holdWrites(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
+		k.pauseWrites(t.Context(), nil, func(context.Context) { assert.Fail(t, "confirmed") })
 		assert.Equal(t, maxWritePause, time.Since(began))
 		changed := make(chan struct{})
 		close(changed)
-		k.holdWrites(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
+		k.pauseWrites(t.Context(), changed, func(context.Context) { assert.Fail(t, "confirmed") })
 		assert.Less(t, time.Since(began), maxWritePause+2*pollInterval, "the leader has changed already")
 		time.Sleep(10 * time.Second)
 	})

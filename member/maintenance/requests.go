@@ -29,7 +29,7 @@ const (
 func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	switch info.FullMethod {
 	case keepAliveMethod:
-		return handler(service, reservedFilter{stream})
+		return handler(service, reservedFilter{stream, k.checkReserved})
 	case snapshotMethod:
 	default:
 		return handler(service, stream)
@@ -45,14 +45,14 @@ func (k *Maintainer) Stream(service any, stream grpc.ServerStream, info *grpc.St
 // Unary is an interceptor for etcd's gRPC server. It refuses a client's defragmentation that would block etcd for
 // long, and redirects clients that retry on their own while the database is blocked.
 func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-	if err := k.refuseReserved(ctx, asked); err != nil {
+	if err := k.checkReserved(ctx, asked); err != nil {
 		return nil, err
 	}
 	if info.FullMethod == defragmentMethod {
-		return k.forClient(ctx, func() (any, error) { return handler(ctx, asked) })
+		return k.defragmentForClient(ctx, func() (any, error) { return handler(ctx, asked) })
 	}
 	if info.FullMethod == moveLeaderMethod {
-		defer k.holdWritesForClient(ctx, asked)()
+		defer k.pauseWritesForClient(ctx, asked)()
 	}
 	if isRequest(info.FullMethod) {
 		if err := k.redirecting.redirect(ctx); err != nil {
@@ -68,10 +68,10 @@ func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServe
 	return handler(ctx, asked)
 }
 
-// forClient runs a client's defragmentation. The client decides whether it is worth it and whether the others can do
+// defragmentForClient runs a client's defragmentation. The client decides whether it is worth it and whether the others can do
 // without this member; requests that would block etcd for long, or two members at once, are refused.
-func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
-	s := k.served()
+func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
+	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
 		return handle() // etcd refuses it, or there is nothing to coordinate yet
 	}
@@ -79,13 +79,13 @@ func (k *Maintainer) forClient(ctx context.Context, handle func() (any, error)) 
 		return nil, waitError(errUnderWay)
 	}
 	f := s.cluster.facts()
-	if reading := f.readBlocker(); reading != "" {
+	if reading := f.readReason(); reading != "" {
 		return nil, waitError(errors.New(reading))
 	}
 	r := request{origin: ByClient, do: func() error { reply, err = handle(); return err }}
-	if !f.isAlone() && !f.refusesLeases() && f.leader != 0 {
-		r.seat = s.seat()
-		defer r.seat.release(ctx)
+	if !f.isSingle() && !f.leasesDisabled() && f.leader != 0 {
+		r.schedule = s.newSchedule()
+		defer r.schedule.release(ctx)
 	}
 	var failed failure
 	switch outcome := k.defragment(ctx, f, r); {
@@ -140,7 +140,7 @@ func (a *pause) begin(why string) (end func()) {
 }
 
 // done returns a channel that is closed when the pause ends, or nil if there is none.
-func (a *pause) done() <-chan struct{} {
+func (a *pause) endNotify() <-chan struct{} {
 	if p := a.period.Load(); p != nil {
 		return p.over
 	}
@@ -150,7 +150,7 @@ func (a *pause) done() <-chan struct{} {
 // redirect returns errElsewhere to clients that are known to retry another endpoint. All others wait, as with plain
 // etcd.
 func (a *pause) redirect(ctx context.Context) error {
-	over := a.done()
+	over := a.endNotify()
 	if over == nil || len(metadata.ValueFromIncomingContext(ctx, rpctypes.MetadataClientAPIVersionKey)) == 0 {
 		return nil
 	}
@@ -164,8 +164,8 @@ func (a *pause) redirect(ctx context.Context) error {
 	}
 }
 
-// Away returns why clients should use other members now, or "".
-func (k *Maintainer) Away() string {
+// RedirectReason returns why clients should use other members now, or "".
+func (k *Maintainer) RedirectReason() string {
 	if p := k.redirecting.period.Load(); p != nil {
 		return p.why
 	}

@@ -71,20 +71,20 @@ func TestAClientsOwnDefragmentationTakesItsTurn(t *testing.T) {
 		require.NoError(t, asked(s, func() error {
 			assert.Equal(t, Running, s.State().Phase)
 			assert.True(t, s.table.isMine())
-			assert.NotEmpty(t, s.Away())
+			assert.NotEmpty(t, s.RedirectReason())
 			refusal(t, asked(s, nil), "a defragmentation of this member is under way: wait for its end")
-			return s.cluster.defragment()
+			return s.cluster.Defragment()
 		}))
 		assert.Equal(t, ByClient, s.State().LastDefragmentation.Origin)
 
 		s.cluster.change(func(f *facts) { f.leader, f.members[1].active = 1, false })
-		require.NoError(t, asked(s, s.cluster.defragment), "whom it hurts is for the client to know")
+		require.NoError(t, asked(s, s.cluster.Defragment), "whom it hurts is for the client to know")
 		assert.Empty(t, s.cluster.gaveTo(), "and leadership stays")
 
 		s.table.seats("etcd-2")
 		refusal(t, asked(s, nil), "member etcd-2 is being defragmented: wait for its end")
 		s.cluster.change(func(f *facts) { f.leader = 0 })
-		require.NoError(t, asked(s, s.cluster.defragment), "without a leader there are no turns, and etcd allows it")
+		require.NoError(t, asked(s, s.cluster.Defragment), "without a leader there are no turns, and etcd allows it")
 	})
 }
 
@@ -97,7 +97,7 @@ func TestAClientsOwnDefragmentationIsRefusedBesideAReader(t *testing.T) {
 		s.cluster.change(func(f *facts) { f.sending = true })
 		refusal(t, asked(s, nil), "a snapshot is on its way to a member that lags behind")
 		s.cluster.change(func(f *facts) { f.sending = false })
-		require.NoError(t, asked(s, s.cluster.defragment))
+		require.NoError(t, asked(s, s.cluster.Defragment))
 	})
 }
 

@@ -39,8 +39,8 @@ func TestATurnLastsAsLongAsTheWorkAndNoRevisionMoves(t *testing.T) {
 	t.Parallel()
 	server := running(t)
 	before := server.KV().Rev()
-	p := newPlace(server, &Options{Active: func(types.ID) map[types.ID]bool { return nil }, Log: zerolog.Nop()})
-	require.NoError(t, p.requestTurn(t.Context()))
+	p := newClaimSchedule(server, &Options{Active: func(types.ID) map[types.ID]bool { return nil }, Log: zerolog.Nop()})
+	require.NoError(t, p.request(t.Context()))
 	require.NoError(t, p.acquire(t.Context(), nil))
 	first, stop := p.list(turn)[0], p.renew(t.Context())
 	require.Eventually(t, func() bool {

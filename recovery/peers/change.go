@@ -31,9 +31,9 @@ func (p *Peers) Remove(ctx context.Context, s *Survey) error {
 			return fmt.Errorf("the cluster has only %d voting members now", len(voting))
 		}
 		if members[i].IsLearner {
-			promoted, err := hasLease(ctx, client, maintenance.Promotion(p.name))
+			promoted, err := hasLease(ctx, client, maintenance.PromoteLease(p.name))
 			if err == nil && !promoted {
-				err = grantLease(ctx, client, maintenance.ByHand(p.name), maintenance.ByHandTTL)
+				err = grantLease(ctx, client, maintenance.ManualLease(p.name), maintenance.ManualLeaseTTL)
 			}
 			if err != nil {
 				return fmt.Errorf("cannot read whether this learner is to be promoted: %w", err)
@@ -56,9 +56,9 @@ func (p *Peers) Add(ctx context.Context, s *Survey) error {
 				return errors.New("another member is about to join now")
 			}
 		}
-		byHand, err := hasLease(ctx, client, maintenance.ByHand(p.name))
+		byHand, err := hasLease(ctx, client, maintenance.ManualLease(p.name))
 		if err == nil && !byHand {
-			err = grantLease(ctx, client, maintenance.Promotion(p.name), maintenance.PromotionTTL)
+			err = grantLease(ctx, client, maintenance.PromoteLease(p.name), maintenance.PromoteLeaseTTL)
 		}
 		switch {
 		case (errors.Is(err, rpctypes.ErrNoSpace) || errors.Is(err, rpctypes.ErrCorrupt)) && len(members)%2 == 0: // all of them vote
