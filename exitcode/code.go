@@ -51,7 +51,7 @@ const (
 )
 
 // Forced is the status of a stop that was cut short by a second signal.
-func Forced(second syscall.Signal) Code { return forcedBase + Code(second) }
+func SecondSignal(second syscall.Signal) Code { return forcedBase + Code(second) }
 
 // String describes the status in a few words, for logs.
 func (c Code) String() string {

@@ -35,10 +35,10 @@ const (
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
 // Previous returns the line with the reason of the last run's crash, or "". Call it before Arm.
-func (n *CrashNote) Previous() string { return firstLineOf(n.path) }
+func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
 // First returns the same for the first crash of a loop, or "" if it was written before that moment.
-func (n *CrashNote) First(since time.Time) string {
+func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
 		return ""
@@ -85,10 +85,10 @@ func (n *CrashNote) Arm(loops bool) error {
 
 // keep moves the note of a crash to where the next crash does not overwrite it.
 func (n *CrashNote) keep(loops bool) error {
-	if n.Previous() == "" {
+	if n.PreviousReason() == "" {
 		return nil
 	}
-	if loops && n.First(time.Time{}) != "" {
+	if loops && n.FirstReason(time.Time{}) != "" {
 		return os.Rename(n.path, n.path+latestCrash)
 	}
 	if err := os.Remove(n.path + latestCrash); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +156,7 @@ func ReadLastRun(path string) (run LastRun, err error) {
 
 // Keep replaces the note at path, durably. Only the holder of the volume's lock may call it.
 func (r LastRun) Keep(path string) error {
-	r.Reason = beginning(r.Reason, maxLastReason)
+	r.Reason = truncate(r.Reason, maxLastReason)
 	content, err := json.Marshal(r)
 	if err == nil {
 		err = disk.Replace(path, append(content, '\n'))
@@ -196,11 +196,11 @@ func (m *Message) write(text string, final bool) error {
 		return nil
 	}
 	m.final = final
-	return Explain(m.path, text)
+	return WriteMessage(m.path, text)
 }
 
 // Explain writes a termination message. A missing file is no error: no message is expected then.
-func Explain(path, text string) error {
+func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -209,7 +209,7 @@ func Explain(path, text string) error {
 		return fmt.Errorf("cannot write termination message: %w", err)
 	}
 	// Cut afterwards, not before: a kill in between still leaves a message behind.
-	written, err := file.WriteString(beginning(printable.Text(text), maxMessage))
+	written, err := file.WriteString(truncate(printable.Text(text), maxMessage))
 	if info, statErr := file.Stat(); err == nil && statErr == nil && info.Mode().IsRegular() {
 		err = file.Truncate(int64(written))
 	}
@@ -217,7 +217,7 @@ func Explain(path, text string) error {
 }
 
 // beginning returns the first size bytes of text, in whole characters.
-func beginning(text string, size int) string {
+func truncate(text string, size int) string {
 	if len(text) <= size {
 		return text
 	}

@@ -38,17 +38,17 @@ func TestAPanicInAnyGoroutineLeavesItsReasonForPeople(t *testing.T) {
 	child.Env = append(os.Environ(), crashEnv+"="+path)
 	assert.Error(t, child.Run())
 	assert.Equal(t, int(exitcode.Crashed), child.ProcessState.ExitCode(), "Go's own status is the one that is documented")
-	assert.Contains(t, exitcode.NewCrashNote(path).Previous(), "the reason of the crash")
+	assert.Contains(t, exitcode.NewCrashNote(path).PreviousReason(), "the reason of the crash")
 }
 
 func TestACrashNoteKeepsAReason(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "note")
 	note := exitcode.NewCrashNote(path)
-	assert.Empty(t, note.Previous())
+	assert.Empty(t, note.PreviousReason())
 	require.NoError(t, note.Leave("nobody armed it"), "which is no error")
 	require.NoError(t, note.Arm(false))
 	require.NoError(t, note.Leave("etcd: failed to save\nwith a second line"))
-	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).Previous())
+	assert.Equal(t, "etcd: failed to save", exitcode.NewCrashNote(path).PreviousReason())
 }
 
 func TestAnArmedNoteHasRoomOnAVolumeThatBecomesFull(t *testing.T) {
@@ -76,11 +76,11 @@ func TestACrashNoteIsPutAwayAfterARunWithoutCrash(t *testing.T) {
 
 func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
-	require.NoError(t, exitcode.Explain(path, "nobody asks"))
+	require.NoError(t, exitcode.WriteMessage(path, "nobody asks"))
 	assert.NoFileExists(t, path)
 
 	write(t, path, strings.Repeat("an older message", 100))
-	require.NoError(t, exitcode.Explain(path, strings.Repeat("x", 5000)))
+	require.NoError(t, exitcode.WriteMessage(path, strings.Repeat("x", 5000)))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
@@ -90,13 +90,13 @@ func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
 func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")
-	require.NoError(t, exitcode.Explain(path, "crash: bad name \x1b[2J\nstate: Query\n"))
+	require.NoError(t, exitcode.WriteMessage(path, "crash: bad name \x1b[2J\nstate: Query\n"))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, "crash: bad name \\x1b[2J\nstate: Query\n", string(content))
 
 	write(t, path, "panic: \x1b]0;title\a\ngoroutine 1")
-	assert.Equal(t, `panic: \x1b]0;title\a`, exitcode.NewCrashNote(path).Previous())
+	assert.Equal(t, `panic: \x1b]0;title\a`, exitcode.NewCrashNote(path).PreviousReason())
 
 	note := exitcode.NewCrashNote(path)
 	require.NoError(t, note.Arm(false))
@@ -109,7 +109,7 @@ func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *te
 func TestATerminationMessageIsNotCutWithinACharacter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")
-	require.NoError(t, exitcode.Explain(path, strings.Repeat("→", 5000)))
+	require.NoError(t, exitcode.WriteMessage(path, strings.Repeat("→", 5000)))
 	content, err := os.ReadFile(path)
 	require.NoError(t, err)
 	assert.Equal(t, strings.Repeat("→", 1365), string(content))
@@ -120,12 +120,12 @@ func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 		exitcode.Clean:                   "clean stop",
 		exitcode.Crashed:                 "crash",
 		exitcode.BadConfig:               "etcd's configuration, or what was asked for, cannot be used",
-		exitcode.Forced(syscall.SIGTERM): "forced by a second signal (terminated)",
+		exitcode.SecondSignal(syscall.SIGTERM): "forced by a second signal (terminated)",
 		exitcode.Code(99):                "status 99",
 	} {
 		assert.Equal(t, want, status.String())
 	}
-	assert.Equal(t, exitcode.Code(143), exitcode.Forced(syscall.SIGTERM), "as shells do it")
+	assert.Equal(t, exitcode.Code(143), exitcode.SecondSignal(syscall.SIGTERM), "as shells do it")
 }
 
 func TestOfALoopOfCrashesTheFirstAndTheLatestAreKept(t *testing.T) {
@@ -137,15 +137,15 @@ func TestOfALoopOfCrashesTheFirstAndTheLatestAreKept(t *testing.T) {
 	}
 	crash("one", true)
 	crash("two", true)
-	assert.Equal(t, "one", exitcode.NewCrashNote(path).First(time.Time{}))
+	assert.Equal(t, "one", exitcode.NewCrashNote(path).FirstReason(time.Time{}))
 	crash("three", true)
 	crash("four", true)
-	assert.Equal(t, "one", exitcode.NewCrashNote(path).First(time.Time{}))
+	assert.Equal(t, "one", exitcode.NewCrashNote(path).FirstReason(time.Time{}))
 	assert.Equal(t, "three\n", read(t, path+".latest"))
-	assert.Equal(t, "four", exitcode.NewCrashNote(path).Previous())
+	assert.Equal(t, "four", exitcode.NewCrashNote(path).PreviousReason())
 
 	crash("five", false)
-	assert.Equal(t, "four", exitcode.NewCrashNote(path).First(time.Time{}), "a run has served, so a new loop began with it")
+	assert.Equal(t, "four", exitcode.NewCrashNote(path).FirstReason(time.Time{}), "a run has served, so a new loop began with it")
 	assert.NoFileExists(t, path+".latest")
 }
 

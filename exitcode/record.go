@@ -35,7 +35,7 @@ type Record struct {
 	describe    func() []byte // what the data look like; nil if that is not known
 	removed     Word          // the clean word that Remove has removed, for Restore
 	removedNote []byte        // its note; nil if there was none
-	forfeited   bool          // nothing clean can be said any more, by Forfeit
+	forfeited   bool          // nothing clean can be said any more, by Invalidate
 }
 
 // NewRecord returns the record that lives at path, whose directory must be on the volume it speaks for.
@@ -98,16 +98,16 @@ func (r *Record) Restore() error {
 	return r.put(r.removed, r.removedNote)
 }
 
-// Forfeit removes the record like Remove, and for good: from now on Restore and Write leave none behind, even if this
+// Invalidate removes the record like Remove, and for good: from now on Restore and Write leave none behind, even if this
 // removal fails. It is to be called as soon as another process is seen to have the data open for writing: how that
 // ends will not be known.
-func (r *Record) Forfeit() error {
+func (r *Record) Invalidate() error {
 	r.forfeited = true
 	return r.Remove()
 }
 
-// Forfeited reports whether Forfeit was called.
-func (r *Record) Forfeited() bool { return r.forfeited }
+// Invalid reports whether Invalidate was called.
+func (r *Record) Invalid() bool { return r.forfeited }
 
 // Write writes the word durably, with a note of the data files. It must be called only after etcd's close has
 // returned. A record that was forfeited stays absent, which is no error.

@@ -148,15 +148,15 @@ func TestAForfeitedRecordStaysAway(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *exitcode.Record){
 		"before the removal": func(*testing.T, *exitcode.Record) {},
 		"after the removal":  func(t *testing.T, r *exitcode.Record) { require.NoError(t, r.Remove()) },
-		"twice":              func(t *testing.T, r *exitcode.Record) { require.NoError(t, r.Forfeit()) },
+		"twice":              func(t *testing.T, r *exitcode.Record) { require.NoError(t, r.Invalidate()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			record, path := recordIn(t)
 			require.NoError(t, record.Write(exitcode.Terminated))
-			require.False(t, record.Forfeited())
+			require.False(t, record.Invalid())
 			before(t, record)
-			require.NoError(t, record.Forfeit())
-			assert.True(t, record.Forfeited())
+			require.NoError(t, record.Invalidate())
+			assert.True(t, record.Invalid())
 			assert.NoFileExists(t, path)
 			require.NoError(t, record.Restore())
 			assert.NoFileExists(t, path)
@@ -172,8 +172,8 @@ func TestAForfeitThatFailedIsMadeUpForByTheWrite(t *testing.T) {
 	aside := filepath.Dir(path) + ".away"
 	require.NoError(t, record.Write(exitcode.Terminated))
 	require.NoError(t, os.Rename(filepath.Dir(path), aside))
-	require.ErrorContains(t, record.Forfeit(), "cannot remove exit record")
-	assert.True(t, record.Forfeited())
+	require.ErrorContains(t, record.Invalidate(), "cannot remove exit record")
+	assert.True(t, record.Invalid())
 	require.Error(t, record.Restore())
 	require.Error(t, record.Write(exitcode.Terminated))
 	require.NoError(t, os.Rename(aside, filepath.Dir(path)))

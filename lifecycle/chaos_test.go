@@ -104,7 +104,7 @@ func (c *chaos) Logs() []string {
 
 func (c *chaos) LockData() error { return c.Probe() }
 
-func (c *chaos) Forfeit() error {
+func (c *chaos) Invalidate() error {
 	_, err := c.next(context.Background())
 	c.know(func(t *truth) {
 		t.another = true
@@ -113,7 +113,7 @@ func (c *chaos) Forfeit() error {
 	return err
 }
 
-func (c *chaos) Forfeited() (is bool) {
+func (c *chaos) Invalid() (is bool) {
 	c.know(func(t *truth) { is = t.another })
 	return is
 }

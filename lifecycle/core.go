@@ -176,7 +176,7 @@ func (f Facts) statusOf(from State, event Event, to State, payload Payload) exit
 	case event == Elapsed:
 		return exitcode.OutOfTime
 	case event == Signal && to == Terminated:
-		return exitcode.Forced(f.LastSignal)
+		return exitcode.SecondSignal(f.LastSignal)
 	default:
 		return payload.Status
 	}

@@ -158,7 +158,7 @@ func TestASecondSignalForcesTheEnd(t *testing.T) {
 		pass(time.Second)
 		asked := time.Now()
 		s.driver.Signal(syscall.SIGINT)
-		assert.Equal(t, exitcode.Forced(syscall.SIGINT), wait().Status)
+		assert.Equal(t, exitcode.SecondSignal(syscall.SIGINT), wait().Status)
 		assert.Less(t, time.Since(asked), time.Second)
 		assert.NotContains(t, s.did(), "write terminated")
 	})

@@ -171,12 +171,12 @@ func (s stageVolume) Logs() []string {
 	return s.logs
 }
 
-func (s stageRecord) Forfeit() error {
+func (s stageRecord) Invalidate() error {
 	s.note("forfeit record")
 	return nil
 }
 
-func (s stageRecord) Forfeited() bool { return slices.Contains(s.did(), "forfeit record") }
+func (s stageRecord) Invalid() bool { return slices.Contains(s.did(), "forfeit record") }
 
 func (s stageRecord) Remove() error {
 	s.note("remove record")

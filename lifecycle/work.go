@@ -51,9 +51,9 @@ type Record interface {
 	Remove() error
 	Restore() error
 	Write(word exitcode.Word) error
-	// Forfeit removes the record. Afterwards Restore and Write do nothing.
-	Forfeit() error
-	Forfeited() bool
+	// Invalidate removes the record. Afterwards Restore and Write do nothing.
+	Invalidate() error
+	Invalid() bool
 }
 
 // Member is the embedded etcd.
@@ -187,7 +187,7 @@ func (w *work) probeData(context.Context) completion {
 
 // dataInUse voids the exit record, because this process never learns how the other writer of the data ends.
 func (w *work) dataInUse(err error) completion {
-	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Forfeit())}}
+	return completion{DataInUse, Payload{Err: errors.Join(err, w.runtime.Record.Invalidate())}}
 }
 
 func (w *work) requestInit(ctx context.Context) completion {
@@ -298,7 +298,7 @@ func (w *work) restoreRecord(context.Context) completion {
 func (w *work) writeRecord(context.Context) completion {
 	word := w.facts.RecordWord()
 	err := w.runtime.Record.Write(word)
-	if w.runtime.Record.Forfeited() {
+	if w.runtime.Record.Invalid() {
 		return recordResult(err, "no exit record: another process had the data open for writing")
 	}
 	return recordResult(err, "exit record written: "+string(word))

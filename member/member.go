@@ -219,13 +219,13 @@ func (m *Member) prepare(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("gave up before etcd was opened: %w", err)
 	}
-	datadir.Tighten(m.config.Dir, m.options.Log)
+	datadir.SetPermissions(m.config.Dir, m.options.Log)
 	m.before, _ = datadir.TakeFingerprint(m.config.Dir, m.config.WalDir) // nothing equals what cannot be inspected
 	return nil
 }
 
 // inspect refuses data that etcd would accept silently.
-func (m *Member) inspect(findings *datadir.Findings) error {
+func (m *Member) inspect(findings *datadir.Inspection) error {
 	return findings.Inspect(datadir.Identity{
 		Name:           m.config.Name,
 		PeerURLs:       types.URLs(m.config.AdvertisePeerUrls).StringSlice(),
@@ -234,7 +234,7 @@ func (m *Member) inspect(findings *datadir.Findings) error {
 }
 
 // highestVersion returns the cluster's version as the data record it.
-func highestVersion(findings *datadir.Findings) (highest dataversion.Version, err error) {
+func highestVersion(findings *datadir.Inspection) (highest dataversion.Version, err error) {
 	versions, err := findings.ClusterVersions()
 	for _, text := range versions {
 		if version := dataversion.Parse(text); highest.Less(version) {
@@ -284,7 +284,7 @@ func (m *Member) start() {
 	defer close(m.started)
 	defer func() {
 		if cause := recover(); cause != nil {
-			m.startErr = datadir.Panicked(cause)
+			m.startErr = datadir.PanicError(cause)
 			m.crash(fmt.Errorf("%w\n%s", m.startErr, debug.Stack()))
 		}
 	}()

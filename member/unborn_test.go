@@ -27,7 +27,7 @@ func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	for round := range 2 { // the second finds the first one's leftovers
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
-		datadirtest.MakeUninitialized(t, dir)
+		datadirtest.Initialize(t, dir)
 		b := newBench(t, dir)
 		require.NoError(t, b.Open(soon(t)))
 		_, err := b.client(t).Put(soon(t), "key", "value")

@@ -41,7 +41,7 @@ func (c *cluster) validate() (Event, Facts) {
 func (c *cluster) query() (Event, Facts) {
 	v := c.volume
 	self := peers.Self{
-		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.VotesAlone(), Index: v.position.Index,
+		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.IsOnlyVoter(), Index: v.position.Index,
 		Volume: c.holdings(), Uploaded: c.facts.Brought || c.options.Archive == nil,
 	}
 	if c.requested {
@@ -172,7 +172,7 @@ func (c *cluster) compareClusters(s *peers.Survey, id string) {
 // all of it must form: a member that is older than the store waits for one that runs and has it.
 func (c *cluster) compareStore(s *peers.Survey) error {
 	position, reported := c.volume.position, c.newer != nil // to the others, when they were asked
-	alone := position.VotesAlone()
+	alone := position.IsOnlyVoter()
 	if alone && s.Voters > 1 {
 		return fmt.Errorf("the data are from when the cluster had one voting member, but another member lists %d", s.Voters)
 	}
@@ -205,7 +205,7 @@ func (c *cluster) findNewer() (newer, err error) {
 	position, data := c.volume.position, c.backups.data()
 	seen, err := c.backups.observe(ctx)
 	switch {
-	case err != nil && position.VotesAlone():
+	case err != nil && position.IsOnlyVoter():
 		return c.backups.compareNames(ctx, err)
 	case err != nil:
 		return nil, err
@@ -213,7 +213,7 @@ func (c *cluster) findNewer() (newer, err error) {
 	judgment := relation.Judge(data, seen.Store, false)
 	newer, c.needed = judgment.Newer(data, seen.Store, c.options.Archive.String())
 	writer := seen.Head.Newest().Member
-	if newer == nil && judgment.Relation == relation.Same && position.VotesAlone() && writer != "" && !slices.Contains(position.Known, writer) {
+	if newer == nil && judgment.Relation == relation.Same && position.IsOnlyVoter() && writer != "" && !slices.Contains(position.Known, writer) {
 		newer = fmt.Errorf("the data are from when the cluster had one voting member, but member %s, which they do not list, has written to the store", writer)
 	}
 	return newer, nil

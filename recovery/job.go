@@ -225,7 +225,7 @@ func (j *job) prove() (Event, Facts) {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
-	case j.ctx.Err() != nil, datadir.SaysNothing(err): // as when memory is exhausted
+	case j.ctx.Err() != nil, datadir.IsTransient(err): // as when memory is exhausted
 		return broke(cmp.Or(j.ctx.Err(), err))
 	case err != nil:
 		return Unproved, Facts{Err: err}

@@ -187,7 +187,7 @@ func (r *Recovery) initializeMember(ctx context.Context, config etcdconf.Documen
 	if err != nil || initialCluster == "" {
 		return yaml, err
 	}
-	return etcdconf.Joining(yaml, initialCluster)
+	return etcdconf.ForNewMember(yaml, initialCluster)
 }
 
 // memberOf returns the member that etcd's configuration describes.

@@ -59,7 +59,7 @@ func (v *volume) validate() (Event, Facts) {
 		v.member.Peers.Publish(peers.Self{Volume: peers.Data}) // before the validation, which takes time
 	}
 	v.damage = v.examine(v.ctx)
-	if v.ctx.Err() != nil || datadir.SaysNothing(v.damage) {
+	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
 		return broke(cmp.Or(v.ctx.Err(), v.damage))
 	}
 	exists, err := hasMember(v.member.DataDir)
@@ -98,7 +98,7 @@ func (v *volume) readPosition(exists bool) (err error) {
 	switch {
 	case err == nil || v.damage != nil:
 		return nil
-	case datadir.SaysNothing(err):
+	case datadir.IsTransient(err):
 		return fmt.Errorf("cannot read how far the data in %s reach: %w", v.member.DataDir, err)
 	}
 	v.damage = fmt.Errorf("not all of the data in %s can be read: %w", v.member.DataDir, err)

@@ -213,7 +213,7 @@ func inChild(what string) func(context.Context, string) error {
 // contradict makes the pages of a snapshot's database inconsistent, and replaces the digest.
 func contradict(snapshot []byte) []byte {
 	broken := append([]byte{}, snapshot[:len(snapshot)-sha256.Size]...)
-	datadirtest.Contradict(broken)
+	datadirtest.BreakDatabase(broken)
 	sum := sha256.Sum256(broken)
 	return append(broken, sum[:]...)
 }

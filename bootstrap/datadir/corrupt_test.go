@@ -56,7 +56,7 @@ func firstSegmentOf(dir string) string {
 func zeroEntries(t *testing.T, segment string) {
 	t.Helper()
 	fresh := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUninitialized(t, fresh)
+	datadirtest.Initialize(t, fresh)
 	head, err := os.ReadFile(firstSegmentOf(fresh))
 	require.NoError(t, err)
 	content, err := os.ReadFile(segment)

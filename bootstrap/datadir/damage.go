@@ -16,20 +16,20 @@ var zeros [64 << 10]byte
 // word is the alignment of frames, in bytes: etcd pads them to a multiple of it.
 const word = 8
 
-// intactRecord is an intact record behind the place where a segment becomes unreadable.
-type intactRecord struct {
+// validRecord is an intact record behind the place where a segment becomes unreadable.
+type validRecord struct {
 	record
 
 	at      int64 // in bytes
 	checked bool  // whether its data are known to be whole
 }
 
-// intactRecords yields the intact records behind the place where s ends. Their positions are unknown, so it accepts any
+// validRecords yields the intact records behind the place where s ends. Their positions are unknown, so it accepts any
 // frame whose checksum the next one continues. That proves the data of the next one to be intact; those of the first
 // remain unproven. It searches on behind further damage.
-func (s *segment) intactRecords() iter.Seq[intactRecord] {
-	return func(yield func(intactRecord) bool) {
-		if s.endsWithOneFrame() {
+func (s *segment) validRecords() iter.Seq[validRecord] {
+	return func(yield func(validRecord) bool) {
+		if s.isSingleFrame() {
 			return
 		}
 		for at := s.nextData(s.at); at >= 0; at = s.nextData(at) {
@@ -42,30 +42,30 @@ func (s *segment) intactRecords() iter.Seq[intactRecord] {
 	}
 }
 
-// endsWithOneFrame reports whether nothing but zeros follows the unreadable frame, as after a power loss. The content
+// isSingleFrame reports whether nothing but zeros follows the unreadable frame, as after a power loss. The content
 // of that frame is not searched: a value may be anything, records of a log included.
-func (s *segment) endsWithOneFrame() bool {
+func (s *segment) isSingleFrame() bool {
 	last := segment{content: s.content, at: s.at}
-	_, whole := last.next()
+	_, whole := last.nextFrame()
 	return whole && s.nextData(last.at) < 0
 }
 
 // chain yields the records from that position on while each continues the checksum of the one before, and returns
 // where they end. It yields none unless there are two.
-func (s *segment) chain(at int64, yield func(intactRecord) bool) (end int64, more bool) {
+func (s *segment) chain(at int64, yield func(validRecord) bool) (end int64, more bool) {
 	rest := segment{content: s.content, at: at}
-	f, whole := rest.next()
+	f, whole := rest.nextFrame()
 	before, ok := f.parseCanonical()
-	if !whole || !ok || !isPlausible(before) {
+	if !whole || !ok || !isExpected(before) {
 		return at, true
 	}
 	end, before.sum = at, before.crc
 	for f := range rest.frames() {
 		r, err := f.check(before.sum)
-		if err != nil || !isPlausible(r) {
+		if err != nil || !isExpected(r) {
 			break
 		}
-		if end == at && !yield(intactRecord{record: before, at: at}) || !yield(intactRecord{record: r, at: f.at, checked: true}) {
+		if end == at && !yield(validRecord{record: before, at: at}) || !yield(validRecord{record: r, at: f.at, checked: true}) {
 			return end, false
 		}
 		before, end = r, rest.at
@@ -73,8 +73,8 @@ func (s *segment) chain(at int64, yield func(intactRecord) bool) (end int64, mor
 	return end, true
 }
 
-// isPlausible reports whether etcd writes such a record after the first ones of a segment.
-func isPlausible(r record) bool {
+// isExpected reports whether etcd writes such a record after the first ones of a segment.
+func isExpected(r record) bool {
 	return len(r.data) > 0 && (r.kind == wal.EntryType || r.kind == wal.StateType || r.kind == wal.SnapshotType)
 }
 
@@ -124,21 +124,21 @@ type cut struct {
 // cutIn searches behind the place where the segment becomes unreadable. written is the history up to there.
 func cutIn(s *segment, written *history) cut {
 	c := cut{at: s.at, last: written.last}
-	for r := range s.intactRecords() {
+	for r := range s.validRecords() {
 		c.add(r)
 	}
 	return c
 }
 
 // add applies the rules above. Of a record that is not proven to be intact it uses the type and the index only.
-func (c *cut) add(r intactRecord) {
+func (c *cut) add(r validRecord) {
 	c.flushed = c.flushed || c.ended || c.lost && r.kind == wal.SnapshotType
 	switch r.kind {
 	case wal.EntryType:
-		c.lost = c.lost || c.reaches(entryIndex(r.data), r.at)
+		c.lost = c.lost || c.contains(entryIndex(r.data), r.at)
 	case wal.StateType:
 		var state raftpb.HardState
-		if r.checked && state.Unmarshal(r.data) == nil && c.reaches(state.Commit, r.at) {
+		if r.checked && state.Unmarshal(r.data) == nil && c.contains(state.Commit, r.at) {
 			c.committed, c.lost = max(c.committed, state.Commit), true
 		}
 		c.ended = c.lost
@@ -147,16 +147,16 @@ func (c *cut) add(r intactRecord) {
 
 // reaches reports whether an entry of that index can have been lost between the cut and another position. Even the
 // smallest takes more than two words: a record that implies more is part of a value that looks like a log.
-func (c *cut) reaches(index uint64, at int64) bool {
+func (c *cut) contains(index uint64, at int64) bool {
 	return index > c.last && index-c.last <= uint64(at-c.at)/(2*word)+1 //nolint:gosec // never negative
 }
 
 // proven reports whether an acknowledged entry would be lost. single means that the member is alone in its cluster
 // and that etcd 3.6 wrote its log.
-func (c *cut) proven(single bool) bool { return c.flushed || single && c.committed > c.last }
+func (c *cut) isLoss(single bool) bool { return c.flushed || single && c.committed > c.last }
 
 // commitment returns, as a clause, the commit index in the records behind the cut; empty if none has one.
-func (c *cut) commitment() string {
+func (c *cut) commitClause() string {
 	if c.committed == 0 {
 		return ""
 	}

@@ -108,7 +108,7 @@ func TestWhatAPowerLossLeavesOfALogIsNoProof(t *testing.T) {
 			log := writeLog(t, dice, writer.commit, noise)
 			tear(dice, log)
 			tail := tailOf(t, log.content)
-			assert.False(t, tail.cut.proven(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)
+			assert.False(t, tail.cut.isLoss(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestALogInAValueIsNoProof(t *testing.T) {
 		})
 		tear(dice, log)
 		tail := tailOf(t, log.content)
-		assert.False(t, tail.cut.proven(writer.single), "seed %d: %+v", seed, tail.cut)
+		assert.False(t, tail.cut.isLoss(writer.single), "seed %d: %+v", seed, tail.cut)
 	}
 }
 
@@ -148,12 +148,12 @@ func TestWhatADiskLostOfALogIsProven(t *testing.T) {
 			dice := rand.New(rand.NewPCG(seed, 2))
 			log := writeLog(t, dice, writer.commit, noise)
 			whole := tailOf(t, log.content)
-			require.False(t, whole.cut.proven(true), "%s, seed %d", name, seed)
+			require.False(t, whole.cut.isLoss(true), "%s, seed %d", name, seed)
 			kept := log.flushed[len(log.flushed)-4] // of the batches behind, the first may be lost with what is damaged
 			broken := damageAt(log.content, log.flushed[0]+dice.Int64N(kept-log.flushed[0]), dice)
 			tail := tailOf(t, broken)
 			if tail.last != whole.last {
-				assert.True(t, tail.cut.proven(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)
+				assert.True(t, tail.cut.isLoss(writer.single), "%s, seed %d: %+v", name, seed, tail.cut)
 			}
 		}
 	}

@@ -52,14 +52,14 @@ func (c contents) empty() bool { return c.keyless && c.applied <= uint64(len(c.m
 func (c contents) unused() bool { return c.keyless && c.applied == 0 }
 
 // knows reports whether a member is, or was, part of the cluster.
-func (c contents) knows(id uint64) bool {
+func (c contents) hasMember(id uint64) bool {
 	_, current := c.members[id]
 	_, removed := c.removedMembers[id]
 	return current || removed
 }
 
 // voters returns the number of members with a vote.
-func (c contents) voters() (voters int) {
+func (c contents) voterCount() (voters int) {
 	for _, member := range c.members {
 		if !member.IsLearner {
 			voters++
@@ -68,15 +68,15 @@ func (c contents) voters() (voters int) {
 	return voters
 }
 
-// readDatabase calls look in a read-only transaction. fs.ErrNotExist means that there is no database, errCutOff that
+// readDB calls look in a read-only transaction. fs.ErrNotExist means that there is no database, errCutOff that
 // pages are missing; then look is not called.
-func readDatabase(path string, look func(tx *bolt.Tx) error) error {
-	return guarded(func() error {
+func readDB(path string, look func(tx *bolt.Tx) error) error {
+	return recoverPanic(func() error {
 		file, err := os.Stat(path)
 		if err != nil {
 			return fmt.Errorf("cannot open it: %w", err)
 		}
-		database, err := openDatabase(path)
+		database, err := openDB(path)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func readDatabase(path string, look func(tx *bolt.Tx) error) error {
 	})
 }
 
-func openDatabase(path string) (*bolt.DB, error) {
+func openDB(path string) (*bolt.DB, error) {
 	db, err := bolt.Open(path, 0, &bolt.Options{ReadOnly: true, Timeout: lockTimeout})
 	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, errLocked
@@ -160,7 +160,7 @@ func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	if keys == nil {
 		return nil
 	}
-	compacted := compactedRevision(tx)
+	compacted := compactRevision(tx)
 	cursor, previous, count := keys.Cursor(), mvcc.Revision{Main: -1}, 0
 	var stored mvccpb.KeyValue
 	for key, value := cursor.First(); key != nil; key, value = cursor.Next() {
@@ -202,8 +202,8 @@ func verifyRevision(key, value []byte, compacted int64, stored *mvccpb.KeyValue)
 	return revision, nil
 }
 
-// compactedRevision returns the revision up to which etcd has compacted the keys, or will when it starts.
-func compactedRevision(tx *bolt.Tx) (compacted int64) {
+// compactRevision returns the revision up to which etcd has compacted the keys, or will when it starts.
+func compactRevision(tx *bolt.Tx) (compacted int64) {
 	meta := tx.Bucket(schema.Meta.Name())
 	if meta == nil {
 		return 0
@@ -232,8 +232,8 @@ const (
 	metaPageFlag = 4
 )
 
-// damagedMetaPages returns the numbers of meta pages that bbolt has not written like that.
-func damagedMetaPages(tx *bolt.Tx) (damaged []int, err error) {
+// corruptMetaPages returns the numbers of meta pages that bbolt has not written like that.
+func corruptMetaPages(tx *bolt.Tx) (damaged []int, err error) {
 	file, err := os.Open(tx.DB().Path())
 	if err != nil {
 		return nil, err
@@ -262,7 +262,7 @@ func isMetaPage(head []byte, number uint64) bool {
 // verifyPages runs bbolt's own check. That panics over a damaged meta page, which bbolt itself can do without; then
 // every bucket is read instead, which finds the same, except for pages that are unused or used twice.
 func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
-	damaged, err := damagedMetaPages(tx)
+	damaged, err := corruptMetaPages(tx)
 	if err != nil {
 		return err
 	}
@@ -309,11 +309,11 @@ func readAll(ctx context.Context, bucket *bolt.Bucket) error {
 	})
 }
 
-// readAhead reads the whole file at path in the background, until the returned function is called, to fill the kernel's page
+// preload reads the whole file at path in the background, until the returned function is called, to fill the kernel's page
 // cache: bbolt maps its file for random access, so that each page would be fetched from the disk by itself. Advice to the
 // kernel would not do: Linux fetches one window of its own size, and forgets the rest. An error shows up later, where the
 // content is needed.
-func readAhead(path string) (stop func()) {
+func preload(path string) (stop func()) {
 	file, err := os.Open(path)
 	if err != nil {
 		return func() {}

@@ -30,16 +30,16 @@
 //
 // Verify reads everything, in a process of its own, because damaged pages can crash bbolt in a goroutine that nothing recovers. In
 // the mode Sanity it checks the structure only, which suffices after a clean exit record. Recovery runs it through a Validator, which
-// remembers a result against data until their files change. A result is a verdict on the data, or an error for which SaysNothing is
+// remembers a result against data until their files change. A result is a verdict on the data, or an error for which IsTransient is
 // true: the disk could not be read, or the child was killed. Only a verdict may lead to data being replaced.
 //
 // Look is quick, since every start waits for it. The embedded etcd calls it right before it opens the data, whether or not a
 // validation has passed: with a sidecar none of ours has run. It reads what the database records about itself, and the segments that
 // etcd replays; only in the last one, which etcd would repair without a word, does it check every record. Inspect, ClusterVersions,
-// Members and Uncommitted judge these Findings.
+// Members and Uncommitted are methods of its result, an Inspection.
 //
 // Both readers end in a refusal: a sentence with the file, the problem and the way out. docs/runbook.md lists them all, which a test
-// verifies. A validation changes nothing. Inspect may move a member away that was killed before it stored anything, and Tighten
+// verifies. A validation changes nothing. Inspect may move a member away that was killed before it stored anything, and SetPermissions
 // changes permissions.
 //
 // # Torn or damaged
@@ -60,7 +60,7 @@
 // instead the file ends within entry 8, nothing proves a flush, and etcd may cut the entry off.
 //
 // A database that is ahead of its log gives the second proof. A single member applies an entry only after its log has it, so
-// the log was cut off. A follower of etcd 3.6 may apply an entry while its log is still being written; refuseTail explains why such
+// the log was cut off. A follower of etcd 3.6 may apply an entry while its log is still being written; checkTail explains why such
 // a member is refused all the same.
 //
 // # The files
@@ -84,9 +84,9 @@ import (
 // checkInterval is the number of revisions or records that are read between two checks of the context.
 const checkInterval = 1024
 
-// guarded runs a check and turns a panic into an error. That includes memory faults: files are mapped, a bad offset in them may
+// recoverPanic runs a check and turns a panic into an error. That includes memory faults: files are mapped, a bad offset in them may
 // point anywhere, and a disk that cannot be read shows up that way, too.
-func guarded(check func() error) (err error) {
+func recoverPanic(check func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -32,7 +32,7 @@ type FileFingerprint struct {
 func TakeFingerprint(dataDir, walDir string) (Fingerprint, error) {
 	m := survey(dataDir, walDir)
 	taken := Fingerprint{DataDir: dataDir, WALDir: walDir}
-	err := errors.Join(m.dir.unreadable(), m.wal.unreadable(), m.snap.unreadable())
+	err := errors.Join(m.dir.readError(), m.wal.readError(), m.snap.readError())
 	for _, path := range append([]string{m.database}, m.paths()...) {
 		info, statErr := os.Stat(path)
 		if errors.Is(statErr, fs.ErrNotExist) {

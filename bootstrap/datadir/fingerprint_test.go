@@ -80,6 +80,6 @@ func TestAMemberWithoutDataHasAFingerprint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	note := fingerprintOf(t, dir)
 	require.NoError(t, ChangedSince(note))
-	datadirtest.MakeUninitialized(t, dir)
+	datadirtest.Initialize(t, dir)
 	assert.ErrorContains(t, ChangedSince(note), "more files")
 }

@@ -24,7 +24,7 @@ type Identity struct {
 // wrong name. Call it right before etcd opens the directory, even if a validation has passed. It moves an
 // uninitialized member out of the way, and logs warnings about what etcd tolerates. Anything unreadable is left to
 // etcd, which reports it.
-func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
+func (f *Inspection) Inspect(configured Identity, log zerolog.Logger) error {
 	for _, warning := range f.warnings {
 		log.Warn().Msg(warning)
 	}
@@ -34,28 +34,28 @@ func (f *Findings) Inspect(configured Identity, log zerolog.Logger) error {
 	return nil
 }
 
-func (f *Findings) inspect(configured Identity, log zerolog.Logger) error {
-	if moved, err := f.settleUninitialized(log); err != nil || moved {
+func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
+	if moved, err := f.moveIfUnused(log); err != nil || moved {
 		return err
 	}
-	if f.contentsErr == nil || f.hasNoDatabase() {
-		if err := refuseLostRestore(f.member, f.contents); err != nil {
+	if f.contentsErr == nil || f.isDBMissing() {
+		if err := checkRestore(f.member, f.contents); err != nil {
 			return err
 		}
 	}
-	if err := refuseOtherCluster(f.member, f.contents); err != nil {
+	if err := checkCluster(f.member, f.contents); err != nil {
 		return err
 	}
-	if err := f.refuseShort(); err != nil {
+	if err := f.checkLength(); err != nil {
 		return err
 	}
-	if err := f.refuseOtherMember(configured, log); err != nil {
+	if err := f.checkMember(configured, log); err != nil {
 		return err
 	}
-	if err := f.refuseV2(); err != nil {
+	if err := f.checkV2Requests(); err != nil {
 		return err
 	}
-	return f.refuseLeftover()
+	return f.checkV2Members()
 }
 
 // uninitializedPrefix begins the name that an uninitialized member's directory is moved to.
@@ -64,32 +64,32 @@ const uninitializedPrefix = "member.uninitialized-"
 // errNoVoter is the reason to refuse a log that was lost, or cut off at its start.
 var errNoVoter = errors.New("it was lost, cut off or damaged, or is of another database")
 
-// settleUninitialized handles a log that names no voter. etcd would open it and wait forever to be elected; without
+// moveIfUnused handles a log that names no voter. etcd would open it and wait forever to be elected; without
 // any log it would create a new one, and drop what is written until that is as long as the old one.
 //
 // A member is uninitialized if its log names no voter and its database is empty: etcd was killed in the first moment
 // of its first start. It has acknowledged no write and given no vote. Its directory is moved out of the way, so that
 // etcd starts with an empty one; nothing is deleted. In any other case the error names what was lost.
-func (f *Findings) settleUninitialized(log zerolog.Logger) (moved bool, err error) {
-	if f.wal.unreadable() != nil || !f.namesNoVoter() {
+func (f *Inspection) moveIfUnused(log zerolog.Logger) (moved bool, err error) {
+	if f.wal.readError() != nil || !f.namesNoVoter() {
 		return false, nil
 	}
 	empty, missing := f.contentsErr == nil && f.contents.empty(), errors.Is(f.contentsErr, fs.ErrNotExist)
 	switch {
 	case len(f.segments()) == 0 && (empty || missing):
 		return false, nil // a first start
-	case empty && f.hasLogElsewhere():
+	case empty && f.hasExternalLog():
 		return false, nil // moving the directory would leave the log behind
 	case empty:
-		return true, moveUninitialized(f.member, log)
+		return true, moveUnused(f.member, log)
 	case f.contentsErr == nil || missing:
-		return false, lostLog.because(f.wal.path, errNoVoter)
+		return false, lostLog.errorf(f.wal.path, errNoVoter)
 	default:
 		return false, nil // etcd says what is wrong with the database
 	}
 }
 
-func moveUninitialized(m *member, log zerolog.Logger) error {
+func moveUnused(m *member, log zerolog.Logger) error {
 	to := filepath.Join(m.root.path, uninitializedPrefix+time.Now().UTC().Format("20060102T150405.000Z"))
 	if err := os.Rename(m.dir.path, to); err != nil {
 		return fmt.Errorf("cannot move an uninitialized member out of the way: %w", err)
@@ -98,45 +98,45 @@ func moveUninitialized(m *member, log zerolog.Logger) error {
 	return nil
 }
 
-// refuseLostRestore refuses data whose database is missing or unused, and whose log continues a restored one. etcd
+// checkRestore refuses data whose database is missing or unused, and whose log continues a restored one. etcd
 // would fill a new database from the log, without the content of the backup.
-func refuseLostRestore(m *member, found contents) error {
+func checkRestore(m *member, found contents) error {
 	segments := m.segments()
-	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() || !continuesRestore(m.segment(firstSegment)) {
+	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() || !isRestored(m.segment(firstSegment)) {
 		return nil
 	}
-	return lostRestore.because(m.wal.path, m.database)
+	return lostRestore.errorf(m.wal.path, m.database)
 }
 
-// refuseOtherCluster refuses a database of another cluster than the log's: one of them was rolled back, copied or
+// checkCluster refuses a database of another cluster than the log's: one of them was rolled back, copied or
 // mounted without the other. etcd would apply the log to that database, and die of a member that it does not know. A
 // database that knows the log's own member needs no further check. Anything unreadable is refused elsewhere.
-func refuseOtherCluster(m *member, found contents) error {
+func checkCluster(m *member, found contents) error {
 	identity, err := m.identity()
-	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.knows(identity.NodeID) {
+	if err != nil || identity.NodeID == 0 || len(found.members) == 0 || found.hasMember(identity.NodeID) {
 		return nil //nolint:nilerr // see above
 	}
 	named, err := m.membersNamed()
-	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.knows) {
+	if err != nil || len(named) == 0 || slices.ContainsFunc(named, found.hasMember) {
 		return nil //nolint:nilerr // see above
 	}
-	return otherCluster.because(m.database, m.wal.path)
+	return otherCluster.errorf(m.database, m.wal.path)
 }
 
-// refuseShort refuses a database that was cut off, and a log of which the disk proves that it was: etcd repairs a
+// checkLength refuses a database that was cut off, and a log of which the disk proves that it was: etcd repairs a
 // damaged log by cutting it off, and serves without the acknowledged entries behind the damage. Anything unreadable
 // is left to etcd, which reports it.
-func (f *Findings) refuseShort() error {
+func (f *Inspection) checkLength() error {
 	if errors.Is(f.contentsErr, errCutOff) {
-		return cutOff.because(f.database, f.contentsErr)
+		return cutOff.errorf(f.database, f.contentsErr)
 	}
 	if tail := f.tail(); tail != nil && f.contentsErr == nil {
-		return f.contents.refuseTail(f.member, tail)
+		return f.contents.checkTail(f.member, tail)
 	}
 	return nil
 }
 
-// refuseTail refuses a log whose tail proves that etcd would drop acknowledged entries, or that ends before the
+// checkTail refuses a log whose tail proves that etcd would drop acknowledged entries, or that ends before the
 // database.
 //
 // In the second case a single member would drop what is proposed until the log is as long again. Its log was damaged,
@@ -147,22 +147,22 @@ func (f *Findings) refuseShort() error {
 // disk looks just as after damage, and then it has acknowledged to a leader what it no longer has, and would help to
 // elect one that does not have it either. So both are refused, with the same way out. That loses neither data nor the
 // quorum: an entry is committed because a majority of logs have it, so only a minority can lack it.
-func (c contents) refuseTail(m *member, tail *history) error {
+func (c contents) checkTail(m *member, tail *history) error {
 	switch {
-	case tail.cut.proven(c.single36()):
-		return lostTail.because(m.segment(m.newestSegment()), tail.cut.at, tail.cut.last, tail.cut.commitment(), c.applied)
-	case tail.last < c.applied && c.voters() > 1:
-		return shortFollower.because(m.wal.path, tail.last, len(c.members), c.applied)
+	case tail.cut.isLoss(c.single36()):
+		return lostTail.errorf(m.segment(m.lastSegment()), tail.cut.at, tail.cut.last, tail.cut.commitClause(), c.applied)
+	case tail.last < c.applied && c.voterCount() > 1:
+		return shortFollower.errorf(m.wal.path, tail.last, len(c.members), c.applied)
 	case tail.last < c.applied:
-		return shortLog.because(m.wal.path, tail.last, c.applied)
+		return shortLog.errorf(m.wal.path, tail.last, c.applied)
 	}
 	return nil
 }
 
-// refuseOtherMember refuses the data directory of another member of this cluster: volumes were mixed up. etcd would
+// checkMember refuses the data directory of another member of this cluster: volumes were mixed up. etcd would
 // take that member's identity, which would exist twice. A directory of an unknown member causes a warning only: a
 // restore may have given it any name. Anything unreadable is left to etcd, which reports it.
-func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) error {
+func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error {
 	identity, err := f.identity()
 	owner, here := f.contents.members[identity.NodeID], configured.PeerURLs
 	if err != nil || owner.Name == "" || owner.Name == configured.Name {
@@ -173,7 +173,7 @@ func (f *Findings) refuseOtherMember(configured Identity, log zerolog.Logger) er
 	}
 	cluster, err := types.NewURLsMap(configured.InitialCluster)
 	if _, known := cluster[owner.Name]; err == nil && known {
-		return otherMember.because(f.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
+		return otherMember.errorf(f.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
 	}
 	log.Warn().Str("recorded_name", owner.Name).Strs("recorded_urls", owner.PeerURLs).Str("name", configured.Name).Strs("urls", here).
 		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")

@@ -255,13 +255,13 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 // Whoever asks gets the same answer: an uninitialized member may be opened.
 func TestAnUninitializedMemberIsValidAndInspected(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
-		"with the head of a log": datadirtest.MakeUninitialized,
+		"with the head of a log": datadirtest.Initialize,
 		"with the head of a log and the first members": func(t *testing.T, dir string) {
-			datadirtest.MakeUninitialized(t, dir)
+			datadirtest.Initialize(t, dir)
 			toldOfMembers(t, dir, 3)
 		},
 		"without a log": func(t *testing.T, dir string) {
-			datadirtest.MakeUninitialized(t, dir)
+			datadirtest.Initialize(t, dir)
 			remove(t, filepath.Join(dir, "member", "wal"))
 		},
 	} {
@@ -290,7 +290,7 @@ func TestADatabaseWithKeysIsInitialized(t *testing.T) {
 
 func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUninitialized(t, dir)
+	datadirtest.Initialize(t, dir)
 	toldOfMembers(t, dir, 1)
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 2))
@@ -301,7 +301,7 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.
 
 func TestAMemberThatHadASnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUninitialized(t, dir)
+	datadirtest.Initialize(t, dir)
 	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
 	require.NoError(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()))
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
@@ -310,7 +310,7 @@ func TestAMemberThatHadASnapshotIsNotMoved(t *testing.T) {
 // An index that can't be read is neither 0 nor any other number.
 func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
-	datadirtest.MakeUninitialized(t, dir)
+	datadirtest.Initialize(t, dir)
 	toldOfMembers(t, dir, 1)
 	update(t, dir, func(tx *bolt.Tx) error {
 		return tx.Bucket([]byte("meta")).Put([]byte("consistent_index"), []byte("four"))
@@ -323,7 +323,7 @@ func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 // Its directory alone, set aside, would leave the log behind.
 func TestAnUninitializedMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
-	datadirtest.MakeUninitialized(t, dir)
+	datadirtest.Initialize(t, dir)
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
 	before := fingerprint(t, dir)
 	require.NoError(t, Look(dir, walDir).Inspect(Identity{}, zerolog.Nop()))
@@ -366,13 +366,13 @@ func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
 	type members = map[uint64]membership.Member
 	for id, refuses := range map[uint64]bool{0xa: false, 0xb: false, 0xc: false, 0xd: false, 0xe: true} {
 		known := members{id: {}}
-		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: known}) != nil, id)
-		assert.Equal(t, refuses, refuseOtherCluster(survey(dir, ""), contents{members: members{0xf: {}}, removedMembers: known}) != nil, id)
-		assert.NoError(t, refuseOtherCluster(survey(dir, ""), contents{removedMembers: known}), "it has none yet")
+		assert.Equal(t, refuses, checkCluster(survey(dir, ""), contents{members: known}) != nil, id)
+		assert.Equal(t, refuses, checkCluster(survey(dir, ""), contents{members: members{0xf: {}}, removedMembers: known}) != nil, id)
+		assert.NoError(t, checkCluster(survey(dir, ""), contents{removedMembers: known}), "it has none yet")
 	}
 }
 
-// What refuseTail says of healthy members rests on this: which entries raft hands out to be applied although it hands them
+// What checkTail says of healthy members rests on this: which entries raft hands out to be applied although it hands them
 // out to be stored in the same breath. etcd 3.6 does both at the same time.
 func TestOnlyAFollowerAppliesWhatItsLogMayLack(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}

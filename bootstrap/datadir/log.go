@@ -158,8 +158,8 @@ func (h *history) addSnapshot(data []byte) error {
 	return nil
 }
 
-// skim walks through the records without comparing their checksums, and adds notes of entries, and snapshots.
-func (h *history) skim(s *segment) {
+// scan walks through the records without comparing their checksums, and adds notes of entries, and snapshots.
+func (h *history) scan(s *segment) {
 	for f := range s.frames() {
 		switch r, _ := f.parse(); r.kind { // one that cannot be parsed has no kind
 		case wal.EntryType:
@@ -171,7 +171,7 @@ func (h *history) skim(s *segment) {
 }
 
 // knows reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
-func (h *history) knows(index, term uint64) bool {
+func (h *history) isCommitted(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
 }
 
@@ -187,9 +187,9 @@ func (h *history) unfinished(name string) bool {
 	return ok && !slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index >= index })
 }
 
-// beginsWith returns an error unless the snapshot is recorded in that segment or a later one. The snapshot of an
+// checkStart returns an error unless the snapshot is recorded in that segment or a later one. The snapshot of an
 // empty log, of index 0, is recorded, too.
-func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
+func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	if segment < 0 {
 		return errors.New("no segment goes back so far")
 	}
@@ -209,9 +209,9 @@ func (h *history) beginsWith(snapshot walpb.Snapshot, segment int) error {
 	return nil
 }
 
-// firstReplayed returns the number of the segment from which on etcd reads the log, the last one that starts at or
+// startSegment returns the number of the segment from which on etcd reads the log, the last one that starts at or
 // before the index, and -1 if there is none.
-func firstReplayed(segments []string, index uint64) int {
+func startSegment(segments []string, index uint64) int {
 	for i, name := range slices.Backward(segments) {
 		if _, first, _ := parseSegmentName(name); first <= index {
 			return i
@@ -224,7 +224,7 @@ func firstReplayed(segments []string, index uint64) int {
 // first.
 func (m *member) segmentsFrom(index uint64) []string {
 	segments := m.segments()
-	return segments[max(firstReplayed(segments, index), 0):]
+	return segments[max(startSegment(segments, index), 0):]
 }
 
 // identity returns the cluster and the member that the log belongs to. etcd skips a first segment without a record.
@@ -259,7 +259,7 @@ func (m *member) namesNoVoter() bool {
 	if len(segments) == 0 {
 		return true
 	}
-	return m.snap.unreadable() == nil && !m.hadSnapshot() && slices.Equal(segments, []string{firstSegment}) &&
+	return m.snap.readError() == nil && !m.hadSnapshot() && slices.Equal(segments, []string{firstSegment}) &&
 		hasOnlyHead(m.segment(firstSegment))
 }
 
@@ -273,10 +273,10 @@ func hasOnlyHead(path string) bool {
 	return err == nil && only
 }
 
-// continuesRestore reports whether a log starts as a restore writes it: with the first members and, before anything
+// isRestored reports whether a log starts as a restore writes it: with the first members and, before anything
 // else, a snapshot that includes the database. A member that was never restored takes none before it has elected a
 // leader, for which it writes an entry.
-func continuesRestore(firstSegment string) (restored bool) {
+func isRestored(firstSegment string) (restored bool) {
 	err := firstRecords(firstSegment, func(r record) (more bool) {
 		restored = r.kind == wal.SnapshotType && varint(r.data, snapshotIndexField) > 0
 		return !restored && (r.kind != wal.EntryType || changesMembers(r.data))
@@ -290,7 +290,7 @@ func firstRecords(path string, take func(r record) (more bool)) error {
 	return readSegment(path, func(s *segment) error {
 		for r, err := range s.records() {
 			if err != nil {
-				return orRepaired(err)
+				return ignoreIncomplete(err)
 			}
 			if !take(r) {
 				break

@@ -25,8 +25,8 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(whole.snapshots), 2)
 	noSuch, otherTerm := walpb.Snapshot{Index: 7, Term: 2}, walpb.Snapshot{Index: 51, Term: 1}
-	require.ErrorIs(t, whole.beginsWith(noSuch, 0), wal.ErrSnapshotNotFound)
-	require.ErrorIs(t, whole.beginsWith(otherTerm, 0), wal.ErrSnapshotMismatch)
+	require.ErrorIs(t, whole.checkStart(noSuch, 0), wal.ErrSnapshotNotFound)
+	require.ErrorIs(t, whole.checkStart(otherTerm, 0), wal.ErrSnapshotMismatch)
 	replayed := map[bool]int{}
 	for seed := range *logsPerWriter * 4 {
 		dice := rand.New(rand.NewPCG(seed, 4))
@@ -50,7 +50,7 @@ func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 
 // verifiedByEtcd has the whole log read first, as etcd does when it starts, and then what follows the snapshot.
 func verifiedByEtcd(dir string, from walpb.Snapshot) bool {
-	return nil == guarded(func() error {
+	return nil == recoverPanic(func() error {
 		if _, err := wal.ValidSnapshotEntries(zap.NewNop(), dir+"/member/wal"); err != nil {
 			return err
 		}
@@ -73,9 +73,9 @@ func openedByEtcd(t *testing.T, dir string) bool {
 		_, _, _, err = log.ReadAll()
 		return err
 	}
-	err := guarded(open)
+	err := recoverPanic(open)
 	if errors.Is(err, io.ErrUnexpectedEOF) && wal.Repair(zap.NewNop(), path) {
-		err = guarded(open)
+		err = recoverPanic(open)
 	}
 	return err == nil
 }
@@ -84,5 +84,5 @@ func replayedHere(t *testing.T, dir string, from walpb.Snapshot) bool {
 	t.Helper()
 	m := survey(dir, "")
 	written, err := readLog(t.Context(), m)
-	return err == nil && checkReplay(m, written, from) == nil
+	return err == nil && checkReplayStart(m, written, from) == nil
 }

@@ -47,8 +47,8 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 	}
 }
 
-// Findings are the result of Look. Its methods judge them.
-type Findings struct {
+// An Inspection is the result of Look.
+type Inspection struct {
 	*member
 
 	contents    contents
@@ -64,23 +64,23 @@ type Findings struct {
 // reads what the database records about itself, and the segments of the log that etcd replays. Only in the last one,
 // which etcd repairs without a word, does it check every record. walDir is the directory of the log if that is not in
 // the data directory, and empty otherwise.
-func Look(dataDir, walDir string) *Findings {
-	f := &Findings{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
-	f.contentsErr = readDatabase(f.database, func(tx *bolt.Tx) (err error) {
+func Look(dataDir, walDir string) *Inspection {
+	f := &Inspection{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
+	f.contentsErr = readDB(f.database, func(tx *bolt.Tx) (err error) {
 		f.contents, err = readContents(tx)
 		return err
 	})
-	f.start, f.notes, f.replayErr = f.replayed()
+	f.start, f.notes, f.replayErr = f.replayNotes()
 	return f
 }
 
 // Empty reports whether etcd would start without any data.
-func (f *Findings) Empty() bool { return f.hasNoDatabase() && f.newestSegment() == "" }
+func (f *Inspection) Empty() bool { return f.isDBMissing() && f.lastSegment() == "" }
 
 // Uncommitted returns how many entries follow the last one that the log records as committed, and its index. A crash leaves such
 // entries, acknowledged ones among them: the commit index is written with the entries that come next. With force-new-cluster etcd
 // drops them all.
-func (f *Findings) Uncommitted() (entries, committed uint64) {
+func (f *Inspection) Uncommitted() (entries, committed uint64) {
 	tail := f.tail()
 	if tail == nil || tail.last <= tail.committed {
 		return 0, 0
@@ -88,19 +88,19 @@ func (f *Findings) Uncommitted() (entries, committed uint64) {
 	return tail.last - tail.committed, tail.committed
 }
 
-// hasNoDatabase is false of what can't be looked at.
-func (f *Findings) hasNoDatabase() bool {
-	none, err := isVacant(f.database)
+// isDBMissing is false of what can't be looked at.
+func (f *Inspection) isDBMissing() bool {
+	none, err := isDBEmpty(f.database)
 	return err == nil && none
 }
 
-// hasLogElsewhere reports whether the log is outside the member's directory.
-func (f *Findings) hasLogElsewhere() bool { return filepath.Dir(f.wal.path) != f.dir.path }
+// hasExternalLog reports whether the log is outside the member's directory.
+func (f *Inspection) hasExternalLog() bool { return filepath.Dir(f.wal.path) != f.dir.path }
 
 // tail returns the history of the last segment, up to where it becomes unreadable, and nil if there is none. The
 // segment's name has the last index of the ones before; damage there makes etcd give up.
-func (f *Findings) tail() *history {
-	if tail := f.read[f.newestSegment()]; tail != nil && tail.unread == nil {
+func (f *Inspection) tail() *history {
+	if tail := f.read[f.lastSegment()]; tail != nil && tail.unread == nil {
 		return tail
 	}
 	return nil
@@ -108,8 +108,8 @@ func (f *Findings) tail() *history {
 
 // histories returns those of the segments. Each segment is read once, and all new ones at the same time: a start on a
 // long log waits for this.
-func (f *Findings) histories(segments []string) (histories []*history) {
-	newest, reading := f.newestSegment(), sync.WaitGroup{}
+func (f *Inspection) readSegments(segments []string) (histories []*history) {
+	newest, reading := f.lastSegment(), sync.WaitGroup{}
 	for _, name := range segments {
 		if f.read[name] == nil {
 			read := &history{last: lastBefore(name)}
@@ -128,7 +128,7 @@ func (h *history) look(path string, isLast bool) {
 		if isLast {
 			_ = h.readLast(context.Background(), s) // what comes before the error is what counts
 		} else {
-			h.skim(s)
+			h.scan(s)
 		}
 		return nil
 	})
@@ -138,7 +138,7 @@ func (h *history) look(path string, isLast bool) {
 // that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
 // what follows the newest snapshot, even if the database has all of that. An error says that the database or the log
 // can't be read; then some may be missing.
-func (f *Findings) ClusterVersions() (versions []string, err error) {
+func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	versions = []string{f.contents.version}
 	for _, n := range f.notes {
 		if n.version != "" {
@@ -150,12 +150,12 @@ func (f *Findings) ClusterVersions() (versions []string, err error) {
 
 // replayed returns the notes of the entries that etcd replays, and the index of the snapshot that they follow. If the log does
 // not know a snapshot, etcd was killed between writing that and recording it, and starts from the one before.
-func (f *Findings) replayed() (start uint64, notes []note, err error) {
+func (f *Inspection) replayNotes() (start uint64, notes []note, err error) {
 	for _, start = range f.startingPoints() {
 		known := start == 0
-		for _, read := range f.histories(f.segmentsFrom(start)) {
+		for _, read := range f.readSegments(f.segmentsFrom(start)) {
 			if read.lowest > 0 {
-				notes = before(notes, read.lowest)
+				notes = trimNotes(notes, read.lowest)
 			}
 			notes, known, err = append(notes, read.notes...), known || read.has(start), errors.Join(err, read.unread)
 		}
@@ -177,9 +177,9 @@ func (m *member) startingPoints() (indexes []uint64) {
 	return append(indexes, 0)
 }
 
-// Tighten makes everything in the data directory accessible to its owner only, which a restore may have changed. What
+// SetPermissions makes everything in the data directory accessible to its owner only, which a restore may have changed. What
 // cannot be changed is logged.
-func Tighten(dataDir string, log zerolog.Logger) {
+func SetPermissions(dataDir string, log zerolog.Logger) {
 	err := filepath.WalkDir(dataDir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err

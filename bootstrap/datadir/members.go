@@ -12,7 +12,7 @@ import (
 
 // Members returns how many members the cluster has as far as the data know: those in the database, with the changes that it has
 // not applied yet.
-func (f *Findings) Members() int {
+func (f *Inspection) Members() int {
 	members := map[uint64]bool{}
 	for id := range f.contents.members {
 		members[id] = true
@@ -23,7 +23,7 @@ func (f *Findings) Members() int {
 
 // change applies the changes of the members after one entry and up to another one. The value of a member says whether it is a
 // voter.
-func (f *Findings) change(members map[uint64]bool, after, until uint64) {
+func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {
 		if n.change == nil || n.index <= after || n.index > until {
 			continue
@@ -42,30 +42,30 @@ func (f *Findings) change(members map[uint64]bool, after, until uint64) {
 
 // OnlyRestored reports whether the data are those of a restored snapshot that no member has run on yet: what the database
 // records of versions is about the cluster that the snapshot was taken of.
-func (f *Findings) OnlyRestored() bool {
+func (f *Inspection) OnlyRestored() bool {
 	segments, tail := f.segments(), f.tail()
 	return len(segments) == 1 && tail != nil && len(tail.snapshots) > 0 && tail.snapshots[len(tail.snapshots)-1].Index == tail.last &&
-		continuesRestore(f.segment(segments[0]))
+		isRestored(f.segment(segments[0]))
 }
 
-// refuseV2 refuses a log that etcd 3.6 panics over when it replays it, at every start.
-func (f *Findings) refuseV2() error {
+// checkV2Requests refuses a log that etcd 3.6 panics over when it replays it, at every start.
+func (f *Inspection) checkV2Requests() error {
 	for _, n := range f.notes {
 		if n.method != "" {
-			return v2Request.because(f.wal.path, n.method, n.index)
+			return v2Request.errorf(f.wal.path, n.method, n.index)
 		}
 	}
 	return nil
 }
 
-// refuseLeftover refuses data whose two lists of members differ. etcd 3.5 and older list them in a second store, the v2 store,
+// checkV2Members refuses data whose two lists of members differ. etcd 3.5 and older list them in a second store, the v2 store,
 // and go by that one; etcd 3.6 goes by the database. Older versions have left members in the database that were removed long
 // ago, and learners that were promoted. etcd 3.6 takes them over, and panics when such a member is removed. etcd 3.5.26 and later
 // correct the database when they start.
 //
 // The v2 store is in the snapshot that etcd starts from, and the entries behind it change it. A member that any of these adds is
 // no leftover: an etcd 3.4 may have added it to the database before it noted there that it had applied the entry.
-func (f *Findings) refuseLeftover() error {
+func (f *Inspection) checkV2Members() error {
 	if f.contentsErr != nil || f.replayErr != nil || f.contents.since36 || len(f.contents.members) < 2 || f.start > f.contents.applied {
 		return nil
 	}
@@ -78,23 +78,23 @@ func (f *Findings) refuseLeftover() error {
 		member := f.contents.members[id]
 		switch voter, listed := members[id]; {
 		case !listed && !f.adds(id):
-			return leftoverMember.because(f.database, types.ID(id), member.Name)
+			return leftoverMember.errorf(f.database, types.ID(id), member.Name)
 		case voter && member.IsLearner:
-			return leftoverLearner.because(f.database, types.ID(id), member.Name)
+			return leftoverLearner.errorf(f.database, types.ID(id), member.Name)
 		}
 	}
 	return nil
 }
 
 // adds reports whether an entry that the database may not have applied adds the member.
-func (f *Findings) adds(id uint64) bool {
+func (f *Inspection) adds(id uint64) bool {
 	return slices.ContainsFunc(f.notes, func(n note) bool {
 		return n.index > f.contents.applied && n.change != nil && n.change.NodeID == id && n.change.Type != raftpb.ConfChangeRemoveNode
 	})
 }
 
 // v2Members returns the members in the v2 store of the snapshot that etcd starts from, and whether each is a voter.
-func (f *Findings) v2Members() (map[uint64]bool, error) {
+func (f *Inspection) v2Members() (map[uint64]bool, error) {
 	members := map[uint64]bool{}
 	if f.start == 0 {
 		return members, nil
@@ -109,7 +109,7 @@ func (f *Findings) v2Members() (map[uint64]bool, error) {
 	}
 	store, cluster := v2store.New(), membership.NewCluster(nil)
 	cluster.SetStore(store)
-	err = guarded(func() error {
+	err = recoverPanic(func() error {
 		if err := store.Recovery(content.Data); err != nil {
 			return err
 		}

@@ -148,7 +148,7 @@ func TestLeftoverMembers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := Look(c.data.write(t), "").refuseLeftover()
+			err := Look(c.data.write(t), "").checkV2Members()
 			if c.refused == "" {
 				require.NoError(t, err)
 				return
@@ -168,7 +168,7 @@ func TestOverriddenChangesDoNotCount(t *testing.T) {
 			t.Parallel()
 			data := data
 			dir := data.write(t)
-			require.Error(t, Look(dir, "").refuseLeftover())
+			require.Error(t, Look(dir, "").checkV2Members())
 			log, err := wal.Open(zap.NewNop(), layout.ToWALDir(dir), walpb.Snapshot{})
 			require.NoError(t, err)
 			_, _, _, err = log.ReadAll()
@@ -182,7 +182,7 @@ func TestOverriddenChangesDoNotCount(t *testing.T) {
 			require.NoError(t, log.Close())
 			found := Look(dir, "")
 			require.Equal(t, cut, len(found.segments()) > 1)
-			require.NoError(t, found.refuseLeftover())
+			require.NoError(t, found.checkV2Members())
 		})
 	}
 }
@@ -226,7 +226,7 @@ func TestRequestsOfTheV2APIBeforeASnapshotAreNotReplayed(t *testing.T) {
 	t.Parallel()
 	data := oldData{applied: 3, bucket: map[uint64]bool{1: true}, start: []uint64{1}, log: []raftpb.Entry{adds(1), v2("QGET", "", ""), v2("PUT", "/0/version", "3.4.0")}}
 	found := Look(data.write(t), "")
-	require.NoError(t, found.refuseV2())
+	require.NoError(t, found.checkV2Requests())
 	versions, err := found.ClusterVersions()
 	require.NoError(t, err)
 	assert.Equal(t, []string{""}, versions)
@@ -264,7 +264,7 @@ func TestOnlyRestored(t *testing.T) {
 	found := Look(dir, "")
 	assert.True(t, found.OnlyRestored())
 	assert.Equal(t, 2, found.Members())
-	require.NoError(t, found.refuseLeftover())
+	require.NoError(t, found.checkV2Members())
 
 	log, err := wal.Open(zap.NewNop(), layout.ToWALDir(dir), walpb.Snapshot{Index: 2, Term: 1})
 	require.NoError(t, err)

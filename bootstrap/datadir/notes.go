@@ -25,7 +25,7 @@ func (h *history) note(entry []byte) {
 	if h.lowest == 0 || index < h.lowest {
 		h.lowest = index
 	}
-	h.notes = before(h.notes, index)
+	h.notes = trimNotes(h.notes, index)
 	if n, ok := noteOf(entry); ok {
 		n.index = index
 		h.notes = append(h.notes, n)
@@ -33,7 +33,7 @@ func (h *history) note(entry []byte) {
 }
 
 // before returns the notes of the entries before an index. Notes are in the order of their entries.
-func before(notes []note, index uint64) []note {
+func trimNotes(notes []note, index uint64) []note {
 	for len(notes) > 0 && notes[len(notes)-1].index >= index {
 		notes = notes[:len(notes)-1]
 	}

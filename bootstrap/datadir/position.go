@@ -34,9 +34,9 @@ type Position struct {
 	PeerURLs []string // the same
 }
 
-// VotesAlone reports whether the data belong to the only member with a vote, so that an etcd can continue with them
+// IsOnlyVoter reports whether the data belong to the only member with a vote, so that an etcd can continue with them
 // on its own.
-func (p Position) VotesAlone() bool { return p.Voters == 1 && !p.Learner }
+func (p Position) IsOnlyVoter() bool { return p.Voters == 1 && !p.Learner }
 
 // ReadPosition reads a member's position. The data need not be valid; nothing is changed. An error means that
 // something exists and cannot be read, so a zero does not mean that it is missing.
@@ -44,15 +44,15 @@ func ReadPosition(dataDir string) (p Position, err error) {
 	m := survey(dataDir, "")
 	identity, err := m.identity()
 	p.ClusterID, p.MemberID = identity.ClusterID, identity.NodeID
-	unread := errors.Join(m.root.unreadable(), m.dir.unreadable(), m.wal.unreadable(), m.snap.unreadable(), err)
+	unread := errors.Join(m.root.readError(), m.dir.readError(), m.wal.readError(), m.snap.readError(), err)
 	found, err := p.read(m)
 	unread = errors.Join(unread, err)
-	beyond, err := m.beyond(found.applied)
+	beyond, err := m.readTail(found.applied)
 	self := found.members[p.MemberID]
 	p.Name, p.PeerURLs, p.Learner = self.Name, self.PeerURLs, self.IsLearner
 	p.Members, p.Index = len(found.members), max(beyond.last, found.applied)
 	if !beyond.members {
-		p.Voters = found.voters()
+		p.Voters = found.voterCount()
 	}
 	if p.HighestRevision = p.Revision; p.MemberID != 0 || beyond.changes > 0 {
 		p.HighestRevision = max(p.Revision, 1) + beyond.changes // etcd is at revision 1 before the first change
@@ -62,10 +62,10 @@ func ReadPosition(dataDir string) (p Position, err error) {
 
 // read reads the database; one that etcd has not written to yet is skipped.
 func (p *Position) read(m *member) (found contents, err error) {
-	if none, err := isVacant(m.database); err != nil || none {
+	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{}, err
 	}
-	err = readDatabase(m.database, func(tx *bolt.Tx) (err error) {
+	err = readDB(m.database, func(tx *bolt.Tx) (err error) {
 		found, err = readContents(tx)
 		if last := lastRevision(tx); last != nil {
 			p.Revision = mvcc.BytesToBucketKey(last).Main
@@ -91,7 +91,7 @@ func lastRevision(tx *bolt.Tx) []byte {
 }
 
 // beyond describes the log after an index.
-type beyond struct {
+type logTail struct {
 	changes int64  // entries that may each have made a revision
 	members bool   // there are entries that change the members
 	last    uint64 // index of the last entry
@@ -99,7 +99,7 @@ type beyond struct {
 
 // beyond reads the log after an index, including entries that are not known to be committed: a follower learns of a
 // commit one message later. The error means that a segment cannot be read; records that cannot be parsed are skipped.
-func (m *member) beyond(index uint64) (b beyond, unread error) {
+func (m *member) readTail(index uint64) (b logTail, unread error) {
 	type entry struct{ changes, members bool }
 	entries := map[uint64]entry{}
 	unread = m.eachRecord(m.segmentsFrom(index), func(r record) {
@@ -153,8 +153,8 @@ const revisionBytes = 17
 // writing.
 func Divergence(dataDir, other string) (revision int64, err error) {
 	data, others := survey(dataDir, "").database, survey(other, "").database
-	err = readDatabase(data, func(tx *bolt.Tx) error {
-		return readDatabase(others, func(otherTx *bolt.Tx) error {
+	err = readDB(data, func(tx *bolt.Tx) error {
+		return readDB(others, func(otherTx *bolt.Tx) error {
 			rows, otherRows := tx.Bucket(schema.Key.Name()), otherTx.Bucket(schema.Key.Name())
 			if rows == nil || otherRows == nil {
 				return errors.New("a database is not etcd's: it has no bucket of keys")

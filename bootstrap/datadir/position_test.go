@@ -194,7 +194,7 @@ func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
 func TestALearnerBesideTheOnlyVoterDoesNotVoteAlone(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	self := position(t, dir)
-	assert.True(t, self.VotesAlone())
+	assert.True(t, self.IsOnlyVoter())
 	addMember(t, dir, false)
 	update(t, dir, func(tx *bolt.Tx) error {
 		value, err := json.Marshal(map[string]any{"id": self.MemberID, "isLearner": true})
@@ -203,7 +203,7 @@ func TestALearnerBesideTheOnlyVoterDoesNotVoteAlone(t *testing.T) {
 	})
 	is := position(t, dir)
 	assert.Equal(t, 1, is.Voters)
-	assert.False(t, is.VotesAlone())
+	assert.False(t, is.IsOnlyVoter())
 }
 
 func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {

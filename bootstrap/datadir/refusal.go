@@ -24,109 +24,109 @@ const (
 )
 
 // refusal is a reason not to start etcd on the data: the format of its error, and the way out.
-type refusal struct{ format, wayOut string }
+type reason struct{ format, wayOut string }
 
 // refusals are all of them, for the test that compares docs/runbook.md with them.
-var refusals []refusal
+var reasons []reason
 
 // refuse adds a refusal. The runbook has its format, with … for each verb.
-func refuse(format, wayOut string) refusal {
-	kind := refusal{format: format, wayOut: wayOut}
-	refusals = append(refusals, kind)
+func newReason(format, wayOut string) reason {
+	kind := reason{format: format, wayOut: wayOut}
+	reasons = append(reasons, kind)
 	return kind
 }
 
 // because returns the error for one directory; the arguments are those of the format. A file without read permission
 // has a way out of its own.
-func (r refusal) because(args ...any) error {
+func (r reason) errorf(args ...any) error {
 	cause := fmt.Errorf(r.format, args...)
 	if errors.Is(cause, fs.ErrPermission) {
-		return &refusalError{cause: cause, wayOut: letRead}
+		return &reasonError{cause: cause, wayOut: letRead}
 	}
-	return &refusalError{cause: cause, wayOut: r.wayOut}
+	return &reasonError{cause: cause, wayOut: r.wayOut}
 }
 
-// refusalError is an error with a way out.
-type refusalError struct {
+// reasonError is an error with a way out.
+type reasonError struct {
 	cause  error
 	wayOut string
 }
 
-func (r *refusalError) Error() string { return r.cause.Error() + "; way out: " + r.wayOut }
+func (r *reasonError) Error() string { return r.cause.Error() + "; way out: " + r.wayOut }
 
-func (r *refusalError) Unwrap() error { return r.cause }
+func (r *reasonError) Unwrap() error { return r.cause }
 
 // The kinds of what Verify refuses.
 var (
-	unreadableDirectory = refuse("cannot read %s directory: %w", letRead)
-	unknownEntry        = refuse("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
-	notASegment         = refuse("%s is not a WAL segment", "move it out of the directory or give it back its own name")
-	missingSegment      = refuse("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
-	missingLog          = refuse("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
-	misnamedSegment     = refuse("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
+	unreadableDirectory = newReason("cannot read %s directory: %w", letRead)
+	unknownEntry        = newReason("data directory %s has no member directory, but holds %q", "move it away or name another data-dir")
+	notASegment         = newReason("%s is not a WAL segment", "move it out of the directory or give it back its own name")
+	missingSegment      = newReason("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
+	missingLog          = newReason("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
+	misnamedSegment     = newReason("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
 		"give it back its own name, or move it away to go on without them")
-	missingDatabase = refuse("there is no database %s", "put the database back; otherwise, "+restoreBackup)
-	vacantDatabase  = refuse("database %s is empty", "put the database back; otherwise, "+restoreBackup)
-	notADatabase    = refuse("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
-	lockedDatabase  = refuse("cannot open database %s: %w", "end that process")
-	corruptDatabase = refuse("database %s: %w", restoreBackup)
-	outrunLog       = refuse("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
-	damagedLog      = refuse("the log is damaged: %w", keepDatabase)
-	blockedSnapshot = refuse("%s is a pipe, for which etcd would wait for ever", "move it out of the directory")
-	brokenReplay    = refuse("%s cannot be replayed from entry %d: %w", keepDatabase)
-	lostEntries     = refuse("%s ends at entry %d, but %s", keepDatabase)
-	otherCluster    = refuse("database %s knows none of the members that the log in %s names: they are of two clusters",
+	missingDatabase = newReason("there is no database %s", "put the database back; otherwise, "+restoreBackup)
+	vacantDatabase  = newReason("database %s is empty", "put the database back; otherwise, "+restoreBackup)
+	notADatabase    = newReason("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
+	lockedDatabase  = newReason("cannot open database %s: %w", "end that process")
+	corruptDatabase = newReason("database %s: %w", restoreBackup)
+	outrunLog       = newReason("it has %s, but %s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
+	damagedLog      = newReason("the log is damaged: %w", keepDatabase)
+	blockedSnapshot = newReason("%s is a pipe, for which etcd would wait for ever", "move it out of the directory")
+	brokenReplay    = newReason("%s cannot be replayed from entry %d: %w", keepDatabase)
+	lostEntries     = newReason("%s ends at entry %d, but %s", keepDatabase)
+	otherCluster    = newReason("database %s knows none of the members that the log in %s names: they are of two clusters",
 		"put the one back that belongs to the other; otherwise, "+restoreBackup)
-	oldDatabase = refuse("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
-	crashed     = refuse("validation crashed: %s", restoreBackup)
+	oldDatabase = newReason("%s has applied entry %d, but there is a snapshot of entry %d in %s", restoreBackup)
+	crashed     = newReason("validation crashed: %s", restoreBackup)
 )
 
 // The kinds of what Inspect refuses.
 var (
-	lostLog       = refuse("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
-	lostRestore   = refuse("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
-	cutOff        = refuse("%s: the database was cut off: %w", restoreBackup)
-	shortLog      = refuse("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
-	shortFollower = refuse("the log in %q ends at index %d, while the database of this member, one of %d, holds what came until %d: "+
+	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
+	lostRestore   = newReason("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
+	cutOff        = newReason("%s: the database was cut off: %w", restoreBackup)
+	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
+	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, holds what came until %d: "+
 		"power was lost while it was behind, or the log was cut off or damaged", replaceIt)
-	panicked = refuse("etcd panicked over what is in its data directory: %v", restoreBackup)
-	lostTail = refuse("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
+	panicked = newReason("etcd panicked over what is in its data directory: %v", restoreBackup)
+	lostTail = newReason("the log in %s is damaged at position %d, behind index %d, and etcd would drop what was acknowledged behind it%s; "+
 		"the database holds what came until index %d", giveUpTail)
-	v2Request = refuse("the log in %q has a request of the v2 API, %s at entry %d: etcd 3.4 writes one for each probe of its "+
+	v2Request = newReason("the log in %q has a request of the v2 API, %s at entry %d: etcd 3.4 writes one for each probe of its "+
 		"/health, and etcd 3.6 cannot replay it; etcd is upgraded one minor version at a time", snapshotIt)
-	leftoverMember = refuse("database %s has member %s (%q), which was removed from the cluster: etcd 3.5 does not count it, and "+
+	leftoverMember = newReason("database %s has member %s (%q), which was removed from the cluster: etcd 3.5 does not count it, and "+
 		"etcd 3.6 would", upgradeFirst)
-	leftoverLearner = refuse("database %s has member %s (%q) as a learner, although it was promoted: etcd 3.5 counts its vote, and "+
+	leftoverLearner = newReason("database %s has member %s (%q) as a learner, although it was promoted: etcd 3.5 counts its vote, and "+
 		"etcd 3.6 would not", upgradeFirst)
-	otherMember = refuse("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or move the data directory away")
+	otherMember = newReason("the data directory %q is that of member %q at %q, not of member %q at %q", "mount this member's own volume, or move the data directory away")
 )
 
-// Panicked returns the error of an etcd that panicked while it opened its data.
-func Panicked(cause any) error { return panicked.because(cause) }
+// PanicError returns the error of an etcd that panicked while it opened its data.
+func PanicError(cause any) error { return panicked.errorf(cause) }
 
-// Crashed returns the error of a validation that ended without a result: reading the data crashed it.
-func Crashed(reason string) error { return crashed.because(reason) }
+// CrashError returns the error of a validation that ended without a result: reading the data crashed it.
+func CrashError(reason string) error { return crashed.errorf(reason) }
 
 // ErrUnable means that the data could not be read, whatever they are.
 var ErrUnable = errors.New("the data could not be looked at")
 
-// SaysNothing reports whether an error of a validation is no verdict on the data: it comes from the operating system,
+// IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,
 // or it is ErrUnable, or another process is using the data. The data are not corrupt because of it.
-func SaysNothing(err error) bool {
+func IsTransient(err error) bool {
 	var errno syscall.Errno
 	return errors.As(err, &errno) || errors.Is(err, ErrUnable) || errors.Is(err, errLocked)
 }
 
 // isRefusal reports whether an error has a way out.
-func isRefusal(err error) bool {
-	var named *refusalError
+func hasWayOut(err error) bool {
+	var named *reasonError
 	return errors.As(err, &named)
 }
 
 // withWayOut adds a way out to an error that has none. A validation that was only stopped needs none.
 func withWayOut(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil || isRefusal(err) {
+	if err == nil || ctx.Err() != nil || hasWayOut(err) {
 		return err
 	}
-	return &refusalError{cause: err, wayOut: restoreBackup}
+	return &reasonError{cause: err, wayOut: restoreBackup}
 }

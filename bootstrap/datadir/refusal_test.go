@@ -20,12 +20,12 @@ import (
 var verbs = regexp.MustCompile(`%[a-z]`)
 
 // sentence is what people see of the format.
-func (r refusal) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
+func (r reason) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
 
 func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 	rows := docs.Table(t, "what you see", "what it means", "what to do")
-	require.NotEmpty(t, refusals)
-	for _, kind := range refusals {
+	require.NotEmpty(t, reasons)
+	for _, kind := range reasons {
 		row := docs.Find(rows, kind.sentence())
 		if assert.NotNil(t, row, "put %q into the table of docs/refusals.md", kind.sentence()) {
 			assert.NotEmpty(t, row[1])
@@ -40,7 +40,7 @@ func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 
 // A refusal without a way out is a dead end: the next start says the same.
 func TestEveryRefusalNamesAWayOut(t *testing.T) {
-	for _, kind := range refusals {
+	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
 	}
 	unforeseen := withWayOut(t.Context(), errors.New("unforeseen"))
@@ -59,7 +59,7 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 		content, err := os.ReadFile(filepath.Clean(name))
 		require.NoError(t, err)
 		text.Write(content)
-		judgements := regexp.MustCompile(`(?ms)^func (?:\([^)]*\) )?(refuse|check|is)\w+\(.*?^}`).FindAll(content, -1)
+		judgements := regexp.MustCompile(`(?ms)^func (?:\([^)]*\) )?(check|is)\w+\(.*?^}`).FindAll(content, -1)
 		require.NotEmpty(t, judgements, name)
 		for _, judgement := range judgements {
 			assert.NotContains(t, string(judgement), "fmt.Errorf(", "%s refuses with a kind, which has a way out", name)
@@ -68,14 +68,14 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	content, err := os.ReadFile("refusal.go")
 	require.NoError(t, err)
 	text.Write(content)
-	for _, match := range regexp.MustCompile(`(?m)^\t(\w+) += refuse\(`).FindAllSubmatch(content, -1) {
-		assert.Regexp(t, string(match[1])+`(\.because\(|, m\.database, err\))`, text.String(), "no code refuses with %s", match[1])
+	for _, match := range regexp.MustCompile(`(?m)^\t(\w+) += newReason\(`).FindAllSubmatch(content, -1) {
+		assert.Regexp(t, string(match[1])+`(\.errorf\()`, text.String(), "no code refuses with %s", match[1])
 	}
 }
 
 // Whoever restored a database as another user need not restore it once more.
 func TestWhatMayNotBeReadIsToBeMadeReadable(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
-	assert.EqualError(t, corruptDatabase.because("db", denied), "database db: open db: permission denied; way out: "+letRead)
-	assert.EqualError(t, corruptDatabase.because("db", errors.New("torn")), "database db: torn; way out: "+restoreBackup)
+	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; way out: "+letRead)
+	assert.EqualError(t, corruptDatabase.errorf("db", errors.New("torn")), "database db: torn; way out: "+restoreBackup)
 }

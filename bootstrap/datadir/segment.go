@@ -45,13 +45,13 @@ type record struct {
 
 // readSegment calls read with the segment at path. read must keep nothing of it.
 func readSegment(path string, read func(s *segment) error) error {
-	return guarded(func() error {
+	return recoverPanic(func() error {
 		file, err := os.Open(path)
 		if err != nil {
 			return err
 		}
 		defer file.Close() // nothing was written
-		content, err := mapped(file)
+		content, err := mapFile(file)
 		if err != nil {
 			return err
 		}
@@ -61,7 +61,7 @@ func readSegment(path string, read func(s *segment) error) error {
 	})
 }
 
-func mapped(file *os.File) ([]byte, error) {
+func mapFile(file *os.File) ([]byte, error) {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
 		return nil, err
@@ -74,7 +74,7 @@ func mapped(file *os.File) ([]byte, error) {
 func (s *segment) frames() iter.Seq[frame] {
 	return func(yield func(frame) bool) {
 		for {
-			f, whole := s.next()
+			f, whole := s.nextFrame()
 			if !whole || !yield(f) {
 				return
 			}
@@ -84,7 +84,7 @@ func (s *segment) frames() iter.Seq[frame] {
 
 // next reads one frame. A record follows its length, eight bytes, little-endian; if that is negative, the highest
 // byte has the size of the padding (etcd's server/storage/wal/encoder.go).
-func (s *segment) next() (f frame, whole bool) {
+func (s *segment) nextFrame() (f frame, whole bool) {
 	rest := s.content[s.at:]
 	if len(rest) < 8 {
 		s.torn = len(rest) > 0
@@ -125,8 +125,8 @@ func (s *segment) records() iter.Seq2[record, error] {
 	}
 }
 
-// orRepaired returns nil instead of the error of a record that etcd cuts off.
-func orRepaired(err error) error {
+// ignoreIncomplete returns nil instead of the error of a record that etcd cuts off.
+func ignoreIncomplete(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (f frame) check(sum uint32) (record, error) {
 	if err == nil {
 		return r, nil
 	}
-	if f.isTorn() {
+	if f.isIncomplete() {
 		err = io.ErrUnexpectedEOF
 	}
 	return record{}, fmt.Errorf("%w at position %d", err, f.at)
@@ -187,8 +187,8 @@ func (f frame) parseCanonical() (r record, ok bool) {
 // sector is the size in bytes that a disk writes atomically.
 const sector = 512
 
-// isTorn reports whether a sector of the record holds nothing but zeros: it never reached the disk.
-func (f frame) isTorn() bool {
+// isIncomplete reports whether a sector of the record holds nothing but zeros: it never reached the disk.
+func (f frame) isIncomplete() bool {
 	rest, room := f.padded, sector-(f.at+8)%sector
 	for len(rest) > 0 {
 		chunk := rest[:min(room, int64(len(rest)))]

@@ -22,7 +22,7 @@ var unrelated = []string{
 	uninitializedPrefix + "*",
 }
 
-func isUnrelated(name string) bool {
+func isIgnored(name string) bool {
 	return slices.ContainsFunc(unrelated, func(pattern string) bool {
 		matched, _ := path.Match(pattern, name) // the patterns are well-formed
 		return matched
@@ -38,23 +38,23 @@ func IsEmpty(dataDir string) bool {
 // checkStructure judges which files exist and what they are called. It opens none but the log's first. initialized is
 // false if there is nothing to read yet: the directory belongs to a new member.
 func checkStructure(m *member) (initialized bool, err error) {
-	if m.root.unreadable() == nil && m.root.err != nil && !exists(m.root.path) {
+	if m.root.readError() == nil && m.root.err != nil && !exists(m.root.path) {
 		return false, nil
 	}
 	if m.root.err != nil {
-		return false, unreadableDirectory.because("data", m.root.err)
+		return false, unreadableDirectory.errorf("data", m.root.err)
 	}
 	if fresh, err := isFresh(m.root); err != nil || fresh {
 		return false, err
 	}
 	if m.dir.err != nil {
-		return false, unreadableDirectory.because("member", m.dir.err)
+		return false, unreadableDirectory.errorf("member", m.dir.err)
 	}
 	if err := checkSequence(m); err != nil {
 		return false, err
 	}
-	if err := m.snap.unreadable(); err != nil {
-		return false, unreadableDirectory.because("snapshot", err)
+	if err := m.snap.readError(); err != nil {
+		return false, unreadableDirectory.errorf("snapshot", err)
 	}
 	return checkComplete(m)
 }
@@ -67,12 +67,12 @@ func isFresh(root listing) (bool, error) {
 		if entry.Name() == "member" {
 			return false, nil
 		}
-		if !isUnrelated(entry.Name()) {
+		if !isIgnored(entry.Name()) {
 			unknown = entry.Name()
 		}
 	}
 	if unknown != "" {
-		return false, unknownEntry.because(root.path, unknown)
+		return false, unknownEntry.errorf(root.path, unknown)
 	}
 	return true, nil
 }
@@ -80,17 +80,17 @@ func isFresh(root listing) (bool, error) {
 // checkSequence refuses what etcd would take for a segment although it did not write it, and a sequence in which one is
 // missing.
 func checkSequence(m *member) error {
-	if err := m.wal.unreadable(); err != nil {
-		return unreadableDirectory.because("WAL", err)
+	if err := m.wal.readError(); err != nil {
+		return unreadableDirectory.errorf("WAL", err)
 	}
 	before, next := "", uint64(0)
 	for _, name := range m.segments() {
 		sequence, first, _ := parseSegmentName(name)
 		if name != fmt.Sprintf(segmentName, sequence, first) || !isRegular(m.segment(name)) {
-			return notASegment.because(m.segment(name))
+			return notASegment.errorf(m.segment(name))
 		}
 		if before != "" && sequence != next {
-			return missingSegment.because(m.segment(name), before)
+			return missingSegment.errorf(m.segment(name), before)
 		}
 		before, next = name, sequence+1
 	}
@@ -100,42 +100,42 @@ func checkSequence(m *member) error {
 // checkComplete refuses an initialized member that lacks a part. One without log and snapshot may lack a database,
 // and so may one whose log starts with its first entry: etcd fills the database from that.
 func checkComplete(m *member) (initialized bool, err error) {
-	file, err := statDatabase(m.database)
+	file, err := statDB(m.database)
 	switch {
 	case err != nil:
 		return false, err
 	case len(m.segments()) == 0 && len(m.snapshots()) == 0:
 		return file != nil && file.Size() > 0, nil
 	case len(m.segments()) == 0:
-		return false, missingLog.because(m.wal.path)
+		return false, missingLog.errorf(m.wal.path)
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
 		return true, nil // unless it goes on from a restore
 	case file == nil:
-		return false, missingDatabase.because(m.database)
+		return false, missingDatabase.errorf(m.database)
 	default:
-		return false, vacantDatabase.because(m.database)
+		return false, vacantDatabase.errorf(m.database)
 	}
 }
 
-// statDatabase returns nil if there is no database.
-func statDatabase(path string) (fs.FileInfo, error) {
+// statDB returns nil if there is no database.
+func statDB(path string) (fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, corruptDatabase.because(path, err)
+		return nil, corruptDatabase.errorf(path, err)
 	case !info.Mode().IsRegular():
-		return nil, notADatabase.because(path)
+		return nil, notADatabase.errorf(path)
 	}
 	return info, nil
 }
 
-// isVacant reports whether there is no database, or one of 0 bytes.
-func isVacant(database string) (bool, error) {
-	file, err := statDatabase(database)
+// isDBEmpty reports whether there is no database, or one of 0 bytes.
+func isDBEmpty(database string) (bool, error) {
+	file, err := statDB(database)
 	return file == nil || file.Size() == 0, err
 }
 

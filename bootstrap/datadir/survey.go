@@ -37,7 +37,7 @@ func survey(dataDir, walDir string) *member {
 		wal: list(cmp.Or(walDir, layout.ToWALDir(dataDir))), snap: list(layout.ToSnapDir(dataDir)),
 		database: layout.ToBackendFileName(dataDir),
 	}
-	m.warnings = m.tolerated()
+	m.warnings = m.checkNames()
 	return m
 }
 
@@ -46,8 +46,8 @@ func (m *member) warn(format string, args ...any) {
 }
 
 // tolerated returns sentences about what etcd tolerates and an operator should know.
-func (m *member) tolerated() (oddities []string) {
-	for _, name := range m.misnamed() {
+func (m *member) checkNames() (oddities []string) {
+	for _, name := range m.ignoredSegments() {
 		oddities = append(oddities, fmt.Sprintf("%s is not a name of a WAL segment; etcd ignores the file", m.segment(name)))
 	}
 	for _, path := range append([]string{m.database}, m.paths()...) {
@@ -60,11 +60,11 @@ func (m *member) tolerated() (oddities []string) {
 
 // segment returns the path of a segment.
 func (m *member) segments() []string {
-	return slices.DeleteFunc(m.wal.ending(".wal"), func(name string) bool { return !isSegmentName(name) })
+	return slices.DeleteFunc(m.wal.withSuffix(".wal"), func(name string) bool { return !isSegmentName(name) })
 }
 
-// newestSegment returns the name of the last segment, or "".
-func (m *member) newestSegment() string {
+// lastSegment returns the name of the last segment, or "".
+func (m *member) lastSegment() string {
 	segments := m.segments()
 	if len(segments) == 0 {
 		return ""
@@ -73,13 +73,13 @@ func (m *member) newestSegment() string {
 }
 
 // misnamed returns the files with the suffix of a segment that etcd ignores.
-func (m *member) misnamed() []string { return slices.DeleteFunc(m.wal.ending(".wal"), isSegmentName) }
+func (m *member) ignoredSegments() []string { return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName) }
 
 // segment is the path of one of them.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
 
 // snapshots returns the names of the snapshot files, oldest first.
-func (m *member) snapshots() []string { return m.snap.ending(".snap") }
+func (m *member) snapshots() []string { return m.snap.withSuffix(".snap") }
 
 // snapshot returns the path of a snapshot file.
 func (m *member) snapshot(name string) string { return filepath.Join(m.snap.path, name) }
@@ -126,14 +126,14 @@ func list(path string) listing {
 }
 
 // unreadable returns the reason why a directory that exists cannot be listed.
-func (l listing) unreadable() error {
+func (l listing) readError() error {
 	if errors.Is(l.err, fs.ErrNotExist) {
 		return nil
 	}
 	return l.err
 }
 
-func (l listing) ending(suffix string) (names []string) {
+func (l listing) withSuffix(suffix string) (names []string) {
 	for _, entry := range l.entries {
 		if strings.HasSuffix(entry.Name(), suffix) {
 			names = append(names, entry.Name())

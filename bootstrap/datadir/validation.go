@@ -50,7 +50,7 @@ func (v *Validator) Validate(ctx context.Context, dataDir string, mode bootstrap
 		log.Warn().Msg(warning)
 	}
 	v.verdict = nil
-	if err != nil && !SaysNothing(err) {
+	if err != nil && !IsTransient(err) {
 		err = fmt.Errorf("data directory %s is corrupt or cannot be used: %w", dataDir, err)
 		v.verdict, v.state, v.at = err, state, time.Now()
 	}
@@ -82,7 +82,7 @@ const (
 )
 
 // answer is the line of JSON with which a child ends.
-type answer struct {
+type childResult struct {
 	Valid    bool     `json:"valid"`
 	Unable   bool     `json:"unable,omitempty"` // the reason is none against the data: they could not be looked at
 	Reason   string   `json:"reason,omitempty"`
@@ -95,7 +95,7 @@ type answer struct {
 func RunValidation(ctx context.Context, dataDir string, mode bootstrap.Mode, stdout io.Writer) int {
 	debug.SetMaxStack(maxChildStack)
 	warnings, err := Verify(ctx, dataDir, mode)
-	outcome := answer{Valid: err == nil, Unable: SaysNothing(err)}
+	outcome := childResult{Valid: err == nil, Unable: IsTransient(err)}
 	for _, warning := range warnings[:min(len(warnings), maxWarnings)] { // so that the line fits what is read of a child
 		outcome.Warnings = append(outcome.Warnings, fmt.Sprintf("%.*s", maxReason/4, warning))
 	}
@@ -120,33 +120,33 @@ func ValidateInChild(executable string, args func(dataDir string, mode bootstrap
 		case err != nil:
 			return nil, fmt.Errorf("%w: cannot run the validation: %w", ErrUnable, err)
 		default:
-			return conclude(ended)
+			return resultOf(ended)
 		}
 	}
 }
 
 // conclude turns the end of a child into warnings and an error. Status and line must agree.
-func conclude(ended child.Ended) (warnings []string, _ error) {
-	var outcome answer
+func resultOf(ended child.Ended) (warnings []string, _ error) {
+	var outcome childResult
 	switch {
-	case ended.Said(&outcome) && outcome.Valid && ended.Status == childValid:
+	case ended.Decode(&outcome) && outcome.Valid && ended.Status == childValid:
 		return outcome.Warnings, nil
 	case !outcome.Valid && outcome.Reason != "" && ended.Status == childBroken:
 		if outcome.Unable {
 			return outcome.Warnings, fmt.Errorf("%w: %s", ErrUnable, outcome.Reason)
 		}
 		return outcome.Warnings, errors.New(outcome.Reason)
-	case ended.Status < 0, lacksResources(ended.Crash):
+	case ended.Status < 0, isResourceError(ended.Crash):
 		return nil, fmt.Errorf("%w: the validation ended: %s", ErrUnable, ended.Crash)
 	case ended.Status == childValid:
 		return nil, errors.New("validation ended without a result")
 	default:
-		return nil, Crashed(ended.Crash)
+		return nil, CrashError(ended.Crash)
 	}
 }
 
-// lacksResources reports whether the Go runtime gave up because it lacked something, such as memory or a thread. Bad data
+// isResourceError reports whether the Go runtime gave up because it lacked something, such as memory or a thread. Bad data
 // make it give up only where pages refer to each other in a circle, or where the disk does not return a page.
-func lacksResources(crash string) bool {
+func isResourceError(crash string) bool {
 	return strings.HasPrefix(crash, "fatal error: ") && crash != "fatal error: stack overflow" && crash != "fatal error: fault"
 }

@@ -143,21 +143,21 @@ func TestAChildThatCouldNotLookIsNoResultAgainstTheData(t *testing.T) {
 		err := validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop())
 		require.Error(t, err)
 		assert.NotContains(t, err.Error(), "corrupt")
-		assert.True(t, SaysNothing(err))
+		assert.True(t, IsTransient(err))
 	}
 	assert.Equal(t, 2, looked, "it is looked at again although no file has changed")
 	able = true
 	require.NoError(t, validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.Nop()))
 
 	missing := ValidateInChild("/no/such/program", func(string, bootstrap.Mode) []string { return nil })
-	assert.True(t, SaysNothing(errorOf(missing)(t.Context(), dir, bootstrap.Full)))
-	assert.False(t, SaysNothing(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
+	assert.True(t, IsTransient(errorOf(missing)(t.Context(), dir, bootstrap.Full)))
+	assert.False(t, IsTransient(errorOf(inChild("validation-panic"))(t.Context(), dir, bootstrap.Full)))
 }
 
 // The Go runtime ends in one way over what it reads and over what the system does not give it.
 func TestAChildThatGotNoThreadOrMemoryIsNoResultAgainstTheData(t *testing.T) {
 	for what, says := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
-		assert.Equal(t, says, !SaysNothing(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
+		assert.Equal(t, says, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
@@ -169,8 +169,8 @@ func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
 	for _, verify := range []Validation{Verify, inChild("validation-verify")} {
 		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
 		require.ErrorContains(t, err, "member/snap/db: locked by another process")
-		assert.True(t, SaysNothing(err))
-		assert.True(t, SaysNothing(errorOf(verify)(t.Context(), dir, bootstrap.Sanity)))
+		assert.True(t, IsTransient(err))
+		assert.True(t, IsTransient(errorOf(verify)(t.Context(), dir, bootstrap.Sanity)))
 	}
 	require.NoError(t, held.Close())
 	require.NoError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full))
@@ -180,7 +180,7 @@ func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
 	for _, verify := range []Validation{Verify, inChild("validation-verify")} {
 		err := errorOf(verify)(t.Context(), dir, bootstrap.Full)
 		require.Error(t, err)
-		assert.False(t, SaysNothing(err), "that is what is there: %v", err)
+		assert.False(t, IsTransient(err), "that is what is there: %v", err)
 	}
 }
 

@@ -43,29 +43,29 @@ func verify(ctx context.Context, m *member, mode bootstrap.Mode) error {
 	if initialized, err := checkStructure(m); err != nil || !initialized {
 		return err
 	}
-	found, err := verifyDatabase(ctx, m, mode)
+	found, err := verifyDB(ctx, m, mode)
 	if err != nil {
 		return err
 	}
-	if err := refuseOtherCluster(m, found); err != nil {
+	if err := checkCluster(m, found); err != nil {
 		return err
 	}
-	if err := refuseLostRestore(m, found); err != nil || mode == bootstrap.Sanity || m.namesNoVoter() && found.empty() {
+	if err := checkRestore(m, found); err != nil || mode == bootstrap.Sanity || m.namesNoVoter() && found.empty() {
 		return err
 	}
 	return verifyLog(ctx, m, found)
 }
 
-// verifyDatabase returns what the database records about itself. In every mode but Sanity it reads all of it.
+// verifyDB returns what the database records about itself. In every mode but Sanity it reads all of it.
 // checkStructure has found that etcd fills one that is missing or has no bytes yet.
-func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
-	if none, err := isVacant(m.database); err != nil || none {
+func verifyDB(ctx context.Context, m *member, mode bootstrap.Mode) (found contents, err error) {
+	if none, err := isDBEmpty(m.database); err != nil || none {
 		return contents{keyless: true}, err
 	}
 	if mode != bootstrap.Sanity {
-		defer readAhead(m.database)()
+		defer preload(m.database)()
 	}
-	err = readDatabase(m.database, func(tx *bolt.Tx) error {
+	err = readDB(m.database, func(tx *bolt.Tx) error {
 		if found, err = verifyBuckets(tx, m); err != nil || mode == bootstrap.Sanity {
 			return err
 		}
@@ -77,9 +77,9 @@ func verifyDatabase(ctx context.Context, m *member, mode bootstrap.Mode) (found 
 	})
 	switch {
 	case errors.Is(err, errLocked):
-		err = lockedDatabase.because(m.database, err)
-	case ctx.Err() == nil && err != nil && !isRefusal(err):
-		err = corruptDatabase.because(m.database, err)
+		err = lockedDatabase.errorf(m.database, err)
+	case ctx.Err() == nil && err != nil && !hasWayOut(err):
+		err = corruptDatabase.errorf(m.database, err)
 	case err != nil:
 		err = fmt.Errorf("database %s: %w", m.database, err)
 	}
@@ -98,9 +98,9 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 	unused := keys == nil && found.applied == 0 && len(m.snapshots()) == 0
 	switch {
 	case len(m.segments()) == 0 && found.applied > 0:
-		return found, outrunLog.because(fmt.Sprintf("applied entry %d", found.applied), m.wal.path)
+		return found, outrunLog.errorf(fmt.Sprintf("applied entry %d", found.applied), m.wal.path)
 	case len(m.segments()) == 0 && !found.keyless:
-		return found, outrunLog.because("keys", m.wal.path)
+		return found, outrunLog.errorf("keys", m.wal.path)
 	case keys == nil && !unused:
 		return found, errors.New(`it has no bucket "key"`)
 	case meta == nil && !unused:
@@ -112,32 +112,32 @@ func verifyBuckets(tx *bolt.Tx, m *member) (contents, error) {
 // verifyLog reads the WAL and the snapshots, and compares them with what the database records about itself.
 func verifyLog(ctx context.Context, m *member, found contents) error {
 	written, err := readLog(ctx, m)
-	if err != nil && !written.cut.proven(found.single36()) {
+	if err != nil && !written.cut.isLoss(found.single36()) {
 		if ctx.Err() == nil {
-			err = damagedLog.because(err)
+			err = damagedLog.errorf(err)
 		}
 		return err
 	}
-	if err := checkMisnamed(m, written.last); err != nil {
+	if err := checkIgnoredSegments(m, written.last); err != nil {
 		return err
 	}
-	if err := found.refuseTail(m, written); err != nil {
+	if err := found.checkTail(m, written); err != nil {
 		return err
 	}
 	newest, err := verifySnapshots(ctx, m, written)
 	if err != nil {
 		return err
 	}
-	if err := checkReplay(m, written, newest); err != nil {
+	if err := checkReplayStart(m, written, newest); err != nil {
 		return err
 	}
 	return checkConsistency(m, written, newest, found.applied)
 }
 
-// checkMisnamed refuses a log if a file next to it continues where the log ends: a segment was renamed, and etcd
+// checkIgnoredSegments refuses a log if a file next to it continues where the log ends: a segment was renamed, and etcd
 // would serve without its entries. A file that cannot be read as a segment is ignored.
-func checkMisnamed(m *member, last uint64) error {
-	for _, name := range m.misnamed() {
+func checkIgnoredSegments(m *member, last uint64) error {
+	for _, name := range m.ignoredSegments() {
 		if !isRegular(m.segment(name)) {
 			continue
 		}
@@ -149,14 +149,14 @@ func checkMisnamed(m *member, last uint64) error {
 			return true
 		})
 		if ends > last {
-			return misnamedSegment.because(m.segment(name), ends, last)
+			return misnamedSegment.errorf(m.segment(name), ends, last)
 		}
 	}
 	return nil
 }
 
 // verifySnapshots reads every snapshot file and returns the one that etcd would start from: the newest that can be
-// read and that the log knows, or none, which is index 0. etcd renames a file that it cannot read; checkReplay and
+// read and that the log knows, or none, which is index 0. etcd renames a file that it cannot read; checkReplayStart and
 // checkConsistency judge whether the log holds everything from the snapshot before it.
 func verifySnapshots(ctx context.Context, m *member, written *history) (newest walpb.Snapshot, err error) {
 	for _, name := range m.snapshots() {
@@ -166,7 +166,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 		path := m.snapshot(name)
 		content, err := readSnapshot(path)
 		if errors.Is(err, errPipe) {
-			return newest, blockedSnapshot.because(path)
+			return newest, blockedSnapshot.errorf(path)
 		}
 		if err != nil && written.unfinished(name) {
 			continue
@@ -175,7 +175,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 			m.warn("snapshot %s is corrupt: %v; etcd renames it and goes on from an older one, or from the log alone", path, err)
 			continue
 		}
-		if of := content.Metadata; written.knows(of.Index, of.Term) {
+		if of := content.Metadata; written.isCommitted(of.Index, of.Term) {
 			newest = walpb.Snapshot{Index: of.Index, Term: of.Term, ConfState: &of.ConfState}
 		}
 	}
@@ -189,18 +189,18 @@ func readSnapshot(path string) (content *raftpb.Snapshot, err error) {
 	if info, err := os.Stat(path); err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
 		return nil, errPipe
 	}
-	err = guarded(func() error {
+	err = recoverPanic(func() error {
 		content, err = snap.Read(zap.NewNop(), path)
 		return err
 	})
 	return content, err
 }
 
-// checkReplay refuses a log from which etcd cannot continue the newest snapshot. It is the rest of wal.Verify once
+// checkReplayStart refuses a log from which etcd cannot continue the newest snapshot. It is the rest of wal.Verify once
 // every record has been read: that would read them again.
-func checkReplay(m *member, written *history, newest walpb.Snapshot) error {
-	if err := written.beginsWith(newest, firstReplayed(m.segments(), newest.Index)); err != nil {
-		return brokenReplay.because(m.wal.path, newest.Index, err)
+func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error {
+	if err := written.checkStart(newest, startSegment(m.segments(), newest.Index)); err != nil {
+		return brokenReplay.errorf(m.wal.path, newest.Index, err)
 	}
 	return nil
 }
@@ -210,18 +210,18 @@ var errReceived = errors.New("it lacks entries that a snapshot stands for, and t
 
 // checkConsistency checks that WAL, snapshot and database tell one story.
 //
-// What was applied (refuseTail) or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry
+// What was applied (checkTail) or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry
 // with the committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the
 // commit index, while the database is flushed every 100 ms. And a snapshot has to be in the database, or lie next to it
 // to be swapped in (etcd's RecoverSnapshotBackend).
 func checkConsistency(m *member, written *history, newest walpb.Snapshot, applied uint64) error {
 	switch {
 	case written.committed > written.last:
-		return lostEntries.because(m.wal.path, written.last, fmt.Sprintf("entry %d was committed", written.committed))
+		return lostEntries.errorf(m.wal.path, written.last, fmt.Sprintf("entry %d was committed", written.committed))
 	case newest.Index < written.received && written.received <= written.committed:
-		return brokenReplay.because(m.wal.path, newest.Index, errReceived)
+		return brokenReplay.errorf(m.wal.path, newest.Index, errReceived)
 	case newest.Index > applied && !m.hasReceived(newest.Index):
-		return oldDatabase.because(m.database, applied, newest.Index, m.snap.path)
+		return oldDatabase.errorf(m.database, applied, newest.Index, m.snap.path)
 	}
 	return nil
 }

@@ -488,7 +488,7 @@ func TestAllOfAFileIsReadAhead(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.NoError(t, os.Truncate(path, 100<<20))
 	require.NotEqual(t, 1.0, pagecache.Share(t, path))
-	defer readAhead(path)()
+	defer preload(path)()
 	// A machine that is short of memory may have dropped some of it again.
 	assert.Eventually(t, func() bool { return pagecache.Share(t, path) > 0.9 }, time.Minute, 10*time.Millisecond)
 }

@@ -19,7 +19,7 @@ import (
 
 // handOver lets etcd read the document, and completes the configuration as etcd's own command does (etcdmain).
 func handOver(document map[string]any, s *settings) (*embed.Config, error) {
-	cfg, err := readQuietly(document)
+	cfg, err := readConfig(document)
 	if err != nil {
 		return nil, err
 	}
@@ -38,26 +38,26 @@ func handOver(document map[string]any, s *settings) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// readQuietly lets etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing
+// readConfig lets etcd read and validate the document. The validation logs to stderr in etcd's format, but nothing
 // at level fatal. A file such as /dev/null as the output would never be closed.
-func readQuietly(document map[string]any) (cfg *embed.Config, err error) {
+func readConfig(document map[string]any) (cfg *embed.Config, err error) {
 	document = maps.Clone(document)
 	document["log-level"] = "fatal"
 	asJSON, err := json.Marshal(document) // JSON is YAML
 	if err != nil {
-		return nil, problem("", "cannot be encoded: %w", err)
+		return nil, keyErrorf("", "cannot be encoded: %w", err)
 	}
-	err = throughPipe(asJSON, func(path string) (readErr error) {
+	err = withPipe(asJSON, func(path string) (readErr error) {
 		if cfg, readErr = embed.ConfigFromFile(path); readErr != nil {
-			return problem(keyIn(readErr), "etcd refuses it: %w", readErr)
+			return keyErrorf(keyIn(readErr), "etcd refuses it: %w", readErr)
 		}
 		return nil
 	})
 	return cfg, err
 }
 
-// throughPipe passes content to read by a path, without a writable directory, which the pod may lack.
-func throughPipe(content []byte, read func(path string) error) error {
+// withPipe passes content to read by a path, without a writable directory, which the pod may lack.
+func withPipe(content []byte, read func(path string) error) error {
 	out, in, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("cannot hand the configuration to etcd: %w", err)
@@ -130,7 +130,7 @@ func renameExperimental(document map[string]any) error {
 			continue
 		}
 		if document[current] != nil {
-			return problem(old, "cannot be set together with %s, which replaces it", current)
+			return keyErrorf(old, "cannot be set together with %s, which replaces it", current)
 		}
 		document[current] = document[old]
 		delete(document, old)

@@ -15,7 +15,7 @@ import (
 var longerThanAPipe = bytes.Repeat([]byte("x"), 1<<18)
 
 func TestThroughPipeCarriesEverything(t *testing.T) {
-	err := throughPipe(longerThanAPipe, func(path string) error {
+	err := withPipe(longerThanAPipe, func(path string) error {
 		content, err := os.ReadFile(path)
 		assert.Equal(t, longerThanAPipe, content)
 		return err
@@ -25,8 +25,8 @@ func TestThroughPipeCarriesEverything(t *testing.T) {
 
 func TestThroughPipeReturnsWhenNobodyReads(t *testing.T) {
 	refusal := errors.New("refusal")
-	require.ErrorIs(t, throughPipe(longerThanAPipe, func(string) error { return refusal }), refusal)
-	require.Panics(t, func() { _ = throughPipe(longerThanAPipe, func(string) error { panic("etcd") }) })
+	require.ErrorIs(t, withPipe(longerThanAPipe, func(string) error { return refusal }), refusal)
+	require.Panics(t, func() { _ = withPipe(longerThanAPipe, func(string) error { panic("etcd") }) })
 }
 
 func TestBlamedReadsEtcdsMessages(t *testing.T) {

@@ -26,7 +26,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 		return document, nil //nolint:nilerr // Parse says what is wrong
 	}
 	if len(warnings) > 0 { // the new document would lose their cause
-		return nil, problem("", "%s; take one out, nothing may be ambiguous in a file for several members", warnings[0])
+		return nil, keyErrorf("", "%s; take one out, nothing may be ambiguous in a file for several members", warnings[0])
 	}
 	name, err := memberName(mapping, pod)
 	if err != nil {
@@ -41,7 +41,7 @@ func ForMember(document []byte, pod string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return rewritten(mapping, fmt.Sprintf("for %s from a configuration for all members", name))
+	return encode(mapping, fmt.Sprintf("for %s from a configuration for all members", name))
 }
 
 func isMapping(value any) bool {
@@ -55,9 +55,9 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 	prefix, isText := mapping[key].(string)
 	switch {
 	case pod == "":
-		return "", problem(perMemberKeys[0], "has URLs by member, and POD_NAME does not say which of them this is; set it from metadata.name")
+		return "", keyErrorf(perMemberKeys[0], "has URLs by member, and POD_NAME does not say which of them this is; set it from metadata.name")
 	case mapping[key] != nil && !isText:
-		return "", problem(key, "must be text")
+		return "", keyErrorf(key, "must be text")
 	case prefix != "":
 		return prefix + "-" + pod, nil
 	}
@@ -68,10 +68,10 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
-		return "", problem(key, "must have URLs by member, as %s has", otherKey(key))
+		return "", keyErrorf(key, "must have URLs by member, as %s has", otherKey(key))
 	}
 	if members[name] == nil {
-		return "", problem(key, "has no URLs for this member, %s, as POD_NAME or the host name has it", quote(name))
+		return "", keyErrorf(key, "has no URLs for this member, %s, as POD_NAME or the host name has it", quote(name))
 	}
 	urls, err := urlList(name, key, members[name])
 	return strings.Join(urls, ","), err
@@ -90,12 +90,12 @@ func urlList(name, key string, value any) (urls []string, _ error) {
 	for _, element := range list {
 		url, ok := element.(string)
 		if !ok || url == "" {
-			return nil, problem(key, "must have a list of URLs for %s", quote(name))
+			return nil, keyErrorf(key, "must have a list of URLs for %s", quote(name))
 		}
 		urls = append(urls, url)
 	}
 	if len(urls) == 0 {
-		return nil, problem(key, "must have a list of URLs for %s, not an empty one", quote(name))
+		return nil, keyErrorf(key, "must have a list of URLs for %s, not an empty one", quote(name))
 	}
 	return urls, nil
 }
@@ -105,7 +105,7 @@ func completeCluster(mapping map[string]any) error {
 	const key = "initial-cluster"
 	given, ok := mapping[key].(string)
 	if !ok && mapping[key] != nil {
-		return problem(key, "must be text")
+		return keyErrorf(key, "must be text")
 	}
 	var pairs []string
 	named := map[string]bool{}
@@ -115,7 +115,7 @@ func completeCluster(mapping map[string]any) error {
 		}
 	}
 	members, _ := mapping[perMemberKeys[0]].(map[string]any) // urlsOf reports another type
-	for _, name := range slices.SortedFunc(maps.Keys(members), byOrdinal) {
+	for _, name := range slices.SortedFunc(maps.Keys(members), compareNames) {
 		if named[name] {
 			continue
 		}
@@ -131,30 +131,30 @@ func completeCluster(mapping map[string]any) error {
 	return nil
 }
 
-// byOrdinal sorts etcd-main-10 after etcd-main-9.
-func byOrdinal(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
+// compareNames sorts etcd-main-10 after etcd-main-9.
+func compareNames(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) }
 
 // rewritten encodes a document, with its purpose in a comment on the first line.
-func rewritten(mapping map[string]any, made string) ([]byte, error) {
+func encode(mapping map[string]any, made string) ([]byte, error) {
 	asJSON, err := json.Marshal(mapping)
 	if err != nil {
-		return nil, problem("", "cannot be written again")
+		return nil, keyErrorf("", "cannot be written again")
 	}
 	document, err := yaml.JSONToYAML(asJSON)
 	if err != nil {
-		return nil, problem("", "cannot be written again")
+		return nil, keyErrorf("", "cannot be written again")
 	}
 	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
 }
 
 // Joining returns a member's configuration changed so that the member joins an existing cluster. initialCluster lists
 // the cluster's members, as in initial-cluster. The error is a *KeyError.
-func Joining(document []byte, initialCluster string) ([]byte, error) {
+func ForNewMember(document []byte, initialCluster string) ([]byte, error) {
 	mapping, _, err := decode(document)
 	if err != nil {
 		return nil, err
 	}
 	mapping["initial-cluster"] = initialCluster
 	mapping["initial-cluster-state"] = embed.ClusterStateFlagExisting
-	return rewritten(mapping, "for a member that joins a cluster")
+	return encode(mapping, "for a member that joins a cluster")
 }

@@ -53,7 +53,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	// A panic in etcd or in the YAML reader must not end the process, which would look like a crash of etcd.
 	defer func() {
 		if cause := recover(); cause != nil {
-			checked, err = nil, problem("", "cannot be read, the reader panicked with %s", quote(fmt.Sprint(cause)))
+			checked, err = nil, keyErrorf("", "cannot be read, the reader panicked with %s", quote(fmt.Sprint(cause)))
 		}
 	}()
 
@@ -61,7 +61,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	if err != nil {
 		return nil, err
 	}
-	document, found, err := sift(raw)
+	document, found, err := filterKeys(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func Parse(yaml []byte) (checked *Checked, err error) {
 	return &Checked{Etcd: cfg, Sidecars: found.sidecars, Warnings: slices.Concat(warnings, found.warnings, s.warnings)}, nil
 }
 
-var errEmpty = problem("", "is empty")
+var errEmpty = keyErrorf("", "is empty")
 
 // maxBytes is the maximum size of a configuration. Real ones have two or three KiB.
 const maxBytes = 1 << 20
@@ -91,7 +91,7 @@ const maxBytes = 1 << 20
 // hold every int64. The warnings are about what etcd ignores silently.
 func decode(document []byte) (mapping map[string]any, warnings []string, err error) {
 	if len(document) > maxBytes {
-		return nil, nil, problem("", "has %d bytes, more than the %d that are allowed", len(document), maxBytes)
+		return nil, nil, keyErrorf("", "has %d bytes, more than the %d that are allowed", len(document), maxBytes)
 	}
 	warnings, err = checkSyntax(document)
 	if err != nil {
@@ -99,12 +99,12 @@ func decode(document []byte) (mapping map[string]any, warnings []string, err err
 	}
 	asJSON, err := yaml.YAMLToJSON(document)
 	if err != nil { // the cause would quote the value
-		return nil, nil, problem("", "has a key or a value that cannot be expressed in JSON, such as .nan or a null key")
+		return nil, nil, keyErrorf("", "has a key or a value that cannot be expressed in JSON, such as .nan or a null key")
 	}
 	decoder := json.NewDecoder(bytes.NewReader(asJSON))
 	decoder.UseNumber()
 	if err := decoder.Decode(&mapping); err != nil {
-		return nil, nil, problem("", "is not a mapping of keys to values")
+		return nil, nil, keyErrorf("", "is not a mapping of keys to values")
 	}
 	return mapping, warnings, nil
 }
@@ -122,7 +122,7 @@ func checkSyntax(document []byte) (warnings []string, err error) {
 			warnings = append(warnings, duplicateKey(text))
 		}
 	case err != nil && !errors.Is(err, io.EOF):
-		return nil, problem("", "not valid YAML (%s)", clip(err.Error()))
+		return nil, keyErrorf("", "not valid YAML (%s)", shorten(err.Error()))
 	case first == nil:
 		return nil, errEmpty
 	}
@@ -138,7 +138,7 @@ func duplicateKey(text string) string {
 	if _, err := fmt.Sscanf(text, "line %d: key %q already set in map", &line, &key); err != nil {
 		return "a key is given twice: the last one counts"
 	}
-	return fmt.Sprintf("%s is given twice, again on line %d: the last one counts", clip(key), line)
+	return fmt.Sprintf("%s is given twice, again on line %d: the last one counts", shorten(key), line)
 }
 
 // maxQuoted is the maximum number of characters of a value, or of another program's message, in an error.
@@ -166,7 +166,7 @@ func (e *KeyError) Error() string {
 func (e *KeyError) Unwrap() error { return e.Cause }
 
 // problem returns a KeyError with a formatted problem; the format may wrap a cause with %w.
-func problem(key, format string, operands ...any) error {
+func keyErrorf(key, format string, operands ...any) error {
 	err := fmt.Errorf(format, operands...)
 	return &KeyError{Key: key, Problem: err.Error(), Cause: errors.Unwrap(err)}
 }
@@ -180,11 +180,11 @@ func quote(value string) string {
 		}
 		value = scheme + "://redacted" + value[at:]
 	}
-	return strconv.Quote(clip(value))
+	return strconv.Quote(shorten(value))
 }
 
 // clip shortens text to maxQuoted characters.
-func clip(text string) string {
+func shorten(text string) string {
 	if runes := []rune(text); len(runes) > maxQuoted {
 		return string(runes[:maxQuoted]) + "…"
 	}

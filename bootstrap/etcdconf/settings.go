@@ -54,11 +54,11 @@ type fileKeys struct {
 func view(document map[string]any) (*settings, error) {
 	asJSON, err := json.Marshal(document)
 	if err != nil {
-		return nil, problem("", "cannot be encoded: %w", err)
+		return nil, keyErrorf("", "cannot be encoded: %w", err)
 	}
 	s := &settings{Config: *embed.NewConfig()}
 	if err := json.Unmarshal(asJSON, s); err != nil {
-		return nil, problem("", "cannot be decoded: %w", err)
+		return nil, keyErrorf("", "cannot be decoded: %w", err)
 	}
 	return s, nil
 }
@@ -69,7 +69,7 @@ func (s *settings) check() error {
 		s.checkDirectories,
 		s.checkURLs,
 		s.checkListeners,
-		s.checkOrigins,
+		s.checkCORS,
 		s.checkMembership,
 		s.checkClientSecurity,
 		s.checkPeerSecurity,
@@ -97,7 +97,7 @@ var (
 // checkDirectories guards the places that etcd writes to, and that the sidecar may delete.
 func (s *settings) checkDirectories() error {
 	if s.Dir == "" {
-		return problem("data-dir", "is required")
+		return keyErrorf("data-dir", "is required")
 	}
 	if err := checkDirectory("data-dir", s.Dir); err != nil {
 		return err
@@ -112,11 +112,11 @@ func checkDirectory(key, path string) error {
 	clean := filepath.Clean(path)
 	switch {
 	case strings.TrimSpace(path) != path:
-		return problem(key, "%s begins or ends with white space", quote(path))
+		return keyErrorf(key, "%s begins or ends with white space", quote(path))
 	case !filepath.IsAbs(path):
-		return problem(key, "%s is not an absolute path", quote(path))
+		return keyErrorf(key, "%s is not an absolute path", quote(path))
 	case slices.Contains(sharedDirectories, clean) || slices.ContainsFunc(systemTrees, contains(clean)):
-		return problem(key, "%s is a directory of the system", quote(path))
+		return keyErrorf(key, "%s is a directory of the system", quote(path))
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ var defaultCluster = embed.NewConfig().InitialCluster
 // checkMembership wants this member in the initial cluster, unless a discovery service knows the members, or a log does.
 func (s *settings) checkMembership() error {
 	if s.Name == "" {
-		return problem("name", "must not be empty")
+		return keyErrorf("name", "must not be empty")
 	}
 	if s.Durl != "" || s.DNSCluster != "" || len(s.DiscoveryCfg.Endpoints) > 0 {
 		return nil
@@ -151,24 +151,24 @@ func (s *settings) checkInitialCluster() error {
 	for pair := range strings.SplitSeq(s.InitialCluster, ",") {
 		_, peer, found := strings.Cut(pair, "=")
 		if _, err := types.NewURLs([]string{peer}); pair != "" && (!found || err != nil) {
-			return problem("initial-cluster", "%s is not of the form name=scheme://host:port", quote(pair))
+			return keyErrorf("initial-cluster", "%s is not of the form name=scheme://host:port", quote(pair))
 		}
 	}
 	members, err := types.NewURLsMap(s.InitialCluster)
 	switch {
 	case err != nil:
-		return problem("initial-cluster", "is not a list of name=URL pairs")
+		return keyErrorf("initial-cluster", "is not a list of name=URL pairs")
 	case members[s.Name] == nil:
-		return problem("initial-cluster", "does not name this member, %s", quote(s.Name))
+		return keyErrorf("initial-cluster", "does not name this member, %s", quote(s.Name))
 	case config.CheckDuplicateURL(members):
-		return problem("initial-cluster", "gives one URL to two members")
+		return keyErrorf("initial-cluster", "gives one URL to two members")
 	}
-	return s.checkAdvertised(members[s.Name])
+	return s.checkAdvertiseURLs(members[s.Name])
 }
 
-// checkAdvertised wants the same peer URLs where this member advertises them and where the cluster lists them. etcd compares
+// checkAdvertiseURLs wants the same peer URLs where this member advertises them and where the cluster lists them. etcd compares
 // them as well, after it has resolved names; so URLs that differ in a name only are left to it.
-func (s *settings) checkAdvertised(listed types.URLs) error {
+func (s *settings) checkAdvertiseURLs(listed types.URLs) error {
 	const key = "initial-advertise-peer-urls"
 	advertised := types.URLs(slices.Clone(s.AdvertisePeerUrls))
 	advertised.Sort()
@@ -184,13 +184,13 @@ func (s *settings) checkAdvertised(listed types.URLs) error {
 	if matched(advertised, listed) && matched(listed, advertised) {
 		return nil
 	}
-	return problem(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))
+	return keyErrorf(key, "%s is not what initial-cluster has for this member, %s; give both the same URLs", quote(advertised.String()), quote(listed.String()))
 }
 
 // checkTiming covers an overflow: embed.Config.Validate multiplies, and a huge heartbeat passes that and panics in raft.
 func (s *settings) checkTiming() error {
 	if s.TickMs > s.ElectionMs/5 {
-		return problem("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
+		return keyErrorf("election-timeout", "%d ms is less than five times the heartbeat-interval of %d ms", s.ElectionMs, s.TickMs)
 	}
 	return nil
 }
@@ -200,12 +200,12 @@ func (s *settings) checkCompaction() error {
 	const key = "auto-compaction-retention"
 	if n, err := strconv.Atoi(s.AutoCompactionRetention); err == nil && n >= 0 {
 		if s.AutoCompactionMode == embed.CompactorModePeriodic && n > int(math.MaxInt64/time.Hour) {
-			return problem(key, "%d hours are too long", n)
+			return keyErrorf(key, "%d hours are too long", n)
 		}
 		return nil
 	}
 	if d, err := time.ParseDuration(cmp.Or(s.AutoCompactionRetention, "0")); err != nil || d < 0 {
-		return problem(key, "%s is neither a number nor a duration such as 30m", quote(s.AutoCompactionRetention))
+		return keyErrorf(key, "%s is neither a number nor a duration such as 30m", quote(s.AutoCompactionRetention))
 	}
 	return nil
 }
@@ -215,11 +215,11 @@ func (s *settings) checkCompaction() error {
 func (s *settings) checkTLSVersions() error {
 	for key, value := range map[string]string{"tls-min-version": s.TlsMinVersion, "tls-max-version": s.TlsMaxVersion} {
 		if _, err := tlsutil.GetTLSVersion(value); err != nil {
-			return problem(key, "%s is neither TLS1.2 nor TLS1.3", quote(value))
+			return keyErrorf(key, "%s is neither TLS1.2 nor TLS1.3", quote(value))
 		}
 	}
 	if _, err := tlsutil.GetCipherSuites(s.CipherSuites); err != nil {
-		return problem("cipher-suites", "%s", clip(err.Error()))
+		return keyErrorf("cipher-suites", "%s", shorten(err.Error()))
 	}
 	return nil
 }
@@ -227,7 +227,7 @@ func (s *settings) checkTLSVersions() error {
 // checkLogLevel covers a panic: etcd takes any word for a level of zap's.
 func (s *settings) checkLogLevel() error {
 	if _, err := zapcore.ParseLevel(s.LogLevel); err != nil {
-		return problem("log-level", "%s is not a log level such as info", quote(s.LogLevel))
+		return keyErrorf("log-level", "%s is not a log level such as info", quote(s.LogLevel))
 	}
 	return nil
 }
@@ -241,11 +241,11 @@ func (s *settings) checkAuthToken() error {
 			continue
 		}
 		if _, err := bootstrap.ReadCertificates(path); err != nil {
-			return problem("auth-token", "its jwt specification names a %s that cannot be read: %w", name, err)
+			return keyErrorf("auth-token", "its jwt specification names a %s that cannot be read: %w", name, err)
 		}
 	}
 	if _, err := auth.NewTokenProvider(zap.NewNop(), s.AuthToken, nil, time.Second); err != nil {
-		return problem("auth-token", "is neither simple nor a usable jwt specification: %w", err)
+		return keyErrorf("auth-token", "is neither simple nor a usable jwt specification: %w", err)
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func (s *settings) checkV2Deprecation() error {
 		config.V2Depr1WriteOnlyDrop, config.V2Depr2Gone,
 	}
 	if !slices.Contains(stages, s.V2Deprecation) {
-		return problem("v2-deprecation", "%s is not a stage that etcd knows", quote(string(s.V2Deprecation)))
+		return keyErrorf("v2-deprecation", "%s is not a stage that etcd knows", quote(string(s.V2Deprecation)))
 	}
 	return nil
 }

@@ -27,16 +27,16 @@ var mayBeNegative = []string{
 var sidecarKeys = []string{"member-name-prefix", "next-cluster-version-compatible"}
 
 // sifting collects what is noticed while a document is sifted.
-type sifting struct{ sidecars, warnings []string }
+type filter struct{ sidecars, warnings []string }
 
 // sift drops unknown and wrapper-owned keys and checks the type of every other value. Keys are those of etcd's decoder,
 // which does not mind their letter case: what is kept has etcd's own spelling.
-func sift(raw map[string]any) (kept map[string]any, found sifting, err error) {
+func filterKeys(raw map[string]any) (kept map[string]any, found filter, err error) {
 	kept, err = found.section(nil, raw, reflect.TypeFor[settings]())
 	return kept, found, err
 }
 
-func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
+func (s *filter) section(in []string, raw map[string]any, t reflect.Type) (map[string]any, error) {
 	known, kept := keysOf(t), map[string]any{}
 	for _, given := range slices.Sorted(maps.Keys(raw)) { // the order in which etcd's decoder sees them
 		name, err := canonicalKey(given, known, t)
@@ -64,7 +64,7 @@ func (s *sifting) section(in []string, raw map[string]any, t reflect.Type) (map[
 
 // keep puts the value of a key with its place among those that etcd gets. "key:" alone means the default, as in the
 // sample configuration that etcd ships.
-func (s *sifting) keep(kept map[string]any, path []string, value any, expected reflect.Type) error {
+func (s *filter) keep(kept map[string]any, path []string, value any, expected reflect.Type) error {
 	name, key := path[len(path)-1], strings.Join(path, ".")
 	isSection := expected.Kind() == reflect.Struct
 	if value == nil && key != peerSection {
@@ -74,7 +74,7 @@ func (s *sifting) keep(kept map[string]any, path []string, value any, expected r
 		return nil
 	}
 	if _, again := kept[name]; again && isSection {
-		return problem(key, "is given twice, in different letter case")
+		return keyErrorf(key, "is given twice, in different letter case")
 	}
 	checked, err := s.value(path, value, expected)
 	kept[name] = checked
@@ -89,14 +89,14 @@ func emptySection(key string) string {
 	return key + " is empty"
 }
 
-func (s *sifting) value(path []string, value any, expected reflect.Type) (any, error) {
+func (s *filter) value(path []string, value any, expected reflect.Type) (any, error) {
 	key := strings.Join(path, ".")
 	switch expected.Kind() {
 	case reflect.Struct:
 		if mapping, ok := value.(map[string]any); ok {
 			return s.section(path, mapping, expected)
 		}
-		return nil, mistyped(key, value, expected)
+		return nil, typeError(key, value, expected)
 	case reflect.Slice:
 		return value, checkList(key, value, expected)
 	default:
@@ -106,15 +106,15 @@ func (s *sifting) value(path []string, value any, expected reflect.Type) (any, e
 
 func checkList(key string, value any, expected reflect.Type) error {
 	if expected.Elem().Kind() != reflect.String {
-		return problem(key, "cannot be set in a configuration file")
+		return keyErrorf(key, "cannot be set in a configuration file")
 	}
 	list, ok := value.([]any)
 	if !ok {
-		return mistyped(key, value, expected)
+		return typeError(key, value, expected)
 	}
 	for _, element := range list {
 		if element == nil {
-			return problem(key, "must be a list of texts, not a list with an empty element")
+			return keyErrorf(key, "must be a list of texts, not a list with an empty element")
 		}
 		if err := checkScalar(key, element, expected.Elem()); err != nil {
 			return err
@@ -125,31 +125,31 @@ func checkList(key string, value any, expected reflect.Type) error {
 
 // checkScalar asks the decoder that etcd uses whether the value fits, one value at a time so that the key is known.
 func checkScalar(key string, value any, expected reflect.Type) error {
-	if text, ok := value.(string); ok && strings.ContainsFunc(text, unprintable) {
-		return problem(key, "contains a character that cannot be printed")
+	if text, ok := value.(string); ok && strings.ContainsFunc(text, isControl) {
+		return keyErrorf(key, "contains a character that cannot be printed")
 	}
 	asJSON, err := json.Marshal(value)
 	if err != nil {
-		return mistyped(key, value, expected)
+		return typeError(key, value, expected)
 	}
 	into := reflect.New(expected)
 	if err := json.Unmarshal(asJSON, into.Interface()); err != nil {
-		return mistyped(key, value, expected)
+		return typeError(key, value, expected)
 	}
 	if into.Elem().CanInt() && into.Elem().Int() < 0 && !slices.Contains(mayBeNegative, key) {
-		return problem(key, "must not be negative")
+		return keyErrorf(key, "must not be negative")
 	}
 	return nil
 }
 
-func unprintable(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
+func isControl(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\r\t", r) }
 
 // unknownKey returns the warning of a key that etcd does not know, with the key that was probably meant.
 func unknownKey(in []string, name string, known map[string]reflect.Type) string {
 	within := func(name string) string { return strings.Join(append(slices.Clone(in), name), ".") }
 	meant, best := "", 3 // three typing errors make another word
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
-		if edits := distance(plain(name), plain(candidate)); edits < best && 3*edits < len(candidate) {
+		if edits := distance(normalize(name), normalize(candidate)); edits < best && 3*edits < len(candidate) {
 			meant, best = fmt.Sprintf(" (did you mean %s?)", within(candidate)), edits
 		}
 	}
@@ -157,7 +157,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) string 
 }
 
 // plain is a key without the differences that are easily overlooked.
-func plain(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
+func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
 // distance is how many letters must be put in, taken out or replaced to make b of a (Levenshtein).
 func distance(a, b string) int {
@@ -211,7 +211,7 @@ func canonicalKey(given string, known map[string]reflect.Type, t reflect.Type) (
 	}
 	for _, field := range reflect.VisibleFields(t) {
 		if field.IsExported() && !field.Anonymous && field.Tag.Get("json") == "" && strings.EqualFold(field.Name, given) {
-			return given, problem(clip(given), "is the name of a variable inside etcd, not a key of its file; take it out")
+			return given, keyErrorf(shorten(given), "is the name of a variable inside etcd, not a key of its file; take it out")
 		}
 	}
 	return given, nil
@@ -224,12 +224,12 @@ func withoutPointer(t reflect.Type) reflect.Type {
 	return t
 }
 
-func mistyped(key string, value any, expected reflect.Type) error {
-	return problem(key, "must be %s, not %s", wanted(expected), describeValue(value, expected))
+func typeError(key string, value any, expected reflect.Type) error {
+	return keyErrorf(key, "must be %s, not %s", describeType(expected), describeValue(value, expected))
 }
 
 // wanted describes the values that a type takes.
-func wanted(t reflect.Type) string {
+func describeType(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "a whole number of nanoseconds, 5s being 5000000000"
@@ -259,7 +259,7 @@ func describeValue(value any, expected reflect.Type) string {
 		return "text"
 	case json.Number:
 		if zero := reflect.Zero(expected); zero.CanInt() || zero.CanUint() {
-			return clip(v.String())
+			return shorten(v.String())
 		}
 		return "a number"
 	case []any:

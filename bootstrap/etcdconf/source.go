@@ -56,7 +56,7 @@ func (s Source) Load() (Document, error) {
 	if err != nil {
 		return Document{}, fmt.Errorf("cannot read etcd configuration %s: %w", s.File, err)
 	}
-	raw, err = ForMember(expanded(raw, s.PodName, s.Namespace), s.PodName)
+	raw, err = ForMember(expandVariables(raw, s.PodName, s.Namespace), s.PodName)
 	if err != nil {
 		return Document{}, fmt.Errorf("%w %s: %w", ErrUnusable, s.File, err)
 	}
@@ -73,7 +73,7 @@ func (s Source) Load() (Document, error) {
 
 // expanded replaces $(POD_NAME) and $(POD_NAMESPACE), as Kubernetes does in a pod's arguments. Where a value is
 // unknown, the text stays.
-func expanded(raw []byte, pod, namespace string) []byte {
+func expandVariables(raw []byte, pod, namespace string) []byte {
 	for variable, value := range map[string]string{"$(POD_NAME)": pod, "$(POD_NAMESPACE)": namespace} {
 		if value != "" {
 			raw = bytes.ReplaceAll(raw, []byte(variable), []byte(value))
@@ -91,7 +91,7 @@ func dataDirIn(raw []byte) (string, error) {
 	}
 	for _, key := range []string{"data-dir", "wal-dir"} {
 		if _, ok := mapping[key].(string); !ok && mapping[key] != nil {
-			return "", mistyped(key, mapping[key], reflect.TypeFor[string]())
+			return "", typeError(key, mapping[key], reflect.TypeFor[string]())
 		}
 	}
 	if walDir, _ := mapping["wal-dir"].(string); walDir != "" {

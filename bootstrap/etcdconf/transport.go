@@ -54,7 +54,7 @@ func parseURLs(key, list string) (urls []url.URL, err error) {
 	for text := range strings.SplitSeq(list, ",") {
 		parsed, err := types.NewURLs([]string{text})
 		if err != nil { // the cause is dropped: it quotes the URL, password included
-			return nil, problem(key, "%s is not %s", quote(text), urlForm)
+			return nil, keyErrorf(key, "%s is not %s", quote(text), urlForm)
 		}
 		urls = append(urls, parsed...)
 	}
@@ -67,7 +67,7 @@ func checkListen(key string, u url.URL) error {
 		return nil
 	}
 	if host := u.Hostname(); host != "localhost" && net.ParseIP(host) == nil {
-		return problem(key, "%s must have an IP address or localhost as its host", quote(u.String()))
+		return keyErrorf(key, "%s must have an IP address or localhost as its host", quote(u.String()))
 	}
 	return checkPort(key, u)
 }
@@ -75,7 +75,7 @@ func checkListen(key string, u url.URL) error {
 // checkAdvertise applies the rule of embed.Config.Validate: others need a host and a port, or at least the colon.
 func checkAdvertise(key string, u url.URL) error {
 	if host, _, err := net.SplitHostPort(u.Host); err != nil || host == "" {
-		return problem(key, "%s must have a host and a port", quote(u.String()))
+		return keyErrorf(key, "%s must have a host and a port", quote(u.String()))
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func checkAdvertise(key string, u url.URL) error {
 // checkPort wants a port that can be bound; without one the system chooses.
 func checkPort(key string, u url.URL) error {
 	if _, err := strconv.ParseUint(cmp.Or(u.Port(), "0"), 10, 16); err != nil {
-		return problem(key, "%s must have a port from 0 to 65535", quote(u.String()))
+		return keyErrorf(key, "%s must have a port from 0 to 65535", quote(u.String()))
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func (s *settings) checkListeners() error {
 	for _, u := range s.ListenClientHttpUrls {
 		same := func(other url.URL) bool { return other.Host == u.Host && other.Path == u.Path }
 		if slices.ContainsFunc(s.ListenClientUrls, same) {
-			return problem("listen-client-http-urls", "%s is one of the listen-client-urls too", quote(u.String()))
+			return keyErrorf("listen-client-http-urls", "%s is one of the listen-client-urls too", quote(u.String()))
 		}
 	}
 	return nil
@@ -107,15 +107,15 @@ func (c *Checked) CheckPort(own uint16) error {
 	} {
 		for _, u := range urls {
 			if u.Port() == strconv.Itoa(int(own)) {
-				return problem(key, "%s has the port of the wrapper's own server; give another --etcd-wrapper-port, whose default is 9095, or another URL", quote(u.String()))
+				return keyErrorf(key, "%s has the port of the wrapper's own server; give another --etcd-wrapper-port, whose default is 9095, or another URL", quote(u.String()))
 			}
 		}
 	}
 	return nil
 }
 
-// checkOrigins covers a panic: etcd's reader holds a malformed list of origins to be impossible.
-func (s *settings) checkOrigins() error {
+// checkCORS covers a panic: etcd's reader holds a malformed list of origins to be impossible.
+func (s *settings) checkCORS() error {
 	if s.Origins == "" || s.Origins == "*" {
 		return nil
 	}
@@ -154,7 +154,7 @@ func (s *settings) checkClientSecurity() error {
 		{"listen-client-http-urls", s.ListenClientHttpUrls},
 		{"listen-metrics-urls", s.ListenMetricsUrls},
 	} {
-		if err := s.ClientSecurity.checkSufficient(clientSection, listener.key, listener.urls); err != nil {
+		if err := s.ClientSecurity.checkRequired(clientSection, listener.key, listener.urls); err != nil {
 			return err
 		}
 		inUse = inUse || slices.ContainsFunc(listener.urls, usesTLS)
@@ -170,21 +170,21 @@ func (s *settings) checkClientSecurity() error {
 
 // checkPeerSecurity always looks at the authorities: etcd reads them for its connections to peers, whatever it listens on.
 func (s *settings) checkPeerSecurity() error {
-	if err := s.PeerSecurity.checkSufficient(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
+	if err := s.PeerSecurity.checkRequired(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
 		return err
 	}
 	if s.PeerSecurity.CertFile+s.PeerSecurity.KeyFile != "" || slices.ContainsFunc(s.ListenPeerUrls, usesTLS) {
 		return s.PeerSecurity.check(peerSection)
 	}
-	return s.PeerSecurity.checkAuthorities(peerSection)
+	return s.PeerSecurity.checkCA(peerSection)
 }
 
-// checkSufficient wants a certificate if one of the URLs uses TLS. etcd notices only when it opens the listener.
-func (t security) checkSufficient(section, key string, urls []url.URL) error {
+// checkRequired wants a certificate if one of the URLs uses TLS. etcd notices only when it opens the listener.
+func (t security) checkRequired(section, key string, urls []url.URL) error {
 	if t.CertFile != "" || t.KeyFile != "" || t.AutoTLS || !slices.ContainsFunc(urls, usesTLS) {
 		return nil
 	}
-	return problem(section+".cert-file", "is required, since %s has a URL that uses TLS", key)
+	return keyErrorf(section+".cert-file", "is required, since %s has a URL that uses TLS", key)
 }
 
 func (t security) check(section string) error {
@@ -195,9 +195,9 @@ func (t security) check(section string) error {
 		return err
 	}
 	if len(t.AllowedCNs) > 0 && len(t.AllowedHostnames) > 0 {
-		return problem(section+".allowed-cn", "cannot be set together with allowed-hostname")
+		return keyErrorf(section+".allowed-cn", "cannot be set together with allowed-hostname")
 	}
-	return t.checkAuthorities(section)
+	return t.checkCA(section)
 }
 
 // checkPair loads a certificate and its key as etcd will. No error tells more of a file than its path.
@@ -206,9 +206,9 @@ func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	case certFile == "" && keyFile == "":
 		return nil
 	case certFile == "":
-		return problem(certKey, "is required together with %s", keyKey)
+		return keyErrorf(certKey, "is required together with %s", keyKey)
 	case keyFile == "":
-		return problem(keyKey, "is required together with %s", certKey)
+		return keyErrorf(keyKey, "is required together with %s", certKey)
 	}
 	cert, err := bootstrap.ReadCertificates(certFile)
 	if err == nil {
@@ -240,8 +240,8 @@ func checkCertificate(content []byte) error {
 
 var errNoCertificate = errors.New("it has no PEM certificate")
 
-// checkAuthorities reads the bundle as etcd will: every PEM block in it has to be a certificate.
-func (t security) checkAuthorities(section string) error {
+// checkCA reads the bundle as etcd will: every PEM block in it has to be a certificate.
+func (t security) checkCA(section string) error {
 	if t.TrustedCAFile == "" {
 		return nil
 	}
@@ -264,5 +264,5 @@ func (t security) checkAuthorities(section string) error {
 
 // badFile returns bootstrap.ErrCertificates for any problem with a file.
 func badFile(key, path string, err error) error {
-	return problem(key, "cannot use file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
+	return keyErrorf(key, "cannot use file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
 }

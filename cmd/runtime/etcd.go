@@ -105,7 +105,7 @@ func (r *Runtime) maintenance() maintenance.Options {
 
 // forfeit makes the exit record invalid for good. If it cannot be removed now, the stop tries again.
 func (r *Runtime) forfeit() {
-	if err := r.record.Forfeit(); err != nil {
+	if err := r.record.Invalidate(); err != nil {
 		r.log.Error().Err(err).Msg("somebody else has the data open, and the exit record is still there")
 	}
 }

@@ -61,7 +61,7 @@ func LastRunOn(volumeDir string) string {
 	flags := &commandline.StartEtcd{VolumeDir: volumeDir}
 	last, err := exitcode.ReadLastRun(flags.LastRunPath())
 	note := exitcode.NewCrashNote(flags.CrashNotePath())
-	crash := cmp.Or(note.Previous(), note.First(last.Began))
+	crash := cmp.Or(note.PreviousReason(), note.FirstReason(last.Began))
 	at := func(when time.Time) string { return when.Local().Format(time.DateTime) }
 	switch {
 	case err != nil:
@@ -80,7 +80,7 @@ func (l *lastRun) look() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
 	word, unclean := l.record.Read()
-	crash := l.crash.Previous()
+	crash := l.crash.PreviousReason()
 	is := func(class, reason string) lastExit { return lastExit{class, reason, !last.Served} }
 	switch {
 	case orderly && last.Status == exitcode.Crashed, !orderly && crash != "":
@@ -103,9 +103,9 @@ func (l *lastRun) look() lastExit {
 // firstOf returns the crash that started a loop, for a run that left no reason of its own. On a full volume that is
 // the last run that could be recorded.
 func (l *lastRun) firstOf(last exitcode.LastRun) string {
-	first := l.crash.First(last.Began)
+	first := l.crash.FirstReason(last.Began)
 	if !last.Served {
-		first = l.crash.First(time.Time{})
+		first = l.crash.FirstReason(time.Time{})
 	}
 	if first == "" {
 		return ""
@@ -147,7 +147,7 @@ func (l *lastRun) warn(last lastExit) {
 		return
 	}
 	line := l.log.Warn().Str("reason", last.reason)
-	if first := l.crash.First(time.Time{}); last.loops && first != "" && !strings.Contains(last.reason, first) {
+	if first := l.crash.FirstReason(time.Time{}); last.loops && first != "" && !strings.Contains(last.reason, first) {
 		line = line.Str("first_crash", first)
 	}
 	line.Msg(message + ": " + last.reason)

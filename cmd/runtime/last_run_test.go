@@ -125,7 +125,7 @@ func TestOfALoopOfCrashesTheFirstReasonStays(t *testing.T) {
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
 	assert.Contains(t, log.String(), `"reason":"three","first_crash":"one"`)
-	assert.Equal(t, "one", w.note.First(time.Time{}))
+	assert.Equal(t, "one", w.note.FirstReason(time.Time{}))
 }
 
 // A volume whose data directory is gone is not an empty volume: status and log show that a new cluster starts where data were.

@@ -191,7 +191,7 @@ func TestACrashKeepsItsNote(t *testing.T) {
 	require.NoError(t, w.Lock())
 	require.NoError(t, w.ForLifecycle(nil).LeaveReason("why"))
 	w.Settle(lifecycle.Outcome{Status: exitcode.Crashed})
-	assert.Equal(t, "why", exitcode.NewCrashNote(w.flags.CrashNotePath()).Previous())
+	assert.Equal(t, "why", exitcode.NewCrashNote(w.flags.CrashNotePath()).PreviousReason())
 	w.Settle(lifecycle.Outcome{})
 	assert.NoFileExists(t, w.flags.CrashNotePath())
 }

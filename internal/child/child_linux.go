@@ -26,7 +26,7 @@ const (
 // such a process needs seconds to die after SIGKILL, and etcd's writes wait for the locks that it holds in the
 // kernel. Linux has priorities per thread, and a new thread inherits that of its creator, so call it first. Without
 // the permission nothing changes, and the machine's load shows that.
-func Yield() {
+func LowerPriority() {
 	own, _ := os.ReadDir(ownThreadsDir)
 	for _, entry := range own {
 		thread, err := strconv.Atoi(entry.Name())

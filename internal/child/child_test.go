@@ -19,10 +19,10 @@ func shell(t *testing.T, script string) Ended {
 
 func TestTheLastLineIsWhatAChildSays(t *testing.T) {
 	var said struct{ Good bool }
-	require.True(t, shell(t, `echo noise; echo '{"good":true}'`).Said(&said))
+	require.True(t, shell(t, `echo noise; echo '{"good":true}'`).Decode(&said))
 	require.True(t, said.Good)
-	require.False(t, shell(t, `echo '{"good":true}'; echo noise`).Said(&said))
-	require.False(t, shell(t, ``).Said(&said))
+	require.False(t, shell(t, `echo '{"good":true}'; echo noise`).Decode(&said))
+	require.False(t, shell(t, ``).Decode(&said))
 }
 
 func TestACrashIsDescribedInALine(t *testing.T) {
@@ -45,7 +45,7 @@ func TestACrashIsDescribedInALine(t *testing.T) {
 // Where the machine is busy, what a child has said arrives later than its end.
 func TestAChildIsHeardWhoseOutputIsOpenAfterItsEnd(t *testing.T) {
 	var said struct{ Good bool }
-	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Said(&said))
+	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&said))
 }
 
 func TestAChildEndsWithItsContext(t *testing.T) {

@@ -35,7 +35,7 @@ type childOutput struct {
 // RunChild verifies a backup, prints the result to stdout as one line of JSON and returns the exit status. It changes
 // limits and the priority of its process, which should be one that InChild started.
 func RunChild(ctx context.Context, a *archive.Archive, job Job, scratch string, stdout io.Writer) int {
-	child.Yield()
+	child.LowerPriority()
 	debug.SetGCPercent(gcPercent)
 	debug.SetMaxStack(childStack)
 	result, err := Verify(ctx, a, job, scratch)
@@ -63,7 +63,7 @@ func InChild(executable string, args func(Job) []string) func(context.Context, a
 			return archive.Result{}, fmt.Errorf("cannot verify the backup of revision %d: %w", path.Revision, err)
 		}
 		var output childOutput
-		switch readable := ended.Said(&output); {
+		switch readable := ended.Decode(&output); {
 		case readable && ended.Status == childCompleted && output.Result != nil:
 			return *output.Result, nil
 		case readable && ended.Status == childUnable && output.Error != "":

@@ -11,9 +11,9 @@ const (
 	positionAt = 4               // of an element, then the length of its key
 )
 
-// Contradict has the first bucket of a database begin with the page in which all buckets are listed. bbolt, when it opens that
+// BreakDatabase has the first bucket of a database begin with the page in which all buckets are listed. bbolt, when it opens that
 // to change it, panics in a goroutine of its own.
-func Contradict(database []byte) {
+func BreakDatabase(database []byte) {
 	meta := database
 	if transaction(database[pageSize:]) > transaction(database) {
 		meta = database[pageSize:]

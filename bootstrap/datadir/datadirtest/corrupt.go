@@ -32,8 +32,8 @@ func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	return begins, ends
 }
 
-// MakeUninitialized leaves behind what an etcd does that is killed in the first moment of its first start.
-func MakeUninitialized(t *testing.T, dir string) {
+// Initialize leaves behind what an etcd does that is killed in the first moment of its first start.
+func Initialize(t *testing.T, dir string) {
 	t.Helper()
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 1, ClusterID: 2}).Marshal()
 	require.NoError(t, err)

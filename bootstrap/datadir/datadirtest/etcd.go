@@ -39,7 +39,7 @@ func Clean() {
 	}
 }
 
-var used, initialized = original("used", use), original("initialized", func(client *clientv3.Client) error {
+var used, initialized = original("used", writeKeys), original("initialized", func(client *clientv3.Client) error {
 	_, err := client.Put(context.Background(), "key", "value")
 	return err
 })
@@ -47,17 +47,17 @@ var used, initialized = original("used", use), original("initialized", func(clie
 // New returns a copy of the data directory of an etcd that was used and closed. It has several segments and snapshots.
 func New(t *testing.T) string {
 	t.Helper()
-	return copied(t, used, "new.etcd")
+	return copyOf(t, used, "new.etcd")
 }
 
 // Initialized returns a copy of the data directory of an etcd that has stored "key" and was closed. Its log has one segment, and
 // there is no snapshot.
 func Initialized(t *testing.T) string {
 	t.Helper()
-	return copied(t, initialized, "[new].etcd") // a pattern of path/filepath
+	return copyOf(t, initialized, "[new].etcd") // a pattern of path/filepath
 }
 
-func copied(t *testing.T, original func() (string, error), name string) string {
+func copyOf(t *testing.T, original func() (string, error), name string) string {
 	t.Helper()
 	from, err := original()
 	require.NoError(t, err)
@@ -83,7 +83,7 @@ func original(name string, use func(client *clientv3.Client) error) func() (dir 
 	})
 }
 
-func use(client *clientv3.Client) error {
+func writeKeys(client *clientv3.Client) error {
 	for i := range puts {
 		if _, err := client.Put(context.Background(), fmt.Sprintf("key-%03d", i%150), strings.Repeat("v", 1000)); err != nil {
 			return err

@@ -160,7 +160,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	other := newDepot(t)
 	database, err := os.ReadFile(l.Database())
 	require.NoError(t, err)
-	datadirtest.Contradict(database)
+	datadirtest.BreakDatabase(database)
 	stands, err := datadir.ReadPosition(l.DataDir())
 	require.NoError(t, err)
 	is, err := archive.ReadIdentity(l.DataDir())
