@@ -117,11 +117,11 @@ func TestATerminationMessageIsNotCutWithinACharacter(t *testing.T) {
 
 func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
-		exitcode.Clean:                   "clean stop",
-		exitcode.Crashed:                 "crash",
-		exitcode.BadConfig:               "etcd's configuration, or what was asked for, cannot be used",
+		exitcode.Clean:                         "clean stop",
+		exitcode.Crashed:                       "crash",
+		exitcode.BadConfig:                     "etcd's configuration, or what was asked for, cannot be used",
 		exitcode.SecondSignal(syscall.SIGTERM): "forced by a second signal (terminated)",
-		exitcode.Code(99):                "status 99",
+		exitcode.Code(99):                      "status 99",
 	} {
 		assert.Equal(t, want, status.String())
 	}

@@ -73,7 +73,9 @@ func (m *member) lastSegment() string {
 }
 
 // misnamed returns the files with the suffix of a segment that etcd ignores.
-func (m *member) ignoredSegments() []string { return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName) }
+func (m *member) ignoredSegments() []string {
+	return slices.DeleteFunc(m.wal.withSuffix(".wal"), isSegmentName)
+}
 
 // segment is the path of one of them.
 func (m *member) segment(name string) string { return filepath.Join(m.wal.path, name) }
