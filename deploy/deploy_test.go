@@ -121,7 +121,7 @@ func TestACommandInAPodRestoresToWhereTheWrapperLooksForRemains(t *testing.T) {
 }
 
 // The template of a claim cannot be changed later, and each of three may be as large as the quota: the database, a copy of it,
-// and what a recovery has set aside.
+// and preserved copies of recoveries.
 func TestAVolumeHasRoomForThreeDatabases(t *testing.T) {
 	var etcd struct {
 		Quota int64 `json:"quota-backend-bytes"`

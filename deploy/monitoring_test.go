@@ -20,7 +20,7 @@ func read(t *testing.T, path ...string) string {
 	return string(content)
 }
 
-// The page has every metric of the wrapper and no other, which a test of its own holds. Etcd's are looked for by
+// The page has every metric of the wrapper and no other, which another test checks. Those of etcd are checked by
 // `make test-deploy`, in what members serve.
 func TestEveryMetricInRulesAndDashboardIsOneOfTheWrapper(t *testing.T) {
 	known := read(t, "../docs/api.md")

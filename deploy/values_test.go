@@ -19,13 +19,13 @@ import (
 
 var update = flag.Bool("update", false, "write the table of values in docs/deploy.md anew")
 
-// schema is what values.schema.json says of a value.
+// schema is an entry of values.schema.json.
 type schema struct {
 	Description, Pattern string
 	Properties           map[string]schema
 }
 
-// values are the chart's, with their defaults, in the order of the file, and what the schema says of each.
+// values returns the chart's values, their defaults in the order of the file, and the schema's entries.
 func values(t *testing.T) (names []string, defaults map[string]any, said map[string]schema) {
 	t.Helper()
 	var all schema

@@ -17,9 +17,9 @@ var (
 	// others are the tools of other people that the pages have their readers call, and what a shell has itself.
 	others = strings.Fields("age-keygen age az cat cp curl ctr docker etcdctl etcdutl export go helm kubectl mkdir mv npx openssl " +
 		"podman rm sh sha256sum shasum skopeo sleep source ssh-keygen sudo tar zstd EOF brew cd until watch for done kill git etcdctl() . du echo systemctl")
-	// key begins a line of YAML, or of what is written into a file of it.
+	// key starts a line of YAML, or of what is written into a file of it.
 	key = regexp.MustCompile(`^(- )?"?[\w./-]+"?:( |$)`)
-	// notShell are the languages of fences that nobody types into a shell; text is what a command prints.
+	// notShell lists the languages of fences that are not shell commands; text is a command's output.
 	notShell = []string{"mermaid", "yaml", "text"}
 	variable = regexp.MustCompile(`\b([A-Z_]{3,})=`)
 	topics   = regexp.MustCompile(`-only=([a-z,]+)`)
@@ -33,7 +33,7 @@ func quotation(block Block) bool {
 }
 
 // Blocks that need no cluster and no cloud are followed in cmd/suites/endtoend, the README's for Kubernetes in testdata/deploy/stories.
-// Those of this program are held against its command line beside that. Here is the rest: nothing stands in a block that nobody knows.
+// Commands of this program are compared with its command line there. Here are the others: a block has only known commands.
 func TestEveryCommandOfTheDocumentationIsKnown(t *testing.T) {
 	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestEveryCommandOfTheDocumentationIsKnown(t *testing.T) {
 	assert.Greater(t, checked, 80)
 }
 
-// topics are the words by which the benchmarks are chosen, wherever a page names them.
+// topics lists the words that select benchmarks, wherever a page names them.
 func TestEveryBenchmarkOfTheDocumentationExists(t *testing.T) {
 	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
 	require.NoError(t, err)

@@ -1,5 +1,5 @@
-// Package docs reads what README.md and docs/ say, for tests that compare it with what the program really has: a
-// flag, a metric, a check or a status that nobody has described fails the test beside its code.
+// Package docs reads README.md and docs/ for tests that compare them with the program: a
+// flag, metric, check or status without a description fails the test next to its code.
 //
 // Only tests import it. A table may move from one of the files to another without a change here. Its own tests hold what
 // the pages name by themselves: links, paths, make targets and packages.
@@ -123,7 +123,7 @@ func Blocks(t testing.TB) (blocks []Block) {
 	return blocks
 }
 
-// Commands are the lines of a block as a shell reads them: without comments, and with lines that go on.
+// Commands returns the lines of a block as a shell reads them: without comments, and with continued lines joined.
 func (b Block) Commands() (commands []string) {
 	for line := range strings.Lines(strings.ReplaceAll(b.Text, "\\\n", " ")) {
 		line, _, _ = strings.Cut(strings.TrimSpace(line), " #")

@@ -50,7 +50,7 @@ func linksOf(name, content string) (files, anchors []string) {
 	return files, anchors
 }
 
-// anchorsOf are what GitHub makes of a page's headings.
+// anchorsOf returns the anchors that GitHub makes of a page's headings.
 func anchorsOf(content string) (anchors []string) {
 	fenced := false
 	for line := range strings.Lines(content) {

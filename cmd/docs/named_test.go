@@ -75,7 +75,7 @@ func TestNoTableExplainsANameTwice(t *testing.T) {
 // logged is a duration in a line of the log, with its name.
 var logged = regexp.MustCompile(`\.Dur\("([^"]+)"`)
 
-// The page about the log says so, and a console shows such numbers as durations.
+// The page about the log describes this, and a console shows such numbers as durations.
 func TestEveryDurationInTheLogNamesItsUnit(t *testing.T) {
 	checked, top := 0, root(t)
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// longest is how many words a page may have. The format of backups and the metrics and fields are references that are read in parts.
+// longest is the maximum number of words of a page. The format of backups and the metrics and fields are references that are read in parts.
 func longest(page string) int {
 	switch page {
 	case "README.md":
@@ -30,7 +30,7 @@ func TestNoPageIsTooLongToBeRead(t *testing.T) {
 	}
 }
 
-// Whoever comes with one of these questions finds its answer behind a link of the README.
+// A reader with one of these questions finds the answer by a link of the README.
 func TestTheReadmeLeadsToEveryQuestion(t *testing.T) {
 	files, anchors := linksOf("README.md", pages(t)["README.md"])
 	var links []string

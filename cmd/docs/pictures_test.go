@@ -24,7 +24,7 @@ const (
 	largest       = 64 << 10 // of a picture, in bytes
 )
 
-// pictured reads a file beside the pictures.
+// pictured reads a file next to the pictures.
 func pictured(t *testing.T, name string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(pictureFolder, name))
@@ -110,7 +110,7 @@ const colours = `text { font: 13px ui-sans-serif, system-ui, sans-serif; fill: #
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .other { fill: #6e7681 } .ours { fill: #58a6ff } .axis { stroke: #6e7681 } .paper { fill: #161b22 } }
 `
 
-// The recording is what a test has typed and read, line after line. Who wants no motion sees all of it at once.
+// The recording shows a test's input and output, line by line. With reduced motion all of it is shown at the same time.
 func TestTheRecordingIsDrawnFromWhatWasPrinted(t *testing.T) {
 	const lineHeight, margin, perCommand, perLine = 20, 16, 1.2, 0.15
 	lines := strings.Split(strings.TrimSpace(pictured(t, "recording.txt")), "\n")
@@ -134,7 +134,7 @@ func TestTheRecordingIsDrawnFromWhatWasPrinted(t *testing.T) {
 	statemachinetest.AssertGenerated(t, filepath.Join(pictureFolder, "recording.svg"), b.String())
 }
 
-// bar is a row of a table of the page about benchmarks, by how it begins, and what it is called in a chart.
+// bar is a row of a table of the page about benchmarks, by its first words, with its name in a chart.
 type bar struct{ row, label string }
 
 // charts are drawn from the rows of docs/benchmarks.md. Those with a pair of bars show both medians, the others the ratio of the two.

@@ -63,7 +63,7 @@ func (a arrows) circle() string {
 	return ""
 }
 
-// reduced leaves out what other arrows say together.
+// reduced leaves out arrows that others imply.
 func (a arrows) reduced() arrows {
 	kept := arrows{}
 	for from, all := range a {

@@ -12,13 +12,13 @@ import (
 )
 
 var (
-	// sentence is what a line of the log says of backups, of recovery or of a certificate.
+	// sentence is a line of the log about backups, recovery or a certificate.
 	sentence = regexp.MustCompile(`\bMsgf?\("((?:backups: |recovery: |certificate %s|cannot renew the server)[^"]+)"`)
 	level    = regexp.MustCompile(`\.(Info|Warn|Error|Debug|WithLevel)\(`)
 	verb     = regexp.MustCompile(`%[sdqv]`)
 )
 
-// Each warning and each error about backups, recovery and certificates has a row, and no row explains what is never said.
+// Each warning and each error about backups, recovery and certificates has a row, and each row explains a message that exists.
 func TestEveryWarningOfTheLogIsExplained(t *testing.T) {
 	program := sources(t)
 	var said, explained []string
@@ -43,7 +43,7 @@ func TestEveryWarningOfTheLogIsExplained(t *testing.T) {
 	assert.Greater(t, len(said), 30)
 }
 
-// check is what a safety check of retention returns.
+// check is the result of a safety check of retention.
 var check = regexp.MustCompile(`\breturn (?:\[\]string\{|fmt\.Sprintf\()"([^"]+)"|\breturn "([^"]+ [^"]+)"`)
 
 // Each doubt that keeps backups has a row.
@@ -63,12 +63,12 @@ func TestEveryDoubtIsExplained(t *testing.T) {
 	assert.Greater(t, len(said), 10)
 }
 
-// quotes says whether a page's words are those of a sentence, but for what stands for an ellipsis.
+// quotes reports whether a page's words are those of a sentence, except where there is an ellipsis.
 func quotes(row, sentence string) bool {
 	return !slices.ContainsFunc(parts(row), func(part string) bool { return !strings.Contains(sentence, part) })
 }
 
-// parts are a page's words without what stands for an ellipsis, and without what is too short to tell anything.
+// parts returns a page's words without ellipses and without parts that are too short to compare.
 func parts(row string) (all []string) {
 	for part := range strings.SplitSeq(places.Replace(row), "…") {
 		if part = strings.Trim(part, " ,:;"); len(part) > 4 {
@@ -78,10 +78,10 @@ func parts(row string) (all []string) {
 	return all
 }
 
-// places are where the program puts something into a sentence that the pages quote.
+// places lists where the program inserts a value into a sentence that the pages quote.
 var places = strings.NewReplacer(" N", " …", " M ", " … ", "something of", "something … of")
 
-// What the pages quote of troubles and doubts is what the program says, but for what stands for an ellipsis.
+// Quotations of problems and doubts on the pages are the program's messages, except where there is an ellipsis.
 func TestTheTroublesOfThePagesAreSaid(t *testing.T) {
 	program, checked := sources(t), 0
 	rows := slices.Concat(Table(t, "trouble", "what it means", "what to do"), Table(t, "doubt", "what it means", "what to do"))

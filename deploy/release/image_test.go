@@ -214,7 +214,7 @@ func TestImageHasTheSameBytesFromAnotherCheckout(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(copied, name), content, info.Mode()&0o700))
 	}
-	// What the image says of the commit comes from git, which the copy has not.
+	// The image's data about the commit come from git, which the copy does not have.
 	t.Setenv("GIT_DIR", gitDir(t, root))
 	first, second := makeImage(t, root), makeImage(t, copied)
 	want, err := os.ReadFile(first + ".tar")

@@ -29,7 +29,7 @@ import (
 // platforms are those of a release, as binaries.
 var platforms = []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"}
 
-// nothing is the source of a program that only says how it was called, and what is built of it.
+// nothing is the source of a program that only prints its arguments, for all platforms.
 var nothing string
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// release is what release.sh gets in its environment.
+// release has release.sh's environment.
 type release map[string]string
 
 // prepared is a release of that program for each platform, and of an image without platforms.
@@ -127,7 +127,7 @@ func TestReleaseHasAllFilesAndTheSameBytesEachTime(t *testing.T) {
 	assert.Equal(t, first, published(t, r, binaries))
 }
 
-// unpacked is what an archive holds, and the headers of it.
+// unpacked is the content of an archive, with its headers.
 func unpacked(t *testing.T, packed string) (files map[string]string, headers []*tar.Header) {
 	t.Helper()
 	plain, err := gzip.NewReader(strings.NewReader(packed))
@@ -253,7 +253,7 @@ func TestReleaseManifestIsInstalledByKrew(t *testing.T) {
 	assert.Contains(t, string(printed), "kubectl etcd [flags] COMMAND")
 }
 
-// brewing is what Homebrew's class of formulas does with one, as far as ours goes: it picks the archive of the platform, unpacks it, and
+// brewing does what Homebrew does with our formula: it picks the archive of the platform, unpacks it, and
 // lets install put the files of it into folders.
 //
 //go:embed testdata/brewing.rb

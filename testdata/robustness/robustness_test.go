@@ -1,4 +1,4 @@
-// Package robustness runs etcd's own robustness suite against members of ours: its clients' traffic, and its validators, which replay
+// Package robustness runs etcd's own robustness suite against our members: its clients' traffic, and its validators, which replay
 // what the members have in their logs and hold every answer and every event against that. It is a module of its own, as nothing of it
 // belongs to the program. make test-robustness runs it.
 package robustness
@@ -42,7 +42,7 @@ var traffics = []struct {
 	{"slow Kubernetes", traffic.Kubernetes, traffic.LowTraffic},
 }
 
-// leastTraffic is what must get through before the trouble for a round to show anything, on a machine that others use, too.
+// leastTraffic must succeed before the failure for a round to be meaningful, also on a shared machine.
 const leastTraffic = 20
 
 func TestStandaloneMembersWithBackupsAreLinearizable(t *testing.T) {
@@ -152,7 +152,7 @@ func highestRevision(reports []report.ClientReport) (highest int64) {
 	return highest
 }
 
-// ofClients leaves out what members say to each other by leases with reserved IDs.
+// ofClients leaves out the members' own requests with leases of reserved IDs.
 func ofClients(persisted []model.EtcdRequest) (theirs []model.EtcdRequest) {
 	for _, request := range persisted {
 		id := int64(0)

@@ -100,7 +100,7 @@ func (c *cluster) link() {
 	}
 }
 
-// drain drops what a link reports of connections to a member that is down: a link with sixteen reports that nobody has read
+// drain drops a link's reports of connections to a member that is down: a link with sixteen unread reports
 // takes no more connections, so a member that was down for some seconds would never be reached again.
 func drain(link proxy.Server) {
 	for {
@@ -184,7 +184,7 @@ func (c *cluster) leader() (leads int) {
 	return leads
 }
 
-// wholeLogs are the data directories of the members whose logs go back to their cluster's beginning.
+// wholeLogs returns the data directories of the members whose logs reach back to their cluster's start.
 func (c *cluster) wholeLogs() (dirs []string) {
 	for i, p := range c.pods {
 		if !slices.Contains(c.lost, i) {

@@ -24,7 +24,7 @@ const folder = "../../deploy/chart/files/"
 // pod is the labels of a member.
 const pod = `{namespace="a", etcd="etcd-main", pod="etcd-main-0"`
 
-// series are what is scraped every minute, in promtool's notation; the rules are asked after ten days.
+// series are scraped every minute, in promtool's notation; the rules are evaluated after ten days.
 var series = map[string]struct{ fires, firesToo, quiet string }{
 	"EtcdNoQuorum": {
 		fires: `etcd_wrapper_readiness_check` + pod + `,check="quorum"} 0`,
@@ -185,7 +185,7 @@ func TestEachRuleFiresWhenItShouldAndOnlyThen(t *testing.T) {
 	}
 }
 
-// answer is what an expression gives ten days after 1970, of series that have one value for all that time.
+// answer evaluates an expression ten days after 1970, for series with one value for all that time.
 func answer(t *testing.T, load, expression string) []string {
 	t.Helper()
 	const days10 = 864000
@@ -210,7 +210,7 @@ func answer(t *testing.T, load, expression string) []string {
 
 func last(line string) string { return regexp.MustCompile(`\d+$`).FindString(line) }
 
-// Grafana puts values in the place of its variables before anybody parses the expression.
+// Grafana replaces its variables by values before the expression is parsed.
 func TestTheDashboardsExpressionsAreSound(t *testing.T) {
 	content, err := os.ReadFile(folder + "dashboard.json")
 	require.NoError(t, err)

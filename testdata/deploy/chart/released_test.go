@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// frozen is what no upgrade can change, by object: the API server refuses it, or, where an object is missing, the data go with it.
+// frozen lists, by object, what no upgrade can change: the API server refuses it, or, where an object is missing, its data are lost.
 func frozen(all map[string]document) map[string]document {
 	found := map[string]document{}
 	for id, object := range all {
@@ -54,7 +54,7 @@ func TestNoValueButTheVolumesChangesWhatCannotBeChanged(t *testing.T) {
 	}
 }
 
-// Whoever skips versions upgrades from any to the present one.
+// An upgrade may skip versions, so each is upgraded to the present one.
 func TestNothingThatCannotBeChangedDiffersBetweenVersions(t *testing.T) {
 	for _, chart := range cluster.Released() {
 		for _, values := range []string{

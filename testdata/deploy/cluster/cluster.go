@@ -1,5 +1,5 @@
-// Package cluster runs a Kubernetes control plane of real programs on loopback, with its data in an etcd of ours: what
-// manifests are applied to in the tests of deploy. Whoever calls Start has built the programs with Build.
+// Package cluster runs a Kubernetes control plane of real programs on loopback, with its data in etcd-wrapper, for the
+// tests of deploy. Build has to be called before Start.
 package cluster
 
 import (
@@ -70,7 +70,7 @@ func (c *Cluster) start(ctx context.Context) error {
 	return c.startControllers(ports[4], ports[5])
 }
 
-// Stop ends the programs and takes away what they kept. If logs is not nil it gets the end of what each has said.
+// Stop ends the programs and removes their files. If logs is not nil it gets the end of each program's log.
 func (c *Cluster) Stop(logs io.Writer) {
 	for _, command := range c.running {
 		_ = command.Process.Kill() // it may have ended
@@ -209,14 +209,14 @@ func (c *Cluster) tool(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// Environment is that of a person who uses the cluster: kubectl and helm are found, and know where it is.
+// Environment returns the environment of a user of the cluster: kubectl and helm are in PATH and configured.
 func (c *Cluster) Environment() []string {
 	path := strings.Join([]string{filepath.Dir(Tool("kubectl")), filepath.Dir(Tool("helm")), os.Getenv("PATH")}, string(os.PathListSeparator))
 	return append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "KUBECACHEDIR="+filepath.Join(c.dir, "cache"), "HELM_CACHE_HOME="+filepath.Join(c.dir, "helm"),
 		"HELM_CONFIG_HOME="+filepath.Join(c.dir, "helm"), "HELM_DATA_HOME="+filepath.Join(c.dir, "helm"), "PATH="+path)
 }
 
-// freePorts are different ones that nobody listens at just now.
+// freePorts returns different free ports.
 func freePorts(count int) (ports []int, err error) {
 	for range count {
 		listener, listening := net.Listen("tcp", "127.0.0.1:0")

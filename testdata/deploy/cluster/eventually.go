@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience is how long anything in a test may take before it counts as never.
+// Patience bounds every wait in a test.
 const Patience = 5 * time.Minute
 
 // Eventually waits until try returns no error.

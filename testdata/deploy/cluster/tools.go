@@ -19,18 +19,18 @@ func Checkout() string {
 	return filepath.Join(filepath.Dir(file), "../../..")
 }
 
-// tools are where what Build makes of the module's tool lines lies.
+// tools returns the folder of the programs that Build makes of the module's tool lines.
 func tools() string { return filepath.Join(Checkout(), "bin", "test-deploy") }
 
-// Which Kubernetes is built and run, by KUBERNETES: the oldest that the chart is for, or the newest, where nothing is said. Each has its
+// which returns the Kubernetes to build and run, by KUBERNETES: oldest, the oldest that the chart supports, or newest, the default. Each has its
 // versions in a module of its own.
 func which() string { return cmp.Or(os.Getenv("KUBERNETES"), "newest") }
 
 // ofKubernetes are the programs that differ between the two.
 var ofKubernetes = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"}
 
-// stamp is what the programs of Kubernetes say of themselves, which is the version in their module. Its order is fixed, or they
-// would be linked anew each time.
+// stamp returns linker flags with the version of the programs of Kubernetes, from their module. Their order is fixed, because otherwise the programs
+// would be linked again each time.
 func stamp() (string, error) {
 	module := filepath.Join(Checkout(), "testdata/kubernetes", which(), "go.mod")
 	content, err := os.ReadFile(module)
@@ -95,7 +95,7 @@ func BuildHelm3() error {
 	return run(".", []string{"CGO_ENABLED=0", "GOBIN=" + filepath.Dir(Tool("helm3/helm"))}, "go", "install", "-p", "2", "helm.sh/helm/v3/cmd/helm@v3.21.4")
 }
 
-// Version is what the image is stamped with.
+// Version is the version in the image.
 const Version = "v0.0.0-test"
 
 // build makes programs of a module of the project.

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// bundle writes what runc needs to run a container as its manifest says: user, read-only root, no capabilities, mounts,
+// bundle writes what runc needs to run a container as its manifest requires: user, read-only root, no capabilities, mounts,
 // variables, arguments, and the pod's network.
 func (n *Node) bundle(ctx context.Context, pod *corev1.Pod, container *corev1.Container, folders map[string]string) (string, error) {
 	image, err := n.imageOf(container)
@@ -144,7 +144,7 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 	return resources
 }
 
-// apiServer is the name that is in the API server's certificate: a real node would tell pods an address.
+// apiServer is the name in the API server's certificate: a real node would give pods an address.
 const apiServer = "kubernetes.default.svc"
 
 // environment is where the API server is, which every pod is told, and what a container's manifest says of its variables: those of whole

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// containedBy is how the copy that Contain has started knows that it is one, and of which process.
+// containedBy is the variable by which the copy that Contain has started recognizes itself, with the process ID of its parent.
 const containedBy = "TEST_DEPLOY_CONTAINED_BY"
 
 // Contain runs do in a copy of this process that has processes and mounts of its own, so that the kernel takes away all that
@@ -69,13 +69,13 @@ func ownMounts() error {
 	)
 }
 
-// left is what the control groups and the folder of a run begin with, before its process id: what outlives its processes.
+// left is the prefix of a run's control groups and folder, before its process ID: they outlive its processes.
 const left = "test-deploy-"
 
 // group is the control group of this run.
 func group() string { return left + os.Getenv(containedBy) }
 
-// ownFolder is for the temporary files of a run. Users of pods get through to their volumes.
+// ownFolder returns the folder for the temporary files of a run. Users of pods can traverse it to their volumes.
 func ownFolder() (string, error) {
 	folder := filepath.Join(os.TempDir(), fmt.Sprint(left, os.Getpid()))
 	if err := os.Mkdir(folder, 0o755); err != nil {

@@ -41,7 +41,7 @@ func leave(folder string) int {
 	select {}
 }
 
-// aController is a hierarchy of control groups, whichever comes first.
+// aController is a hierarchy of control groups, the first one found.
 func aController() string {
 	found, _ := filepath.Glob("/sys/fs/cgroup/memory*")
 	if len(found) == 0 {

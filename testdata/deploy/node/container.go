@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A kubelet waits 10 s before the second restart in a row and up to 5 min later; here nobody wants to wait that long.
+// A kubelet waits 10 s before the second restart in a row and up to 5 min later, which is too long for tests.
 const (
 	firstBackoff = time.Second
 	lastBackoff  = 10 * time.Second
@@ -58,7 +58,7 @@ func (c *container) keep(ctx context.Context, folders map[string]string) {
 	}
 }
 
-// once runs the container to its end and says how that was.
+// once runs the container to its end and returns how it ended.
 func (c *container) once(ctx context.Context, folders map[string]string) *corev1.ContainerStateTerminated {
 	began := metav1.Now()
 	ended := &corev1.ContainerStateTerminated{StartedAt: began, ExitCode: 128, Reason: "StartError"}
@@ -163,7 +163,7 @@ func overlay(lower, folder string) error {
 
 func unmount(folder string) { _ = unix.Unmount(folder, unix.MNT_DETACH) }
 
-// probe begins to ask the container's probes. They end with ctx.
+// probe starts the container's probes. They end with ctx.
 func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 	if probe := c.spec.ReadinessProbe; probe != nil {
 		running.Go(func() { c.ask(ctx, probe, c.setReady) })
@@ -180,7 +180,7 @@ func (c *container) probe(ctx context.Context, running *sync.WaitGroup) {
 	}
 }
 
-// ask probes at the declared times, and tells when the declared number of answers in a row agree.
+// ask probes at the declared times, and reports when the declared number of answers in a row agree.
 func (c *container) ask(ctx context.Context, probe *corev1.Probe, tell func(bool)) {
 	client := c.node.prober(time.Duration(probe.TimeoutSeconds) * time.Second)
 	wait := time.Duration(probe.InitialDelaySeconds) * time.Second

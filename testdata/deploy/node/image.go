@@ -19,7 +19,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Image is what a container is made of.
+// Image is the image of a container.
 type Image struct {
 	Root   string // folder with its files
 	Config v1.Config
@@ -122,7 +122,7 @@ func copyTo(path string, content io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// shelf is where a node has its images, by the names of their repositories.
+// shelf has a node's images, by the names of their repositories.
 type shelf struct {
 	mu       sync.Mutex
 	images   map[string]*Image

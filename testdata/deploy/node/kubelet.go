@@ -22,7 +22,7 @@ import (
 	utilexec "k8s.io/utils/exec"
 )
 
-// How long a connection of kubectl may be idle, and may take to say what it wants, as with a kubelet.
+// The limits of an idle connection of kubectl, and of the time until its request, as with a kubelet.
 const (
 	idle     = 4 * time.Hour
 	creation = 30 * time.Second
@@ -111,7 +111,7 @@ func (n *Node) PortForward(_ context.Context, pod, _ string, port int32, stream 
 	return connect(n.sandboxName(found), "127.0.0.1:"+strconv.Itoa(int(port)), stream)
 }
 
-// Exec runs a command in a container and returns what it prints. The error has what it says of its trouble.
+// Exec runs a command in a container and returns its output. The error has its stderr.
 func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, error) {
 	var out, trouble strings.Builder
 	command := n.inContainer(context.Background(), pod, container, args)
@@ -122,7 +122,7 @@ func (n *Node) Exec(pod *corev1.Pod, container string, args ...string) (string, 
 	return out.String(), nil
 }
 
-// Kill ends a container at once, as the kernel does with one that takes too much memory.
+// Kill ends a container immediately, as the kernel does with one that takes too much memory.
 func (n *Node) Kill(pod *corev1.Pod, container string) error {
 	return exec.Command(n.runc, "--root", n.State(), "kill", string(pod.UID)+"-"+container, "KILL").Run()
 }

@@ -17,7 +17,7 @@ import (
 
 const class = "folders"
 
-// Machines are what the cluster knows of the nodes: objects, a class of volumes, and an address at which all of them are asked
+// Machines are the nodes as the cluster knows them: objects, a class of volumes, and an address at which all of them are reached
 // for what a kubelet does. The nodes that Start has made answer there, each for the pods of its namespace.
 type Machines struct {
 	client  kubernetes.Interface
@@ -27,7 +27,7 @@ type Machines struct {
 	nodes map[string]*Node // by namespace
 }
 
-// Register tells a cluster of three machines in three zones, and of a class of volumes. It is called once per cluster.
+// Register creates three machines in three zones, and a class of volumes. It is called once per cluster.
 func Register(ctx context.Context, client kubernetes.Interface) (*Machines, error) {
 	m := &Machines{client: client, nodes: map[string]*Node{}}
 	_, port, err := net.SplitHostPort(m.listen())
@@ -105,8 +105,8 @@ func (m *Machines) of(namespace string) (*Node, error) {
 	return nil, fmt.Errorf("no pods of %s are run here", namespace)
 }
 
-// Lose switches a machine off for good. What runs on it ends at once, and the API server hears no more of it. What the cluster makes of
-// that within some minutes is there at once, as the controllers that wait for heartbeats are not run here: the machine is unknown, and
+// Lose switches a machine off permanently. Its containers end, and the API server hears nothing from it. What the cluster does
+// within some minutes happens immediately, because the controllers that wait for heartbeats do not run here: the machine is unknown, and
 // its pods are to be deleted.
 func (n *Node) Lose(ctx context.Context, machine string) error {
 	n.mu.Lock()
@@ -137,7 +137,7 @@ func (n *Node) Lose(ctx context.Context, machine string) error {
 	return err
 }
 
-// off says whether the machine of a pod is switched off.
+// off reports whether the machine of a pod is switched off.
 func (n *Node) off(pod *corev1.Pod) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 
 const zone = "svc.cluster.local."
 
-// answerNames is the cluster's name server: it knows what the endpoint slices say, which a controller makes from the
-// Services and the pods. Nobody waits for the answer to another. It ends when conn is closed.
+// answerNames is the cluster's name server: it answers from the endpoint slices, which a controller makes from the
+// Services and the pods. Queries do not wait for each other. It ends when conn is closed.
 func (n *Node) answerNames(conn net.PacketConn) {
 	for {
 		buffer := make([]byte, 1500)
@@ -93,7 +93,7 @@ func (n *Node) resolve(ctx context.Context, name string) (ips []string) {
 	return ips
 }
 
-// endpoints are those that are ready, or published all the same: the controller says so of both.
+// endpoints returns those that are ready, or published anyway: the controller marks both.
 func (n *Node) endpoints(ctx context.Context, namespace, service string) (found []discoveryv1.Endpoint) {
 	slices, err := n.client.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: discoveryv1.LabelServiceName + "=" + service,

@@ -112,7 +112,7 @@ func (n *network) dial(ctx context.Context, protocol, address string) (conn net.
 // within runs something in the nodes' namespace.
 func (n *network) within(do func() error) error { return inNamespace(n.name, do) }
 
-// inNamespace runs something in a namespace, on a thread that goes there and comes back.
+// inNamespace runs a function in a namespace, on a thread that enters it and returns.
 func inNamespace(name string, do func() error) error {
 	there, err := netns.GetFromName(name)
 	if err != nil {
@@ -152,7 +152,7 @@ func inNewNamespace(name string, do func() error) error {
 	})
 }
 
-// onThread gives do a thread of its own, which dies with the goroutine if it can't be brought back.
+// onThread runs do on a thread of its own, which ends with the goroutine if it cannot be restored.
 func onThread(do func() error) error {
 	ended := make(chan error)
 	go func() {
@@ -208,7 +208,7 @@ func plug(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// Root says whether this process may make namespaces.
+// Root reports whether this process may make namespaces.
 func Root() bool { return os.Getuid() == 0 }
 
 // Forward lets pods reach an address of the host, which they otherwise cannot: what they send to the port at the nodes'
@@ -258,10 +258,10 @@ func join(one, other io.ReadWriteCloser) {
 // Gateway is the address that pods reach a server at which Serve has started.
 const Gateway = resolver
 
-// patience is for a program to start on a machine with much else to do.
+// patience bounds the start of a program on a busy machine.
 const patience = 2 * time.Minute
 
-// Serve starts a program beside the nodes, which listens at a port of Gateway, and returns when it does. It ends with the test.
+// Serve starts a program on the nodes' network, which listens at a port of Gateway, and returns when it does. It ends with the test.
 func (n *Node) Serve(t testing.TB, port string, command *exec.Cmd) {
 	t.Helper()
 	require.NoError(t, n.network.within(command.Start))

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// tick is how often everything is looked at.
+// tick is the interval of all checks.
 const tick = 250 * time.Millisecond
 
 // Node runs the pods of one namespace. Machines.Start makes one.
@@ -48,7 +48,7 @@ type Option func(*Node)
 // SmallDisks makes every volume a file system of so many bytes of its own.
 func SmallDisks(bytes int64) Option { return func(n *Node) { n.disks = bytes } }
 
-// Start begins to run the pods of a namespace. Everything ends with the test. Only root may call it, in what Contain runs.
+// Start starts to run the pods of a namespace. Everything ends with the test. Only root may call it, in what Contain runs.
 func (m *Machines) Start(t testing.TB, namespace, runc string, images map[string]*Image, options ...Option) *Node {
 	t.Helper()
 	n := &Node{
@@ -96,7 +96,7 @@ func (n *Node) serveNames(t testing.TB) {
 	go n.answerNames(conn)
 }
 
-// watch begins to run what is bound to a node and does not run yet. It returns when all pods have ended.
+// watch starts the pods that are bound to a node and do not run yet. It returns when all pods have ended.
 func (n *Node) watch(ctx context.Context) {
 	var running sync.WaitGroup
 	known := map[types.UID]bool{}
@@ -133,7 +133,7 @@ func (n *Node) seen(pod *corev1.Pod) (*corev1.Pod, bool) {
 	return found, ok
 }
 
-// named is the pod of a name that the API server has told of.
+// named returns the pod of that name, as received from the API server.
 func (n *Node) named(name string) (*corev1.Pod, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,10 +151,10 @@ func (n *Node) cgroup(pod *corev1.Pod, container *corev1.Container) string {
 	return filepath.Join("/", group(), string(pod.UID)+"-"+container.Name)
 }
 
-// State is where runc keeps what it knows of the containers.
+// State is the folder of runc's state.
 func (n *Node) State() string { return filepath.Join(n.dir, "runc") }
 
-// LogFile is where the output of a container goes, of all its runs and all pods of that name.
+// LogFile returns the file with the output of a container, for all its runs and all pods of that name.
 func (n *Node) LogFile(namespace, pod, container string) string {
 	return filepath.Join(n.dir, "logs", namespace+"_"+pod+"_"+container+".log")
 }

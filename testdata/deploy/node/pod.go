@@ -48,7 +48,7 @@ func (n *Node) work(ctx context.Context, pod *corev1.Pod) {
 	n.finish(pod)
 }
 
-// prepare waits until all that the pod mounts is there, and gives it a network. It says no if the pod is not wanted any more.
+// prepare waits until all that the pod mounts is there, and gives it a network. It returns false if the pod was deleted meanwhile.
 func (n *Node) prepare(ctx context.Context, pod *corev1.Pod) (folders map[string]string, ok bool) {
 	for last := ""; n.wanted(ctx, pod); sleep(ctx, tick) {
 		var err error
@@ -83,7 +83,7 @@ func (n *Node) mountAll(ctx context.Context, pod *corev1.Pod) (map[string]string
 	return folders, nil
 }
 
-// refresh brings what is made of Secrets up to date. A token is a new one whenever it is asked for, so those stay.
+// refresh updates the files of Secrets. Every request makes a new token, so tokens stay.
 func (n *Node) refresh(ctx context.Context, pod *corev1.Pod) {
 	for i := range pod.Spec.Volumes {
 		volume := &pod.Spec.Volumes[i]
@@ -129,7 +129,7 @@ func (n *Node) graceOf(ctx context.Context, pod *corev1.Pod) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// report tells the API server how the containers are, if that has changed.
+// report updates the containers' status at the API server, if it has changed.
 func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*container) {
 	latest, err := n.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err != nil || latest.UID != pod.UID {
@@ -162,7 +162,7 @@ func (n *Node) report(ctx context.Context, pod *corev1.Pod, containers []*contai
 	}
 }
 
-// phase is that of a pod that runs, or, if it is a Job's, has run.
+// phase returns the phase of a pod that runs, or, if it is a Job's, has run.
 func phase(pod *corev1.Pod, containers []*container) corev1.PodPhase {
 	result := corev1.PodSucceeded
 	for _, c := range containers {
@@ -188,7 +188,7 @@ func setCondition(status *corev1.PodStatus, kind corev1.PodConditionType, value 
 	status.Conditions = append(status.Conditions, corev1.PodCondition{Type: kind, Status: value, LastTransitionTime: metav1.Now()})
 }
 
-// finish takes away what the pod had, and tells the API server that it is gone, unless its machine is off.
+// finish removes the pod's resources, and deletes it at the API server, unless its machine is off.
 func (n *Node) finish(pod *corev1.Pod) {
 	unplug(n.sandboxName(pod))
 	_ = os.RemoveAll(n.podDir(pod)) // what stays is in the test's folder

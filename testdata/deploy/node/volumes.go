@@ -48,7 +48,7 @@ func (n *Node) makeVolume(ctx context.Context, claim *corev1.PersistentVolumeCla
 	return err
 }
 
-// makeDisk mounts a disk once, however often its claim is looked at before it is bound.
+// makeDisk mounts a disk once, even if its claim is read several times before it is bound.
 func (n *Node) makeDisk(folder string) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (n *Node) bound(ctx context.Context, namespace, name string) (string, error
 	return volume.Spec.HostPath.Path, nil
 }
 
-// mount makes a volume, or brings it up to date, and returns the folder to mount. The error says what is not there yet.
+// mount makes or updates a volume, and returns the folder to mount. The error names what is missing.
 func (n *Node) mount(ctx context.Context, pod *corev1.Pod, volume *corev1.Volume) (folder string, err error) {
 	folder = filepath.Join(n.podDir(pod), "volumes", volume.Name)
 	if claim := volume.PersistentVolumeClaim; claim != nil {
@@ -181,7 +181,7 @@ func (n *Node) projected(ctx context.Context, pod *corev1.Pod, sources []corev1.
 	return files, nil
 }
 
-// publish puts files in place all at once, as a kubelet does: each name is a link through ..data, and ..data is a link to
+// publish replaces files atomically, as a kubelet does: each name is a link through ..data, and ..data is a link to
 // the folder of the latest content.
 func (n *Node) publish(pod *corev1.Pod, folder string, files map[string][]byte, mode int32) error {
 	if same(filepath.Join(folder, "..data"), files) {

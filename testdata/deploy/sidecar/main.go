@@ -1,4 +1,4 @@
-// Command sidecar answers as the etcd-backup-restore sidecar does to the wrapper beside it, and makes no backups. It
+// Command sidecar answers as the etcd-backup-restore sidecar does to the wrapper in its pod, and makes no backups. It
 // validates nothing: every initialization is successful. It fails where the real one would in a pod that is not as it
 // should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home. Its arguments say how it serves, and how
 // it reaches etcd, as the real one's do.
@@ -56,7 +56,7 @@ func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
 	s.status = "Successful"
 }
 
-// full says that it made a backup, as the real one does.
+// full replies that it made a backup, as the real one does.
 func full(w http.ResponseWriter, _ *http.Request) {
 	log.Print("a full snapshot is asked for")
 	w.Header().Set("Content-Type", "application/json")

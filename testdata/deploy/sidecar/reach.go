@@ -29,7 +29,7 @@ func arguments() flags {
 	return told
 }
 
-// reachEtcd asks etcd where it was told that it is until it answers, and says so.
+// reachEtcd asks etcd at the configured address until it answers, and logs that.
 func (f flags) reachEtcd() {
 	for said := ""; ; time.Sleep(time.Second) {
 		err := f.askEtcd()
@@ -64,7 +64,7 @@ func (f flags) askEtcd() error {
 	return nil
 }
 
-// identity is what is shown to etcd, and whom it has to be signed by.
+// identity is the client certificate for etcd, and the CA of etcd's.
 func (f flags) identity() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(f["cert"], f["key"])
 	if err != nil {

@@ -26,7 +26,7 @@ const (
 	bucketPort = "7070"
 )
 
-// credentials are what a user of a bucket that is not Amazon's puts into the Secret etcd-main-backup-credentials.
+// credentials are the content of the Secret etcd-main-backup-credentials for a bucket that is not Amazon's.
 var credentials = map[string]string{
 	"AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey,
 	"AWS_ENDPOINT_URL": "http://" + node.Gateway + ":" + bucketPort,
@@ -47,7 +47,7 @@ func (w *world) offerBucket() (folder string) {
 	return filepath.Join(data, "my-bucket")
 }
 
-// newWorldWithBucket begins a story of three members as they are applied, with nothing changed.
+// newWorldWithBucket starts a story of three members as they are applied, without changes.
 func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
 	t.Helper()
 	w := newWorld(t, options...)
@@ -56,7 +56,7 @@ func newWorldWithBucket(t *testing.T, options ...node.Option) *world {
 	return w
 }
 
-// listed is what `etcd-wrapper backup list -o json` says.
+// listed is the output of `etcd-wrapper backup list -o json`.
 type listed struct {
 	Generations []struct {
 		Windows []struct{ From, To int64 }

@@ -68,7 +68,7 @@ func text(kind string, der []byte) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
-// identity is that of a client.
+// identity is a client's TLS configuration.
 func (a *authority) identity() *tls.Config {
 	a.t.Helper()
 	files := a.issue("etcd-main-client")

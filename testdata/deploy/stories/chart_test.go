@@ -62,7 +62,7 @@ func (w *world) strictly(values ...string) {
 	require.NotContains(w.t, out, "Warning")
 }
 
-// checkout is where the guides are.
+// checkout is the folder of the guides.
 func checkout(path ...string) string {
 	return filepath.Join(append([]string{cluster.Checkout()}, path...)...)
 }

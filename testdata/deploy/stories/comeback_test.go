@@ -28,7 +28,7 @@ func TestOneMemberGrowsToThreeByOneEditWhileClientsWrite(t *testing.T) {
 	w.checkBackups("etcd-main-2", writes)
 }
 
-// New members do not begin another cluster while they cannot reach the first.
+// New members do not create another cluster while they cannot reach the first.
 func TestNewMembersWaitForTheFirst(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(one, "store: {url: s3://my-bucket/etcd-main}")
@@ -58,8 +58,8 @@ func TestAMemberWhoseVolumeIsLostComesBackByItself(t *testing.T) {
 	w.comesBack("etcd-main-1", func() { w.recipe("docs/operations.md", "-n etcd delete pod etcd-main-1", nil) })
 }
 
-// A machine is off for good, and the pod's volume with it: the pod stays, as nobody says that it has ended, until the node is deleted.
-// The machines are the story's own, as the others go on with theirs.
+// A machine is off permanently, with the pod's volume: the pod stays, because its end is not reported, until the node is deleted.
+// The story has its own machines, because the others continue to use theirs.
 func TestAMemberWhoseNodeIsLostComesBackOnAnother(t *testing.T) {
 	w := newWorldWithBucket(t)
 	require.NoError(t, machines.Offer(t.Context(), w.namespace, 4, corev1.Taint{Key: "kind", Value: w.namespace, Effect: corev1.TaintEffectNoSchedule}))
@@ -96,7 +96,7 @@ func (w *world) comesBack(member string, loses func()) {
 	w.checkBackups(member, writes)
 }
 
-// Only here the pods of the chart do it: what the chart says of bucket, keys and volumes leads all three members back.
+// Only here do the chart's pods do it: with its settings of bucket, keys and volumes, all three members are restored.
 func TestAClusterThatHasLostAllItsVolumesComesBackFromTheBucket(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -203,7 +203,7 @@ func (w *world) clusterID() uint64 {
 	return w.get("greeting").Header.ClusterId
 }
 
-// loseVolume takes a pod and its claim away, as somebody does whose node is gone for good.
+// loseVolume deletes a pod and its claim, as an operator does whose node is lost permanently.
 func (w *world) loseVolume(name string) {
 	w.t.Helper()
 	gone := w.pods()[name].UID

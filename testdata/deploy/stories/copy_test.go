@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// A Job copies the store at once, the CronJob by its schedule, and the members go on with the copy when the first bucket is given up.
+// A Job copies the store immediately, the CronJob on its schedule, and the members continue with the copy when the first bucket is given up.
 func TestTheStoreIsCopiedToASecondBucketInWhichTheClusterGoesOn(t *testing.T) {
 	const nightly, each = `copy: {to: "s3://another-bucket/etcd-main", schedule: "0 3 * * *"}`, `copy: {to: "s3://another-bucket/etcd-main", schedule: "* * * * *"}`
 	w := newWorldWithBucket(t)

@@ -14,11 +14,11 @@ import (
 	"etcd-wrapper/testdata/deploy/node"
 )
 
-// disk is how large volumes are in these stories. Backups leave 256 MB of it to etcd, whose log takes 64 MB from its beginning, and
+// disk is the size of volumes in these stories. Backups leave 256 MB of it to etcd, whose log takes 64 MB from the start, and
 // more for large values that are written until one is full.
 const disk = 768 << 20
 
-// A volume that is full ends etcd. When there is room again the member comes back, with all that was acknowledged.
+// A full volume ends etcd. When there is room again the member returns, with all acknowledged writes.
 func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
 	w := newWorld(t, node.SmallDisks(disk))
 	w.apply(one)
@@ -33,7 +33,7 @@ func TestAMemberComesBackWhenItsFullDiskHasRoomAgain(t *testing.T) {
 	w.check(writes)
 }
 
-// One of three whose volume is full hinders nobody.
+// A full volume of one member of three affects no other member.
 func TestClientsDoNotWaitForAMemberWhoseDiskIsFull(t *testing.T) {
 	w := newWorldWithBucket(t, node.SmallDisks(disk))
 	w.apply(three)

@@ -27,7 +27,7 @@ func TestThreeMembersWithSidecars(t *testing.T) {
 }
 
 // The volume, its exit record and the members' names are the same in both flavours. The data stay readable to the sidecar's
-// etcd, as docs/upgrade.md says. Who moves away again finds the backups of before, and goes on with them.
+// etcd, as docs/upgrade.md describes. A member that moves away again finds its earlier backups, and continues them.
 func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 	w := newWorld(t)
 	w.apply(oneWithSidecar)
@@ -45,10 +45,10 @@ func TestAMemberMovesFromTheSidecarToStandaloneAndBack(t *testing.T) {
 	w.checkBackups("etcd-main-0", writes)
 }
 
-// readableFor35 is what docs/upgrade.md has those do who may want to go back.
+// readableFor35 is the step of docs/upgrade.md for those who may want to return.
 const readableFor35 = `dataVersion: "3.5"`
 
-// It begins as docs/upgrade.md has it, with a full backup of the sidecar's.
+// It starts, as docs/upgrade.md describes, with a full snapshot by the sidecar.
 func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(threeWithSidecars)

@@ -51,7 +51,7 @@ func TestAMemberComesBackAfterTheKernelHasKilledItForMemory(t *testing.T) {
 	w.checkBackups(killed, writes)
 }
 
-// readEverything has many clients read all there is, each as a whole, until it is told to stop.
+// readEverything has many clients read all keys, each in one request, until it is stopped.
 func (w *world) readEverything(prefix string, clients int) (stop func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -40,7 +40,7 @@ func watched(t *testing.T) map[string]bool {
 	return names
 }
 
-// awaitMetrics scrapes all members as the PodMonitor says, until every metric was seen that is watched.
+// awaitMetrics scrapes all members as the PodMonitor does, until every watched metric was seen.
 func (w *world) awaitMetrics() {
 	w.t.Helper()
 	wanted := watched(w.t)

@@ -49,7 +49,7 @@ func (w *world) awaitPods() {
 	})
 }
 
-// restarts is how often a member's containers have ended, or -1 where it has none yet.
+// restarts returns how often a member's containers have ended, or -1 where it has none yet.
 func (w *world) restarts(member string) int {
 	w.t.Helper()
 	pod := w.pods()[member]

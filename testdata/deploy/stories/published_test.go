@@ -16,7 +16,7 @@ import (
 )
 
 // Names, ids and the prefixes of their backups keep two releases apart that share a namespace and a bucket. Nothing of the checkout is
-// used: the image is loaded into the nodes from its file, as docs/deploy.md says, and kubectl's plugin is
+// used: the image is loaded into the nodes from its file, as docs/deploy.md describes, and kubectl's plugin is
 // the script of the archive.
 func TestTheFilesOfAReleaseAloneGiveTwoClustersWithVerifiedBackups(t *testing.T) {
 	needsRoot(t)

@@ -19,13 +19,13 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// The names of the README that are its readers' own, beside that of the bucket.
+// The names in the README that readers replace with their own, except that of the bucket.
 const (
 	theirRegistry = "registry.example.org"
 	theirBucket   = "my-bucket"
 )
 
-// deployCommands is what the README has its readers run, word by word.
+// deployCommands returns the README's commands, word by word.
 func deployCommands(t *testing.T) string {
 	t.Helper()
 	readme, err := os.ReadFile(filepath.Join(cluster.Checkout(), "README.md"))
@@ -83,7 +83,7 @@ func (w *world) follow(commands string) (said string) {
 	return string(out)
 }
 
-// built is where Go finds, from any home, what it has built before.
+// built is Go's build cache, for every home directory.
 func built(t *testing.T) (variables []string) {
 	t.Helper()
 	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH"}

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/testdata/deploy/cluster"
 )
 
-// What an upgrade has broken `helm rollback` puts back, and nothing is left behind.
+// `helm rollback` undoes a broken upgrade, and leaves nothing behind.
 func TestAnUpgradeThatIsStuckIsRolledBack(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -79,7 +79,7 @@ func TestAHibernatedClusterWakesWithAllItHad(t *testing.T) {
 	assert.Equal(t, before, w.clusterID())
 }
 
-// What a StatefulSet refuses to change is changed by making it anew around the pods that run.
+// What a StatefulSet refuses to change is changed by recreating it around the running pods.
 func TestAVolumesSizeIsChangedWithoutARestart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

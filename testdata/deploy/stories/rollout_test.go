@@ -31,7 +31,7 @@ func TestANewConfigurationIsRolledOutWhileClientsWrite(t *testing.T) {
 	require.True(t, first.Before(&last), "the last member is rolled first")
 }
 
-// A mistake costs one member for as long as nobody puts it back. The others serve on.
+// A mistake costs one member until it is reverted. The others continue to serve.
 func TestARollOutThatIsStuckIsPutBackByApplyingWhatWasThereBefore(t *testing.T) {
 	w := newWorldWithBucket(t)
 	w.apply(three)
@@ -59,7 +59,7 @@ func TestARollOutThatIsStuckIsPutBackByApplyingWhatWasThereBefore(t *testing.T) 
 	}
 }
 
-// log is what a member has logged, over all pods of its name.
+// log returns a member's log, for all pods of its name.
 func (w *world) log(member string) string { return w.logOf(member, "etcd") }
 
 func (w *world) logOf(member, container string) string {
@@ -111,7 +111,7 @@ func TestTheOnlyMemberCanBeEvicted(t *testing.T) {
 	require.NoError(t, contains(w.log("etcd-main-0"), "sanity validation"))
 }
 
-// A kill for memory leaves no record of an orderly end, so the data are looked at in full.
+// A kill for memory leaves no record of an orderly end, so the data are validated in full.
 func TestAKilledContainerValidatesInFullAndServesOn(t *testing.T) {
 	w := newWorld(t)
 	w.apply(one)

@@ -64,7 +64,7 @@ func TestOneMemberAndItsSidecarSpeakTLS(t *testing.T) {
 	w.awaitSidecarsReachEtcd()
 }
 
-// awaitSidecarsReachEtcd waits until every sidecar says so, which is told to reach it as the real one is.
+// awaitSidecarsReachEtcd waits until every sidecar reports that, with the settings of the real one.
 func (w *world) awaitSidecarsReachEtcd() {
 	w.t.Helper()
 	for member := range w.pods() {
@@ -102,7 +102,7 @@ func (w *world) renewAll(ca *authority) {
 	}
 }
 
-// unharmed says that no container had to be started again.
+// unharmed checks that no container was restarted.
 func (w *world) unharmed() {
 	w.t.Helper()
 	for name, pod := range w.pods() {

@@ -37,7 +37,7 @@ type world struct {
 
 var stories atomic.Int32
 
-// newNamespace begins a story in which nothing is run. It is told beside others.
+// newNamespace starts a story without pods. It runs in parallel to others.
 func newNamespace(t *testing.T) *world {
 	t.Helper()
 	t.Parallel()
@@ -46,7 +46,7 @@ func newNamespace(t *testing.T) *world {
 	return w
 }
 
-// newWorld begins a story whose pods are run.
+// newWorld starts a story with pods.
 func newWorld(t *testing.T, options ...node.Option) *world {
 	t.Helper()
 	needsRoot(t)
@@ -62,7 +62,7 @@ func needsRoot(t *testing.T) {
 	}
 }
 
-// run begins to run pods.
+// run starts to run pods.
 func (w *world) run(options ...node.Option) {
 	w.t.Helper()
 	images := map[string]*node.Image{"etcd-wrapper": w.image, sidecarImage: scriptedSidecar(w.t)}
@@ -91,7 +91,7 @@ func (w *world) end() {
 	}
 }
 
-// awaitReady waits until the StatefulSet says that as many pods of its newest revision are ready as there should be.
+// awaitReady waits until the StatefulSet reports that all pods of its newest revision are ready.
 func (w *world) awaitReady(count int) {
 	w.t.Helper()
 	cluster.Eventually(w.t, fmt.Sprintf("%d members are ready", count), func() error {
@@ -166,7 +166,7 @@ func (w *world) asked(pod string, args ...string) string {
 	return out
 }
 
-// tell is asked for commands that may fail.
+// tell is for commands that may fail.
 func (w *world) tell(pod string, args ...string) (string, error) {
 	found := w.pods()[pod]
 	if found == nil {
@@ -196,7 +196,7 @@ func (w *world) voters() (names []string) {
 
 var errNotYet = errors.New("not yet")
 
-// lines are what a container has logged so far.
+// lines returns a container's log so far.
 func contains(text string, parts ...string) error {
 	for _, part := range parts {
 		if !strings.Contains(text, part) {

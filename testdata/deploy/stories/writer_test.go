@@ -26,7 +26,7 @@ type writer struct {
 
 const enoughWrites = 20
 
-// writers are told apart: none writes over what another one is looked for.
+// writers numbers them, so that none overwrites another one's keys.
 var writers atomic.Int32
 
 func (w *world) startWriter() *writer {

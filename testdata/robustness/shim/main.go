@@ -1,5 +1,5 @@
 // Command shim stands where etcd's own tests look for etcd. It turns etcd's command line and environment into a configuration file, and
-// becomes etcd-wrapper, which lies beside it. What etcd-wrapper is not, a gateway and a proxy, plain etcd does, which lies there, too.
+// becomes etcd-wrapper, which is in the same folder. A gateway or a proxy, which etcd-wrapper is not, is run by plain etcd, also there.
 package main
 
 import (
@@ -102,7 +102,7 @@ var nested = map[string]string{
 	"discovery-password":                 "discovery-config/client/auth/password",
 }
 
-// configuration is what was given, as a configuration file says it.
+// configuration returns the settings as a configuration file.
 func configuration(given *flag.FlagSet) map[string]any {
 	config := map[string]any{}
 	given.Visit(func(f *flag.Flag) {
@@ -166,7 +166,7 @@ func port(given *flag.FlagSet) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// below leads from the ports that etcd's tests begin with, 10000 and 20000, to none that they use.
+// below maps the ports that etcd's tests start with, 10000 and 20000, to ports that they do not use.
 const below = 4000
 
 func level(given *flag.FlagSet) string {

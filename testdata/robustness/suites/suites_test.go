@@ -1,4 +1,4 @@
-// Package suites runs etcd's own end-to-end tests with plain etcd and with the program in its place, and compares.
+// Package suites runs etcd's own end-to-end tests with plain etcd and with the program instead, and compares.
 package suites
 
 import (
@@ -21,12 +21,12 @@ var only = flag.String("tests", ".", "a regular expression of those of etcd's te
 
 func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
-// module is where etcd's tests are.
+// module is the folder of etcd's tests.
 const module = "go.etcd.io/etcd/tests/v3/"
 
 const founding = "one of its three members is reached by nobody: a cluster is founded only when every member has told that it has no data"
 
-// different are the tests that cannot pass with the program in the place of etcd, and why. One that passes all the same is to be taken out.
+// different lists the tests that cannot pass with the program instead of etcd, and the reasons. One that passes must be removed.
 var different = map[string]string{
 	"TestAuthority": "it reads the lines that Go's HTTP/2 writes to standard error, and every line of ours is JSON",
 	"TestBreakConsistentIndexNewerThanSnapshot":         "it damages the database and waits for etcd's panic: the validation finds the damage before etcd is started",
@@ -42,7 +42,7 @@ var different = map[string]string{
 	"TestEtcdListenMetricsURLsWithMissingClientTLSInfo": "its data directory has certificates in it: what is no etcd's is not taken for a new member's",
 }
 
-// TestWhatPassesWithPlainEtcdPassesWithTheProgram runs each of etcd's own tests twice, with etcd and with the program in its place.
+// TestWhatPassesWithPlainEtcdPassesWithTheProgram runs each of etcd's own tests twice, with etcd and with the program instead.
 func TestWhatPassesWithPlainEtcdPassesWithTheProgram(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("skipped: only root makes networks and processes of a test's own")
@@ -80,7 +80,7 @@ func (s suite) compare(t *testing.T, test, plain, ours string) (withPlain, withO
 	return withPlain, withOurs
 }
 
-// binaries are two directories, as etcd's tests want them: one with plain etcd, and one with the program in its place.
+// binaries has two directories, as etcd's tests expect them: one with plain etcd, and one with the program instead.
 func binaries(t *testing.T) (plain, ours string) {
 	t.Helper()
 	plain, ours = t.TempDir(), t.TempDir()
@@ -127,7 +127,7 @@ func (s suite) tests(t *testing.T) []string {
 	return names
 }
 
-// outcome is how a test ended.
+// outcome is the result of a test.
 type outcome string
 
 const (
@@ -136,7 +136,7 @@ const (
 	skipped outcome = "skipped"
 )
 
-// tries is how often a test is run at most, with each of both: some of etcd's fail now and then on a busy machine.
+// tries is the maximum number of runs of a test, with each of both: some of etcd's fail now and then on a busy machine.
 const tries = 3
 
 func (s suite) attempt(test, binaries string) (ended outcome, output string) {
@@ -148,7 +148,7 @@ func (s suite) attempt(test, binaries string) (ended outcome, output string) {
 	return ended, output
 }
 
-// patience is how long a test may take: the longest of etcd's takes two minutes where nothing else runs. One that is known to differ may
+// patience bounds a test: the longest of etcd's takes two minutes on an idle machine. One that is known to differ may
 // wait for ever for what does not come.
 func patience(test string) string {
 	if different[test] != "" {
@@ -158,7 +158,7 @@ func patience(test string) string {
 }
 
 // run runs one test with the binaries of a directory. It has a network of its own, where the ports that etcd's tests want are free, and
-// whatever it started ends with it.
+// all processes that it started end with it.
 func (s suite) run(test, binaries string) (ended outcome, output string) {
 	command := exec.Command("sh", "-c", `ip link set lo up && exec "$0" "$@"`,
 		s.program, "-test.run", "^"+test+"$", "-test.v", "-test.timeout", patience(test), "-bin-dir="+binaries)
