@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -115,19 +114,17 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	}
 	b.unable.Store(nil)
 	r.writer.Store(w)
-	var all sync.WaitGroup
-	all.Go(func() { w.Run(ctx) })
-	all.Go(func() {
+	go func() {
 		select {
 		case why := <-w.Superseded():
 			b.superseded <- why
 		case <-ctx.Done():
 		}
-	})
+	}()
 	// End does not wait for the tasks, which read nothing from etcd: a restore test that was killed is gone only once
 	// its process is scheduled, and a busy machine may delay that for seconds.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
-	all.Wait()
+	w.Run(ctx)
 }
 
 func (b *Backups) recordFailure(err error) {

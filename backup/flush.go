@@ -66,7 +66,7 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 		return err
 	}
 	defer closed.Close()
-	facts, options := r.facts(), b.writerOptions(closed, r.data)
+	facts, options := b.Facts().Shipped, b.writerOptions(closed, r.data)
 	wrote := facts.Role == writer.Writing || r.etcd.Identity().Leader // one elected during shutdown may not know that it writes
 	options.Reconciled, options.SegmentsOnly = facts.Role != writer.Unknown, !wrote
 	options.Release = wrote && identity.Members == 1
@@ -74,14 +74,6 @@ func (b *Backups) flushClosed(ctx context.Context, r *running, database string) 
 		options.Previous = r.writer.Load()
 	}
 	return flush(ctx, options, facts.Trouble != nil)
-}
-
-// facts returns the writer's facts, if there is a writer.
-func (r *running) facts() writer.Facts {
-	if s := r.writer.Load(); s != nil {
-		return s.Facts()
-	}
-	return writer.Facts{Role: writer.Unknown}
 }
 
 // flush uploads a database that no process has open. No schedule applies. If the store had a problem, it waits only until

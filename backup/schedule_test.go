@@ -1,16 +1,12 @@
 package backup
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
 
 func at(t testing.TB, text string) time.Time {
@@ -105,55 +101,4 @@ func TestSchedule_shiftsEachClusterWithinTheHour(t *testing.T) {
 	assert.Equal(t, at(t, "2026-11-22 00:01:30"), shifted.Next(at(t, "2026-11-22 00:00:00")))
 	assert.Equal(t, at(t, "2026-11-22 01:01:30"), shifted.Next(at(t, "2026-11-22 00:01:30")))
 	assert.Equal(t, "@hourly", shifted.String())
-}
-
-// The library is held against the definition, minute by minute.
-func TestSchedule_nextIsTheFirstMatchingMinute(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		minutes, hours := rapid.SliceOfNDistinct(rapid.IntRange(0, 59), 1, 4, rapid.ID).Draw(t, "minutes"), rapid.IntRange(-1, 23).Draw(t, "hour")
-		day, month, weekday := rapid.IntRange(0, 28).Draw(t, "day"), rapid.IntRange(0, 12).Draw(t, "month"), rapid.IntRange(-1, 6).Draw(t, "weekday")
-		text := fmt.Sprintf("%s %s %s %s %s", join(minutes), field(hours, -1), field(day, 0), field(month, 0), field(weekday, -1))
-		schedule, err := ParseSchedule(text)
-		if err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
-		after := time.Unix(rapid.Int64Range(1.7e9, 2.0e9).Draw(t, "after"), 0).UTC()
-		next := schedule.Next(after)
-		if !next.After(after) || next.Second() != 0 {
-			t.Fatalf("%s after %s: %s", text, after, next)
-		}
-		onDay := func(m time.Time) bool {
-			days := (day == 0 || m.Day() == day) && (weekday < 0 || int(m.Weekday()) == weekday)
-			if day != 0 && weekday >= 0 {
-				days = m.Day() == day || int(m.Weekday()) == weekday
-			}
-			return days && (month == 0 || int(m.Month()) == month)
-		}
-		fits := func(m time.Time) bool {
-			return slices.Contains(minutes, m.Minute()) && (hours < 0 || m.Hour() == hours) && onDay(m)
-		}
-		if !fits(next) {
-			t.Fatalf("%s after %s: %s does not fit", text, after, next)
-		}
-		for m := after.Truncate(time.Minute).Add(time.Minute); m.Before(next); m = m.Add(time.Minute) {
-			if !onDay(m) {
-				m = m.Truncate(24 * time.Hour).Add(24*time.Hour - time.Minute) // on to the next day
-				continue
-			}
-			if fits(m) {
-				t.Fatalf("%s after %s: %s, although %s fits", text, after, next, m)
-			}
-		}
-	})
-}
-
-func field(n, any int) string {
-	if n == any {
-		return "*"
-	}
-	return fmt.Sprint(n)
-}
-
-func join(numbers []int) string {
-	return strings.Trim(strings.ReplaceAll(fmt.Sprint(numbers), " ", ","), "[]")
 }

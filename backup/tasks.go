@@ -40,11 +40,11 @@ type tasks struct {
 	writer  *writer.Writer
 	member  string // etcd's ID, hexadecimal
 
-	listed     int64 // number of full snapshots stored when the listing was last requested
-	due        map[string]time.Time
-	listing    *StoreContents            // nil before the first one, and when it lacks a result
-	testedFull string                    // the full snapshot that this process tested, whether or not the store returns the result
-	failing    map[string]*facts.Problem // failing tasks by name
+	listedFulls int64 // number of full snapshots stored when the listing was last requested
+	due         map[string]time.Time
+	listing     *StoreContents            // nil before the first one, and when it lacks a result
+	testedFull  string                    // the full snapshot that this process tested, whether or not the store returns the result
+	failing     map[string]*facts.Problem // failing tasks by name
 
 	replaced map[string]time.Time // when a full snapshot was last made, by reason
 
@@ -56,7 +56,7 @@ type tasks struct {
 
 func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 	return &tasks{
-		backups: b, writer: s, member: member, listed: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{},
+		backups: b, writer: s, member: member, listedFulls: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{},
 		failing: map[string]*facts.Problem{}, clock: newClock(b.options.Now),
 	}
 }
@@ -105,8 +105,8 @@ func (c *tasks) runTasks(ctx context.Context) {
 	if facts.Generation == 0 {
 		return // the store is not known to be this cluster's
 	}
-	if facts.Fulls != c.listed {
-		c.listed = facts.Fulls
+	if facts.Fulls != c.listedFulls {
+		c.listedFulls = facts.Fulls
 		c.due["list"] = time.Time{}
 	}
 	if facts.Holes != c.holes {

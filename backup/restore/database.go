@@ -256,46 +256,31 @@ func applyChanges(tx *bolt.Tx, changed archive.Reading, options Options) error {
 	return options.Finish(tx)
 }
 
-// replace replaces the content of a small bucket.
+// replace replaces the content of a small bucket, except for the finished compaction, which meta has of the full snapshot:
+// rows that a later compaction deleted exist again.
 func replace(tx *bolt.Tx, bucket *format.Bucket) error {
-	switch bucket.Name {
-	case string(schema.Key.Name()):
+	name := []byte(bucket.Name)
+	if bytes.Equal(name, schema.Key.Name()) {
 		return errors.New("it holds the rows")
-	case string(schema.Meta.Name()):
-		return replaceMeta(tx, bucket)
 	}
-	_, err := refill(tx, bucket)
-	return err
-}
-
-// replaceMeta keeps the finished compaction of the full snapshot: rows that a later compaction deleted exist again.
-func replaceMeta(tx *bolt.Tx, bucket *format.Bucket) error {
-	finished := bytes.Clone(tx.Bucket(schema.Meta.Name()).Get(schema.FinishedCompactKeyName))
-	meta, err := refill(tx, bucket)
-	switch {
-	case err != nil:
-		return err
-	case finished == nil:
-		return meta.Delete(schema.FinishedCompactKeyName)
-	default:
-		return meta.Put(schema.FinishedCompactKeyName, finished)
-	}
-}
-
-func refill(tx *bolt.Tx, bucket *format.Bucket) (*bolt.Bucket, error) {
-	if err := tx.DeleteBucket([]byte(bucket.Name)); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
-		return nil, err
-	}
-	filled, err := tx.CreateBucket([]byte(bucket.Name))
-	if err != nil {
-		return nil, err
-	}
-	for key, value := range bucket.Entries() {
-		if err := filled.Put(key, value); err != nil {
-			return nil, err
+	var finished []byte
+	isMeta := bytes.Equal(name, schema.Meta.Name())
+	if replaced := tx.Bucket(name); replaced != nil {
+		finished = bytes.Clone(replaced.Get(schema.FinishedCompactKeyName))
+		if err := tx.DeleteBucket(name); err != nil {
+			return err
 		}
 	}
-	return filled, nil
+	filled, err := tx.CreateBucket(name)
+	for key, value := range bucket.Entries() {
+		if err == nil && !(isMeta && bytes.Equal(key, schema.FinishedCompactKeyName)) {
+			err = filled.Put(key, value)
+		}
+	}
+	if err == nil && isMeta && finished != nil {
+		err = filled.Put(schema.FinishedCompactKeyName, finished)
+	}
+	return err
 }
 
 // ErrNoRoom means that a volume has too little room.

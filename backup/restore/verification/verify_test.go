@@ -25,9 +25,7 @@ func TestVerify_fullSnapshot(t *testing.T) {
 	w.compact()
 	w.put(6)
 	full := w.putFull()
-	result, err := w.verify(w.ofFull())
-	require.NoError(t, err)
-	require.Equal(t, archive.Verified, result.Outcome, result.Why)
+	result := w.requireVerified(w.ofFull())
 	require.Equal(t, full.Hash, result.Hash)
 	require.Equal(t, full.Database, result.Database)
 	require.False(t, result.Segments)
@@ -42,9 +40,7 @@ func TestVerify_fullSnapshotWithoutHash(t *testing.T) {
 	w := newWorld(t, memory.New(), &format.Keys{})
 	w.put(7)
 	w.putFull(func(full *archive.Full) { full.Hash = nil })
-	result, err := w.verify(w.ofFull())
-	require.NoError(t, err)
-	require.Equal(t, archive.Verified, result.Outcome)
+	result := w.requireVerified(w.ofFull())
 	require.Nil(t, result.Hash)
 }
 
@@ -55,9 +51,7 @@ func TestVerify_ignoresHashesOfCompactedRows(t *testing.T) {
 	w.compact()
 	full := w.putFull()
 	require.Less(t, full.Hash.Compacted, full.Compacted)
-	result, err := w.verify(w.ofFull())
-	require.NoError(t, err)
-	require.Equal(t, archive.Verified, result.Outcome)
+	result := w.requireVerified(w.ofFull())
 	require.Nil(t, result.Hash)
 }
 
@@ -74,15 +68,11 @@ func TestVerify_comparesTheNewestCompactionHash(t *testing.T) {
 	w.compact()
 	w.put(3)
 	w.putSegment()
-	result, err := w.verify(w.test(w.next.Position.Revision - 4)) // before the last compaction
-	require.NoError(t, err)
-	require.Equal(t, archive.Verified, result.Outcome, result.Why)
+	result := w.requireVerified(w.test(w.next.Position.Revision - 4)) // before the last compaction
 	require.True(t, result.Segments)
 	require.Equal(t, compacted, result.Hash.Revision)
 	require.Equal(t, w.full.Name(), result.Full)
-	result, err = w.verify(w.test(w.next.Position.Revision - 1))
-	require.NoError(t, err)
-	require.Equal(t, archive.Verified, result.Outcome, result.Why)
+	result = w.requireVerified(w.test(w.next.Position.Revision - 1))
 	require.Equal(t, w.hashed, result.Hash.Revision)
 	require.NoError(t, w.PutResult(t.Context(), result))
 }

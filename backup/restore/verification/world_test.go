@@ -126,6 +126,14 @@ func (w *world) verify(job Job) (archive.Result, error) {
 	return result, err
 }
 
+func (w *world) requireVerified(job Job) archive.Result {
+	w.t.Helper()
+	result, err := w.verify(job)
+	require.NoError(w.t, err)
+	require.Equal(w.t, archive.Verified, result.Outcome, result.Why)
+	return result
+}
+
 func (w *world) requireFailed(job Job, why string) {
 	w.t.Helper()
 	result, err := w.verify(job)
