@@ -166,3 +166,40 @@ func replace(t *testing.T, path, by string) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
+
+func TestCheckOwn(t *testing.T) {
+	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
+	require.NoError(t, (&format.Keys{}).CheckSigning())
+	require.NoError(t, ours.Load(t).CheckSigning())
+	require.NoError(t, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).CheckSigning())
+	rotated := formattest.JoinFiles(t, theirs.TrustedKeys, ours.TrustedKeys)
+	require.NoError(t, formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: rotated}).CheckSigning())
+
+	unsigned := formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: ours.TrustedKeys}).CheckSigning()
+	require.ErrorContains(t, unsigned, "--backup-trusted-keys: ")
+	strange := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).CheckSigning()
+	require.ErrorContains(t, strange, "--backup-signing-key: ")
+	_, err := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey, TrustedKeys: theirs.TrustedKeys}).Sign(format.Heading{})
+	require.Equal(t, strange, err, "nothing is signed that nobody could use")
+}
+
+func TestWeaknesses(t *testing.T) {
+	assert.Empty(t, (&format.Keys{}).Warnings())
+	ours := formattest.NewKeys(t)
+	for _, secret := range []string{ours.SigningKey, ours.Identities} {
+		require.NoError(t, os.Chmod(secret, 0o440))
+	}
+	assert.Empty(t, ours.Load(t).Warnings())
+
+	signed := formattest.LoadKeys(t, format.KeyFiles{SigningKey: ours.SigningKey}).Warnings()
+	require.Len(t, signed, 1)
+	assert.Contains(t, signed[0], "set --backup-trusted-keys as well")
+
+	for flag, secret := range map[string]string{"--backup-signing-key: ": ours.SigningKey, "--backup-identities: ": ours.Identities} {
+		require.NoError(t, os.Chmod(secret, 0o444))
+		weak := ours.Load(t).Warnings()
+		require.Len(t, weak, 1)
+		assert.Contains(t, weak[0], flag+"every user of this machine can read "+secret)
+		require.NoError(t, os.Chmod(secret, 0o440))
+	}
+}

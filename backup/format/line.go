@@ -83,7 +83,7 @@ func (k *Keys) Check(line []byte, kind string, into any) error {
 	if err := k.trust(read); err != nil {
 		return err
 	}
-	if err := checkHeading(read.Statement, kind); err != nil {
+	if err := checkKind(read.Statement, kind); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(read.Statement, into); err != nil {
@@ -92,7 +92,7 @@ func (k *Keys) Check(line []byte, kind string, into any) error {
 	return nil
 }
 
-func checkHeading(statement []byte, kind string) error {
+func checkKind(statement []byte, kind string) error {
 	var heading Heading
 	if err := json.Unmarshal(statement, &heading); err != nil {
 		return Damaged(err)

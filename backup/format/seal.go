@@ -55,9 +55,9 @@ func LoadKeys(files KeyFiles) (*Keys, error) {
 	return keys, nil
 }
 
-// CheckOwn returns an error that starts with the name of a flag if these keys would not trust their own signature. Writers call it first: an
+// CheckSigning returns an error that starts with the name of a flag if these keys would not trust their own signature. Writers call it first: an
 // untrusted first line makes a store unusable for everyone.
-func (k *Keys) CheckOwn() error {
+func (k *Keys) CheckSigning() error {
 	if !k.Trusts() {
 		return nil
 	}
@@ -68,8 +68,8 @@ func (k *Keys) CheckOwn() error {
 	return err
 }
 
-// Weaknesses returns warnings about keys that protect less than expected, each with the flag and the next step.
-func (k *Keys) Weaknesses() (all []string) {
+// Warnings returns warnings about keys that protect less than expected, each with the flag and the next step.
+func (k *Keys) Warnings() (all []string) {
 	if k.Signs() && !k.Trusts() {
 		all = append(all, "--backup-signing-key: backups are signed, but signatures are not verified when they are read; set --backup-trusted-keys as well")
 	}

@@ -54,7 +54,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	}
 	settings, err := backups.Read(c.Backups)
 	if err == nil {
-		err = settings.Keys.CheckOwn()
+		err = settings.Keys.CheckSigning()
 	}
 	var schedule backup.Schedule
 	if err == nil {
@@ -63,8 +63,8 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	for _, weakness := range settings.Keys.Weaknesses() {
-		log.Warn().Msg(weakness)
+	for _, warning := range settings.Keys.Warnings() {
+		log.Warn().Msg(warning)
 	}
 	counts := metrics.New()
 	rt := runtime.New(&c.StartEtcd, counts, log)
