@@ -23,13 +23,13 @@ import (
 type backups struct {
 	*session
 	volume      *volume
-	last        observation // the last answer
+	last        contents // the last answer
 	silentSince time.Time   // since when the store has not answered; zero if it has, or was not asked
 	heartbeat   heartbeat   // of the process that writes the generation to be replaced
 }
 
 // An observation is what was read from the store.
-type observation struct {
+type contents struct {
 	relation.Store
 	judgment relation.Judgment
 	path     archive.Path
@@ -39,7 +39,7 @@ type observation struct {
 
 // readCluster reads which cluster the store belongs to. The manifest is the oldest object, so a bucket with an expiry
 // deletes it first, and it may be damaged: the first generation names the cluster as well.
-func (b *backups) readCluster(ctx context.Context) (seen observation, err error) {
+func (b *backups) readCluster(ctx context.Context) (seen contents, err error) {
 	manifest, why := b.options.Archive.Cluster(ctx)
 	if why != nil && !errors.Is(why, store.ErrNotFound) && !notVerified(why) {
 		return seen, why
@@ -57,14 +57,14 @@ func (b *backups) readCluster(ctx context.Context) (seen observation, err error)
 	for _, stray := range lineage.Strays {
 		b.options.Log.Warn().Err(stray).Msg("recovery: ignoring a generation that is not part of the store's history")
 	}
-	seen = observation{Store: relation.Store{Cluster: manifest, Lineage: lineage}}
+	seen = contents{Store: relation.Store{Cluster: manifest, Lineage: lineage}}
 	seen.adopted = seen.Adopts(b.options.Adopt, b.owner())
 	return seen, nil
 }
 
 // observe reads what the store has, except for the backups themselves, and compares the volume with it. A valid member
 // of several rejoins the others instead of adopting its own store.
-func (b *backups) observe(ctx context.Context) (seen observation, err error) {
+func (b *backups) observe(ctx context.Context) (seen contents, err error) {
 	if seen, err = b.readCluster(ctx); err != nil {
 		return seen, err
 	}
@@ -124,14 +124,14 @@ var storeStates = map[relation.Relation]StoreState{
 var otherStates = []StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed}
 
 // find observes the store, and finds the backup that would be restored.
-func (b *backups) find(ctx context.Context) (seen observation, state StoreState, err error) {
+func (b *backups) find(ctx context.Context) (seen contents, state StoreState, err error) {
 	if seen, err = b.observe(ctx); err != nil {
 		return seen, "", err
 	}
 	b.volume.identity, state = seen.judgment.Identity, storeStates[seen.judgment.Relation]
 	switch {
 	case slices.Contains([]relation.Relation{relation.Nameless, relation.Emptied}, seen.judgment.Relation):
-		seen.notKept = errors.New(b.sentence(seen) + "; " + seen.judgment.WayOut())
+		seen.notKept = errors.New(b.describeRelation(seen) + "; " + seen.judgment.WayOut())
 		return seen, state, nil
 	case seen.Newest().Number == 0:
 		return seen, state, nil
@@ -150,12 +150,12 @@ func (b *backups) find(ctx context.Context) (seen observation, state StoreState,
 }
 
 // sentence describes how the volume relates to the store.
-func (b *backups) sentence(seen observation) string {
+func (b *backups) describeRelation(seen contents) string {
 	return seen.judgment.Sentence(b.data(), seen.Store, b.options.Archive.String())
 }
 
 // isDone reports whether the requested restore was done, on any volume.
-func (b *backups) isDone(seen observation) bool {
+func (b *backups) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
 
@@ -165,13 +165,13 @@ func (b *backups) query() (Event, Facts) {
 	defer cancel()
 	seen, state, err := b.find(ctx)
 	if err != nil {
-		return b.unanswered(ctx, err)
+		return b.queryFailed(ctx, err)
 	}
 	b.last = seen
 	answer := Facts{Told: state, Behind: seen.judgment.Lacks, RestoreDone: b.requested && b.isDone(seen)}
 	if answer.RestoreDone { // so that the next start need not ask the store
 		if err := b.updateRecord(func(r *record) { r.addDone(b.options.Request.ID) }); err != nil {
-			return broke(err)
+			return failure(err)
 		}
 		b.requested = false
 		b.volume.logDone()
@@ -221,7 +221,7 @@ func (b *backups) unreachable(why error) (Event, Facts) {
 
 // unanswered returns the event for a store that does not say what it has. If the volume is valid, nothing has to be
 // restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
-func (b *backups) unanswered(ctx context.Context, why error) (Event, Facts) {
+func (b *backups) queryFailed(ctx context.Context, why error) (Event, Facts) {
 	if b.requested && b.member.Peers != nil {
 		why = fmt.Errorf("%w; if restore %q was done before, remove --restore-to: this member then gets its data from the others", why, b.options.Request.ID)
 	}
@@ -239,7 +239,7 @@ func (b *backups) unanswered(ctx context.Context, why error) (Event, Facts) {
 		}
 		why = older
 	}
-	b.last = observation{} // earlier answers no longer count
+	b.last = contents{} // earlier answers no longer count
 	if isOneOf(why, format.ErrUntrusted) {
 		return Answered, Facts{Told: StoreLocked, Err: why}
 	}
@@ -257,11 +257,11 @@ func (b *backups) compareNames(ctx context.Context, why error) (older, err error
 	if err != nil {
 		return nil, err
 	}
-	return b.compareReported(reported, why), nil
+	return b.compareRevision(reported, why), nil
 }
 
 // compareReported reports that names suggest more than a valid volume has; nil if they do not.
-func (b *backups) compareReported(revision int64, why error) error {
+func (b *backups) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
 	}
@@ -271,7 +271,7 @@ func (b *backups) compareReported(revision int64, why error) error {
 
 // findMissingKey returns why a volume cannot be judged until more keys are trusted: everything that could be restored
 // is signed with other keys, or the names of what the volume lacks are.
-func (b *backups) findMissingKey(seen observation) error {
+func (b *backups) findMissingKey(seen contents) error {
 	needed := b.requested || !b.isValid() || seen.judgment.Lacks
 	switch {
 	case needed && errors.Is(seen.notKept, format.ErrUntrusted):
@@ -279,7 +279,7 @@ func (b *backups) findMissingKey(seen observation) error {
 	case needed && seen.path.Revision > 0: // it would be restored, and the new cluster would write there
 		return b.options.Archive.MayAdd(seen.Newest())
 	case !needed && errors.Is(seen.path.PastEnd, format.ErrUntrusted):
-		return b.compareReported(seen.path.Reported, seen.path.PastEnd)
+		return b.compareRevision(seen.path.Reported, seen.path.PastEnd)
 	}
 	return nil
 }
@@ -288,7 +288,7 @@ func (b *backups) findMissingKey(seen observation) error {
 func (b *backups) describe(state StoreState) error {
 	switch seen := b.last; {
 	case slices.Contains(otherStates, state):
-		return errors.New(b.sentence(seen) + b.explainAdoption())
+		return errors.New(b.describeRelation(seen) + b.describeAdoption())
 	case state != StoreEmpty && b.facts.peerState() == PeersUnnamed && seen.Cluster.Cluster != "":
 		return fmt.Errorf("%s belongs to cluster %s", b.options.Archive, seen.Cluster.Cluster)
 	case (b.requested || seen.Newest().Number == 0) && seen.notKept != nil:
@@ -300,7 +300,7 @@ func (b *backups) describe(state StoreState) error {
 }
 
 // explainAdoption returns why an adoption that was requested is not done.
-func (b *backups) explainAdoption() string {
+func (b *backups) describeAdoption() string {
 	id, _, _ := strings.Cut(b.options.Adopt, "/")
 	switch {
 	case id == "":
@@ -335,11 +335,11 @@ type heartbeat struct {
 // checkWriter returns why the process that writes the newest generation may still run: it has not released the
 // generation, did not run on this volume, was not ruled out by the user, and has not been silent long enough. The end
 // of the generation protects the data in any case; this protects users from two clusters.
-func (b *backups) checkWriter(ctx context.Context, seen observation) (why, err error) {
+func (b *backups) checkWriter(ctx context.Context, seen contents) (why, err error) {
 	beat := &b.heartbeat
 	beat.until = time.Time{}
 	ended := seen.Head.Newest().Released || seen.Head.Ending() != nil
-	if b.stillness == 0 || ended || seen.adopted || b.isOwnWriter(seen) {
+	if b.stillness == 0 || ended || seen.adopted || b.isLocalWriter(seen) {
 		return nil, nil
 	}
 	added, err := b.options.Archive.LastAdded(ctx, seen.Newest(), seen.Head)
@@ -369,7 +369,7 @@ func (b *backups) checkWriter(ctx context.Context, seen observation) (why, err e
 }
 
 // describeWriter describes the process that wrote the end of the newest generation.
-func (b *backups) describeWriter(seen observation) string {
+func (b *backups) describeWriter(seen contents) string {
 	id := seen.Head.Newest().Member
 	if id == hex(b.volume.position.MemberID) {
 		return "this member itself, from this volume or a copy of it,"
@@ -386,7 +386,7 @@ func (b *backups) describeWriter(seen observation) string {
 
 // isOwnWriter reports whether the process that writes the newest generation ran on this volume. Valid data without
 // what its session has stored are a copy, or older: etcd had that on disk before it was stored.
-func (b *backups) isOwnWriter(seen observation) bool {
+func (b *backups) isLocalWriter(seen contents) bool {
 	if b.isValid() {
 		return !seen.judgment.Lacks && seen.Owner() == b.owner()
 	}
@@ -407,7 +407,7 @@ func (b *backups) uploadSpool() (Event, Facts) {
 	case err == nil:
 		return "", Facts{}
 	case b.ctx.Err() != nil:
-		return broke(b.ctx.Err())
+		return failure(b.ctx.Err())
 	case store.FailureOf(err) != "":
 		return b.unreachable(fmt.Errorf("uploading segments that wait on the volume: %w", err))
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity, archive.ErrUnsigned):
@@ -415,10 +415,10 @@ func (b *backups) uploadSpool() (Event, Facts) {
 	case errors.Is(err, archive.ErrNameless): // it can be restored, and accepts the segments then
 		return Answered, Facts{Told: StoreDamaged, Err: err}
 	}
-	err = fmt.Errorf("segments that wait on the volume cannot be uploaded: %w; to continue without them, move %s away", err, b.options.SpoolDir)
+	err = fmt.Errorf("%w; to continue without them, move %s away", err, b.options.SpoolDir)
 	var errno syscall.Errno
 	if errors.As(err, &errno) || isOneOf(err, store.ErrExists, store.ErrNotFound) { // a disk error, or another member has stored or merged an object
-		return broke(err)
+		return failure(fmt.Errorf("segments that wait on the volume cannot be uploaded: %w", err))
 	}
 	return Stuck, Facts{Err: err}
 }

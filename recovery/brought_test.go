@@ -18,7 +18,7 @@ import (
 // One of the others has revisions that the store has not, and is slow to bring them.
 func TestNobodyRestoresBeforeAllHaveBroughtWhatOnlyTheirVolumesHave(t *testing.T) {
 	for name, of := range map[string]struct {
-		listing Listing
+		listing Membership
 		request *Request
 	}{
 		"all ask for the latest":    {peers.Asking, &Request{Target: archive.Target{}, ID: "drop"}},

@@ -42,14 +42,14 @@ func (c *cluster) query() (Event, Facts) {
 	v := c.volume
 	self := peers.Self{
 		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.IsOnlyVoter(), Index: v.position.Index,
-		Volume: c.holdings(), Uploaded: c.facts.Brought || c.options.Archive == nil,
+		Volume: c.stateForPeers(), Uploaded: c.facts.Brought || c.options.Archive == nil,
 	}
 	if c.requested {
 		self.Restore = c.options.Request.ID
 	}
 	c.survey = c.member.Peers.Query(c.ctx, self)
 	if c.ctx.Err() != nil {
-		return broke(c.ctx.Err())
+		return failure(c.ctx.Err())
 	}
 	s := &c.survey
 	if s.Cluster != "" {
@@ -62,12 +62,12 @@ func (c *cluster) query() (Event, Facts) {
 	}
 	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkSpace(s))
 	return PeersTold, Facts{
-		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllBrought: s.Uploaded, Settled: c.isSettled(), Err: c.reason(s),
+		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllBrought: s.Uploaded, Settled: c.isWaitDone(), Err: c.reason(s),
 	}
 }
 
 // isSettled reports whether no member has had usable data for as long as a late mount takes.
-func (c *cluster) isSettled() bool {
+func (c *cluster) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
 		return false
@@ -79,7 +79,7 @@ func (c *cluster) isSettled() bool {
 }
 
 // holdings returns what the others are told about the volume.
-func (c *cluster) holdings() peers.Volume {
+func (c *cluster) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // so that no other member founds a new cluster with this one
 		return peers.Ruins
@@ -95,7 +95,7 @@ func (c *cluster) holdings() peers.Volume {
 // cluster.
 func (c *cluster) compare(s *peers.Survey) {
 	v := c.volume
-	if err := c.checkOthers(s); err != nil {
+	if err := c.checkCluster(s); err != nil {
 		s.Blocked = cmp.Or(s.Blocked, err)
 		return
 	}
@@ -105,7 +105,7 @@ func (c *cluster) compare(s *peers.Survey) {
 			v.identity.Generation = max(v.identity.Generation, s.Generation)
 		}
 	case s.Cluster != "" && s.Cluster != id:
-		c.compareClusters(s, id)
+		c.compareCluster(s, id)
 	case c.isValid(): // other volumes wait for the others in any case
 		s.Outdated = c.compareStore(s)
 	}
@@ -117,7 +117,7 @@ func (c *cluster) compare(s *peers.Survey) {
 // checkOthers reports that the others do not belong to this member's cluster, so that their members are not changed.
 // The volume names the cluster, or the store if it has this owner. Others without a store are identified by etcd's
 // cluster ID. An empty store says nothing.
-func (c *cluster) checkOthers(s *peers.Survey) error {
+func (c *cluster) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
 	}
@@ -143,7 +143,7 @@ func (c *cluster) checkOthers(s *peers.Survey) error {
 }
 
 // compareClusters handles a volume and peers with different etcd cluster IDs: each restore creates a new one.
-func (c *cluster) compareClusters(s *peers.Survey, id string) {
+func (c *cluster) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
 		own, theirs = 0, 0
@@ -279,7 +279,7 @@ func (c *cluster) checkSpace(s *peers.Survey) error {
 	if quorum[s.Membership] == "" || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
 	}
-	err := c.volume.makeRoom(restore.Source{DatabaseBytes: s.Size}, roomTimeout)
+	err := c.volume.freeSpace(restore.Source{DatabaseBytes: s.Size}, roomTimeout)
 	if !errors.Is(err, restore.ErrNoRoom) {
 		return err
 	}
@@ -367,11 +367,11 @@ var errNotAllHere = errors.New("not every other member has reported that it has 
 
 // confirmLoss asks the other members once more before a generation is ended: one may have returned with data while
 // these were built, or while this program did not run.
-func (c *cluster) confirmLoss(ctx context.Context, next archive.Generation) error {
+func (c *cluster) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
 		return nil
 	}
-	s := c.member.Peers.Query(ctx, restoring(next))
+	s := c.member.Peers.Query(ctx, selfForRestore(next))
 	switch s.Membership { //nolint:exhaustive // all others have a cluster
 	case peers.Gone, peers.Founding, peers.Asking:
 		return nil
@@ -382,6 +382,6 @@ func (c *cluster) confirmLoss(ctx context.Context, next archive.Generation) erro
 }
 
 // restoring describes a member that restores a generation.
-func restoring(next archive.Generation) peers.Self {
+func selfForRestore(next archive.Generation) peers.Self {
 	return peers.Self{Volume: peers.Restores, Restore: next.Restore, Uploaded: true}
 }

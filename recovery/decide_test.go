@@ -29,7 +29,7 @@ var (
 
 // cases are all that there can be.
 func cases() (all []Case) {
-	for _, asked := range []Asked{AskedNothing, AskedNever, AskedRestore} {
+	for _, asked := range []RequestKind{AskedNothing, AskedNever, AskedRestore} {
 		volumes, others := allVolumes, allPeers
 		if asked == AskedRestore {
 			volumes = []VolumeState{VolumeEmpty, VolumeLost, VolumeCorrupt, VolumeValid, VolumeStored}
@@ -76,7 +76,7 @@ func column(of []Case) string {
 	for _, result := range allResults {
 		var stores []string
 		for _, c := range of {
-			if decide(c).Result == result {
+			if evaluate(c).Result == result {
 				stores = append(stores, string(c.Store))
 			}
 		}
@@ -157,7 +157,7 @@ func same(one, other Event) bool {
 // A new cluster is begun on an empty volume alone, and what is declined was asked for.
 func TestResultsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
 	for _, c := range cases() {
-		switch result := decide(c).Result; result { //nolint:exhaustive // the others are told apart by what is done
+		switch result := evaluate(c).Result; result { //nolint:exhaustive // the others are told apart by what is done
 		case FoundCluster:
 			assert.Equal(t, VolumeEmpty, c.Volume, "%+v", c)
 			assert.Contains(t, []StoreState{StoreNone, StoreEmpty, StoreFounded}, c.Store, "%+v", c)

@@ -76,7 +76,7 @@ func (e *explorer) ends(here place) (all []place) {
 	if Action(action) == DecideNow {
 		there := here
 		there.chain = ""
-		return []place{e.take(there, decideBy(e.decisions, here.core.Facts.caseOf()).Result, Facts{})}
+		return []place{e.take(there, evaluateRules(e.decisions, here.core.Facts.caseOf()).Result, Facts{})}
 	}
 	ways := outcomes(Action(action), here.lot, here.truth)
 	if len(ways) == 0 {
@@ -220,7 +220,7 @@ type truth struct {
 	installs  int    // of what this claim is about
 	done      bool   // the id is remembered
 
-	listing    Listing // how the others have the member
+	listing    Membership // how the others have the member
 	free       bool    // a quorum of them has said so, and that nothing is in the way
 	adopted    bool    // etcd is started with the members that they have told
 	told       bool    // who asks hears that this member is about to have data
@@ -443,7 +443,7 @@ func survey(given lot, now truth) (all []outcome) {
 }
 
 // changes are the ways in which a change of the cluster's members ends.
-func changes(given lot, now truth, from, to Listing, done Event) []outcome {
+func changes(given lot, now truth, from, to Membership, done Event) []outcome {
 	then := now
 	then.listing, then.free = to, false
 	switch {

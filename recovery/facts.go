@@ -8,7 +8,7 @@ import (
 )
 
 // A Listing is how the other members list this one.
-type Listing = peers.Membership
+type Membership = peers.Membership
 
 // Facts are what guards depend on, and what an event reports. The zero value belongs to a run with --recover=auto
 // that has just started.
@@ -28,7 +28,7 @@ type Facts struct {
 	Asked        bool        // a restore is requested that was not done before
 
 	// Reported by PeersTold.
-	Listing    Listing
+	Listing    Membership
 	Outdated   bool // the volume's data are not the ones that the member had last
 	Free       bool // nothing prevents the member from being replaced or added
 	AllBrought bool // the store has what only the volumes of the others had
@@ -64,7 +64,7 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 		f.Asked = told.Asked
 	case Answered:
 		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
-		if !f.Told.answers() { // an earlier answer may have said that it has more
+		if !f.Told.isKnown() { // an earlier answer may have said that it has more
 			f.Behind = f.Behind || told.Behind
 			break
 		}
@@ -87,7 +87,7 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 }
 
 // isRejectedByStore reports whether a comparison with the store speaks against a valid volume.
-func (f Facts) isRejectedByStore() bool {
+func (f Facts) hasStoreMismatch() bool {
 	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
 
@@ -117,9 +117,9 @@ func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules
 }
 
 // caseOf reduces the facts to a case.
-func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.wish()} }
+func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()} }
 
-func (f Facts) wish() Asked {
+func (f Facts) request() RequestKind {
 	switch {
 	case f.Asked:
 		return AskedRestore
@@ -140,7 +140,7 @@ func (f Facts) volumeState() VolumeState {
 		return VolumeStored
 	case !f.Asked && (f.Outdated || f.Alone && f.Behind):
 		return VolumeBehind
-	case f.Rejected && f.Store && !f.Never && !f.Asked && !f.Told.answers():
+	case f.Rejected && f.Store && !f.Never && !f.Asked && !f.Told.isKnown():
 		return VolumeRefused
 	case f.Unidentified && f.Store && !f.Never && !f.Asked && f.Told == "":
 		return VolumeUnnamed
@@ -160,9 +160,9 @@ func (f Facts) peerState() PeerState {
 	case !f.Peers && !f.Heard && f.Listing == "":
 		return PeersUnnamed
 	case f.Asked:
-		return f.agreement()
+		return f.requestState()
 	case f.isLost():
-		return f.loss()
+		return f.lostState()
 	case !f.Heard:
 		return PeersUnasked
 	}
@@ -170,7 +170,7 @@ func (f Facts) peerState() PeerState {
 }
 
 // agreement returns what the others have answered while a restore is requested here.
-func (f Facts) agreement() PeerState {
+func (f Facts) requestState() PeerState {
 	switch {
 	case !f.Heard:
 		return PeersUnasked
@@ -184,15 +184,15 @@ func (f Facts) agreement() PeerState {
 }
 
 // loss returns what the others have answered if none of them has usable data.
-func (f Facts) loss() PeerState {
+func (f Facts) lostState() PeerState {
 	switch {
 	case f.Listing == peers.Partial:
 		return PeersSomeNew
-	case f.Heard && f.Told.answers() && !f.AllBrought:
+	case f.Heard && f.Told.isKnown() && !f.AllBrought:
 		return PeersUnstored
-	case f.Heard && f.Told.answers() && !f.Settled:
+	case f.Heard && f.Told.isKnown() && !f.Settled:
 		return PeersJustLost
-	case f.Heard && f.Told.answers():
+	case f.Heard && f.Told.isKnown():
 		return PeersStillLost
 	case f.Listing == peers.Founding && f.Volume == VolumeEmpty:
 		return PeersNew
@@ -217,7 +217,7 @@ func (f Facts) running() PeerState {
 	}
 }
 
-var quorum = map[Listing]PeerState{peers.Started: PeersKnow, peers.Added: PeersAdded, peers.Unlisted: PeersUnlisted}
+var quorum = map[Membership]PeerState{peers.Started: PeersKnow, peers.Added: PeersAdded, peers.Unlisted: PeersUnlisted}
 
 func (f Facts) isLost() bool {
 	return f.Listing == peers.Founding || f.Listing == peers.Gone || f.Listing == peers.Partial
@@ -235,12 +235,12 @@ func (f Facts) storeState() StoreState {
 }
 
 // broke returns the event for something that could not be done.
-func broke(err error) (Event, Facts) { return Broke, Facts{Err: err} }
+func failure(err error) (Event, Facts) { return Broke, Facts{Err: err} }
 
 // next returns the event of an action that is followed by another one.
-func next(err error) (Event, Facts) {
+func continueOrFail(err error) (Event, Facts) {
 	if err != nil {
-		return broke(err)
+		return failure(err)
 	}
 	return "", Facts{}
 }

@@ -420,7 +420,7 @@ func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
 // statusOf is what the program exits with because of a refusal; 0 if it tries again.
 func (w *world) statusOf(err error) exitcode.Code {
 	w.t.Helper()
-	var refusal *Refusal
+	var refusal *RejectError
 	require.ErrorAs(w.t, err, &refusal)
 	return refusal.Status()
 }

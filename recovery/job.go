@@ -31,14 +31,14 @@ type job struct {
 	cluster *cluster
 	claim   claim   // of what was built
 	resumed bool    // by an earlier run
-	outcome Outcome // without an end as long as nothing is restored
+	outcome Result // without an end as long as nothing is restored
 }
 
 // resume checks whether a run was cut off between its claim and its end.
 func (j *job) resume() (Event, Facts) {
 	r, err := j.readRecord()
 	if err != nil {
-		return broke(err)
+		return failure(err)
 	}
 	if r.Claim == nil || r.Claim.DataDir != j.member.DataDir {
 		return NothingBegun, Facts{}
@@ -47,43 +47,43 @@ func (j *job) resume() (Event, Facts) {
 	built, err := hasMember(j.volume.restoredDir())
 	switch {
 	case err != nil:
-		return broke(err)
-	case j.isInstalled():
+		return failure(err)
+	case j.matchesClaim():
 		return InstallFound, Facts{}
 	case !built: // the user has removed it
 		return NothingBegun, Facts{}
 	}
-	if err = j.volume.hold(); err != nil {
-		return broke(err)
+	if err = j.volume.lock(); err != nil {
+		return failure(err)
 	}
 	return ClaimFound, Facts{}
 }
 
 // isInstalled reports whether the data directory is what was claimed.
-func (j *job) isInstalled() bool {
+func (j *job) matchesClaim() bool {
 	identity, err := archive.ReadIdentity(j.member.DataDir)
 	built, failed := hasMember(j.volume.restoredDir())
 	return err == nil && !built && failed == nil && identity.Cluster == j.claim.Generation.Cluster && identity.Generation == j.claim.Generation.Number
 }
 
 func (j *job) recordClaim() (Event, Facts) {
-	return next(j.updateRecord(func(r *record) { r.Claim = &j.claim }))
+	return continueOrFail(j.updateRecord(func(r *record) { r.Claim = &j.claim }))
 }
 
 func (j *job) dropClaim() (Event, Facts) {
 	r, err := j.readRecord()
 	if err != nil || r.Claim == nil {
-		return next(err) // a full volume must not keep what was built from being removed
+		return continueOrFail(err) // a full volume must not keep what was built from being removed
 	}
-	return next(j.updateRecord(func(r *record) { r.Claim = nil }))
+	return continueOrFail(j.updateRecord(func(r *record) { r.Claim = nil }))
 }
 
 // measure compares the required space with the free space, before anything is fetched.
-func (j *job) measure() (Event, Facts) {
-	if err := j.volume.checkMovable(); err != nil {
-		return broke(err)
+func (j *job) checkSpace() (Event, Facts) {
+	if err := j.volume.checkRename(); err != nil {
+		return failure(err)
 	}
-	if err := j.volume.makeRoom(j.source(), patience); err != nil {
+	if err := j.volume.freeSpace(j.source(), patience); err != nil {
 		return RoomLacking, Facts{Err: err}
 	}
 	return RoomEnough, Facts{}
@@ -105,7 +105,7 @@ func (j *job) build() (Event, Facts) {
 	var result seed.Result
 	_, err := restore.Best(j.ctx, j.options.Archive, j.backups.last.path, func(archive.Path) (err error) {
 		result, err = plan.Build(j.ctx, j.source(), restore.Options{
-			Above: j.above(), Inspect: j.options.Inspect,
+			Above: j.minRevision(), Inspect: j.options.Inspect,
 			Progress: func(bytes, total int64) {
 				rate := float64(bytes) / max(time.Since(started), time.Millisecond).Seconds()
 				j.progress.update(func(p *Progress) { p.Bytes, p.Of, p.Rate = bytes, total, rate })
@@ -122,19 +122,19 @@ func (j *job) build() (Event, Facts) {
 	}
 	j.claim, j.resumed = j.newClaim(result), false
 	identity := archive.Identity{Cluster: j.claim.Generation.Cluster, Generation: j.claim.Generation.Number}
-	if err := cmp.Or(identity.Write(j.volume.restoredDir()), j.volume.hold()); err != nil {
-		return broke(err)
+	if err := cmp.Or(identity.Write(j.volume.restoredDir()), j.volume.lock()); err != nil {
+		return failure(err)
 	}
 	if len(result.Alarms) > 0 {
 		j.options.Log.Warn().Strs("alarms", result.Alarms).Msg("recovery: the alarms of the backed-up cluster are not restored")
 	}
-	j.options.Log.Info().Int64("revision", revision).Int64("continues_above", j.above()).Int64("bytes", result.Bytes).
+	j.options.Log.Info().Int64("revision", revision).Int64("continues_above", j.minRevision()).Int64("bytes", result.Bytes).
 		Int64("rows", result.Rows).Dur("took_ms", time.Since(started)).Msg("recovery: the data directory was built from the backup")
 	return Built, Facts{}
 }
 
 // above returns the revision from which the restored cluster continues, so that none is handed out twice.
-func (j *job) above() int64 {
+func (j *job) minRevision() int64 {
 	last := j.backups.last
 	return archive.Above(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
 }
@@ -155,7 +155,7 @@ func (j *job) newClaim(result seed.Result) claim {
 			Number: last.Next, Cluster: last.Cluster.Cluster, Owner: j.owner(), Etcd: hex(result.ClusterID),
 			Parent: last.path.Generation.Number, ParentRevision: last.path.Revision, Created: now.UTC().Truncate(time.Second),
 			Session: archive.NewID(), Restored: archive.Restores(last.Generations), // retention may delete the generations that have them
-			Adopted: j.backups.adoptions(last),
+			Adopted: j.backups.adoptOwners(last),
 		},
 		Reservation: min(result.Revision, math.MaxInt64-margin) + margin,
 		Head:        last.Head.Position, Aside: disk.PreservedName(j.member.DataDir, now), DataDir: j.member.DataDir, At: now.UTC(),
@@ -174,7 +174,7 @@ const maxSearches = 5
 var errMissing = errors.New("not there yet")
 
 // mayAppear reports whether another attempt may succeed, and counts it.
-func (j *job) mayAppear(err error) bool {
+func (j *job) shouldRetry(err error) bool {
 	if j.searches == maxSearches || !isOneOf(err, store.ErrNotFound, archive.ErrHole) {
 		return false
 	}
@@ -184,13 +184,13 @@ func (j *job) mayAppear(err error) bool {
 
 // useFallback accepts another path because an object of the first one is missing or damaged, and reports the loss.
 func (j *job) useFallback(from, to archive.Path, why error) error {
-	if to.Revision < from.Revision && j.mayAppear(why) {
+	if to.Revision < from.Revision && j.shouldRetry(why) {
 		return fmt.Errorf("%w: %w", errMissing, why)
 	}
 	j.options.Log.Warn().Err(why).Str("full", to.Full.Name()).Int64("lost_revisions", from.Revision-to.Revision).
 		Msg("recovery: a backup is damaged, so other objects are used instead")
 	j.backups.last.path = to
-	j.logLoss()
+	j.logLost()
 	return nil
 }
 
@@ -200,7 +200,7 @@ func (j *job) classify(err error) (Event, Facts) {
 	event := Broke
 	switch {
 	case j.ctx.Err() != nil:
-		return broke(j.ctx.Err())
+		return failure(j.ctx.Err())
 	case isOneOf(err, format.ErrUntrusted, format.ErrNoIdentity):
 		return Answered, Facts{Told: StoreLocked, Err: err}
 	case errors.Is(err, errMissing):
@@ -209,7 +209,7 @@ func (j *job) classify(err error) (Event, Facts) {
 		event = StoreSilent
 	case isOneOf(err, restore.ErrNoRoom, syscall.ENOSPC, syscall.EDQUOT):
 		event = RoomLacking
-	case j.mayAppear(err):
+	case j.shouldRetry(err):
 		event = Missing
 	case errors.As(restore.Blamed(err, j.backups.last.path), &fault), errors.Is(err, format.ErrNewer):
 		event = Unbuildable
@@ -219,14 +219,14 @@ func (j *job) classify(err error) (Event, Facts) {
 
 // prove validates what was built like any data directory, in full, and checks that older data which it replaces are an
 // earlier state of it.
-func (j *job) prove() (Event, Facts) {
+func (j *job) verify() (Event, Facts) {
 	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
 	for _, warning := range warnings {
 		j.options.Log.Warn().Msg(warning)
 	}
 	switch {
 	case j.ctx.Err() != nil, datadir.IsTransient(err): // as when memory is exhausted
-		return broke(cmp.Or(j.ctx.Err(), err))
+		return failure(cmp.Or(j.ctx.Err(), err))
 	case err != nil:
 		return Unproved, Facts{Err: err}
 	case j.requested || !j.isValid() || j.volume.position.Revision == 0: // requested, compared before, or nothing to compare
@@ -235,7 +235,7 @@ func (j *job) prove() (Event, Facts) {
 	revision, err := datadir.Divergence(j.member.DataDir, j.volume.restoredDir())
 	switch {
 	case err != nil:
-		return broke(fmt.Errorf("cannot compare the volume with the restored data: %w", err))
+		return failure(fmt.Errorf("cannot compare the volume with the restored data: %w", err))
 	case revision != 0:
 		return Diverged, Facts{Err: fmt.Errorf("revision %d on the volume differs from the one in %s: the disk has changed it, or the data are a copy that was written to", revision, j.options.Archive)}
 	}
@@ -244,9 +244,9 @@ func (j *job) prove() (Event, Facts) {
 
 // tellPeers comes before a generation is created: a member that finds it in the store and asks the others must not
 // take this one for one without data.
-func (j *job) tellPeers() (Event, Facts) {
+func (j *job) publish() (Event, Facts) {
 	if j.member.Peers != nil {
-		j.member.Peers.Publish(restoring(j.claim.Generation))
+		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
 	}
 	return "", Facts{}
 }
@@ -307,7 +307,7 @@ func (j *job) replaceGeneration(ctx context.Context, last archive.Generation) er
 	if j.resumed {
 		return lostClaim("an earlier run was cut off before its claim")
 	}
-	if err := j.cluster.confirmLoss(ctx, next); err != nil {
+	if err := j.cluster.confirmPeers(ctx, next); err != nil {
 		return err
 	}
 	if last.Number > 0 {
@@ -332,11 +332,11 @@ func (j *job) preserveVolume() (Event, Facts) {
 
 // install gives what was built the name of the data directory.
 func (j *job) install() (Event, Facts) {
-	if j.isInstalled() {
+	if j.matchesClaim() {
 		return "", Facts{}
 	}
 	if err := disk.Rename(j.volume.restoredDir(), j.member.DataDir); err != nil {
-		return broke(fmt.Errorf("cannot install the restored data: %w", err))
+		return failure(fmt.Errorf("cannot install the restored data: %w", err))
 	}
 	return "", Facts{}
 }
@@ -348,7 +348,7 @@ func (j *job) complete() (Event, Facts) {
 		r.addDone(j.claim.Generation.Restore)
 	})
 	if err = cmp.Or(err, j.volume.readIdentity()); err != nil {
-		return broke(err)
+		return failure(err)
 	}
 	j.outcome.Ended = Restored
 	return Installed, Facts{Asked: j.requested}
@@ -388,7 +388,7 @@ func (j *job) reportRejoin() (Event, Facts) {
 
 // reportLoss reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
 // better.
-func (j *job) reportLoss() (Event, Facts) {
+func (j *job) reportLost() (Event, Facts) {
 	last := j.backups.last
 	why, latest := last.path.PastEnd, !j.requested || j.options.Request.Target.Latest()
 	if why == nil && latest && last.path.Generation.Number == last.Newest().Number && last.Head.Revision() > last.path.Revision {
@@ -397,14 +397,14 @@ func (j *job) reportLoss() (Event, Facts) {
 	switch {
 	case errors.Is(why, format.ErrUntrusted):
 		return Answered, Facts{Told: StoreLocked, Err: why}
-	case why != nil && j.mayAppear(why): // damage lasts, and is reported
+	case why != nil && j.shouldRetry(why): // damage lasts, and is reported
 		return Missing, Facts{Err: why}
 	}
-	j.logLoss()
+	j.logLost()
 	return "", Facts{}
 }
 
-func (j *job) logLoss() {
+func (j *job) logLost() {
 	j.noteCause()
 	last, position := j.backups.last, j.volume.position
 	lost := j.lost()
@@ -424,7 +424,7 @@ func (j *job) logLoss() {
 		verb = "is rolled back to"
 	}
 	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", state, verb, j.target(),
-		last.path.Generation.Number, j.options.Archive, j.lastRevision(), last.Newest().Number, j.describeLoss(lost))
+		last.path.Generation.Number, j.options.Archive, j.lastRevision(), last.Newest().Number, j.describeLost(lost))
 	if why := last.path.PastEnd; why != nil {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
@@ -468,7 +468,7 @@ func (j *job) lost() int64 {
 
 // describeLoss describes how much is lost or undone. A volume may have been written to after another cluster had
 // replaced its own. A reservation is made for a generation before it is created, so it shows one that was deleted.
-func (j *job) describeLoss(lost int64) (text string) {
+func (j *job) describeLost(lost int64) (text string) {
 	last, next := j.backups.last, j.successor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
 	if next.Number > 0 && late > 0 {
@@ -491,12 +491,12 @@ func (j *job) describeLoss(lost int64) (text string) {
 	default:
 		text = "; nothing is known to be lost"
 	}
-	return text + j.describeGap()
+	return text + j.describeInterval()
 }
 
 // describeGap returns the maximum time that a damaged volume loses, if both ends are known: until when the backups are
 // complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
-func (j *job) describeGap() string {
+func (j *job) describeInterval() string {
 	last := j.backups.last
 	head, end := last.Head, datadir.LastWrite(j.member.DataDir)
 	if j.volume.damage == nil || end.IsZero() || head.Empty() || head.Damaged != nil ||

@@ -41,7 +41,7 @@ type Options struct {
 	// Lost reports whether a run has served data from a data directory, by the notes on the volume. It may be nil.
 	Lost func(dataDir string) bool
 	// Ended is called with the outcome of a run that had something to restore. It may be nil.
-	Ended func(Outcome)
+	Ended func(Result)
 
 	Log zerolog.Logger
 }

@@ -449,7 +449,7 @@ func TestDataThatTheStoreHasRefusedAreNotServedWhileItIsUnreachable(t *testing.T
 
 func TestDataWhoseGenerationEndedWhileTheyWereServedAreNotServedAgain(t *testing.T) {
 	w := usedWorld(t)
-	require.NoError(t, w.recovery().RememberRefusal(w.member.DataDir, errors.New("another copy of these data goes on")))
+	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errors.New("another copy of these data goes on")))
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	_, err := w.patient()
 	require.ErrorContains(t, err, "recovery was stopped in AskStore")

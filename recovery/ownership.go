@@ -18,7 +18,7 @@ import (
 // This file founds, adopts and ends generations in the store, for the data that etcd will serve.
 
 // adoptions returns the owners that have adopted the store once this one has, if that is requested.
-func (b *backups) adoptions(seen observation) []string {
+func (b *backups) adoptOwners(seen contents) []string {
 	before := archive.Adoptions(seen.Generations)
 	if !seen.adopted || slices.Contains(before, b.owner()) {
 		return before
@@ -28,7 +28,7 @@ func (b *backups) adoptions(seen observation) []string {
 
 // endAdopted ends the generation that the user has named before it is restored: a cluster that still writes it would
 // add something during every build, which would be outdated when it is done.
-func (b *backups) endAdopted() (Event, Facts) {
+func (b *backups) endNamed() (Event, Facts) {
 	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
 		return "", Facts{}
 	}
@@ -55,7 +55,7 @@ func (b *backups) adopt() (Event, Facts) {
 	seen.Lineage = lineage
 	next := archive.Generation{
 		Number: lineage.Next, Cluster: seen.Cluster.Cluster, Owner: b.owner(), Etcd: hex(b.volume.position.ClusterID), Session: b.id, Created: b.now(),
-		Restored: archive.Restores(lineage.Generations), Adopted: b.adoptions(seen),
+		Restored: archive.Restores(lineage.Generations), Adopted: b.adoptOwners(seen),
 	}
 	if err == nil && lineage.Newest().Number > 0 {
 		err = b.endGeneration(ctx, lineage.Newest(), next, format.Position{})
@@ -95,7 +95,7 @@ func (b *backups) endGeneration(ctx context.Context, last, next archive.Generati
 // identify stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for its
 // ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
 // cannot be read now, the backup writer or the next start does it.
-func (b *backups) identify(result Event) error {
+func (b *backups) writeIdentity(result Event) error {
 	if b.options.Archive == nil {
 		return nil
 	}
@@ -108,7 +108,7 @@ func (b *backups) identify(result Event) error {
 	case !b.isValid() && b.survey.ID != "":
 		identity = archive.Identity{Cluster: b.survey.ID, Generation: b.survey.Generation}
 	case !b.isValid() && result != RestoreData: // it gets its data from others that do not report one
-		var seen observation
+		var seen contents
 		identity = archive.Identity{}
 		if seen, err = b.readCluster(ctx); err == nil && seen.Cluster.Cluster != "" {
 			identity = seen.Identity()

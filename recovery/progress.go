@@ -50,7 +50,7 @@ func (t *tracker) update(change func(*Progress)) {
 }
 
 // An Outcome is the end of a run that had something to restore.
-type Outcome struct {
+type Result struct {
 	Cause string // the state of the volume, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
 	Lost  int64  // revisions that are known to be lost, without those that the user has undone
@@ -66,18 +66,18 @@ const (
 )
 
 // A Refusal says why etcd may not open the data directory.
-type Refusal struct {
+type RejectError struct {
 	sentence string
 	cause    error
 	status   exitcode.Code
 }
 
 // Error returns a sentence that names the way out.
-func (r *Refusal) Error() string { return r.sentence }
+func (r *RejectError) Error() string { return r.sentence }
 
 // Status returns the exit status: BadConfig if a request cannot be carried out, EtcdFailed if the user has to do
 // something else, Clean if the process should try again.
-func (r *Refusal) Status() exitcode.Code { return r.status }
+func (r *RejectError) Status() exitcode.Code { return r.status }
 
 // Unwrap returns the error of the volume or the store.
-func (r *Refusal) Unwrap() error { return r.cause }
+func (r *RejectError) Unwrap() error { return r.cause }

@@ -78,7 +78,7 @@ type lot struct {
 	peers   bool    // they are named
 	joins   bool    // a cluster that exists
 	remains bool    // of an empty volume: an etcd had just begun on it
-	listing Listing // how the others have the member at first
+	listing Membership // how the others have the member at first
 }
 
 // lots are all that a run can be given and that makes sense.
@@ -132,7 +132,7 @@ func (l lot) among() (all []lot) {
 	joining := l
 	joining.joins = true
 	all = append(all, l, joining) // its peers are not named
-	for _, listing := range []Listing{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
+	for _, listing := range []Membership{peers.Founding, peers.Partial, peers.Gone, peers.Asking, peers.Expected, peers.Added, peers.Started, peers.Unlisted} {
 		for bits := range 4 {
 			l.peers, l.listing, l.store, l.remains = true, listing, bits&1 > 0, bits&2 > 0
 			if l.possible() {

@@ -29,7 +29,7 @@ type record struct {
 	Done   []string `json:"done,omitempty"`  // ids of restores that were done, the newest last
 	Last   *claim   `json:"last,omitempty"`  // what was installed last
 
-	Refused *rejection `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
+	Refused *mismatch `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
 }
 
 // A claim is what a later run needs to complete a restore that was cut off.
@@ -44,7 +44,7 @@ type claim struct {
 
 // A rejection says that data were compared with the store and refused. They are compared again before they are
 // served, even if the store cannot be reached then.
-type rejection struct {
+type mismatch struct {
 	DataDir string    `json:"data_dir"`
 	Why     string    `json:"why"`
 	At      time.Time `json:"at"`
@@ -52,8 +52,8 @@ type rejection struct {
 
 // RememberRefusal stores on the volume that the data in a directory are not those of the store, for instance because
 // the generation of a running etcd has ended. Call it once etcd is closed.
-func (e *environment) RememberRefusal(dataDir string, why error) error {
-	return e.updateRecord(func(r *record) { r.Refused = &rejection{seed.Place(dataDir), why.Error(), e.now().UTC()} })
+func (e *environment) RecordMismatch(dataDir string, why error) error {
+	return e.updateRecord(func(r *record) { r.Refused = &mismatch{seed.Place(dataDir), why.Error(), e.now().UTC()} })
 }
 
 // readRecord returns an empty record if there is none. If it cannot be read, the error names the way out.

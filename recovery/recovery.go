@@ -62,7 +62,7 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	now.interrupt = r.interrupt
 	r.progress.update(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })
 	defer now.volume.release()
-	err = now.drive()
+	err = now.process()
 	now.job.finish(now.core.State == Refused)
 	return now.members, err
 }

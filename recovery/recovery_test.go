@@ -41,10 +41,10 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 	w.backUp(1)
 	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, w.newestFull().Name())))
 	w.lose()
-	var ended []Outcome
-	w.options.Ended = func(o Outcome) { ended = append(ended, o) }
+	var ended []Result
+	w.options.Ended = func(o Result) { ended = append(ended, o) }
 	require.NoError(t, w.run())
-	assert.Equal(t, []Outcome{{Cause: "empty", Ended: Restored, Lost: 3}}, ended)
+	assert.Equal(t, []Result{{Cause: "empty", Ended: Restored, Lost: 3}}, ended)
 	keys, revision := w.keys()
 	assert.Equal(t, []string{"key"}, keys)
 	assert.Greater(t, revision, before+3+margin, "above what the damaged full had")

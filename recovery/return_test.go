@@ -74,10 +74,10 @@ func barely(w *world) {
 }
 
 func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
-	listed := func(listing Listing) func(*world, *others) {
+	listed := func(listing Membership) func(*world, *others) {
 		return func(_ *world, o *others) { o.listing = listing }
 	}
-	first := func(listing Listing, founded bool) func(*world, *others) {
+	first := func(listing Membership, founded bool) func(*world, *others) {
 		return func(w *world, o *others) {
 			w.lose()
 			if o.listing = listing; !founded {
@@ -123,7 +123,7 @@ func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 
 // For a moment names lead to another cluster, which has a member of this one's name.
 func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
-	for _, listing := range []Listing{peers.Started, peers.Unlisted} {
+	for _, listing := range []Membership{peers.Started, peers.Unlisted} {
 		w, o := ofThree(t)
 		w.lose()
 		mine := o.cluster
@@ -218,7 +218,7 @@ func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.
 
 // others are the other two members of a cluster, as they are asked.
 type others struct {
-	listing  Listing
+	listing  Membership
 	cluster  uint64
 	id       string  // of their cluster in its store, as they tell; empty if they tell none
 	of       int     // which generation
@@ -236,7 +236,7 @@ type others struct {
 	noQuorum bool                     // too many wait without data
 	older    int                      // how many run none, and have data that the store has more than
 	voters   int                      // of the volume's cluster, as one of them tells
-	hears    func(peers.Self) Listing // how they answer to what they hear; nil for always the same
+	hears    func(peers.Self) Membership // how they answer to what they hear; nil for always the same
 	size     int64                    // of their databases
 	late     bool                     // one of them has not brought what only its volume has
 	brought  bool                     // what this member was heard to say of itself last
@@ -279,7 +279,7 @@ func (o *others) Remove(context.Context, *peers.Survey) error {
 }
 func (o *others) Add(context.Context, *peers.Survey) error { return o.change("added", peers.Added) }
 
-func (o *others) change(what string, to Listing) error {
+func (o *others) change(what string, to Membership) error {
 	fail := o.fail
 	o.fail = ""
 	if fail == "before" {

@@ -62,15 +62,15 @@ func (r *run) bind() map[Action]func() (Event, Facts) {
 		AdoptCluster:    r.join,
 		TakeStore:       r.backups.adopt,
 		AskTheStore:     r.backups.query,
-		TellLoss:        r.job.reportLoss,
+		TellLoss:        r.job.reportLost,
 		FlushSpool:      r.backups.uploadSpool,
 		FlushVolume:     r.backups.uploadVolume,
 		FindEnd:         r.backups.findEnd,
-		MeasureRoom:     r.job.measure,
-		EndAdopted:      r.backups.endAdopted,
+		MeasureRoom:     r.job.checkSpace,
+		EndAdopted:      r.backups.endNamed,
 		BuildData:       r.job.build,
-		ProveData:       r.job.prove,
-		TellPeers:       r.job.tellPeers,
+		ProveData:       r.job.verify,
+		TellPeers:       r.job.publish,
 		NotePosition:    r.job.recordClaim,
 		ClaimGeneration: r.job.createGeneration,
 		SetVolumeAside:  r.job.preserveVolume,
@@ -80,7 +80,7 @@ func (r *run) bind() map[Action]func() (Event, Facts) {
 }
 
 // drive handles events until the run ends.
-func (r *run) drive() error {
+func (r *run) process() error {
 	event, facts := Begun, Facts{}
 	for {
 		actions, err := r.take(event, facts)
@@ -100,8 +100,8 @@ func (r *run) drive() error {
 	if r.core.State == Ready {
 		return r.release()
 	}
-	if r.facts.isRejectedByStore() {
-		if err := r.RememberRefusal(r.member.DataDir, r.rejected); err != nil {
+	if r.facts.hasStoreMismatch() {
+		if err := r.RecordMismatch(r.member.DataDir, r.rejected); err != nil {
 			r.options.Log.Error().Err(err).Msg("recovery: cannot record on the volume that the data were refused")
 		}
 	}
@@ -110,7 +110,7 @@ func (r *run) drive() error {
 
 // release lets etcd open the data.
 func (r *run) release() error {
-	err := r.backups.identify(r.decision.Result)
+	err := r.backups.writeIdentity(r.decision.Result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
 		r.job.logUnused(copies[len(copies)-1].Path)
 	}
@@ -130,7 +130,7 @@ func (r *run) take(event Event, facts Facts) ([]Action, error) {
 	from := r.core.State
 	decision, err := r.step(event, facts)
 	if err == nil && slices.Contains(decision.Do, DecideNow) {
-		r.decision = decide(r.facts.caseOf())
+		r.decision = evaluate(r.facts.caseOf())
 		decision, err = r.step(r.decision.Result, Facts{})
 		decision.Why = r.decision.Why
 	}
@@ -216,7 +216,7 @@ func (r *run) report(from State, event Event, facts Facts, decision statemachine
 		reason += "; " + way
 	}
 	if decision.To == Refused {
-		r.rejected = newRefusal(row.On, reason, facts.Err)
+		r.rejected = newRejectError(row.On, reason, facts.Err)
 	}
 	if event != Elapsed { // the reason for waiting stays while the question is repeated
 		r.reason = reason
@@ -277,10 +277,10 @@ func (r *run) wayOut(row *Row, err error) string {
 }
 
 // newRefusal returns the refusal that an event leads to.
-func newRefusal(event Event, reason string, cause error) *Refusal {
+func newRejectError(event Event, reason string, cause error) *RejectError {
 	status, other := map[Event]exitcode.Code{Broke: exitcode.Clean, Decline: exitcode.BadConfig}[event]
 	if !other {
 		status = exitcode.EtcdFailed // the others need the user
 	}
-	return &Refusal{sentence: reason, cause: cause, status: status}
+	return &RejectError{sentence: reason, cause: cause, status: status}
 }

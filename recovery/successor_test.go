@@ -139,7 +139,7 @@ func TestAMemberThatMissedTheLastWritesStartsAsSoonAsOneRunsThatHasThem(t *testi
 func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 	w, o := once(t)
 	w.goesOn()
-	o.hears = func(self peers.Self) Listing {
+	o.hears = func(self peers.Self) Membership {
 		if self.Volume == peers.Older || self.Volume == peers.Restores {
 			return peers.Gone
 		}

@@ -126,7 +126,7 @@ func (s suite) steps(from State, given Facts, on Event, payload Facts) []statema
 	if first.Row < 0 || first.To != Decide {
 		return []statemachine.Decision{first}
 	}
-	decided := decideBy(s.decisions, core.Facts.caseOf())
+	decided := evaluateRules(s.decisions, core.Facts.caseOf())
 	_, second := s.Step(core, decided.Result, Facts{})
 	second.Why = decided.Why
 	return []statemachine.Decision{first, second}
@@ -250,11 +250,11 @@ var (
 	stored   = Facts{Peers: true, Volume: VolumeEmpty, Store: true}
 	ofNever  = Facts{Peers: true, Volume: VolumeEmpty, Never: true}
 	useless  = each(ofPeers, VolumeEmpty, VolumeCorrupt)
-	told     = func(l Listing) Facts { return Facts{Listing: l, Free: true} }
-	hindered = func(l Listing) Facts { return Facts{Listing: l, Err: assert.AnError} }
-	lagging  = func(l Listing) Facts { return Facts{Listing: l, Outdated: true, Free: true} }
-	brought  = func(l Listing) Facts { return Facts{Listing: l, Free: true, AllBrought: true, Settled: true} }
-	gone     = func(c VolumeState, l Listing) Facts {
+	told     = func(l Membership) Facts { return Facts{Listing: l, Free: true} }
+	hindered = func(l Membership) Facts { return Facts{Listing: l, Err: assert.AnError} }
+	lagging  = func(l Membership) Facts { return Facts{Listing: l, Outdated: true, Free: true} }
+	brought  = func(l Membership) Facts { return Facts{Listing: l, Free: true, AllBrought: true, Settled: true} }
+	gone     = func(c VolumeState, l Membership) Facts {
 		return Facts{Peers: true, Store: true, Volume: c, Remains: c != VolumeEmpty, Listing: l}
 	}
 	allLost = these{gone(VolumeEmpty, peers.Founding), gone(VolumeEmpty, peers.Gone), gone(VolumeCorrupt, peers.Gone)}
@@ -264,7 +264,7 @@ var (
 	noQuorum         = these{told(peers.Unknown), told(peers.Claimed), lagging(peers.Claimed)}
 	notAll           = append(each(told, peers.Unknown, peers.Started, peers.Unlisted, peers.Gone, peers.Founding, peers.Expected), each(lagging, peers.Started, peers.Unknown)...)
 	justLost         = these{{Listing: peers.Founding, Free: true, AllBrought: true}, {Listing: peers.Founding, AllBrought: true}}
-	neverNew         = func(l Listing) Facts { return Facts{Peers: true, Volume: VolumeEmpty, Never: true, Listing: l} }
+	neverNew         = func(l Membership) Facts { return Facts{Peers: true, Volume: VolumeEmpty, Never: true, Listing: l} }
 	hasBrought       = Facts{Peers: true, Volume: VolumeEmpty, Listing: peers.Gone, AllBrought: true}
 	unflushed        = these{togetherAnswered(VolumeValid), {Store: true, Asked: true, Volume: VolumeValid, Told: StoreOurs}}
 	putBack          = Facts{Peers: true, Store: true, Volume: VolumeValid, Remains: true, Listing: peers.Gone, Outdated: true}

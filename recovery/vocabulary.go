@@ -184,18 +184,18 @@ const (
 )
 
 // answers reports whether the store has answered what it has.
-func (s StoreState) answers() bool {
+func (s StoreState) isKnown() bool {
 	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
 }
 
 // Asked is what the user requests.
-type Asked string
+type RequestKind string
 
 // The requests.
 const (
-	AskedNothing Asked = "auto"    // --recover=auto
-	AskedNever   Asked = "never"   // --recover=never
-	AskedRestore Asked = "restore" // --restore-to, whatever --recover says
+	AskedNothing RequestKind = "auto"    // --recover=auto
+	AskedNever   RequestKind = "never"   // --recover=never
+	AskedRestore RequestKind = "restore" // --restore-to, whatever --recover says
 )
 
 // The results. They are events of the machine, which carries them out.

@@ -42,7 +42,7 @@ type volume struct {
 
 func (v *volume) restoredDir() string { return v.member.DataDir + restored }
 
-func (v *volume) database() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
+func (v *volume) dbPath() string { return filepath.Join(v.member.DataDir, "member", "snap", "db") }
 
 // hasMember reports whether a data directory has anything of etcd's.
 func hasMember(dir string) (bool, error) {
@@ -60,11 +60,11 @@ func (v *volume) validate() (Event, Facts) {
 	}
 	v.damage = v.examine(v.ctx)
 	if v.ctx.Err() != nil || datadir.IsTransient(v.damage) {
-		return broke(cmp.Or(v.ctx.Err(), v.damage))
+		return failure(cmp.Or(v.ctx.Err(), v.damage))
 	}
 	exists, err := hasMember(v.member.DataDir)
 	if err = cmp.Or(err, v.readIdentity(), v.readPosition(exists)); err != nil {
-		return broke(err)
+		return failure(err)
 	}
 	if v.options.Request != nil && !v.requested {
 		v.logDone()
@@ -130,18 +130,18 @@ func (v *volume) removeUnfinished() (Event, Facts) {
 	for _, path := range []string{v.restoredDir() + unfinished, v.restoredDir()} {
 		held, err := seed.Hold(path)
 		if errors.Is(err, seed.ErrInUse) {
-			return broke(err)
+			return failure(err)
 		}
 		_ = held.Close() // even if it does not exist
 		if err := os.RemoveAll(path); err != nil {
-			return broke(fmt.Errorf("cannot remove the rest of an earlier attempt: %w", err))
+			return failure(fmt.Errorf("cannot remove the rest of an earlier attempt: %w", err))
 		}
 	}
 	return "", Facts{}
 }
 
 // hold locks what was built for this process until release.
-func (v *volume) hold() (err error) {
+func (v *volume) lock() (err error) {
 	v.release()
 	v.held, err = seed.Hold(v.restoredDir())
 	return err
@@ -154,12 +154,12 @@ func (v *volume) release() {
 
 // preserve moves the data directory out of the way, unless that was done before.
 func (v *volume) preserve(name string) (Event, Facts) {
-	err := cmp.Or(v.checkMovable(), v.checkUnchanged())
+	err := cmp.Or(v.checkRename(), v.checkUnchanged())
 	if err == nil {
 		err = moveData(v.member.DataDir, name)
 	}
 	if err != nil {
-		return broke(fmt.Errorf("cannot move %s out of the way: %w", v.member.DataDir, err))
+		return failure(fmt.Errorf("cannot move %s out of the way: %w", v.member.DataDir, err))
 	}
 	v.position, v.identity, v.damage = datadir.Position{}, archive.Identity{}, nil
 	return Moved, Facts{}
@@ -187,7 +187,7 @@ func moveData(dir, name string) error {
 }
 
 // checkMovable returns what prevents the data directory from being replaced by a rename.
-func (v *volume) checkMovable() error {
+func (v *volume) checkRename() error {
 	if strings.HasPrefix(seed.Place(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
 	}
@@ -199,8 +199,8 @@ func (v *volume) checkUnchanged() error {
 	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
 		return errors.Join(err, errors.New("data have appeared there since it was examined"))
 	}
-	if bootstrap.UseOf(v.database()) == bootstrap.Writing {
-		return fmt.Errorf("%w: a running etcd has %s open; stop it", seed.ErrInUse, v.database())
+	if bootstrap.UseOf(v.dbPath()) == bootstrap.Writing {
+		return fmt.Errorf("%w: a running etcd has %s open; stop it", seed.ErrInUse, v.dbPath())
 	}
 	return nil
 }
@@ -222,7 +222,7 @@ func (v *volume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all [
 // makeRoom deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
 // another reason. The newest stays until a later backup was verified. The store is asked about that for a limited
 // time.
-func (v *volume) makeRoom(source restore.Source, limit time.Duration) error {
+func (v *volume) freeSpace(source restore.Source, limit time.Duration) error {
 	plan := seed.Seed{DataDir: v.restoredDir()}
 	err := v.checkRoom(plan, source)
 	if !errors.Is(err, restore.ErrNoRoom) {
@@ -263,9 +263,9 @@ const roomTimeout = 5 * time.Second
 // prepareStart makes room when etcd starts with valid data and the volume could not hold the database once more: a
 // defragmentation needs that much, and etcd stops on a full volume. It also warns of problems of a later restore.
 func (v *volume) prepareStart() {
-	info, err := os.Stat(v.database())
+	info, err := os.Stat(v.dbPath())
 	if err == nil {
-		err = v.makeRoom(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
+		err = v.freeSpace(restore.Source{DatabaseBytes: info.Size()}, roomTimeout)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // without a database, it comes from the other members
 		v.options.Log.Warn().Err(err).Msg("recovery: the volume is nearly full")
@@ -273,7 +273,7 @@ func (v *volume) prepareStart() {
 	if v.options.Never {
 		return
 	}
-	if err := v.checkMovable(); err != nil {
+	if err := v.checkRename(); err != nil {
 		v.options.Log.Warn().Err(err).Msg("recovery: lost or damaged data could not be restored automatically")
 	}
 	if at := seed.MountedWithin(v.member.DataDir); at != "" {

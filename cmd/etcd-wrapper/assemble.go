@@ -305,7 +305,7 @@ func (c *startCommand) recovery(settings backups.Settings, kept *backup.Backups,
 			last, _ := exitcode.ReadLastRun(c.LastRunPath()) // an unreadable record counts as none
 			return last.Lost(dataDir, func(string) bool { return true })
 		},
-		Ended: func(o recovery.Outcome) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
+		Ended: func(o recovery.Result) { counts.Recovered(o.Cause, o.Ended, o.Lost) },
 		Reach: peers.NewOptions(c.EtcdCertPath, c.EtcdKeyPath),
 	}
 	if settings.Store != nil {

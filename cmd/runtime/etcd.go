@@ -292,7 +292,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 		stop(why)
 		<-ended
 		if r.parts.Recovery != nil {
-			if err := r.parts.Recovery.RememberRefusal(r.config.Etcd.Dir, why); err != nil {
+			if err := r.parts.Recovery.RecordMismatch(r.config.Etcd.Dir, why); err != nil {
 				r.log.Error().Err(err).Msg("the refusal of the data is not remembered on the volume")
 			}
 		}
