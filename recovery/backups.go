@@ -23,9 +23,9 @@ import (
 type backups struct {
 	*session
 	volume      *volume
-	last        contents // the last answer
-	silentSince time.Time   // since when the store has not answered; zero if it has, or was not asked
-	heartbeat   heartbeat   // of the process that writes the generation to be replaced
+	last        contents  // the last answer
+	silentSince time.Time // since when the store has not answered; zero if it has, or was not asked
+	heartbeat   heartbeat // of the process that writes the generation to be replaced
 }
 
 // An observation is what was read from the store.

@@ -15,7 +15,7 @@ import (
 
 // explorer walks every reachable place and collects what is wrong anywhere.
 type explorer struct {
-	suite
+	*statemachine.Rules[Facts, Facts]
 	seen  map[place]bool
 	queue []place
 	wrong []string
@@ -23,11 +23,7 @@ type explorer struct {
 
 // explore walks a table to the fixpoint from everything that a run can be given. It stops early once something is wrong.
 func explore(table []Row, elsewhere []statemachine.Default) *explorer {
-	return exploreSuite(suite{NewRules(table, elsewhere), rules})
-}
-
-func exploreSuite(all suite) *explorer {
-	e := &explorer{suite: all, seen: map[place]bool{}}
+	e := &explorer{Rules: NewRules(table, elsewhere), seen: map[place]bool{}}
 	for _, given := range lots() {
 		e.find(e.begin(given, origin(given)))
 	}
@@ -76,7 +72,7 @@ func (e *explorer) ends(here place) (all []place) {
 	if Action(action) == DecideNow {
 		there := here
 		there.chain = ""
-		return []place{e.take(there, evaluateRules(e.decisions, here.core.Facts.caseOf()).Result, Facts{})}
+		return []place{e.take(there, evaluate(here.core.Facts.caseOf()).Result, Facts{})}
 	}
 	ways := outcomes(Action(action), here.lot, here.truth)
 	if len(ways) == 0 {
@@ -221,12 +217,12 @@ type truth struct {
 	done      bool   // the id is remembered
 
 	listing    Membership // how the others have the member
-	free       bool    // a quorum of them has said so, and that nothing is in the way
-	adopted    bool    // etcd is started with the members that they have told
-	told       bool    // who asks hears that this member is about to have data
-	uncompared bool    // the store was away for so long that valid data may be served
-	rolled     bool    // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
-	flushed    bool    // so has this one
+	free       bool       // a quorum of them has said so, and that nothing is in the way
+	adopted    bool       // etcd is started with the members that they have told
+	told       bool       // who asks hears that this member is about to have data
+	uncompared bool       // the store was away for so long that valid data may be served
+	rolled     bool       // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
+	flushed    bool       // so has this one
 
 	lost string // what must never happen, and has
 }

@@ -117,7 +117,9 @@ func NewRules(table []Row, elsewhere []statemachine.Default) *statemachine.Rules
 }
 
 // caseOf reduces the facts to a case.
-func (f Facts) caseOf() Case { return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()} }
+func (f Facts) caseOf() Case {
+	return Case{f.volumeState(), f.peerState(), f.storeState(), f.request()}
+}
 
 func (f Facts) request() RequestKind {
 	switch {

@@ -29,8 +29,8 @@ type job struct {
 	volume  *volume
 	backups *backups
 	cluster *cluster
-	claim   claim   // of what was built
-	resumed bool    // by an earlier run
+	claim   claim  // of what was built
+	resumed bool   // by an earlier run
 	outcome Result // without an end as long as nothing is restored
 }
 

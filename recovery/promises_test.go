@@ -1,11 +1,6 @@
 package recovery
 
-import (
-	"testing"
-
-	"etcd-wrapper/recovery/peers"
-	"etcd-wrapper/statemachine"
-)
+import "etcd-wrapper/recovery/peers"
 
 // promises are what must hold at every instant.
 var promises = []struct {
@@ -75,9 +70,9 @@ type lot struct {
 
 	store bool // there is one
 	// of a member of several
-	peers   bool    // they are named
-	joins   bool    // a cluster that exists
-	remains bool    // of an empty volume: an etcd had just begun on it
+	peers   bool       // they are named
+	joins   bool       // a cluster that exists
+	remains bool       // of an empty volume: an etcd had just begun on it
 	listing Membership // how the others have the member at first
 }
 
@@ -165,11 +160,3 @@ func (l lot) putBack() bool {
 }
 
 func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
-
-func TestTheCommittedFilesAreTheTables(t *testing.T) {
-	tested.AssertCommitted(t, Drawing, NewRules(Table, Elsewhere).Matrix(States), "../docs/recovery.dot", "../testdata/recovery.golden", "recovery.svg")
-}
-
-func TestNoMutantOfTheTableSurvives(t *testing.T) {
-	tested.AssertMutantsFail(t, stepFailures, func(table []Row, elsewhere []statemachine.Default) []string { return explore(table, elsewhere).wrong })
-}

@@ -231,15 +231,15 @@ type others struct {
 	changes  []string
 	told     bool // they have heard of this member before it has asked
 	holds    peers.Volume
-	run      int                      // how many of them run
-	reach    int64                    // how far these are
-	noQuorum bool                     // too many wait without data
-	older    int                      // how many run none, and have data that the store has more than
-	voters   int                      // of the volume's cluster, as one of them tells
+	run      int                         // how many of them run
+	reach    int64                       // how far these are
+	noQuorum bool                        // too many wait without data
+	older    int                         // how many run none, and have data that the store has more than
+	voters   int                         // of the volume's cluster, as one of them tells
 	hears    func(peers.Self) Membership // how they answer to what they hear; nil for always the same
-	size     int64                    // of their databases
-	late     bool                     // one of them has not brought what only its volume has
-	brought  bool                     // what this member was heard to say of itself last
+	size     int64                       // of their databases
+	late     bool                        // one of them has not brought what only its volume has
+	brought  bool                        // what this member was heard to say of itself last
 }
 
 func (o *others) Query(_ context.Context, self peers.Self) peers.Survey {
