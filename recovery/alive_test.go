@@ -32,7 +32,7 @@ func lost(t *testing.T) (w *world, clock *time.Time) {
 	return w, &now
 }
 
-func TestALostVolumeReplacesAGenerationAtOnce(t *testing.T) {
+func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 	const locked = "nobody has added to it for a while, and nothing may be removed"
 	for name, happens := range map[string]func(w *world, clock *time.Time){
 		"nobody has added to it for a while": func(_ *world, clock *time.Time) { *clock = clock.Add(90 * time.Second) },
@@ -54,7 +54,7 @@ func TestALostVolumeReplacesAGenerationAtOnce(t *testing.T) {
 	}
 }
 
-func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
+func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
 	w, clock := lost(t)
 	began := *clock
 	w.wait = func(ctx context.Context, _ int) {
@@ -69,7 +69,7 @@ func TestAGenerationIsNotReplacedBeforeItWasSilentForAWhile(t *testing.T) {
 }
 
 // An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.
-func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
+func TestRunningClusterIsNotReplaced(t *testing.T) {
 	w := usedWorld(t)
 	living := newWorld(t)
 	living.archive = w.archive
@@ -105,7 +105,7 @@ func TestAClusterThatLivesIsNotReplacedByItsBackups(t *testing.T) {
 }
 
 // A member that moves here from a sidecar names no cluster, and the others, who have moved before it, never stop to make backups.
-func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
+func TestMemberStartsWhileOthersWriteBackups(t *testing.T) {
 	w, o := ofThree(t)
 	o.id, o.of = ours, 1
 	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
@@ -116,7 +116,7 @@ func TestAMemberOfSeveralStartsBesideThoseThatMakeTheBackups(t *testing.T) {
 }
 
 // All go back together, and one of the others was first: what it has restored lives, and takes this one in.
-func TestAMemberThatDidNotRestoreItselfJoinsTheOneThatDid(t *testing.T) {
+func TestMemberJoinsTheOneThatRestored(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
@@ -145,7 +145,7 @@ func (w *world) forAMinute() (ctx context.Context, began time.Time) {
 }
 
 // It was compared a moment before, and the store has more.
-func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered(t *testing.T) {
+func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		still time.Duration
 		away  func(w *world) memory.Fault
@@ -183,7 +183,7 @@ func TestAVolumeThatIsBehindIsNotServedBecauseTheStoreGoesAwayAfterItHasAnswered
 }
 
 // Whose clock cannot be read does not say whether somebody writes there. The data lack nothing, and would be served without a store.
-func TestDataThatLackNothingWaitNoLongerForAStoreWhoseClockCannotBeRead(t *testing.T) {
+func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
 	w := usedWorld(t)
 	w.still, w.options.Owner = time.Hour, func(string) string { return "of another name by now" }
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "probe/", Err: store.ErrDenied})
@@ -193,7 +193,7 @@ func TestDataThatLackNothingWaitNoLongerForAStoreWhoseClockCannotBeRead(t *testi
 }
 
 // Its clock is no reason to wait for ever.
-func TestAGenerationFromTheFutureIsSilentFromTheFirstLookOn(t *testing.T) {
+func TestObjectsFromTheFutureDelayNoRestoreForever(t *testing.T) {
 	w, clock := lost(t)
 	began := *clock
 	*clock = clock.Add(-24 * time.Hour)
@@ -203,7 +203,7 @@ func TestAGenerationFromTheFutureIsSilentFromTheFirstLookOn(t *testing.T) {
 }
 
 // What the volume itself has brought into the store is no sign that its cluster lives.
-func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
+func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 	for name, of := range map[string]struct {
 		target archive.Target
 		keys   []string
@@ -236,7 +236,7 @@ func TestGoingBackBringsWhatTheVolumeHasAndBuildsOnce(t *testing.T) {
 }
 
 // It went on serving after its backups had gone on without it, and is started again.
-func TestWhatAClusterHadAfterItWasReplacedIsToldInNumbers(t *testing.T) {
+func TestRevisionsAfterAReplacementAreReportedAsLost(t *testing.T) {
 	w := usedWorld(t)
 	living := filepath.Join(t.TempDir(), "living")
 	require.NoError(t, os.Rename(w.member.DataDir, living))
@@ -264,7 +264,7 @@ func (w *world) endsWith(source format.Source) {
 	require.NoError(w.t, w.archive.PutStored(w.t.Context(), 1, object.Position, object.Reader()))
 }
 
-func TestOnlyWhoeverCannotBeAliveSomewhereElseIsNotWaitedFor(t *testing.T) {
+func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 	this := archive.Identity{Cluster: ours, Generation: 1, Session: "this"}
 	wroteHere := func(session string) func(*world) {
 		return func(w *world) {

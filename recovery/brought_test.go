@@ -16,7 +16,7 @@ import (
 )
 
 // One of the others has revisions that the store has not, and is slow to bring them.
-func TestNobodyRestoresBeforeAllHaveBroughtWhatOnlyTheirVolumesHave(t *testing.T) {
+func TestRestoreWaitsForUploadsOfOtherVolumes(t *testing.T) {
 	for name, of := range map[string]struct {
 		listing Membership
 		request *Request
@@ -44,7 +44,7 @@ func TestNobodyRestoresBeforeAllHaveBroughtWhatOnlyTheirVolumesHave(t *testing.T
 	}
 }
 
-func TestAMemberSaysThatItHasBroughtWhatItsVolumeHasAfterItDid(t *testing.T) {
+func TestMemberReportsItsUploadAfterwards(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
 	flushed := 0
@@ -59,7 +59,7 @@ func TestAMemberSaysThatItHasBroughtWhatItsVolumeHasAfterItDid(t *testing.T) {
 }
 
 // What brings it has an error as well where another member has brought all of it before.
-func TestOnlyARevisionThatTheStoreDoesNotGetIsWarnedOf(t *testing.T) {
+func TestFailedUploadIsAWarningIfRevisionsAreMissing(t *testing.T) {
 	for name, lacks := range map[string]bool{"the store has all of them": false, "the store lacks one": true} {
 		t.Run(name, func(t *testing.T) {
 			w := usedWorld(t)

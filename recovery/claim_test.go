@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-func TestARestoreThatWasAboutToBeClaimedIsDoneOnlyIfNothingHasChanged(t *testing.T) {
+func TestUnclaimedRestoreIsDecidedAgainAfterACrash(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*world)
 		keys    []string
@@ -44,7 +44,7 @@ func TestARestoreThatWasAboutToBeClaimedIsDoneOnlyIfNothingHasChanged(t *testing
 
 // Only the store tells whether it was claimed.
 // It hears of the stop while it asks for the next generation.
-func TestARunThatIsStoppedWhileTheStoreIsAwayIsBroughtToItsEnd(t *testing.T) {
+func TestRunStoppedDuringItsClaimIsCompleted(t *testing.T) {
 	w := stricken(t, "going back")
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := w.startWithin(ctx, before(ClaimGeneration, func() error {
@@ -59,7 +59,7 @@ func TestARunThatIsStoppedWhileTheStoreIsAwayIsBroughtToItsEnd(t *testing.T) {
 	w.requireKeys("key")
 }
 
-func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
+func TestClaimNeedsTheStore(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing = peers.Asking
 	w.options.Request = &Request{Target: archive.Target{}, ID: "drop"}
@@ -72,7 +72,7 @@ func TestARestoreThatWasBegunIsNotGoneOnWithWithoutAStore(t *testing.T) {
 	w.requireKeys("key")
 }
 
-func TestAPathThatEndsWithASlashIsTheSamePlace(t *testing.T) {
+func TestDataDirWithTrailingSlash(t *testing.T) {
 	w := usedWorld(t)
 	w.spoil()
 	at := w.member.DataDir
@@ -83,7 +83,7 @@ func TestAPathThatEndsWithASlashIsTheSamePlace(t *testing.T) {
 }
 
 // A link of that name says where the data are to be: that is where they come back.
-func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
+func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	for name, lost := range map[string]bool{"broken": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
 			w := usedWorld(t)
@@ -110,7 +110,7 @@ func TestDataThatALinkLeadsToComeBackWhereItLeads(t *testing.T) {
 
 // Nothing can be given the name of a mount point. That has to be known before a generation is begun, since nothing else may come to
 // be opened after that.
-func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
+func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	w := usedWorld(t)
 	w.lose()
 	require.NoError(t, os.Mkdir(w.member.DataDir, 0o700))
@@ -121,7 +121,7 @@ func TestAMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 }
 
 // There is time to change that as long as the data are in order. What is mounted again within them would be a part of other data by then.
-func TestAMountPointIsWarnedOfInTime(t *testing.T) {
+func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "lost or damaged data could not be restored automatically",
 		"member/wal": "member/wal is a mount point: if the data were replaced, the next start would find a part of the old data there",
@@ -162,7 +162,7 @@ func cutOff(t *testing.T, before Action) *world {
 }
 
 // What was asked for last is what etcd opens: later it would undo what was written meanwhile.
-func TestAnotherRestoreThanTheOneThatWasCutOffIsDoneBeforeEtcdOpens(t *testing.T) {
+func TestLastRequestWinsOverARestoreThatWasCutOff(t *testing.T) {
 	for _, before := range []Action{ClaimGeneration, SetVolumeAside, InstallData, Remember} {
 		t.Run(string(before), func(t *testing.T) {
 			t.Parallel()
@@ -177,7 +177,7 @@ func TestAnotherRestoreThanTheOneThatWasCutOffIsDoneBeforeEtcdOpens(t *testing.T
 	}
 }
 
-func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
+func TestRestoreIsDoneOnce(t *testing.T) {
 	const said = "restore \\\"drop\\\" was done before"
 	w := usedWorld(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
@@ -198,7 +198,7 @@ func TestARestoreThatWasDoneIsSaidOnceAndIgnored(t *testing.T) {
 }
 
 // The flags may stay: they must not be in the way of a volume that is lost a year later.
-func TestARestoreThatWasDoneIsKnownWhenItsGenerationIsGone(t *testing.T) {
+func TestDoneRestoreIsKnownAfterItsGenerationIsDeleted(t *testing.T) {
 	w := stricken(t, "going back")
 	require.NoError(t, w.run())
 	w.put("later")
@@ -226,7 +226,7 @@ func (w *world) forget(prefix string) {
 }
 
 // The store gets what a database has. Of an etcd that was killed the log has a moment more.
-func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
+func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w := usedWorld(t)
 	committed, err := os.ReadFile(w.database())
 	require.NoError(t, err)
@@ -240,7 +240,7 @@ func TestWhatIsInTheLogAloneIsToldOfBeforeGoingBack(t *testing.T) {
 }
 
 // The kernel may have had no memory for the process that looks at what was built.
-func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
+func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w := cutOff(t, InstallData)
 	verify := w.options.Validate
 	w.options.Validate = func(context.Context, string, bootstrap.Mode) ([]string, error) { return nil, datadir.ErrUnable }
@@ -254,7 +254,7 @@ func TestWhatCouldNotBeLookedAtIsNotTakenForInvalid(t *testing.T) {
 }
 
 // Where neither a store nor others are asked, what seems to be an empty volume may be half of a restore.
-func TestARestoreThatWasCutOffIsNoVolumeToBeginOn(t *testing.T) {
+func TestHalfOfARestoreIsNoEmptyVolume(t *testing.T) {
 	for before, installed := range map[Action]bool{ClaimGeneration: false, InstallData: false, Remember: true} {
 		w := cutOff(t, before)
 		if w.options.Archive, w.options.Request = nil, nil; installed {
@@ -301,7 +301,7 @@ func stricken(t *testing.T, disaster string) *world {
 }
 
 // Wherever it is cut off, and where it is not, it comes to the same end.
-func TestARunThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
+func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -329,7 +329,7 @@ func TestARunThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
 }
 
 // Each request to the store fails once, with and without being done.
-func TestAStoreThatFailsAtAnyRequestChangesNothingAboutTheEnd(t *testing.T) {
+func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -130,7 +130,7 @@ func TestEveryRuleMatters(t *testing.T) {
 }
 
 // A new cluster is begun on an empty volume alone, and what is declined was asked for.
-func TestResultsThatAreCarriedOutAlikeSayWhatTheyMean(t *testing.T) {
+func TestResultsWithTheSameActionsKeepTheirMeaning(t *testing.T) {
 	for _, c := range cases() {
 		switch result := evaluate(c).Result; result { //nolint:exhaustive // the others are told apart by what is done
 		case FoundCluster:

@@ -148,7 +148,7 @@ func (e *explorer) calm(p place) place {
 	return p
 }
 
-func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
+func TestPromisesHoldInEveryReachableState(t *testing.T) {
 	e := explore(Table, Elsewhere)
 	require.Empty(t, e.wrong)
 	visited := map[State]bool{}
@@ -160,7 +160,7 @@ func TestEveryPromiseHoldsInEveryReachablePlace(t *testing.T) {
 }
 
 // Wherever a run is cut off, or fails, the next one comes to the end that the first one would have come to.
-func TestARunThatWasCutOffAnywhereComesToTheSameEnd(t *testing.T) {
+func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	e := explore(Table, Elsewhere)
 	type end struct {
 		state State
@@ -185,7 +185,7 @@ func TestARunThatWasCutOffAnywhereComesToTheSameEnd(t *testing.T) {
 }
 
 // At most one guard of a state and an event holds, so the order of the guarded rows means nothing.
-func TestGuardsOfOneStateAndEventExcludeEachOther(t *testing.T) {
+func TestGuardsExcludeEachOther(t *testing.T) {
 	for p := range explore(Table, Elsewhere).seen {
 		holding := map[Event]int{}
 		for _, row := range Table {

@@ -90,7 +90,7 @@ func (w *world) files() (found []string) {
 	return found
 }
 
-func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
+func TestMissingObjectIsSearchedAgain(t *testing.T) {
 	w := usedWorld(t)
 	w.put("a")
 	w.backUp(1)
@@ -101,7 +101,7 @@ func TestWhatIsMissingIsLookedForAgainBeforeAnythingOlderIsTaken(t *testing.T) {
 	assert.Equal(t, 3, strings.Count(w.log.String(), "it is searched again"))
 }
 
-func TestASegmentThatIsListedLateIsRead(t *testing.T) {
+func TestSegmentListedLateIsRead(t *testing.T) {
 	w := usedWorld(t)
 	w.put("a")
 	name := archive.SegmentName(1, w.ship().Position)
@@ -111,7 +111,7 @@ func TestASegmentThatIsListedLateIsRead(t *testing.T) {
 	w.requireKeys("a", "key")
 }
 
-func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {
+func TestFullVolumeIsNoDamagedBackup(t *testing.T) {
 	w := usedWorld(t)
 	w.spoil()
 	w.options.Inspect = func(_ context.Context, path string) error {
@@ -121,7 +121,7 @@ func TestAVolumeThatBecomesFullIsNoDamagedBackup(t *testing.T) {
 }
 
 // A cluster that went back and was lost before it had backed up anything is what it went back to.
-func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
+func TestLatestIsTheRestoredRevision(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		w := usedWorld(t)
 		to := stand(t, w.member.DataDir).Revision
@@ -139,7 +139,7 @@ func TestTheLatestIsNotWhatWasUndone(t *testing.T) {
 	}
 }
 
-func TestWhoeverAsksWhileTheStoreIsAwayHearsWhyAndWhenItIsAskedAgain(t *testing.T) {
+func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 	w := usedWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
 	r := w.recovery()
@@ -191,7 +191,7 @@ func (w *world) manifest() string {
 const firstGeneration = "gen/000001/generation.json"
 
 // A decayed object of 200 bytes, or a wrong key for what lies in the store, is a trouble of backups.
-func TestAValidVolumeIsStartedWhateverTheStoreSaysThatIsNotBelieved(t *testing.T) {
+func TestValidVolumeStartsAlthoughTheStoreCannotBeVerified(t *testing.T) {
 	for what, happens := range map[string]func(w *world){
 		"the certificate has decayed": func(w *world) { w.decays("cluster.json") },
 		"the generation has":          func(w *world) { w.decays(firstGeneration) },
@@ -232,7 +232,7 @@ func (w *world) reserves(at int64) {
 }
 
 // Names prove nothing, but a volume that was not put back has no less than they tell of.
-func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) {
+func TestValidVolumeIsRefusedIfNamesSuggestMore(t *testing.T) {
 	for what, of := range map[string]struct {
 		happens func(w *world)
 		says    []string
@@ -256,7 +256,7 @@ func TestAValidVolumeThatNamesTellOfMoreThanIsStartedByPeopleOnly(t *testing.T) 
 }
 
 // A restore begins a generation before it has a full, with a reservation above all that was.
-func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *testing.T) {
+func TestVolumeFromBeforeARestoreIsRefusedWithoutKeys(t *testing.T) {
 	w := usedWorld(t)
 	w.copyVolume()
 	w.spoil()
@@ -269,7 +269,7 @@ func TestAVolumeOfBeforeARestoreIsNotStartedAlthoughNobodyTrustsTheStore(t *test
 }
 
 // The certificate is the oldest object, and the first that a rule of a bucket lets go of.
-func TestALostVolumeComesBackThoughTheCertificateIsGoneOrHasDecayed(t *testing.T) {
+func TestLostVolumeIsRestoredWithoutAClusterManifest(t *testing.T) {
 	for what, lose := range losses {
 		for _, gone := range []bool{false, true} {
 			w := usedWorld(t)
@@ -283,7 +283,7 @@ func TestALostVolumeComesBackThoughTheCertificateIsGoneOrHasDecayed(t *testing.T
 	}
 }
 
-func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
+func TestLostVolumeIsRefusedIfTheStoreIsDamaged(t *testing.T) {
 	for what, of := range map[string]struct {
 		happens func(w *world)
 		says    string
@@ -307,7 +307,7 @@ func TestALostVolumeIsForPeopleWhereTheStoreIsNotBelieved(t *testing.T) {
 }
 
 // By its log the member is a quorum of one, and the others wait for it.
-func TestAMemberThatGoesOnAloneByItsLogDoesNotWaitForAStoreThatIsNotBelieved(t *testing.T) {
+func TestSoleVoterDoesNotWaitForADamagedStore(t *testing.T) {
 	w, o := once(t)
 	o.noQuorum = true
 	w.decays(firstGeneration)
@@ -332,7 +332,7 @@ func (w *world) leavesWaiting(answers ...error) *int {
 	return asked
 }
 
-func TestWhatWaitsIsBroughtUnlessDataThatAreOfUseHaveIt(t *testing.T) {
+func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*world)
 		has     archive.Identity // the volume, by what is told
@@ -359,7 +359,7 @@ func TestWhatWaitsIsBroughtUnlessDataThatAreOfUseHaveIt(t *testing.T) {
 	}
 }
 
-func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
+func TestUploadOfTheSpoolIsRetried(t *testing.T) {
 	for _, silence := range []error{&store.Unavailable{}, context.DeadlineExceeded, store.ErrDenied} {
 		for name, lose := range losses {
 			for _, listing := range []peers.Membership{"", peers.Gone, peers.Founding} { // of a member of several
@@ -382,7 +382,7 @@ func TestAStoreThatDoesNotTakeWhatWaitsForAMomentIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *testing.T) {
+func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
 	for name, of := range map[string]struct {
 		why    error
 		status exitcode.Code // 0 if it is tried again
@@ -407,7 +407,7 @@ func TestWhatCannotBeBroughtIntoTheStoreRefusesTheRestoreAndSaysWhatToDo(t *test
 }
 
 // Nothing is wrong with it, and it must not be moved away.
-func TestWhatWaitsStaysWhereItIsWhileKeysAreLacking(t *testing.T) {
+func TestSpoolIsKeptWhileKeysAreMissing(t *testing.T) {
 	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
 		w := usedWorld(t)
 		w.spoil()
@@ -425,7 +425,7 @@ func (w *world) statusOf(err error) exitcode.Code {
 	return refusal.Status()
 }
 
-func TestWhatWaitedAndWasSetAsideGivesWayAsDataDo(t *testing.T) {
+func TestPreservedSpoolsAreDeletedLikeData(t *testing.T) {
 	w := usedWorld(t)
 	w.leavesWaiting()
 	at := func(path, when string) string {

@@ -49,7 +49,7 @@ func initialize(t *testing.T, r *Recovery) {
 	r.running.Wait()
 }
 
-func TestAResultIsReadOnce(t *testing.T) {
+func TestStatusIsReadOnce(t *testing.T) {
 	for want, result := range map[bootstrap.InitializationStatus]error{
 		bootstrap.Successful: nil,
 		bootstrap.Failed:     errors.New("broken"),
@@ -63,7 +63,7 @@ func TestAResultIsReadOnce(t *testing.T) {
 	}
 }
 
-func TestAResultIsKeptForAReaderWhoIsThere(t *testing.T) {
+func TestStatusIsKeptIfTheReaderHasLeft(t *testing.T) {
 	r := validated(t, says(nil))
 	initialize(t, r)
 	gone, leave := context.WithCancel(t.Context())
@@ -74,7 +74,7 @@ func TestAResultIsKeptForAReaderWhoIsThere(t *testing.T) {
 	requireStatus(t, r, bootstrap.Successful)
 }
 
-func TestAnInitializationIsTriggeredOnlyWhenNew(t *testing.T) {
+func TestTriggerStartsOnlyOneRun(t *testing.T) {
 	var runs atomic.Int32
 	release := make(chan struct{})
 	r := validated(t, func(context.Context, string, bootstrap.Mode) ([]string, error) {
@@ -94,7 +94,7 @@ func TestAnInitializationIsTriggeredOnlyWhenNew(t *testing.T) {
 	requireStatus(t, r, bootstrap.Successful)
 }
 
-func TestAnUnknownModeMeansFull(t *testing.T) {
+func TestUnknownModeMeansFull(t *testing.T) {
 	for asked, want := range map[bootstrap.Mode]bootstrap.Mode{
 		bootstrap.Sanity: bootstrap.Sanity, bootstrap.Full: bootstrap.Full, "": bootstrap.Full, "SANITY": bootstrap.Full,
 	} {
@@ -132,7 +132,7 @@ func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	})
 }
 
-func TestAFailedInitializationSaysWhyAndIsLoggedOnce(t *testing.T) {
+func TestFailureIsReportedAndLoggedOnce(t *testing.T) {
 	r := validated(t, says(errors.New("db: invalid page")))
 	var log bytes.Buffer
 	r.options.Log = zerolog.New(&log).Level(zerolog.ErrorLevel)
@@ -149,7 +149,7 @@ func TestAFailedInitializationSaysWhyAndIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationIsTheOneThatWasValidated(t *testing.T) {
+func TestConfigIsTheValidatedOne(t *testing.T) {
 	r := validated(t, says(nil))
 	first, second := "name: etcd-0\ndata-dir: "+r.options.Config.DataDir, "name: another"
 	r.options.Config.File = filepath.Join(t.TempDir(), "etcd.yaml")
@@ -162,7 +162,7 @@ func TestTheConfigurationIsTheOneThatWasValidated(t *testing.T) {
 	require.Equal(t, first, string(served))
 }
 
-func TestWithoutAConfigurationAnInitializationFails(t *testing.T) {
+func TestMissingConfigFails(t *testing.T) {
 	r := validated(t, func(context.Context, string, bootstrap.Mode) ([]string, error) {
 		return nil, errors.New("nobody knows what to validate")
 	})

@@ -27,7 +27,7 @@ func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 }
 
 // Keys are changed, and forgotten: nothing older comes back in the place of what is signed with another one.
-func TestWhatNobodyTrustsIsNotDamagedAndNothingOlderComesBack(t *testing.T) {
+func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 	trusted, other := formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, of := range map[string]struct {
 		written func(w *world) string // the name of what nobody trusts
@@ -79,7 +79,7 @@ func segmentBehind(w *world, start format.Start) format.Object {
 	return object
 }
 
-func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
+func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 	for what, trusted := range map[string]func(w *world){
 		"the cluster manifest": func(*world) {},
 		"all fulls": func(w *world) {
@@ -102,7 +102,7 @@ func TestWhereNothingIsTrustedNothingIsDone(t *testing.T) {
 }
 
 // Without a key to sign with, the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
-func TestNothingIsRestoredWithoutAKeyAndItsFlagIsNamed(t *testing.T) {
+func TestMissingKeyIsNamed(t *testing.T) {
 	made := formattest.NewKeys(t)
 	signed := format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}
 	for name, of := range map[string]struct {
@@ -125,7 +125,7 @@ func TestNothingIsRestoredWithoutAKeyAndItsFlagIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyTrustsKeepsOnlyThatMemberFromStartingThatNeedsIt(t *testing.T) {
+func TestUntrustedBackupsStopOnlyMembersThatNeedThem(t *testing.T) {
 	for what, of := range map[string]struct {
 		happens func(w *world)
 		says    []string // nothing if the member starts

@@ -32,7 +32,7 @@ func restoredTogether(t *testing.T) (*world, *others) {
 }
 
 // The cluster writes backups all the time, and never stops for a member that has lost its volume.
-func TestLeftoverRestoreFlagsDoNotKeepALostMemberFromJoining(t *testing.T) {
+func TestLeftoverRestoreFlagsDoNotBlockALostMember(t *testing.T) {
 	for name, c := range map[string]struct {
 		happens func(*world, *others)
 		changes []string
@@ -52,7 +52,7 @@ func TestLeftoverRestoreFlagsDoNotKeepALostMemberFromJoining(t *testing.T) {
 	}
 }
 
-func TestAMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
+func TestMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
 	for _, died := range []string{
 		"tocommit(9) is out of range [lastIndex(7)]", "entry 7 conflict with committed entry [committed(9)]", "failed to update; member unknown",
 	} {
@@ -71,7 +71,7 @@ func TestAMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
 }
 
 // kubeadm and charts leave initial-cluster-state: existing in the configuration of a single member.
-func TestASingleMemberThatJoinsIsRestoredFromItsStore(t *testing.T) {
+func TestSingleMemberWithStateExistingIsRestored(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			w := usedWorld(t)
@@ -86,7 +86,7 @@ func TestASingleMemberThatJoinsIsRestoredFromItsStore(t *testing.T) {
 	w.requireRefused("initial-cluster-state: existing", "remove initial-cluster-state")
 }
 
-func TestNoNewClusterReplacesDataThatWereServed(t *testing.T) {
+func TestNoNewClusterReplacesServedData(t *testing.T) {
 	for name, c := range map[string]func(*world){
 		"without a store":     func(w *world) { w.options.Archive = nil },
 		"with an empty store": func(*world) {},
@@ -115,7 +115,7 @@ func TestNoNewClusterReplacesDataThatWereServed(t *testing.T) {
 }
 
 // A survivor was forced to go on alone: the others, whose data it does not have, must not give them up for its.
-func TestDataAreNotGivenUpForAClusterWithoutAQuorumOfTheirMembers(t *testing.T) {
+func TestDataAreKeptIfTheClusterLacksTheirQuorum(t *testing.T) {
 	for known, replaced := range map[types.ID]bool{0xabcdef0123456789: true, 0xaaaaaaaaaaaaaaaa: false} {
 		w, o := ofThree(t)
 		o.other = 0xabcdef0123456789
@@ -131,7 +131,7 @@ func TestDataAreNotGivenUpForAClusterWithoutAQuorumOfTheirMembers(t *testing.T) 
 	}
 }
 
-func TestAlarmsThatARestoreDropsAreLogged(t *testing.T) {
+func TestDroppedAlarmsAreLogged(t *testing.T) {
 	w := usedWorld(t)
 	server, err := datadirtest.Start(w.member.DataDir)
 	require.NoError(t, err)

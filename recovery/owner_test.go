@@ -44,7 +44,7 @@ func (w *world) plain() {
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 }
 
-func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
+func TestNewClusterGetsItsIDBeforeEtcdStarts(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.run())
 	first := w.whose()
@@ -65,7 +65,7 @@ func TestANewClusterGetsItsIDBeforeEtcdOpensItsData(t *testing.T) {
 }
 
 // A reply that is lost is no reason for another id.
-func TestTheIDThatTheStoreHasCounts(t *testing.T) {
+func TestIDIsKeptIfTheReplyIsLost(t *testing.T) {
 	w := newWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
 	require.NoError(t, w.run())
@@ -73,7 +73,7 @@ func TestTheIDThatTheStoreHasCounts(t *testing.T) {
 }
 
 // A member that went on without a name would be refused once the others had founded the store.
-func TestAnEmptyVolumeWaitsUntilTheStoreTellsWhatItsClusterIsCalled(t *testing.T) {
+func TestEmptyVolumeWaitsForItsID(t *testing.T) {
 	w := newWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable})
 	require.ErrorContains(t, w.run(), "cannot create the ID of a new cluster")
@@ -83,7 +83,7 @@ func TestAnEmptyVolumeWaitsUntilTheStoreTellsWhatItsClusterIsCalled(t *testing.T
 	assert.Equal(t, w.whose().Cluster, w.identified().Cluster)
 }
 
-func TestMembersThatFoundAStoreTogetherHaveOneID(t *testing.T) {
+func TestMembersThatFoundTogetherHaveOneID(t *testing.T) {
 	w, o := ofThree(t)
 	w.emptyStore()
 	w.lose()
@@ -97,7 +97,7 @@ func TestMembersThatFoundAStoreTogetherHaveOneID(t *testing.T) {
 	assert.Equal(t, w.identified(), other.identified())
 }
 
-func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
+func TestEmptyVolumeNeedsAdoptForAnotherOwner(t *testing.T) {
 	w := usedWorld(t)
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
@@ -120,7 +120,7 @@ func TestAnEmptyVolumeDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *te
 }
 
 // It may be a copy of the owner's volume.
-func TestAVolumeThatIsBehindDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo(t *testing.T) {
+func TestVolumeBehindNeedsAdoptForAnotherOwner(t *testing.T) {
 	w := usedWorld(t)
 	w.goesOn()
 	w.options.Owner = func(token string) string { return "second/" + token }
@@ -133,7 +133,7 @@ func TestAVolumeThatIsBehindDoesNotTakeTheStoreOfAnotherOwnerUnlessAPersonSaysSo
 	assert.Empty(t, w.asides(), "it goes on with its own data")
 }
 
-func TestDataThatNoStoreKnowsFoundOneAndDoNotGoOnInAnotherOne(t *testing.T) {
+func TestUnnamedDataFoundAStoreButDoNotContinueInAnother(t *testing.T) {
 	w := newWorld(t)
 	w.plain()
 	require.NoError(t, w.run())
@@ -162,7 +162,7 @@ func (w *world) requireAdopted(generation int) {
 	assert.Equal(w.t, generation, head.Ending().Successor)
 }
 
-func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
+func TestAdoptionStartsOneGeneration(t *testing.T) {
 	for name, of := range map[string]func(w *world){
 		"of no store": func(w *world) { w.plain() },
 		"of another cluster": func(w *world) {
@@ -190,7 +190,7 @@ func TestDataThatAreAdoptedBeginAGenerationOnce(t *testing.T) {
 }
 
 // A copy of the cluster's own data is adopted, and later another one. The flag stays where it is, so it takes another word.
-func TestAnotherCopyIsAdoptedByThePersonWhoNamesTheGenerationThatItEnds(t *testing.T) {
+func TestAnotherAdoptionNamesTheGenerationItEnds(t *testing.T) {
 	w := usedWorld(t)
 	w.put("of the first copy")
 	w.options.Adopt = ours
@@ -213,7 +213,7 @@ func TestAnotherCopyIsAdoptedByThePersonWhoNamesTheGenerationThatItEnds(t *testi
 	w.requireRefused("--adopt=" + ours + "/3") // the way in that works
 }
 
-func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
+func TestAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 	for name, of := range map[string]struct {
 		fault memory.Fault
 		cut   func(w *world)
@@ -243,7 +243,7 @@ func TestAnAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 }
 
 // A plain etcd of three is upgraded one member after the other: the first has founded the store.
-func TestAMemberWhoseDataNoStoreKnowsTakesTheIDThatTheOthersTell(t *testing.T) {
+func TestUnnamedMemberTakesTheIDOfItsPeers(t *testing.T) {
 	for name, of := range map[string]struct {
 		id     string
 		starts bool
@@ -263,7 +263,7 @@ func TestAMemberWhoseDataNoStoreKnowsTakesTheIDThatTheOthersTell(t *testing.T) {
 }
 
 // Two clusters of one configuration have one id of etcd's, and names lead to the other one's members for a moment.
-func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
+func TestPeersOfAnotherClusterAreNotChanged(t *testing.T) {
 	for name, happens := range map[string]func(w *world){
 		"the volume is empty": (*world).lose,
 		"it is broken":        (*world).spoil,
@@ -289,7 +289,7 @@ func TestMembersThatTellAnotherIDAreNotChanged(t *testing.T) {
 }
 
 // Nothing tells whether they are this member's: the volume is empty, and the store is away.
-func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
+func TestPeersOfAnUnknownClusterAreNotChanged(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
 	o.id, o.of = ours, 1
@@ -305,7 +305,7 @@ func TestNobodyIsRemovedBeforeItIsKnownWhoseTheOthersAre(t *testing.T) {
 }
 
 // Etcd's id is another one after each restore, and the cluster is the same.
-func TestAMemberJoinsTheRestoredClusterByTheIDOfItsStore(t *testing.T) {
+func TestMemberJoinsTheRestoredClusterByItsID(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing, o.cluster, o.id, o.of = peers.Unlisted, 0xbeef, ours, 2
 	w.requireTakenIn()
@@ -313,7 +313,7 @@ func TestAMemberJoinsTheRestoredClusterByTheIDOfItsStore(t *testing.T) {
 	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
 }
 
-func TestAnIdentityThatCannotBeReadIsForPeople(t *testing.T) {
+func TestUnreadableIdentityIsRefused(t *testing.T) {
 	w := usedWorld(t)
 	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, archive.IdentityFile), []byte("{"), 0o600))
 	err := w.run()
@@ -323,7 +323,7 @@ func TestAnIdentityThatCannotBeReadIsForPeople(t *testing.T) {
 }
 
 // A store that was emptied is no new one: a cluster would start at revision 1, and nobody would hear of it.
-func TestAStoreWhoseBackupsAreGoneIsNotTakenForANewOne(t *testing.T) {
+func TestEmptiedStoreIsRefused(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	w.lose()
@@ -338,7 +338,7 @@ func TestAStoreWhoseBackupsAreGoneIsNotTakenForANewOne(t *testing.T) {
 }
 
 // Its end marker and a reservation name the generation that followed.
-func TestAGenerationThatWasDeletedIsReportedAsLost(t *testing.T) {
+func TestDeletedGenerationIsReportedAsLost(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
@@ -356,7 +356,7 @@ func TestAGenerationThatWasDeletedIsReportedAsLost(t *testing.T) {
 }
 
 // One PUT must not roll a cluster back, and not keep the next restore from its name.
-func TestAGenerationThatNothingLeadsToIsIgnored(t *testing.T) {
+func TestStrayGenerationIsIgnored(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{
@@ -374,7 +374,7 @@ func TestAGenerationThatNothingLeadsToIsIgnored(t *testing.T) {
 }
 
 // Its cluster writes all the time. Every build would be outdated when it is done, were the generation not ended first.
-func TestAnAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
+func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 	w := usedWorld(t)
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
@@ -402,7 +402,7 @@ func TestAnAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 }
 
 // The store lists its objects 90 s late, and the first generations were deleted long ago.
-func TestAStoreThatListsLateIsNotTakenForAnEmptyOne(t *testing.T) {
+func TestStoreThatListsLateIsNotEmpty(t *testing.T) {
 	w := newWorld(t)
 	w.used()
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
@@ -427,7 +427,7 @@ func TestAStoreThatListsLateIsNotTakenForAnEmptyOne(t *testing.T) {
 }
 
 // The store's failure must not make data good that it has refused.
-func TestDataThatTheStoreHasRefusedAreNotServedWhileItIsUnreachable(t *testing.T) {
+func TestRefusedDataAreNotServedWhileTheStoreIsUnreachable(t *testing.T) {
 	w := usedWorld(t)
 	require.NoError(t, archive.Identity{Cluster: "beef", Generation: 1}.Write(w.member.DataDir))
 	w.now = func() func() time.Time {
@@ -447,7 +447,7 @@ func TestDataThatTheStoreHasRefusedAreNotServedWhileItIsUnreachable(t *testing.T
 	w.requireStarts()
 }
 
-func TestDataWhoseGenerationEndedWhileTheyWereServedAreNotServedAgain(t *testing.T) {
+func TestDataOfAnEndedGenerationAreNotServedAgain(t *testing.T) {
 	w := usedWorld(t)
 	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errors.New("another copy of these data goes on")))
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})

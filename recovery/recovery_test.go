@@ -24,7 +24,7 @@ var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
 // The decisions and the data directory are real, the store lies in memory, and no process is started. Only here a run is cut off in front of
 // each of its actions.
-func TestAValidVolumeIsLeftAlone(t *testing.T) {
+func TestValidVolumeIsNotChanged(t *testing.T) {
 	w := usedWorld(t)
 	w.put("another key")
 	before := stand(t, w.member.DataDir)
@@ -34,7 +34,7 @@ func TestAValidVolumeIsLeftAlone(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
 }
 
-func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbers(t *testing.T) {
+func TestOlderFullSnapshotReplacesADamagedOne(t *testing.T) {
 	w := usedWorld(t)
 	before := stand(t, w.member.DataDir).Revision
 	w.put("a", "b", "c")
@@ -53,7 +53,7 @@ func TestWhereTheNewestFullIsDamagedTheOneBeforeComesBackAndTheLossIsToldInNumbe
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost")
 }
 
-func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
+func TestVolumeOfAnEarlierGenerationIsRestored(t *testing.T) {
 	w := usedWorld(t)
 	w.copyVolume()
 	w.lose()
@@ -68,7 +68,7 @@ func TestAVolumeOfAnEarlierGenerationIsRolledBack(t *testing.T) {
 	assert.Len(t, w.generations(), 3)
 }
 
-func TestNewIsSaidOnce(t *testing.T) {
+func TestClusterIsFoundedOnce(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.run(), "nothing was ever kept")
 	first, err := w.archive.Cluster(t.Context())
@@ -80,7 +80,7 @@ func TestNewIsSaidOnce(t *testing.T) {
 	assert.NoDirExists(t, w.member.DataDir)
 }
 
-func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
+func TestStoreOfAnotherClusterIsRefused(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at}, 1)
 	require.NoError(t, err)
@@ -90,7 +90,7 @@ func TestTheStoreOfAnotherClusterIsRefusedAndBothAreNamed(t *testing.T) {
 	w.requireRefused("abc123", ours)
 }
 
-func TestATargetThatIsNotKeptMovesNothing(t *testing.T) {
+func TestUnknownTargetMovesNothing(t *testing.T) {
 	w := usedWorld(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 4711}, ID: "drop"}
 	err := w.run()
@@ -100,7 +100,7 @@ func TestATargetThatIsNotKeptMovesNothing(t *testing.T) {
 	assert.Empty(t, w.asides())
 }
 
-func TestNeverSaysWhatCouldComeBackAndTouchesNothing(t *testing.T) {
+func TestNeverReportsWhatCouldBeRestored(t *testing.T) {
 	w := usedWorld(t)
 	w.options.Never = true
 	require.NoError(t, w.run())
@@ -167,7 +167,7 @@ func TestValidDataAreServedWhenStoreCannotBeRead(t *testing.T) {
 }
 
 // A store that takes each question and never answers holds valid data up no longer than one that says no.
-func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
+func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
 	w := usedWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
 		<-ctx.Done()
@@ -179,7 +179,7 @@ func TestValidDataAreServedThoughTheStoreHangs(t *testing.T) {
 	assert.True(t, r.Progress().Uncompared)
 }
 
-func TestAMemberAloneWithoutAStore(t *testing.T) {
+func TestSingleMemberWithoutAStore(t *testing.T) {
 	w := usedWorld(t)
 	w.options.Archive = nil
 	before := stand(t, w.member.DataDir)

@@ -27,7 +27,7 @@ import (
 )
 
 // Of a volume that was lost nobody knows when it ended.
-func TestHowLongBeforeTheEndOfABrokenVolumeTheBackupsEndIsTold(t *testing.T) {
+func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 	for name, of := range map[string]struct {
 		gap    time.Duration
 		happen func(*world)
@@ -71,7 +71,7 @@ func (w *world) writtenAt(at time.Time) {
 	}
 }
 
-func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
+func TestMemberOfConfig(t *testing.T) {
 	for name, of := range map[string]struct {
 		yaml         string
 		alone, joins bool
@@ -98,7 +98,7 @@ func TestWhatAConfigurationSaysOfAMember(t *testing.T) {
 }
 
 // A first start may be cut off between the cluster manifest and the first generation.
-func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *testing.T) {
+func TestValidVolumeStartsIfTheStoreHasOnlyItsManifest(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Put, After: 1, Times: 1, Err: store.ErrUnavailable})
@@ -109,7 +109,7 @@ func TestAValidVolumeIsStartedWhereItsStoreHasACertificateAndNothingElse(t *test
 	assert.Empty(t, w.asides())
 }
 
-func TestBackupsThatNothingNamesAreNoReasonToBeginAnew(t *testing.T) {
+func TestUnnamedBackupsPreventANewCluster(t *testing.T) {
 	w := usedWorld(t)
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
@@ -145,7 +145,7 @@ func before(action Action, happens func() error) func(Action) error {
 
 // While the backup is built, or while this program is dead, the others may come back with what was taken for lost. They have written
 // nothing since, so the store cannot tell.
-func TestNothingIsClaimedOnceTheOthersAreBackWithTheirData(t *testing.T) {
+func TestNothingIsClaimedOnceTheOthersReturn(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		w, o := allGone(t)
 		back := func() error { o.listing = peers.Started; return nil }
@@ -161,7 +161,7 @@ func TestNothingIsClaimedOnceTheOthersAreBackWithTheirData(t *testing.T) {
 	}
 }
 
-func TestAClaimWaitsForWhoeverIsMissing(t *testing.T) {
+func TestClaimWaitsForMissingMembers(t *testing.T) {
 	w, o := allGone(t)
 	waits := w.inPause(2, func() { o.listing = peers.Founding })
 	require.NoError(t, w.runWith(before(ClaimGeneration, func() error { o.listing = peers.Unknown; return nil })))
@@ -171,7 +171,7 @@ func TestAClaimWaitsForWhoeverIsMissing(t *testing.T) {
 }
 
 // Once it is in the store, nobody else can have it: the others wait for this member.
-func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
+func TestClaimedRestoreIsInstalledWithoutTheOthers(t *testing.T) {
 	w, o := allGone(t)
 	require.ErrorIs(t, w.cutAt(SetVolumeAside), errCut)
 	require.Len(t, w.generations(), 2)
@@ -181,7 +181,7 @@ func TestWhatIsClaimedIsInstalledWhoeverIsMissing(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-func TestAStoreThatDoesNotListWhatWasBegunIsAskedAgain(t *testing.T) {
+func TestClaimIsRepeatedIfTheListingIsLate(t *testing.T) {
 	w := usedWorld(t)
 	w.lose()
 	forgets := memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}

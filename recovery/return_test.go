@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-func TestAMemberOfSeveralComesBackFromTheOthers(t *testing.T) {
+func TestMemberRejoinsTheOthers(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*world, *others)
 		asides  int
@@ -73,7 +73,7 @@ func barely(w *world) {
 	require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir, "member", "snap"), 0o700))
 }
 
-func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
+func TestMemberOfSeveralStartsUnchanged(t *testing.T) {
 	listed := func(listing Membership) func(*world, *others) {
 		return func(_ *world, o *others) { o.listing = listing }
 	}
@@ -111,7 +111,7 @@ func TestAMemberOfSeveralStartsAsItIs(t *testing.T) {
 }
 
 // The one that has restored is not there yet, or was killed: the others must not found the old cluster again without it.
-func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
+func TestMemberOfAReplacedClusterWaitsForTheOthers(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
 	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
@@ -122,7 +122,7 @@ func TestAMemberWhoseClusterWasRestoredSinceWaitsForTheOthers(t *testing.T) {
 }
 
 // For a moment names lead to another cluster, which has a member of this one's name.
-func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
+func TestMembersOfAnotherClusterAreNotChanged(t *testing.T) {
 	for _, listing := range []Membership{peers.Started, peers.Unlisted} {
 		w, o := ofThree(t)
 		w.lose()
@@ -139,7 +139,7 @@ func TestAMemberOfAnotherClusterIsNeitherRemovedNorAdded(t *testing.T) {
 }
 
 // While nobody answers, an empty member is neither begun anew nor given up.
-func TestALostMemberWaitsForItsPeers(t *testing.T) {
+func TestLostMemberWaitsForItsPeers(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
 	o.listing = peers.Unknown
@@ -149,7 +149,7 @@ func TestALostMemberWaitsForItsPeers(t *testing.T) {
 }
 
 // Validating a large database takes longer than a quorum without data waits for the rest.
-func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
+func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
 	_, err := w.recovery().prepare(t.Context(), w.member, func(context.Context) error { heard = o.told; return nil })
@@ -157,7 +157,7 @@ func TestAMemberTellsOfItsDataWhileTheyAreValidated(t *testing.T) {
 	assert.True(t, heard)
 }
 
-func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
+func TestNeverRefusesALostMemberOfSeveral(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Never = true
 	w.lose()
@@ -169,7 +169,7 @@ func TestNeverLeavesALostMemberOfSeveralToPeople(t *testing.T) {
 	assert.Empty(t, o.changes)
 }
 
-func TestBrokenDataOfAnotherClusterStayWhereTheyAre(t *testing.T) {
+func TestDamagedDataOfAnotherClusterAreKept(t *testing.T) {
 	w, o := ofThree(t)
 	w.spoil()
 	o.cluster = 0xabc
@@ -177,7 +177,7 @@ func TestBrokenDataOfAnotherClusterStayWhereTheyAre(t *testing.T) {
 }
 
 // The cluster's list of members is what a return goes on from, wherever it is cut off.
-func TestAReturnThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
+func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for at := 0; ; at++ {
 		w, o := ofThree(t)
 		w.spoil()
@@ -205,7 +205,7 @@ func TestAReturnThatIsCutOffInFrontOfAnyActionIsBroughtToItsEnd(t *testing.T) {
 }
 
 // The flags may stay, and only the store knows whether what they ask for was done.
-func TestAMemberThatCannotLearnWhetherItsRestoreWasDoneSaysTheWayOut(t *testing.T) {
+func TestUnknownStateOfARequestNamesTheWayOut(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{ID: "drop"}
 	w.lose()

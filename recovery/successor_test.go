@@ -23,7 +23,7 @@ import (
 )
 
 // By its log it would be a quorum of one, while the others are one without it.
-func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
+func TestSoleVoterWaitsIfOthersMayHaveContinued(t *testing.T) {
 	const (
 		another = "the data are from when the cluster had one voting member, but another member lists 3"
 		silent  = "by its log this member is the only one with a vote, but initial-cluster names others"
@@ -64,7 +64,7 @@ func TestAVolumeOfAMemberAloneIsNotOpenedIfAnybodyKnowsBetter(t *testing.T) {
 	}
 }
 
-func TestAVolumeOfAMemberAloneIsOpenedIfNobodyKnowsBetter(t *testing.T) {
+func TestSoleVoterStartsIfNoOthersContinued(t *testing.T) {
 	for name, happens := range map[string]func(w *world, o *others){
 		"its own last write": func(w *world, _ *others) { w.backUpAs(hex(stand(w.t, w.member.DataDir).MemberID)) },
 		"another cluster's reservation": func(w *world, _ *others) {
@@ -97,7 +97,7 @@ func TestAVolumeOfAMemberAloneIsOpenedIfNobodyKnowsBetter(t *testing.T) {
 	}
 }
 
-func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *testing.T) {
+func TestOutdatedVolumeIsReplacedOnceTheOthersRun(t *testing.T) {
 	w, o := once(t)
 	w.goesOn()
 	w.waits(o)
@@ -108,7 +108,7 @@ func TestAVolumeThatTheStoreKnowsBetterThanIsReplacedOnceTheOthersAreThere(t *te
 
 // A member that was away when the cluster went on is older than the store, and none the worse for it: those that have all must
 // not wait for it in vain. Only where such members are a quorum has somebody put back a volume.
-func TestAMemberThatMissedTheLastWritesStartsAsSoonAsOneRunsThatHasThem(t *testing.T) {
+func TestMemberBehindStartsOnceOneRunsThatIsNot(t *testing.T) {
 	for name, of := range map[string]struct {
 		run, older int
 		reach      int64
@@ -136,7 +136,7 @@ func TestAMemberThatMissedTheLastWritesStartsAsSoonAsOneRunsThatHasThem(t *testi
 }
 
 // All volumes were put back to the same old copies, so that each member has what the others have.
-func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
+func TestClusterRolledBackEntirelyIsRestored(t *testing.T) {
 	w, o := once(t)
 	w.goesOn()
 	o.hears = func(self peers.Self) Membership {
@@ -156,7 +156,7 @@ func TestAClusterWhoseMembersWereAllPutBackComesBackFromTheStore(t *testing.T) {
 }
 
 // The reason has what is the matter, and the next step.
-func TestAMemberThatCannotComeBackNowSaysTheWayOut(t *testing.T) {
+func TestMemberThatCannotRejoinNamesTheWayOut(t *testing.T) {
 	tooFew := slices.Repeat([]error{peers.ErrTooFew}, 4)
 	const restore, without = "stop all members and start all of them with --restore-to=latest and the same new --restore-id",
 		"remove it from initial-cluster, and start the others with --restore-to=latest"
@@ -256,7 +256,7 @@ func (w *world) cameFurther() {
 }
 
 // A volume that was put back, or copied, and written to since has the same identity.
-func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
+func TestValidDataOfAnotherHistoryAreKept(t *testing.T) {
 	w := usedWorld(t)
 	w.copyVolume()
 	w.put("a", "b", "c")
@@ -268,7 +268,7 @@ func TestValidDataAreNotReplacedByAnotherHistory(t *testing.T) {
 }
 
 // The configuration names one member, and the cluster was made one of three by hand: two of them may be a quorum.
-func TestAMemberOfSeveralIsNotRestoredAsAClusterOfOneUnlessSomebodySaysSo(t *testing.T) {
+func TestMemberOfSeveralIsNotRestoredAsASingleOne(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.joinedBy("aa", "bb")
@@ -303,7 +303,7 @@ func (w *world) joinedBy(ids ...string) {
 }
 
 // Whether it is broken is not looked at again: the restore that was about to be claimed is gone on with as it was begun.
-func TestABrokenVolumeIsNotComparedAfterAKillEither(t *testing.T) {
+func TestDamagedVolumeIsNotComparedAfterAKill(t *testing.T) {
 	w := usedWorld(t)
 	w.goesOn()
 	w.put("damaged")

@@ -15,7 +15,7 @@ import (
 )
 
 // All are gone, or ask: one restores, as the only member of a new cluster.
-func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
+func TestOneOfSeveralLostMembersRestores(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*world, *others)
 		asides  int
@@ -45,7 +45,7 @@ func TestOneOfSeveralThatAreGoneRestores(t *testing.T) {
 }
 
 // Three volumes that are mounted two seconds late win over the restored cluster. One that stays empty is restored after a while.
-func TestAClusterIsNotRestoredWhileItsVolumesMayBeLate(t *testing.T) {
+func TestRestoreWaitsForLateVolumes(t *testing.T) {
 	for name, late := range map[string]bool{"they are": true, "they are not": false} {
 		t.Run(name, func(t *testing.T) {
 			w, o := ofThree(t)
@@ -71,7 +71,7 @@ func TestAClusterIsNotRestoredWhileItsVolumesMayBeLate(t *testing.T) {
 	}
 }
 
-func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
+func TestSecondMemberJoinsTheRestoredCluster(t *testing.T) {
 	for _, id := range []string{"", "back"} {
 		t.Run("restore "+id, func(t *testing.T) {
 			w, o := ofThree(t)
@@ -102,7 +102,7 @@ func TestWhoComesSecondJoinsTheRestoredCluster(t *testing.T) {
 }
 
 // As long as not all ask, nothing is touched; the store says what is asked of whom.
-func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
+func TestRequestedRestoreNeedsAllMembers(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
 	assert.Contains(t, w.waits(o), "requests the same one")
@@ -110,7 +110,7 @@ func TestAMemberOfSeveralGoesBackWithTheOthersOnly(t *testing.T) {
 }
 
 // What was claimed after a crash, while the cluster lives on, would be a second one.
-func TestAClaimIsLostIfTheClusterHasGoneOn(t *testing.T) {
+func TestClaimIsLostIfTheClusterHasContinued(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
 	o.listing = peers.Founding

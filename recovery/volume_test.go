@@ -25,7 +25,7 @@ import (
 )
 
 // It is locked, or the disk has an error: nobody may take it for a member that had barely begun.
-func TestAVolumeThatCannotBeReadIsNoEmptyOne(t *testing.T) {
+func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	w, o := ofThree(t)
 	held, err := bolt.Open(w.database(), 0o600, nil)
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestAVolumeThatCannotBeReadIsNoEmptyOne(t *testing.T) {
 }
 
 // A quick look may pass over that.
-func TestAVolumeOfWhichNotAllCanBeReadIsBroken(t *testing.T) {
+func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	w, o := ofThree(t)
 	w.spoil()
 	o.listing = peers.Unknown
@@ -95,7 +95,7 @@ const (
 	future = "29990101T000000.000Z"
 )
 
-func TestWhatWasSetAsideGivesWayTheOldestFirstWhereThereIsNoRoom(t *testing.T) {
+func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
 	for name, of := range map[string]struct {
 		asides   []string
 		room     int // for so many of them
@@ -133,7 +133,7 @@ func TestWhatWasSetAsideGivesWayTheOldestFirstWhereThereIsNoRoom(t *testing.T) {
 }
 
 // What is on the volume is in order, and etcd is not to wait for a store that nothing is needed from.
-func TestAStartOnANearlyFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
+func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
 	w := usedWorld(t)
 	w.verify()
 	w.setAside(oldest, newest)
@@ -160,7 +160,7 @@ func locked(t *testing.T, path string) {
 }
 
 // Two wrappers with volumes of their own were given one data directory.
-func TestWhatAnotherProcessBuildsInTheSamePlaceIsLeftAlone(t *testing.T) {
+func TestDirectoryOfAnotherProcessIsKept(t *testing.T) {
 	for _, ending := range []string{restored, restored + unfinished} {
 		t.Run(ending, func(t *testing.T) {
 			w := usedWorld(t)
@@ -175,7 +175,7 @@ func TestWhatAnotherProcessBuildsInTheSamePlaceIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
+func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 	w := usedWorld(t)
 	w.spoil()
 	seen := 0
@@ -194,7 +194,7 @@ func TestWhatWasBuiltIsHeldUntilItIsInstalled(t *testing.T) {
 	w.requireEnd([]string{"key"}, 1)
 }
 
-func TestDataThatSomebodyHasMadeOrServesByNowAreNotSetAside(t *testing.T) {
+func TestDataInUseAreNotMoved(t *testing.T) {
 	for says, of := range map[string]struct{ lose, happens func(*world) }{
 		"have appeared":       {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
 		"a running etcd has ": {(*world).spoil, func(w *world) { locked(t, w.database()) }},
@@ -208,7 +208,7 @@ func TestDataThatSomebodyHasMadeOrServesByNowAreNotSetAside(t *testing.T) {
 	}
 }
 
-func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
+func TestMemberWithUnnamedPeersIsNotRestored(t *testing.T) {
 	w := usedWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run())
@@ -217,7 +217,7 @@ func TestAMemberOfSeveralThatAreNotNamedIsLeftAsItIs(t *testing.T) {
 }
 
 // A discovery service knows who they are, and would have the cluster begun anew.
-func TestAnEmptyMemberOfSeveralThatAreNotNamedBeginsNoClusterASecondTime(t *testing.T) {
+func TestMemberWithUnnamedPeersFoundsNoSecondCluster(t *testing.T) {
 	w := newWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run(), "nothing was ever kept")
@@ -252,7 +252,7 @@ func restoredOnce(t *testing.T) *world {
 	return w
 }
 
-func TestNothingOlderComesBackWhereTheNewestGenerationHasLostItsName(t *testing.T) {
+func TestGenerationWithoutItsStatementIsNotSkipped(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			w := restoredOnce(t)
@@ -268,13 +268,13 @@ func TestNothingOlderComesBackWhereTheNewestGenerationHasLostItsName(t *testing.
 	}
 }
 
-func TestAValidVolumeIsStartedWhereItsGenerationHasLostItsName(t *testing.T) {
+func TestValidVolumeStartsIfItsGenerationHasNoStatement(t *testing.T) {
 	w := restoredOnce(t)
 	w.opens()
 }
 
 // Somebody has begun to delete what nobody of theirs has signed, and not gone to the end.
-func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
+func TestRestoreThatCannotBeClaimedNamesTheCause(t *testing.T) {
 	w := newWorld(t)
 	mine := formattest.NewKeys(t)
 	w.sealedBy(mine.Load(t))
@@ -291,7 +291,7 @@ func TestARestoreThatCannotBeClaimedSaysWhy(t *testing.T) {
 }
 
 // Without it etcd would end while it gets them, and at each start again.
-func TestTheDataOfTheOthersWaitForTheRoomForThem(t *testing.T) {
+func TestRejoinWaitsForFreeSpace(t *testing.T) {
 	w, o := ofThree(t)
 	w.spoil()
 	w.setAside(oldest)
