@@ -35,12 +35,12 @@ func Advised(err error, dir string) error {
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
 		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
-		return &advised{err, "the data lack what this member has confirmed to its leader, as those of a volume that was put back: " + joinAnew}
+		return &advised{err, "the data lack what this member has confirmed to its leader, as after a volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
 		return &advised{err, "etcd 3.4 or older wrote these data, or etcd's v2 API was used: run them with etcd 3.5 and --snapshot-count=1 once, " +
 			"write a key and stop it; etcd is upgraded one minor version at a time"}
 	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
-		return &advised{err, "the data contradict those of the other members, as those of a volume that was rolled back: " + joinAnew}
+		return &advised{err, "the data contradict those of the other members, as after a volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
 		return &advised{err, "of the members that this one joins none answered at that moment; the next start asks them again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
@@ -50,7 +50,7 @@ func Advised(err error, dir string) error {
 }
 
 // joinAnew is the way to replace a member whose data are unusable.
-const joinAnew = "start with --recover=auto, without a sidecar, and it joins anew; or move its data directory away, remove it if it is still listed, and add it again"
+const joinAnew = "start with --recover=auto, without a sidecar, and it joins as a new member; or move its data directory away, remove it if it is still listed, and add it again"
 
 // deniedFile matches a file in one of etcd's messages. A store denies credentials in the same words, and they have
 // neither owner nor mode.

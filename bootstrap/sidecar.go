@@ -84,7 +84,7 @@ func ModeAfter(record *exitcode.Record, changed func(note []byte) error) (mode M
 		err = nil
 	}
 	if err != nil {
-		return Full, "the data are not those of which the exit record says that they were closed in order: " + err.Error()
+		return Full, "the data changed after the exit record was written: " + err.Error()
 	}
 	return Sanity, "the last etcd on this volume was closed in order (" + string(word) + ")"
 }

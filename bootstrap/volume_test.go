@@ -107,7 +107,7 @@ func TestADataDirectoryThatIsTheVolumeIsLockedWithIt(t *testing.T) {
 	require.ErrorIs(t, second.LockData(path), bootstrap.ErrDataInUse)
 }
 
-// A sidecar that restores puts another directory in the place of the old one.
+// A sidecar that restores replaces the directory.
 func TestADataDirectoryThatWasReplacedIsLockedAnew(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	first, second := bootstrap.NewVolume(t.TempDir()), bootstrap.NewVolume(t.TempDir())

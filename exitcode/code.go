@@ -75,6 +75,6 @@ var descriptions = map[Code]string{
 	EtcdFailed:  "etcd did not start, or stopped unasked",
 	BadRecord:   "the exit record could not be removed or written",
 	NotReady:    "etcd was not ready in time",
-	BadConfig:   "etcd's configuration, or what was asked for, cannot be used",
+	BadConfig:   "etcd's configuration or a request cannot be used",
 	OutOfTime:   "the stop did not end within its budget",
 }

@@ -35,7 +35,7 @@ func constants(t *testing.T) map[string]Code {
 	return found
 }
 
-// visitors are the statuses of commands beside start-etcd, with what the documentation calls the number.
+// visitors are the statuses of the other commands, with the documentation's words for each number.
 var visitors = map[string]string{
 	"ToolFailed": "", "NotTold": "", // of these nobody is promised a number
 	"NoAnswer": "69 without an answer", "MemberNotReady": "75 if not",

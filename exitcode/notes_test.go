@@ -86,7 +86,7 @@ func TestTheTerminationMessageIsWrittenWhereKubernetesAsksForIt(t *testing.T) {
 	assert.Equal(t, strings.Repeat("x", 4096), string(content), "what Kubernetes keeps")
 }
 
-// What a certificate of a stranger says must not reach the operator's terminal as it is.
+// Text of a foreign certificate must not reach the operator's terminal unescaped.
 func TestTheTerminationMessageAndTheCrashNoteHoldNothingThatATerminalObeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	write(t, path, "")
@@ -119,7 +119,7 @@ func TestEveryStatusSaysWhatItMeans(t *testing.T) {
 	for status, want := range map[exitcode.Code]string{
 		exitcode.Clean:                         "clean stop",
 		exitcode.Crashed:                       "crash",
-		exitcode.BadConfig:                     "etcd's configuration, or what was asked for, cannot be used",
+		exitcode.BadConfig:                     "etcd's configuration or a request cannot be used",
 		exitcode.SecondSignal(syscall.SIGTERM): "forced by a second signal (terminated)",
 		exitcode.Code(99):                      "status 99",
 	} {

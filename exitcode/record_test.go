@@ -37,8 +37,7 @@ func TestEachCleanWordIsReadBack(t *testing.T) {
 	}
 }
 
-// Whatever is not exactly a clean word in a small regular file is not clean, and never stops a clean stop from being
-// recorded afterwards.
+// Anything but exactly a clean word in a small regular file is not clean, and never prevents a later record of a clean stop.
 func TestOddThingsAtThePathAreNotClean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},
@@ -143,7 +142,7 @@ func TestRestorePutsBackExactlyWhatWasRemoved(t *testing.T) {
 	})
 }
 
-// Somebody else had the data open for writing: nothing that this process knows of them counts any more.
+// Another process had the data open for writing: nothing is known about them any more.
 func TestAForfeitedRecordStaysAway(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *exitcode.Record){
 		"before the removal": func(*testing.T, *exitcode.Record) {},

@@ -95,7 +95,7 @@ func (i *rowWriter) commit() error {
 		if i.scratch {
 			steady.Flush(i.file)
 		} else {
-			steady.Begin(i.file, 0, 0)
+			steady.StartFlush(i.file, 0, 0)
 		}
 	}
 	return context.Cause(i.ctx)

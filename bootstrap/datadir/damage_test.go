@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// logsPerWriter is how many logs are written, and broken, as each writer writes them.
+// logsPerWriter is the number of logs that are written and broken for each kind of writer.
 var logsPerWriter = flag.Uint64("logs", 25, "how many logs of each kind are written and broken")
 
 // writers are those who hand batches to wal.Save, by the commit index that they write with the entries from first to last.
@@ -75,7 +75,7 @@ func noise(dice *rand.Rand) []byte {
 	return value
 }
 
-// end is where the records of a whole segment end.
+// end returns the offset at which the records of an intact segment end.
 func end(t *testing.T, path string) (at int64) {
 	t.Helper()
 	require.NoError(t, readSegment(path, func(s *segment) error {
@@ -113,7 +113,7 @@ func TestWhatAPowerLossLeavesOfALogIsNoProof(t *testing.T) {
 	}
 }
 
-// Somebody may store a log in etcd.
+// A value in etcd may be a log.
 func TestALogInAValueIsNoProof(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {
@@ -140,8 +140,7 @@ func tear(dice *rand.Rand, log writtenLog) {
 	}
 }
 
-// A bit that tips over, or a sector that reads as zeros: whatever a disk makes of what it was told to keep, it shows in
-// what it kept behind.
+// A flipped bit or a zeroed sector is proven by the intact records after it.
 func TestWhatADiskLostOfALogIsProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {

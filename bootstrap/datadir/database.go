@@ -31,7 +31,7 @@ var errCutOff = errors.New("truncated")
 // errLocked means that another process holds the database.
 var errLocked = errors.New("locked by another process")
 
-// contents is what a database records about itself.
+// contents holds what a database records about itself.
 type contents struct {
 	applied        uint64                       // index of the last entry of the log that has reached it; 0 if there is none
 	members        map[uint64]membership.Member // of the cluster, by their IDs
@@ -154,7 +154,7 @@ func membersIn(bucket *bolt.Bucket) map[uint64]membership.Member {
 
 // scanRevisions reads every revision of every key: the revision's own form, that revisions ascend, and the value. A value
 // that was changed and kept its form is not found, as neither bbolt nor etcd keeps a checksum of it, and the log's entries
-// do not tell which of them were refused.
+// do not record which of them were rejected.
 func scanRevisions(ctx context.Context, tx *bolt.Tx) error {
 	keys := tx.Bucket(schema.Key.Name())
 	if keys == nil {
@@ -219,7 +219,7 @@ func compactRevision(tx *bolt.Tx) (compacted int64) {
 // quotedFindings is the number of bbolt's findings that an error quotes.
 const quotedFindings = 3
 
-// A database begins with two meta pages. Each transaction writes one of them, in turn, and bbolt opens the database with
+// A database starts with two meta pages. Each transaction writes one of them, in turn, and bbolt opens the database with
 // the newer one that is whole. If one is damaged nothing is lost: the transaction before is still there, and etcd replays
 // the log from it.
 
@@ -269,7 +269,7 @@ func verifyPages(ctx context.Context, tx *bolt.Tx, m *member) error {
 	if len(damaged) == 0 {
 		return checkPages(ctx, tx)
 	}
-	m.warn("database %s: meta page %d is damaged; etcd goes on with the other one, and replays the log from there", m.database, damaged[0])
+	m.warn("database %s: meta page %d is damaged; etcd uses the other one and replays the log from there", m.database, damaged[0])
 	return tx.ForEach(func(name []byte, bucket *bolt.Bucket) error {
 		if err := readAll(ctx, bucket); err != nil {
 			return fmt.Errorf("bucket %q: %w", name, err)

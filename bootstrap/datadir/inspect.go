@@ -58,7 +58,7 @@ func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
 	return f.checkV2Members()
 }
 
-// uninitializedPrefix begins the name that an uninitialized member's directory is moved to.
+// uninitializedPrefix is the prefix of the name that an uninitialized member's directory is moved to.
 const uninitializedPrefix = "member.uninitialized-"
 
 // errNoVoter is the reason to refuse a log that was lost, or cut off at its start.
@@ -176,6 +176,6 @@ func (f *Inspection) checkMember(configured Identity, log zerolog.Logger) error 
 		return otherMember.errorf(f.root.path, owner.Name, owner.PeerURLs, configured.Name, here)
 	}
 	log.Warn().Str("recorded_name", owner.Name).Strs("recorded_urls", owner.PeerURLs).Str("name", configured.Name).Strs("urls", here).
-		Msg("the data directory was that of a member with another name and other peer URLs; etcd goes on with it")
+		Msg("the data directory was that of a member with another name and other peer URLs; etcd uses it")
 	return nil
 }

@@ -141,8 +141,8 @@ func addMember(t *testing.T, dir string, learner bool) {
 	})
 }
 
-// Of one kind of damage etcd says so itself. At the other it would cut the log off, and then wait for a leader until its
-// failed starts have made it long enough again.
+// etcd reports one kind of damage itself. After the other it would cut the log off, and then wait for a leader until its
+// failed starts have made the log long enough again.
 func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	segment := last(segmentsOf(t, dir))
@@ -169,8 +169,8 @@ func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *test
 	}
 }
 
-// provenFlushed says whether a part of a segment begins with what proves that an entry before it was flushed, even if
-// nobody knows whether its first record is whole: another entry, a hard state, and anything behind that.
+// provenFlushed reports whether the start of a part of a segment proves that an entry before it was flushed, even if its
+// first record may be damaged: another entry, a hard state, and any record after that.
 func provenFlushed(t *testing.T, behind []byte) bool {
 	t.Helper()
 	wanted := []int64{wal.EntryType, wal.StateType}
@@ -199,7 +199,7 @@ func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
 	require.ErrorContains(t, err, fmt.Sprintf("the log in %q was cut off or damaged", walDir))
 }
 
-// losses are of an initialized member. etcd would take each for a new one and wait for ever to be elected, or to be heard.
+// losses are applied to an initialized member. etcd would treat each as a new member and wait forever for an election.
 var losses = map[string]func(t *testing.T, dir, segment string){
 	"the log is lost": func(t *testing.T, dir, _ string) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member", "wal")))
@@ -233,7 +233,7 @@ func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
 	}
 }
 
-// toldOfMembers makes a database one that etcd has told who the first members are, and nothing else.
+// toldOfMembers leaves a database in which etcd has recorded the first members, and nothing else.
 func toldOfMembers(t *testing.T, dir string, members int) {
 	update(t, dir, func(tx *bolt.Tx) error {
 		var errs []error
@@ -252,7 +252,7 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 	})
 }
 
-// Whoever asks gets the same answer: an uninitialized member may be opened.
+// Verify and Inspect agree: an uninitialized member may be opened.
 func TestAnUninitializedMemberIsValidAndInspected(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
 		"with the head of a log": datadirtest.Initialize,
@@ -320,7 +320,7 @@ func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
-// Its directory alone, set aside, would leave the log behind.
+// Moving its directory alone would leave the log behind.
 func TestAnUninitializedMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
 	datadirtest.Initialize(t, dir)
@@ -372,8 +372,8 @@ func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
 	}
 }
 
-// What checkTail says of healthy members rests on this: which entries raft hands out to be applied although it hands them
-// out to be stored in the same breath. etcd 3.6 does both at the same time.
+// checkTail relies on this for healthy members: raft may return entries to apply in the same Ready that returns them to be
+// stored, and etcd 3.6 does both at the same time.
 func TestOnlyAFollowerAppliesWhatItsLogMayLack(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
 	follower, _ := node(t, 1, 2, 3)

@@ -68,7 +68,7 @@ func writeUntilKilled(dir string, lastKey int) error {
 	select {}
 }
 
-// A directory is valid at whatever moment etcd was killed.
+// A directory is valid no matter when etcd was killed.
 func TestKilledWhileWriting(t *testing.T) {
 	for _, stored := range []int{0, 1, 48, 49, 50, 51, 300} {
 		dir := filepath.Join(t.TempDir(), "new.etcd")
@@ -123,7 +123,7 @@ func killAfterKey(t *testing.T, dir string, stored, lastKey int) {
 	require.Equal(t, want, lines.Text())
 }
 
-// etcdChild returns an etcd that stores keys up to lastKey, and is killed if nobody does it within a minute.
+// etcdChild returns an etcd that stores keys up to lastKey, and is killed after a minute at the latest.
 func etcdChild(t *testing.T, dir string, lastKey int) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

@@ -54,7 +54,7 @@ func readLog(ctx context.Context, m *member) (*history, error) {
 		}
 		if errors.Is(err, errNoRecord) && written.segment == 0 && len(segments) > 1 {
 			written.startAt(segments[1])
-			m.warn("WAL segment %s: %v; etcd goes on with the next one", path, err)
+			m.warn("WAL segment %s: %v; etcd starts with the next one", path, err)
 			continue
 		}
 		if err != nil {
@@ -191,7 +191,7 @@ func (h *history) unfinished(name string) bool {
 // empty log, of index 0, is recorded, too.
 func (h *history) checkStart(snapshot walpb.Snapshot, segment int) error {
 	if segment < 0 {
-		return errors.New("no segment goes back so far")
+		return errors.New("no segment reaches back that far")
 	}
 	found := false
 	for _, recorded := range h.snapshots {

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// Whatever happened to a log, it can be replayed from a snapshot if etcd's own verification says so.
+// A damaged log can be replayed from a snapshot only if etcd's own verification accepts it.
 func TestLogsAreReplayedAsEtcdReplaysThem(t *testing.T) {
 	dir := datadirtest.New(t)
 	segments := segmentsOf(t, dir)

@@ -136,8 +136,8 @@ func (h *history) look(path string, isLast bool) {
 
 // ClusterVersions returns the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one
 // that is newer than itself. One is in the database, and others may be in the part of the log that etcd replays, which is
-// what follows the newest snapshot, even if the database has all of that. An error says that the database or the log
-// can't be read; then some may be missing.
+// what follows the newest snapshot, even if the database has all of that. An error means that the database or the log
+// cannot be read; then some may be missing.
 func (f *Inspection) ClusterVersions() (versions []string, err error) {
 	versions = []string{f.contents.version}
 	for _, n := range f.notes {

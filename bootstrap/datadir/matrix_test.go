@@ -36,10 +36,10 @@ const (
 	childJudge = "child-judge"
 )
 
-// childPatience is how long a plain etcd has to serve a directory before it counts as one that does not start.
+// childPatience bounds the start of a plain etcd on a directory.
 const childPatience = 20 * time.Second
 
-// fate is what becomes of a directory with plain etcd.
+// fate is the result of plain etcd on a directory.
 type fate string
 
 const (
@@ -153,7 +153,7 @@ func try(t *testing.T, dir, state string, alteration alteration) (fate, judgemen
 	}
 }
 
-// served is what plain etcd serves of a directory, or why it does not.
+// served returns the state that plain etcd serves from a directory, or why it does not start.
 func served(t *testing.T, dir, room string) (state string, err error) {
 	out := filepath.Join(room, "state")
 	if output, err := inChildOf(t, childServe, dir, out); err != nil {
@@ -218,7 +218,7 @@ type alteration struct {
 }
 
 // bases are the directories that are altered: one of an etcd that was closed, one whose old segments were purged, one
-// of an etcd that was killed before it flushed its database, and one that goes on from a restored database.
+// of an etcd that was killed before it flushed its database, and one that continues a restored database.
 func bases() map[string]func(t *testing.T) string {
 	if !*everything {
 		return map[string]func(t *testing.T) string{"closed": datadirtest.New}
@@ -279,7 +279,7 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// alterations are all that is tried with a directory: each of its files in turn, and what may lie beside them.
+// alterations returns everything that is tried with a directory: each of its files in turn, and extra files.
 func alterations(t *testing.T, dir string) (all []alteration) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
@@ -378,7 +378,7 @@ func zero(t *testing.T, path string, offset int64, size int) {
 	write(t, path, string(content))
 }
 
-// extras are what others leave in a data directory, as files and as directories.
+// extras are files and directories that other programs leave in a data directory.
 func extras() (all []alteration) {
 	for _, name := range []string{
 		"lost+found", ".touch", "notes", "new.etcd.part", "new.etcd.bak", "safe_guard", "exit_code", "exit_code.crash", "member.uninitialized-1", "member.bak",

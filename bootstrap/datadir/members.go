@@ -21,7 +21,7 @@ func (f *Inspection) Members() int {
 	return len(members)
 }
 
-// change applies the changes of the members after one entry and up to another one. The value of a member says whether it is a
+// change applies the changes of the members after one entry and up to another one. The value of a member is true if it is a
 // voter.
 func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 	for _, n := range f.notes {

@@ -25,8 +25,8 @@ type Position struct {
 	Learner             bool     // this member has none, as far as the database knows
 	Known               []string // the IDs, hexadecimal, of the members that the cluster has and had
 	Revision            int64    // of the last row in the database
-	// HighestRevision is what etcd can come to at most with what its log holds beyond the database, entries included that are
-	// not known to be committed. It may be less: not every request in the log has changed something.
+	// HighestRevision is an upper bound of the revision after etcd has replayed its log, including entries that are not known
+	// to be committed. Not every request in the log has changed something.
 	HighestRevision int64
 	Index           uint64 // of the last entry in the log, or of what stands for it
 

@@ -140,7 +140,7 @@ func position(t *testing.T, dir string) Position {
 	return is
 }
 
-// A volume that nobody can read at the moment is none that is empty.
+// A volume that cannot be read at the moment is not empty.
 func TestThePositionSaysWhatCannotBeRead(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
@@ -180,7 +180,7 @@ func notADirectory(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 }
 
-// The database may be gone while the log has everything: that is no member that had barely begun.
+// A member whose database is gone while the log has everything is not a new one.
 func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)

@@ -64,7 +64,7 @@ var (
 	missingSegment      = newReason("%s does not follow WAL segment %s", "put the missing segments back; otherwise, "+keepDatabase)
 	missingLog          = newReason("%s holds no WAL segment", "put the log back; otherwise, "+keepDatabase)
 	misnamedSegment     = newReason("%s is not a name of a WAL segment, but the file holds entries up to %d, and the log ends at %d",
-		"give it back its own name, or move it away to go on without them")
+		"give it back its own name, or move it away to continue without them")
 	missingDatabase = newReason("there is no database %s", "put the database back; otherwise, "+restoreBackup)
 	vacantDatabase  = newReason("database %s is empty", "put the database back; otherwise, "+restoreBackup)
 	notADatabase    = newReason("database %s is not a regular file", "put a regular file there; otherwise, "+restoreBackup)
@@ -84,7 +84,7 @@ var (
 // The kinds of what Inspect refuses.
 var (
 	lostLog       = newReason("the log in %q names no voter, although its member has stored data: %w", "put the log back; otherwise, "+keepDatabase)
-	lostRestore   = newReason("the log in %q goes on from a restored database, but %s holds none of it", "restore the backup once more")
+	lostRestore   = newReason("the log in %q continues a restored database, but %s holds none of it", "restore the backup once more")
 	cutOff        = newReason("%s: the database was cut off: %w", restoreBackup)
 	shortLog      = newReason("the log in %q was cut off or damaged: it ends at index %d, while the database holds what came until %d", keepDatabase)
 	shortFollower = newReason("the log in %q ends at index %d, while the database of this member, one of %d, holds what came until %d: "+
@@ -107,7 +107,7 @@ func PanicError(cause any) error { return panicked.errorf(cause) }
 // CrashError returns the error of a validation that ended without a result: reading the data crashed it.
 func CrashError(reason string) error { return crashed.errorf(reason) }
 
-// ErrUnable means that the data could not be read, whatever they are.
+// ErrUnable means that the data could not be read, so nothing is known about them.
 var ErrUnable = errors.New("the data could not be looked at")
 
 // IsTransient reports whether an error of a validation is no verdict on the data: it comes from the operating system,

@@ -19,7 +19,7 @@ import (
 
 var verbs = regexp.MustCompile(`%[a-z]`)
 
-// sentence is what people see of the format.
+// sentence returns the format as the pages show it.
 func (r reason) sentence() string { return verbs.ReplaceAllString(r.format, "…") }
 
 func TestEveryRefusalIsInTheRunbook(t *testing.T) {
@@ -38,7 +38,7 @@ func TestEveryRefusalIsInTheRunbook(t *testing.T) {
 	}
 }
 
-// A refusal without a way out is a dead end: the next start says the same.
+// A refusal without a way out is a dead end: the next start fails with the same error.
 func TestEveryRefusalNamesAWayOut(t *testing.T) {
 	for _, kind := range reasons {
 		assert.NotEmpty(t, kind.wayOut, kind.format)
@@ -73,7 +73,7 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 	}
 }
 
-// Whoever restored a database as another user need not restore it once more.
+// A database that was restored as another user need not be restored again.
 func TestWhatMayNotBeReadIsToBeMadeReadable(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
 	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; way out: "+letRead)

@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-// reading is what was read of a segment: the records, where the last one ends, and why there are no more.
+// reading holds the records of a segment, where the last one ends, and why there are no more.
 type reading struct {
 	records []record
 	ends    int64
@@ -62,7 +62,7 @@ func readByEtcd(t *testing.T, path string) (read reading) {
 	}
 }
 
-// Whatever is in a segment, etcd's own reader finds the same records and ends for the same reason.
+// etcd's own reader finds the same records in any segment and ends for the same reason.
 func TestSegmentsAreReadAsEtcdReadsThem(t *testing.T) {
 	for _, original := range segmentsOf(t, datadirtest.New(t)) {
 		content, err := os.ReadFile(original)
@@ -83,7 +83,7 @@ func TestSegmentsAreReadAsEtcdReadsThem(t *testing.T) {
 	}
 }
 
-// damage flips a bit, or zeros a few bytes or what a disk writes at once, or cuts the end off.
+// damage flips a bit, or zeros a few bytes or a sector, or cuts the end off.
 func damage(content []byte, used int64, random *rand.Rand) []byte {
 	at := random.Int64N(used)
 	if random.IntN(4) == 0 {

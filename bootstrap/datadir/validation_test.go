@@ -74,7 +74,7 @@ func TestAnErrorOfTheOperatingSystemIsNoVerdict(t *testing.T) {
 	assert.EqualValues(t, 2, reads.Load())
 }
 
-// errorOf is what is wrong with the data, without the warnings.
+// errorOf returns the error of a validation without its warnings.
 func errorOf(verify Validation) func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 	return func(ctx context.Context, dir string, mode bootstrap.Mode) error {
 		_, err := verify(ctx, dir, mode)
@@ -91,7 +91,7 @@ func TestChildAgreesWithThisProcess(t *testing.T) {
 	require.EqualError(t, errorOf(inChild("validation-verify"))(t.Context(), dir, bootstrap.Full), want.Error())
 }
 
-// What etcd can do without is told by the process that logs, not by the child.
+// Warnings are logged by the parent, not by the child.
 func TestWarningsReachTheLog(t *testing.T) {
 	dir := datadirtest.New(t)
 	flip(t, snapshotsOf(t, dir)[0], 30)
@@ -99,7 +99,7 @@ func TestWarningsReachTheLog(t *testing.T) {
 	validator := Validator{Run: inChild("validation-verify")}
 	require.NoError(t, validator.Validate(t.Context(), dir, bootstrap.Full, zerolog.New(&log)))
 	require.Contains(t, log.String(), `"level":"warn"`)
-	require.Contains(t, log.String(), "etcd renames it and goes on from an older one")
+	require.Contains(t, log.String(), "etcd renames it and starts from an older one")
 }
 
 func TestAResultWithManyWarningsFitsIntoItsLine(t *testing.T) {
@@ -127,7 +127,7 @@ func TestChildWithoutResult(t *testing.T) {
 	assert.ErrorContains(t, errorOf(missing)(t.Context(), "/nowhere", bootstrap.Full), "/no/such/program")
 }
 
-// The kernel kills when there is no memory, and no process can be begun when there are too many.
+// The kernel kills when there is no memory, and no process can be started when there are too many.
 func TestAChildThatCouldNotLookIsNoResultAgainstTheData(t *testing.T) {
 	dir := datadirtest.New(t)
 	looked, able := 0, false
@@ -161,7 +161,7 @@ func TestAChildThatGotNoThreadOrMemoryIsNoResultAgainstTheData(t *testing.T) {
 	}
 }
 
-// What a child cannot read may be whole. Nobody may take it for broken: that would be set aside, and an older state brought back.
+// Data that a child cannot read may be intact. They must not count as broken: recovery would replace them by an older state.
 func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
@@ -194,10 +194,10 @@ func TestChildEndsWithItsContext(t *testing.T) {
 	require.Less(t, time.Since(began), 10*time.Second)
 }
 
-// corruptions is what a longer run has more of: go test ./bootstrap/datadir -run Random -corruptions 200.
+// corruptions is the number of databases; for a longer run: go test ./bootstrap/datadir -run Random -corruptions 200.
 var corruptions = flag.Uint64("corruptions", 12, "how many databases are corrupted at random")
 
-// Whatever is flipped, the result is a word about a file, and this process lives on to read it.
+// Any flipped byte results in an error about a file, and never crashes this process.
 func TestRandomCorruption(t *testing.T) {
 	pristine := datadirtest.New(t)
 	used := usedBytes(t, pristine)
@@ -221,7 +221,7 @@ func TestRandomCorruption(t *testing.T) {
 	}
 }
 
-// runAsChild is what this test binary does as a child: `<test binary> validation-<what> <data directory> <mode>`.
+// runAsChild is the main function of this test binary as a child: `<test binary> validation-<what> <data directory> <mode>`.
 func runAsChild(what, dataDir string, mode bootstrap.Mode) int {
 	switch what {
 	case "validation-verify":

@@ -28,7 +28,7 @@ import (
 // What a crash of etcd leaves behind, and etcd repairs by itself when it starts, is valid: the torn last record of a
 // WAL, a snapshot file that was not finished, a database that was created but never used. So is an
 // uninitialized member, with which Inspect deals. What is damaged, and etcd can do without and still serve everything, is warned of: a
-// snapshot file if the log goes back to the one before it, one of the database's two meta pages.
+// snapshot file if the log reaches back to the one before it, one of the database's two meta pages.
 //
 // The error names the broken file and the way out, or is that of ctx. In full mode bbolt reads pages in a goroutine of
 // its own, where corruption can cause a panic that nothing recovers; standalone.InChild keeps that out of the calling
@@ -172,7 +172,7 @@ func verifySnapshots(ctx context.Context, m *member, written *history) (newest w
 			continue
 		}
 		if err != nil {
-			m.warn("snapshot %s is corrupt: %v; etcd renames it and goes on from an older one, or from the log alone", path, err)
+			m.warn("snapshot %s is corrupt: %v; etcd renames it and starts from an older one, or from the log alone", path, err)
 			continue
 		}
 		if of := content.Metadata; written.isCommitted(of.Index, of.Term) {
@@ -208,7 +208,7 @@ func checkReplayStart(m *member, written *history, newest walpb.Snapshot) error 
 // errReceived means that a log depends on a snapshot file that is missing or damaged.
 var errReceived = errors.New("it lacks entries that a snapshot stands for, and that snapshot is missing or damaged")
 
-// checkConsistency checks that WAL, snapshot and database tell one story.
+// checkConsistency checks that WAL, snapshot and database fit together.
 //
 // What was applied (checkTail) or committed has to be in the WAL. etcd's own check (etcdutl) compares the applied entry
 // with the committed one instead. That is too strict after a crash: etcd does not flush a record that only moves the

@@ -119,7 +119,7 @@ func TestCorruptionsAreNamed(t *testing.T) {
 	}
 }
 
-// A database that was never used is filled from the WAL, as long as that goes back to the first entry.
+// A database that was never used is filled from the WAL, as long as that reaches back to the first entry.
 func TestUnusedDatabaseIsOneThatEtcdFills(t *testing.T) {
 	dir := datadirtest.New(t)
 	withoutSnapshots(t, dir)
@@ -152,7 +152,7 @@ func zeroLastRecord(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, content, 0o600))
 }
 
-// lastRecord returns where the last record of a segment begins and ends.
+// lastRecord returns where the last record of a segment starts and ends.
 func lastRecord(t *testing.T, path string) (start, end int64) {
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -181,7 +181,7 @@ func zeroPage(number int) func(t *testing.T, dir string) {
 	}
 }
 
-// link moves a file out of the data directory and leaves a symbolic link in its place.
+// link moves a file out of the data directory and replaces it by a symbolic link.
 func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir string) {
 	return func(t *testing.T, dir string) {
 		from := path(t, dir)
@@ -197,8 +197,8 @@ func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
 		structure bool // found without reading a file
 		text      string
 	}{
-		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "goes on from an older one"},
-		"flipped snapshot":    {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "goes on from an older one"},
+		"garbage snapshot":    {func(t *testing.T, d string) { write(t, last(snapshotsOf(t, d)), "garbage") }, false, "starts from an older one"},
+		"flipped snapshot":    {func(t *testing.T, d string) { flip(t, snapshotsOf(t, d)[0], 30) }, false, "starts from an older one"},
 		"unknown snapshot":    {func(t *testing.T, d string) { write(t, d+"/member/snap/old.snap", "?") }, false, "old.snap is corrupt"},
 		"snapshot directory":  {func(t *testing.T, d string) { mkdir(t, d+"/member/snap/old.snap") }, false, "old.snap is corrupt"},
 		"misnamed segment":    {func(t *testing.T, d string) { write(t, d+"/member/wal/x.wal", "?") }, true, "etcd ignores the file"},
@@ -264,7 +264,7 @@ func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 }
 
-// A leader's snapshot stands for entries that the log has not: without its file etcd can't go on.
+// A leader's snapshot stands for entries that the log lacks: without its file etcd cannot continue.
 func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
 	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
@@ -278,7 +278,7 @@ func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
 	require.NoError(t, checkConsistency(m, written, walpb.Snapshot{Index: 5}, 10))
 }
 
-// etcd fills a new database from a log that goes back to its first entry.
+// etcd fills a new database from a log that reaches back to its first entry.
 func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, database string){
 		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
@@ -348,7 +348,7 @@ func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "new.etcd")
 			require.NoError(t, os.CopyFS(dir, os.DirFS(pristine)))
 			lose(t, dir)
-			const want = "goes on from a restored database"
+			const want = "continues a restored database"
 			require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), want)
 			require.ErrorContains(t, result(t, dir, bootstrap.Sanity), want)
 			require.ErrorContains(t, result(t, dir, bootstrap.Full), want)
@@ -363,7 +363,7 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
 	require.NoError(t, err)
 	require.Len(t, warnings, 1)
-	require.Contains(t, warnings[0], "etcd goes on with the next one")
+	require.Contains(t, warnings[0], "etcd starts with the next one")
 	withoutSnapshots(t, dir)
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), "cannot be replayed from entry 0")
 	var written history
@@ -373,7 +373,7 @@ func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T)
 	require.NoError(t, checkConsistency(survey(dir, ""), &written, walpb.Snapshot{Index: 0x40}, 100))
 }
 
-// result is what Verify finds wrong, without its warnings.
+// result returns the error of Verify without its warnings.
 func result(t testing.TB, dir string, mode bootstrap.Mode) error {
 	t.Helper()
 	_, err := Verify(t.Context(), dir, mode)
@@ -405,7 +405,7 @@ func withoutLogs(t *testing.T, dir string) {
 	remove(t, dir+"/member/wal")
 }
 
-// zeroLastSegment leaves the last segment as it was when it was new, which no checksum tells.
+// zeroLastSegment makes the last segment look new, which no checksum detects.
 func zeroLastSegment(t *testing.T, dir string) {
 	path := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(path)
@@ -444,7 +444,7 @@ func revision(main int64) []byte {
 	return mvcc.RevToBytes(mvcc.Revision{Main: main}, mvcc.NewRevBytes())
 }
 
-// emptyDatabase puts a new database, with its buckets, in the place of the one that was used.
+// emptyDatabase replaces the database by a new one with its buckets.
 func emptyDatabase(t *testing.T, dir string) {
 	remove(t, dir+"/member/snap/db")
 	update(t, dir, func(tx *bolt.Tx) error {

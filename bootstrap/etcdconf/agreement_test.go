@@ -196,7 +196,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// result is what plain etcd makes of a configuration.
+// result is the result of plain etcd for a configuration.
 type result struct {
 	Refusal string            // empty if it accepts
 	Values  map[string]string // what it then runs with

@@ -47,7 +47,7 @@ func TestMalformedDocuments(t *testing.T) {
 	}
 }
 
-// malformedValues are refused with a problem of the key that says so much.
+// malformedValues are rejected with an error that names the key and contains a text.
 var malformedValues = []struct{ yaml, key, says string }{
 	// types
 	{"name: 7", "name", "must be text"},

@@ -216,7 +216,7 @@ func certificateFiles(t testing.TB) string {
 	return dir
 }
 
-// They come and go while certificates are being replaced, so nobody should give up on a configuration for them.
+// Such errors appear and vanish while certificates are being replaced, so they do not make a configuration invalid.
 func TestCertificatesThatCannotBeUsedNowAreNoInvalidConfiguration(t *testing.T) {
 	dir := certificateFiles(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))

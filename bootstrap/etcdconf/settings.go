@@ -112,7 +112,7 @@ func checkDirectory(key, path string) error {
 	clean := filepath.Clean(path)
 	switch {
 	case strings.TrimSpace(path) != path:
-		return keyErrorf(key, "%s begins or ends with white space", quote(path))
+		return keyErrorf(key, "%s has white space at its start or end", quote(path))
 	case !filepath.IsAbs(path):
 		return keyErrorf(key, "%s is not an absolute path", quote(path))
 	case slices.Contains(sharedDirectories, clean) || slices.ContainsFunc(systemTrees, contains(clean)):
@@ -126,7 +126,7 @@ func contains(path string) func(tree string) bool {
 	return func(tree string) bool { return path == tree || strings.HasPrefix(path, tree+"/") }
 }
 
-// defaultCluster is what etcd takes for an initial cluster that was not given.
+// defaultCluster is etcd's default for initial-cluster.
 var defaultCluster = embed.NewConfig().InitialCluster
 
 // checkMembership wants this member in the initial cluster, unless a discovery service knows the members, or a log does.

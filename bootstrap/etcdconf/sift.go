@@ -12,7 +12,7 @@ import (
 	"unicode"
 )
 
-// wrapperOwned are the keys that decide where etcd's log lines go: into the wrapper's one stream, whatever they say.
+// wrapperOwned are the keys that decide where etcd's log lines go. They are ignored: the wrapper has a single stream.
 var wrapperOwned = []string{
 	"logger", "log-outputs", "log-format", "enable-log-rotation", "log-rotation-config-json",
 }
@@ -159,7 +159,7 @@ func unknownKey(in []string, name string, known map[string]reflect.Type) string 
 // plain is a key without the differences that are easily overlooked.
 func normalize(key string) string { return strings.ToLower(strings.ReplaceAll(key, "_", "-")) }
 
-// distance is how many letters must be put in, taken out or replaced to make b of a (Levenshtein).
+// distance returns the Levenshtein distance of two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -118,7 +118,7 @@ func appendDataDir(raw []byte, dataDir string) ([]byte, error) {
 	return extended, nil
 }
 
-// quoted encodes a string as JSON, which is valid YAML whatever the string contains.
+// quoted encodes a string as JSON, which is valid YAML for any string.
 func quoted(s string) string {
 	text, _ := json.Marshal(s) // a string always marshals
 	return string(text)

@@ -168,7 +168,7 @@ func (s *settings) checkClientSecurity() error {
 	return nil
 }
 
-// checkPeerSecurity always looks at the authorities: etcd reads them for its connections to peers, whatever it listens on.
+// checkPeerSecurity always checks the CA bundle: etcd reads it for its connections to peers, even if no listener uses TLS.
 func (s *settings) checkPeerSecurity() error {
 	if err := s.PeerSecurity.checkRequired(peerSection, "listen-peer-urls", s.ListenPeerUrls); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (t security) check(section string) error {
 	return t.checkCA(section)
 }
 
-// checkPair loads a certificate and its key as etcd will. No error tells more of a file than its path.
+// checkPair loads a certificate and its key as etcd will. Errors contain nothing of a file but its path.
 func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	switch {
 	case certFile == "" && keyFile == "":

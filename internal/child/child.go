@@ -57,7 +57,7 @@ func Run(ctx context.Context, executable string, args ...string) (Ended, error) 
 	}
 }
 
-// Said decodes the last line that the child wrote to stdout, and reports whether that was possible.
+// Decode decodes the last line that the child wrote to stdout, and reports whether that was possible.
 func (e Ended) Decode(into any) bool {
 	stdout := bytes.TrimSpace(e.stdout)
 	line := stdout[bytes.LastIndexByte(stdout, '\n')+1:]

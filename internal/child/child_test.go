@@ -42,7 +42,7 @@ func TestACrashIsDescribedInALine(t *testing.T) {
 	}
 }
 
-// Where the machine is busy, what a child has said arrives later than its end.
+// On a busy machine the output of a child arrives later than its end.
 func TestAChildIsHeardWhoseOutputIsOpenAfterItsEnd(t *testing.T) {
 	var said struct{ Good bool }
 	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&said))

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Begin makes the kernel start to write length bytes of a file from its cache, or all from the offset if length is 0, so that little is
+// StartFlush makes the kernel start to write length bytes of a file from its cache, or all from the offset if length is 0, so that little is
 // left to flush in the end. It is a hint: errors are ignored.
-func Begin(file *os.File, offset, length int64) {
+func StartFlush(file *os.File, offset, length int64) {
 	_ = unix.SyncFileRange(int(file.Fd()), offset, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 

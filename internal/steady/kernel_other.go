@@ -4,7 +4,7 @@ package steady
 
 import "os"
 
-// Begin does nothing: only Linux has such a call.
+// StartFlush does nothing: only Linux has such a call.
 func Begin(*os.File, int64, int64) {}
 
 // Flush does nothing: only Linux has such a call.

@@ -31,7 +31,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	w.written += int64(n)
 	if length := w.written - w.flushed; length >= piece {
 		if w.Ahead {
-			Begin(w.File, w.flushed, length)
+			StartFlush(w.File, w.flushed, length)
 		} else {
 			flush(w.File, w.flushed, length, w.Drop)
 		}

@@ -11,8 +11,8 @@ const (
 	positionAt = 4               // of an element, then the length of its key
 )
 
-// BreakDatabase has the first bucket of a database begin with the page in which all buckets are listed. bbolt, when it opens that
-// to change it, panics in a goroutine of its own.
+// BreakDatabase makes the first bucket of a database start with the page that lists all buckets. When bbolt opens that bucket
+// to change it, it panics in a goroutine of its own.
 func BreakDatabase(database []byte) {
 	meta := database
 	if transaction(database[pageSize:]) > transaction(database) {

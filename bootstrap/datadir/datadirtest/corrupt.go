@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Entries returns the offsets at which the entries of a segment begin and end.
+// Entries returns the offsets at which the entries of a segment start and end.
 func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	t.Helper()
 	file, err := os.Open(segment)
@@ -32,7 +32,7 @@ func Entries(t *testing.T, segment string) (begins, ends []int64) {
 	return begins, ends
 }
 
-// Initialize leaves behind what an etcd does that is killed in the first moment of its first start.
+// Initialize writes the files of an etcd that was killed in the first moment of its first start.
 func Initialize(t *testing.T, dir string) {
 	t.Helper()
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 1, ClusterID: 2}).Marshal()

@@ -1,5 +1,4 @@
-// Package datadirtest makes data directories for tests, with a real etcd, and corrupts them. The tests
-// of datadir and of the two packages that ask it (member, standalone) begin with one of these.
+// Package datadirtest makes data directories for tests with a real etcd.
 package datadirtest
 
 import (
@@ -24,12 +23,12 @@ import (
 // LastKey is one of the keys that are in what New returns.
 const LastKey = "key-149"
 
-// puts is how often New's etcd has stored something.
+// puts is the number of writes to the etcd of New.
 const puts = 200
 
 func init() { wal.SegmentSizeBytes = 64 << 10 } // several segments without many keys
 
-// root is where the directories are that are copied for the tests.
+// root returns the folder with the directories that are copied for the tests.
 var root = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "datadir-") })
 
 // Clean removes what the tests' directories are copied from; it is for TestMain.

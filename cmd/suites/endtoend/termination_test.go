@@ -35,7 +35,7 @@ func TestTheTerminationMessageTellsOfTrouble(t *testing.T) {
 	p.Sidecar.Broken[harness.ConfigPath] = harness.Answer(http.StatusOK, "name: [")
 	assert.Equal(t, int(exitcode.BadConfig), p.Start().Exit(harness.Patience))
 	message := read(t, p.TerminationMessage())
-	assert.Regexp(t, `(?m)^etcd's configuration, or what was asked for, cannot be used: .*YAML`, message)
+	assert.Regexp(t, `(?m)^etcd's configuration or a request cannot be used: .*YAML`, message)
 	assert.Contains(t, message, "\nstate: FetchConfig, ")
 	assert.Contains(t, message, "\nexit record: none, so the next start validates in full\n")
 	assert.Equal(t, 1, strings.Count(message, "YAML"), "the trouble that ended the run is not said twice: %s", message)
