@@ -127,9 +127,9 @@ func (f *StartEtcd) DataDir() string { return filepath.Join(f.VolumeDir, "new.et
 
 // Recovery are the flags about what happens with broken or lost data.
 type Recovery struct {
-	Recover   string `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover broken, lost or rolled-back data. auto: from --backup-store or from the other members, where that is safe. never: leave the data alone."`
-	RestoreTo string `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
-	RestoreID string `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name the restore. A restore of a name is done once."`
+	Recover   string  `name:"recover" group:"Backups" enum:"auto,never" default:"auto" help:"Recover broken, lost or rolled-back data. auto: from --backup-store or from the other members, where that is safe. never: leave the data alone."`
+	RestoreTo *Target `name:"restore-to" group:"Backups" placeholder:"TARGET" help:"Restore this state once, before etcd starts: latest, revision:N or time:2026-11-22T12:00:00Z; with --restore-id."`
+	RestoreID string  `name:"restore-id" group:"Backups" placeholder:"NAME" help:"Name the restore. A restore of a name is done once."`
 
 	ClusterName string `name:"cluster-name" group:"Backups" placeholder:"NAMESPACE/NAME" help:"Name the owner of the store. A member without data does not take the store of another owner. Default is POD_NAMESPACE and initial-cluster-token."`
 	Adopt       string `name:"adopt" group:"Backups" placeholder:"ID" help:"Take over the store of the cluster with this id, once. Data that no store knows, or that is a copy, starts a generation of its own; an empty volume is restored from the store. ID/N does so again, and ends generation N."`
@@ -162,29 +162,16 @@ func (f *Recovery) validateFor(standalone bool, store string) error {
 		return errors.New("--cluster-name and --adopt: only with --backup-store")
 	case !adoptable.MatchString(f.Adopt):
 		return fmt.Errorf("--adopt: %q is neither the id of a cluster, as in the store's cluster.json, nor one with the generation to end, as in ID/2", f.Adopt)
-	case f.RestoreTo == "" && f.RestoreID == "":
+	case f.RestoreTo == nil && f.RestoreID == "":
 		return nil
-	case f.RestoreTo == "" || f.RestoreID == "":
+	case f.RestoreTo == nil || f.RestoreID == "":
 		return errors.New("--restore-to and --restore-id: one without the other; a restore has a name so that a restart does not do it again")
 	case store == "":
 		return errors.New("--restore-to: only with --backup-store")
 	case len(f.RestoreID) > maxRestoreID:
 		return fmt.Errorf("--restore-id: more than %d characters", maxRestoreID)
 	}
-	target, err := f.Target()
-	if err == nil {
-		err = target.Check(time.Now())
-	}
-	if err != nil {
-		err = fmt.Errorf("--restore-to: %w", err)
-	}
-	return err
-}
-
-// Target returns the value of --restore-to.
-func (f *Recovery) Target() (target Target, err error) {
-	err = target.UnmarshalText([]byte(f.RestoreTo))
-	return target, err
+	return nil
 }
 
 // StoreFlags are the flags that reading backups takes, which start-etcd shares with the commands. The packages below backup refuse a URL

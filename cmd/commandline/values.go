@@ -10,39 +10,44 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"etcd-wrapper/backup/archive"
 )
 
 // Target is a state of etcd: after a revision, or at a time. The zero value is the latest.
-type Target struct {
-	Revision int64     // 0 if it is not asked for
-	Time     time.Time // zero if it is not asked for
-}
+type Target archive.Target
 
-// UnmarshalText is called by kong, which names the flag in front of the error.
+// clockAhead bounds how far another clock may be ahead of this machine's.
+const clockAhead = time.Minute
+
+// UnmarshalText is called by kong, which names the flag in front of the error. A time that has not come yet is an error:
+// another one is meant.
 func (t *Target) UnmarshalText(text []byte) error {
 	kind, value, _ := strings.Cut(string(text), ":")
-	var err error
+	now := time.Now()
 	switch kind {
-	case "latest":
-		if value == "" && string(text) == kind {
-			*t = Target{}
-			return nil
-		}
 	case "revision":
-		var revision int64
-		if revision, err = strconv.ParseInt(value, 10, 64); err == nil && revision > 0 {
-			*t = Target{Revision: revision}
-			return nil
+		revision, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || revision <= 0 {
+			return fmt.Errorf("%q is not a revision, such as revision:12345", text)
 		}
-		return fmt.Errorf("%q is not a revision, such as revision:12345", text)
+		*t = Target{Revision: revision}
 	case "time":
-		if at, err := parseTime(value, time.Now()); err == nil && !at.IsZero() {
-			*t = Target{Time: at}
-			return nil
+		at, err := parseTime(value, now)
+		if err != nil || at.IsZero() {
+			return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z, nor one in this machine's, such as time:2026-11-22 12:00, nor how long ago, such as time:-15m", text)
 		}
-		return fmt.Errorf("%q is not a time with its zone, such as time:2026-11-22T12:00:00Z, nor one in this machine's, such as time:2026-11-22 12:00, nor how long ago, such as time:-15m", text)
+		if at.After(now.Add(clockAhead)) {
+			return fmt.Errorf("%q is in the future: it is %s here", text, now.UTC().Format(time.RFC3339))
+		}
+		*t = Target{Time: at}
+	default:
+		if string(text) != "latest" {
+			return fmt.Errorf("%q is not latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z", text)
+		}
+		*t = Target{}
 	}
-	return fmt.Errorf("%q is not latest, revision:N or time:T, such as time:2026-11-22T12:00:00Z", text)
+	return nil
 }
 
 // parseTime reads a time with its zone, one as people write it, or how long ago it was.
@@ -59,29 +64,6 @@ func parseTime(value string, now time.Time) (time.Time, error) {
 		}
 	}
 	return at, err
-}
-
-// ahead bounds how far another clock may be ahead of this machine's.
-const ahead = time.Minute
-
-// Check refuses a time that has not come yet: another one is meant.
-func (t Target) Check(now time.Time) error {
-	if t.Time.After(now.Add(ahead)) {
-		return fmt.Errorf("%s is in the future: it is %s here", t, now.UTC().Format(time.RFC3339))
-	}
-	return nil
-}
-
-// String is the target as it is written.
-func (t Target) String() string {
-	switch {
-	case t.Revision != 0:
-		return fmt.Sprintf("revision:%d", t.Revision)
-	case !t.Time.IsZero():
-		return "time:" + t.Time.Format(time.RFC3339Nano)
-	default:
-		return "latest"
-	}
 }
 
 // Threshold is the value of --defrag-threshold: "free=45%,min=100Mi,pause=15s", or "never", for which Free is 0.

@@ -326,11 +326,10 @@ func (c *startCommand) etcdConfig() etcdconf.Source {
 
 // request returns the restore of --restore-to; nil without it.
 func (c *startCommand) request() *recovery.Request {
-	if c.Recovery.RestoreTo == "" {
+	if c.Recovery.RestoreTo == nil {
 		return nil
 	}
-	target, _ := c.Recovery.Target() // the command line was validated
-	return &recovery.Request{Target: archive.Target{Revision: target.Revision, Time: target.Time}, ID: c.Recovery.RestoreID}
+	return &recovery.Request{Target: archive.Target(*c.Recovery.RestoreTo), ID: c.Recovery.RestoreID}
 }
 
 // events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without

@@ -107,16 +107,14 @@ type backupExportCommand struct {
 }
 
 func (c *backupExportCommand) execute(s streams) exitcode.Code {
-	if err := c.To.Check(time.Now()); err != nil {
-		return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
-	}
 	if c.File == "-" {
 		return s.failed(errors.New("<file>: a snapshot is not written to standard output: give the name of a file; ./- is one"), exitcode.Usage)
 	}
 	if err := checkDirectory("<file>", filepath.Dir(c.File)); err != nil {
 		return s.failed(err, exitcode.Usage)
 	}
-	target := archive.Target{Revision: c.To.Revision, Time: c.To.Time, Generation: int(c.Generation)}
+	target := archive.Target(c.To)
+	target.Generation = int(c.Generation)
 	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = c.accepts("unsigned")
 		exported, err := backups.Export(ctx, settings, target, c.File, s.meter())
@@ -143,10 +141,6 @@ func scratchDir(settings backups.Settings) (string, error) {
 	return filepath.Join(dir, verifyDir+"-"+strconv.Itoa(os.Getpid())), checkDirectory("TMPDIR", dir)
 }
 
-func targetOf(asked commandline.Target) archive.Target {
-	return archive.Target{Revision: asked.Revision, Time: asked.Time}
-}
-
 // backupGetCommand is `backup get`.
 type backupGetCommand struct {
 	storeCommand `embed:""`
@@ -159,9 +153,6 @@ type backupGetCommand struct {
 }
 
 func (c *backupGetCommand) execute(s streams) exitcode.Code {
-	if err := c.At.Check(time.Now()); err != nil {
-		return s.failed(fmt.Errorf("--at: %w", err), exitcode.Usage)
-	}
 	form := backups.Form(c.Output)
 	switch {
 	case c.Script:
@@ -175,7 +166,7 @@ func (c *backupGetCommand) execute(s streams) exitcode.Code {
 		if err != nil {
 			return nil, usageError{err}
 		}
-		target := targetOf(c.At)
+		target := archive.Target(c.At)
 		target.Generation = int(c.Generation)
 		return nil, backups.Get(ctx, settings, target, backups.Selection{Key: c.Key, Prefix: c.Prefix}, form, scratch, s.out, s.meter())
 	})
@@ -191,18 +182,13 @@ type backupDiffCommand struct {
 }
 
 func (c *backupDiffCommand) execute(s streams) exitcode.Code {
-	for flag, target := range map[string]commandline.Target{"--from": c.From, "--to": c.To} {
-		if err := target.Check(time.Now()); err != nil {
-			return s.failed(fmt.Errorf("%s: %w", flag, err), exitcode.Usage)
-		}
-	}
 	return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		settings.AcceptUnsigned = len(c.Accept) > 0
 		scratch, err := scratchDir(settings)
 		if err != nil {
 			return nil, usageError{err}
 		}
-		between := backups.Range{From: targetOf(c.From), To: targetOf(c.To)}
+		between := backups.Range{From: archive.Target(c.From), To: archive.Target(c.To)}
 		return nil, backups.Diff(ctx, settings, between, c.Prefix, backups.Form(c.Output), scratch, s.out, s.meter())
 	})
 }
@@ -282,11 +268,6 @@ type backupVerifyCommand struct {
 }
 
 func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
-	if c.To != nil {
-		if err := c.To.Check(time.Now()); err != nil {
-			return s.failed(fmt.Errorf("--to: %w", err), exitcode.Usage)
-		}
-	}
 	return c.run(s, commandline.Backups{SigningFlags: c.SigningFlags}, func(ctx context.Context, settings backups.Settings) (document, error) {
 		dir, err := scratchDir(settings)
 		if err != nil {
@@ -302,9 +283,10 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 }
 
 func (c *backupVerifyCommand) choice() backups.Selector {
-	chosen := backups.Selector{Target: archive.Target{Generation: int(c.Generation)}, Full: c.To == nil}
+	chosen := backups.Selector{Full: c.To == nil}
 	if c.To != nil {
-		chosen.Revision, chosen.Time = c.To.Revision, c.To.Time
+		chosen.Target = archive.Target(*c.To)
 	}
+	chosen.Generation = int(c.Generation)
 	return chosen
 }

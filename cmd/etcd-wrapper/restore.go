@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/bootstrap/etcdconf"
@@ -37,9 +36,8 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 	}
 	if c.Snapshot == "" {
 		return c.run(s, commandline.Backups{}, func(ctx context.Context, settings backups.Settings) (document, error) {
-			target := archive.Target{Revision: c.To.Revision, Time: c.To.Time}
 			settings.AcceptUnsigned = c.accepts("unsigned")
-			restored, err := backups.Restore(ctx, settings, target, plan, s.meter())
+			restored, err := backups.Restore(ctx, settings, archive.Target(c.To), plan, s.meter())
 			return c.result(restored, err)
 		})
 	}
@@ -54,9 +52,6 @@ func (c *restoreCommand) execute(s streams) exitcode.Code {
 func (c *restoreCommand) plan() (seed.Seed, error) {
 	if c.Snapshot != "" && (c.Store != "" || c.To != (commandline.Target{})) {
 		return seed.Seed{}, errors.New("--snapshot: not with --backup-store or --to; a snapshot has one revision")
-	}
-	if err := c.To.Check(time.Now()); err != nil {
-		return seed.Seed{}, fmt.Errorf("--to: %w", err)
 	}
 	dir, err := filepath.Abs(c.DataDir)
 	if err != nil {
