@@ -90,10 +90,10 @@ const (
 // meanwhile.
 func Get(ctx context.Context, settings Settings, target archive.Target, selected Selection, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
 	past, err := openDatabase(ctx, settings, target, scratch, meter)
+	defer func() { err = errors.Join(err, past.Close(), os.RemoveAll(scratch)) }()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, past.close()) }()
 	found := false
 	for kv, err := range past.keys(ctx, selected) {
 		if err == nil && form == AsScript && !found {
@@ -199,13 +199,13 @@ type Range struct{ From, To archive.Target }
 // Diff prints the changes, between two moments, of the keys that start with a prefix, in the order of keys. It
 // returns the errors of Get except ErrNoKey.
 func Diff(ctx context.Context, settings Settings, between Range, prefix string, form Form, scratch string, to io.Writer, meter *Meter) (err error) {
-	var moments [2]*database
+	var moments [2]database
 	for i, target := range []archive.Target{between.From, between.To} {
 		moments[i], err = openDatabase(ctx, settings, target, filepath.Join(scratch, fmt.Sprint(i)), meter)
+		defer func() { err = errors.Join(err, moments[i].Close(), os.RemoveAll(scratch)) }()
 		if err != nil {
-			return errors.Join(err, os.RemoveAll(scratch))
+			return err
 		}
-		defer func() { err = errors.Join(err, moments[i].close(), os.RemoveAll(scratch)) }()
 	}
 	selected, count := Selection{Key: prefix, Prefix: true}, map[string]int{}
 	for change, err := range changes(moments[0].keys(ctx, selected), moments[1].keys(ctx, selected)) {
@@ -279,18 +279,25 @@ func changeOf(was, is *mvccpb.KeyValue, order int) (change Change, differs bool)
 	return Change{Change: "changed", From: &from, To: &to}, was.ModRevision != is.ModRevision
 }
 
-// database holds etcd's keys at a revision.
+// database holds etcd's keys at a revision. The zero value is closed.
 type database struct {
 	*restore.Keys
 
-	dir      string
 	revision int64
 }
 
-// openDatabase rebuilds the database of a target.
-func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (*database, error) {
+// Close closes the database. Its files remain.
+func (d database) Close() error {
+	if d.Keys == nil {
+		return nil
+	}
+	return d.Keys.Close()
+}
+
+// openDatabase rebuilds the database of a target in a directory.
+func openDatabase(ctx context.Context, settings Settings, target archive.Target, dir string, meter *Meter) (database, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return database{}, err
 	}
 	file := filepath.Join(dir, "db")
 	exported, err := Export(ctx, settings, target, file, meter)
@@ -298,19 +305,14 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 		err = fmt.Errorf("the backups are %w: revisions after revision %d cannot be read (%s); revision:%d can be read", ErrIncomplete,
 			exported.Revision, strings.Join(exported.Damaged, "; "), exported.Revision)
 	}
-	var keys *restore.Keys
-	if err == nil {
-		keys, err = restore.OpenKeys(file)
-	}
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return database{}, err
 	}
-	return &database{Keys: keys, dir: dir, revision: exported.Revision}, nil
+	keys, err := restore.OpenKeys(file)
+	return database{keys, exported.Revision}, err
 }
 
-func (p *database) close() error { return errors.Join(p.Close(), os.RemoveAll(p.dir)) }
-
 // keys returns the selected keys in order.
-func (p *database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
-	return p.Range(ctx, []byte(selected.Key), selected.end())
+func (d database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
+	return d.Range(ctx, []byte(selected.Key), selected.end())
 }

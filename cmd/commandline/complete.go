@@ -1,6 +1,7 @@
 package commandline
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -12,7 +13,7 @@ type Candidate struct{ Word, Help string }
 // Complete returns what the last of words, which may be empty, can become: commands, flags, or values where only some are
 // allowed. The program's own name is not among words. Nothing is returned where any word will do, such as a path, or for etcd's own
 // tools.
-func Complete(app *kong.Application, words []string) (candidates []Candidate) {
+func Complete(app *kong.Application, words []string) []Candidate {
 	node, arguments := app.Node, 0
 	var before *kong.Flag // has the next word for its value
 	last := len(words) - 1
@@ -57,41 +58,34 @@ func Complete(app *kong.Application, words []string) (candidates []Candidate) {
 			all = append(all, values("", node.Positional[arguments])...)
 		}
 	}
-	for _, one := range all {
-		if strings.HasPrefix(one.Word, words[last]) {
-			candidates = append(candidates, one)
-		}
-	}
-	return candidates
+	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, words[last]) })
 }
 
 func childOf(node *kong.Node, name string) *kong.Node {
-	for _, child := range node.Children {
-		if child.Name == name {
-			return child
-		}
+	if i := slices.IndexFunc(node.Children, func(child *kong.Node) bool { return child.Name == name }); i >= 0 {
+		return node.Children[i]
 	}
 	return nil
 }
 
-// flagsOf are the flags that a command shows in its help: its own and those of the commands above it. Of the program's it is --help.
-func flagsOf(app *kong.Application, node *kong.Node) (flags []*kong.Flag) {
+// flagsOf returns the flags that the help of a command shows: its own, those of the commands above it, and --help.
+func flagsOf(app *kong.Application, node *kong.Node) []*kong.Flag {
 	if node == app.Node {
 		return visibleFlags(app.Flags)
 	}
+	return append(commandFlags(app, node), app.HelpFlag)
+}
+
+// commandFlags returns the visible flags of a command and of the commands above it, but not the program's own.
+func commandFlags(app *kong.Application, node *kong.Node) (flags []*kong.Flag) {
 	for ; node != app.Node; node = node.Parent {
 		flags = append(flags, visibleFlags(node.Flags)...)
 	}
-	return append(flags, app.HelpFlag)
+	return flags
 }
 
-func visibleFlags(flags []*kong.Flag) (shown []*kong.Flag) {
-	for _, flag := range flags {
-		if !flag.Hidden {
-			shown = append(shown, flag)
-		}
-	}
-	return shown
+func visibleFlags(flags []*kong.Flag) []*kong.Flag {
+	return slices.DeleteFunc(slices.Clone(flags), func(flag *kong.Flag) bool { return flag.Hidden })
 }
 
 func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
@@ -103,11 +97,8 @@ func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// values are those that a flag or an argument can have, if only some are allowed.
+// values returns the values that a flag or an argument can have, if only some are allowed.
 func values(prefix string, of *kong.Value) (all []Candidate) {
-	if of.Enum == "" {
-		return nil
-	}
 	for _, value := range of.EnumSlice() {
 		if value != "" {
 			all = append(all, Candidate{prefix + value, ""})

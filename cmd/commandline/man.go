@@ -21,8 +21,7 @@ func ManPage(app *kong.Application, version string) string {
 		if command.Detail != "" {
 			fmt.Fprintf(&page, ".PP\n%s\n", roff(command.Detail))
 		}
-		flags := flagsOf(app, command)
-		writeFlags(&page, flags[:len(flags)-1]) // every command has --help
+		writeFlags(&page, commandFlags(app, command)) // every command has --help
 		if text := manualOf(app, command); text != "" {
 			fmt.Fprintf(&page, ".PP\n.nf\n%s.fi\n", roff(text))
 		}

@@ -115,9 +115,7 @@ type manCommand struct{}
 func (*manCommand) execute(s streams) exitcode.Code {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	if err != nil {
-		log := s.logger()
-		log.Error().Err(err).Msg("cannot make the manual page")
-		return exitcode.NotTold
+		return s.logError("cannot make the manual page", err, exitcode.NotTold)
 	}
 	return s.print(commandline.ManPage(parser.Model, version))
 }

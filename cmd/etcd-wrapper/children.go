@@ -37,9 +37,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if _, err := os.Stat(c.DataDir); errors.Is(err, fs.ErrNotExist) {
-		log := s.logger()
-		log.Error().Err(err).Msg("there is no data directory to validate")
-		return exitcode.Usage
+		return s.logError("there is no data directory to validate", err, exitcode.Usage)
 	}
 	switch empty := datadir.IsEmpty(c.DataDir); {
 	case empty && c.json():
@@ -56,9 +54,7 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 		_, _ = fmt.Fprintln(s.out, "warning: "+printable.Line(warning)) // as above
 	}
 	if err != nil {
-		log := s.logger()
-		log.Error().Err(err).Msg(c.DataDir + " is not valid")
-		return exitcode.ToolFailed
+		return s.logError(c.DataDir+" is not valid", err, exitcode.ToolFailed)
 	}
 	_, _ = fmt.Fprintln(s.out, c.DataDir+" is valid") // as above
 	return exitcode.Clean

@@ -68,10 +68,8 @@ func run(args []string, s streams) exitcode.Code {
 	}
 	if err != nil {
 		s.json = !s.terminal && slices.Contains(args, "start-etcd")
-		log := s.logger()
-		log.Error().Err(err).Msg("wrong command line (see etcd-wrapper --help)")
-		writeUsageMessage(args, err)
-		return exitcode.Usage
+		defer writeUsageMessage(args, err)
+		return s.logError("wrong command line (see etcd-wrapper --help)", err, exitcode.Usage)
 	}
 	if visitor, is := chosen.(interface{ json() bool }); is {
 		s.json = visitor.json()

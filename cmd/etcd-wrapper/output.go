@@ -41,17 +41,20 @@ func (s streams) logger() zerolog.Logger {
 // print prints a result that is plain text.
 func (s streams) print(text string) exitcode.Code {
 	if _, err := io.WriteString(s.out, text); err != nil {
-		log := s.logger()
-		log.Error().Err(err).Msg("cannot print the result")
-		return exitcode.NotTold
+		return s.logError("cannot print the result", err, exitcode.NotTold)
 	}
 	return exitcode.Clean
 }
 
-func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
+// logError logs an error and returns the exit status.
+func (s streams) logError(message string, err error, status exitcode.Code) exitcode.Code {
 	log := s.logger()
-	log.Error().Err(err).Msg(cmp.Or(s.command, "backup") + " has failed")
+	log.Error().Err(err).Msg(message)
 	return status
+}
+
+func (s streams) failed(err error, status exitcode.Code) exitcode.Code {
+	return s.logError(cmp.Or(s.command, "backup")+" has failed", err, status)
 }
 
 // meter returns a meter that shows progress if the log goes to a terminal.

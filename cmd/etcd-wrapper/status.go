@@ -54,30 +54,15 @@ func (c *statusCommand) execute(s streams) exitcode.Code {
 		return exitcode.CutShort // the user pressed Ctrl-C and needs no message
 	}
 	if err != nil {
-		log := s.logger()
 		if last := runtime.LastRunOn(c.VolumeDir); last != "" && errors.Is(err, status.ErrNoAnswer) {
 			err = fmt.Errorf("%w; %s", err, last)
 		}
-		log.Error().Err(err).Msg("cannot show the status")
-		return answerStatus(err)
+		return s.logError("cannot show the status", err, answerStatus(err))
 	}
 	if !ready {
 		return exitcode.MemberNotReady
 	}
 	return exitcode.Clean
-}
-
-func (c *statusCommand) executeCluster(s streams) exitcode.Code {
-	code, err := c.printCluster(s)
-	if err == nil {
-		return code
-	}
-	log := s.logger()
-	log.Error().Err(err).Msg("cannot show the status of the cluster")
-	if code == exitcode.Clean {
-		return answerStatus(err)
-	}
-	return code
 }
 
 func (c *statusCommand) fetch(ctx context.Context, receive func(status.Document) error) error {
@@ -122,23 +107,20 @@ type defragCommand struct {
 }
 
 func (c *defragCommand) execute(s streams) exitcode.Code {
-	log := s.logger()
 	progress := s.out
 	if c.json() {
 		progress = io.Discard
 	}
 	last, err := c.defragment(progress)
+	if err == nil && last.Error != "" {
+		err = status.RefusalError(last.Error)
+	}
 	var refusal status.RefusalError
-	switch {
-	case errors.As(err, &refusal):
-		log.Error().Msg("not defragmented: " + refusal.Error())
-		return exitcode.ToolFailed
-	case err != nil:
-		log.Error().Err(err).Msg("cannot find out whether the database was defragmented")
-		return answerStatus(err)
-	case last.Error != "":
-		log.Error().Msg("not defragmented: " + last.Error)
-		return exitcode.ToolFailed
+	if errors.As(err, &refusal) {
+		return s.logError("not defragmented", err, exitcode.ToolFailed)
+	}
+	if err != nil {
+		return s.logError("cannot find out whether the database was defragmented", err, answerStatus(err))
 	}
 	_ = c.print(s.out, "defragmented "+terminal.Defragmented(last)+"\n", last) // an error means that the reader closed the stream
 	return exitcode.Clean
@@ -190,27 +172,30 @@ func ended(now, before status.Document) *state.Defragmentation {
 	return is
 }
 
-// printCluster shows the status of all members that the wrapper on this host knows.
-func (c *statusCommand) printCluster(s streams) (exitcode.Code, error) {
+// executeCluster shows the status of all members that the wrapper on this host knows.
+func (c *statusCommand) executeCluster(s streams) exitcode.Code {
+	fail := func(err error, code exitcode.Code) exitcode.Code {
+		return s.logError("cannot show the status of the cluster", err, code)
+	}
 	known, err := status.NewClient(uint16(c.WrapperPort)).Fetch(context.Background())
 	if err != nil {
-		return 0, err
+		return fail(err, answerStatus(err))
 	}
 	if len(known.Peers) == 0 {
-		return exitcode.MemberNotReady, fmt.Errorf("this member does not know its cluster yet: %s", known.Headline.Summary)
+		return fail(fmt.Errorf("this member does not know its cluster yet: %s", known.Headline.Summary), exitcode.MemberNotReady)
 	}
 	secured, err := tlsConfigOf(known.Certificates)
 	if err != nil {
-		return exitcode.NotTold, err
+		return fail(err, exitcode.NotTold)
 	}
 	answers := status.FetchAll(context.Background(), known, uint16(c.WrapperPort), secured)
 	if err := c.print(s.out, terminal.Cluster(answers, time.Now()), answers); err != nil {
-		return exitcode.NotTold, err
+		return fail(err, exitcode.NotTold)
 	}
 	if slices.ContainsFunc(answers, func(a status.Answer) bool { return a.Document == nil || !a.Document.Ready }) {
-		return exitcode.MemberNotReady, nil
+		return exitcode.MemberNotReady
 	}
-	return exitcode.Clean, nil
+	return exitcode.Clean
 }
 
 // tlsConfigOf returns the TLS configuration for requests to the wrappers of other members; nil if this one has no
