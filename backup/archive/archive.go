@@ -53,8 +53,9 @@ type Archive struct {
 // New returns the archive in a store. It makes no request.
 func New(s store.Store, keys *format.Keys) *Archive {
 	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
+	recent, _ := lru.New[string, []byte](maxRecent)
 	reader := &Reader{store: s, keys: keys, cache: known}
-	return &Archive{Reader: reader, Writer: &Writer{reader: reader}}
+	return &Archive{Reader: reader, Writer: &Writer{reader, recent}}
 }
 
 // A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
@@ -63,7 +64,7 @@ type Reader struct {
 	keys  *format.Keys
 	cache *lru.Cache[string, lastRead]
 
-	successors sync.Map // number of a generation that has ended → ending
+	endings sync.Map // of the generations that were seen to have ended
 }
 
 // Store returns the store that holds the archive.
@@ -78,7 +79,7 @@ func (r *Reader) String() string { return r.store.String() }
 // A Writer creates the objects of an archive. It creates each name once and deletes nothing.
 type Writer struct {
 	reader *Reader
-	recent recentObjects
+	recent *lru.Cache[string, []byte] // segments that this process has stored
 }
 
 // readStatement reads an object that consists of a statement, and returns its line.

@@ -19,7 +19,7 @@ type KeptFull struct {
 	Stored time.Time // when its manifest was created, by the store's clock
 	Result *Result   // the newest that can be verified; nil if there is none
 	Err    error     // why its manifest cannot be verified
-	Passed bool      // the chain before continues across it, and no segment starts at it
+	Passed bool      // the chain before continues across it, and no segment continues from it
 
 	fault error // why its data are unusable
 }
@@ -47,11 +47,13 @@ type Chain struct {
 	From    int64      // revision of the first full snapshot
 	To      int64      // last revision
 	Begin   time.Time  // earliest restorable time: when From had become current, rounded up to the second
-	End     time.Time  // latest time at which To is known to have been current: exact to the second by markers, to the hour in merged objects
+	End     time.Time  // latest time at which To is known to have been current
 	PastEnd error      // why what follows cannot be restored; nil if nothing does, or if another chain starts there
 
 	end   format.Position // position after its last object
 	opens format.Position // where the next chain starts, as its last segment says; zero if it names none
+
+	certain time.Time // when To was certainly current; End is later if the last object has no marker
 }
 
 // chains splits the full snapshots and objects of a generation into chains.
@@ -73,86 +75,65 @@ func (r *Reader) chains(ctx context.Context, fulls []KeptFull, x index) (chains 
 
 // chain returns the chain that starts with the first of fulls, and how many of them it includes.
 func (r *Reader) chain(ctx context.Context, fulls []KeptFull, x index) (chain Chain, covered int, err error) {
-	for i := range fulls {
-		fulls[i].Passed = false
-	}
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Since(), End: first.Since(), end: first.Next}
 	walk, another := r.walk(first.Start(), x, true), false
-	var last step
-	for next, err := range walk.steps(ctx) {
-		if err != nil {
-			return chain, 0, err
-		}
-		var start format.Position
-		if start, err = r.chainStart(ctx, fulls, next, walk.index); err != nil {
-			return chain, 0, err
-		}
-		if another = !start.IsZero(); start == next.from {
+	for next, failed := range walk.steps(ctx) {
+		if err = failed; err != nil {
 			break
 		}
-		last = next
-		chain.Objects, chain.end, chain.End = append(chain.Objects, next.Object), next.Next, next.Modified
+		if another, err = r.startsChain(ctx, next, fulls); another || err != nil {
+			break
+		}
+		chain.Objects, chain.end = append(chain.Objects, next.Object), next.Next
 		if next.last != nil {
-			chain.End, chain.opens = cmp.Or(next.last.To, next.Modified), next.last.Opens
-		}
-		if another {
-			break
+			chain.certain = Later(chain.certain, next.last.To)
 		}
 	}
-	if len(chain.Objects) > 0 && last.last == nil {
-		manifest, err := r.lastSegment(ctx, last.Object, first.Cluster)
+	if err != nil {
+		return chain, 0, err
+	}
+	if count := len(chain.Objects); count > 0 {
+		last := chain.Objects[count-1]
+		manifest, err := r.lastSegment(ctx, last, first.Cluster)
 		if err != nil {
 			return chain, 0, err
 		}
-		chain.opens = manifest.Opens
+		chain.opens, chain.certain = manifest.Opens, Later(chain.certain, manifest.To)
+		chain.End = Later(chain.Begin, cmp.Or(manifest.To, last.Modified))
 	}
-	for _, full := range fulls {
-		if full.Err == nil && full.Next != first.Next && full.BeginsChain() && !full.Passed {
-			another = another || full.Next == chain.end
-			break
-		}
-		if full.Err == nil && full.Next.Compare(chain.end) > 0 {
+	for i := range fulls {
+		full := &fulls[i]
+		starts := full.Next != first.Next && full.BeginsChain()
+		if order := full.Next.Compare(chain.end); full.Err == nil && (order > 0 || order == 0 && starts) {
+			another = another || order == 0
 			break
 		}
 		covered++
+		full.Passed = starts || slices.ContainsFunc(chain.Objects, func(o Object) bool {
+			return o.Level == Segment && o.Start != full.Next && o.contains(full.Next)
+		})
 		if full.Usable() && !full.Passed {
-			chain.Fulls = append(chain.Fulls, full)
-			chain.To, chain.End = max(chain.To, full.Revision), Later(chain.End, full.Time)
+			chain.Fulls = append(chain.Fulls, *full)
+			chain.To, chain.End, chain.certain = max(chain.To, full.Revision), Later(chain.End, full.Time), Later(chain.certain, full.Time)
 		}
 	}
-	chain.To, chain.End = max(chain.To, chain.end.Revision-1), Later(chain.Begin, chain.End)
-	if !another {
+	if chain.To = max(chain.To, chain.end.Revision-1); !another {
 		chain.PastEnd = walk.Err
 	}
 	return chain, covered, nil
 }
 
-// chainStart returns the position within an object at which another chain starts; zero if none does. It sets Passed of
-// full snapshots in the object at which nothing starts: two members may have started a chain each, or have cut rows
-// differently.
-func (r *Reader) chainStart(ctx context.Context, fulls []KeptFull, in step, x index) (format.Position, error) {
-	for i := range fulls {
-		full := &fulls[i]
-		if full.Err != nil || full.Next == fulls[0].Next || full.Next.Compare(in.from) < 0 || full.Next.Compare(in.Next) >= 0 {
-			continue
-		}
-		if !full.BeginsChain() {
-			full.Passed = in.Level == Segment && full.Next != in.from
-			continue
-		}
-		if object, found := x.find(full.Next); found && object.Start == full.Next {
-			manifest, err := r.firstManifest(ctx, object)
-			if NotVerified(err) || err == nil && (manifest.Before == full.Chain || manifest.Cluster != full.Cluster) {
-				return full.Next, nil
-			}
-			if err != nil {
-				return format.Position{}, err
-			}
-		}
-		full.Passed = true
+// startsChain reports whether an object is the first one after a full snapshot that starts another chain.
+func (r *Reader) startsChain(ctx context.Context, object step, fulls []KeptFull) (bool, error) {
+	i := slices.IndexFunc(fulls, func(f KeptFull) bool {
+		return f.Err == nil && f.Next == object.Start && f.Next != fulls[0].Next && f.BeginsChain()
+	})
+	if i < 0 {
+		return false, nil
 	}
-	return format.Position{}, nil
+	manifest, err := r.firstManifest(ctx, object.Object)
+	return err == nil && manifest.Before == fulls[i].Chain, err
 }
 
 // findPastEnds completes PastEnd of the chains of a generation, and sets Ignored.
@@ -170,7 +151,9 @@ func (g *Generational) findPastEnds(ctx context.Context, r *Reader, x index) err
 			g.Ignored = ignored
 			hole = g.findNewerFull(*chain, hole)
 		}
-		chain.PastEnd = cmp.Or(chain.PastEnd, hole)
+		if chain.PastEnd = cmp.Or(chain.PastEnd, hole); chain.PastEnd != nil {
+			chain.End = Later(chain.Begin, chain.certain)
+		}
 	}
 	return nil
 }

@@ -45,18 +45,6 @@ func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing
 	}
 }
 
-// The second full snapshot starts a chain of its own, whatever precedes it.
-func TestAFullThatIsGoneOnFromBeginsAChainThoughASegmentReachesAcrossIt(t *testing.T) {
-	w := begin(t, NewKeys(t).Load(t))
-	other := w.again()
-	w.segment(30)
-	other.gap(25)
-	other.segment(40)
-	assert.Equal(t, []window{{10, 30, 1, 1}, {25, 40, 1, 1}}, windows(w.history()))
-	assert.Equal(t, other.next, w.head().Start)
-	assert.Equal(t, revisions(26, 40), w.restore(archive.Target{}).revisions)
-}
-
 func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 30)
 	w.again().gap(25)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -174,10 +173,11 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.Reported = generation.lastReported()
 		}
 	case target.Revision == 0:
-		if err := h.checkReach(ctx, chain, path.chain, target); err != nil {
-			return Path{}, err
+		if chain.PastEnd != nil && target.Time.After(chain.certain) {
+			return Path{}, fmt.Errorf("%s is %w: revision %d was the present at %s, and what came then cannot be read: %w", target, ErrNotKept,
+				chain.To, chain.certain.UTC().Format(time.RFC3339), chain.PastEnd)
 		}
-		known, err := h.markerBefore(ctx, path.chain, path.Full, target.Time)
+		known, err := h.markerBefore(ctx, path, target.Time)
 		if err != nil {
 			return Path{}, err
 		}
@@ -187,26 +187,11 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 		}
 	}
 	for _, object := range path.chain {
-		if object.Start.Revision > path.Revision+1 {
-			continue
+		if object.Start.Revision <= path.Revision+1 {
+			path.Objects = append(path.Objects, object)
 		}
-		if err := h.checkSize(ctx, object, path.Full); err != nil {
-			return Path{}, err
-		}
-		path.Objects = append(path.Objects, object)
 	}
 	return path, nil
-}
-
-// checkSize returns a Fault for an object that is listed as much larger than the database and whose manifests say
-// otherwise. Otherwise users would be told to enlarge the volume, or preserved copies would be deleted, for an object
-// that is never read to its end.
-func (h *History) checkSize(ctx context.Context, object Object, full Full) error {
-	if object.Size <= 1<<30+8*full.Database.Bytes {
-		return nil
-	}
-	_, err := h.reader.lastManifest(ctx, object)
-	return asFault(err, object.Name(), object.Start)
 }
 
 // notKeptError reports what can be restored instead of a target, and why not more.
@@ -323,147 +308,65 @@ func (r *Reader) alternativeFull(ctx context.Context, path Path, known faults) (
 	return latest, nil
 }
 
-// checkReach returns an error if an object that cannot be read may hold changes from before the target's time.
-func (h *History) checkReach(ctx context.Context, chain Chain, objects []Object, target Target) error {
-	if chain.PastEnd == nil {
-		return nil
-	}
-	ended, err := h.lastKnownTime(ctx, chain, objects)
-	if err == nil && target.Time.After(ended) {
-		err = fmt.Errorf("%s is %w: revision %d was the present at %s, and what came then cannot be read: %w", target, ErrNotKept,
-			chain.To, ended.UTC().Format(time.RFC3339), chain.PastEnd)
-	}
-	return err
-}
-
-// lastKnownTime returns a time at which the chain's last revision was certainly current. Chain.End may be later, as
-// it can be the time of a merge.
-func (h *History) lastKnownTime(ctx context.Context, chain Chain, objects []Object) (at time.Time, err error) {
-	for _, full := range chain.Fulls {
-		at = Later(at, full.Time)
-	}
-	for _, object := range slices.Backward(objects) {
-		marked := time.Time{}
-		for manifest, err := range h.reader.manifests(ctx, object) {
-			if err != nil {
-				return at, asFault(err, object.Name(), object.Start)
-			}
-			marked = Later(marked, manifest.To)
-		}
-		if !marked.IsZero() {
-			return Later(at, marked), nil
-		}
-	}
-	return at, nil
-}
-
-// markerBefore returns the last marker up to a time, in the objects after a full snapshot of that time or before. The
-// full snapshot counts as a marker, one second after its time.
-func (h *History) markerBefore(ctx context.Context, objects []Object, full Full, t time.Time) (known format.Marker, err error) {
-	known = format.Marker{Revision: full.Revision, Time: full.Since()}
-	i := sort.Search(len(objects), func(i int) bool {
-		if err != nil {
-			return true
-		}
-		var from time.Time
-		from, err = h.startTime(ctx, objects[i:], full.Cluster)
-		return from.IsZero() || from.After(t)
-	})
-	if err != nil {
-		return known, err
-	}
-	by := t
-	if there, err := h.countByStoreClock(ctx, objects, i, t); err != nil {
-		return known, err
-	} else if there > i {
-		i, by = there, endOfTime // all of them, whatever their markers say
-	}
-	if i == 0 {
-		return known, nil
-	}
-	last := objects[i-1]
-	found, ok, err := h.segmentAt(ctx, last, by)
-	if err != nil || !ok {
-		return known, asFault(err, last.Name(), last.Start)
-	}
-	marker, err := h.markerAt(ctx, last, found, by)
-	err = asFault(err, last.Name(), last.Start)
-	if marker.Revision > known.Revision {
-		known = marker
-	}
-	return known, err
-}
-
 // endOfTime is later than any marker.
 var endOfTime = time.Unix(1<<40, 0)
+
+// markerBefore returns the last marker up to a time, in the objects after a path's full snapshot. The full snapshot
+// counts as a marker, one second after its time.
+func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
+	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.Since()}
+	times := make([]time.Time, len(path.chain)) // of the first markers; zero without one
+	if err := forEach(len(times), func(i int) error {
+		manifest, err := h.reader.firstManifest(ctx, path.chain[i])
+		times[i] = manifest.From
+		return asFault(err, path.chain[i].Name(), path.chain[i].Start)
+	}); err != nil {
+		return known, err
+	}
+	count := 1 + lastIndex(times, func(at time.Time) bool { return !at.IsZero() && !at.After(t) })
+	if stored := countByStoreClock(path.chain, times, count, t); stored > count {
+		count, t = stored, endOfTime // all of them, whatever their markers say
+	}
+	if count == 0 {
+		return known, nil
+	}
+	last := path.chain[count-1]
+	for found, err := range h.reader.records(ctx, last, path.Generation) {
+		if err != nil {
+			return known, asFault(err, last.Name(), last.Start)
+		}
+		if found.From.After(t) {
+			break
+		}
+		if marker, is := found.Record.(*format.Marker); is && !marker.Time.After(t) && marker.Revision > known.Revision {
+			known = *marker
+		}
+	}
+	return known, nil
+}
+
+// lastIndex returns the index of the last element that fits; -1 if none does.
+func lastIndex[T any](all []T, fits func(T) bool) int {
+	for i, one := range slices.Backward(all) {
+		if fits(one) {
+			return i
+		}
+	}
+	return -1
+}
 
 // clockTolerance is the difference of two clocks that has no consequences.
 const clockTolerance = time.Minute
 
-// countByStoreClock returns how many of the objects existed at a time by the store's clock, if that is more than i,
-// the number by their markers. Then these were written by a member whose clock was ahead. The store's clock may be
-// wrong as well, so it counts only if other members continued from that member's times: times never decrease, so
-// theirs stay the same, far ahead of the store's.
-func (h *History) countByStoreClock(ctx context.Context, objects []Object, i int, t time.Time) (int, error) {
-	there := i
-	for j := i; j < len(objects); j++ {
-		if !objects[j].Modified.After(t) {
-			there = j + 1
+// countByStoreClock returns how many of the objects existed at a time by the store's clock, if that is more than count,
+// the number by the times of their markers. Then these were written by a member whose clock was ahead. The store's
+// clock may be wrong as well, so it counts only if other members continued from that member's times: times never
+// decrease, so theirs stay the same, far ahead of the store's.
+func countByStoreClock(objects []Object, times []time.Time, count int, t time.Time) int {
+	for i := count + 1; i < len(objects); i++ {
+		if times[i].Equal(times[i-1]) && times[i].Sub(objects[i].Modified) > clockTolerance {
+			return max(count, 1+lastIndex(objects, func(o Object) bool { return !o.Modified.After(t) }))
 		}
 	}
-	if there == i {
-		return i, nil
-	}
-	var before time.Time
-	for _, object := range objects[i:] {
-		manifest, err := h.reader.firstManifest(ctx, object)
-		if err != nil {
-			return i, asFault(err, object.Name(), object.Start)
-		}
-		if !before.IsZero() && manifest.From.Equal(before) && manifest.From.Sub(object.Modified) > clockTolerance {
-			return there, nil
-		}
-		before = manifest.From
-	}
-	return i, nil
-}
-
-// startTime returns the time of the first of the objects that has one and belongs to the cluster; zero if none does.
-func (h *History) startTime(ctx context.Context, objects []Object, cluster string) (time.Time, error) {
-	for _, object := range objects {
-		manifest, err := h.reader.firstManifest(ctx, object)
-		if err != nil || !manifest.From.IsZero() && manifest.Cluster == cluster {
-			return manifest.From, asFault(err, object.Name(), object.Start)
-		}
-	}
-	return time.Time{}, nil
-}
-
-// segmentAt returns the last segment of an object that starts at a time or before.
-func (h *History) segmentAt(ctx context.Context, object Object, t time.Time) (last manifestAt, found bool, err error) {
-	for next, err := range h.reader.manifests(ctx, object) {
-		if err != nil {
-			return manifestAt{}, false, err
-		}
-		if next.From.After(t) {
-			break
-		}
-		if !next.From.IsZero() {
-			last, found = next, true
-		}
-	}
-	return last, found, nil
-}
-
-// markerAt returns the last marker of a segment up to a time.
-func (h *History) markerAt(ctx context.Context, object Object, in manifestAt, t time.Time) (last format.Marker, err error) {
-	for record, err := range h.reader.records(ctx, object, in) {
-		if err != nil {
-			return last, err
-		}
-		if marker, is := record.(*format.Marker); is && !marker.Time.After(t) {
-			last = *marker
-		}
-	}
-	return last, nil
+	return count
 }

@@ -172,7 +172,7 @@ func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, e
 // snapshot. After another error nothing that was read may be used. A missing or damaged object is a Fault.
 func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
-	content, err := r.fetch(ctx, name, 0, nil)
+	content, err := Fetch(ctx, r.store, name)
 	if err != nil {
 		return nil, asFault(err, name, format.Position{})
 	}

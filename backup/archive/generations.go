@@ -1,7 +1,6 @@
 package archive
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,15 +189,12 @@ func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
 }
 
 func (r *Reader) listLineage(ctx context.Context) (l Lineage, err error) {
-	taken, nameless := map[int]bool{}, 0
-	for number := 0; ; {
-		if number, err = r.nextGenerationNumber(ctx, number); err != nil {
-			return Lineage{}, err
-		}
-		if number == 0 {
-			break
-		}
-		taken[number] = true
+	numbers, err := r.generationNumbers(ctx)
+	if err != nil {
+		return Lineage{}, err
+	}
+	nameless := 0
+	for _, number := range numbers {
 		generation, err := r.Generation(ctx, number)
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !NotVerified(err) {
 			return Lineage{}, err
@@ -217,10 +213,16 @@ func (r *Reader) listLineage(ctx context.Context) (l Lineage, err error) {
 			l.Generations = append(l.Generations, generation)
 		}
 	}
-	for l.Next = l.Newest().Number + 1; taken[l.Next]; {
+	for l.Next = l.Newest().Number + 1; slices.Contains(numbers, l.Next); {
 		l.Next++
 	}
-	return l, cmp.Or(r.checkNames(ctx, l.Generations, nameless), r.checkListing(ctx, l.Newest().Number+1, taken))
+	if err := r.checkNames(ctx, l.Generations, nameless); err != nil {
+		return l, err
+	}
+	if following := l.Newest().Number + 1; !slices.Contains(numbers, following) {
+		return l, r.findUnlisted(ctx, following, 1)
+	}
+	return l, nil
 }
 
 // checkStray returns an error that names a generation if it cannot follow the newest one; nil if it may. While
@@ -250,15 +252,16 @@ func (r *Reader) checkStray(ctx context.Context, newest Generation, number int, 
 
 // generationEnd returns how a generation ends.
 func (r *Reader) generationEnd(ctx context.Context, generation Generation) (ending, error) {
-	if known, is := r.successors.Load(generation.Number); is && known.(ending).generation == generation.id() {
+	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String() // the store may have been emptied
+	if known, is := r.endings.Load(id); is {
 		return known.(ending), nil
 	}
-	end := ending{generation: generation.id(), successor: maxGeneration + 1, stored: true}
+	end := ending{successor: maxGeneration + 1, stored: true}
 	head, err := r.Head(ctx, generation.Number)
 	switch {
 	case err == nil && head.Ending() != nil:
 		end.successor = head.Ending().Successor
-		r.successors.Store(generation.Number, end)
+		r.endings.Store(id, end)
 	case NotVerified(err), err == nil && head.Damaged != nil:
 		return ending{stored: true}, nil // it may have ended
 	case err == nil:
@@ -269,13 +272,9 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endi
 
 // An ending is the end of a generation. One that was found is final.
 type ending struct {
-	generation string
-	successor  int  // lowest number of a generation that may follow
-	stored     bool // the generation has backups
+	successor int  // lowest number of a generation that may follow
+	stored    bool // the generation has backups
 }
-
-// id distinguishes the generation from one of the same number after the store was emptied.
-func (g Generation) id() string { return g.Cluster + " " + g.Session + " " + g.Created.String() }
 
 // errFirstNameless is the ErrNameless of a store whose cluster.json names the cluster of the first generation.
 var errFirstNameless = fmt.Errorf("%w", ErrNameless)
@@ -304,72 +303,59 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 // errUnlisted reports that a listing lacks an object that exists.
 var errUnlisted = errors.New("which is there")
 
-// checkListing returns an errUnlisted, which is a store.ErrUnavailable, if the next generation exists although no
-// listing has it: nothing may be created because of such a listing.
-func (r *Reader) checkListing(ctx context.Context, next int, listed map[int]bool) error {
-	if listed[next] {
-		return nil
-	}
-	_, err := r.Generation(ctx, next)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return nil
-	case err == nil || NotVerified(err):
-		return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(next), errUnlisted)}
-	default:
-		return err
-	}
-}
-
 // maxUnlisted is the highest number that FindUnlisted asks for.
 const maxUnlisted = 100
 
 // FindUnlisted returns a store.ErrUnavailable if a generation exists although a listing shows none: a store may list
-// minutes late. It asks for each number by name. Call it only if the store names a cluster.
-func (r *Reader) FindUnlisted(ctx context.Context) error {
-	var found [maxUnlisted]error
-	err := forEach(maxUnlisted, func(i int) error {
-		switch _, err := r.Generation(ctx, i+1); {
+// minutes late, and nothing may be created because of such a listing. It asks for each number by name. Call it only if
+// the store names a cluster.
+func (r *Reader) FindUnlisted(ctx context.Context) error { return r.findUnlisted(ctx, 1, maxUnlisted) }
+
+func (r *Reader) findUnlisted(ctx context.Context, first, count int) error {
+	return forEach(count, func(i int) error {
+		_, err := r.Generation(ctx, first+i)
+		switch {
 		case errors.Is(err, store.ErrNotFound):
+			return nil
 		case err == nil || NotVerified(err):
-			found[i] = &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(i+1), errUnlisted)}
-		default:
-			return err
+			return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(first+i), errUnlisted)}
 		}
-		return nil
+		return err
 	})
-	return cmp.Or(err, cmp.Or(found[:]...))
 }
 
 // maxGeneration is the highest number that fits into a name.
 const maxGeneration = 999999
 
-// nextGenerationNumber returns the number of the next generation of which any object exists; 0 if there is none.
-func (r *Reader) nextGenerationNumber(ctx context.Context, number int) (int, error) {
-	after := ""
-	if number > 0 {
-		after = GenerationPrefix(number) + "z" // sorts after all of its names
-	}
-	for object, err := range r.store.List(ctx, generationsPrefix, after) {
-		if err != nil {
-			return 0, err
+// generationNumbers returns the numbers of the generations of which any object exists, in order.
+func (r *Reader) generationNumbers(ctx context.Context) (all []int, err error) {
+	for next, after := 0, ""; ; {
+		for object, err := range r.store.List(ctx, generationsPrefix, after) {
+			if err != nil {
+				return nil, err
+			}
+			var number int
+			directory, _, _ := strings.Cut(strings.TrimPrefix(object.Name, generationsPrefix), "/")
+			if _, err := fmt.Sscanf(directory, "%d", &number); err == nil && number > next && number <= maxGeneration && strings.HasPrefix(object.Name, GenerationPrefix(number)) {
+				all = append(all, number)
+				break
+			}
 		}
-		var next int
-		directory, _, _ := strings.Cut(strings.TrimPrefix(object.Name, generationsPrefix), "/")
-		if _, err := fmt.Sscanf(directory, "%d", &next); err == nil && next > number && next <= maxGeneration && strings.HasPrefix(object.Name, GenerationPrefix(next)) {
-			return next, nil
+		if len(all) == 0 || all[len(all)-1] == next {
+			return all, nil
 		}
+		next = all[len(all)-1]
+		after = GenerationPrefix(next) + "z" // sorts after all of its names
 	}
-	return 0, nil
 }
 
 // Remains returns the prefix of the first generation of which any object exists; empty if there is none.
 func (r *Reader) Remains(ctx context.Context) (string, error) {
-	number, err := r.nextGenerationNumber(ctx, 0)
-	if err != nil || number == 0 {
+	numbers, err := r.generationNumbers(ctx)
+	if err != nil || len(numbers) == 0 {
 		return "", err
 	}
-	return GenerationPrefix(number), nil
+	return GenerationPrefix(numbers[0]), nil
 }
 
 // Generation reads the statement of a generation. store.ErrNotFound reports that there is none.
@@ -494,15 +480,11 @@ func reservationName(revision int64) string {
 // was restored from while it has no backups. It is for callers that cannot verify the objects. Names prove nothing,
 // and that of the last segment does not say where it ends.
 func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
-	newest := 0
-	for number := 0; ; newest = number {
-		if number, err = r.nextGenerationNumber(ctx, number); err != nil {
-			return 0, err
-		}
-		if number == 0 {
-			break
-		}
+	numbers, err := r.generationNumbers(ctx)
+	if err != nil || len(numbers) == 0 {
+		return 0, err
 	}
+	newest := numbers[len(numbers)-1]
 	last, err = r.reportedRevision(ctx, newest)
 	if err != nil || last > 0 || newest < 2 {
 		return last, err

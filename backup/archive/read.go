@@ -1,15 +1,12 @@
 package archive
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"maps"
 	"slices"
-	"time"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
@@ -101,12 +98,12 @@ func (w *readingWalk) relist() error {
 
 // readObject reads an object if it exists.
 func (w *readingWalk) readObject(object Object) (opened bool, err error) {
-	content, err := w.reader.fetch(w.ctx, object.Name(), 0, w.countBytes)
+	content, err := Fetch(w.ctx, w.reader.store, object.Name())
 	if err != nil {
 		return false, err
 	}
 	defer content.Close()
-	reader := format.NewSegmentReader(content, w.reader.keys)
+	reader := format.NewSegmentReader(io.TeeReader(content, w), w.reader.keys)
 	for manifest, err := range w.reader.segmentsIn(reader, object, w.path.Generation) {
 		if err == nil {
 			err = w.readSegment(object, reader, manifest)
@@ -118,11 +115,13 @@ func (w *readingWalk) readObject(object Object) (opened bool, err error) {
 	return true, nil
 }
 
-func (w *readingWalk) countBytes(bytes int) {
-	w.reading.Bytes += int64(bytes)
+// Write counts what was fetched.
+func (w *readingWalk) Write(fetched []byte) (int, error) {
+	w.reading.Bytes += int64(len(fetched))
 	if w.path.Fetched != nil {
-		w.path.Fetched(bytes)
+		w.path.Fetched(len(fetched))
 	}
+	return len(fetched), nil
 }
 
 // readSegment reads a segment, unless it lies before the position or after the end.
@@ -190,7 +189,7 @@ const maxLookahead = 600
 
 // Recorded returns a small bucket as it was shortly after a path's revision, from the next segment that has it. It
 // returns nil if the next segments have none or cannot be read.
-func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*format.Bucket, error) {
+func (r *Reader) Recorded(ctx context.Context, path Path, name string) (*format.Bucket, error) {
 	target := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	current, err := r.find(ctx, target, path.faults) // the path's objects may be merged by now
 	if errors.Is(err, ErrNotKept) {
@@ -204,252 +203,22 @@ func (r *Reader) Recorded(ctx context.Context, path Path, bucket string) (*forma
 		if object.Next.Revision <= path.Revision {
 			continue // it ends before the revision
 		}
-		for found, err := range r.manifests(ctx, object) {
-			if left--; left < 0 || Unusable(err) {
+		var stated *format.Bucket
+		for found, err := range r.records(ctx, object, path.Generation) {
+			bucket, is := found.Record.(*format.Bucket)
+			switch {
+			case Unusable(err):
 				return nil, nil
-			}
-			if err != nil {
+			case err != nil:
 				return nil, err
-			}
-			if max(found.End, found.Position.Revision) > path.Revision && slices.Contains(found.Buckets, bucket) {
-				return r.bucketIn(ctx, object, found, bucket)
+			case is && bucket.Name == name && max(found.End, found.Position.Revision) > path.Revision:
+				stated = bucket
+			case found.Record == nil:
+				if left--; stated != nil || left == 0 {
+					return stated, nil
+				}
 			}
 		}
 	}
 	return nil, nil
-}
-
-// bucketIn reads a bucket from a segment; nil if that is damaged.
-func (r *Reader) bucketIn(ctx context.Context, object Object, in manifestAt, name string) (found *format.Bucket, err error) {
-	for record, err := range r.records(ctx, object, in) {
-		if Unusable(err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if bucket, is := record.(*format.Bucket); is && bucket.Name == name {
-			found = bucket
-		}
-	}
-	return found, nil
-}
-
-// records yields the records of a segment in an object, each valid until the next one. After an error nothing that
-// was yielded may be used.
-func (r *Reader) records(ctx context.Context, object Object, in manifestAt) iter.Seq2[format.Record, error] {
-	return func(yield func(format.Record, error) bool) {
-		content, err := r.fetch(ctx, object.Name(), in.offset, nil)
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		defer content.Close()
-		reader := format.NewSegmentReader(content, r.keys)
-		_, err = reader.Next()
-		for err == nil {
-			var record format.Record
-			if record, err = reader.Record(); err == nil && !yield(record, nil) {
-				return
-			}
-		}
-		if !format.Ended(err) {
-			yield(nil, r.wrapName(object.Name(), err))
-		}
-	}
-}
-
-// Bytes of one read when looking for manifests, which have about 1,000.
-const (
-	firstPart = 16 << 10
-	nextPart  = 256 << 10
-)
-
-// A manifestAt is a segment's manifest and its offset in the object, in bytes.
-type manifestAt struct {
-	format.Manifest
-	offset int64
-}
-
-// manifests yields the manifests in an object and skips the bodies. It ends with an error if they do not match the
-// object's name.
-func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[manifestAt, error] {
-	return func(yield func(manifestAt, error) bool) {
-		lines := &lineReader{reader: r, ctx: ctx, name: object.Name()}
-		next := object.Start
-		for offset := int64(0); offset == 0 || offset < object.Size; {
-			manifest, length, err := lines.manifest(offset)
-			if err == nil && (manifest.Generation != object.Generation || manifest.Position != next) {
-				err = r.damagedError(lines.name)
-			}
-			if !yield(manifestAt{manifest, offset}, err) || err != nil {
-				return
-			}
-			next, offset = manifest.Next(), offset+length+manifest.Body.Bytes
-		}
-		if object.Level != Segment && next != object.Next {
-			yield(manifestAt{}, r.damagedError(lines.name))
-		}
-	}
-}
-
-func (r *Reader) firstManifest(ctx context.Context, object Object) (format.Manifest, error) {
-	for found, err := range r.manifests(ctx, object) {
-		return found.Manifest, err
-	}
-	return format.Manifest{}, r.damagedError(object.Name())
-}
-
-func (r *Reader) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
-	for found, err := range r.manifests(ctx, object) {
-		if err != nil {
-			return format.Manifest{}, err
-		}
-		last = found.Manifest
-	}
-	return last, nil
-}
-
-// A lineReader reads single lines of an object.
-type lineReader struct {
-	reader *Reader
-	ctx    context.Context
-	name   string
-
-	begin int64
-	part  []byte // bytes of the object from begin on
-}
-
-// manifest reads the manifest at an offset and returns the length of its line.
-func (l *lineReader) manifest(offset int64) (format.Manifest, int64, error) {
-	line, err := l.line(offset)
-	if err != nil {
-		return format.Manifest{}, 0, err
-	}
-	manifest, err := format.ReadManifest(line, l.reader.keys)
-	return manifest, int64(len(line)), l.reader.wrapName(l.name, err)
-}
-
-// line returns the line at an offset, from the buffer if possible.
-func (l *lineReader) line(offset int64) ([]byte, error) {
-	part := int64(firstPart)
-	if offset > 0 {
-		part = nextPart
-	}
-	for _, length := range []int64{0, part, format.MaxLine} {
-		if length > 0 {
-			content, err := l.reader.store.Get(l.ctx, l.name, offset, length)
-			if err != nil {
-				return nil, err
-			}
-			l.begin = offset
-			l.part, err = io.ReadAll(content)
-			_ = content.Close() // it was only read
-			if err != nil {
-				return nil, err
-			}
-		}
-		rest := l.part[min(offset-l.begin, int64(len(l.part))):]
-		if end := bytes.IndexByte(rest, '\n'); end >= 0 {
-			return rest[:end+1], nil
-		}
-		if int64(len(l.part)) < length {
-			break // the object ends
-		}
-	}
-	return nil, l.reader.wrapName(l.name, fmt.Errorf("%w: no line begins at byte %d", format.ErrDamaged, offset))
-}
-
-const (
-	maxFirstTries = 6                      // before the first byte
-	maxTries      = 12                     // after the first byte, about two minutes: otherwise all of it would have to be fetched again
-	firstPause    = 100 * time.Millisecond // doubles each time
-	maxPause      = 30 * time.Second
-)
-
-// Fetch reads an object of any store, and resumes as the readers of an archive do.
-func Fetch(ctx context.Context, from store.Store, name string) (io.ReadCloser, error) {
-	return (&Reader{store: from}).fetch(ctx, name, 0, nil)
-}
-
-// fetch reads an object from an offset to its end, and resumes when the store was unavailable: objects do not change,
-// and one lost connection should not cost an hour of reading.
-func (r *Reader) fetch(ctx context.Context, name string, offset int64, read func(bytes int)) (io.ReadCloser, error) {
-	f := &objectReader{ctx: ctx, store: r.store, name: name, offset: offset, read: read}
-	return f, f.open()
-}
-
-type objectReader struct {
-	ctx      context.Context
-	store    store.Store
-	name     string
-	offset   int64
-	read     func(bytes int) // may be nil
-	failures int             // in a row
-	received bool            // at least one byte
-
-	content io.ReadCloser // nil while disconnected
-}
-
-// open asks until the answer is final.
-func (f *objectReader) open() (err error) {
-	for {
-		f.content, err = f.store.Get(f.ctx, f.name, f.offset, -1)
-		if err == nil || !f.retry(err) {
-			return err
-		}
-	}
-}
-
-func (f *objectReader) Read(p []byte) (int, error) {
-	for {
-		if f.content == nil {
-			if err := f.open(); err != nil {
-				return 0, err
-			}
-		}
-		n, err := f.content.Read(p)
-		f.offset += int64(n)
-		if n > 0 {
-			f.failures, f.received = 0, true
-			if f.read != nil {
-				f.read(n)
-			}
-		}
-		if err == nil || format.Ended(err) || !errors.Is(err, store.ErrUnavailable) {
-			return n, err
-		}
-		_ = f.Close()
-		if n > 0 {
-			return n, nil
-		}
-		if !f.retry(err) {
-			return 0, err
-		}
-	}
-}
-
-// retry waits before another attempt, and reports whether one makes sense.
-func (f *objectReader) retry(err error) bool {
-	if !errors.Is(err, store.ErrUnavailable) || f.failures >= maxFirstTries && !f.received || f.failures >= maxTries {
-		return false
-	}
-	timer := time.NewTimer(max(min(firstPause<<f.failures, maxPause), store.RetryAfter(err)))
-	defer timer.Stop()
-	f.failures++
-	select {
-	case <-f.ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
-func (f *objectReader) Close() error {
-	if f.content == nil {
-		return nil
-	}
-	content := f.content
-	f.content = nil
-	return content.Close()
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"slices"
-	"sync"
 	"time"
 
 	"etcd-wrapper/backup/format"
@@ -21,15 +19,15 @@ const Grace = 5 * time.Minute
 // PutStored stores the content of a segment object under the name of its position.
 func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
 	begun, name := time.Now(), SegmentName(generation, position)
-	begin, err := io.ReadAll(io.LimitReader(object, maxRecentObject+1))
+	begin, err := io.ReadAll(io.LimitReader(object, maxRecentSize+1))
 	if err != nil {
 		return fmt.Errorf("cannot read what to store as %s: %w", name, err)
 	}
 	if _, err := store.PutOnce(ctx, w.reader.store, name, io.MultiReader(bytes.NewReader(begin), object)); err != nil {
 		return err
 	}
-	if len(begin) <= maxRecentObject {
-		w.recent.add(name, begin)
+	if len(begin) <= maxRecentSize {
+		w.recent.Add(name, begin)
 	}
 	if time.Since(begun) < Grace/2 {
 		return nil
@@ -65,12 +63,6 @@ func (r *Reader) isMerged(ctx context.Context, generation int, position format.P
 		}
 	}
 	return false, nil
-}
-
-// Manifest returns the manifest of the segment at a position. store.ErrNotFound reports that there is none, or that
-// it was merged.
-func (r *Reader) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
-	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
 // A Merged is an object that holds the segments of others, with their manifests.
@@ -111,18 +103,28 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 
 // manifest returns the manifest of a segment that is to be merged.
 func (w *Writer) manifest(ctx context.Context, object Object) (format.Manifest, error) {
-	if content := w.recent.get(object); content != nil {
-		return format.NewSegmentReader(bytes.NewReader(content), w.reader.keys).Next()
+	content, err := w.source(ctx, object)
+	if err != nil {
+		return format.Manifest{}, err
 	}
-	return w.reader.firstManifest(ctx, object)
+	defer content.Close()
+	manifest, err := format.NewSegmentReader(content, w.reader.keys).Next()
+	return manifest, w.reader.wrapName(object.Name(), err)
 }
+
+// maxRecent limits the segments that are cached, and maxRecentSize the size of each in bytes. A cluster with constant
+// writes stores a segment a second and merges it two minutes later; requests are what merging costs.
+const (
+	maxRecent     = 128
+	maxRecentSize = 64 << 10
+)
 
 // source opens an object that is to be merged. Recent ones of this process need no request.
 func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, error) {
-	if content := w.recent.get(object); content != nil {
+	if content, cached := w.recent.Get(object.Name()); cached && int64(len(content)) == object.Size {
 		return io.NopCloser(bytes.NewReader(content)), nil
 	}
-	return w.reader.fetch(ctx, object.Name(), 0, nil)
+	return Fetch(ctx, w.reader.store, object.Name())
 }
 
 // checkOneChain returns an ErrHole if another segment starts within the ones to be merged: it would count as merged,
@@ -176,108 +178,4 @@ func asHole(err error) error {
 		return fmt.Errorf("%w: %w", ErrHole, err)
 	}
 	return err
-}
-
-// Examine reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
-// name says, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
-func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
-	generation, err := r.Generation(ctx, object.Generation)
-	if err != nil {
-		return nil, err
-	}
-	content, err := r.fetch(ctx, object.Name(), 0, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer content.Close()
-	return r.appendManifests(nil, content, object, generation)
-}
-
-// appendManifests reads an object to its end and appends the manifests of its segments.
-func (r *Reader) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
-	for manifest, err := range r.segmentsIn(format.NewSegmentReader(content, r.keys), object, of) {
-		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
-			err = r.holeError(object, manifest)
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, manifest)
-	}
-	return all, nil
-}
-
-// segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly what the
-// object's name says. After each one its records may be read.
-func (r *Reader) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
-	return func(yield func(format.Manifest, error) bool) {
-		next := object.Start
-		for {
-			manifest, err := reader.Next()
-			switch {
-			case format.Ended(err):
-				if object.Level == Segment && next == object.Start || object.Level != Segment && next != object.Next {
-					yield(manifest, r.damagedError(object.Name()))
-				}
-				return
-			case err != nil:
-			case manifest.Cluster != of.Cluster:
-				err = fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
-			case manifest.Generation != of.Number || manifest.Position != next:
-				err = fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
-					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
-			}
-			if !yield(manifest, r.wrapName(object.Name(), err)) || err != nil {
-				return
-			}
-			next = manifest.Next()
-		}
-	}
-}
-
-// holeError reports that a segment in an object does not continue the one before.
-func (r *Reader) holeError(object Object, manifest format.Manifest) error {
-	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
-}
-
-// recentObjects caches what this process has stored. Requests are what merging costs: a cluster with constant writes
-// stores a segment a second.
-type recentObjects struct {
-	mu      sync.Mutex
-	objects []recentObject // oldest first; one that was stored again is there twice
-	size    int            // total bytes
-}
-
-type recentObject struct {
-	name  string
-	bytes []byte
-}
-
-// Limits in bytes for all objects and for one. Other objects are fetched.
-const (
-	maxRecentBytes  = 8 << 20
-	maxRecentObject = maxRecentBytes / 16
-)
-
-func (k *recentObjects) add(name string, bytes []byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.objects, k.size = append(k.objects, recentObject{name, bytes}), k.size+len(bytes)
-	for k.size > maxRecentBytes {
-		k.size -= len(k.objects[0].bytes)
-		k.objects = slices.Delete(k.objects, 0, 1)
-	}
-}
-
-// get returns nil if an object is not cached, or if the store has one of another size.
-func (k *recentObjects) get(object Object) []byte {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	name := object.Name()
-	for _, c := range slices.Backward(k.objects) { // the last one counts
-		if c.name == name && int64(len(c.bytes)) == object.Size {
-			return c.bytes
-		}
-	}
-	return nil
 }

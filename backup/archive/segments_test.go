@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -98,20 +97,22 @@ func TestASegmentOfAnotherSizeThanThisProcessHasPutIsFetched(t *testing.T) {
 	assert.ErrorIs(t, err, format.ErrDamaged)
 }
 
-func TestOfMuchThatThisProcessHasPutTheOldestAndTheLargestAreFetchedToBeMerged(t *testing.T) {
+// The cache is bounded.
+func TestMerge_fetchesLargeAndOldSegments(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	sizes := append([]int{600 << 10}, slices.Repeat([]int{400 << 10}, 24)...)
-	for i, size := range sizes {
-		value := make([]byte, size)
-		_, _ = rand.NewChaCha8([32]byte{byte(i)}).Read(value) // incompressible
-		object := Build(t, w.Keys(), w.next, []format.Row{Row(w.next.Position.Revision, 0, string(value))})
-		require.NoError(t, archivetest.PutSegment(w.ctx, w.Archive, object))
-		w.next = object.Start()
+	for i := range 140 {
+		value := "small"
+		if i == 139 {
+			large := make([]byte, 100<<10)
+			_, _ = rand.NewChaCha8([32]byte{}).Read(large) // incompressible
+			value = string(large)
+		}
+		w.add(Build(t, w.Keys(), w.next, []format.Row{Row(w.next.Position.Revision, 0, value)}))
 	}
 	before := w.store.CountCalls(memory.Get, "gen/000001/segment/")
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.NoError(t, err)
-	assert.Equal(t, 1+24-20, w.store.CountCalls(memory.Get, "gen/000001/segment/")-before, "the large one and those beyond 8 MiB")
+	assert.Equal(t, 139-128+2, w.store.CountCalls(memory.Get, "gen/000001/segment/")-before, "the large one also for its manifest")
 }
 
 // Two chains overlap, because two members have started one each: a merged object would hide what starts within it.

@@ -30,7 +30,6 @@ type End struct {
 // A step is an object of a sequence.
 type step struct {
 	Object                  // Next is set
-	from   format.Position  // of the walk; after Start if the walk began within a merged object
 	last   *format.Manifest // of its last segment; nil for a merged object that was not read
 }
 
@@ -51,7 +50,7 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 			last, err := w.read(ctx, object)
 			switch {
 			case err == nil:
-				next := step{object, w.Position, last}
+				next := step{object, last}
 				w.moveTo(&next.Object, last)
 				if !yield(next, nil) {
 					return
@@ -202,6 +201,10 @@ func (r *Reader) verifiedIndex(ctx context.Context, objects []Object, cluster st
 	}
 }
 
+// maxTrusted is the largest size of a merged object that is taken for granted, in bytes: users are told to enlarge the
+// volume for objects that are larger than the database.
+const maxTrusted = 1 << 30
+
 // mustRead reports whether the name of an object does not say where it ends, or nothing that follows confirms that.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
@@ -209,7 +212,7 @@ func (x index) mustRead(object Object) bool {
 		return found == object
 	}
 	next := x.segments[object.Next]
-	return x.faults.about(object.Name()) == nil && !x.starts[object.Next] && (next == nil || next.Next.IsZero())
+	return x.faults.about(object.Name()) == nil && (object.Size > maxTrusted || !x.starts[object.Next] && (next == nil || next.Next.IsZero()))
 }
 
 // unusableAt returns why a merged object at a position is not used; nil if there is none. Within one, its beginning was

@@ -1,0 +1,283 @@
+package archive
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"time"
+
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+)
+
+// Manifest returns the manifest of the segment at a position. store.ErrNotFound reports that there is none, or that
+// it was merged.
+func (r *Reader) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
+	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
+}
+
+// Examine reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
+// name says, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
+func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
+	generation, err := r.Generation(ctx, object.Generation)
+	if err != nil {
+		return nil, err
+	}
+	content, err := Fetch(ctx, r.store, object.Name())
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	return r.appendManifests(nil, content, object, generation)
+}
+
+// appendManifests reads an object to its end and appends the manifests of its segments.
+func (r *Reader) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
+	for manifest, err := range r.segmentsIn(format.NewSegmentReader(content, r.keys), object, of) {
+		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
+			err = r.holeError(object, manifest)
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, manifest)
+	}
+	return all, nil
+}
+
+// segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly what the
+// object's name says. After each one its records may be read.
+func (r *Reader) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
+	return func(yield func(format.Manifest, error) bool) {
+		next := object.Start
+		for {
+			manifest, err := reader.Next()
+			switch {
+			case format.Ended(err):
+				if object.Level == Segment && next == object.Start || object.Level != Segment && next != object.Next {
+					yield(manifest, r.damagedError(object.Name()))
+				}
+				return
+			case err != nil:
+			case manifest.Cluster != of.Cluster:
+				err = fmt.Errorf("it is %w: of cluster %s instead of %s", ErrForeign, manifest.Cluster, of.Cluster)
+			case manifest.Generation != of.Number || manifest.Position != next:
+				err = fmt.Errorf("%w: segment %s of generation %d stands where %s of generation %d should",
+					format.ErrDamaged, manifest.Position, manifest.Generation, next, of.Number)
+			}
+			if !yield(manifest, r.wrapName(object.Name(), err)) || err != nil {
+				return
+			}
+			next = manifest.Next()
+		}
+	}
+}
+
+// holeError reports that a segment in an object does not continue the one before.
+func (r *Reader) holeError(object Object, manifest format.Manifest) error {
+	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
+}
+
+// A recordAt is a record and the manifest of its segment. Without a record it is the end of the segment, whose records
+// may be used from then on.
+type recordAt struct {
+	format.Manifest
+	format.Record
+}
+
+// records yields the records of an object of a generation, each valid until the next one.
+func (r *Reader) records(ctx context.Context, object Object, of Generation) iter.Seq2[recordAt, error] {
+	return func(yield func(recordAt, error) bool) {
+		content, err := Fetch(ctx, r.store, object.Name())
+		if err != nil {
+			yield(recordAt{}, err)
+			return
+		}
+		defer content.Close()
+		reader := format.NewSegmentReader(content, r.keys)
+		for manifest, err := range r.segmentsIn(reader, object, of) {
+			for err == nil {
+				var record format.Record
+				if record, err = reader.Record(); err == nil && !yield(recordAt{manifest, record}, nil) {
+					return
+				}
+			}
+			if format.Ended(err) {
+				err = nil
+			}
+			if !yield(recordAt{Manifest: manifest}, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Bytes of one read when looking for manifests, which have about 1,000.
+const (
+	segmentPart = 16 << 10
+	mergedPart  = 256 << 10
+)
+
+// manifests yields the manifests in an object and skips the bodies. It ends with an error if they do not match the
+// object's name.
+func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[format.Manifest, error] {
+	return func(yield func(format.Manifest, error) bool) {
+		parts, size := &partReader{ctx: ctx, store: r.store, name: object.Name()}, mergedPart
+		if object.Level == Segment {
+			size = segmentPart
+		}
+		lines, next := bufio.NewReaderSize(parts, size), object.Start
+		for first := true; first || parts.offset-int64(lines.Buffered()) < object.Size; first = false {
+			var manifest format.Manifest
+			line, err := format.ReadLine(lines)
+			if format.Ended(err) {
+				err = fmt.Errorf("%w: it ends before its last segment", format.ErrDamaged)
+			}
+			if err == nil {
+				manifest, err = format.ReadManifest(line, r.keys)
+			}
+			if err == nil && (manifest.Generation != object.Generation || manifest.Position != next) {
+				err = fmt.Errorf("%w: it is not what its name says", format.ErrDamaged)
+			}
+			if NotVerified(err) {
+				err = r.wrapName(parts.name, err)
+			}
+			if !yield(manifest, err) || err != nil {
+				return
+			}
+			buffered, _ := lines.Discard(int(min(int64(lines.Buffered()), manifest.Body.Bytes))) // cannot fail
+			next, parts.offset = manifest.Next(), parts.offset+manifest.Body.Bytes-int64(buffered)
+		}
+		if object.Level != Segment && next != object.Next {
+			yield(format.Manifest{}, r.damagedError(parts.name))
+		}
+	}
+}
+
+func (r *Reader) firstManifest(ctx context.Context, object Object) (first format.Manifest, err error) {
+	for first, err = range r.manifests(ctx, object) {
+		break
+	}
+	return first, err
+}
+
+func (r *Reader) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
+	for last, err = range r.manifests(ctx, object) {
+		if err != nil {
+			return format.Manifest{}, err
+		}
+	}
+	return last, nil
+}
+
+// A partReader reads an object in parts, so that its user may move the offset.
+type partReader struct {
+	ctx    context.Context
+	store  store.Store
+	name   string
+	offset int64
+	ended  bool
+}
+
+func (p *partReader) Read(into []byte) (n int, err error) {
+	if p.ended {
+		return 0, io.EOF
+	}
+	content, err := p.store.Get(p.ctx, p.name, p.offset, int64(len(into)))
+	if err != nil {
+		return 0, err
+	}
+	defer content.Close()
+	n, err = io.ReadFull(content, into)
+	if p.offset += int64(n); errors.Is(err, io.ErrUnexpectedEOF) {
+		p.ended, err = true, nil
+	}
+	return n, err
+}
+
+const (
+	maxFirstTries = 6                      // before the first byte
+	maxTries      = 12                     // after the first byte, about two minutes: otherwise all of it would have to be fetched again
+	firstPause    = 100 * time.Millisecond // doubles each time
+	maxPause      = 30 * time.Second
+)
+
+// Fetch reads an object, and resumes when the store was unavailable: objects do not change, and one lost connection
+// should not cost an hour of reading.
+func Fetch(ctx context.Context, from store.Store, name string) (io.ReadCloser, error) {
+	f := &objectReader{ctx: ctx, store: from, name: name}
+	return f, f.connect()
+}
+
+type objectReader struct {
+	ctx      context.Context
+	store    store.Store
+	name     string
+	offset   int64
+	failures int           // in a row
+	content  io.ReadCloser // nil while disconnected
+}
+
+// connect opens the object at the offset unless it is open, and retries until the answer is final.
+func (f *objectReader) connect() error {
+	for f.content == nil {
+		content, err := f.store.Get(f.ctx, f.name, f.offset, -1)
+		if err == nil {
+			f.content = content
+		} else if !f.retry(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *objectReader) Read(p []byte) (int, error) {
+	for {
+		if err := f.connect(); err != nil {
+			return 0, err
+		}
+		n, err := f.content.Read(p)
+		if n > 0 {
+			f.offset, f.failures = f.offset+int64(n), 0
+		}
+		if !errors.Is(err, store.ErrUnavailable) {
+			return n, err
+		}
+		_ = f.Close()
+		if n > 0 {
+			return n, nil
+		}
+		if !f.retry(err) {
+			return 0, err
+		}
+	}
+}
+
+// retry waits before another attempt, and reports whether one makes sense.
+func (f *objectReader) retry(err error) bool {
+	tries := maxTries
+	if f.offset == 0 {
+		tries = maxFirstTries
+	}
+	if !errors.Is(err, store.ErrUnavailable) || f.failures >= tries {
+		return false
+	}
+	pause := max(min(firstPause<<f.failures, maxPause), store.RetryAfter(err))
+	f.failures++
+	select {
+	case <-f.ctx.Done():
+		return false
+	case <-time.After(pause):
+		return true
+	}
+}
+
+func (f *objectReader) Close() (err error) {
+	if f.content != nil {
+		err, f.content = f.content.Close(), nil
+	}
+	return err
+}
