@@ -33,13 +33,22 @@ func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) 
 	}
 	run := execution{ctx: ctx, store: a.Store(), done: &done}
 	for _, item := range goes {
-		err := run.item(item)
+		names, err := run.names(item)
+		if err == nil {
+			err = run.delete(names...)
+		}
 		switch {
 		case errors.Is(err, store.ErrLocked):
 			done.Locked++
+			continue
 		case err != nil:
 			return done, err
-		case gone != nil:
+		}
+		done.Bytes += item.Bytes
+		if item.Kind == Full {
+			run.fulls = append(run.fulls, item.Name)
+		}
+		if gone != nil {
 			gone(item)
 		}
 	}
@@ -86,23 +95,28 @@ type execution struct {
 	fulls []string // deleted
 }
 
-func (e *execution) item(item Item) error {
-	var err error
+// names returns the names of the objects of an item, in the order in which they are deleted: manifests first, as data
+// without one is ignored, and generation.json last.
+func (e *execution) names(item Item) ([]string, error) {
 	switch item.Kind {
-	case Full: // its manifest first: without it the data is ignored
-		err = e.delete(archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name))
-		if err == nil {
-			e.fulls = append(e.fulls, item.Name)
-		}
-	case Segments, Remains:
-		err = e.delete(item.names...)
+	case Full:
+		return []string{archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name)}, nil
 	case Generation:
-		err = e.generation(item.Name)
+		var manifests, others []string
+		for object, err := range e.store.List(e.ctx, item.Name, "") {
+			switch {
+			case err != nil:
+				return nil, err
+			case strings.HasSuffix(object.Name, "/manifest.json"):
+				manifests = append(manifests, object.Name)
+			case object.Name != item.Name+"generation.json":
+				others = append(others, object.Name)
+			}
+		}
+		return slices.Concat(manifests, others, []string{item.Name + "generation.json"}), nil
+	default:
+		return item.names, nil
 	}
-	if err == nil {
-		e.done.Bytes += item.Bytes
-	}
-	return err
 }
 
 // delete deletes objects and stops at the first error.
@@ -116,22 +130,6 @@ func (e *execution) delete(names ...string) error {
 	return nil
 }
 
-// generation deletes a generation: the manifests first, generation.json last.
-func (e *execution) generation(prefix string) error {
-	var manifests, others []string
-	for object, err := range e.store.List(e.ctx, prefix, "") {
-		switch {
-		case err != nil:
-			return err
-		case strings.HasSuffix(object.Name, "/manifest.json"):
-			manifests = append(manifests, object.Name)
-		case object.Name != prefix+"generation.json":
-			others = append(others, object.Name)
-		}
-	}
-	return e.delete(slices.Concat(manifests, others, []string{prefix + "generation.json"})...)
-}
-
 // isOrphaned reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it the full
 // snapshot would seem usable. A result that is newer than the plan may belong to a full snapshot that the plan does not contain.
 func (e *execution) isOrphaned(name string, p Plan) bool {
@@ -143,24 +141,17 @@ func (e *execution) isOrphaned(name string, p Plan) bool {
 
 // ofOldTest reports whether a result belongs to an old restore test.
 func (p Plan) ofOldTest(name string) bool {
-	text, _, _ := strings.Cut(name, ".")
-	at, err := time.Parse("20060102T150405Z", text)
+	at, err := time.Parse("20060102T150405Z.json", name)
 	return err == nil && at.Before(p.From.Add(-week))
 }
 
 // sweep deletes the objects below a prefix that fit, except locked ones.
 func (e *execution) sweep(prefix string, fits func(name string) bool) error {
-	var names []string
 	for object, err := range e.store.List(e.ctx, prefix, "") {
-		if err != nil {
-			return err
+		if err == nil && fits(strings.TrimPrefix(object.Name, prefix)) {
+			err = e.delete(object.Name)
 		}
-		if fits(strings.TrimPrefix(object.Name, prefix)) {
-			names = append(names, object.Name)
-		}
-	}
-	for _, name := range names {
-		if err := e.delete(name); err != nil && !errors.Is(err, store.ErrLocked) {
+		if err != nil && !errors.Is(err, store.ErrLocked) {
 			return err
 		}
 	}

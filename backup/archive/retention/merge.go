@@ -28,22 +28,25 @@ var steps = []step{
 // A Merger merges the objects of an archive. It is used by one goroutine. Two members that merge at once do the same work twice.
 type Merger struct {
 	archive *archive.Archive
-	now     func() time.Time         // the wall clock
-	clock   func() time.Time         // the monotonic clock
-	known   map[string]*object       // what is known of existing objects, by name
-	gaps    map[format.Position]bool // where an object ends and no other one starts
+	now     func() time.Time   // the wall clock
+	clock   func() time.Time   // the monotonic clock
+	known   map[string]*object // what is known of existing objects, by name
 }
 
 // object is what a merger knows of an object in the store.
 type object struct {
-	since time.Time // of a merged one: when it was first seen, by the monotonic clock
-	holds *contents // of a merged one: its contents; nil if they are unknown
 	hole  bool      // the next object does not follow it
+	since time.Time // of a merged one: when it was first seen, by the monotonic clock
+
+	// What a merged object contained when it was created or read to its end. Its name proves nothing.
+	size     int64
+	segments map[format.Position]format.Manifest // nil if they are unknown, empty if the object cannot be verified
+	compared map[string]bool                     // objects that were compared, by name, and whether this one contains them
 }
 
 // NewMerger returns a merger. It computes the ages of objects by the clock now.
 func NewMerger(a *archive.Archive, now func() time.Time) *Merger {
-	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}, gaps: map[format.Position]bool{}}
+	return &Merger{archive: a, now: now, clock: time.Now, known: map[string]*object{}}
 }
 
 // Merged is the result of a run.
@@ -51,21 +54,24 @@ type Merged struct {
 	Merged  int  // objects created
 	Deleted int  // source objects deleted
 	Left    bool // something remains to be done later, even without new objects
-	Holes   int  // newly found places where an object is missing or another chain starts
+	Holes   int  // newly found groups of segments in which one is missing or another chain starts
 }
 
 // Run merges objects that are old enough, and deletes sources that were merged long enough ago, except locked ones. It may be interrupted
 // at any time. If deletions are denied, it merges anyway and returns the error.
 func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
-	r := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}
+	r, exist := &round{Merger: m, levels: map[archive.Level][]archive.Object{}}, map[string]bool{}
 	for _, level := range []archive.Level{archive.Segment, archive.Minute, archive.Hour} {
 		objects, err := m.archive.Objects(ctx, generation, level)
 		if err != nil {
 			return r.done, fmt.Errorf("cannot merge: %w", err)
 		}
+		for _, object := range objects {
+			exist[object.Name()] = true
+		}
 		r.levels[level] = objects
 	}
-	m.forget(r.levels)
+	maps.DeleteFunc(m.known, func(name string, _ *object) bool { return !exist[name] })
 	for _, step := range steps {
 		if err := r.merge(ctx, step); err != nil {
 			return r.done, err
@@ -74,7 +80,6 @@ func (m *Merger) Run(ctx context.Context, generation int) (Merged, error) {
 			return r.done, err
 		}
 	}
-	r.done.Holes += m.newGaps(r.levels)
 	return r.done, r.denied
 }
 
@@ -112,7 +117,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 			return fmt.Errorf("cannot merge: %w", err)
 		}
 		made.Modified = r.now() // the next listing has about the same time
-		r.lookup(made.Object).holds = newContents(made.Size, made.Segments, group...)
+		r.lookup(made.Object).record(made.Size, made.Segments, group...)
 		r.levels[step.to] = append(r.levels[step.to], made.Object)
 		r.done.Merged++
 	}
@@ -191,17 +196,6 @@ func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// forget drops what is known of objects that no longer exist.
-func (m *Merger) forget(levels map[archive.Level][]archive.Object) {
-	there := map[string]bool{}
-	for _, objects := range levels {
-		for _, object := range objects {
-			there[object.Name()] = true
-		}
-	}
-	maps.DeleteFunc(m.known, func(name string, _ *object) bool { return !there[name] })
-}
-
 // Covered returns the objects that a merged one covers completely: two members that merge at once may group differently. The end of a
 // segment is known only from its manifest; merged objects end where segments do.
 func Covered(objects []archive.Object, merged archive.Object) (held []archive.Object) {
@@ -254,66 +248,35 @@ func isOver(created time.Time, span time.Duration, before time.Time) bool {
 	return !created.Truncate(span).Add(span).After(before)
 }
 
-// newGaps counts the places, each once, where a merged object ends, no object starts, and others follow. Merging finds those within a
-// group.
-func (m *Merger) newGaps(levels map[archive.Level][]archive.Object) (count int) {
-	merged := slices.Concat(levels[archive.Minute], levels[archive.Hour])
-	all := slices.Concat(levels[archive.Segment], merged)
-	for _, object := range merged {
-		end := object.Next
-		goesOn := func(o archive.Object) bool {
-			return o.Start == end || o.Start.Compare(end) < 0 && o.Next.Compare(end) > 0
-		}
-		behind := func(o archive.Object) bool { return o.Start.Compare(end) > 0 }
-		if !m.gaps[end] && !slices.ContainsFunc(all, goesOn) && slices.ContainsFunc(all, behind) {
-			m.gaps[end] = true
-			count++
-		}
-	}
-	return count
-}
-
-// contents lists what a merged object contained when it was created or read to its end. Its name proves nothing.
-type contents struct {
-	size     int64                               // bytes of the object
-	segments map[format.Position]format.Manifest // empty if the object cannot be verified
-	compared map[string]bool                     // objects that were compared, by name, and whether this one contains them
-}
-
-func newContents(size int64, segments []format.Manifest, of ...archive.Object) *contents {
-	c := &contents{size: size, segments: map[format.Position]format.Manifest{}, compared: map[string]bool{}}
+// record records the segments of a merged object, and the objects that were merged.
+func (o *object) record(size int64, segments []format.Manifest, sources ...archive.Object) {
+	o.size, o.segments, o.compared = size, map[format.Position]format.Manifest{}, map[string]bool{}
 	for _, manifest := range segments {
-		c.segments[manifest.Position] = manifest
+		o.segments[manifest.Position] = manifest
 	}
-	for _, source := range of {
-		c.compared[source.Name()] = true
+	for _, source := range sources {
+		o.compared[source.Name()] = true
 	}
-	return c
 }
 
-// has reports whether it contains segments with the same rows and body.
-func (c *contents) has(segments []format.Manifest) bool {
-	for _, manifest := range segments {
-		own, there := c.segments[manifest.Position]
-		if !there || own.After != manifest.After || own.Body != manifest.Body {
-			return false
-		}
-	}
-	return true
+// lacks reports whether a merged object does not contain a segment with these rows and this body.
+func (o *object) lacks(segment format.Manifest) bool {
+	own, found := o.segments[segment.Position]
+	return !found || own.After != segment.After || own.Body != segment.Body
 }
 
-// contents returns the contents of a merged object. It reads the object unless this process has created or read it.
-func (m *Merger) contents(ctx context.Context, merged archive.Object) (*contents, error) {
+// contents returns what a merged object contains. It reads the object unless this process has created or read it.
+func (m *Merger) contents(ctx context.Context, merged archive.Object) (*object, error) {
 	known := m.lookup(merged)
-	if known.holds != nil && known.holds.size == merged.Size {
-		return known.holds, nil
+	if known.segments != nil && known.size == merged.Size {
+		return known, nil
 	}
 	segments, err := m.archive.Examine(ctx, merged)
 	if err != nil && !archive.Unusable(err) {
 		return nil, err
 	}
-	known.holds = newContents(merged.Size, segments)
-	return known.holds, nil
+	known.record(merged.Size, segments)
+	return known, nil
 }
 
 // contains reports whether a merged object contains everything that another object does. Both were read to the end and verified.
@@ -330,7 +293,7 @@ func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (b
 	if err != nil && !archive.Unusable(err) {
 		return false, err
 	}
-	c.compared[source.Name()] = err == nil && c.has(segments)
+	c.compared[source.Name()] = err == nil && !slices.ContainsFunc(segments, c.lacks)
 	return c.compared[source.Name()], nil
 }
 

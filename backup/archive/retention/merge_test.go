@@ -234,32 +234,15 @@ func (w *merging) lose(revision int64) {
 	require.NoError(w.t, w.store.Delete(context.Background(), archive.SegmentName(1, format.After(revision-1))))
 }
 
-func TestWhatIsMissingIsFoundOnceWhereverItLies(t *testing.T) {
-	for name, lost := range map[string]int64{"within a minute": 4, "at its end": 7, "at its beginning": 8} {
-		t.Run(name, func(t *testing.T) {
-			w := newMerging(t)
-			w.each(3*time.Minute, 1000) // the first of them of revision 2
-			w.lose(lost)
-			assert.Equal(t, 1, w.merged().Holes)
-			assert.Zero(t, w.run().Holes, "it is known")
-			for range 4 {
-				w.pass(time.Hour)
-				assert.Zero(t, w.run().Holes, "it is known")
-			}
-		})
+func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
+	w := newMerging(t)
+	w.each(3*time.Minute, 1000) // the first of them of revision 2
+	w.lose(4)
+	assert.Equal(t, 1, w.merged().Holes)
+	for range 5 {
+		assert.Zero(t, w.run().Holes, "it is known")
+		w.pass(time.Hour)
 	}
-}
-
-func TestNothingIsMissingWhereMembersHaveCutDifferently(t *testing.T) {
-	object := func(level archive.Level, start, next int64) archive.Object {
-		return archive.Object{Level: level, Generation: 1, Start: format.Position{Revision: start}, Next: format.Position{Revision: next}}
-	}
-	m := NewMerger(nil, time.Now)
-	assert.Zero(t, m.newGaps(map[archive.Level][]archive.Object{
-		archive.Segment: {{Level: archive.Segment, Generation: 1, Start: format.Position{Revision: 9}}},
-		archive.Minute:  {object(archive.Minute, 1, 5), object(archive.Minute, 3, 9)},
-		archive.Hour:    {object(archive.Hour, 1, 7)},
-	}))
 }
 
 // asked is how often the store was asked for something, in a function.

@@ -258,17 +258,9 @@ func (p Policy) spans() []span {
 	return []span{{"hour", time.Hour, p.Hourly}, {"day", day, p.Daily}, {"week", week, p.Weekly}}
 }
 
-// monday is the start of a week, in UTC.
-var monday = time.Date(1970, time.January, 5, 0, 0, 0, 0, time.UTC)
-
-// startOf returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of one stays the last.
-func (s span) startOf(at time.Time) time.Time {
-	since := at.Sub(monday)
-	if since < 0 { // a clock that was never set
-		return time.Time{}
-	}
-	return monday.Add(since / s.length * s.length)
-}
+// startOf returns the start of the span that contains a time. Spans are fixed, so the last full snapshot of one stays the
+// last. Weeks start on Monday.
+func (s span) startOf(at time.Time) time.Time { return at.UTC().Truncate(s.length) }
 
 // firstStart returns the start of the earliest span that counts, for a window of points that starts at a time.
 func (s span) firstStart(window time.Time) time.Time {

@@ -30,40 +30,28 @@ type Policy struct {
 // ParsePolicy parses --backup-keep: points=, a duration such as 24h, 7d or 2w, and hourly=, daily= and weekly=, whole numbers, separated
 // by commas. Missing keys are 0. The error starts with the flag.
 func ParsePolicy(text string) (policy Policy, err error) {
-	given := map[string]bool{}
+	counts, given := map[string]*int{"hourly": &policy.Hourly, "daily": &policy.Daily, "weekly": &policy.Weekly}, map[string]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		key, value, _ := strings.Cut(strings.TrimSpace(part), "=")
-		if given[key] {
+		count := counts[key]
+		switch {
+		case given[key]:
 			return Policy{}, fmt.Errorf("%s: %s is given twice", keepFlag, key)
+		case key == "points":
+			policy.Points, err = parsePoints(value)
+		case count != nil:
+			*count, err = parseCount(value)
+		default:
+			return Policy{}, fmt.Errorf("%s: %q is none of points=, hourly=, daily= and weekly=", keepFlag, key)
 		}
-		given[key] = true
-		if err := policy.set(key, value); err != nil {
-			return Policy{}, fmt.Errorf("%s: %w", keepFlag, err)
+		if given[key] = true; err != nil {
+			return Policy{}, fmt.Errorf("%s: %s %w", keepFlag, key, err)
 		}
 	}
 	if policy == (Policy{}) {
 		return policy, fmt.Errorf("%s: all of it is 0, so that nothing but the newest backup would stay", keepFlag)
 	}
 	return policy, nil
-}
-
-func (p *Policy) set(key, value string) (err error) {
-	switch key {
-	case "points":
-		p.Points, err = parsePoints(value)
-	case "hourly":
-		p.Hourly, err = parseCount(value)
-	case "daily":
-		p.Daily, err = parseCount(value)
-	case "weekly":
-		p.Weekly, err = parseCount(value)
-	default:
-		return fmt.Errorf("%q is none of points=, hourly=, daily= and weekly=", key)
-	}
-	if err != nil {
-		return fmt.Errorf("%s %w", key, err)
-	}
-	return nil
 }
 
 func parsePoints(text string) (time.Duration, error) {
