@@ -150,6 +150,9 @@ const (
 	maxMarks   = 64 // per window
 )
 
+// testResults maps the outcomes of restore tests to those of the status document.
+var testResults = map[archive.Outcome]string{archive.Verified: "passed", archive.Failed: "failed"}
+
 // windows returns the restorable windows of all generations.
 func windows(history *archive.History) (all []facts.GenerationWindow) {
 	for _, generation := range history.Generations {
@@ -159,7 +162,11 @@ func windows(history *archive.History) (all []facts.GenerationWindow) {
 			}}
 			for _, full := range generation.Fulls {
 				if full.Err == nil && full.Revision >= chain.From && full.Revision <= chain.To {
-					window.FullSnapshots = append(window.FullSnapshots, facts.SnapshotMark{Revision: full.Revision, At: full.Time, RestoreTest: testResult(full.Result)})
+					mark := facts.SnapshotMark{Revision: full.Revision, At: full.Time}
+					if full.Result != nil {
+						mark.RestoreTest = testResults[full.Result.Outcome]
+					}
+					window.FullSnapshots = append(window.FullSnapshots, mark)
 				}
 			}
 			window.FullSnapshots = window.FullSnapshots[max(0, len(window.FullSnapshots)-maxMarks):]
@@ -167,15 +174,4 @@ func windows(history *archive.History) (all []facts.GenerationWindow) {
 		}
 	}
 	return all[max(0, len(all)-maxWindows):]
-}
-
-func testResult(result *archive.Result) string {
-	switch {
-	case result == nil:
-		return ""
-	case result.Outcome == archive.Verified:
-		return "passed"
-	default:
-		return "failed"
-	}
 }

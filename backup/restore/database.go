@@ -273,7 +273,7 @@ func replace(tx *bolt.Tx, bucket *format.Bucket) error {
 	}
 	filled, err := tx.CreateBucket(name)
 	for key, value := range bucket.Entries() {
-		if err == nil && !(isMeta && bytes.Equal(key, schema.FinishedCompactKeyName)) {
+		if err == nil && (!isMeta || !bytes.Equal(key, schema.FinishedCompactKeyName)) {
 			err = filled.Put(key, value)
 		}
 	}

@@ -187,13 +187,9 @@ func readInto(ctx context.Context, full chan<- batch, read Rows) (archive.Readin
 }
 
 func (b *batch) add(row format.Row) {
-	b.rows = append(b.rows, format.Row{Key: b.copy(row.Key), Value: b.copy(row.Value)})
-}
-
-func (b *batch) copy(from []byte) []byte {
-	start := len(b.content)
-	b.content = append(b.content, from...)
-	return b.content[start:len(b.content):len(b.content)]
+	start, value := len(b.content), len(b.content)+len(row.Key)
+	b.content = append(append(b.content, row.Key...), row.Value...)
+	b.rows = append(b.rows, format.Row{Key: b.content[start:value:value], Value: b.content[value:len(b.content):len(b.content)]})
 }
 
 // schedule makes etcd compact when it starts, unless it already has a later compaction scheduled.
