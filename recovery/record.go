@@ -53,7 +53,7 @@ type mismatch struct {
 // RememberRefusal stores on the volume that the data in a directory are not those of the store, for instance because
 // the generation of a running etcd has ended. Call it once etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
-	return e.updateRecord(func(r *record) { r.Refused = &mismatch{seed.Place(dataDir), why.Error(), e.now().UTC()} })
+	return e.updateRecord(func(r *record) { r.Refused = &mismatch{seed.ResolvePath(dataDir), why.Error(), e.now().UTC()} })
 }
 
 // readRecord returns an empty record if there is none. If it cannot be read, the error names the way out.

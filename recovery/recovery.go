@@ -41,7 +41,7 @@ func New(options Options) *Recovery {
 		panic("recovery: the linker has set no duration: " + err.Error())
 	}
 	r := &Recovery{volume: datadir.Validator{Run: options.Validate}, status: bootstrap.New, environment: environment{
-		options: options, checkRoom: seed.Seed.CheckRoom, now: time.Now, wait: backOff,
+		options: options, checkRoom: seed.Seed.CheckSpace, now: time.Now, wait: backOff,
 		stillness: stillness, serveAfter: comparing, lateMounts: settling,
 	}}
 	r.stopped, r.stop = context.WithCancel(context.Background())
@@ -57,7 +57,7 @@ func (r *Recovery) Progress() Progress { return r.progress.load() }
 // of the volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
 	served := r.options.Lost != nil && r.options.Lost(member.DataDir)
-	member.DataDir = seed.Place(member.DataDir)
+	member.DataDir = seed.ResolvePath(member.DataDir)
 	now := newRun(ctx, &r.environment, member, examine, served)
 	now.interrupt = r.interrupt
 	r.progress.update(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })

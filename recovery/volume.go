@@ -128,7 +128,7 @@ func (v *volume) logDone() {
 func (v *volume) removeUnfinished() (Event, Facts) {
 	v.release()
 	for _, path := range []string{v.restoredDir() + unfinished, v.restoredDir()} {
-		held, err := seed.Hold(path)
+		held, err := seed.Lock(path)
 		if errors.Is(err, seed.ErrInUse) {
 			return failure(err)
 		}
@@ -143,7 +143,7 @@ func (v *volume) removeUnfinished() (Event, Facts) {
 // hold locks what was built for this process until release.
 func (v *volume) lock() (err error) {
 	v.release()
-	v.held, err = seed.Hold(v.restoredDir())
+	v.held, err = seed.Lock(v.restoredDir())
 	return err
 }
 
@@ -188,10 +188,10 @@ func moveData(dir, name string) error {
 
 // checkMovable returns what prevents the data directory from being replaced by a rename.
 func (v *volume) checkRename() error {
-	if strings.HasPrefix(seed.Place(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
+	if strings.HasPrefix(seed.ResolvePath(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
 	}
-	return seed.CheckPlace(v.member.DataDir)
+	return seed.CheckPath(v.member.DataDir)
 }
 
 // checkUnchanged checks that the data directory is as it was examined, and that no process has it open.

@@ -182,13 +182,13 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 	require.NoError(t, w.runWith(func(action Action) error {
 		if action == ProveData || action == ClaimGeneration || action == InstallData {
 			seen++
-			_, err := seed.Hold(w.member.DataDir + restored)
+			_, err := seed.Lock(w.member.DataDir + restored)
 			require.ErrorIs(t, err, seed.ErrInUse, action)
 		}
 		return nil
 	}))
 	assert.Equal(t, 3, seen)
-	held, err := seed.Hold(w.member.DataDir)
+	held, err := seed.Lock(w.member.DataDir)
 	require.NoError(t, err, "etcd-wrapper locks it now")
 	require.NoError(t, held.Close())
 	w.requireEnd([]string{"key"}, 1)

@@ -2,25 +2,29 @@ package dataversion
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"etcd-wrapper/member/state"
 
 	"github.com/rs/zerolog"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/version"
 	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
 const (
 	// interval is the pause between two checks of the cluster. A check costs a few reads of memory and one of a
 	// database page.
 	interval = time.Second
-	// patience bounds one request to the cluster.
-	patience = 5 * time.Second
+	// requestTimeout bounds one request to the cluster.
+	requestTimeout = 5 * time.Second
 )
 
-// notLookedAt is the reason of the first state.
-const notLookedAt = "the cluster has not been looked at yet"
+// notChecked is the reason of the first state.
+const notChecked = "the cluster has not been checked yet"
 
 // server is the part of etcd that a Keeper needs.
 type server interface {
@@ -45,18 +49,18 @@ func New(wanted Version, server *etcdserver.EtcdServer, log zerolog.Logger) *Kee
 func newKeeper(wanted Version, server server, log zerolog.Logger) *Keeper {
 	k := &Keeper{wanted: wanted, server: server, log: log}
 	k.state.Store(&state.DataVersion{})
-	first := k.describe(server.facts(), decision{phase: Waiting, reason: notLookedAt}) // a member that needs nothing is readable from the start
+	first := k.describe(server.facts(), decision{phase: Waiting, reason: notChecked}) // a member that needs nothing is readable from the start
 	k.state.Store(&first)
 	return k
 }
 
-// Run checks the cluster every second until ctx ends, and requests what is needed. Call it once, and let it return
+// Run checks the cluster every second until ctx ends, and requests what is needed. Call it once, and wait for its return
 // before etcd is closed.
 func (k *Keeper) Run(ctx context.Context) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
-		k.look(ctx)
+		k.check(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -68,12 +72,12 @@ func (k *Keeper) Run(ctx context.Context) {
 // State returns the latest state.
 func (k *Keeper) State() state.DataVersion { return *k.state.Load() }
 
-func (k *Keeper) look(ctx context.Context) {
+func (k *Keeper) check(ctx context.Context) {
 	f := k.server.facts()
-	d := decide(k.wanted, f)
+	d := evaluate(k.wanted, f)
 	level := zerolog.InfoLevel
-	if err := k.do(ctx, d.act); err != nil && ctx.Err() == nil {
-		d.phase, d.reason, level = Waiting, "etcd did not take it: "+err.Error(), zerolog.WarnLevel
+	if err := k.request(ctx, d.action); err != nil && ctx.Err() == nil {
+		d.phase, d.reason, level = Waiting, "etcd rejected the request: "+err.Error(), zerolog.WarnLevel
 	}
 	if d.phase == Foreign {
 		level = zerolog.WarnLevel
@@ -97,32 +101,73 @@ func (k *Keeper) readable(f facts) bool {
 	return !k.wanted.Less(f.cluster) && !k.wanted.Less(f.storage) && !k.wanted.Less(Parse(k.State().Cluster))
 }
 
-func (k *Keeper) do(ctx context.Context, what act) error {
-	ctx, done := context.WithTimeout(ctx, patience)
-	defer done()
-	switch what {
+func (k *Keeper) request(ctx context.Context, action action) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	switch action {
 	case enable:
 		return k.server.downgrade(ctx, k.wanted)
-	case cancel:
+	case cancelDowngrade:
 		return k.server.cancelDowngrade(ctx)
 	case nothing:
 	}
 	return nil
 }
 
-// publish logs a state that differs from the previous one. What cannot be done is a warning; what needs no attention
-// is logged at debug level.
+// publish logs a state that differs from the previous one: a rejected request as a warning, a state that needs no
+// attention at debug level.
 func (k *Keeper) publish(level zerolog.Level, current state.DataVersion) {
 	before := k.state.Swap(&current)
 	if *before == current {
 		return
 	}
-	if level == zerolog.InfoLevel && isCalm(*before) && isCalm(current) {
+	if level == zerolog.InfoLevel && isIdle(*before) && isIdle(current) {
 		level = zerolog.DebugLevel
 	}
 	k.log.WithLevel(level).Str("wanted", current.Wanted).Str("cluster", current.Cluster).Str("storage", current.Storage).
 		Str("phase", current.Phase).Bool("readable", current.Readable).Msg("version of the data: " + current.Reason)
 }
 
-// isCalm reports whether the data can be read as they are, without any request to the cluster.
-func isCalm(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
+// isIdle reports whether the data can be read as they are, without any request to the cluster.
+func isIdle(s state.DataVersion) bool { return s.Readable && (s.Phase == Waiting || s.Phase == Kept) }
+
+// embeddedServer calls the server object itself, so that authentication does not apply.
+type embeddedServer struct{ *etcdserver.EtcdServer }
+
+func (s embeddedServer) facts() facts {
+	f := facts{announced: Parse(version.Version), leader: s.Leader() == s.MemberID()}
+	if v := s.ClusterVersion(); v != nil {
+		f.cluster = Version{v.Major, v.Minor}
+	}
+	if v := s.StorageVersion(); v != nil {
+		f.storage = Version{v.Major, v.Minor}
+	}
+	if info := etcdserver.NewServerVersionAdapter(s.EtcdServer).GetDowngradeInfo(); info != nil && info.Enabled {
+		f.downgrade = Parse(info.TargetVersion)
+	}
+	for _, member := range s.Cluster().Members() {
+		if !member.IsStarted() || member.IsLearner {
+			f.newcomers = append(f.newcomers, describe(member))
+		}
+	}
+	return f
+}
+
+func describe(member *membership.Member) string {
+	if !member.IsStarted() {
+		return fmt.Sprintf("member %s, which was added and has not started yet", member.ID)
+	}
+	return fmt.Sprintf("learner %s, which has no vote yet", member.Name)
+}
+
+func (s embeddedServer) downgrade(ctx context.Context, target Version) error {
+	_, err := s.Downgrade(ctx, &etcdserverpb.DowngradeRequest{
+		Action: etcdserverpb.DowngradeRequest_ENABLE, Version: target.String(),
+	})
+	return err
+}
+
+// cancelDowngrade bypasses Downgrade, which loses the error.
+func (s embeddedServer) cancelDowngrade(ctx context.Context) error {
+	return s.Version().DowngradeCancel(ctx)
+}

@@ -99,8 +99,8 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 			later()
 		}
 		require.Equal(t, 6, s.asked)
-		require.Equal(t, "etcd did not take it: no leader", k.State().Reason)
-		require.Equal(t, 1, strings.Count(log.String(), "did not take it"), "said once")
+		require.Equal(t, "etcd rejected the request: no leader", k.State().Reason)
+		require.Equal(t, 1, strings.Count(log.String(), "rejected the request"), "said once")
 		require.Contains(t, log.String(), `"level":"warn"`)
 		s.change(func() { s.refuses = nil })
 		later()
@@ -127,7 +127,7 @@ func TestAKeeperThatHasNothingToDoKeepsQuiet(t *testing.T) {
 func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())
-	require.Equal(t, state.DataVersion{Wanted: "3.5", Cluster: "unknown", Storage: "unknown", Phase: Waiting, Reason: notLookedAt}, k.State())
+	require.Equal(t, state.DataVersion{Wanted: "3.5", Cluster: "unknown", Storage: "unknown", Phase: Waiting, Reason: notChecked}, k.State())
 	k = newKeeper(Of3_5, &scripted{now: facts{announced: Of3_5}}, zerolog.Nop())
 	require.True(t, k.State().Readable, "the cluster can't decide on more")
 	k = newKeeper(Of3_5, &scripted{now: facts{cluster: Of3_6, storage: Of3_5}}, zerolog.Nop())

@@ -29,20 +29,6 @@ func (v Version) String() string {
 	return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 }
 
-// MarshalText implements encoding.TextMarshaler.
-func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil }
-
-// UnmarshalText reads a wanted version, as a flag has it: 3.5 or 3.6. Anything else is an error that names both.
-func (v *Version) UnmarshalText(text []byte) error {
-	for _, wanted := range []Version{Of3_5, Of3_6} {
-		if string(text) == wanted.String() {
-			*v = wanted
-			return nil
-		}
-	}
-	return fmt.Errorf("%q is not a version that data can be kept at: use %s or %s", text, Of3_5, Of3_6)
-}
-
 // Parse reads the minor version out of what etcd calls a version, such as 3.5.0; the zero Version if it is none.
 func Parse(text string) Version {
 	var v Version
@@ -52,36 +38,36 @@ func Parse(text string) Version {
 	return v
 }
 
-// Embedded is the version of the etcd in this program, whatever it announces. It may be read at any time, unlike
-// etcd's own variable.
+// Embedded is the version of the etcd in this program, independent of the announced one. It may be read at any time,
+// unlike etcd's own variable.
 var Embedded = version.Version
 
-// reader is the etcd 3.5 whose word for it is tested: what Announce names, it can read.
-const reader = "3.5.27"
-
-// What else looks at the announced name, in etcd 3.6.16:
-//
-//   - Whoever asks: /version, `etcdctl endpoint status`, the X-Server-Version of peers and etcd's first log line show
-//     3.5.27+3.6.16. The metric etcd_server_version is set before this and says 3.6.16; so does all that this program says.
-//     The part behind the plus is what semantic versioning calls build metadata, which etcd's and Kubernetes' parsers
-//     accept. kube-apiserver asks for 3.5.13 at least before it uses progress notifications of watches, and gets them.
-//   - Peers compare major and minor version and talk to any of 3.0 and above.
-//   - The schema of the database is checked against it when etcd starts: 3.5 may be older than the data by what etcd
-//     knows how to take back, which is all of 3.6.
-//   - `etcdctl downgrade` goes by the cluster's version: at 3.5 it offers 3.4. The Keeper leaves that alone and warns.
-//
-// And what looks at the cluster's version, which then is 3.5: leases' checkpoints are written to the database from 3.6 on
-// only. That matters where etcd's feature LeaseCheckpoint is on, which it is not by default, and its own switch
-// LeaseCheckpointPersist brings it back. Nothing else in etcd waits for 3.6: its APIs answer as ever.
+// readerVersion is the etcd 3.5 that is tested to read the data of an etcd that announces it.
+const readerVersion = "3.5.27"
 
 // Announce makes the embedded etcd present itself as 3.5.27+3.6.16, a 3.5 followed by the true version, if 3.5 is
 // wanted and nothing is recorded that 3.5 could not read. Otherwise it presents itself as it is. It returns the
 // announced name. The name belongs to the process and must not change under a running etcd, so call it before one is
 // opened.
+//
+// In etcd 3.6.16 the announced name has these other effects:
+//
+//   - /version, `etcdctl endpoint status`, the X-Server-Version of peers and etcd's first log line show 3.5.27+3.6.16.
+//     The metric etcd_server_version is set earlier and shows 3.6.16, like all output of this program. In semantic
+//     versioning the part after the plus is build metadata, which etcd's and Kubernetes' parsers accept. kube-apiserver
+//     requires 3.5.13 for progress notifications of watches.
+//   - Peers compare major and minor version and talk to any of 3.0 and above.
+//   - etcd checks the schema of the database against it at the start: 3.5 may be older than the data by the changes that
+//     etcd can undo, which are all changes of 3.6.
+//   - `etcdctl downgrade` goes by the cluster's version: at 3.5 it offers 3.4. The Keeper leaves that alone and warns.
+//
+// The cluster's version, which is 3.5 then, has one effect: leases' checkpoints are written to the database from 3.6 on
+// only. That matters with etcd's feature LeaseCheckpoint, which is off by default, and its own switch
+// LeaseCheckpointPersist turns it on. Nothing else in etcd depends on 3.6.
 func Announce(wanted, recorded Version) string {
 	name := Embedded
 	if wanted == Of3_5 && !Of3_5.Less(recorded) {
-		name = reader + "+" + Embedded
+		name = readerVersion + "+" + Embedded
 	}
 	if version.Version != name { // tests run several members, which all want the same
 		version.Version = name
@@ -89,10 +75,46 @@ func Announce(wanted, recorded Version) string {
 	return name
 }
 
-// Truth returns the version of the etcd that presents itself by that name, which Announce may have given it.
-func Truth(announced string) string {
+// ActualVersion returns the version of the etcd that announces a name, as Announce composes it.
+func ActualVersion(announced string) string {
 	if _, build, older := strings.Cut(announced, "+"); older && Parse(build) != (Version{}) {
 		return build
 	}
 	return announced
 }
+
+// undecided is the version of a cluster some of whose members have not started yet (MinClusterVersion in etcd's
+// api/version).
+var undecided = Version{3, 0}
+
+// CheckUpgrade returns an *UpgradeError if the embedded etcd must not open the data of a cluster. recorded is the highest
+// version in the data, and others reports whether the cluster has more members than this one.
+//
+// etcd supports one minor version at a time. An etcd 3.4 panics over the first entry that an etcd 3.6 proposes, and at each of
+// its starts from then on, because the entry stays in its log. A member that is alone has no other to agree with: its data may
+// be as old as 3.0. No etcd opens data of a newer one.
+func CheckUpgrade(recorded Version, others bool) error {
+	if Parse(Embedded).Less(recorded) {
+		return &UpgradeError{fmt.Sprintf("the data are of a cluster at etcd %s, which etcd %s cannot open; start the etcd-wrapper that "+
+			"has etcd %s, or downgrade the cluster with that one first", recorded, Embedded, recorded)}
+	}
+	if !others || recorded == undecided {
+		return nil
+	}
+	return CheckOldest(recorded)
+}
+
+// CheckOldest returns an *UpgradeError if a cluster of that version, or with a member of it, cannot have the embedded etcd.
+func CheckOldest(oldest Version) error {
+	if oldest == (Version{}) || !oldest.Less(Of3_5) {
+		return nil
+	}
+	return &UpgradeError{fmt.Sprintf("the cluster runs etcd %s, and a member of etcd %s would make its other members crash, as etcd is "+
+		"upgraded one minor version at a time; start this member with its old etcd again, upgrade all members to etcd 3.5.26 or a later 3.5, "+
+		"and then replace them by etcd-wrapper", oldest, Embedded)}
+}
+
+// UpgradeError means that the embedded etcd cannot open the data, or join the cluster. Its text names the way out.
+type UpgradeError struct{ text string }
+
+func (e *UpgradeError) Error() string { return e.text }

@@ -7,20 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/version"
 )
 
-func TestOnlyTheTwoVersionsCanBeWanted(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"3.5", "3.6"} {
-		var v Version
-		require.NoError(t, v.UnmarshalText([]byte(text)))
-		require.Equal(t, text, v.String())
-	}
-	for _, text := range []string{"", "3", "3.4", "3.7", "3.5.0", "v3.5", " 3.5", "3.5 "} {
-		var v Version
-		require.ErrorContains(t, v.UnmarshalText([]byte(text)), "use 3.5 or 3.6", "%q", text)
-	}
-}
-
-func TestVersionsAreReadAndCompared(t *testing.T) {
+func TestVersion_parseAndLess(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, Of3_5, Parse("3.5.0"))
 	require.Equal(t, Of3_6, Parse("3.6"))
@@ -33,8 +20,8 @@ func TestVersionsAreReadAndCompared(t *testing.T) {
 	require.True(t, Version{3, 7}.Less(Version{4, 0}))
 }
 
-// It changes a name that belongs to the process, so that no other test runs at the same time.
-func TestAnOlderVersionIsAnnouncedOnlyWhereTheDataAllowIt(t *testing.T) {
+// The announced name belongs to the process, so this test is not parallel.
+func TestAnnounce(t *testing.T) {
 	t.Cleanup(func() { version.Version = Embedded })
 	require.Equal(t, "3.5.27+"+Embedded, Announce(Of3_5, Version{}), "a new cluster")
 	require.Equal(t, version.Version, "3.5.27+"+Embedded)
@@ -45,11 +32,11 @@ func TestAnOlderVersionIsAnnouncedOnlyWhereTheDataAllowIt(t *testing.T) {
 	require.Equal(t, Embedded, Announce(Of3_6, Of3_5))
 }
 
-func TestWhatIsBehindAnAnnouncedNameIsKnown(t *testing.T) {
+func TestActualVersion(t *testing.T) {
 	t.Cleanup(func() { version.Version = Embedded })
-	require.Equal(t, Embedded, Truth(Announce(Of3_5, Of3_5)))
-	require.Equal(t, Embedded, Truth(Announce(Of3_6, Of3_6)))
-	require.Equal(t, "3.5.27", Truth("3.5.27"))
-	require.Equal(t, "3.5.27+vendor", Truth("3.5.27+vendor"))
-	require.Empty(t, Truth(""))
+	require.Equal(t, Embedded, ActualVersion(Announce(Of3_5, Of3_5)))
+	require.Equal(t, Embedded, ActualVersion(Announce(Of3_6, Of3_6)))
+	require.Equal(t, "3.5.27", ActualVersion("3.5.27"))
+	require.Equal(t, "3.5.27+vendor", ActualVersion("3.5.27+vendor"))
+	require.Empty(t, ActualVersion(""))
 }

@@ -77,7 +77,7 @@ func (p *Peers) checkVersions(ctx context.Context, s *Survey, responses []*respo
 		if _, err := p.fetch(ctx, p.peer, r.url+"/version", &reported); err != nil {
 			return fmt.Errorf("the version of the member at %s is not known: %w", r.url, err)
 		}
-		if dataversion.Parse(dataversion.Truth(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
+		if dataversion.Parse(dataversion.ActualVersion(reported.Server)) != dataversion.Parse(dataversion.Embedded) {
 			return fmt.Errorf("the member at %s runs etcd %s, and this one %s: bring all to one version first", r.url, shorten(reported.Server), dataversion.Embedded)
 		}
 	}

@@ -30,23 +30,23 @@ func NewToken() string { return "restored-" + rand.Text() }
 // A cluster is the restored one, with IDs.
 type cluster struct {
 	*membership.RaftCluster
-	self       *membership.Member
-	former     int      // voters of the cluster that was backed up
-	alarms     []string // that were raised in it
-	generation uint64   // the new generation; 0 if none is created
-	begins     uint64   // index of the snapshot at the start of its log; set with the database
+	self         *membership.Member
+	votersBefore int      // voters of the cluster that was backed up
+	alarms       []string // that were raised in it
+	generation   uint64   // the new generation; 0 if none is created
+	start        uint64   // index of the snapshot at the start of its log; set with the database
 }
 
-// found computes the IDs of the cluster and its members.
-func (s Seed) found() (*cluster, error) {
+// newCluster computes the IDs of the cluster and its members.
+func (s Seed) newCluster() (*cluster, error) {
 	if s.Token == "" {
 		return nil, errors.New("the cluster has no token")
 	}
-	founded, err := membership.NewClusterFromURLsMap(zap.NewNop(), s.Token, s.Members)
+	raftCluster, err := membership.NewClusterFromURLsMap(zap.NewNop(), s.Token, s.Members)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{RaftCluster: founded, self: founded.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
+	c := &cluster{RaftCluster: raftCluster, self: raftCluster.MemberByName(s.Name), generation: uint64(max(0, s.Generation))} //nolint:gosec // not negative
 	if c.self == nil {
 		return nil, fmt.Errorf("%q is none of its members", s.Name)
 	}
@@ -62,10 +62,10 @@ func (c *cluster) confState() *raftpb.ConfState {
 	return state
 }
 
-// settle changes the members and the index in the database to those of the new cluster. Alarms are removed with the
+// rewriteMembers changes the members and the index in the database to those of the new cluster. Alarms are removed with the
 // members that raised them.
-func (c *cluster) settle(tx *bolt.Tx) error {
-	c.former, c.alarms = voters(tx), alarms(tx)
+func (c *cluster) rewriteMembers(tx *bolt.Tx) error {
+	c.votersBefore, c.alarms = countVoters(tx), listAlarms(tx)
 	for _, name := range [][]byte{schema.Members.Name(), schema.MembersRemoved.Name(), schema.Alarm.Name()} {
 		if err := tx.DeleteBucket(name); err != nil && !errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return err
@@ -83,33 +83,33 @@ func (c *cluster) settle(tx *bolt.Tx) error {
 			return err
 		}
 	}
-	return cmp.Or(c.ageTokens(tx), c.settleMeta(tx.Bucket(schema.Meta.Name())))
+	return cmp.Or(c.invalidateTokens(tx), c.rewriteMeta(tx.Bucket(schema.Meta.Name())))
 }
 
-// revisionsApart is added to the revision of users and roles, which never change that often between two backups.
-const revisionsApart = 1 << 20
+// authRevisionDistance is added to the revision of users and roles, which never change that often between two backups.
+const authRevisionDistance = 1 << 20
 
-// ageTokens makes etcd reject all tokens that were signed before: a JWT has the revision of users and roles, and
+// invalidateTokens makes etcd reject all tokens that were signed before: a JWT has the revision of users and roles, and
 // could otherwise outlive a change of password that was made after the restored state.
-func (c *cluster) ageTokens(tx *bolt.Tx) error {
+func (c *cluster) invalidateTokens(tx *bolt.Tx) error {
 	users, err := tx.CreateBucketIfNotExists(schema.Auth.Name())
 	if err != nil {
 		return err
 	}
-	was := number(users.Get(schema.AuthRevisionKeyName))
-	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, c.above(was, revisionsApart)))
+	revision := c.nextStart(decodeNumber(users.Get(schema.AuthRevisionKeyName)), authRevisionDistance)
+	return users.Put(schema.AuthRevisionKeyName, binary.BigEndian.AppendUint64(nil, revision))
 }
 
-// number decodes a number in a database; 0 if there is none.
-func number(kept []byte) uint64 {
-	if len(kept) != 8 {
+// decodeNumber decodes a number in a database; 0 if there is none.
+func decodeNumber(stored []byte) uint64 {
+	if len(stored) != 8 {
 		return 0
 	}
-	return binary.BigEndian.Uint64(kept)
+	return binary.BigEndian.Uint64(stored)
 }
 
-// voters counts the voting members in a database. Unreadable entries do not count.
-func voters(tx *bolt.Tx) (count int) {
+// countVoters counts the voting members in a database. Unreadable entries do not count.
+func countVoters(tx *bolt.Tx) (count int) {
 	if members := tx.Bucket(schema.Members.Name()); members != nil {
 		_ = members.ForEach(func(_, value []byte) error {
 			var m membership.Member
@@ -122,8 +122,8 @@ func voters(tx *bolt.Tx) (count int) {
 	return count
 }
 
-// alarms returns the alarms that were raised, once each. Unreadable entries do not count.
-func alarms(tx *bolt.Tx) (raised []string) {
+// listAlarms returns the alarms that were raised, once each. Unreadable entries do not count.
+func listAlarms(tx *bolt.Tx) (raised []string) {
 	if bucket := tx.Bucket(schema.Alarm.Name()); bucket != nil {
 		_ = bucket.ForEach(func(key, _ []byte) error {
 			var alarm etcdserverpb.AlarmMember
@@ -136,8 +136,8 @@ func alarms(tx *bolt.Tx) (raised []string) {
 	return raised
 }
 
-func (c *cluster) settleMeta(meta *bolt.Bucket) error {
-	c.begins = c.above(number(meta.Get(schema.MetaConsistentIndexKeyName)), apart)
+func (c *cluster) rewriteMeta(meta *bolt.Bucket) error {
+	c.start = c.nextStart(decodeNumber(meta.Get(schema.MetaConsistentIndexKeyName)), logDistance)
 	state, err := json.Marshal(c.confState())
 	if err != nil {
 		return err
@@ -157,21 +157,21 @@ func (c *cluster) settleMeta(meta *bolt.Bucket) error {
 // firstTerm is the term of the first entry in the log. It is committed, as every member has the same one.
 const firstTerm = 1
 
-// apart is the distance of a restored log's start from the log that it replaces. etcd's simple tokens have the index
+// logDistance is the distance of a restored log's start from the log that it replaces. etcd's simple tokens have the index
 // at which they were made, and a request with one waits until that is applied: tokens of the previous log would wait
 // for that long. No cluster appends that many entries between two backups, and members that restore different ones,
 // each on its own, still start at the same index.
-const apart = 1 << 40
+const logDistance = 1 << 40
 
 // commit returns the index of the first entry in the log, after the snapshot.
-func (c *cluster) commit() uint64 { return c.begins + 1 }
+func (c *cluster) commit() uint64 { return c.start + 1 }
 
-// above returns a number for a new cluster, such as the start of its log, above anything that the cluster of the
+// nextStart returns a number for a new cluster, such as the start of its log, above anything that the cluster of the
 // database has reached, and the ones that were restored since, of which the database may know nothing: each has
 // advanced less than a step. It is the same for all members that restore the same. Only data that were adopted from a
 // store with more generations may have advanced further.
-func (c *cluster) above(was, step uint64) uint64 {
-	return max(was/step+1, c.generation) * step
+func (c *cluster) nextStart(reached, step uint64) uint64 {
+	return max(reached/step+1, c.generation) * step
 }
 
 // writeLog starts the log with a snapshot of the database and its members. The empty entry after it shows etcd
@@ -187,7 +187,7 @@ func (c *cluster) writeLog(member string) (err error) {
 	}
 	defer func() { err = errors.Join(err, log.Close()) }()
 	state := c.confState()
-	if err := log.SaveSnapshot(walpb.Snapshot{Index: c.begins, Term: firstTerm, ConfState: state}); err != nil {
+	if err := log.SaveSnapshot(walpb.Snapshot{Index: c.start, Term: firstTerm, ConfState: state}); err != nil {
 		return err
 	}
 	if err := c.saveSnapshot(filepath.Join(member, "snap"), *state); err != nil {
@@ -201,10 +201,10 @@ func (c *cluster) writeLog(member string) (err error) {
 func (c *cluster) saveSnapshot(dir string, state raftpb.ConfState) error {
 	err := snap.New(zap.NewNop(), dir).SaveSnap(raftpb.Snapshot{
 		Data:     etcdserver.GetMembershipInfoInV2Format(zap.NewNop(), c.RaftCluster),
-		Metadata: raftpb.SnapshotMetadata{Index: c.begins, Term: firstTerm, ConfState: state},
+		Metadata: raftpb.SnapshotMetadata{Index: c.start, Term: firstTerm, ConfState: state},
 	})
 	if err != nil {
 		return err
 	}
-	return os.Chmod(filepath.Join(dir, fmt.Sprintf("%016x-%016x.snap", firstTerm, c.begins)), 0o600)
+	return os.Chmod(filepath.Join(dir, fmt.Sprintf("%016x-%016x.snap", firstTerm, c.start)), 0o600)
 }

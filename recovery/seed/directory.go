@@ -37,42 +37,42 @@ type Result struct {
 	Alarms              []string // that were raised in it; the restored cluster has none
 }
 
-// Build makes the data directory, of whatever the source leads to. It is made under another name, DATADIR.restoring, and
-// renamed when all of it is on the disk; what one that was interrupted has left there is removed first. etcd, or
-// etcd-wrapper, then starts on it as on any other; it asks for initial-cluster and the like no more.
+// Build makes the data directory from the source's data. It is made under another name, DATADIR.restoring, and renamed
+// when all of it is on the disk; the remains of an interrupted build are removed first. etcd, or etcd-wrapper, then starts
+// on it as on any other; it no longer needs initial-cluster and the like.
 //
-// A database whose pages contradict each other can make bbolt panic in a goroutine of its own: whoever has to survive that
-// runs this in a process of its own (package child). A data directory that holds something is refused. Errors are those of
-// rebuild.Database, or name what is wrong with the members.
+// A database whose pages contradict each other can make bbolt panic in a goroutine of its own: a caller that must survive
+// that runs Build in a process of its own (package child). A data directory that is not empty is refused. Errors are those
+// of restore.Database, or name what is wrong with the members.
 func (s Seed) Build(ctx context.Context, source restore.Source, options restore.Options) (Result, error) {
-	s.DataDir = Place(s.DataDir)
-	var held *os.File
-	c, err := s.found()
+	s.DataDir = ResolvePath(s.DataDir)
+	var lock *os.File
+	c, err := s.newCluster()
 	if err == nil {
-		held, err = s.prepare()
+		lock, err = s.prepare()
 	}
 	if err != nil {
 		return Result{}, fmt.Errorf("cannot restore into %s: %w", s.DataDir, err)
 	}
-	defer held.Close() // it was not written to
-	rebuilt, err := s.build(ctx, c, source, options)
+	defer lock.Close() // it was not written to
+	restored, err := s.build(ctx, c, source, options)
 	if err != nil {
 		return Result{}, errors.Join(err, os.RemoveAll(s.DataDir+unfinished))
 	}
-	return Result{Result: rebuilt, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.former, Alarms: c.alarms}, nil
+	return Result{Result: restored, ClusterID: uint64(c.ID()), MemberID: uint64(c.self.ID), Voters: c.votersBefore, Alarms: c.alarms}, nil
 }
 
-// logBytes is the size of a new log: one segment, and the next one that etcd allocates in advance.
-func logBytes() int64 { return 2 * wal.SegmentSizeBytes }
+// logSize returns the bytes of a new log: one segment, and the next one that etcd allocates in advance.
+func logSize() int64 { return 2 * wal.SegmentSizeBytes }
 
-// CheckRoom returns a restore.ErrNoRoom with both numbers if the volume has no room for what Build would make.
-func (s Seed) CheckRoom(source restore.Source) error {
-	return restore.CheckSpace(filepath.Dir(Place(s.DataDir)), source, restore.Options{ReservedBytes: logBytes()})
+// CheckSpace returns a restore.ErrNoRoom with both numbers if the volume has no room for what Build would make.
+func (s Seed) CheckSpace(source restore.Source) error {
+	return restore.CheckSpace(filepath.Dir(ResolvePath(s.DataDir)), source, restore.Options{ReservedBytes: logSize()})
 }
 
 // ClusterID returns the ID of the cluster with these members and token.
 func (s Seed) ClusterID() (uint64, error) {
-	c, err := s.found()
+	c, err := s.newCluster()
 	if err != nil {
 		return 0, err
 	}
@@ -82,7 +82,7 @@ func (s Seed) ClusterID() (uint64, error) {
 // prepare checks that the place is free, and creates an empty directory with the suffix, which is locked until the
 // file is closed.
 func (s Seed) prepare() (*os.File, error) {
-	if err := CheckPlace(s.DataDir); err != nil {
+	if err := CheckPath(s.DataDir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(s.DataDir)
@@ -96,37 +96,37 @@ func (s Seed) prepare() (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	held, err := Hold(dir)
+	lock, err := Lock(dir)
 	if err != nil {
 		return nil, err
 	}
-	left, err := os.ReadDir(dir)
-	for _, entry := range left { // of an interrupted attempt
+	remains, err := os.ReadDir(dir)
+	for _, entry := range remains { // of an interrupted build
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
 	}
 	if err == nil {
 		err = os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o700)
 	}
 	if err != nil {
-		return nil, errors.Join(err, held.Close())
+		return nil, errors.Join(err, lock.Close())
 	}
-	return held, nil
+	return lock, nil
 }
 
 func (s Seed) build(ctx context.Context, c *cluster, source restore.Source, options restore.Options) (restore.Result, error) {
 	member := filepath.Join(s.DataDir+unfinished, "member")
-	options.ReservedBytes, options.Finish = logBytes(), c.settle
-	rebuilt, err := restore.Database(ctx, source, filepath.Join(member, "snap", "db"), options)
+	options.ReservedBytes, options.Finish = logSize(), c.rewriteMembers
+	restored, err := restore.Database(ctx, source, filepath.Join(member, "snap", "db"), options)
 	if err != nil {
 		return restore.Result{}, err
 	}
 	if err := c.writeLog(member); err != nil {
-		return restore.Result{}, fmt.Errorf("cannot begin the log in %s: %w", member, err)
+		return restore.Result{}, fmt.Errorf("cannot create the log in %s: %w", member, err)
 	}
 	if err := s.publish(member); err != nil {
-		return restore.Result{}, fmt.Errorf("cannot give %s its name: %w", s.DataDir, err)
+		return restore.Result{}, fmt.Errorf("cannot rename the finished directory to %s: %w", s.DataDir, err)
 	}
-	return rebuilt, nil
+	return restored, nil
 }
 
 // publish makes the directory durable and gives it its name.
@@ -136,7 +136,7 @@ func (s Seed) publish(member string) error {
 			return err
 		}
 	}
-	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if it holds something by now
+	if err := os.Remove(s.DataDir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails if it is not empty any more
 		return err
 	}
 	return disk.Rename(s.DataDir+unfinished, s.DataDir)

@@ -144,7 +144,7 @@ func TestARestoredMemberIsRestoredOnceMoreAfterItWasUsed(t *testing.T) {
 	require.EqualValues(t, 1002, result.Revision)
 	begins, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(second.DataDir, "member", "wal"))
 	require.NoError(t, err)
-	require.EqualValues(t, 2*apart, begins[len(begins)-1].Index, "above all that the first one can have come to")
+	require.EqualValues(t, 2*logDistance, begins[len(begins)-1].Index, "above all that the first one can have come to")
 	requireAccepted(t, second)
 	datadirtest.RequireStarts(t, second.DataDir, "key-000")
 }

@@ -2,9 +2,9 @@ package seed
 
 import "golang.org/x/sys/unix"
 
-// isMountPoint reports whether a path is a mount point. A kernel before 5.8 cannot tell.
+// isMountPoint reports whether a path is a mount point. A kernel before 5.8 does not report that.
 func isMountPoint(path string) bool {
-	var is unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &is)
-	return err == nil && is.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	var info unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &info)
+	return err == nil && info.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }

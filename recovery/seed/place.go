@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// longestWay is the maximum number of symbolic links to follow, as in the kernel.
-const longestWay = 40
+// maxLinks is the maximum number of symbolic links to follow, as in the kernel.
+const maxLinks = 40
 
-// Place returns where a data directory is, or will be: a symbolic link is followed, even to a missing target.
+// ResolvePath returns where a data directory is, or will be: a symbolic link is followed, even to a missing target.
 // Directories that are renamed from or to it lie next to it, so on the same volume.
-func Place(dataDir string) string {
+func ResolvePath(dataDir string) string {
 	place := dataDir
-	for range longestWay {
+	for range maxLinks {
 		place = filepath.Clean(place)
 		if parent, err := filepath.EvalSymlinks(filepath.Dir(place)); err == nil {
 			place = filepath.Join(parent, filepath.Base(place))
@@ -33,10 +33,10 @@ func Place(dataDir string) string {
 	return dataDir
 }
 
-// CheckPlace returns why a finished directory cannot get that name.
-func CheckPlace(place string) error {
-	if isMountPoint(place) {
-		return fmt.Errorf("%s is a mount point, and nothing can be given its name; name a directory below it", place)
+// CheckPath returns why a finished directory cannot get that name.
+func CheckPath(path string) error {
+	if isMountPoint(path) {
+		return fmt.Errorf("%s is a mount point, and nothing can be given its name; name a directory below it", path)
 	}
 	return nil
 }
@@ -44,25 +44,25 @@ func CheckPlace(place string) error {
 // ErrInUse reports that another process has locked the directory.
 var ErrInUse = errors.New("another process uses the data directory")
 
-// Hold locks a directory for this process until the file is closed. Two wrappers with different volumes may use one
+// Lock locks a directory for this process until the file is closed. Two wrappers with different volumes may use one
 // data directory: neither may remove what the other one builds. Some file systems have no locks.
-func Hold(dir string) (*os.File, error) {
-	held, err := os.Open(dir)
+func Lock(dir string) (*os.File, error) {
+	lock, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	if errors.Is(unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
+	if errors.Is(unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK) {
 		err = fmt.Errorf("%w: it restores data into %s; end it, or give this one a data-dir of its own", ErrInUse, dir)
-		return nil, errors.Join(err, held.Close())
+		return nil, errors.Join(err, lock.Close())
 	}
-	return held, nil
+	return lock, nil
 }
 
 // MountedWithin returns a part of a data directory that is a mount point; empty if there is none. It stays with
 // preserved data, and becomes part of the restored ones when it is mounted again.
-func MountedWithin(place string) string {
+func MountedWithin(dataDir string) string {
 	for _, part := range []string{"member", "member/wal", "member/snap"} {
-		if at := filepath.Join(place, part); isMountPoint(at) {
+		if at := filepath.Join(dataDir, part); isMountPoint(at) {
 			return at
 		}
 	}

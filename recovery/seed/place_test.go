@@ -27,7 +27,7 @@ func TestAPlaceIsWhereLinksLead(t *testing.T) {
 	for path, place := range map[string]string{
 		"there/": "there", "relative": "there", "relative/etcd/": "there/etcd", "link": "there/etcd", "no/such/etcd": "no/such/etcd", "circle": "circle",
 	} {
-		assert.Equal(t, in(place), Place(in("")+"/"+path), path)
+		assert.Equal(t, in(place), ResolvePath(in("")+"/"+path), path)
 	}
 }
 

@@ -26,29 +26,29 @@ func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	snapshots, err := wal.ValidSnapshotEntries(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"))
 	require.NoError(t, err)
 	newest := snapshots[len(snapshots)-1]
-	require.EqualValues(t, apart, newest.Index)
+	require.EqualValues(t, logDistance, newest.Index)
 	log, err := wal.OpenForRead(zap.NewNop(), filepath.Join(s.DataDir, "member", "wal"), newest)
 	require.NoError(t, err)
 	defer log.Close()
 	_, state, entries, err := log.ReadAll()
 	require.NoError(t, err)
-	require.EqualValues(t, apart+1, state.Commit)
-	require.Equal(t, []raftpb.Entry{{Term: firstTerm, Index: apart + 1}}, entries)
+	require.EqualValues(t, logDistance+1, state.Commit)
+	require.Equal(t, []raftpb.Entry{{Term: firstTerm, Index: logDistance + 1}}, entries)
 	confState := confStateOf(t, s)
 	require.Len(t, confState.Voters, 2)
 	require.Equal(t, confState, *newest.ConfState)
 }
 
 func TestALogBeginsAboveAllThatFormerOnesCanHaveReached(t *testing.T) {
-	for index, begins := range map[uint64]uint64{0: apart, 1: apart, apart - 1: apart, apart: 2 * apart, apart + 5: 2 * apart} {
-		require.Equal(t, begins, (&cluster{}).above(index, apart))
+	for index, begins := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
+		require.Equal(t, begins, (&cluster{}).nextStart(index, logDistance))
 	}
 	kept, highest := uint64(100), uint64(100) // of the database that is restored, and of the cluster that was last
 	for generation := uint64(2); generation < 20; generation++ {
 		c := cluster{generation: generation}
-		begins := c.above(kept, apart)
+		begins := c.nextStart(kept, logDistance)
 		require.Greater(t, begins, highest, "generation %d", generation)
-		highest = begins + apart/2
+		highest = begins + logDistance/2
 		switch generation % 4 {
 		case 0:
 			kept = highest // else no full is made of it before it is lost
@@ -65,7 +65,7 @@ func confStateOf(t *testing.T, s Seed) (state raftpb.ConfState) {
 	defer db.Close()
 	require.NoError(t, db.View(func(tx *bolt.Tx) error {
 		meta := tx.Bucket(schema.Meta.Name())
-		require.EqualValues(t, apart+1, binary.BigEndian.Uint64(meta.Get(schema.MetaConsistentIndexKeyName)))
+		require.EqualValues(t, logDistance+1, binary.BigEndian.Uint64(meta.Get(schema.MetaConsistentIndexKeyName)))
 		require.EqualValues(t, firstTerm, binary.BigEndian.Uint64(meta.Get(schema.MetaTermKeyName)))
 		return json.Unmarshal(meta.Get(schema.MetaConfStateName), &state)
 	}))
