@@ -23,21 +23,21 @@ type ConfigPreview struct {
 
 // Preview reads a configuration, which need not be valid.
 func Preview(config []byte) ConfigPreview {
-	var is struct {
+	var keys struct {
 		Cluster string `json:"initial-cluster"`
 		State   string `json:"initial-cluster-state"`
 		DataDir string `json:"data-dir"`
 		WALDir  string `json:"wal-dir"`
 	}
-	if err := yaml.Unmarshal(config, &is); err != nil {
+	if err := yaml.Unmarshal(config, &keys); err != nil {
 		return ConfigPreview{}
 	}
-	preview := ConfigPreview{NewAlone: is.State == "new" && strings.Count(is.Cluster, "=") == 1 && !strings.Contains(is.Cluster, ",")}
+	preview := ConfigPreview{NewAlone: keys.State == "new" && strings.Count(keys.Cluster, "=") == 1 && !strings.Contains(keys.Cluster, ",")}
 	switch {
-	case is.WALDir != "":
-		preview.LogDir = filepath.Clean(is.WALDir)
-	case is.DataDir != "":
-		preview.LogDir = filepath.Join(is.DataDir, "member", "wal")
+	case keys.WALDir != "":
+		preview.LogDir = filepath.Clean(keys.WALDir)
+	case keys.DataDir != "":
+		preview.LogDir = filepath.Join(keys.DataDir, "member", "wal")
 	}
 	return preview
 }

@@ -38,7 +38,7 @@ func TestEachCleanWordIsReadBack(t *testing.T) {
 }
 
 // Anything but exactly a clean word in a small regular file is not clean, and never prevents a later record of a clean stop.
-func TestOddThingsAtThePathAreNotClean(t *testing.T) {
+func TestRead_unclean(t *testing.T) {
 	for name, put := range map[string]func(t *testing.T, path string){
 		"nothing":              func(*testing.T, string) {},
 		"an empty file":        func(t *testing.T, path string) { write(t, path, "") },
@@ -84,7 +84,7 @@ func TestOddThingsAtThePathAreNotClean(t *testing.T) {
 	}
 }
 
-func TestADirectoryThatIsInTheWayIsMovedWithItsContent(t *testing.T) {
+func TestRemove_movesADirectoryWithContent(t *testing.T) {
 	record, path := recordIn(t)
 	require.NoError(t, os.Mkdir(path, 0o700))
 	write(t, filepath.Join(path, "kept"), "precious")
@@ -94,7 +94,7 @@ func TestADirectoryThatIsInTheWayIsMovedWithItsContent(t *testing.T) {
 	assert.Len(t, kept, 1)
 }
 
-func TestALinkIsRemovedAndItsTargetIsNot(t *testing.T) {
+func TestRemove_keepsTheTargetOfALink(t *testing.T) {
 	record, path := recordIn(t)
 	write(t, path+".target", "terminated")
 	require.NoError(t, os.Symlink(path+".target", path))
@@ -102,7 +102,7 @@ func TestALinkIsRemovedAndItsTargetIsNot(t *testing.T) {
 	assert.FileExists(t, path+".target")
 }
 
-func TestRestorePutsBackExactlyWhatWasRemoved(t *testing.T) {
+func TestRestore(t *testing.T) {
 	t.Run("a clean word", func(t *testing.T) {
 		record, _ := recordIn(t)
 		require.NoError(t, record.Write(exitcode.Interrupted))
@@ -143,7 +143,7 @@ func TestRestorePutsBackExactlyWhatWasRemoved(t *testing.T) {
 }
 
 // Another process had the data open for writing: nothing is known about them any more.
-func TestAForfeitedRecordStaysAway(t *testing.T) {
+func TestInvalidate(t *testing.T) {
 	for name, before := range map[string]func(*testing.T, *exitcode.Record){
 		"before the removal": func(*testing.T, *exitcode.Record) {},
 		"after the removal":  func(t *testing.T, r *exitcode.Record) { require.NoError(t, r.Remove()) },
@@ -166,7 +166,7 @@ func TestAForfeitedRecordStaysAway(t *testing.T) {
 }
 
 // What could not be removed is removed at the end, at the latest: a write that keeps nothing must still leave nothing.
-func TestAForfeitThatFailedIsMadeUpForByTheWrite(t *testing.T) {
+func TestInvalidate_failedRemovalIsRepeatedByWrite(t *testing.T) {
 	record, path := recordIn(t)
 	aside := filepath.Dir(path) + ".away"
 	require.NoError(t, record.Write(exitcode.Terminated))
@@ -186,7 +186,7 @@ func TestRemoveFailsWhereTheDirectoryIsMissing(t *testing.T) {
 	assert.ErrorContains(t, record.Write(exitcode.Terminated), "cannot write exit record")
 }
 
-func TestALeftoverOfAnInterruptedWriteIsNoObstacle(t *testing.T) {
+func TestWrite_leftoverOfAnInterruptedWrite(t *testing.T) {
 	record, path := recordIn(t)
 	require.NoError(t, os.Symlink("/dev/full", path+".tmp"))
 	require.NoError(t, record.Write(exitcode.Terminated))

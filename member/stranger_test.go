@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 )
 
-func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
+func TestInspect_dataOfAnotherMember(t *testing.T) {
 	dir, _ := born(t)
 	before := tree(t, dir)
 	config := renamed(t, dir)

@@ -101,7 +101,7 @@ func tailOf(t *testing.T, content []byte) *history {
 }
 
 // Of what was written last, before it was flushed, a power loss may leave any part on the disk.
-func TestWhatAPowerLossLeavesOfALogIsNoProof(t *testing.T) {
+func TestLogAfterPowerLoss_isNotProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
 			dice := rand.New(rand.NewPCG(seed, 1))
@@ -114,7 +114,7 @@ func TestWhatAPowerLossLeavesOfALogIsNoProof(t *testing.T) {
 }
 
 // A value in etcd may be a log.
-func TestALogInAValueIsNoProof(t *testing.T) {
+func TestLogInValue_isNotProven(t *testing.T) {
 	writer := writers["single member of 3.6"]
 	for seed := range *logsPerWriter {
 		dice := rand.New(rand.NewPCG(seed, 3))
@@ -141,7 +141,7 @@ func tear(dice *rand.Rand, log writtenLog) {
 }
 
 // A flipped bit or a zeroed sector is proven by the intact records after it.
-func TestWhatADiskLostOfALogIsProven(t *testing.T) {
+func TestDamagedLog_isProven(t *testing.T) {
 	for name, writer := range writers {
 		for seed := range *logsPerWriter {
 			dice := rand.New(rand.NewPCG(seed, 2))

@@ -22,7 +22,7 @@ func fingerprintOf(t *testing.T, dir string) []byte {
 }
 
 // Not even a start that lasts for a moment only may be missed.
-func TestAFingerprintTellsOfAnEtcdThatOpenedTheData(t *testing.T) {
+func TestFingerprint_changesWhenEtcdOpensTheData(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, dir string){
 		"killed while it wrote":         func(t *testing.T, dir string) { killAfterKey(t, dir, 3, 1000) },
 		"killed when it had just begun": func(t *testing.T, dir string) { killAfterKey(t, dir, 0, 0) },
@@ -37,7 +37,7 @@ func TestAFingerprintTellsOfAnEtcdThatOpenedTheData(t *testing.T) {
 	}
 }
 
-func TestReadingLeavesTheFingerprint(t *testing.T) {
+func TestFingerprint_unchangedByReading(t *testing.T) {
 	dir := datadirtest.New(t)
 	note := fingerprintOf(t, dir)
 	require.NoError(t, result(t, dir, bootstrap.Full))
@@ -49,7 +49,7 @@ func TestReadingLeavesTheFingerprint(t *testing.T) {
 	assert.NoError(t, ChangedSince(note))
 }
 
-func TestAFingerprintTellsWhatHasChanged(t *testing.T) {
+func TestChangedSince_namesTheChange(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, dir string){
 		"db was changed or removed": func(t *testing.T, dir string) { require.NoError(t, os.Chtimes(database(dir), time.Time{}, time.Now())) },
 		"changed or removed":        func(t *testing.T, dir string) { remove(t, database(dir)) },
@@ -76,7 +76,7 @@ func TestAFingerprintTellsWhatHasChanged(t *testing.T) {
 	require.ErrorContains(t, ChangedSince(Fingerprint{}.Note()), "it is not known")
 }
 
-func TestAMemberWithoutDataHasAFingerprint(t *testing.T) {
+func TestFingerprint_memberWithoutData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	note := fingerprintOf(t, dir)
 	require.NoError(t, ChangedSince(note))

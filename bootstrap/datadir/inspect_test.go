@@ -32,7 +32,7 @@ import (
 )
 
 // etcd cuts a torn log off, and would take it once enough failed starts have made it longer.
-func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
+func TestInspect_logEndsBeforeDatabase(t *testing.T) {
 	for lost := range 4 {
 		t.Run(fmt.Sprint(lost), func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
@@ -49,7 +49,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefused(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
+func TestInspect_truncatedDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	halveDatabase(t, dir)
 	err := Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop())
@@ -57,7 +57,7 @@ func TestADatabaseThatWasCutOffIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, dir+"/member/snap/db: the database was cut off")
 }
 
-func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
+func TestInspect_dataOfAnotherMember(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	update(t, dir, func(tx *bolt.Tx) error { // what etcd calls itself in these tests is nobody's name
 		members := tx.Bucket([]byte("members"))
@@ -94,7 +94,7 @@ func TestTheDataOfAnotherMemberOfTheClusterAreRefused(t *testing.T) {
 }
 
 // A member whose log is shorter than its database has acknowledged to its leader what it does not have any more.
-func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T) {
+func TestInspect_logEndsBeforeDatabaseInAnyCluster(t *testing.T) {
 	for learner, wayOut := range map[bool]string{
 		false: "ends at index %d, while the database of this member, one of 2, holds what came until %d: power was lost while it " +
 			"was behind, or the log was cut off or damaged; way out: move the data directory away and replace the member; the others have what it lacks",
@@ -115,7 +115,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedInAClusterOfAnySize(t *testing.T)
 }
 
 // A leader's snapshot is recorded in the log before its database is swapped in; the entries before were never there.
-func TestALogThatEndsWithAReceivedSnapshotIsTaken(t *testing.T) {
+func TestInspect_logEndsWithReceivedSnapshot(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	addMember(t, dir, false)
 	log, err := wal.Open(zap.NewNop(), dir+"/member/wal", walpb.Snapshot{})
@@ -143,7 +143,7 @@ func addMember(t *testing.T, dir string, learner bool) {
 
 // etcd reports one kind of damage itself. After the other it would cut the log off, and then wait for a leader until its
 // failed starts have made the log long enough again.
-func TestDamageInWhatTheDatabaseHasIsRefusedWhereverItIsInTheLastSegment(t *testing.T) {
+func TestInspect_damageAnywhereInTheLastSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	segment := last(segmentsOf(t, dir))
 	content, err := os.ReadFile(segment)
@@ -187,7 +187,7 @@ func provenFlushed(t *testing.T, behind []byte) bool {
 	return false
 }
 
-func TestALogElsewhereIsLookedAtAsAnyOther(t *testing.T) {
+func TestInspect_externalLog(t *testing.T) {
 	dir, walDir := datadirtest.Initialized(t), filepath.Join(t.TempDir(), "wal")
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "names no voter")
@@ -219,7 +219,7 @@ var losses = map[string]func(t *testing.T, dir, segment string){
 	},
 }
 
-func TestAMemberThatHasLostItsLogIsRefusedAndKept(t *testing.T) {
+func TestInspect_lostLog(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
 			dir := datadirtest.Initialized(t)
@@ -253,7 +253,7 @@ func toldOfMembers(t *testing.T, dir string, members int) {
 }
 
 // Verify and Inspect agree: an uninitialized member may be opened.
-func TestAnUninitializedMemberIsValidAndInspected(t *testing.T) {
+func TestUninitializedMember_isValidAndMoved(t *testing.T) {
 	for name, make := range map[string]func(t *testing.T, dir string){
 		"with the head of a log": datadirtest.Initialize,
 		"with the head of a log and the first members": func(t *testing.T, dir string) {
@@ -299,7 +299,7 @@ func TestADatabaseThatHasAppliedMoreThanTheFirstMembersIsInitialized(t *testing.
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "names no voter")
 }
 
-func TestAMemberThatHadASnapshotIsNotMoved(t *testing.T) {
+func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	datadirtest.Initialize(t, dir)
 	write(t, filepath.Join(dir, "member", "snap", "0000000000000002-0000000000000005.snap.broken"), "?")
@@ -321,7 +321,7 @@ func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 }
 
 // Moving its directory alone would leave the log behind.
-func TestAnUninitializedMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
+func TestInspect_uninitializedMemberWithExternalLog(t *testing.T) {
 	dir, walDir := filepath.Join(t.TempDir(), "new.etcd"), filepath.Join(t.TempDir(), "wal")
 	datadirtest.Initialize(t, dir)
 	require.NoError(t, os.Rename(filepath.Join(dir, "member", "wal"), walDir))
@@ -331,7 +331,7 @@ func TestAnUninitializedMemberWithALogElsewhereIsLeftToEtcd(t *testing.T) {
 }
 
 // etcd would bring the log's entries into such a database, and then die of a member that this does not have, at each start.
-func TestADatabaseOfAnotherClusterThanTheLogIsRefused(t *testing.T) {
+func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "other.etcd")
 	server, err := datadirtest.Start(other, func(config *embed.Config) { config.InitialClusterToken = "other" })
 	require.NoError(t, err)
@@ -351,7 +351,7 @@ func TestADatabaseOfAnotherClusterThanTheLogIsRefused(t *testing.T) {
 }
 
 // What is known of the members grows entry by entry, so that one that has just come need not know itself.
-func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
+func TestCheckCluster_databaseKnowsAMemberOfTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	metadata, err := (&etcdserverpb.Metadata{NodeID: 0xa, ClusterID: 1}).Marshal()
 	require.NoError(t, err)
@@ -374,7 +374,7 @@ func TestADatabaseThatKnowsAMemberOfTheLogIsTheLogs(t *testing.T) {
 
 // checkTail relies on this for healthy members: raft may return entries to apply in the same Ready that returns them to be
 // stored, and etcd 3.6 does both at the same time.
-func TestOnlyAFollowerAppliesWhatItsLogMayLack(t *testing.T) {
+func TestRaft_onlyFollowersApplyUnstoredEntries(t *testing.T) {
 	entry := raftpb.Entry{Term: 1, Index: 2, Data: []byte("acknowledged by the others")}
 	follower, _ := node(t, 1, 2, 3)
 	require.NoError(t, follower.Step(raftpb.Message{

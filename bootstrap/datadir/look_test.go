@@ -71,7 +71,7 @@ func puts(value string) *etcdserverpb.InternalRaftRequest {
 	}
 }
 
-func TestTheVersionsThatEtcdMeetsAreFound(t *testing.T) {
+func TestClusterVersions(t *testing.T) {
 	t.Parallel()
 	type log []*etcdserverpb.InternalRaftRequest
 	for _, c := range []struct {
@@ -99,7 +99,7 @@ func TestTheVersionsThatEtcdMeetsAreFound(t *testing.T) {
 	}
 }
 
-func TestOnlySegmentsThatAreReplayedAreRead(t *testing.T) {
+func TestSegmentsFrom(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"0000000000000002-0000000000000020.wal", "0000000000000000-0000000000000000.wal", "0000000000000001-0000000000000010.wal"} {
@@ -111,7 +111,7 @@ func TestOnlySegmentsThatAreReplayedAreRead(t *testing.T) {
 	require.Empty(t, (&member{wal: list(filepath.Join(dir, "none"))}).segmentsFrom(1))
 }
 
-func TestDataWithoutADatabaseTellOfNoVersion(t *testing.T) {
+func TestClusterVersions_withoutDatabase(t *testing.T) {
 	t.Parallel()
 	dir := dataWith(t, "")
 	require.NoError(t, os.Remove(layout.ToBackendFileName(dir)))
@@ -120,7 +120,7 @@ func TestDataWithoutADatabaseTellOfNoVersion(t *testing.T) {
 }
 
 // What is cut off by accident, or does not follow protobuf's rules, must neither panic nor find a version.
-func TestAMessageThatCannotBeReadHasNoField(t *testing.T) {
+func TestMessage_malformed(t *testing.T) {
 	t.Parallel()
 	whole := pbutil.MustMarshal(sets("3.6.0"))
 	for length := range whole {

@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-func TestThePositionTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
+func TestReadPosition_closedMember(t *testing.T) {
 	dir := datadirtest.New(t)
 	is := position(t, dir)
 	assert.NotZero(t, is.ClusterID)
@@ -36,7 +36,7 @@ func TestThePositionTellsClusterAndRevisionOfAClosedMember(t *testing.T) {
 }
 
 // Without its database a member reaches what its log can make.
-func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
+func TestReadPosition_logAheadOfDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	require.Equal(t, before.Revision, before.HighestRevision, "etcd was closed, so nothing is left in the log alone")
@@ -57,7 +57,7 @@ func TestThePositionCountsWhatTheLogHoldsBeyondTheDatabase(t *testing.T) {
 }
 
 // What a former leader could not commit is in its log, until another leader's entries take its place.
-func TestThePositionCountsNoEntryWhosePlaceAnotherLeaderHasTaken(t *testing.T) {
+func TestReadPosition_overriddenEntries(t *testing.T) {
 	for name, written := range map[string]struct {
 		entries []raftpb.Entry
 		changes int64
@@ -97,7 +97,7 @@ func entry(index, term uint64, request *etcdserverpb.InternalRaftRequest) raftpb
 }
 
 // A leader may have entries that a majority has, and not know it.
-func TestThePositionCountsWhatIsNotKnownToBeCommitted(t *testing.T) {
+func TestReadPosition_uncommittedEntries(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	server, err := datadirtest.Start(dir)
@@ -118,7 +118,7 @@ func TestThePositionCountsWhatIsNotKnownToBeCommitted(t *testing.T) {
 }
 
 // It must not look as if it were behind its own first backup.
-func TestAMemberWithoutWritesHasTheRevisionThatEtcdSays(t *testing.T) {
+func TestReadPosition_memberWithoutWrites(t *testing.T) {
 	dir := t.TempDir()
 	server, err := datadirtest.Start(dir)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func TestAMemberWithoutWritesHasTheRevisionThatEtcdSays(t *testing.T) {
 
 func database(dir string) string { return filepath.Join(dir, "member", "snap", "db") }
 
-func TestThePositionOfNothingIsZero(t *testing.T) {
+func TestReadPosition_missingDirectory(t *testing.T) {
 	assert.Zero(t, position(t, filepath.Join(t.TempDir(), "none")))
 }
 
@@ -141,7 +141,7 @@ func position(t *testing.T, dir string) Position {
 }
 
 // A volume that cannot be read at the moment is not empty.
-func TestThePositionSaysWhatCannotBeRead(t *testing.T) {
+func TestReadPosition_unreadableFiles(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, dir string){
 		"the database is no file": func(t *testing.T, dir string) { unreadable(t, database(dir)) },
 		"the log is no directory": func(t *testing.T, dir string) { notADirectory(t, filepath.Join(dir, "member", "wal")) },
@@ -181,7 +181,7 @@ func notADirectory(t *testing.T, path string) {
 }
 
 // A member whose database is gone while the log has everything is not a new one.
-func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
+func TestReadPosition_missingDatabase(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	before := position(t, dir)
 	require.NoError(t, os.Remove(database(dir)))
@@ -191,7 +191,7 @@ func TestThePositionIsTheLogsWhereTheDatabaseIsMissing(t *testing.T) {
 	assert.Equal(t, before.HighestRevision, is.HighestRevision)
 }
 
-func TestALearnerBesideTheOnlyVoterDoesNotVoteAlone(t *testing.T) {
+func TestIsOnlyVoter_learner(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	self := position(t, dir)
 	assert.True(t, self.IsOnlyVoter())
@@ -206,7 +206,7 @@ func TestALearnerBesideTheOnlyVoterDoesNotVoteAlone(t *testing.T) {
 	assert.False(t, is.IsOnlyVoter())
 }
 
-func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
+func TestReadPosition_votersAndKnownMembers(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	assert.Equal(t, 1, position(t, dir).Voters)
 	server, err := datadirtest.Start(dir)
@@ -229,7 +229,7 @@ func TestThePositionTellsWhoHasAVoteAndWhoIsKnown(t *testing.T) {
 }
 
 // A member that was killed in the moment in which another one got a vote has that in its log alone.
-func TestThePositionTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
+func TestReadPosition_membersChangedInTheLog(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	old, err := os.ReadFile(database(dir))
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestThePositionTellsNoVotersWhereTheLogKnowsBetter(t *testing.T) {
 	assert.Zero(t, position(t, dir).Voters)
 }
 
-func TestAnEarlierStateDoesNotDiverge(t *testing.T) {
+func TestDivergence_earlierState(t *testing.T) {
 	dir, earlier := datadirtest.Initialized(t), t.TempDir()
 	require.NoError(t, os.CopyFS(earlier, os.DirFS(dir)))
 	last := written(t, dir, func(c *clientv3.Client) (int64, error) {
@@ -260,7 +260,7 @@ func TestAnEarlierStateDoesNotDiverge(t *testing.T) {
 	requireDivergence(t, last, earlier, dir)
 }
 
-func TestADeletionIsNotAPut(t *testing.T) {
+func TestDivergence_deletion(t *testing.T) {
 	dir, other := datadirtest.Initialized(t), t.TempDir()
 	require.NoError(t, os.CopyFS(other, os.DirFS(dir)))
 	put := func(c *clientv3.Client) (int64, error) {

@@ -74,7 +74,7 @@ func TestJudgementsRefuseByKindOnly(t *testing.T) {
 }
 
 // A database that was restored as another user need not be restored again.
-func TestWhatMayNotBeReadIsToBeMadeReadable(t *testing.T) {
+func TestRefusal_missingPermission(t *testing.T) {
 	denied := &fs.PathError{Op: "open", Path: "db", Err: syscall.EACCES}
 	assert.EqualError(t, corruptDatabase.errorf("db", denied), "database db: open db: permission denied; way out: "+letRead)
 	assert.EqualError(t, corruptDatabase.errorf("db", errors.New("torn")), "database db: torn; way out: "+restoreBackup)

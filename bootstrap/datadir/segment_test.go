@@ -63,7 +63,7 @@ func readByEtcd(t *testing.T, path string) (read reading) {
 }
 
 // etcd's own reader finds the same records in any segment and ends for the same reason.
-func TestSegmentsAreReadAsEtcdReadsThem(t *testing.T) {
+func TestRecords_agreeWithEtcd(t *testing.T) {
 	for _, original := range segmentsOf(t, datadirtest.New(t)) {
 		content, err := os.ReadFile(original)
 		require.NoError(t, err)
@@ -108,7 +108,7 @@ func damageAt(content []byte, at int64, random *rand.Rand) []byte {
 }
 
 // etcd's parser takes fields in any order, fields that it does not know, and more bits than a checksum has.
-func TestRecordsOfAnyFormAreParsedAsEtcdParsesThem(t *testing.T) {
+func TestParse_agreesWithEtcd(t *testing.T) {
 	content, err := (&walpb.Record{Type: wal.EntryType, Crc: 1 << 31, Data: []byte("data")}).Marshal()
 	require.NoError(t, err)
 	short, err := (&walpb.Record{Type: wal.CrcType, Crc: 7}).Marshal()

@@ -102,7 +102,7 @@ func TestWarningsReachTheLog(t *testing.T) {
 	require.Contains(t, log.String(), "etcd renames it and starts from an older one")
 }
 
-func TestAResultWithManyWarningsFitsIntoItsLine(t *testing.T) {
+func TestRunValidation_limitsWarnings(t *testing.T) {
 	dir := datadirtest.New(t)
 	for i := range 1000 {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "member", "wal", fmt.Sprintf("%d.%0200d.wal", i, i)), nil, 0o600))
@@ -128,7 +128,7 @@ func TestChildWithoutResult(t *testing.T) {
 }
 
 // The kernel kills when there is no memory, and no process can be started when there are too many.
-func TestAChildThatCouldNotLookIsNoResultAgainstTheData(t *testing.T) {
+func TestValidateInChild_failedChildIsNoVerdict(t *testing.T) {
 	dir := datadirtest.New(t)
 	looked, able := 0, false
 	validator := Validator{Run: func(ctx context.Context, dir string, mode bootstrap.Mode) ([]string, error) {
@@ -155,14 +155,14 @@ func TestAChildThatCouldNotLookIsNoResultAgainstTheData(t *testing.T) {
 }
 
 // The Go runtime ends in one way over what it reads and over what the system does not give it.
-func TestAChildThatGotNoThreadOrMemoryIsNoResultAgainstTheData(t *testing.T) {
+func TestValidateInChild_lackOfResourcesIsNoVerdict(t *testing.T) {
 	for what, says := range map[string]bool{"validation-starved": false, "validation-fault": true, "validation-overflow": true, "validation-panic": true} {
 		assert.Equal(t, says, !IsTransient(errorOf(inChild(what))(t.Context(), "/nowhere", bootstrap.Full)), what)
 	}
 }
 
 // Data that a child cannot read may be intact. They must not count as broken: recovery would replace them by an older state.
-func TestDataThatAChildCannotReadAreNotBroken(t *testing.T) {
+func TestValidateInChild_unreadableDataAreNotBroken(t *testing.T) {
 	dir := datadirtest.New(t)
 	held, err := bolt.Open(filepath.Join(dir, "member", "snap", "db"), 0o600, nil)
 	require.NoError(t, err)

@@ -191,7 +191,7 @@ func link(path func(t *testing.T, dir string) string) func(t *testing.T, dir str
 	}
 }
 
-func TestWhatEtcdCanDoWithoutIsWarnedOf(t *testing.T) {
+func TestVerify_warnings(t *testing.T) {
 	for name, test := range map[string]struct {
 		alter     func(t *testing.T, dir string)
 		structure bool // found without reading a file
@@ -237,14 +237,14 @@ func copySegment(t *testing.T, dir string) {
 	write(t, dir+"/member/wal/copy.wal", string(content))
 }
 
-func TestASegmentThatWasGivenAnotherNameIsMissed(t *testing.T) {
+func TestVerify_renamedSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	rename(t, last(segmentsOf(t, dir)), dir+"/member/wal/last.wal")
 	require.ErrorContains(t, result(t, dir, bootstrap.Full), dir+"/member/wal/last.wal is not a name of a WAL segment, but the file holds entries up to")
 }
 
 // A wrong name must not hide that the log was cut off.
-func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAMisnamedFile(t *testing.T) {
+func TestInspect_shortLogNextToMisnamedFile(t *testing.T) {
 	dir := datadirtest.Initialized(t)
 	_, ends := datadirtest.Entries(t, firstSegmentOf(dir))
 	truncate(t, firstSegmentOf(dir), ends[len(ends)-2])
@@ -252,7 +252,7 @@ func TestALogThatEndsBeforeItsDatabaseIsRefusedBesideAMisnamedFile(t *testing.T)
 	require.ErrorContains(t, Look(dir, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), "was cut off or damaged")
 }
 
-func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
+func TestVerify_logWithoutSnapshots(t *testing.T) {
 	dir := datadirtest.New(t)
 	for _, path := range snapshotsOf(t, dir) {
 		write(t, path, "garbage")
@@ -265,7 +265,7 @@ func TestALogWithoutItsSnapshotsIsTakenOnlyIfItHoldsEverything(t *testing.T) {
 }
 
 // A leader's snapshot stands for entries that the log lacks: without its file etcd cannot continue.
-func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
+func TestCheckConsistency_receivedSnapshot(t *testing.T) {
 	written := &history{last: 10}
 	leaders, err := (&walpb.Snapshot{Index: 100, Term: 2}).Marshal()
 	require.NoError(t, err)
@@ -279,7 +279,7 @@ func TestALogWithAGapNeedsTheSnapshotThatFillsIt(t *testing.T) {
 }
 
 // etcd fills a new database from a log that reaches back to its first entry.
-func TestADatabaseMayBeMissingIfTheLogHoldsEverything(t *testing.T) {
+func TestVerify_missingDatabaseAndCompleteLog(t *testing.T) {
 	for name, lose := range map[string]func(t *testing.T, database string){
 		"missing": remove, "empty": func(t *testing.T, database string) { truncate(t, database, 0) },
 	} {
@@ -311,7 +311,7 @@ func TestOurOwnFilesAreUnrelated(t *testing.T) {
 	}
 }
 
-func TestARevisionWithoutValueIsOneThatARestoreBumped(t *testing.T) {
+func TestVerify_bumpedRevision(t *testing.T) {
 	bump := func(compacted int64) func(tx *bolt.Tx) error {
 		return func(tx *bolt.Tx) error {
 			if err := tx.Bucket([]byte("meta")).Put([]byte("scheduledCompactRev"), revision(compacted)); err != nil {
@@ -328,7 +328,7 @@ func TestARevisionWithoutValueIsOneThatARestoreBumped(t *testing.T) {
 }
 
 // The log of a restored database has nothing of what the backup held: an etcd that fills a new database from it loses that.
-func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
+func TestRestoredLogWithoutDatabase_isRefused(t *testing.T) {
 	pristine := restored(t)
 	requireValid(t, pristine)
 	for name, lose := range map[string]func(t *testing.T, dir string){
@@ -357,7 +357,7 @@ func TestALogThatGoesOnFromARestoredDatabaseIsRefusedWithoutIt(t *testing.T) {
 }
 
 // A segment that is not needed any more may be lost; one that is may not.
-func TestAnEmptyFirstSegmentIsMissedOnlyByALogThatIsReplayedFromIt(t *testing.T) {
+func TestVerify_emptyFirstSegment(t *testing.T) {
 	dir := datadirtest.New(t)
 	truncate(t, segmentsOf(t, dir)[0], 0)
 	warnings, err := Verify(t.Context(), dir, bootstrap.Full)
@@ -482,7 +482,7 @@ func fingerprint(t *testing.T, dir string) map[string]string {
 }
 
 // A file without data takes no time to read, and memory as any other.
-func TestAllOfAFileIsReadAhead(t *testing.T) {
+func TestPreload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	pagecache.RequireDisk(t, filepath.Dir(path))
 	require.NoError(t, os.WriteFile(path, nil, 0o600))

@@ -26,9 +26,9 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// TestWhatEtcdAcceptsIsAcceptedWithTheSameValues goes through what plain etcd makes something of, although a stricter
+// TestParse_acceptsWhatEtcdAccepts goes through what plain etcd makes something of, although a stricter
 // reader would not.
-func TestWhatEtcdAcceptsIsAcceptedWithTheSameValues(t *testing.T) {
+func TestParse_acceptsWhatEtcdAccepts(t *testing.T) {
 	etcd := newOracle(t)
 	for _, lines := range []string{
 		"",
@@ -111,7 +111,7 @@ var exceptions = []struct{ lines, why string }{
 	{"grpc-additional-server-options: []", "no such thing can be written in a file"},
 }
 
-func TestWhatIsRefusedAlthoughEtcdsReaderTakesIt(t *testing.T) {
+func TestParse_exceptions(t *testing.T) {
 	etcd := newOracle(t)
 	for _, exception := range exceptions {
 		t.Run(exception.lines, func(t *testing.T) {
@@ -140,7 +140,7 @@ func withLog(t testing.TB, walDir string) string {
 }
 
 // etcd goes by its log then, and looks at nothing of this.
-func TestAnInitialClusterThatIsOfNoUseIsNoHarmWhenThereIsALog(t *testing.T) {
+func TestParse_unusableInitialClusterWithLog(t *testing.T) {
 	for _, lines := range []string{
 		"initial-cluster: other=http://127.0.0.1:2380",
 		"initial-cluster: ''",

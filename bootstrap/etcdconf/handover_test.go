@@ -29,7 +29,7 @@ func TestThroughPipeReturnsWhenNobodyReads(t *testing.T) {
 	require.Panics(t, func() { _ = withPipe(longerThanAPipe, func(string) error { panic("etcd") }) })
 }
 
-func TestBlamedReadsEtcdsMessages(t *testing.T) {
+func TestKeyIn(t *testing.T) {
 	for message, key := range map[string]string{
 		"cannot set --foo and --memory-mlock at the same time": "memory-mlock",
 		"--discovery-endpoints must not contain":               "discovery-config",

@@ -101,7 +101,7 @@ func TestParseLeavesKeysOut(t *testing.T) {
 	assert.NoFileExists(t, "/tmp/etcd.log")
 }
 
-func TestATypingErrorIsReportedWithWhatWasMeant(t *testing.T) {
+func TestParse_suggestsKeys(t *testing.T) {
 	checked := parse(t, minimal+"quota-backend-byte: 1\nsnapshot_count: 5\nHeartbeat-Intervall: 7\nshapshto-count: 1\nmember-name-prefix: x\n"+
 		"backups: 1\nclient-transport-security: {cert-fil: x, member-name-prefix: y}\n")
 	for _, key := range []string{
@@ -217,7 +217,7 @@ func certificateFiles(t testing.TB) string {
 }
 
 // Such errors appear and vanish while certificates are being replaced, so they do not make a configuration invalid.
-func TestCertificatesThatCannotBeUsedNowAreNoInvalidConfiguration(t *testing.T) {
+func TestParse_unusableCertificatesAreTemporary(t *testing.T) {
 	dir := certificateFiles(t)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o600))
 	pair := fmt.Sprintf("cert-file: %[1]s/tls.crt, key-file: %[1]s/tls.key", dir)
@@ -242,7 +242,7 @@ func TestCertificatesThatCannotBeUsedNowAreNoInvalidConfiguration(t *testing.T) 
 	assert.NotErrorIs(t, refuse(t, minimal+"snapshot-count: x"), bootstrap.ErrCertificates)
 }
 
-func TestJWTKeysThatCannotBeReadNowAreNoInvalidConfiguration(t *testing.T) {
+func TestParse_unreadableJWTKeysAreTemporary(t *testing.T) {
 	dir := certificateFiles(t)
 	fifo := filepath.Join(dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))

@@ -17,7 +17,7 @@ func shell(t *testing.T, script string) Ended {
 	return ended
 }
 
-func TestTheLastLineIsWhatAChildSays(t *testing.T) {
+func TestDecode_lastLine(t *testing.T) {
 	var said struct{ Good bool }
 	require.True(t, shell(t, `echo noise; echo '{"good":true}'`).Decode(&said))
 	require.True(t, said.Good)
@@ -43,7 +43,7 @@ func TestACrashIsDescribedInALine(t *testing.T) {
 }
 
 // On a busy machine the output of a child arrives later than its end.
-func TestAChildIsHeardWhoseOutputIsOpenAfterItsEnd(t *testing.T) {
+func TestRun_outputIsOpenAfterTheEnd(t *testing.T) {
 	var said struct{ Good bool }
 	require.True(t, shell(t, `sleep 1 & echo '{"good":true}'`).Decode(&said))
 }
@@ -58,7 +58,7 @@ func TestAChildEndsWithItsContext(t *testing.T) {
 	require.Less(t, time.Since(began), 30*time.Second)
 }
 
-func TestAProgramThatIsNotThereIsAnError(t *testing.T) {
+func TestRun_missingProgram(t *testing.T) {
 	_, err := Run(t.Context(), "/no/such/program")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
