@@ -81,7 +81,7 @@ func TestUseTLSNeedsAGoodPair(t *testing.T) {
 	_, otherKey := newPair(t, "two")
 	require.NoError(t, os.WriteFile(f.key, otherKey, 0o600))
 	require.ErrorContains(t, s.UseTLS(f.cert, f.key), f.cert)
-	require.False(t, s.listener.usesTLS(), "the protocol is unchanged")
+	require.Nil(t, s.listener.tls(), "the protocol is unchanged")
 }
 
 func TestAPairThatCannotBeUsedIsRefusedByName(t *testing.T) {

@@ -153,8 +153,8 @@ func TestFactsFromMemory(t *testing.T) {
 			})
 		})
 	}
-	for i, check := range checks {
-		require.True(t, spoiled[i], "say in this table what spoils the check %q, and that nothing else does", check.name)
+	for i, name := range names {
+		require.True(t, spoiled[i], "add a row that fails the check %q and no other", name)
 	}
 }
 
@@ -324,7 +324,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 		close(answer) // of the old leader, late
 		synctest.Wait()
 		require.False(t, ready(m))
-		require.Equal(t, "no linearizable read has succeeded since the leader is known", quorumCheck(m).Reason)
+		require.Equal(t, "no linearizable read has succeeded since the leader became known", quorumCheck(m).Reason)
 		require.Equal(t, 3, target.reads)
 	})
 }

@@ -91,7 +91,7 @@ func unwatched() *Report {
 }
 
 func failed(check int, reason string) Check {
-	return Check{Name: checks[check].name, Status: Failed, Reason: reason}
+	return Check{Name: names[check], Status: Failed, Reason: reason}
 }
 
 // Indices of the checks in a Report.
@@ -108,60 +108,75 @@ const (
 	checkCount
 )
 
-// A judgement returns the status of one aspect of the member, and the reason if the status is not OK.
-type judgement func(*watch) (status, reason string)
-
-// checks lists all checks in the order in which they are shown. A new check is a new row.
-var checks = [checkCount]struct {
-	name  string
-	judge judgement
-}{
-	quorum:   {"quorum", (*watch).judgeQuorum},
-	learner:  {"not_learner", (*watch).judgeVote},
-	corrupt:  {"no_corrupt_alarm", (*watch).judgeCorruptAlarm},
-	listener: {"client_listener", (*watch).judgeListener},
-	space:    {"space", (*watch).judgeSpace},
-	volume:   {"volume", (*watch).judgeVolume},
-
-	dataVersion: {"data_version", (*watch).judgeDataVersion},
-	maintenance: {"defragmentation", (*watch).judgeMaintenance},
-	validity:    {"certificates", (*watch).judgeCertificates},
+// names lists the names of the checks in the order in which they are shown.
+var names = [checkCount]string{
+	"quorum", "not_learner", "no_corrupt_alarm", "client_listener", "space", "volume", "data_version", "defragmentation", "certificates",
 }
 
-// report runs all checks.
+// report runs all checks. Reasons for Failed exclude clients; reasons for Degraded need attention.
 func (w *watch) report() *Report {
-	r := &Report{LastRead: w.lastRead, watched: true}
-	for i, check := range checks {
-		status, reason := check.judge(w)
-		r.checks[i] = Check{Name: check.name, Status: status, Reason: reason}
+	r, t := &Report{LastRead: w.lastRead, watched: true}, w.target
+	isCorrupt, noSpace := t.Alarms()
+	ended, soon := t.Certificates(time.Now())
+	for i, reasons := range [checkCount]struct{ failed, degraded string }{
+		quorum:   w.checkQuorum(),
+		learner:  {failed: onlyIf(t.IsLearner(), "the member is a learner, which has no vote and serves no linearizable reads")},
+		corrupt:  {failed: onlyIf(isCorrupt, "etcd has raised the alarm CORRUPT: its members' data differ")},
+		listener: {failed: errorText("the client listener has ended: ", t.ListenerError())},
+		space:    {degraded: onlyIf(noSpace, "writes are refused (compact, delete or raise quota-backend-bytes)")},
+		// Without etcd's files, clients must write to other members. A full volume makes etcd panic.
+		volume:      {errorText("", t.LostData()), t.Scarce()},
+		dataVersion: {degraded: t.Unreadable()},
+		maintenance: {failed: t.Away()},
+		validity:    {ended, soon},
+	} {
+		r.checks[i] = Check{Name: names[i], Status: OK}
+		switch {
+		case reasons.failed != "":
+			r.checks[i].Status, r.checks[i].Reason = Failed, reasons.failed
+		case reasons.degraded != "":
+			r.checks[i].Status, r.checks[i].Reason = Degraded, reasons.degraded
+		}
 	}
 	return r
 }
 
-// judgeQuorum fails without a quorum. It degrades once a member has been missing for longer than a restart takes,
+func onlyIf(holds bool, reason string) string {
+	if holds {
+		return reason
+	}
+	return ""
+}
+
+func errorText(prefix string, err error) string {
+	if err == nil {
+		return ""
+	}
+	return prefix + err.Error()
+}
+
+// checkQuorum fails without a quorum. It degrades once a member has been missing for longer than a restart takes,
 // because the loss of one more may end the quorum.
-func (w *watch) judgeQuorum() (status, reason string) {
+func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	missing := w.target.Missing()
 	if len(missing) == 0 {
 		w.completeAt = time.Now()
 	}
-	lookFor := "no connection to " + strings.Join(missing, ", ")
+	noConnection := "no connection to " + strings.Join(missing, ", ")
 	const advice = ": see that they run and can be reached"
-	switch reason := w.withoutQuorum(); {
-	case reason != "" && len(missing) > 0:
-		return Failed, reason + "; " + lookFor + advice
-	case reason != "":
-		return Failed, reason
-	case time.Since(w.completeAt) >= maxAbsence:
-		return Degraded, fmt.Sprintf("%s for more than %v%s", lookFor, maxAbsence, advice)
-	default:
-		return OK, ""
+	reasons.failed = w.quorumProblem()
+	if reasons.failed != "" && len(missing) > 0 {
+		reasons.failed += "; " + noConnection + advice
 	}
+	if time.Since(w.completeAt) >= maxAbsence {
+		reasons.degraded = fmt.Sprintf("%s for more than %v%s", noConnection, maxAbsence, advice)
+	}
+	return reasons
 }
 
-// withoutQuorum returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed
+// quorumProblem returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed
 // while it hangs.
-func (w *watch) withoutQuorum() string {
+func (w *watch) quorumProblem() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
 	case !w.hasLeader:
@@ -171,69 +186,8 @@ func (w *watch) withoutQuorum() string {
 	case w.lastErr != nil:
 		return fmt.Sprintf("a linearizable read failed: %v", w.lastErr)
 	case w.lastRead.IsZero():
-		return "no linearizable read has succeeded since the leader is known"
+		return "no linearizable read has succeeded since the leader became known"
 	default:
 		return ""
 	}
-}
-
-func (w *watch) judgeVote() (status, reason string) {
-	if w.target.IsLearner() {
-		return Failed, "the member is a learner, which has no vote and serves no linearizable reads"
-	}
-	return OK, ""
-}
-
-func (w *watch) judgeCorruptAlarm() (status, reason string) {
-	if raised, _ := w.target.Alarms(); raised {
-		return Failed, "etcd has raised the alarm CORRUPT: its members' data differ"
-	}
-	return OK, ""
-}
-
-func (w *watch) judgeListener() (status, reason string) {
-	if err := w.target.ListenerError(); err != nil {
-		return Failed, fmt.Sprintf("the client listener has ended: %v", err)
-	}
-	return OK, ""
-}
-
-func (w *watch) judgeSpace() (status, reason string) {
-	if _, raised := w.target.Alarms(); raised {
-		return Degraded, "writes are refused (compact, delete or raise quota-backend-bytes)"
-	}
-	return OK, ""
-}
-
-// judgeVolume fails if etcd's files are gone, so that clients write to other members. It warns before the volume is
-// full, because etcd panics then.
-func (w *watch) judgeVolume() (status, reason string) {
-	if err := w.target.LostData(); err != nil {
-		return Failed, err.Error()
-	}
-	return ifAny(Degraded, w.target.Scarce())
-}
-
-func (w *watch) judgeDataVersion() (status, reason string) {
-	return ifAny(Degraded, w.target.Unreadable())
-}
-
-// judgeMaintenance fails if clients should use other members while this one's database is blocked.
-func (w *watch) judgeMaintenance() (status, reason string) { return ifAny(Failed, w.target.Away()) }
-
-// judgeCertificates fails if no client can connect to the member for want of a valid certificate.
-func (w *watch) judgeCertificates() (status, reason string) {
-	ended, soon := w.target.Certificates(time.Now())
-	if ended != "" {
-		return Failed, ended
-	}
-	return ifAny(Degraded, soon)
-}
-
-// ifAny returns a status with its reason, or OK if there is no reason.
-func ifAny(status, reason string) (string, string) {
-	if reason == "" {
-		return OK, ""
-	}
-	return status, reason
 }

@@ -82,7 +82,8 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 		return nil, fmt.Errorf("cannot listen on %q: %w", o.Address, err)
 	}
 	lifetime, end := context.WithCancel(context.Background())
-	s := &Server{listener: newListener(bound), end: end, log: o.Log}
+	errorLog := stdlog.New(connectionErrors{sparingly(o.Log)}, "", 0)
+	s := &Server{listener: &dualListener{Listener: bound, errors: errorLog}, end: end, log: o.Log}
 	s.http = &http.Server{
 		Handler:                      s.closeOutdated(routes(o, m)),
 		Protocols:                    new(http.Protocols),
@@ -94,7 +95,7 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 		MaxHeaderBytes:               maxHeaderBytes,
 		ConnState:                    newCrowd(maxConnections).change,
 		BaseContext:                  func(net.Listener) context.Context { return lifetime },
-		ErrorLog:                     stdlog.New(complaints{sparingly(o.Log)}, "", 0),
+		ErrorLog:                     errorLog,
 	}
 	s.http.Protocols.SetHTTP1(true)
 	return s, nil
@@ -114,7 +115,7 @@ func (s *Server) Serve() error {
 
 // UsePlain makes new connections plain HTTP. It is safe for concurrent use.
 func (s *Server) UsePlain() {
-	if s.listener.use(&protocol{}) {
+	if s.listener.config.Swap(plainHTTP) != plainHTTP {
 		s.log.Info().Stringer("address", s.Addr()).Msg("serving plain HTTP")
 	}
 }
@@ -126,7 +127,7 @@ func (s *Server) UseTemporary() error {
 	if err != nil {
 		return err
 	}
-	s.listener.use(&protocol{tls: config})
+	s.listener.config.Store(config)
 	s.log.Info().Stringer("address", s.Addr()).
 		Msg("serving HTTPS with a temporary certificate until etcd's is known, and plain HTTP on loopback")
 	return nil
@@ -141,7 +142,7 @@ func (s *Server) UseTLS(certFile, keyFile string) error {
 	if err != nil {
 		return err
 	}
-	s.listener.use(&protocol{tls: p.config()})
+	s.listener.config.Store(p.config())
 	s.log.Info().Stringer("address", s.Addr()).Str("certificate", certFile).Msg("serving HTTPS")
 	return nil
 }
@@ -159,22 +160,22 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// closeOutdated closes a connection of the previous protocol with its next reply. Closing it from here could break a
+// closeOutdated closes another host's connection of the previous protocol with its next reply. Closing it from here could break a
 // POST /stop in progress, which makes its sender, the sidecar, exit.
 func (s *Server) closeOutdated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if overTLS := r.TLS != nil; overTLS != s.listener.usesTLS() && (overTLS || !onLoopback(r.RemoteAddr)) {
+		if overTLS := r.TLS != nil; overTLS != (s.listener.tls() != nil) && !onLoopback(r.RemoteAddr) {
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// complaints logs net/http's messages about connections: failed handshakes, mostly.
-type complaints struct{ log zerolog.Logger }
+// connectionErrors logs net/http's messages about connections: failed handshakes, mostly.
+type connectionErrors struct{ log zerolog.Logger }
 
-func (c complaints) Write(line []byte) (int, error) {
-	c.log.Warn().Str("cause", printable.Line(string(line))).Msg("trouble with a connection to the wrapper's server")
+func (c connectionErrors) Write(line []byte) (int, error) {
+	c.log.Warn().Str("cause", printable.Line(string(line))).Msg("a connection to the wrapper's server failed")
 	return len(line), nil
 }
 

@@ -66,7 +66,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 }
 
 func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
-	s := servedAfar(t)
+	s := servedRemotely(t)
 	s.UsePlain()
 	old := dial(t, s)
 	res, _ := old.ask("GET", "/readyz")

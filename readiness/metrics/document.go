@@ -1,8 +1,8 @@
 package metrics
 
 import (
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,302 +12,180 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// document collects metrics from the status document at each scrape, so that the two cannot disagree.
-type document struct {
-	now    func() status.Document
-	states []string
-	all    []*prometheus.Desc
-
-	info, state, transitions, seconds, ready, check, degraded, voters, connected, lastExit, expiry, readable, configured, cluster, recovery, free, volume *prometheus.Desc
-
-	backup      backup
-	maintenance maintenance
-	leases      leases
+// collector collects metrics from the status document at each scrape, so that the two cannot disagree. Unknown values are absent, so that no
+// alert mistakes them for 0.
+type collector struct {
+	document func() status.Document
+	states   []string
 }
 
-func newDocument(now func() status.Document, states []string) *document {
-	d := &document{now: now, states: states}
-	d.info = d.desc("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", "version", "etcd_version", "go_version", "cluster_id", "cluster_name")
-	d.state = d.desc("state", "1 for the state that the lifecycle is in, 0 for the others.", "state")
-	d.transitions = d.desc("state_transitions_total", "Steps of the state machine since the process started.", "from", "to", "event")
-	d.seconds = d.desc("state_seconds_total", "Time spent in each state since the process started.", "state")
-	d.ready = d.desc("ready", "1 if the member is ready, as /readyz reports.")
-	d.check = d.desc("readiness_check", "1 if the check does not make the member unready.", "check")
-	d.degraded = d.desc("readiness_check_degraded", "1 while the check needs attention but does not make the member unready.", "check")
-	d.voters = d.desc("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run.")
-	d.connected = d.desc("voters_connected", "Those of them that this member has a connection to, itself included.")
-	d.lastExit = d.desc("last_exit", "1 for how the run before this one ended.", "class")
-	d.expiry = d.desc("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", "certificate")
-	d.readable = d.desc("data_version_readable", "1 if an etcd of the wanted version can read the data.", "wanted")
-	d.configured = d.desc("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them.")
-	d.cluster = d.desc("cluster_info", "The cluster in the store that etcd's data belong to, its owner and generation; always 1.", "cluster", "owner", "generation")
-	d.recovery = d.desc("recovery_state", "1 for the state that the recovery of data is in; absent without a recovery.", "state")
-	d.free = d.desc("volume_free_bytes", "Free bytes of the volume with the database.")
-	d.volume = d.desc("volume_size_bytes", "Size of the volume with the database.")
-	d.backup, d.maintenance, d.leases = newBackup(d.desc), newMaintenance(d.desc), newLeases(d.desc)
-	return d
-}
-
-// desc describes a metric of the document.
-func (d *document) desc(name, help string, labels ...string) *prometheus.Desc {
-	described := prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
-	d.all = append(d.all, described)
-	return described
-}
-
-// describer is document.desc.
-type describer func(name, help string, labels ...string) *prometheus.Desc
-
-// Describe implements prometheus.Collector.
-func (d *document) Describe(to chan<- *prometheus.Desc) {
-	for _, each := range d.all {
-		to <- each
-	}
-}
+// Describe implements prometheus.Collector. It describes nothing, because the document decides which metrics there are.
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
-func (d *document) Collect(to chan<- prometheus.Metric) {
-	is, now := d.now(), time.Now()
-	gauge := func(of *prometheus.Desc, holds bool, labels ...string) {
-		to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, number(holds), labels...)
-	}
-	gauge(d.info, true, is.Versions.Wrapper, is.Versions.Etcd, is.Versions.Go, is.ClusterID, owner(is))
-	d.collectVoters(is, to)
-	gauge(d.ready, is.Ready)
-	for _, class := range status.LastExits() {
-		gauge(d.lastExit, class == is.LastExit, class)
-	}
-	for _, check := range is.Checks {
-		gauge(d.check, check.Status != "failed", check.Name)
-		gauge(d.degraded, check.Status == "degraded", check.Name)
-	}
-	for _, file := range is.Certificates {
-		to <- prometheus.MustNewConstMetric(d.expiry, prometheus.GaugeValue, float64(file.NotAfter.Unix()), file.Name)
-	}
-	if is.VolumeSize > 0 {
-		to <- prometheus.MustNewConstMetric(d.free, prometheus.GaugeValue, float64(is.VolumeFree))
-		to <- prometheus.MustNewConstMetric(d.volume, prometheus.GaugeValue, float64(is.VolumeSize))
-	}
-	if v := is.DataVersion; v != nil {
-		gauge(d.readable, v.Readable, v.Wanted)
-	}
-	if is.Standalone {
-		gauge(d.configured, is.Backup != nil)
-	}
-	if is.Recovery != nil {
-		gauge(d.recovery, true, is.Recovery.State)
-	}
-	if b := is.Backup; b != nil && b.Cluster != "" {
-		gauge(d.cluster, true, b.Cluster, b.Owner, strconv.Itoa(b.Generation))
-	}
-	d.backup.collect(is.Backup, to)
-	d.maintenance.collect(is.Maintenance, to)
-	d.leases.collect(is.Leases, to)
-	spent := spent(is, now)
-	for _, state := range d.states {
-		gauge(d.state, state == is.State, state)
-		to <- prometheus.MustNewConstMetric(d.seconds, prometheus.CounterValue, spent[state], state)
-	}
-	for way, times := range steps(is) {
-		to <- prometheus.MustNewConstMetric(d.transitions, prometheus.CounterValue, times, way[:]...)
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	d, m := c.document(), sink(to)
+	m.addMember(d)
+	m.addSteps(d, c.states)
+	m.addBackups(d)
+	m.addMaintenance(d.Maintenance)
+	for _, lease := range d.Leases {
+		m.addTime("lease_renewed_timestamp_seconds", "When a Kubernetes lease was renewed last, in seconds since 1970.", lease.Renewed, "kind", lease.Kind)
+		m.addIf("lease_problem", "1 while a Kubernetes lease cannot be renewed.", lease.Problem != nil, "kind", lease.Kind)
 	}
 }
 
-// collectVoters counts the voting members and those that this member is connected to.
-func (d *document) collectVoters(is status.Document, to chan<- prometheus.Metric) {
-	voters, connected := 0, 0
-	for _, peer := range is.Peers {
-		if !peer.Learner {
-			voters++
-			connected += int(number(peer.Active))
-		}
+// sink receives the metrics of one scrape.
+type sink chan<- prometheus.Metric
+
+// add adds a metric, a counter if its name ends in "_total". labels alternates names and values.
+func (m sink) add(name, help string, value float64, labels ...string) {
+	pairs, kind := prometheus.Labels{}, prometheus.GaugeValue
+	for i := 0; i < len(labels); i += 2 {
+		pairs[labels[i]] = labels[i+1]
 	}
-	if voters > 0 {
-		to <- prometheus.MustNewConstMetric(d.voters, prometheus.GaugeValue, float64(voters))
-		to <- prometheus.MustNewConstMetric(d.connected, prometheus.GaugeValue, float64(connected))
+	if strings.HasSuffix(name, "_total") {
+		kind = prometheus.CounterValue
+	}
+	m <- prometheus.MustNewConstMetric(prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, nil, pairs), kind, value)
+}
+
+// addIf adds 1 if a condition holds, or else 0.
+func (m sink) addIf(name, help string, holds bool, labels ...string) {
+	m.add(name, help, float64(count(holds)), labels...)
+}
+
+// addKnown adds a value unless it is 0.
+func (m sink) addKnown(name, help string, value int64) {
+	if value > 0 {
+		m.add(name, help, float64(value))
 	}
 }
 
-func owner(is status.Document) string {
-	if is.Backup == nil {
-		return ""
+// addTime adds a time unless it is zero.
+func (m sink) addTime(name, help string, at time.Time, labels ...string) {
+	if !at.IsZero() {
+		m.add(name, help, float64(at.UnixMilli())/1000, labels...)
 	}
-	return is.Backup.Owner
 }
 
-// steps counts transitions by from, to and event, for all guards.
-func steps(is status.Document) map[[3]string]float64 {
-	times := map[[3]string]float64{}
-	for _, edge := range is.TransitionCounts {
-		times[[3]string{edge.From, edge.To, edge.Event}] += float64(edge.Count)
-	}
-	return times
-}
-
-// spent returns the seconds in each state, including the current visit.
-func spent(is status.Document, now time.Time) map[string]float64 {
-	seconds := map[string]float64{is.State: now.Sub(is.Since).Seconds()}
-	for _, edge := range is.TransitionCounts {
-		seconds[edge.From] += edge.Seconds
-	}
-	return seconds
-}
-
-func number(holds bool) float64 {
+func count(holds bool) int64 {
 	if holds {
 		return 1
 	}
 	return 0
 }
 
-// backup collects the metrics of backups. Unknown values are absent, so that no alert mistakes them for 0.
-type backup []backupMetric
-
-// backupMetric is a metric with a function that returns its value, or false if the value is unknown.
-type backupMetric struct {
-	desc *prometheus.Desc
-	kind prometheus.ValueType
-	is   func(*facts.Backups) (float64, bool)
-}
-
-func newBackup(desc describer) backup {
-	return slices.Concat(desc.lagMetrics(), desc.storedMetrics(), backup{
-		desc.backupGauge("spool_bytes", "Bytes queued on the volume for the store.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.SpoolBytes), true
-		}),
-		desc.backupGauge("spool_limit_bytes", "Bytes that may be queued there, max.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.SpoolLimit), true
-		}),
-		{desc("backup_uploaded_bytes_total", "Bytes that this process has uploaded."), prometheus.CounterValue, func(b *facts.Backups) (float64, bool) {
-			return float64(b.UploadedBytes), true
-		}},
-	})
-}
-
-func (desc describer) backupGauge(name, help string, is func(*facts.Backups) (float64, bool)) backupMetric {
-	return backupMetric{desc("backup_"+name, help), prometheus.GaugeValue, is}
-}
-
-// lagMetrics are the metrics of the lag and of problems.
-func (desc describer) lagMetrics() backup {
-	return backup{
-		desc.backupGauge("lag_revisions", "Revisions that are not in the store yet.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.LagRevisions), lagKnown(b)
-		}),
-		desc.backupGauge("lag_seconds", "Age of the oldest revision that is not in the store; 0 if there is none.", func(b *facts.Backups) (float64, bool) {
-			return b.LagSeconds, lagKnown(b)
-		}),
-		desc.backupGauge("revision", "The newest revision in the store.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.Revision), b.Revision > 0
-		}),
-		desc.backupGauge("writer", "1 for the member that makes the backups.", func(b *facts.Backups) (float64, bool) {
-			return number(b.Role == facts.Writer), true
-		}),
-		desc.backupGauge("problem", "1 while backups fail or are incomplete.", func(b *facts.Backups) (float64, bool) {
-			return number(b.Problem != nil), true
-		}),
-		desc.backupGauge("next_retry_timestamp_seconds", "When a failed backup is retried, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			return ifKnown(b.Problem, func(p *facts.Problem) (float64, bool) { return at(p.NextRetry) })
-		}),
+func (m sink) addMember(d status.Document) {
+	owner := ""
+	if d.Backup != nil {
+		owner = d.Backup.Owner
+	}
+	m.add("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", 1,
+		"version", d.Versions.Wrapper, "etcd_version", d.Versions.Etcd, "go_version", d.Versions.Go, "cluster_id", d.ClusterID, "cluster_name", owner)
+	m.addIf("ready", "1 if the member is ready, as /readyz reports.", d.Ready)
+	for _, class := range status.LastExits() {
+		m.addIf("last_exit", "1 for how the run before this one ended.", class == d.LastExit, "class", class)
+	}
+	for _, check := range d.Checks {
+		m.addIf("readiness_check", "1 if the check does not make the member unready.", check.Status != status.HealthFailed, "check", check.Name)
+		m.addIf("readiness_check_degraded", "1 while the check needs attention but does not make the member unready.",
+			check.Status == status.HealthDegraded, "check", check.Name)
+	}
+	voters, connected := int64(0), int64(0)
+	for _, peer := range d.Peers {
+		voters += count(!peer.Learner)
+		connected += count(!peer.Learner && peer.Active)
+	}
+	if voters > 0 {
+		m.add("voters", "Members of the cluster that have a vote, as this member knows it; absent while its etcd does not run.", float64(voters))
+		m.add("voters_connected", "Those of them that this member has a connection to, itself included.", float64(connected))
+	}
+	for _, file := range d.Certificates {
+		m.addTime("certificate_expiry_timestamp_seconds", "When the first certificate in a file ends, in seconds since 1970.", file.NotAfter, "certificate", file.Name)
+	}
+	if d.VolumeSize > 0 {
+		m.add("volume_free_bytes", "Free bytes of the volume with the database.", float64(d.VolumeFree))
+		m.add("volume_size_bytes", "Size of the volume with the database.", float64(d.VolumeSize))
+	}
+	if v := d.DataVersion; v != nil {
+		m.addIf("data_version_readable", "1 if an etcd of the wanted version can read the data.", v.Readable, "wanted", v.Wanted)
 	}
 }
 
-// lagKnown reports whether the lag is known: only the writer knows it. A standby would report 0, which looks like an up-to-date store.
-func lagKnown(b *facts.Backups) bool { return b.Role == facts.Writer && b.Revision > 0 }
-
-// storedMetrics are the metrics of the backups in the store.
-func (desc describer) storedMetrics() backup {
-	return backup{
-		desc.backupGauge("last_full_snapshot_timestamp_seconds", "When the newest full snapshot was made, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			return ifKnown(b.LastFullSnapshot, func(f *facts.FullSnapshot) (float64, bool) { return at(f.At) })
-		}),
-		desc.backupGauge("last_full_snapshot_bytes", "Size of the newest full snapshot in the store.", func(b *facts.Backups) (float64, bool) {
-			return ifKnown(b.LastFullSnapshot, func(f *facts.FullSnapshot) (float64, bool) { return float64(f.Bytes), true })
-		}),
-		desc.backupGauge("last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			return ifKnown(b.LastVerification, func(v *facts.Verification) (float64, bool) { return at(v.At) })
-		}),
-		desc.backupGauge("last_verification_passed", "1 if the last test restore gave back what etcd had.", func(b *facts.Backups) (float64, bool) {
-			return number(b.LastVerification != nil && b.LastVerification.Passed), b.LastVerification != nil
-		}),
-		desc.backupGauge("window_start_timestamp_seconds", "The earliest restore point, in seconds since 1970.", func(b *facts.Backups) (float64, bool) {
-			return ifKnown(b.Window, func(w *facts.Window) (float64, bool) { return at(w.From) })
-		}),
-		desc.backupGauge("stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", func(b *facts.Backups) (float64, bool) {
-			return float64(b.StoredBytes), b.StoredBytes > 0
-		}),
+// addSteps adds the states and steps of the machines. Steps are counted by from, to and event, for all guards.
+func (m sink) addSteps(d status.Document, states []string) {
+	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // the current visit
+	times := map[[3]string]int{}
+	for _, edge := range d.TransitionCounts {
+		seconds[edge.From] += edge.Seconds
+		times[[3]string{edge.From, edge.To, edge.Event}] += edge.Count
+	}
+	for _, state := range states {
+		m.addIf("state", "1 for the state that the lifecycle is in, 0 for the others.", state == d.State, "state", state)
+		m.add("state_seconds_total", "Time spent in each state since the process started.", seconds[state], "state", state)
+	}
+	for edge, count := range times {
+		m.add("state_transitions_total", "Steps of the state machine since the process started.", float64(count),
+			"from", edge[0], "to", edge[1], "event", edge[2])
+	}
+	if d.Recovery != nil {
+		m.add("recovery_state", "1 for the state that the recovery of data is in; absent without a recovery.", 1, "state", d.Recovery.State)
 	}
 }
 
-func ifKnown[T any](part *T, value func(*T) (float64, bool)) (float64, bool) {
-	if part == nil {
-		return 0, false
+func (m sink) addBackups(d status.Document) {
+	b := d.Backup
+	if d.Standalone {
+		m.addIf("backup_configured", "1 if the wrapper makes backups: there is a --backup-store; absent where another container makes them.", b != nil)
 	}
-	return value(part)
-}
-
-func at(t time.Time) (float64, bool) { return float64(t.UnixMilli()) / 1000, !t.IsZero() }
-
-func (all backup) collect(b *facts.Backups, to chan<- prometheus.Metric) {
 	if b == nil {
 		return
 	}
-	for _, metric := range all {
-		if is, known := metric.is(b); known {
-			to <- prometheus.MustNewConstMetric(metric.desc, metric.kind, is)
-		}
+	if b.Cluster != "" {
+		m.add("cluster_info", "The cluster in the store that etcd's data belong to, its owner and generation; always 1.", 1,
+			"cluster", b.Cluster, "owner", b.Owner, "generation", strconv.Itoa(b.Generation))
 	}
+	if b.Role == facts.Writer && b.Revision > 0 { // a standby would report 0, which looks like an up-to-date store
+		m.add("backup_lag_revisions", "Revisions that are not in the store yet.", float64(b.LagRevisions))
+		m.add("backup_lag_seconds", "Age of the oldest revision that is not in the store; 0 if there is none.", b.LagSeconds)
+	}
+	m.addKnown("backup_revision", "The newest revision in the store.", b.Revision)
+	m.addIf("backup_writer", "1 for the member that makes the backups.", b.Role == facts.Writer)
+	m.addIf("backup_problem", "1 while backups fail or are incomplete.", b.Problem != nil)
+	if b.Problem != nil {
+		m.addTime("backup_next_retry_timestamp_seconds", "When a failed backup is retried, in seconds since 1970.", b.Problem.NextRetry)
+	}
+	if full := b.LastFullSnapshot; full != nil {
+		m.addTime("backup_last_full_snapshot_timestamp_seconds", "When the newest full snapshot was made, in seconds since 1970.", full.At)
+		m.add("backup_last_full_snapshot_bytes", "Size of the newest full snapshot in the store.", float64(full.Bytes))
+	}
+	if test := b.LastVerification; test != nil {
+		m.addTime("backup_last_verification_timestamp_seconds", "When a backup was last restored to test it, in seconds since 1970.", test.At)
+		m.addIf("backup_last_verification_passed", "1 if the data of the last restore test equalled etcd's.", test.Passed)
+	}
+	if b.Window != nil {
+		m.addTime("backup_window_start_timestamp_seconds", "The earliest restore point, in seconds since 1970.", b.Window.From)
+	}
+	m.addKnown("backup_stored_bytes", "Size of all of the cluster's objects in the store, as of the last listing.", b.StoredBytes)
+	m.add("backup_spool_bytes", "Bytes queued on the volume for the store.", float64(b.SpoolBytes))
+	m.add("backup_spool_limit_bytes", "Maximum number of bytes queued there.", float64(b.SpoolLimit))
+	m.add("backup_uploaded_bytes_total", "Bytes that this process has uploaded.", float64(b.UploadedBytes))
 }
 
-// maintenance collects the metrics of defragmentations.
-type maintenance struct{ busy, waiting, ended, seconds, freed, lifted, readers *prometheus.Desc }
-
-func newMaintenance(desc describer) maintenance {
-	return maintenance{
-		busy:    desc("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it."),
-		waiting: desc("defragmentation_waiting", "1 while the database should be defragmented and something is in the way."),
-		ended:   desc("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", "outcome"),
-		seconds: desc("defragmentation_last_duration_seconds", "How long the last defragmentation blocked the database."),
-		freed:   desc("defragmentation_freed_bytes_total", "Bytes that defragmentations have freed."),
-		lifted:  desc("nospace_disarmed_total", "How often this member's alarm NOSPACE was disarmed."),
-		readers: desc("database_readers", "Snapshots and backups that read the whole database now."),
-	}
-}
-
-func (u maintenance) collect(is *state.Maintenance, to chan<- prometheus.Metric) {
-	if is == nil {
+func (m sink) addMaintenance(u *state.Maintenance) {
+	if u == nil {
 		return
 	}
-	metric := func(of *prometheus.Desc, kind prometheus.ValueType, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(of, kind, value, labels...)
+	m.addIf("defragmentation_running", "1 while the database is being defragmented, or clients are kept away for it.", u.Busy())
+	m.addIf("defragmentation_waiting", "1 while a necessary defragmentation of the database is blocked.", u.Phase == "waiting")
+	for outcome, times := range map[string]int{"done": u.Completed, "failed": u.Failed} {
+		m.add("defragmentations_total", "Defragmentations that ended, by outcome (done, failed).", float64(times), "outcome", outcome)
 	}
-	metric(u.busy, prometheus.GaugeValue, number(is.Busy()))
-	metric(u.waiting, prometheus.GaugeValue, number(is.Phase == "waiting"))
-	metric(u.ended, prometheus.CounterValue, float64(is.Completed), "done")
-	metric(u.ended, prometheus.CounterValue, float64(is.Failed), "failed")
-	metric(u.freed, prometheus.CounterValue, float64(is.FreedBytes))
-	metric(u.lifted, prometheus.CounterValue, float64(is.NoSpaceDisarmed))
-	metric(u.readers, prometheus.GaugeValue, float64(len(is.Readers)))
-	if last := is.LastDefragmentation; last != nil && last.Error == "" {
-		metric(u.seconds, prometheus.GaugeValue, last.Seconds)
+	if last := u.LastDefragmentation; last != nil && last.Error == "" {
+		m.add("defragmentation_last_duration_seconds", "How long the last defragmentation blocked the database.", last.Seconds)
 	}
-}
-
-// leases collects the metrics of Kubernetes leases.
-type leases struct{ renewed, trouble *prometheus.Desc }
-
-func newLeases(desc describer) leases {
-	return leases{
-		renewed: desc("lease_renewed_timestamp_seconds", "When a Kubernetes lease was renewed last, in seconds since 1970.", "kind"),
-		trouble: desc("lease_problem", "1 while a Kubernetes lease cannot be renewed.", "kind"),
-	}
-}
-
-func (l leases) collect(all []state.Lease, to chan<- prometheus.Metric) {
-	for _, lease := range all {
-		to <- prometheus.MustNewConstMetric(l.trouble, prometheus.GaugeValue, number(lease.Problem != nil), lease.Kind)
-		if !lease.Renewed.IsZero() {
-			to <- prometheus.MustNewConstMetric(l.renewed, prometheus.GaugeValue, float64(lease.Renewed.Unix()), lease.Kind)
-		}
-	}
+	m.add("defragmentation_freed_bytes_total", "Bytes that defragmentations have freed.", float64(u.FreedBytes))
+	m.add("nospace_disarmed_total", "How often this member's alarm NOSPACE was disarmed.", float64(u.NoSpaceDisarmed))
+	m.add("database_readers", "Snapshots and backups that read the whole database now.", float64(len(u.Readers)))
 }

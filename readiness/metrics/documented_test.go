@@ -1,32 +1,38 @@
 package metrics
 
 import (
+	"os"
 	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/cmd/docs"
 )
 
-// described is what a description says in its text form, which is all that it tells.
-var described = regexp.MustCompile(`fqName: "etcd_wrapper_([a-z_]+)", .*variableLabels: \{([a-z_,]*)\}`)
-
 // all returns the labels of every metric by its name.
 func all(t *testing.T) map[string][]string {
-	descriptions := make(chan *prometheus.Desc, 100)
-	New().registry(nil, nil).Describe(descriptions)
-	close(descriptions)
+	families, err := newMetrics().registry(document, []string{"Query"}).Gather()
+	require.NoError(t, err)
 	found := map[string][]string{}
-	for description := range descriptions {
-		parts := described.FindStringSubmatch(description.String())
-		require.NotNil(t, parts, description)
-		found[parts[1]] = strings.FieldsFunc(parts[2], func(r rune) bool { return r == ',' })
+	for _, family := range families {
+		labels := []string{}
+		for _, label := range family.GetMetric()[0].GetLabel() {
+			labels = append(labels, label.GetName())
+		}
+		found[strings.TrimPrefix(family.GetName(), namespace+"_")] = labels
 	}
 	return found
+}
+
+func TestDocumentOfTheseTestsHasEveryMetric(t *testing.T) {
+	source, err := os.ReadFile("document.go")
+	require.NoError(t, err)
+	for _, call := range regexp.MustCompile(`m\.add\w*\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+		assert.Contains(t, all(t), call[1], "complete the function document in the tests")
+	}
 }
 
 func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
@@ -36,7 +42,7 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 	named := map[string]bool{}
 	for name, labels := range metrics {
 		row := rowOf(rows, name)
-		if !assert.NotNil(t, row, "put %s into the table of metrics of README.md or docs/*.md", name) {
+		if !assert.NotNil(t, row, "add %s to the table of metrics in README.md or docs/*.md", name) {
 			continue
 		}
 		named[row[0]] = true
@@ -45,7 +51,7 @@ func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
 		}
 	}
 	for _, row := range rows {
-		assert.True(t, named[row[0]], "the documentation's %s is no metric: take it out, or name it as it is", row[0])
+		assert.True(t, named[row[0]], "%s is documented but is not a metric: remove or rename it", row[0])
 	}
 }
 

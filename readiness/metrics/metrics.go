@@ -82,7 +82,7 @@ func (m *Metrics) Handler(now func() status.Document, states []string) http.Hand
 
 func (m *Metrics) registry(now func() status.Document, states []string) *prometheus.Registry {
 	all := prometheus.NewRegistry()
-	all.MustRegister(newDocument(now, states))
+	all.MustRegister(collector{now, states})
 	all.MustRegister(m.collectors()...)
 	return all
 }

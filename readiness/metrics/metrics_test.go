@@ -1,4 +1,4 @@
-package metrics_test
+package metrics
 
 import (
 	"context"
@@ -15,13 +15,12 @@ import (
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"
-	"etcd-wrapper/readiness/metrics"
 	"etcd-wrapper/readiness/status"
 )
 
 func document() status.Document {
 	return status.Document{
-		Member: state.Member{ClusterID: "c1", Peers: []state.Peer{{Active: true}, {}, {Active: true, Learner: true}}}, Standalone: true,
+		Member: state.Member{ClusterID: "c1", VolumeFree: 1, VolumeSize: 2, Peers: []state.Peer{{Active: true}, {}, {Active: true, Learner: true}}}, Standalone: true,
 		State: "Wait", Since: time.Now().Add(-time.Minute), LastExit: "crash", Ready: true,
 		Versions:     status.Versions{Wrapper: "1", Etcd: "2", Go: "3"},
 		Checks:       []status.Check{{Name: "quorum", Status: "failed"}, {Name: "space", Status: "degraded"}},
@@ -36,7 +35,7 @@ func document() status.Document {
 			{Kind: "member", Renewed: time.Unix(5e9, 0)}, {Kind: "full_snapshot", Problem: &state.LeaseProblem{Message: "forbidden"}},
 		},
 		Backup: &facts.Backups{
-			Owner: "play/main", Role: "writer", Revision: 90, LagRevisions: 5, LagSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
+			Cluster: "c2", Owner: "play/main", Role: "writer", Revision: 90, LagRevisions: 5, LagSeconds: 2.5, SpoolBytes: 7, SpoolLimit: 8, UploadedBytes: 9, StoredBytes: 10,
 			Window:           &facts.Window{From: time.Unix(1e9, 0)},
 			LastFullSnapshot: &facts.FullSnapshot{At: time.Unix(2e9, 0), Bytes: 11},
 			LastVerification: &facts.Verification{At: time.Unix(3e9, 0), Passed: true},
@@ -50,32 +49,32 @@ func document() status.Document {
 	}
 }
 
-func newMetrics() *metrics.Metrics {
-	m := metrics.New()
+func newMetrics() *Metrics {
+	m := New()
 	m.Request("status", time.Second, nil)
 	m.Request("status", 15*time.Second, fmt.Errorf("no answer: %w", context.DeadlineExceeded))
 	m.Request("trigger", time.Millisecond, errors.New("refused"))
-	m.Initialization("full", metrics.Successful)
+	m.Initialization("full", Successful)
 	m.Recovered("empty", "restored", 7)
 	m.EtcdStarted(2 * time.Second)
 	m.EtcdStopped(3*time.Second, time.Second)
 	return m
 }
 
-func scrape(m *metrics.Metrics) string {
+func scrape(m *Metrics) string {
 	w := httptest.NewRecorder()
 	m.Handler(document, []string{"Query", "Wait"}).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	text, _ := io.ReadAll(w.Body)
 	return string(text)
 }
 
-func TestPrometheusHasNothingToComplainAbout(t *testing.T) {
+func TestMetricsPassPromlint(t *testing.T) {
 	problems, err := promlint.New(strings.NewReader(scrape(newMetrics()))).Lint()
 	require.NoError(t, err)
 	require.Empty(t, problems)
 }
 
-func TestEveryMetricIsTold(t *testing.T) {
+func TestAllMetricsAreServed(t *testing.T) {
 	text := scrape(newMetrics())
 	for _, line := range []string{
 		`info{cluster_id="c1",cluster_name="play/main",etcd_version="2",go_version="3",version="1"} 1`,
@@ -110,16 +109,17 @@ func TestEveryMetricIsTold(t *testing.T) {
 		`backup_window_start_timestamp_seconds 1e+09`, `backup_last_full_snapshot_timestamp_seconds 2e+09`, `backup_last_full_snapshot_bytes 11`,
 		`backup_last_verification_timestamp_seconds 3e+09`, `backup_last_verification_passed 1`,
 		`lease_renewed_timestamp_seconds{kind="member"} 5e+09`, `lease_problem{kind="member"} 0`, `lease_problem{kind="full_snapshot"} 1`,
+		`cluster_info{cluster="c2",generation="0",owner="play/main"} 1`, `volume_free_bytes 1`, `volume_size_bytes 2`,
 		`backup_problem 1`, `backup_next_retry_timestamp_seconds 4e+09`,
 	} {
 		require.Contains(t, text, "\netcd_wrapper_"+line)
 	}
 	require.NotContains(t, text, "\ngo_", "the global registry is etcd's")
-	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "what never was has no time")
+	require.NotContains(t, text, `renewed_timestamp_seconds{kind="full_snapshot"}`, "a lease that was never renewed")
 }
 
-// An alert on a backup's age must not fire because the age is not known yet, nor stay silent because it is taken for 0.
-func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
+// An alert on a backup's age must not fire because the age is not known yet, and must not be missed because it counts as 0.
+func TestUnknownValuesOfBackupsAreAbsent(t *testing.T) {
 	scraped := func(b *facts.Backups) string {
 		w := httptest.NewRecorder()
 		newMetrics().Handler(func() status.Document { return status.Document{Standalone: true, Backup: b} }, nil).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -138,5 +138,5 @@ func TestWhatIsNotKnownOfBackupsIsAbsent(t *testing.T) {
 	}
 	text = scraped(&facts.Backups{Role: "standby", Revision: 90})
 	require.Contains(t, text, "etcd_wrapper_backup_revision 90")
-	require.NotContains(t, text, "etcd_wrapper_backup_lag", "only who writes knows how far the store is behind")
+	require.NotContains(t, text, "etcd_wrapper_backup_lag", "only the writer knows the lag")
 }

@@ -41,7 +41,7 @@ func Handler(overview, table string) http.Handler {
 	recovery, _ := json.Marshal(status.RecoverySteps) // cannot fail: all fields are strings
 	body := strings.NewReplacer("{{style}}", style, "{{script}}", script.String(), "{{overview}}", overview, "{{table}}", inert.String(),
 		"{{recovery}}", string(recovery), "{{docs}}", html.EscapeString(docs)).Replace(file("page.html"))
-	return newDocument("text/html; charset=utf-8", policy(script.String(), style), body)
+	return document("text/html; charset=utf-8", policy(script.String(), style), body)
 }
 
 // file returns an embedded file.
@@ -55,7 +55,7 @@ func file(name string) string {
 
 // Picture serves the SVG of the whole state machine, which the page links to as statemachine.svg.
 func Picture(svg string) http.Handler {
-	return newDocument("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
+	return document("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 
 // policy lets the browser run this script, use this style and connect to this server, and nothing else.

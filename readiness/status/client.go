@@ -3,7 +3,9 @@ package status
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,71 +14,76 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"etcd-wrapper/internal/printable"
 )
 
 const (
-	askTimeout = 5 * time.Second // until a reply starts: the machine may be busy
-	maxEvent   = 4 << 20         // bytes of an event, max
+	requestTimeout = 5 * time.Second // until a reply starts: the machine may be busy
+	maxEvent       = 4 << 20         // maximum bytes of an event
 )
 
-// ErrNoAnswer is returned if no wrapper answers on the port.
+// ErrNoAnswer is returned if no wrapper answers.
 var ErrNoAnswer = errors.New("no answer")
 
-// Client reads the status of the wrapper on this host.
+// Client reads the status of one wrapper.
 type Client struct {
-	port uint16
-	http *http.Client
+	address string // scheme, host and port
+	name    string // of the wrapper, for errors
+	timeout time.Duration
+	http    *http.Client
 }
 
-// dialLoopback returns a function for http.Transport that connects to a port of 127.0.0.1 or, on a host without IPv4, of ::1.
-func dialLoopback(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: timeout}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dialer.DialContext(ctx, network, address)
-		if err == nil {
-			return conn, nil
-		}
-		if _, port, split := net.SplitHostPort(address); split == nil {
-			if conn, failed := dialer.DialContext(ctx, network, net.JoinHostPort("::1", port)); failed == nil {
-				return conn, nil
-			}
-		}
-		return nil, err
-	}
-}
-
-// NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet.
+// NewClient returns a client for the wrapper on a port of loopback. It connects to nothing yet. It uses plain HTTP, which a wrapper always
+// accepts on loopback.
 func NewClient(port uint16) *Client {
-	return &Client{port: port, http: &http.Client{Transport: &http.Transport{
-		DialContext:           dialLoopback(askTimeout),
-		ResponseHeaderTimeout: askTimeout,
+	return newClient(loopback, port, fmt.Sprintf("etcd-wrapper on port %d", port), requestTimeout, nil)
+}
+
+// newClient returns a client for a host. secured is the TLS configuration; nil means plain HTTP.
+func newClient(host string, port uint16, name string, timeout time.Duration, secured *tls.Config) *Client {
+	scheme := "http"
+	if secured != nil {
+		scheme = "https"
+	}
+	address := scheme + "://" + net.JoinHostPort(host, strconv.Itoa(int(port)))
+	return &Client{address: address, name: cmp.Or(name, "etcd-wrapper at "+address), timeout: timeout, http: &http.Client{Transport: &http.Transport{
+		DialContext:           dialer{net.Dialer{Timeout: timeout}}.dial,
+		TLSClientConfig:       secured,
+		ResponseHeaderTimeout: timeout,
 		DisableKeepAlives:     true,
 	}}}
 }
 
-// Fetch returns the document as it is now, fit for a terminal, even if another program answers on the port. The error is ErrNoAnswer,
-// wrapped, if nobody answers within 5 s.
+const loopback = "127.0.0.1"
+
+type dialer struct{ net.Dialer }
+
+// dial connects to an address. On a host without IPv4, ::1 replaces 127.0.0.1.
+func (d dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	conn, err := d.DialContext(ctx, network, address)
+	if host, port, _ := net.SplitHostPort(address); err != nil && host == loopback {
+		if conn, failed := d.DialContext(ctx, network, net.JoinHostPort("::1", port)); failed == nil {
+			return conn, nil
+		}
+	}
+	return conn, err
+}
+
+// Fetch returns the current document, with printable texts even if another program answers. The error wraps ErrNoAnswer if none does
+// within 5 s.
 func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	reply, err := c.open(ctx, "")
 	if err != nil {
 		return Document{}, err
 	}
 	defer reply.Body.Close()
-	document, err := decode(reply.Body)
-	if err != nil {
+	var document Document
+	if err := json.NewDecoder(reply.Body).Decode(&document); err != nil {
 		return Document{}, fmt.Errorf("cannot read the status: %w", err)
 	}
-	return document, nil
-}
-
-// decode reads a document and makes its texts printable.
-func decode(body io.Reader) (document Document, err error) {
-	err = json.NewDecoder(body).Decode(&document)
-	return document.printable(), err
+	return document.printable(), nil
 }
 
 // Watch calls receive with the current document and again after each change, until the wrapper ends, ctx ends or receive returns an error.
@@ -123,17 +130,17 @@ func patched(object map[string]any, event []byte) (document Document, err error)
 	return document, err
 }
 
-// RefusalError is the reason for which the wrapper refuses a request, a sentence.
+// RefusalError is the wrapper's reason for refusing a request, a sentence.
 type RefusalError string
 
 // Error implements error.
 func (r RefusalError) Error() string { return string(r) }
 
-// maxRefusal is the size of a refusal in bytes, max.
+// maxRefusal is the maximum size of a refusal in bytes.
 const maxRefusal = 4 << 10
 
-// Defragment asks for a defragmentation and returns once that is promised; the document shows its progress. The error is a
-// RefusalError if it cannot be now, or ErrNoAnswer, wrapped, if nobody answers within 5 s.
+// Defragment requests a defragmentation and returns once the wrapper has promised it; the document shows its progress. The error is a
+// RefusalError if it cannot start now, or wraps ErrNoAnswer if no wrapper answers within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
@@ -144,59 +151,46 @@ func (c *Client) Defragment(ctx context.Context) error {
 	case http.StatusAccepted:
 		return nil
 	case http.StatusConflict, http.StatusForbidden:
-		why, err := io.ReadAll(io.LimitReader(reply.Body, maxRefusal))
+		reason, err := io.ReadAll(io.LimitReader(reply.Body, maxRefusal))
 		if err != nil {
 			return fmt.Errorf("cannot read why the wrapper refuses: %w", err)
 		}
-		return RefusalError(printable.Line(strings.TrimSpace(string(why))))
+		return RefusalError(printable.Line(string(reason)))
 	default:
-		return fmt.Errorf("cannot ask etcd-wrapper on port %d for a defragmentation: HTTP status %d", c.port, reply.StatusCode)
+		return fmt.Errorf("cannot ask %s for a defragmentation: HTTP status %d", c.name, reply.StatusCode)
 	}
 }
 
 // open requests the document.
 func (c *Client) open(ctx context.Context, query string) (*http.Response, error) {
 	reply, err := c.Send(ctx, http.MethodGet, "/lifecycle"+query)
-	if err != nil {
-		return nil, err
+	if err != nil || reply.StatusCode == http.StatusOK {
+		return reply, err
 	}
-	if reply.StatusCode != http.StatusOK {
-		reply.Body.Close() //nolint:errcheck // nothing was read
-		who := ""
-		if reply.StatusCode == http.StatusNotFound {
-			who = ": another program listens there, such as etcd or the sidecar, or a wrapper that has no /lifecycle; --etcd-wrapper-port names the wrapper's own port"
-		}
-		return nil, fmt.Errorf("cannot ask etcd-wrapper on port %d: HTTP status %d%s", c.port, reply.StatusCode, who)
+	reply.Body.Close() //nolint:errcheck // nothing was read
+	advice := ""
+	if reply.StatusCode == http.StatusNotFound {
+		advice = ": another program listens there, such as etcd or the sidecar, or a wrapper that has no /lifecycle; --etcd-wrapper-port names the wrapper's own port"
 	}
-	return reply, nil
+	return nil, fmt.Errorf("cannot ask %s: HTTP status %d%s", c.name, reply.StatusCode, advice)
 }
 
-// Send sends a request for a path, and returns the reply whatever its status. It uses plain HTTP, which a wrapper always
-// accepts on loopback.
+// Send sends a request for a path and returns the reply with any HTTP status.
 func (c *Client) Send(ctx context.Context, method, path string) (*http.Response, error) {
-	reply, err := c.do(ctx, method, path)
-	var network net.Error
-	if errors.As(err, &network) && network.Timeout() {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d within %v, though somebody listens: it hangs or gets next to "+
-			"no CPU time, or the port is another program's; the container's log says which", ErrNoAnswer, c.port, askTimeout)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w from etcd-wrapper on port %d: %w; it does not run, or on another port: its log and its "+
-			"termination message say why", ErrNoAnswer, c.port, err)
-	}
-	return reply, nil
-}
-
-func (c *Client) do(ctx context.Context, method, path string) (*http.Response, error) {
-	address := "http://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(int(c.port))) + path
-	request, err := http.NewRequestWithContext(ctx, method, address, nil)
+	request, err := http.NewRequestWithContext(ctx, method, c.address+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	reply, err := c.http.Do(request)
 	var wrapped *url.Error
-	if errors.As(err, &wrapped) {
-		err = wrapped.Err // the message has the address already
+	switch {
+	case !errors.As(err, &wrapped):
+		return reply, err
+	case wrapped.Timeout():
+		return nil, fmt.Errorf("%w from %s within %v although a process listens: it hangs, has next to no CPU time or is another program; see the container's log",
+			ErrNoAnswer, c.name, c.timeout)
+	default:
+		return nil, fmt.Errorf("%w from %s: %w; it is not running or uses another port; see its log and its termination message",
+			ErrNoAnswer, c.name, wrapped.Err) // the name has the address already
 	}
-	return reply, err
 }

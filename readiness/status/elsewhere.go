@@ -6,10 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"net/url"
-	"strconv"
 	"sync"
 	"time"
 
@@ -23,32 +20,24 @@ type Answer struct {
 	Error    string    `json:"error,omitempty"`  // why there is no document
 }
 
-// forAll bounds the time for all members to answer, in parallel.
-const forAll = 3 * time.Second
+// memberTimeout bounds the time for all members to answer, in parallel.
+const memberTimeout = 3 * time.Second
 
 // FetchAll fetches the status of all members that known lists, from the hosts of their peer URLs and the same port, in the same order.
 // secured is the TLS configuration; nil means plain HTTP.
 func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []Answer {
-	ctx, cancel := context.WithTimeout(ctx, forAll)
+	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: secured, DisableKeepAlives: true}}
-	scheme := "http"
-	if secured != nil {
-		scheme = "https"
-	}
 	answers := make([]Answer, len(known.Peers))
-	var asked sync.WaitGroup
+	var pending sync.WaitGroup
 	for i, peer := range known.Peers {
-		answers[i].Member = peer.Name
-		if peer.Name == "" {
-			answers[i].Member = peer.ID
-		}
+		answers[i].Member = cmp.Or(peer.Name, peer.ID)
 		if peer.ID == known.MemberID {
 			answers[i].Document = &known
 			continue
 		}
-		asked.Go(func() {
-			document, err := fetchFrom(ctx, client, scheme, known, peer, port)
+		pending.Go(func() {
+			document, err := fetchFrom(ctx, known, peer, port, secured)
 			if err != nil {
 				answers[i].Error = err.Error()
 				return
@@ -56,36 +45,24 @@ func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Con
 			answers[i].Document = &document
 		})
 	}
-	asked.Wait()
+	pending.Wait()
 	return answers
 }
 
-func fetchFrom(ctx context.Context, client *http.Client, scheme string, known Document, peer state.Peer, port uint16) (Document, error) {
+func fetchFrom(ctx context.Context, known Document, peer state.Peer, port uint16, secured *tls.Config) (Document, error) {
 	if len(peer.URLs) == 0 {
 		return Document{}, errors.New("it has no peer URL")
 	}
 	at, err := url.Parse(peer.URLs[0])
 	if err != nil {
-		return Document{}, fmt.Errorf("its peer URL is none: %w", err)
+		return Document{}, fmt.Errorf("its peer URL is invalid: %w", err)
 	}
-	address := scheme + "://" + net.JoinHostPort(at.Hostname(), strconv.Itoa(int(port))) + "/lifecycle"
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	client := newClient(at.Hostname(), port, "", memberTimeout, secured)
+	document, err := client.Fetch(ctx)
 	if err != nil {
 		return Document{}, err
 	}
-	reply, err := client.Do(request)
-	if err != nil {
-		return Document{}, fmt.Errorf("no answer: %w", err)
-	}
-	defer reply.Body.Close()
-	if reply.StatusCode != http.StatusOK {
-		return Document{}, fmt.Errorf("%s answers %s", address, reply.Status)
-	}
-	document, err := decode(reply.Body)
-	if err != nil {
-		return Document{}, fmt.Errorf("cannot read what %s answers: %w", address, err)
-	}
-	return document, checkMember(document, known, peer, address)
+	return document, checkMember(document, known, peer, client.address)
 }
 
 // checkMember rejects the status of any process but the member's own: an address may lead to another member, to another cluster or to
