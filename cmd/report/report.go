@@ -95,7 +95,7 @@ func (r *Report) Document() status.Document {
 	document := r.brief()
 	run := r.run.Snapshot()
 	document.Transitions, document.TransitionCounts = r.readiness.mergeInto(transitions(run.History)), edges(run.EdgeCounts)
-	document.Trends, document.Timeline = r.history.Trends(), r.history.Happened()
+	document.Trends, document.Timeline = r.history.Trends(), r.history.Timeline()
 	return document
 }
 

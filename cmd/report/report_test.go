@@ -83,7 +83,7 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 	}
 	about := New(standing(full()), &place{began: time.Unix(1.7e9, 0)}, "v1", "etcd-main-0")
 	for _, at := range []time.Time{time.Unix(1.8e9, 0), time.Unix(1.9e9, 0)} {
-		about.history.Look(about.Document(), at, about.runtime.Requests)
+		about.history.Record(about.Document(), at, about.runtime.Requests)
 	}
 	told := about.Document()
 	visit("Document", reflect.ValueOf(&told))

@@ -59,7 +59,7 @@ func (w *watcher) look(now time.Time) {
 	run := w.run.Snapshot()
 	is := w.brief()
 	headline := is.Headline
-	for _, h := range w.history.Look(is, now, w.runtime.Requests) {
+	for _, h := range w.history.Record(is, now, w.runtime.Requests) {
 		w.happened(h)
 	}
 	w.noteReadiness(run, now)

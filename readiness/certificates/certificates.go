@@ -42,19 +42,19 @@ const (
 type Files struct {
 	log zerolog.Logger
 
-	reading    sync.Mutex // held while files are read; guards the three fields below
-	warned     map[string]time.Time
-	verified   fingerprint // of the files at the last handshakes
-	nextVerify time.Time   // when handshakes that failed are repeated
+	reading    sync.Mutex        // held while files are read; guards the three fields below
+	warned     map[string]string // the last reason, by purpose
+	verified   fingerprint       // of the files at the last handshakes
+	nextVerify time.Time         // when handshakes that failed are repeated
 
-	mu    sync.Mutex        // never held during I/O
-	paths map[string]string // by purpose; empty if there is no such file
-	found []file            // sorted by purpose
-	pools map[string]file   // of authorities, as etcd read them at its start: it does not read them again
-	begun time.Time         // when the last read started
+	mu     sync.Mutex        // never held during I/O
+	paths  map[string]string // by purpose; empty if there is no such file
+	files  []file            // sorted by purpose
+	pools  map[string]file   // of authorities, as etcd read them at its start: it does not read them again
+	readAt time.Time         // when the last read started
 
 	listeners []Listener // of an etcd that serves
-	refused   []string   // why clients or members that verify its certificates cannot connect
+	rejected  []string   // why clients or members that verify its certificates cannot connect
 }
 
 // file describes the content of a certificate file.
@@ -65,15 +65,15 @@ type file struct {
 	digest [sha256.Size]byte
 }
 
-type validity struct{ begins, ends time.Time }
+type validity struct{ start, end time.Time }
 
 // isPool reports whether a file has the authorities that etcd verifies others with.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
 
-// New returns the files that are in use from the start: paths by purpose, empty if there is no such file. They are read in the background
-// now, and again at each call that finds them older than 3 s.
+// New returns the files that are in use from the start: paths by purpose, empty if there is no such file. It starts to read them in the
+// background; each later call that finds them older than 3 s does so again.
 func New(paths map[string]string, log zerolog.Logger) *Files {
-	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]time.Time{}, pools: map[string]file{}}
+	f := &Files{log: log, paths: maps.Clone(paths), warned: map[string]string{}, pools: map[string]file{}}
 	f.refresh(time.Now())
 	return f
 }
@@ -82,8 +82,8 @@ func New(paths map[string]string, log zerolog.Logger) *Files {
 func (f *Files) refresh(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if now.Sub(f.begun) > rereadAfter {
-		f.begun = now
+	if now.Sub(f.readAt) > rereadAfter {
+		f.readAt = now
 		go f.read()
 	}
 }
@@ -96,7 +96,7 @@ func (f *Files) Use(paths map[string]string) {
 	f.read()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, each := range f.found {
+	for _, each := range f.files {
 		if each.isPool() {
 			f.pools[each.Name] = each
 		}
@@ -108,8 +108,8 @@ func (f *Files) Now() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := make([]status.Certificate, len(f.found))
-	for i, each := range f.found {
+	all := make([]status.Certificate, len(f.files))
+	for i, each := range f.files {
 		all[i] = each.Certificate
 	}
 	return all
@@ -120,105 +120,64 @@ func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
 	f.mu.Lock()
-	paths, known := maps.Clone(f.paths), f.found
+	paths, previous := maps.Clone(f.paths), f.files
 	f.mu.Unlock()
-	read := make(chan file, len(paths))
+	results := make(chan file, len(paths))
 	var reading sync.WaitGroup
 	for name, path := range paths {
 		reading.Go(func() {
-			if content, ok := look(name, path, known); ok {
-				read <- content
+			content, err := parse(path)
+			i := slices.IndexFunc(previous, func(p file) bool { return p.Name == name && p.Path == path })
+			if i >= 0 && errors.Is(err, disk.ErrHangs) {
+				content, err = previous[i], nil
+			}
+			if content.Name, content.Path = name, path; err == nil {
+				results <- content
 			}
 		})
 	}
 	reading.Wait() // up to a second
-	close(read)
-	var found []file
-	for content := range read {
-		found = append(found, content)
+	close(results)
+	var files []file
+	for content := range results {
+		files = append(files, content)
 		f.warn(content, time.Now())
 	}
-	slices.SortFunc(found, func(a, b file) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.Name, b.Name) })
 	f.mu.Lock()
-	f.found = found
+	f.files = files
 	f.mu.Unlock()
-	f.verifyListeners(found, time.Now())
+	f.verifyListeners(files, time.Now())
 }
 
-func look(name, path string, known []file) (content file, ok bool) {
-	content, err := dates(path)
-	if before := slices.IndexFunc(known, func(k file) bool { return k.Name == name && k.Path == path }); before >= 0 && errors.Is(err, disk.ErrHangs) {
-		return known[before], true
-	}
-	content.Name, content.Path = name, path
-	return content, err == nil
-}
-
-// The ways out.
-const (
-	renew   = "renew it in its Secret, the file is read again by itself"
-	restart = "renew it in its Secret, and restart this member: etcd reads it once, at its start"
-	early   = "set this machine's clock, or have it issued again"
-)
-
-func (f file) advice() string {
-	if f.isPool() {
-		return restart
-	}
-	return renew
-}
-
-// warn logs each certificate once when it ends soon, and again when it has ended.
+// warn logs once that a certificate is about to expire or not valid.
 func (f *Files) warn(c file, now time.Time) {
-	ended := !c.NotAfter.After(now)
-	key := c.Name
-	if ended {
-		key += " expired"
+	reason, _ := c.judge(file{}, now)
+	if reason != "" && f.warned[c.Name] != reason {
+		f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.NotAfter.UTC()).Msg(reason)
 	}
-	if !c.ExpiresSoon(now) || f.warned[key].Equal(c.NotAfter) {
-		return
-	}
-	f.warned[key] = c.NotAfter
-	word := "expires"
-	if ended {
-		word = "has expired"
-	}
-	f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.NotAfter.UTC()).
-		Msgf("certificate %s %s %s on %s; %s", c.Name, c.Path, word, date(c.NotAfter), c.advice())
+	f.warned[c.Name] = reason
 }
 
-// dates returns the content of a PEM file with the validity of its certificates.
-func dates(path string) (is file, err error) {
+// parse reads a PEM file with the validity of its certificates.
+func parse(path string) (f file, err error) {
 	content, err := disk.Read(path, maxBytes)
 	if err != nil {
-		return is, err
+		return f, err
 	}
-	is.digest, err = sha256.Sum256(content), errors.New("it has no certificate")
+	var starts, ends []time.Time
 	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
-		certificate, unreadable := x509.ParseCertificate(block.Bytes)
-		if unreadable != nil {
-			continue
+		if certificate, err := x509.ParseCertificate(block.Bytes); err == nil {
+			starts, ends = append(starts, certificate.NotBefore), append(ends, certificate.NotAfter)
 		}
-		of := validity{certificate.NotBefore, certificate.NotAfter}
-		if err != nil {
-			is.NotBefore, is.NotAfter, is.leaf, is.any, err = of.begins, of.ends, of, of, nil
-		}
-		is.NotBefore, is.NotAfter = later(is.NotBefore, of.begins), earlier(is.NotAfter, of.ends)
-		is.any = validity{earlier(is.any.begins, of.begins), later(is.any.ends, of.ends)}
 	}
-	return is, err
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
+	if len(starts) == 0 {
+		return f, errors.New("it has no certificate")
 	}
-	return b
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
+	f.digest, f.leaf = sha256.Sum256(content), validity{starts[0], ends[0]}
+	slices.SortFunc(starts, time.Time.Compare)
+	slices.SortFunc(ends, time.Time.Compare)
+	last := len(starts) - 1
+	f.NotBefore, f.NotAfter, f.any = starts[last], ends[0], validity{starts[0], ends[last]}
+	return f, nil
 }

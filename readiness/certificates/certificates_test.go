@@ -34,7 +34,7 @@ func bundle(t *testing.T, ends ...time.Time) (path string) {
 	return path
 }
 
-func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
+func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	past, soon, late := time.Now().Add(-time.Hour), time.Now().Add(71*time.Hour), time.Now().Add(73*time.Hour)
 	files := certificates.New(map[string]string{
@@ -54,14 +54,14 @@ func TestCertificatesThatEndAreNamedOnce(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), " expires on "), log.String())
 }
 
-// running are files that were read. It needs fake time.
+// running returns files that were read. It needs fake time.
 func running(paths map[string]string) *certificates.Files {
 	files := certificates.New(paths, zerolog.Nop())
 	synctest.Wait()
 	return files
 }
 
-func TestARenewedCertificateIsSeenByItself(t *testing.T) {
+func TestRenewedCertificateIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		soon, late := time.Now().Add(time.Hour), time.Now().Add(1000*time.Hour)
 		path := bundle(t, soon)
@@ -70,13 +70,13 @@ func TestARenewedCertificateIsSeenByItself(t *testing.T) {
 		assert.Equal(t, soon.Unix(), files.Now()[0].NotAfter.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
 		time.Sleep(11 * time.Second)
-		files.Now() // asks
+		files.Now() // starts to read
 		synctest.Wait()
 		assert.Equal(t, late.Unix(), files.Now()[0].NotAfter.Unix())
 	})
 }
 
-func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
+func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		server, peer := bundle(t, now.Add(80*time.Hour), now.Add(79*time.Hour)), bundle(t, now.Add(81*time.Hour))
@@ -85,12 +85,12 @@ func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
 			after       time.Duration
 			ended, soon string
 		}{
-			{-25 * time.Hour, "^etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC, so that no client can connect; set this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; set "},
+			{-25 * time.Hour, "^no client can connect: etcd's server certificate " + server + " is not valid before 1999-12-31 00:00 UTC; set this machine's clock", "^etcd_peer " + peer + " is not valid before 1999-12-31 00:00 UTC; set "},
 			{0, "^$", "^$"},
 			{8 * time.Hour, "^$", "^etcd_server " + server + ` expires on 2000-01-04 07:00 UTC; renew it in its Secret, the file is read again by itself$`},
 			{79 * time.Hour, "^$", "^etcd_peer " + peer + " expires on .* UTC; renew it .*; etcd_server .* has expired on .* UTC; renew it "},
-			{80 * time.Hour, "^etcd's server certificate " + server + " has expired on 2000-01-04 08:00 UTC, so that no client can connect; renew it", "^etcd_peer .* expires"},
-			{81 * time.Hour, "^etcd's server certificate", "^etcd_peer .* has expired"},
+			{80 * time.Hour, "^no client can connect: etcd's server certificate " + server + " has expired on 2000-01-04 08:00 UTC; renew it", "^etcd_peer .* expires"},
+			{81 * time.Hour, "^no client can connect: etcd's server certificate", "^etcd_peer .* has expired"},
 		} {
 			ended, soon := files.Judge(now.Add(c.after))
 			assert.Regexp(t, c.ended, ended, "after %v", c.after)
@@ -99,8 +99,8 @@ func TestOnlyTheCertificateThatClientsAreShownShutsThemOut(t *testing.T) {
 	})
 }
 
-// Etcd reads them once: renewed in time on the disk, they still shut out who comes after the old ones have ended.
-func TestAuthoritiesCountAsEtcdHasReadThem(t *testing.T) {
+// etcd reads authorities once: after a renewal on disk, the old ones still exclude clients once they have expired.
+func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		clients, peers := bundle(t, now.Add(70*time.Hour), now.Add(90*time.Hour)), bundle(t, now.Add(200*time.Hour))
@@ -114,15 +114,15 @@ func TestAuthoritiesCountAsEtcdHasReadThem(t *testing.T) {
 
 		require.NoError(t, os.Rename(bundle(t, now.Add(1000*time.Hour)), clients))
 		time.Sleep(11 * time.Second)
-		files.Now() // asks
+		files.Now() // starts to read
 		synctest.Wait()
 		ended, soon = files.Judge(now)
 		assert.Empty(t, ended)
 		assert.Equal(t, "etcd_server_ca "+clients+" has changed since etcd read it at its start: restart this member", soon)
 		ended, _ = files.Judge(now.Add(90 * time.Hour))
-		assert.Contains(t, ended, "no client with a certificate can connect; restart this member: ", "it is renewed already")
+		assert.Regexp(t, "^no client with a certificate can connect: .* has expired on .*; restart this member: the file is renewed already$", ended)
 		ended, _ = files.Judge(now.Add(-25 * time.Hour))
-		assert.Equal(t, "the authorities of "+clients+" that etcd read at its start are not valid before 1999-12-31 00:00 UTC, so that no client with a certificate can connect; "+
+		assert.Equal(t, "no client with a certificate can connect: etcd_server_ca "+clients+", as etcd read it at its start, is not valid before 1999-12-31 00:00 UTC; "+
 			"set this machine's clock, or have it issued again", ended)
 
 		files.Use(nil) // the next etcd
@@ -131,8 +131,8 @@ func TestAuthoritiesCountAsEtcdHasReadThem(t *testing.T) {
 	})
 }
 
-// Connections that stand go on.
-func TestAnEndedAuthorityOfPeersDoesNotSendClientsAway(t *testing.T) {
+// Established connections continue.
+func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
 		peers := bundle(t, now.Add(90*time.Hour))
@@ -140,24 +140,24 @@ func TestAnEndedAuthorityOfPeersDoesNotSendClientsAway(t *testing.T) {
 		files.Use(map[string]string{certificates.EtcdPeerCA: peers})
 		ended, soon := files.Judge(now.Add(90 * time.Hour))
 		assert.Empty(t, ended)
-		assert.Equal(t, "the authorities of "+peers+" that etcd read at its start have expired on 2000-01-04 18:00 UTC, so that no other member can connect; "+
+		assert.Equal(t, "no other member can connect: etcd_peer_ca "+peers+", as etcd read it at its start, has expired on 2000-01-04 18:00 UTC; "+
 			"renew it in its Secret, and restart this member: etcd reads it once, at its start", soon)
 	})
 }
 
-// The path of a certificate may lead to a pipe that nobody writes to.
-func TestACertificateThatBlocksDelaysNobody(t *testing.T) {
+// The path of a certificate may be a pipe without a writer.
+func TestFileThatBlocksDelaysNoCaller(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
-	told := make(chan int, 1)
+	count := make(chan int, 1)
 	go func() {
 		files := certificates.New(map[string]string{certificates.SidecarCA: fifo, certificates.EtcdClient: os.DevNull}, zerolog.Nop())
 		files.Use(nil)
-		told <- len(files.Now())
+		count <- len(files.Now())
 	}()
 	select {
-	case count := <-told:
-		require.Zero(t, count)
+	case found := <-count:
+		require.Zero(t, found)
 	case <-time.After(10 * time.Second):
 		require.Fail(t, "it waits for the other end of the pipe")
 	}

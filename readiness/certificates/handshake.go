@@ -18,25 +18,25 @@ import (
 
 const (
 	handshakeTimeout = 5 * time.Second
-	verifyAgain      = 30 * time.Second // from handshakes that failed to the next, if the files do not change
+	verifyInterval   = 30 * time.Second // from failed handshakes to the next, while the files do not change
 )
 
-// Listener is a TLS listener of etcd's, as those who connect to it see it.
+// Listener describes a TLS listener of etcd.
 type Listener struct {
 	Name    string   // EtcdServer or EtcdPeer
 	Address string   // host and port
-	Hosts   []string // that its URLs advertise
+	Hosts   []string // the hosts of its advertised URLs
 
-	Cert, Key             string // the files that it serves with
-	CA                    string // the authorities that it trusts, and clients with it; empty if there are none
-	ClientCert, ClientKey string // what to show if it asks for a certificate
+	Cert, Key             string // its certificate files
+	CA                    string // the authorities that it and its clients trust; empty if there are none
+	ClientCert, ClientKey string // the client certificate for the handshake
 }
 
 // fingerprint identifies the content of files.
 type fingerprint [sha256.Size]byte
 
-// Serve adds the listeners of an etcd that has started to serve. From now on their certificates are verified as others verify them, by a
-// handshake, and again after each change of the files.
+// Serve adds the listeners of an etcd that has started to serve. A handshake verifies their certificates now and after each change of the
+// files.
 func (f *Files) Serve(listeners []Listener) {
 	f.mu.Lock()
 	f.listeners = listeners
@@ -44,33 +44,34 @@ func (f *Files) Serve(listeners []Listener) {
 	go f.read()
 }
 
-// verifyListeners verifies the listeners' certificates if the files have changed, or if they were refused a while ago. f.reading is held.
-func (f *Files) verifyListeners(found []file, now time.Time) {
+// verifyListeners verifies the listeners' certificates if the files have changed, or if the last attempt failed 30 s ago. The caller holds
+// f.reading.
+func (f *Files) verifyListeners(files []file, now time.Time) {
 	f.mu.Lock()
-	listeners, failed := f.listeners, len(f.refused) > 0
+	listeners, failed := f.listeners, len(f.rejected) > 0
 	f.mu.Unlock()
 	if len(listeners) == 0 {
 		return
 	}
-	files := fingerprintOf(found, listeners)
-	if files == f.verified && (!failed || now.Before(f.nextVerify)) {
+	content := fingerprintOf(files, listeners)
+	if content == f.verified && (!failed || now.Before(f.nextVerify)) {
 		return
 	}
-	var refused []string
+	var rejected []string
 	for _, listener := range listeners {
 		if err := listener.verify(now); err != nil {
-			refused = append(refused, err.Error())
+			rejected = append(rejected, err.Error())
 		}
 	}
-	f.verified, f.nextVerify = files, time.Now().Add(verifyAgain)
+	f.verified, f.nextVerify = content, time.Now().Add(verifyInterval)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.refused = refused
+	f.rejected = rejected
 }
 
-func fingerprintOf(found []file, listeners []Listener) fingerprint {
+func fingerprintOf(files []file, listeners []Listener) fingerprint {
 	hash := sha256.New()
-	for _, each := range found {
+	for _, each := range files {
 		_, _ = fmt.Fprintf(hash, "%s %x\n", each.Name, each.digest)
 	}
 	for _, each := range listeners {
@@ -81,27 +82,27 @@ func fingerprintOf(found []file, listeners []Listener) fingerprint {
 	return fingerprint(hash.Sum(nil))
 }
 
-// verify returns why those who verify the listener's certificate cannot connect. That it has expired, or is not valid yet, is judged by
-// its file.
+// verify returns why clients that verify the listener's certificate cannot connect. It accepts expired certificates, because judge reports
+// them.
 func (l Listener) verify(now time.Time) error {
-	shown, err := l.handshake()
+	certificates, err := l.handshake()
 	if err != nil {
 		return fmt.Errorf("a TLS handshake with etcd's own listener %s failed: %w; see that %s and %s are a pair", l.Address, err, l.Cert, l.Key)
 	}
-	what, who := "etcd's server certificate "+l.Cert, "clients that verify it cannot connect"
+	subject, effect := "etcd's server certificate "+l.Cert, "clients that verify it cannot connect"
 	if l.Name == EtcdPeer {
-		what, who = "etcd's peer certificate "+l.Cert, "other members cannot connect"
+		subject, effect = "etcd's peer certificate "+l.Cert, "other members cannot connect"
 	}
-	leaf := shown[0]
+	leaf := certificates[0]
 	unnamed := slices.DeleteFunc(slices.Clone(l.Hosts), func(host string) bool { return leaf.VerifyHostname(host) == nil })
 	if len(unnamed) > 0 {
-		return fmt.Errorf("%s is not valid for %s, which etcd advertises, so %s; issue it for this name as well", what, strings.Join(unnamed, ", "), who)
+		return fmt.Errorf("%s is not valid for %s, which etcd advertises, so %s; issue it for this name as well", subject, strings.Join(unnamed, ", "), effect)
 	}
 	options := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: now}
-	for _, each := range shown[1:] {
+	for _, each := range certificates[1:] {
 		options.Intermediates.AddCert(each)
 	}
-	if l.CA == "" { // only its usage is left to verify
+	if l.CA == "" { // verify only its usage
 		options.Roots.AddCert(leaf)
 	} else if content, err := disk.Read(l.CA, maxBytes); err != nil || !options.Roots.AppendCertsFromPEM(content) {
 		return nil // etcd could not have started with it; a file that is being replaced is read again
@@ -113,31 +114,31 @@ func (l Listener) verify(now time.Time) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return nil
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return fmt.Errorf("%s is not for servers by its extended key usage, so %s; issue it with the usage \"server auth\"", what, who)
+		return fmt.Errorf("%s is not for servers by its extended key usage, so %s; issue it with the usage \"server auth\"", subject, effect)
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%s is not signed by the authorities in %s, so %s with these; issue it from them, or correct trusted-ca-file", what, l.CA, who)
+		return fmt.Errorf("%s is not signed by the authorities in %s, so %s with these; issue it from them, or correct trusted-ca-file", subject, l.CA, effect)
 	case err != nil:
-		return fmt.Errorf("%s cannot be verified, so %s: %w", what, who, err)
+		return fmt.Errorf("%s cannot be verified, so %s: %w", subject, effect, err)
 	}
 	return nil
 }
 
-// handshake returns the certificates that the listener shows. It need not be let in: with TLS 1.2, a listener that asks for a certificate
-// refuses only after it has shown its own.
-func (l Listener) handshake() (shown []*x509.Certificate, err error) {
+// handshake returns the certificates of the listener. The handshake need not succeed: with TLS 1.2, a listener sends its own certificate
+// before it rejects the client's.
+func (l Listener) handshake() (certificates []*x509.Certificate, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	dialer := tls.Dialer{NetDialer: &net.Dialer{}, Config: &tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, //nolint:gosec // verify does it, and names each cause
+		InsecureSkipVerify: true, //nolint:gosec // Listener.verify does it
 		VerifyConnection: func(state tls.ConnectionState) error {
-			shown = state.PeerCertificates
+			certificates = state.PeerCertificates
 			return nil
 		},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := tls.LoadX509KeyPair(l.ClientCert, l.ClientKey)
 			if err != nil {
-				return &tls.Certificate{}, nil //nolint:nilerr // none is shown then
+				return &tls.Certificate{}, nil //nolint:nilerr // the client has no certificate then
 			}
 			return &pair, nil
 		},
@@ -149,8 +150,8 @@ func (l Listener) handshake() (shown []*x509.Certificate, err error) {
 	if err == nil {
 		_ = connection.Close()
 	}
-	if len(shown) > 0 {
-		return shown, nil
+	if len(certificates) > 0 {
+		return certificates, nil
 	}
 	return nil, err
 }

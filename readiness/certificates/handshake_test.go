@@ -42,7 +42,7 @@ func serve(t *testing.T, pair testcerts.Pair) (address string) {
 	return listener.Addr().String()
 }
 
-func TestAListenerThatClientsRefuseIsDegradedUntilItsFilesAreReplaced(t *testing.T) {
+func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.T) {
 	const long = 10 * 365 * 24 * time.Hour
 	authority, other := testcerts.NewAuthority(t, "authority"), testcerts.NewAuthority(t, "other")
 	for _, each := range []*testcerts.Authority{authority, other} {

@@ -14,29 +14,29 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// History is the history of one run. Look is for one goroutine; Trends and Happened are safe for concurrent use.
+// History is the history of one run. One goroutine calls Record; Trends and Timeline are safe for concurrent use.
 type History struct {
 	etcd prometheus.Gatherer
 
-	// Used by Look only.
-	before status.Document
-	taken  reading
-	due    time.Time // when the next point is taken; zero until etcd has run
+	// Used by Record only.
+	previous status.Document
+	taken    reading
+	due      time.Time // when the next point is taken; zero until etcd has run
 
 	mu       sync.Mutex
 	trends   *status.Trends
-	happened []status.TimelineEvent
+	timeline []status.TimelineEvent
 }
 
 // New returns an empty history. etcd is the registry of etcd's metrics.
 func New(etcd prometheus.Gatherer) *History { return &History{etcd: etcd} }
 
-// Look compares a document with the one before it and returns the new events. It calls requests when a measurement is due.
-func (h *History) Look(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
-	found := h.note(is, now)
-	h.measure(is, now, requests)
-	h.before = is
-	return found
+// Record compares a document with the previous one and returns the new events. It calls requests when a measurement is due.
+func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
+	events := h.note(d, now)
+	h.measure(d, now, requests)
+	h.previous = d
+	return events
 }
 
 // Trends returns the series, or nil before the first measurement. Callers must not change them.
@@ -46,9 +46,9 @@ func (h *History) Trends() *status.Trends {
 	return h.trends
 }
 
-// Happened returns the latest events of each kind, the oldest first. Callers must not change them.
-func (h *History) Happened() []status.TimelineEvent {
+// Timeline returns the latest events of each kind, the oldest first. Callers must not change them.
+func (h *History) Timeline() []status.TimelineEvent {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.happened
+	return h.timeline
 }

@@ -46,12 +46,12 @@ func newEtcd(t *testing.T) *etcd {
 // after lets time pass.
 func (e *etcd) after(d time.Duration) {
 	e.now = e.now.Add(d)
-	e.Look(e.is, e.now, func() (writes, reads state.Requests) { return e.writes, e.reads })
+	e.Record(e.is, e.now, func() (writes, reads state.Requests) { return e.writes, e.reads })
 }
 
 // told is the text of the timeline.
 func (e *etcd) told() (told []string) {
-	for _, is := range e.Happened() {
+	for _, is := range e.Timeline() {
 		told = append(told, is.Message)
 	}
 	return told
@@ -140,16 +140,16 @@ func happens(t *testing.T, change func(*status.Document)) []string {
 	e.is.Backup = &facts.Backups{}
 	e.is.Checks = []status.Check{{Name: "space", Status: "ok"}, {Name: "quorum", Status: "ok"}}
 	e.after(0)
-	known := len(e.Happened())
+	known := len(e.Timeline())
 	change(&e.is)
 	e.after(time.Second)
-	assert.Equal(t, "start", e.Happened()[0].Kind, "nothing is told of the time before")
+	assert.Equal(t, "start", e.Timeline()[0].Kind, "nothing is told of the time before")
 	var told []string
-	for _, is := range e.Happened()[known:] {
+	for _, is := range e.Timeline()[known:] {
 		told = append(told, is.Kind+" "+is.Health+" "+is.Message)
 	}
 	e.after(time.Second)
-	assert.Len(t, e.Happened(), known+len(told), "once is enough")
+	assert.Len(t, e.Timeline(), known+len(told), "once is enough")
 	return told
 }
 
@@ -234,13 +234,13 @@ func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
 	e := newEtcd(t)
 	e.is.ClusterID, e.is.Term = "c", 7
 	e.after(time.Second)
-	assert.Len(t, e.Happened(), 1, "the start")
+	assert.Len(t, e.Timeline(), 1, "the start")
 	e.is.Leader, e.is.Peers = "b", []state.Peer{{ID: "b", Name: "main-1"}}
 	e.after(time.Second)
 	e.is.Leader = ""
 	e.after(time.Second)
-	require.Len(t, e.Happened(), 3)
-	assert.Equal(t, "no leader is known", e.Happened()[2].Message)
+	require.Len(t, e.Timeline(), 3)
+	assert.Equal(t, "no leader is known", e.Timeline()[2].Message)
 }
 
 func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
@@ -250,8 +250,8 @@ func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
 	e.after(time.Second)
 	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "no leader"}, {Name: "space", Status: "ok"}}
 	e.after(time.Second)
-	require.Len(t, e.Happened(), 2, "the start, and")
-	assert.Equal(t, "quorum: no leader", e.Happened()[1].Message)
+	require.Len(t, e.Timeline(), 2, "the start, and")
+	assert.Equal(t, "quorum: no leader", e.Timeline()[1].Message)
 }
 
 func TestAFullSnapshotIsToldOnceWhetherItIsListedOrMade(t *testing.T) {
@@ -260,7 +260,7 @@ func TestAFullSnapshotIsToldOnceWhetherItIsListedOrMade(t *testing.T) {
 		e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
 		e.after(time.Second)
 	}
-	assert.Len(t, e.Happened(), 1+2, "and the start")
+	assert.Len(t, e.Timeline(), 1+2, "and the start")
 }
 
 func TestTroubleBeginsAndIsOver(t *testing.T) {
@@ -286,14 +286,14 @@ func TestWhatComesAndGoesLeavesRoomForTheRest(t *testing.T) {
 		e.is.ClusterID, e.is.Leader, e.is.Term = "c", fmt.Sprint(i), uint64(i)
 		e.after(time.Second)
 	}
-	all := e.Happened()
-	assert.Len(t, all, 1+ofAKind)
+	all := e.Timeline()
+	assert.Len(t, all, 1+maxPerKind)
 	assert.Equal(t, "start", all[0].Kind)
 	assert.Equal(t, "99 leads, term 99", all[len(all)-1].Message)
 
 	handed := slices.Clone(all)
 	e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(time.Millisecond)}}
 	e.after(time.Second)
-	assert.Equal(t, "full_snapshot", e.Happened()[1].Kind, "it is told where it happened")
+	assert.Equal(t, "full_snapshot", e.Timeline()[1].Kind, "it is told where it happened")
 	assert.Equal(t, handed, all, "what was handed out does not change")
 }
