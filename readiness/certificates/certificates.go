@@ -115,7 +115,7 @@ func (f *Files) Now() []status.Certificate {
 	return all
 }
 
-// read reads all files at once. For a file on a mount that hangs, the previous content is kept.
+// read reads all files at once. A file on a mount that hangs keeps its previous content.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -154,7 +154,8 @@ func (f *Files) read() {
 func (f *Files) warn(c file, now time.Time) {
 	reason, _ := c.judge(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
-		f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.NotAfter.UTC()).Msg(reason)
+		f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.NotAfter.UTC()).
+			Msgf("certificate %s needs attention: %s", c.Name, reason)
 	}
 	f.warned[c.Name] = reason
 }
