@@ -97,7 +97,7 @@ func (c *copier) pass(ctx context.Context) (copied int, err error) {
 		return 0, err
 	}
 	if !c.resumed {
-		if err := c.checkApart(ctx, originals); err != nil {
+		if err := c.checkDistinct(ctx, originals); err != nil {
 			return 0, err
 		}
 	}
@@ -148,7 +148,7 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	put, err := store.PutOnce(ctx, c.to, name, content)
 	switch {
 	case errors.Is(err, store.ErrExists): // since the place was listed
-		return false, c.differs(name)
+		return false, c.contentError(name)
 	case err != nil:
 		return false, fmt.Errorf("cannot copy %s: %w", name, err)
 	}
@@ -164,8 +164,8 @@ func (c *copier) copy(ctx context.Context, name string) (copied bool, err error)
 	return true, nil
 }
 
-// differs returns the error for an object whose content in the copy differs from the store's.
-func (c *copier) differs(name string) error {
+// contentError returns the error for an object whose content in the copy differs from the store's.
+func (c *copier) contentError(name string) error {
 	return fmt.Errorf("%s %w %s: %s differs; copy to another place", c.to, ErrAnother, c.from, name)
 }
 

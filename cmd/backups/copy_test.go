@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestACopyHasAllAndIsRestoredFrom(t *testing.T) {
+func TestCopy_isCompleteAndRestorable(t *testing.T) {
 	l := live(t)
 	settings, to := l.keep(t), memory.New()
 	copied, err := Copy(t.Context(), settings, to, 0, NewMeter(nil))
@@ -38,7 +38,7 @@ func TestACopyHasAllAndIsRestoredFrom(t *testing.T) {
 	assert.Equal(t, "key1\nlater8\n", text)
 }
 
-func TestACopyThatWasCutOffGoesOn(t *testing.T) {
+func TestCopy_resumes(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	whole, err := Copy(t.Context(), settings, memory.New(), 0, NewMeter(nil))
@@ -70,7 +70,7 @@ func (w watched) Put(ctx context.Context, name string, content io.Reader) error 
 	return w.Store.Put(ctx, name, content)
 }
 
-func TestAPlaceWithSomethingElseIsNotMixed(t *testing.T) {
+func TestCopy_refusesOtherBackups(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	anothers := memory.New()
@@ -113,7 +113,7 @@ func (t turned) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func TestACopyFollowsUntilItIsStopped(t *testing.T) {
+func TestCopy_follow(t *testing.T) {
 	l := live(t)
 	settings, to := l.keep(t), memory.New()
 	ctx, cancel := context.WithCancel(t.Context())

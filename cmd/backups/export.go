@@ -53,7 +53,7 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	defer meter.Clear()
 	options := restore.Options{Inspect: settings.Inspect, Progress: func(bytes, total int64) { meter.Show("written", bytes, total) }}
 	exported, err := exportArchive(ctx, settings.Archive(), target, file, options)
-	if !errors.Is(err, archive.ErrNotKept) || !mayPredate(ctx, settings.Archive(), target) {
+	if !errors.Is(err, archive.ErrNotKept) || !isOlder(ctx, settings.Archive(), target) {
 		return exported, err
 	}
 	theirs, listed := sidecarstore.List(ctx, settings.Store)
@@ -70,9 +70,9 @@ func Export(ctx context.Context, settings Settings, target archive.Target, file 
 	return exported, err
 }
 
-// mayPredate reports whether a target may be older than our backups, and so in those of etcd-backup-restore. A state
+// isOlder reports whether a target may be older than our backups, and so in those of etcd-backup-restore. A state
 // that our backups should have is never read from there.
-func mayPredate(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
+func isOlder(ctx context.Context, kept *archive.Archive, target archive.Target) bool {
 	certificate, err := kept.Cluster(ctx)
 	switch {
 	case target.Generation != 0:
@@ -270,7 +270,7 @@ func checkDigest(ctx context.Context, path string) error {
 	defer file.Close()
 	size, err := io.Copy(io.Discard, restore.NewDigestReader(ctx, file))
 	if errors.Is(err, restore.ErrDigest) || err == nil && size == 0 {
-		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, damageHint(path))
+		return fmt.Errorf("%w: it does not end with its SHA-256, as a snapshot of etcd does; %s", restore.ErrDamaged, repairHint(path))
 	}
 	return err
 }
@@ -278,8 +278,8 @@ func checkDigest(ctx context.Context, path string) error {
 // sector divides the size of a database, and therefore of a snapshot without a digest. etcdutl has the same check.
 const sector = 512
 
-// damageHint returns a guess at what a file without a digest is, and the next step.
-func damageHint(path string) string {
+// repairHint returns a guess at what a file without a digest is, and the next step.
+func repairHint(path string) string {
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 || info.Size()%sector != 0 {
 		return "perhaps it was cut off"
 	}

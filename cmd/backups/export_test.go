@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestAnyKeptRevisionIsExported(t *testing.T) {
+func TestExport_everyKeptRevision(t *testing.T) {
 	l := live(t)
 	for who, settings := range map[string]Settings{"ours": l.keep(t), "the sidecar's": l.keepAsSidecar(t)} {
 		for _, example := range []struct {
@@ -46,7 +46,7 @@ func TestAnyKeptRevisionIsExported(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
+func TestExport_notKept(t *testing.T) {
 	l := live(t)
 	path := filepath.Join(t.TempDir(), "out.db")
 	settings := l.keep(t)
@@ -71,7 +71,7 @@ func TestWhatIsNotKeptNamesWhatIs(t *testing.T) {
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestWithoutTheNewestFullAnOlderOneIsExportedAndWhatIsLostIsTold(t *testing.T) {
+func TestExport_damagedNewestFull(t *testing.T) {
 	l := live(t)
 	for gap, told := range map[int64]string{0: "object not found\n", 5: "object not found\n5 or more later revisions cannot be read\n"} {
 		settings := l.keep(t)
@@ -94,7 +94,7 @@ func TestWithoutTheNewestFullAnOlderOneIsExportedAndWhatIsLostIsTold(t *testing.
 	}
 }
 
-func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
+func TestExport_unreadableEnd(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	stored := settings.Store.(*memory.Store)
@@ -116,7 +116,7 @@ func TestAnEndThatCannotBeReadIsToldOf(t *testing.T) {
 	assert.Contains(t, text.String(), "later revisions cannot be read")
 }
 
-func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
+func TestExport_missingKey(t *testing.T) {
 	l, trusted, other := live(t), formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, names := range map[string]func(kept *archive.Archive, head archive.Head) string{
 		"the last segment": func(kept *archive.Archive, head archive.Head) string {
@@ -153,7 +153,7 @@ func TestWithoutAKeyNothingIsMadeOfWhatIsOlder(t *testing.T) {
 }
 
 // Our backups continue the sidecar's: revisions that ours should have are not read from the sidecar's.
-func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
+func TestExport_prefersOurBackups(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
 	kept := settings.Archive()
@@ -172,7 +172,7 @@ func TestWhatOursShouldHaveIsNotTakenFromTheSidecars(t *testing.T) {
 }
 
 // Anyone with write access to the store can create an object with a name of the sidecar's.
-func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testing.T) {
+func TestExport_unsignedSidecarBackups(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
 	settings.Keys = formattest.NewKeys(t).Load(t)
@@ -197,7 +197,7 @@ func TestWithTrustedKeysNothingOfTheSidecarsIsReadUnlessThatIsAccepted(t *testin
 }
 
 // Export skips a damaged full snapshot and uses the one before it.
-func TestTheSidecarsDamagedFullIsLeftForAnOlderOne(t *testing.T) {
+func TestExport_damagedSidecarFull(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
 	name := fmt.Sprintf("v2/Full-%08d-%08d-%d", 0, l.revision+2, noon.Unix()+30)

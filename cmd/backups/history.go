@@ -44,9 +44,9 @@ func (c *copier) mark(ctx context.Context, copies map[string]int64) error {
 	return err
 }
 
-// checkApart refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the
+// checkDistinct refuses to copy a store onto itself, or into a folder within it: the listing of the store then has the
 // mark of the copy.
-func (c *copier) checkApart(ctx context.Context, originals map[string]int64) error {
+func (c *copier) checkDistinct(ctx context.Context, originals map[string]int64) error {
 	mark, err := content(ctx, c.to, copyMark)
 	if err != nil {
 		return err
@@ -146,7 +146,7 @@ func (c *copier) compare(ctx context.Context, original, copied history) error {
 	for _, name := range slices.Sorted(maps.Keys(copied.sizes)) {
 		size, has := original.sizes[name]
 		if has && size != copied.sizes[name] && name != copyMark && !strings.HasPrefix(name, "probe/") {
-			return c.differs(name)
+			return c.contentError(name)
 		}
 	}
 	if err := c.compareObject(ctx, original, copied, archive.ClusterName); err != nil {
@@ -203,7 +203,7 @@ func (c *copier) compareObject(ctx context.Context, original, copied history, na
 	}
 	there, err := digest(ctx, c.to, name)
 	if err == nil && here != there {
-		err = c.differs(name)
+		err = c.contentError(name)
 	}
 	c.checked[name] = err == nil
 	return err

@@ -38,8 +38,8 @@ func (s Selection) String() string {
 	return "key " + quote(s.Key)
 }
 
-// end returns the end of the selected range in etcd's store: nil for a single key, empty for no upper bound.
-func (s Selection) end() []byte {
+// rangeEnd returns the end of the selected range in etcd's store: nil for a single key, empty for no upper bound.
+func (s Selection) rangeEnd() []byte {
 	if !s.Prefix {
 		return nil
 	}
@@ -314,5 +314,5 @@ func openDatabase(ctx context.Context, settings Settings, target archive.Target,
 
 // keys returns the selected keys in order.
 func (d database) keys(ctx context.Context, selected Selection) iter.Seq2[*mvccpb.KeyValue, error] {
-	return d.Range(ctx, []byte(selected.Key), selected.end())
+	return d.Range(ctx, []byte(selected.Key), selected.rangeEnd())
 }

@@ -31,7 +31,7 @@ func got(t *testing.T, settings Settings, revision int64, selected Selection, fo
 
 // The etcd of these tests puts key0 to key6 in turns: first with numbers from 0, later with the same numbers after
 // "later".
-func TestKeysArePrintedAsTheyWere(t *testing.T) {
+func TestGet(t *testing.T) {
 	l := live(t)
 	for who, settings := range map[string]Settings{"ours": l.keep(t), "the sidecar's": l.keepAsSidecar(t)} {
 		t.Run(who, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestKeysArePrintedAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestWhatIsPrintedAsAScriptPutsKeysBackAsTheyWere(t *testing.T) {
+func TestGet_script(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "etcdctl"), []byte("#!/bin/sh\nprintf '%s=' \"$3\"\nif [ $# -gt 3 ]; then printf %s \"$4\"; exit; fi\ncat >\"$0.value\"\n[ -s \"$0.value\" ] || exit 1 # as etcdctl does\ncat \"$0.value\"\n"), 0o700)) //nolint:gosec // it is run
 	for _, kv := range []*mvccpb.KeyValue{
@@ -77,14 +77,14 @@ func TestWhatIsPrintedAsAScriptPutsKeysBackAsTheyWere(t *testing.T) {
 	assert.ErrorContains(t, AsScript.print(&bytes.Buffer{}, &mvccpb.KeyValue{Key: []byte("a\x00")}), "zero byte")
 }
 
-func TestATerminalObeysNoValue(t *testing.T) {
+func TestGet_escapesControlCharacters(t *testing.T) {
 	var out bytes.Buffer
 	kv := &mvccpb.KeyValue{Key: []byte("k\x1b[1m"), Value: []byte("a\n\tb \u2713 http://u:p@h\x1b]0;x\a\xff")}
 	require.NoError(t, AsShown.print(&out, kv))
 	assert.Equal(t, "k\\x1b[1m\na\n\tb \u2713 http://u:p@h\\x1b]0;x\\a\\xff\n", out.String())
 }
 
-func TestWhatChangedBetweenTwoMomentsIsPrinted(t *testing.T) {
+func TestDiff(t *testing.T) {
 	l := live(t)
 	settings, out := l.keep(t), &bytes.Buffer{}
 	scratch := filepath.Join(t.TempDir(), "scratch")
@@ -100,7 +100,7 @@ func TestWhatChangedBetweenTwoMomentsIsPrinted(t *testing.T) {
 		"to":{"key":"key1","value":"later1","create_revision":3,"mod_revision":%d,"version":4}}`, l.revision+2), out.String())
 }
 
-func TestChangesAreFoundWhereverTheyAre(t *testing.T) {
+func TestChanges(t *testing.T) {
 	of := func(keys ...string) func(func(*mvccpb.KeyValue, error) bool) {
 		return func(yield func(*mvccpb.KeyValue, error) bool) {
 			for i := 0; i < len(keys); i += 2 {
@@ -132,7 +132,7 @@ func TestChangesAreFoundWhereverTheyAre(t *testing.T) {
 	}
 }
 
-func TestAPlaceWithoutBackupsIsNoList(t *testing.T) {
+func TestList_empty(t *testing.T) {
 	seen, err := List(t.Context(), Settings{Store: memory.New(), Keys: &format.Keys{}}, noon)
 	require.ErrorIs(t, err, ErrEmpty)
 	assert.Empty(t, seen.Generations)

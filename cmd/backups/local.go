@@ -194,7 +194,7 @@ func serve(w http.ResponseWriter, r *http.Request, backend Backend) {
 	}()
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	for sendLine(w, progress(backend)) == nil {
+	for sendLine(w, uploadEvent(backend)) == nil {
 		select {
 		case <-beat.C:
 		case last := <-ended:
@@ -206,7 +206,7 @@ func serve(w http.ResponseWriter, r *http.Request, backend Backend) {
 	<-ended
 }
 
-func progress(backend Backend) event {
+func uploadEvent(backend Backend) event {
 	if full := backend.Published().RunningFullSnapshot; full != nil {
 		return event{Uploaded: full.SentBytes, Of: full.TotalBytes}
 	}

@@ -39,14 +39,14 @@ func serving(t *testing.T, flags Flags, maker Backend) Client {
 	return clientOf(server)
 }
 
-func TestTheWrapperTellsHowItWasToldToMakeBackups(t *testing.T) {
+func TestClient_Flags(t *testing.T) {
 	told := Flags{Store: "s3://bucket/prefix?endpoint=http://a:1", Keep: "points=1h", Identities: "/keys/age", VolumeDir: "/v"}
 	flags, err := serving(t, told, making(func(context.Context) (archive.Full, error) { panic("not asked for") })).Flags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, told, flags)
 }
 
-func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
+func TestClient_Now(t *testing.T) {
 	made := Backup{Name: "0000000000000000042-20261122T010203Z", Revision: 42, Time: time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC), Bytes: 7}
 	seen := make(chan string, 100)
 	client := serving(t, Flags{}, making(func(context.Context) (archive.Full, error) {
@@ -58,7 +58,7 @@ func TestABackupIsMadeWhenItIsAskedFor(t *testing.T) {
 	assert.Equal(t, made, got)
 }
 
-func TestABackupThatFailsSaysWhy(t *testing.T) {
+func TestClient_NowFails(t *testing.T) {
 	_, err := serving(t, Flags{}, making(func(context.Context) (archive.Full, error) {
 		return archive.Full{}, errors.New("s3://bucket: permission\x1b denied")
 	})).Now(t.Context(), func(int64, int64) {})
@@ -66,7 +66,7 @@ func TestABackupThatFailsSaysWhy(t *testing.T) {
 }
 
 // A client that disconnects must not leave a waiting goroutine.
-func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
+func TestServe_clientDisconnects(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	client := serving(t, Flags{}, making(func(ctx context.Context) (archive.Full, error) {
@@ -85,7 +85,7 @@ func TestWhoeverLeavesEndsTheWaiting(t *testing.T) {
 }
 
 // A client may keep the connection open and stop reading.
-func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
+func TestServe_clientStopsReading(t *testing.T) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -101,7 +101,7 @@ func TestAReplyThatIsNotTakenEndsTheWaiting(t *testing.T) {
 	}
 }
 
-func TestAWrapperWithoutBackupsSaysSo(t *testing.T) {
+func TestClient_noBackups(t *testing.T) {
 	client := serving(t, Flags{}, nil)
 	_, err := client.Flags(t.Context())
 	require.ErrorIs(t, err, ErrNoBackups)
@@ -109,7 +109,7 @@ func TestAWrapperWithoutBackupsSaysSo(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoBackups)
 }
 
-func TestNobodyAnswers(t *testing.T) {
+func TestClient_noAnswer(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	client := clientOf(server)
 	_, err := client.Flags(t.Context())
@@ -121,7 +121,7 @@ func TestNobodyAnswers(t *testing.T) {
 	assert.ErrorIs(t, err, status.ErrNoAnswer)
 }
 
-func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
+func TestClient_truncatedAnswer(t *testing.T) {
 	for _, text := range []string{"", "{\"uploaded\":1}\n", "garbage\n"} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(text)) }))
 		t.Cleanup(server.Close)
@@ -130,7 +130,7 @@ func TestAnAnswerThatBreaksOffIsNoBackup(t *testing.T) {
 	}
 }
 
-func TestOnlyThisHostMayAsk(t *testing.T) {
+func TestRoutes_loopbackOnly(t *testing.T) {
 	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (archive.Full, error) { panic("by a stranger") }))
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
 		request := httptest.NewRequest(pattern[:len(pattern)-len(" /backup")], "/backup", nil)

@@ -57,7 +57,7 @@ func generation() archive.Generational {
 	}
 }
 
-func TestWhatIsKeptIsTold(t *testing.T) {
+func TestListing_Print(t *testing.T) {
 	overview := Listing{Store: "file:///b", Generations: []GenerationListing{ofGeneration(generation(), nil)}}
 	text := printed(t, overview)
 	for _, line := range []string{
@@ -72,7 +72,7 @@ func TestWhatIsKeptIsTold(t *testing.T) {
 	}
 }
 
-func TestOneIsNoPlural(t *testing.T) {
+func TestCount(t *testing.T) {
 	one := generation()
 	one.Objects = one.Objects[:1]
 	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(one, nil)}}), "segments 1 object, 1.0 MiB")
@@ -83,19 +83,19 @@ func TestOneIsNoPlural(t *testing.T) {
 	assert.Contains(t, out.String(), "made of full x and 1 row;")
 }
 
-func TestAFullThatIsEncryptedSaysSo(t *testing.T) {
+func TestListing_encrypted(t *testing.T) {
 	encrypted := generation()
 	encrypted.Fulls[0].Encrypted = true
 	assert.Contains(t, printed(t, Listing{Generations: []GenerationListing{ofGeneration(encrypted, nil)}}), " 2.0 MiB 3.0 GiB yes, 1m30s ago; encrypted")
 }
 
-func TestARestoreTestThatFailedIsTold(t *testing.T) {
+func TestListing_failedRestoreTest(t *testing.T) {
 	failed := archive.Result{Revision: 50, Segments: true, Outcome: archive.Failed, Why: "its hash differs", At: time.Now()}
 	overview := Listing{Generations: []GenerationListing{ofGeneration(generation(), []archive.Result{failed})}}
 	assert.Contains(t, printed(t, overview), "last verified FAILED: its hash differs, revision 50")
 }
 
-func TestTheDocumentNamesWhatThereIs(t *testing.T) {
+func TestListing_JSON(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, JSON(&out, Listing{Store: "file:///b", Generations: []GenerationListing{ofGeneration(generation(), nil)}}))
 	var document map[string]any
@@ -105,17 +105,17 @@ func TestTheDocumentNamesWhatThereIs(t *testing.T) {
 	assert.Equal(t, "verified", g["fulls"].([]any)[0].(map[string]any)["verified"].(map[string]any)["outcome"])
 }
 
-func TestAnEmptyStoreSaysSo(t *testing.T) {
+func TestListing_empty(t *testing.T) {
 	assert.Contains(t, printed(t, Listing{Store: "file:///b"}), "no backups")
 }
 
-func TestWhatTheSidecarWroteIsTold(t *testing.T) {
+func TestListing_sidecar(t *testing.T) {
 	text := printed(t, Listing{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
 	assert.Contains(t, text, "Full-0-9-1 30 "+terminal.Moment(began)+", 3 deltas, 1.0 MiB")
 	assert.NotContains(t, text, "no backups")
 }
 
-func TestWhatGoesIsToldWithItsReason(t *testing.T) {
+func TestPruneResult_Print(t *testing.T) {
 	pruned := PruneResult{
 		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Done{Objects: 2, Bytes: 1 << 20, Locked: 1},
 		Items: []retention.Item{
@@ -148,7 +148,7 @@ func TestWhatGoesIsToldWithItsReason(t *testing.T) {
 	assert.NotContains(t, strings.Join(text, " "), "deleted 2")
 }
 
-func TestAHoleInWhatIsKeptIsTold(t *testing.T) {
+func TestListing_gap(t *testing.T) {
 	holed := generation()
 	holed.Chains = append(holed.Chains, archive.Chain{From: 90, To: 99, Begin: began, End: began})
 	holed.Chains[0].PastEnd, holed.Ignored = errors.New("the chain has a hole"), errors.New("garbage")

@@ -48,7 +48,7 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	defer meter.Clear()
 	kept := settings.Archive()
 	sought, err := find(ctx, kept, target)
-	if errors.Is(err, archive.ErrNotKept) && mayPredate(ctx, kept, target) {
+	if errors.Is(err, archive.ErrNotKept) && isOlder(ctx, kept, target) {
 		return restoreExported(ctx, settings, target, plan, meter)
 	}
 	if err != nil {

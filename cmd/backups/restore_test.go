@@ -34,7 +34,7 @@ func planned(t *testing.T) seed.Seed {
 
 // A data directory is restored from our store, from the sidecar's, or from a snapshot of either. This is the only
 // test of an offline restore, in which no member starts.
-func TestADataDirectoryIsRestoredOffline(t *testing.T) {
+func TestRestore(t *testing.T) {
 	t.Parallel()
 	l := live(t)
 	file := filepath.Join(t.TempDir(), "snapshot")
@@ -71,7 +71,7 @@ func TestADataDirectoryIsRestoredOffline(t *testing.T) {
 }
 
 // Reading pages that are missing at the end would kill the process.
-func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
+func TestRestoreSnapshot_truncated(t *testing.T) {
 	t.Parallel()
 	l, file := live(t), filepath.Join(t.TempDir(), "snapshot")
 	for _, left := range []int{0, 5000, 8192, 12288, len(l.snapshot) - 1} {
@@ -84,7 +84,7 @@ func TestASnapshotThatWasCutOffIsRefused(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatWasCopiedIsNoSnapshotAndTheWayIsNamed(t *testing.T) {
+func TestRestoreSnapshot_copiedDatabase(t *testing.T) {
 	t.Parallel()
 	l, file, plan := live(t), filepath.Join(t.TempDir(), "db"), planned(t)
 	require.NoError(t, os.WriteFile(file, l.snapshot[:len(l.snapshot)-sha256.Size], 0o600))
@@ -95,7 +95,7 @@ func TestADatabaseThatWasCopiedIsNoSnapshotAndTheWayIsNamed(t *testing.T) {
 }
 
 // A user is likely to name the snapshot of DIR "DIR.snapshot".
-func TestWhatStandsBesideADataDirectoryIsNobodysToRemove(t *testing.T) {
+func TestRestore_leavesOtherFiles(t *testing.T) {
 	t.Parallel()
 	l, plan := live(t), planned(t)
 	mine := plan.DataDir + ".snapshot"
@@ -110,7 +110,7 @@ func TestWhatStandsBesideADataDirectoryIsNobodysToRemove(t *testing.T) {
 	assert.Len(t, left, 2, "that, and the data directory")
 }
 
-func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.T) {
+func TestRestore_damagedNewestFull(t *testing.T) {
 	t.Parallel()
 	l, plan := live(t), planned(t)
 	settings := l.keep(t)
@@ -130,7 +130,7 @@ func TestWithoutTheNewestFullAnOlderOneIsRestoredAndWhatIsLostIsTold(t *testing.
 }
 
 // A damaged newest generation must not prevent the restore of an older one.
-func TestAnOlderGenerationIsRestoredThoughTheNewestCannotBeRead(t *testing.T) {
+func TestRestore_olderGeneration(t *testing.T) {
 	t.Parallel()
 	l, trusted := live(t), formattest.NewKeys(t)
 	for name, spoil := range map[string]func(settings Settings, manifest string){
@@ -164,7 +164,7 @@ func (l lived) secondGeneration(t *testing.T, kept *archive.Archive, at time.Tim
 	return full
 }
 
-func TestATargetThatIsNotKeptMakesNoDataDirectory(t *testing.T) {
+func TestRestore_notKept(t *testing.T) {
 	t.Parallel()
 	l, plan := live(t), planned(t)
 	_, err := Restore(t.Context(), l.keep(t), archive.Target{Revision: 1 << 40}, plan, NewMeter(nil))

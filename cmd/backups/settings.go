@@ -137,11 +137,11 @@ func (m *Meter) Show(what string, done, total int64) {
 		return
 	}
 	m.drawn = now
-	fmt.Fprint(m.to, clearLine, what, ": ", amount(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
+	fmt.Fprint(m.to, clearLine, what, ": ", formatProgress(done, total, now.Sub(m.began))) //nolint:errcheck // nobody is left to tell
 }
 
-// WhileRestoring wraps a restore to a file: while it runs, the meter shows how much of the database is written.
-func (m *Meter) WhileRestoring(file string, restore RestoreFunc) RestoreFunc {
+// TrackRestore wraps a restore to a file: while it runs, the meter shows how much of the database is written.
+func (m *Meter) TrackRestore(file string, restore RestoreFunc) RestoreFunc {
 	return func(ctx context.Context, path archive.Path) (archive.Result, error) {
 		ended, shown := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -171,7 +171,7 @@ func (m *Meter) Clear() {
 	}
 }
 
-func amount(done, total int64, took time.Duration) string {
+func formatProgress(done, total int64, took time.Duration) string {
 	text := terminal.Size(done)
 	if total > 0 {
 		text += " of " + terminal.Size(total)

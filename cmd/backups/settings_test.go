@@ -26,7 +26,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func TestEveryFieldOfADocumentIsDocumented(t *testing.T) {
+func TestDocuments_areDocumented(t *testing.T) {
 	rows := docs.Table(t, "document of", "fields")
 	for command, document := range map[string]any{
 		"list": Listing{}, "now": Backup{}, "verify": VerifyResult{}, "export": ExportResult{}, "prune": PruneResult{},
@@ -65,7 +65,7 @@ func flagsOf(t *testing.T, args ...string) commandline.Backups {
 	return line.Start.Backups
 }
 
-func TestTheFlagsAreRead(t *testing.T) {
+func TestRead(t *testing.T) {
 	settings, err := Read(flagsOf(t, "--backup-store=file:///b", "--backup-keep=points=7d"))
 	require.NoError(t, err)
 	assert.Equal(t, "file:///b", settings.Store.String())
@@ -73,7 +73,7 @@ func TestTheFlagsAreRead(t *testing.T) {
 	assert.False(t, settings.Keys.Trusts())
 }
 
-func TestTheDefaultsAreRead(t *testing.T) {
+func TestRead_defaults(t *testing.T) {
 	settings, err := Read(flagsOf(t))
 	require.NoError(t, err)
 	assert.Nil(t, settings.Store)
@@ -94,7 +94,7 @@ func wrapper(t *testing.T, told Flags) uint16 {
 	return uint16(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
-func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
+func TestFind_asksTheWrapper(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	public, _, err := ed25519.GenerateKey(rand.Reader)
@@ -126,7 +126,7 @@ func TestACommandWithoutAStoreAsksTheWrapper(t *testing.T) {
 	assert.False(t, settings.Keys.Trusts(), "another store is not the wrapper's")
 }
 
-func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {
+func TestFind_noStore(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	server.Close()
 	_, err := Find(t.Context(), flagsOf(t), uint16(server.Listener.Addr().(*net.TCPAddr).Port))
@@ -135,7 +135,7 @@ func TestWithoutAStoreAndAWrapperTheSentenceNamesTheFlag(t *testing.T) {
 	assert.Regexp(t, "^--backup-store: ", err.Error())
 }
 
-func TestTheMeterShowsRateAndTimeLeftInOneLine(t *testing.T) {
+func TestMeter(t *testing.T) {
 	var shown bytes.Buffer
 	now := time.Unix(0, 0)
 	meter := &Meter{to: &shown, now: func() time.Time { return now }}
@@ -148,7 +148,7 @@ func TestTheMeterShowsRateAndTimeLeftInOneLine(t *testing.T) {
 	assert.Equal(t, "\r\x1b[Kfetched: 0 bytes of 100.0 MiB\r\x1b[Kfetched: 20.0 MiB of 100.0 MiB, 10.0 MiB/s, 8s left\r\x1b[K", shown.String())
 }
 
-func TestTheMeterOfAnUnknownLengthHasNoTimeLeft(t *testing.T) {
+func TestMeter_unknownTotal(t *testing.T) {
 	var shown bytes.Buffer
 	now := time.Unix(0, 0)
 	meter := &Meter{to: &shown, now: func() time.Time { return now }}
@@ -159,7 +159,7 @@ func TestTheMeterOfAnUnknownLengthHasNoTimeLeft(t *testing.T) {
 	assert.NotContains(t, shown.String(), "left")
 }
 
-func TestWhereNobodySeesItNothingIsShown(*testing.T) {
+func TestMeter_noTerminal(*testing.T) {
 	meter := NewMeter(nil)
 	meter.Show("fetched", 1, 2)
 	meter.Clear()

@@ -81,7 +81,7 @@ func (l lived) ship(t *testing.T, settings Settings, last int64) {
 }
 
 // A target at an edge of the kept revisions selects exactly that revision.
-func TestTheEdgesOfWhatIsKept(t *testing.T) {
+func TestTargets_edges(t *testing.T) {
 	l := live(t)
 	first, middle, last := l.revision, l.revision+5, l.last
 	settings := l.inPieces(t, middle)
@@ -132,7 +132,7 @@ func TestTheEdgesOfWhatIsKept(t *testing.T) {
 	}
 }
 
-func TestAnEmptyStoreIsASentence(t *testing.T) {
+func TestTargets_emptyStore(t *testing.T) {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	for _, target := range []archive.Target{{}, {Revision: 1}, {Time: noon}, {Generation: 1}} {
 		_, err := Export(t.Context(), settings, target, filepath.Join(t.TempDir(), "out.db"), NewMeter(nil))

@@ -29,7 +29,7 @@ func restores(outcome archive.Outcome) func(context.Context, archive.Path) (arch
 // newest selects the newest full snapshot alone.
 var newest = Selector{Full: true}
 
-func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
+func TestVerify_newestFull(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	verified, err := Verify(t.Context(), settings, newest, restores(archive.Verified))
@@ -41,7 +41,7 @@ func TestTheNewestFullIsVerifiedAndThatCounts(t *testing.T) {
 	assert.Equal(t, archive.Verified, history.Newest().Fulls[0].Result.Outcome)
 }
 
-func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
+func TestVerify_generation(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), settings.Archive(), archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: l.revision, Created: time.Now()}))
@@ -59,7 +59,7 @@ func TestTheNewestFullOfAGenerationIsVerified(t *testing.T) {
 	assert.ErrorContains(t, err, "a full snapshot of generation 3 is not kept")
 }
 
-func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
+func TestVerify_gap(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	stored := settings.Store.(*memory.Store)
@@ -75,12 +75,12 @@ func TestAHoleBehindWhatCouldBeRestoredIsTold(t *testing.T) {
 	}
 }
 
-func TestAHashThatWasComparedIsTold(t *testing.T) {
+func TestVerifyResult_hash(t *testing.T) {
 	verified := VerifyResult{Revision: 9, Outcome: archive.Verified, Hash: &archive.Hash{Revision: 7}}
 	assert.Contains(t, printed(t, verified), "revision 9 could be restored, with etcd's own hash of revision 7, from full")
 }
 
-func TestARevisionBehindAFullIsRestoredWithSegments(t *testing.T) {
+func TestVerify_withSegments(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	verified, err := Verify(t.Context(), settings, Selector{Target: archive.Target{Revision: l.revision + 3}}, restores(archive.Failed))
@@ -95,7 +95,7 @@ func TestARevisionBehindAFullIsRestoredWithSegments(t *testing.T) {
 }
 
 // An unsigned result would make members with trusted keys reject the full snapshot.
-func TestAResultThatNobodyWouldBelieveIsNotStored(t *testing.T) {
+func TestVerify_unsignedResultIsNotStored(t *testing.T) {
 	pair := formattest.NewKeys(t)
 	settings := live(t).keepWith(t, pair.Load(t))
 	settings.Keys = formattest.LoadKeys(t, format.KeyFiles{TrustedKeys: pair.TrustedKeys})
@@ -109,7 +109,7 @@ func TestAResultThatNobodyWouldBelieveIsNotStored(t *testing.T) {
 	assert.NoError(t, history.Newest().Fulls[0].Err)
 }
 
-func TestWhatKeepsFromVerifyingIsNoResult(t *testing.T) {
+func TestVerify_errorsAreNoResult(t *testing.T) {
 	settings := live(t).keep(t)
 	away := errors.New("no room")
 	_, err := Verify(t.Context(), settings, newest, func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, away })

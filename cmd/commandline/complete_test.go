@@ -30,7 +30,7 @@ type tools struct {
 	Inner struct{} `cmd:"" hidden:"" help:"Nobody's."`
 }
 
-func TestAWordBecomesWhatMayStandThere(t *testing.T) {
+func TestComplete(t *testing.T) {
 	parser, err := New(&tools{}, io.Discard)
 	require.NoError(t, err)
 	for _, c := range []struct{ words, becomes []string }{
@@ -64,7 +64,7 @@ func TestAWordBecomesWhatMayStandThere(t *testing.T) {
 	assert.Equal(t, []Candidate{{"store", "Of stores."}}, Complete(parser.Model, []string{"sto"}))
 }
 
-func TestTheManualPageHasWhatHelpShowsAndNoTextIsTakenForAnInstruction(t *testing.T) {
+func TestManPage(t *testing.T) {
 	parser, err := New(&tools{}, io.Discard)
 	require.NoError(t, err)
 	page := ManPage(parser.Model, "v1.0.0")

@@ -7,8 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// ManPage returns the manual page of the program in section 1, in roff: each command with its flags and what its help says below
-// them.
+// ManPage returns the manual page of the program in section 1, in roff: each command with its flags and its manual.
 func ManPage(app *kong.Application, version string) string {
 	var page strings.Builder
 	name := roff(app.Name)

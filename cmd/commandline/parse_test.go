@@ -27,7 +27,7 @@ type commands struct {
 }
 
 // Kubernetes makes variables of Service names; the reference program knows flags with one dash.
-func TestTheCommandLineIsReadAsGoReadsFlags(t *testing.T) {
+func TestParse_likeGoFlags(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_CLIENT_PORT", "tcp://10.0.0.1:2379")
 	t.Setenv("ETCD_WRAPPER_ETCD_READY_TIMEOUT", "")
 	t.Setenv("ETCD_WRAPPER_LOG_LEVEL", "warn")
@@ -43,7 +43,7 @@ func TestTheCommandLineIsReadAsGoReadsFlags(t *testing.T) {
 	assert.Zero(t, line.Start.EtcdReadyTimeout)
 }
 
-func TestTheArgumentsOfAnotherProgramAreLeftAlone(t *testing.T) {
+func TestParse_passthrough(t *testing.T) {
 	for _, args := range [][]string{
 		{"put", "key", "--", "-value"},
 		{"lock", "name", "--", "find", "-name", "x", "-type", "f"},
@@ -60,14 +60,14 @@ func TestTheArgumentsOfAnotherProgramAreLeftAlone(t *testing.T) {
 		asGoReadsFlags([]string{"start-etcd", "-etcd-server-name", "tool", "-etcd-client-port", "1"}, []string{"tool"}), "a value is none")
 }
 
-func TestHelpIsPrintedAndNothingIsLeftToDo(t *testing.T) {
+func TestParse_help(t *testing.T) {
 	var out bytes.Buffer
 	_, err := Parse(&commands{}, []string{"start-etcd", "--help"}, &out)
 	require.ErrorIs(t, err, Done(0))
 	assert.Contains(t, out.String(), "--volume-dir")
 }
 
-func TestWhatIsWrongNamesTheFlag(t *testing.T) {
+func TestParse_errorsNameTheFlag(t *testing.T) {
 	for flag, args := range map[string][]string{
 		"--etcd-wrapper-port":                                  {"--etcd-wrapper-port=0"},
 		"--etcd-client-port":                                   {"--etcd-client-port=70000"},
@@ -101,7 +101,7 @@ func TestWhatIsWrongNamesTheFlag(t *testing.T) {
 	}
 }
 
-func TestBackupsAreSetByFlagsAndByTheEnvironment(t *testing.T) {
+func TestParse_backups(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_BACKUP_STORE", "s3://bucket/prefix")
 	t.Setenv("ETCD_WRAPPER_BACKUP_SPOOL_LIMIT", "512Mi")
 	var line commands
@@ -114,7 +114,7 @@ func TestBackupsAreSetByFlagsAndByTheEnvironment(t *testing.T) {
 	assert.Equal(t, []string{"--backup-store=s3://bucket/prefix", "--backup-trusted-keys=/keys"}, line.Start.Backups.Reading())
 }
 
-func TestSizesAreReadAsKubernetesWritesThem(t *testing.T) {
+func TestBytes(t *testing.T) {
 	for text, expected := range map[string]Bytes{"0": 0, "1": 1, "3k": 3000, "1Ki": 1024, "10M": 1e7, "1Gi": 1 << 30, "8191Ti": 8191 << 40} {
 		var size Bytes
 		require.NoError(t, size.UnmarshalText([]byte(text)), text)
@@ -127,7 +127,7 @@ func TestSizesAreReadAsKubernetesWritesThem(t *testing.T) {
 	}
 }
 
-func TestPathsAreOnTheVolume(t *testing.T) {
+func TestPaths(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var line commands
 	_, err := Parse(&line, []string{"start-etcd", "--volume-dir=v", "--etcd-wrapper-port=9"}, io.Discard)
@@ -138,7 +138,7 @@ func TestPathsAreOnTheVolume(t *testing.T) {
 	assert.Equal(t, ":9", line.Start.Address())
 }
 
-func TestASidecarHasTheDataKeptForEtcd3_5(t *testing.T) {
+func TestDataVersion(t *testing.T) {
 	for expected, flags := range map[string][]string{
 		"3.5":                 nil,
 		"3.6":                 {"--standalone"},
@@ -153,7 +153,7 @@ func TestASidecarHasTheDataKeptForEtcd3_5(t *testing.T) {
 }
 
 // Kubernetes makes three variables of a Service's name; one of them may have the name of a flag.
-func TestAServiceWithTheNameOfAFlagIsNoFlag(t *testing.T) {
+func TestForgetServices(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_PORT", "tcp://10.0.0.1:9095")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_HOST", "10.0.0.1")
 	t.Setenv("ETCD_WRAPPER_ETCD_WRAPPER_SERVICE_PORT", "9095")
@@ -169,7 +169,7 @@ func TestAServiceWithTheNameOfAFlagIsNoFlag(t *testing.T) {
 	assert.Equal(t, "tcp://sidecar:8080", line.Start.SidecarHostPort)
 }
 
-func TestAVariableThatIsNoFlagsIsRefusedAndTheOneThatWasMeantIsNamed(t *testing.T) {
+func TestParse_unknownVariable(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_BACKUP_STOER", "s3://bucket")
 	var line commands
 	_, err := Parse(&line, []string{"start-etcd"}, io.Discard)
@@ -182,7 +182,7 @@ func TestAVariableThatIsNoFlagsIsRefusedAndTheOneThatWasMeantIsNamed(t *testing.
 }
 
 // For a Service called etcd-wrapper, and one called etcd-wrapper-page.
-func TestTheVariablesThatKubernetesMakesOfServicesAreKnown(t *testing.T) {
+func TestParse_serviceVariables(t *testing.T) {
 	for _, service := range []string{"ETCD_WRAPPER", "ETCD_WRAPPER_PAGE"} {
 		for name, value := range map[string]string{
 			"SERVICE_HOST": "10.0.0.1", "SERVICE_PORT": "9095", "SERVICE_PORT_HTTP": "9095", "PORT": "tcp://10.0.0.1:9095",
@@ -200,7 +200,7 @@ func TestTheVariablesThatKubernetesMakesOfServicesAreKnown(t *testing.T) {
 }
 
 // The home directory is a text of the documentation's own, so that defaults can be compared.
-func TestEveryFlagOfStartEtcdIsDocumentedWithItsDefault(t *testing.T) {
+func TestStartEtcd_flagsAreDocumented(t *testing.T) {
 	t.Setenv("HOME", "$HOME")
 	rows := docs.Table(t, "flag", "default", "meaning")
 	parser, err := New(&commands{}, io.Discard)

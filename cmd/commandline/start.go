@@ -119,7 +119,7 @@ func (f *StartEtcd) RecordPath() string { return filepath.Join(f.VolumeDir, "exi
 // CrashNotePath returns the path of the reason of a crash.
 func (f *StartEtcd) CrashNotePath() string { return f.RecordPath() + ".crash" }
 
-// LastRunPath returns the path of the note that tells the next run how this one ended.
+// LastRunPath returns the path of the note about the end of this run, which the next run reads.
 func (f *StartEtcd) LastRunPath() string { return f.RecordPath() + ".last" }
 
 // DataDir is etcd's data directory where there is no sidecar to name it.

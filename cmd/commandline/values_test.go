@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestATargetIsARevisionATimeOrTheLatest(t *testing.T) {
+func TestTarget(t *testing.T) {
 	noon := time.Date(2026, time.November, 22, 12, 0, 0, 500_000_000, time.UTC)
 	for text, expected := range map[string]Target{
 		"latest": {}, "revision:12": {Revision: 12}, "time:2026-11-22T12:00:00.5Z": {Time: noon}, "time:2026-11-22T14:00:00.5+02:00": {Time: noon},
@@ -20,7 +20,7 @@ func TestATargetIsARevisionATimeOrTheLatest(t *testing.T) {
 	}
 }
 
-func TestATimeIsReadAsPeopleWriteIt(t *testing.T) {
+func TestParseTime(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.Local)
 	for text, want := range map[string]time.Time{
 		"2026-11-22T10:00:00Z":      time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC),
@@ -38,7 +38,7 @@ func TestATimeIsReadAsPeopleWriteIt(t *testing.T) {
 	assert.Error(t, err)
 }
 
-func TestWhatIsNoTargetIsRefused(t *testing.T) {
+func TestTarget_invalid(t *testing.T) {
 	for text, why := range map[string]string{
 		"":                              `" is not latest, revision:N or time:T`,
 		"12":                            `"12" is not latest, revision:N or time:T`,
@@ -61,7 +61,7 @@ func TestWhatIsNoTargetIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheThresholdOfDefragmentationIsReadAsPeopleWriteIt(t *testing.T) {
+func TestThreshold(t *testing.T) {
 	for text, want := range map[string]Threshold{
 		"free=45%,min=100Mi":        {Free: 0.45, Min: 100 << 20, Pause: 15 * time.Second},
 		"min=2Gi,free=99%,pause=1s": {Free: 0.99, Min: 2 << 30, Pause: time.Second},
@@ -78,7 +78,7 @@ func TestTheThresholdOfDefragmentationIsReadAsPeopleWriteIt(t *testing.T) {
 	}
 }
 
-func TestAThresholdThatMeansNothingIsRefusedWithWhatToWrite(t *testing.T) {
+func TestThreshold_invalid(t *testing.T) {
 	for text, says := range map[string]string{
 		"":                    "neither",
 		"free=45%":            "both",
@@ -101,7 +101,7 @@ func TestAThresholdThatMeansNothingIsRefusedWithWhatToWrite(t *testing.T) {
 	}
 }
 
-func TestAStoreIsOwnedByTheNamespaceAndTheTokenUnlessItIsNamed(t *testing.T) {
+func TestRecovery_Owner(t *testing.T) {
 	for _, of := range []struct{ name, namespace, token, owner string }{
 		{"", "shop", "etcd-cluster", "shop/etcd-cluster"},
 		{"", "", "etcd-cluster", "etcd-cluster"},

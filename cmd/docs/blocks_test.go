@@ -62,7 +62,7 @@ func TestEveryCommandOfTheDocumentationIsKnown(t *testing.T) {
 	assert.Greater(t, checked, 80)
 }
 
-// topics lists the words that select benchmarks, wherever a page names them.
+// topics lists the words that select benchmarks, which pages name.
 func TestEveryBenchmarkOfTheDocumentationExists(t *testing.T) {
 	sources, err := filepath.Glob(filepath.Join(root(t), "cmd", "suites", "bench", "*.go"))
 	require.NoError(t, err)

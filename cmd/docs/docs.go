@@ -164,7 +164,7 @@ var list = regexp.MustCompile("^`[^`]*`(?:(?:,|\\s+or|\\s+and)+\\s+`[^`]*`)*")
 func Listed[T ~string](t testing.TB, introduction string) (words []T) {
 	t.Helper()
 	parts := strings.Split(Text(t), introduction)
-	require.Len(t, parts, 2, "README.md and docs/*.md say %q once", introduction)
+	require.Len(t, parts, 2, "%q must be in README.md and docs/*.md once", introduction)
 	for _, word := range Quoted(list.FindString(parts[1])) {
 		words = append(words, T(word))
 	}

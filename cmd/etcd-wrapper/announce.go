@@ -45,7 +45,7 @@ const readyInterval = 100 * time.Millisecond
 func (p *parts) awaitReady(stopping <-chan struct{}) bool {
 	poll := time.NewTicker(readyInterval)
 	defer poll.Stop()
-	for !p.report.LoggedReady() || p.driver.Snapshot().State != lifecycle.Serving {
+	for !p.report.IsReady() || p.driver.Snapshot().State != lifecycle.Serving {
 		select {
 		case <-poll.C:
 		case <-stopping:

@@ -69,7 +69,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	counts := metrics.New()
 	rt := runtime.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, schedule, rt.Gate(), log)
-	recoverer := c.recovery(settings, kept, rt.DiedOf, counts, log)
+	recoverer := c.recovery(settings, kept, rt.LastCrash, counts, log)
 	renewed, err := c.leases(rt, kept, log)
 	if err != nil {
 		return failed(exitcode.Usage, err)

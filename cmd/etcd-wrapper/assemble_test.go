@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func TestOnlyWhatNobodyElseSaysBecomesAnEvent(t *testing.T) {
+func TestEventOf(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for _, is := range []struct {
 		kind, health, what string
@@ -39,7 +39,7 @@ func TestOnlyWhatNobodyElseSaysBecomesAnEvent(t *testing.T) {
 	}
 }
 
-func TestEventsAreForPodsOnly(t *testing.T) {
+func TestEvents_onlyInAPod(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	c := &startCommand{}
 	tell, end, err := c.events(zerolog.Nop())

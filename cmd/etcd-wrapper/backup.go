@@ -273,7 +273,7 @@ func (c *backupVerifyCommand) execute(s streams) exitcode.Code {
 		if err != nil {
 			return nil, usageError{err}
 		}
-		restore := s.meter().WhileRestoring(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
+		restore := s.meter().TrackRestore(filepath.Join(dir, "db"), verifyBackupInChild(settings.Flags, dir))
 		verified, err := backups.Verify(ctx, settings, c.choice(), restore)
 		if verified.Full == "" {
 			return nil, err

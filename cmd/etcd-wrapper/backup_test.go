@@ -58,7 +58,7 @@ func nobody() string {
 	return "--etcd-wrapper-port=" + strconv.Itoa(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
-func TestBackupListTellsWhatIsKept(t *testing.T) {
+func TestBackupList(t *testing.T) {
 	flag := kept(t)
 	status, out, log := visit("list", flag)
 	require.Equal(t, exitcode.Clean, status, log)
@@ -70,7 +70,7 @@ func TestBackupListTellsWhatIsKept(t *testing.T) {
 	assert.Equal(t, "c1", document["cluster"])
 }
 
-func TestBackupCommandsEndWithAStatusThatSaysWhy(t *testing.T) {
+func TestBackupCommands_exitStatuses(t *testing.T) {
 	flag, file := kept(t), filepath.Join(t.TempDir(), "out.db")
 	require.NoError(t, os.WriteFile(file+".there", nil, 0o600))
 	for _, example := range []struct {
@@ -125,7 +125,7 @@ func TestBackupCommands_temporaryDirectory(t *testing.T) {
 }
 
 // The wrapper may be set to keep more than the default.
-func TestAPruneOfAStoreThatIsNamedSaysByWhichPolicy(t *testing.T) {
+func TestBackupPrune_assumedPolicy(t *testing.T) {
 	flag := kept(t)
 	_, out, _ := visit("prune", flag, "--dry-run")
 	assert.Contains(t, strings.Join(strings.Fields(out), " "), "keeps points=24h,hourly=24,daily=7,weekly=4, which is the default, since --backup-keep is not given")
@@ -142,7 +142,7 @@ func TestAPruneOfAStoreThatIsNamedSaysByWhichPolicy(t *testing.T) {
 	}
 }
 
-func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {
+func TestErrors_nameTheCommand(t *testing.T) {
 	for _, args := range [][]string{
 		{"restore", "--backup-store=file:///nowhere/at/all", "--data-dir=" + t.TempDir()},
 		{"restore", "--snapshot=x", "--to=revision:1", "--data-dir=" + t.TempDir()},
@@ -158,7 +158,7 @@ func TestAnErrorNamesTheCommandThatFailed(t *testing.T) {
 }
 
 // A target that cannot be restored ends with one sentence and a status: 64 if it is no target, 78 if it is not kept.
-func TestEveryTargetThatCannotBeHadEndsWithASentence(t *testing.T) {
+func TestTargets_thatAreNotKept(t *testing.T) {
 	store := kept(t) // revision 7 of now
 	empty := "--backup-store=file://" + t.TempDir()
 	at := func(when time.Time) string { return "time:" + when.UTC().Format(time.RFC3339) }
@@ -227,7 +227,7 @@ func TestBackupStatus_damageAlone(t *testing.T) {
 	}
 }
 
-func TestTheChildTakesAFileThatBeginsWithADash(t *testing.T) {
+func TestInspectArgs_fileWithADash(t *testing.T) {
 	_, err := parse(inspectArgs("-out.db.partial"), io.Discard)
 	assert.NoError(t, err)
 }

@@ -16,7 +16,7 @@ import (
 // within <(…).
 var ours = regexp.MustCompile(`(?:^|&& |-- /|<\()(?:bin/)?etcd-wrapper ([^|)&>]*)`)
 
-func TestEveryCommandOfTheDocumentationIsUnderstood(t *testing.T) {
+func TestDocumentation_commandsParse(t *testing.T) {
 	understood := 0
 	for _, block := range docs.Blocks(t) {
 		for _, line := range block.Commands() {

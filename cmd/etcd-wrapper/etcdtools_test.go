@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEtcdutlRunsInThisProcess(t *testing.T) {
+func TestEtcdutl(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, runEtcdutl([]string{"help"}, &out))
 	for _, command := range []string{"snapshot", "defrag", "hashkv", "migrate"} {
@@ -21,14 +21,14 @@ func TestEtcdutlRunsInThisProcess(t *testing.T) {
 	assert.ErrorContains(t, runEtcdutl([]string{"nonsense"}, &out), "unknown command")
 }
 
-func TestAConfigurationThatIsNotThereIsNamed(t *testing.T) {
+func TestEtcdctl_missingConfiguration(t *testing.T) {
 	t.Setenv("ETCD_WRAPPER_STORED_CONFIG_PATH", filepath.Join(t.TempDir(), "missing"))
 	_, err := etcdctlSettings()
 	require.ErrorContains(t, err, "cannot use the stored configuration")
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestWhatTheWrapperKnowsIsFilledInUnlessGiven(t *testing.T) {
+func TestEtcdctl_addsMissingFlags(t *testing.T) {
 	const secure = `
 advertise-client-urls: https://etcd-0.ns.svc:2379
 client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted-ca-file: /s/ca.crt}`
@@ -77,7 +77,7 @@ client-transport-security: {cert-file: /s/tls.crt, key-file: /s/tls.key, trusted
 	}
 }
 
-func TestEtcdutlWithoutArgumentsShowsWhatItCanDo(t *testing.T) {
+func TestEtcdutl_withoutArguments(t *testing.T) {
 	own := os.Args
 	t.Cleanup(func() { os.Args = own })
 	os.Args = []string{"etcd-wrapper", "etcdutl"} // as in the process that runs the tool
@@ -86,13 +86,13 @@ func TestEtcdutlWithoutArgumentsShowsWhatItCanDo(t *testing.T) {
 	assert.Contains(t, out.String(), "snapshot")
 }
 
-func TestUsageThatNobodyAskedForIsNoResult(t *testing.T) {
+func TestEtcdutl_usageErrorsGoToStderr(t *testing.T) {
 	var out bytes.Buffer
 	require.Error(t, runEtcdutl([]string{"hashkv"}, &out))
 	assert.Empty(t, out.String())
 }
 
-func TestACommandThatTalksToNobodyNeedsNoConfiguration(t *testing.T) {
+func TestNeedsMember(t *testing.T) {
 	for _, args := range [][]string{{"version"}, {"help", "get"}, {"get", "--help"}, {"completion", "bash"}, {}, {"--debug", "version"}} {
 		assert.False(t, needsMember(args), "%v", args)
 	}

@@ -31,11 +31,11 @@ type panicking struct{}
 
 func (panicking) Write([]byte) (int, error) { panic("by the test") }
 
-func TestAPanicIsNeverTakenForAnEnd(t *testing.T) {
+func TestRun_panicsPropagate(t *testing.T) {
 	assert.PanicsWithValue(t, "by the test", func() { run([]string{"--help"}, streams{out: panicking{}, log: panicking{}}) })
 }
 
-func TestHelpIsACleanEnd(t *testing.T) {
+func TestHelp_exitStatus(t *testing.T) {
 	var out, log bytes.Buffer
 	assert.Equal(t, exitcode.Clean, run([]string{"start-etcd", "--help"}, streams{out: &out, log: &log}))
 	assert.Contains(t, out.String(), "--volume-dir")
@@ -50,7 +50,7 @@ func said(t *testing.T, atTerminal bool, args ...string) (out, log string, statu
 	return printed.String(), logged.String(), status
 }
 
-func TestWithoutArgumentsTheUsageIsToldAsAnError(t *testing.T) {
+func TestRun_withoutArguments(t *testing.T) {
 	out, log, status := said(t, false)
 	assert.Equal(t, exitcode.Usage, status)
 	assert.Empty(t, out)
@@ -58,7 +58,7 @@ func TestWithoutArgumentsTheUsageIsToldAsAnError(t *testing.T) {
 	assert.Contains(t, log, "start-etcd")
 }
 
-func TestHelpAndVersionAreWhatPeopleExpect(t *testing.T) {
+func TestHelpAndVersion(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		has  string
@@ -98,7 +98,7 @@ func TestDumpFSM(t *testing.T) {
 	}
 }
 
-func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
+func TestHelp_ofACommand(t *testing.T) {
 	out, _, _ := said(t, false, "help", "start-etcd")
 	assert.NotContains(t, out, "--dump-fsm")
 	assert.NotContains(t, out, "$ETCD_WRAPPER", "variables are told of once")
@@ -109,7 +109,7 @@ func TestTheHelpOfACommandIsAboutTheCommand(t *testing.T) {
 }
 
 // Programs read a pod's log. Users read what their own command prints, even by kubectl exec without a terminal.
-func TestErrorsAreSentencesWherePeopleReadThem(t *testing.T) {
+func TestErrors_sentencesOrJSON(t *testing.T) {
 	for _, c := range []struct {
 		atTerminal bool
 		args       []string
@@ -133,7 +133,7 @@ func TestErrorsAreSentencesWherePeopleReadThem(t *testing.T) {
 	}
 }
 
-func TestEveryCommandCanAnswerInJSON(t *testing.T) {
+func TestCommands_outputJSON(t *testing.T) {
 	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
 	require.NoError(t, err)
 	for _, command := range parser.Model.Leaves(true) {
@@ -146,7 +146,7 @@ func TestEveryCommandCanAnswerInJSON(t *testing.T) {
 }
 
 // All commands share its environment variable.
-func TestEveryCommandReadsThePortAlike(t *testing.T) {
+func TestCommands_wrapperPort(t *testing.T) {
 	for _, command := range [][]string{{"start-etcd"}, {"status"}, {"defrag"}, {"backup", "list"}} {
 		_, log, status := said(t, true, append(command, "--etcd-wrapper-port=70000")...)
 		assert.Equal(t, exitcode.Usage, status, command)
@@ -154,7 +154,7 @@ func TestEveryCommandReadsThePortAlike(t *testing.T) {
 	}
 }
 
-func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
+func TestFlags_environmentVariables(t *testing.T) {
 	parser, err := commandline.New(&commandLine{}, &bytes.Buffer{})
 	require.NoError(t, err)
 	for _, flag := range parser.Model.Flags {
@@ -169,7 +169,7 @@ func TestOnlySettingsOfAPodHaveEnvironmentVariables(t *testing.T) {
 }
 
 // The status of a pod that restarts all the time shows the reason.
-func TestTheStatusOfAProcessThatIsGoneIsHowItEnded(t *testing.T) {
+func TestStatus_afterTheProcessEnded(t *testing.T) {
 	volume := t.TempDir()
 	_, log, status := said(t, false, "status", "--port=1", "--volume-dir", volume)
 	assert.Equal(t, exitcode.NoAnswer, status)
@@ -177,7 +177,7 @@ func TestTheStatusOfAProcessThatIsGoneIsHowItEnded(t *testing.T) {
 	run := exitcode.LastRun{Began: time.Now()}
 	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
 	_, log, _ = said(t, false, "status", "--port=1", "--volume-dir", volume)
-	assert.Contains(t, log, "has left no word of its end")
+	assert.Contains(t, log, "recorded no end")
 	run.Ended, run.Status, run.Reason = time.Now(), exitcode.Crashed, "panic: by the test"
 	require.NoError(t, run.Keep(filepath.Join(volume, "exit_code.last")))
 	_, log, status = said(t, false, "status", "--port=1", "--volume-dir", volume)
@@ -186,7 +186,7 @@ func TestTheStatusOfAProcessThatIsGoneIsHowItEnded(t *testing.T) {
 }
 
 // The runbook asks users to run this command.
-func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
+func TestVerifyData_missingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	_, log, status := said(t, false, "verify-data", "--data-dir", filepath.Join(dir, "missing"))
 	assert.Equal(t, exitcode.Usage, status)
@@ -202,7 +202,7 @@ func TestADataDirectoryThatIsNotThereIsNoValidOne(t *testing.T) {
 	assert.Contains(t, out, `"valid":false`)
 }
 
-func TestEveryEndpointIsDocumented(t *testing.T) {
+func TestEndpoints_areDocumented(t *testing.T) {
 	documented := docs.Named(docs.Table(t, "endpoint", "answer"))
 	served := slices.Concat(readiness.Patterns(), slices.Collect(maps.Keys((&startCommand{}).routes(&report.Report{}, metrics.New(), nil))))
 	for i, pattern := range served {
@@ -214,7 +214,7 @@ func TestEveryEndpointIsDocumented(t *testing.T) {
 	}
 }
 
-func TestEveryCommandAndItsFlagsAreDocumented(t *testing.T) {
+func TestCommandsAndFlags_areDocumented(t *testing.T) {
 	text := docs.Text(t)
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	require.NoError(t, err)
@@ -230,7 +230,7 @@ func TestEveryCommandAndItsFlagsAreDocumented(t *testing.T) {
 	}
 }
 
-func TestEveryCommandOfTheCommandLineCanRun(t *testing.T) {
+func TestCommands_canExecute(t *testing.T) {
 	parser, err := commandline.New(&commandLine{}, io.Discard)
 	require.NoError(t, err)
 	for _, leaf := range parser.Model.Leaves(false) {
@@ -238,7 +238,7 @@ func TestEveryCommandOfTheCommandLineCanRun(t *testing.T) {
 	}
 }
 
-func TestEveryKindOfStoreIsInHelpAndDocs(t *testing.T) {
+func TestStores_areInHelpAndDocs(t *testing.T) {
 	help, _, status := said(t, false, "start-etcd", "--help")
 	require.Equal(t, exitcode.Clean, status)
 	help = strings.Join(strings.Fields(help), " ")

@@ -27,7 +27,7 @@ func commandsOf(t *testing.T) (all [][]string) {
 	return all
 }
 
-func TestManual_everyCommandHasTwoExamplesThatAreUnderstood(t *testing.T) {
+func TestManual_everyCommandHasTwoExamplesThatParse(t *testing.T) {
 	commands := commandsOf(t)
 	for _, words := range commands {
 		name := strings.Join(words, " ")

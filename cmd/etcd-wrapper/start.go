@@ -92,7 +92,7 @@ func (p *parts) run(log zerolog.Logger, signals <-chan os.Signal, tell func(life
 // takeDown ends the components, the last one first, and waits no longer than lifecycle.TakingDown.
 func (p *parts) takeDown(log zerolog.Logger, outcome lifecycle.Outcome) {
 	err := bounded(lifecycle.TakingDown, func() error {
-		p.runtime.Settle(outcome)
+		p.runtime.Finish(outcome)
 		for _, end := range slices.Backward(p.end) {
 			end()
 		}

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/exitcode"
 )
 
-func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
+func TestUsageError_isTheTerminationMessage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	t.Setenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH", path)
@@ -23,7 +23,7 @@ func TestAWrongFlagIsTheTerminationMessage(t *testing.T) {
 	assert.Contains(t, read(t, path), "--etcd-wrapper-port: 0 is not a port")
 }
 
-func TestAWrongCommandLineStillSaysWhereItsMessageBelongs(t *testing.T) {
+func TestUsageError_keepsThePathOfTheMessage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	t.Setenv("ETCD_WRAPPER_TERMINATION_MESSAGE_PATH", path+"-of-another")

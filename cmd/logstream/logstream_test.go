@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestTheLogForPeople(t *testing.T) {
+func TestConsole_lines(t *testing.T) {
 	var out bytes.Buffer
 	log := New(Console(&out, ConsoleOptions{}), zerolog.InfoLevel)
 	log.Debug().Msg("noise")
@@ -19,7 +19,7 @@ func TestTheLogForPeople(t *testing.T) {
 	assert.Regexp(t, `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC INF Query → Wait +hello after=1ms\n$`, out.String())
 }
 
-func TestPeopleAreToldOfAnErrorOnce(t *testing.T) {
+func TestConsole_errorOnce(t *testing.T) {
 	var out bytes.Buffer
 	log := New(Console(&out, ConsoleOptions{}), zerolog.InfoLevel)
 	log.Error().Str("error", "the disk is full").Msg("etcd-wrapper ends: the disk is full")
@@ -28,7 +28,7 @@ func TestPeopleAreToldOfAnErrorOnce(t *testing.T) {
 	assert.Contains(t, out.String(), `error="permission denied"`)
 }
 
-func TestTheLogIsInUTCWhereverTheProcessRuns(t *testing.T) {
+func TestLog_isInUTC(t *testing.T) {
 	local := time.Local
 	time.Local = time.FixedZone("far east", 9*3600)
 	defer func() { time.Local = local }()
@@ -38,7 +38,7 @@ func TestTheLogIsInUTCWhereverTheProcessRuns(t *testing.T) {
 	assert.Regexp(t, `"time":"[^"]+Z"`, out.String())
 }
 
-func TestColoursAreForWhomTheyWereAskedFor(t *testing.T) {
+func TestConsole_colours(t *testing.T) {
 	for _, colour := range []bool{true, false} {
 		var out bytes.Buffer
 		log := New(Console(&out, ConsoleOptions{Colour: colour}), zerolog.InfoLevel)
@@ -47,7 +47,7 @@ func TestColoursAreForWhomTheyWereAskedFor(t *testing.T) {
 	}
 }
 
-func TestPeopleAreSparedWhatEtcdSaysWhileAllIsWell(t *testing.T) {
+func TestConsole_hidesEtcdsInfoLines(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		var out bytes.Buffer
 		log := New(Console(&out, ConsoleOptions{All: all}), zerolog.InfoLevel)
@@ -61,7 +61,7 @@ func TestPeopleAreSparedWhatEtcdSaysWhileAllIsWell(t *testing.T) {
 	}
 }
 
-func TestACommandSpeaksInSentencesAtATerminal(t *testing.T) {
+func TestPlain_sentences(t *testing.T) {
 	var out bytes.Buffer
 	log := New(Plain(&out), zerolog.InfoLevel)
 	log.Error().Str("error", "no answer").Msg("cannot tell the status")
@@ -70,7 +70,7 @@ func TestACommandSpeaksInSentencesAtATerminal(t *testing.T) {
 }
 
 // A certificate of a stranger, or a URL with a password, ends up in errors, and those in the log.
-func TestTheLogShowsNeitherPasswordsNorWhatATerminalObeys(t *testing.T) {
+func TestLog_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for format, open := range map[string]func(io.Writer) io.Writer{
 		"json":      func(to io.Writer) io.Writer { return to },
 		"console":   func(to io.Writer) io.Writer { return Console(to, ConsoleOptions{}) },
@@ -87,7 +87,7 @@ func TestTheLogShowsNeitherPasswordsNorWhatATerminalObeys(t *testing.T) {
 	}
 }
 
-func TestLibrariesLogIntoTheStream(t *testing.T) {
+func TestCaptureOutput(t *testing.T) {
 	var out bytes.Buffer
 	CaptureOutput(New(&out, zerolog.InfoLevel))
 	defer CaptureOutput(zerolog.Nop())

@@ -22,7 +22,7 @@ func (s *shelf) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func TestEachLineOfTheLogArrivesByItself(t *testing.T) {
+func TestNeverWait_oneWritePerLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{open: make(chan struct{})}
 		close(s.open)
@@ -37,7 +37,7 @@ func TestEachLineOfTheLogArrivesByItself(t *testing.T) {
 	})
 }
 
-func TestLinesThatNobodyReadsAreCounted(t *testing.T) {
+func TestNeverWait_countsLostLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shelf{open: make(chan struct{})}
 		log, flush := NeverWait(s)

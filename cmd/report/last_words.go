@@ -22,7 +22,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	}
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())
-	if missing := r.runtime.Unstored(); missing != nil {
+	if missing := r.runtime.FlushError(); missing != nil {
 		fmt.Fprintf(&b, "backups: %s; the next start continues there\n", firstLine(missing.Error()))
 	}
 	if trouble := run.Condition; trouble.Class != "" && !strings.Contains(outcome.Reason, trouble.Text) { // else it is the first line
@@ -83,7 +83,7 @@ func endedSuffix(trouble lifecycle.Condition) string {
 // KilledMessage returns the message that `kubectl describe pod` shows if the process is killed now, or panics.
 func (r *Report) KilledMessage(crashNote string) string {
 	run := r.run.Snapshot()
-	return fmt.Sprintf(`etcd-wrapper ended without a last word: it was killed (SIGKILL, out of memory) or it crashed.
+	return fmt.Sprintf(`etcd-wrapper recorded no end: it was killed (SIGKILL, out of memory) or it crashed.
 where to look: the container's exit code and reason here (137, OOMKilled), the last lines of its log (kubectl logs --previous), and, if it could leave one, the trace of a crash in %s on the volume
 last seen: %s; since %s: %s
 `, crashNote, firstLine(r.Document().Headline.Summary), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))

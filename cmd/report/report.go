@@ -28,10 +28,10 @@ type Lifecycle interface{ Snapshot() *lifecycle.Snapshot }
 type Runtime interface {
 	Document() status.Document // without the lifecycle, the checks and the history
 	Progress() string          // of etcd's start or close, a clause; empty before
-	Awaits() string            // what recovery waits for, and since when, a clause; empty if it does not
+	RecoveryProgress() string  // what recovery waits for, and since when, a clause; empty if it does not
 	Readiness() *readiness.Report
 	Requests() (writes, reads state.Requests)
-	Unstored() error // what the stop could not upload; nil before, and if there is nothing
+	FlushError() error // what the stop could not upload; nil before, and if there is nothing
 	Durations() (start, stop, drain time.Duration)
 	Record() (exitcode.Word, error)
 }
@@ -64,8 +64,8 @@ func (r *Report) Source() status.Source {
 	}
 }
 
-// LoggedReady reports whether the log has the member as ready.
-func (r *Report) LoggedReady() bool { return r.readiness.isReady() }
+// IsReady reports whether the log has the member as ready.
+func (r *Report) IsReady() bool { return r.readiness.isReady() }
 
 // Phase returns the phase that /readyz shows.
 func (r *Report) Phase() readiness.Phase {
@@ -83,7 +83,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 		}
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {
-		if awaited := r.runtime.Awaits(); awaited != "" {
+		if awaited := r.runtime.RecoveryProgress(); awaited != "" {
 			return awaited // nobody looks for it behind "a large database takes long"
 		}
 	}
@@ -92,16 +92,16 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 
 // Document returns the status of the run.
 func (r *Report) Document() status.Document {
-	document := r.brief()
+	document := r.snapshot()
 	run := r.run.Snapshot()
 	document.Transitions, document.TransitionCounts = r.readiness.mergeInto(transitions(run.History)), edges(run.EdgeCounts)
 	document.Trends, document.Timeline = r.history.Trends(), r.history.Timeline()
 	return document
 }
 
-// brief returns the document without what is only for readers: transitions, trends and the timeline. The watcher makes one four times a
+// snapshot returns the document without what is only for readers: transitions, trends and the timeline. The watcher makes one four times a
 // second.
-func (r *Report) brief() status.Document {
+func (r *Report) snapshot() status.Document {
 	run, found, now := r.run.Snapshot(), r.runtime.Readiness(), time.Now()
 	document := r.runtime.Document()
 	document.Pod, document.Versions.Wrapper = r.pod, r.version
@@ -116,7 +116,7 @@ func (r *Report) brief() status.Document {
 	return document
 }
 
-// readySince is since when the document's ready is what it is. Being ready takes both the lifecycle and etcd, of which the
+// readySince returns when the document's ready changed last. Being ready takes both the lifecycle and etcd, of which the
 // one that came last counts; to be unready one of them is enough, of which the first counts.
 func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
 	ofEtcd := found.Since(now)
@@ -189,7 +189,7 @@ type readinessHistory struct {
 	changes []status.Transition
 }
 
-// changed is since when the member is ready, or is not.
+// changed returns when the member became ready or unready.
 func (h *readinessHistory) changed() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -202,7 +202,7 @@ func (h *readinessHistory) isReady() bool {
 	return h.ready
 }
 
-// note keeps a change, and since when it is one (readySince). It returns false if there is none.
+// note records a change at the time of readySince. It returns false if there is none.
 func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State, since time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -218,7 +218,7 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	return true
 }
 
-// among puts the changes between the lifecycle's steps, in the order of time.
+// mergeInto puts the changes between the lifecycle's steps, in the order of time.
 func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transition {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -29,8 +29,8 @@ func document(t *testing.T, run *lifecycle.Snapshot) string {
 	return string(text)
 }
 
-// Each field is taken away in turn; a document that does not change by that does not tell of it.
-func TestTheDocumentTellsOfEveryFieldOfTheLifecycle(t *testing.T) {
+// Each field is cleared in turn. If the document stays the same, it does not have the field.
+func TestDocument_hasEveryFieldOfTheLifecycle(t *testing.T) {
 	complete := document(t, full())
 	for _, part := range []func(*lifecycle.Snapshot) any{
 		func(s *lifecycle.Snapshot) any { return s },
@@ -55,7 +55,7 @@ func TestTheDocumentTellsOfEveryFieldOfTheLifecycle(t *testing.T) {
 }
 
 // The document knows the lifecycle's states by their names only.
-func TestRecoveryIsShownInEveryStateInWhichItWorks(t *testing.T) {
+func TestBeforeResult_equalsTheLifecycles(t *testing.T) {
 	var names []string
 	for _, state := range lifecycle.BeforeResult {
 		names = append(names, string(state))
@@ -63,7 +63,7 @@ func TestRecoveryIsShownInEveryStateInWhichItWorks(t *testing.T) {
 	assert.Equal(t, names, status.BeforeResult, "write the group of the lifecycle into readiness/status/headline.go, too")
 }
 
-func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
+func TestDocument_fillsEveryField(t *testing.T) {
 	var visit func(path string, value reflect.Value)
 	visit = func(path string, value reflect.Value) {
 		switch {
@@ -89,13 +89,13 @@ func TestEveryFieldOfTheDocumentIsFilledIn(t *testing.T) {
 	visit("Document", reflect.ValueOf(&told))
 }
 
-func TestWithoutASidecarTheDocumentSaysSoAndQuotesNone(t *testing.T) {
+func TestDocument_standalone(t *testing.T) {
 	document := New(standing(full()), &place{standalone: true}, "v1", "etcd-main-0").Document()
 	assert.True(t, document.Standalone)
 	assert.Empty(t, document.SidecarStatus)
 }
 
-func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
+func TestReadySince(t *testing.T) {
 	began, at := time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)
 	since := func(run *lifecycle.Snapshot) time.Time {
 		return New(standing(run), &place{began: began}, "v1", "etcd-main-0").Document().ReadySince
@@ -106,7 +106,7 @@ func TestTheReportKnowsSinceWhenTheMemberIsNotReady(t *testing.T) {
 	assert.WithinDuration(t, time.Now(), since(&lifecycle.Snapshot{State: lifecycle.Serving, Since: at}), 10*time.Second, "since the monitor is there")
 }
 
-func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
+func TestPhase_progressOfTheStart(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.StartEtcd, Reason: "starting etcd"}
 	there := &place{}
 	about := New(standing(run), there, "v1", "etcd-main-0")
@@ -119,20 +119,20 @@ func TestTheReasonTellsHowFarTheStartHasCome(t *testing.T) {
 	assert.True(t, about.Phase().Serving)
 }
 
-func TestTheHeadlineOfAMemberThatServesSaysWhyItIsNotReady(t *testing.T) {
+func TestHeadline_servingButNotReady(t *testing.T) {
 	run := &lifecycle.Snapshot{State: lifecycle.Serving, Since: time.Now(), Reason: "etcd has joined its cluster"}
 	headline := New(standing(run), &place{}, "v1", "etcd-main-0").Document().Headline
 	assert.Regexp(t, "^Serving, not ready: quorum: ", headline.Summary)
 }
 
-func TestTheLastWordsSayNothingTwice(t *testing.T) {
+func TestTerminationMessage_noRepetition(t *testing.T) {
 	run := full()
 	run.Condition.Text = "etcd did not start: port taken"
 	words := New(standing(run), &place{}, "v1", "etcd-main-0").TerminationMessage(lifecycle.Outcome{Reason: run.Condition.Text + "; look there"})
 	assert.Equal(t, 1, strings.Count(words, "port taken"), words)
 }
 
-func TestTheLastWords(t *testing.T) {
+func TestTerminationMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := full()
 		run.Condition.At = time.Now().Add(-3 * time.Second)
@@ -144,7 +144,7 @@ exit record: terminated, so the next start validates in sanity mode
 durations: run 1h0m0s, etcd's start 2s, its close 2s, of that draining 70ms
 last trouble: etcd, 3s ago, over since: etcd stopped
 `, about.TerminationMessage(lifecycle.Outcome{Reason: "stop requested (terminated)\nand a trace"}))
-		there.unstored = errors.New("revisions 8 to 9 are not in the store: store unavailable")
+		there.flushError = errors.New("revisions 8 to 9 are not in the store: store unavailable")
 		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "\nbackups: revisions 8 to 9 are not in the store: store unavailable; the next start continues there\n")
 		there.record = ""
 		assert.Contains(t, about.TerminationMessage(lifecycle.Outcome{}), "exit record: none, so the next start validates in full\n")
@@ -162,7 +162,7 @@ func (h *hung) Record() (exitcode.Word, error) {
 	return "", nil
 }
 
-func TestAVolumeThatHangsDoesNotKeepTheLastWordsBack(t *testing.T) {
+func TestTerminationMessage_hungVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &hung{forever: make(chan struct{})}
 		began := time.Now()
@@ -196,7 +196,7 @@ type place struct {
 	recovery   *status.Recovery       // nil for one that restores
 	later      atomic.Pointer[string] // the progress that a test has got on to
 	record     exitcode.Word
-	unstored   error
+	flushError error
 }
 
 func (p *place) Document() status.Document {
@@ -241,7 +241,7 @@ func (p *place) Document() status.Document {
 	return document
 }
 
-func (p *place) Unstored() error { return p.unstored }
+func (p *place) FlushError() error { return p.flushError }
 
 func (p *place) Progress() string {
 	if later := p.later.Load(); later != nil {
@@ -254,7 +254,7 @@ func (*place) Readiness() *readiness.Report { return readiness.NewMonitor(zerolo
 
 func (p *place) Requests() (writes, reads state.Requests) { return writes, reads }
 
-func (p *place) Awaits() string { return p.awaits }
+func (p *place) RecoveryProgress() string { return p.awaits }
 
 func (*place) Durations() (start, stop, drain time.Duration) {
 	return 1500 * time.Millisecond, 2 * time.Second, 70 * time.Millisecond

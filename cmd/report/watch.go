@@ -13,7 +13,7 @@ import (
 const (
 	// pollInterval is the pause between polls of values that change without notice: readiness, and what etcd waits for.
 	pollInterval = 250 * time.Millisecond
-	// logDelay is how long etcd must wait for one thing before it is logged.
+	// logDelay is the time that etcd must wait for one thing before that is logged.
 	logDelay = time.Second
 	// firstReminder and lastReminder bound the pauses between reminders of what lasts; each is twice the one before.
 	firstReminder = 30 * time.Second
@@ -28,7 +28,7 @@ func (r *Report) Watch(ctx context.Context, log zerolog.Logger, lost func(), hap
 	clock := time.NewTicker(pollInterval)
 	defer clock.Stop()
 	for ctx.Err() == nil {
-		w.look(time.Now())
+		w.check(time.Now())
 		select {
 		case <-ctx.Done():
 		case <-clock.C:
@@ -55,9 +55,9 @@ type watcher struct {
 	pause    time.Duration // until the next reminder
 }
 
-func (w *watcher) look(now time.Time) {
+func (w *watcher) check(now time.Time) {
 	run := w.run.Snapshot()
-	is := w.brief()
+	is := w.snapshot()
 	headline := is.Headline
 	for _, h := range w.history.Record(is, now, w.runtime.Requests) {
 		w.happened(h)
@@ -65,7 +65,7 @@ func (w *watcher) look(now time.Time) {
 	w.noteReadiness(run, now)
 	w.noteHealth(headline, now)
 	w.noteProgress(run, now)
-	w.logReminder(run, is, now)
+	w.logCondition(run, is, now)
 	if now := string(run.State) + headline.Health + w.reason(run); now != w.latest {
 		w.latest = now
 		w.lost()
@@ -122,9 +122,9 @@ func (w *watcher) noteProgress(run *lifecycle.Snapshot, now time.Time) {
 	w.log.Info().Str("state", string(run.State)).Msg("etcd " + waits)
 }
 
-// logReminder repeats a lasting condition, less and less often.
-func (w *watcher) logReminder(run *lifecycle.Snapshot, is status.Document, now time.Time) {
-	subject, quiet := w.reminderSubject(run, is.Headline)
+// logCondition repeats a lasting condition, less and less often.
+func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now time.Time) {
+	subject, quiet := w.conditionSince(run, is.Headline)
 	if subject != w.subject {
 		w.subject, w.reminded, w.pause = subject, subject, firstReminder
 	}
@@ -132,12 +132,12 @@ func (w *watcher) logReminder(run *lifecycle.Snapshot, is status.Document, now t
 		return
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
-	w.log.WithLevel(reminderLevel(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
-		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.subjectOf(run, is.Headline, now))
+	w.log.WithLevel(conditionLevel(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
+		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is.Headline, now))
 }
 
-// reminderSubject returns the time since which a condition lasts; quiet reports that there is none.
-func (w *watcher) reminderSubject(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
+// conditionSince returns the time since which a condition lasts; quiet reports that there is none.
+func (w *watcher) conditionSince(run *lifecycle.Snapshot, is status.Headline) (since time.Time, quiet bool) {
 	ready := w.readiness.isReady()
 	if is.Health == status.HealthDegraded {
 		return w.degraded, false
@@ -148,9 +148,9 @@ func (w *watcher) reminderSubject(run *lifecycle.Snapshot, is status.Headline) (
 	return run.PhaseSince, false
 }
 
-// reminderLevel returns warn where something is wrong. A long start usually lacks a quorum, and a long recovery gets no answer; a
+// conditionLevel returns warn where something is wrong. A long start usually lacks a quorum, and a long recovery gets no answer; a
 // validation may be slow.
-func reminderLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
+func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.Level {
 	waits := recovery != nil && (recovery.State == "AskPeers" || recovery.State == "AskStore")
 	if isActive(run.Condition) || waits || run.State == lifecycle.StartEtcd || run.State == lifecycle.Serving {
 		return zerolog.WarnLevel
@@ -158,14 +158,14 @@ func reminderLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.L
 	return zerolog.InfoLevel
 }
 
-func (w *watcher) subjectOf(run *lifecycle.Snapshot, is status.Headline, now time.Time) string {
+func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Headline, now time.Time) string {
 	if is.Health == status.HealthDegraded {
 		return is.Summary
 	}
 	if run.State == lifecycle.Serving {
 		return "not ready: " + notReadyReason(run, w.runtime.Readiness(), now)
 	}
-	if isActive(run.Condition) && w.runtime.Awaits() == "" {
+	if isActive(run.Condition) && w.runtime.RecoveryProgress() == "" {
 		return string(run.State) + ": " + run.Condition.Message // an attempt that is under way is not what lasts
 	}
 	return string(run.State) + ": " + w.reason(run)

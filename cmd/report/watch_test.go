@@ -18,8 +18,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// watched runs what a test does with a Report that is watched, and returns the messages of the log. told counts how often
-// what would be true of a killed process was told.
+// watched calls do while a Report is watched, and returns the messages of the log. told counts the calls of lost.
 func watched(t *testing.T, now *lifecycle.Snapshot, there *place, do func(*machine)) (lines []map[string]any, told int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -54,7 +53,7 @@ func lasting(state lifecycle.State) *lifecycle.Snapshot {
 	return &lifecycle.Snapshot{State: state, PhaseSince: time.Now(), Reason: "the sidecar is silent", Attempt: 7}
 }
 
-func TestWhatLastsIsSaidAgainLessAndLessOften(t *testing.T) {
+func TestWatch_remindersBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.Reason = "the initialization is running" // which is tried again and again
@@ -72,7 +71,7 @@ func TestWhatLastsIsSaidAgainLessAndLessOften(t *testing.T) {
 	})
 }
 
-func TestAReminderIsNoAlertAsLongAsNothingIsWrong(t *testing.T) {
+func TestWatch_reminderLevelWithoutAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.Condition = lifecycle.Condition{Class: lifecycle.ClassSidecar, Ended: time.Now()}
@@ -82,7 +81,7 @@ func TestAReminderIsNoAlertAsLongAsNothingIsWrong(t *testing.T) {
 	})
 }
 
-func TestTheReminderSaysWhomRecoveryWaitsFor(t *testing.T) {
+func TestWatch_reminderOfARecovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.Reason = "the initialization is running"
@@ -97,7 +96,7 @@ func TestTheReminderSaysWhomRecoveryWaitsFor(t *testing.T) {
 	})
 }
 
-func TestAnotherPhaseIsRemindedOfFromItsOwnBeginning(t *testing.T) {
+func TestWatch_eachPhaseHasItsOwnReminders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, _ := watched(t, lasting(lifecycle.Wait), &place{}, func(run *machine) {
 			time.Sleep(29 * time.Second)
@@ -108,7 +107,7 @@ func TestAnotherPhaseIsRemindedOfFromItsOwnBeginning(t *testing.T) {
 	})
 }
 
-func TestWhatEtcdWaitsForIsLoggedOnceItTakesTime(t *testing.T) {
+func TestWatch_logsWhatEtcdWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		there := &place{progress: "opens its data"}
 		lines, _ := watched(t, lasting(lifecycle.StartEtcd), there, func(*machine) {
@@ -123,7 +122,7 @@ func TestWhatEtcdWaitsForIsLoggedOnceItTakesTime(t *testing.T) {
 	})
 }
 
-func TestAMemberThatServesWithoutEverBeingReadyIsWorthAnAlertAtOnce(t *testing.T) {
+func TestWatch_warnsOfServingButNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Serving)
 		now.Since = time.Now()
@@ -134,7 +133,7 @@ func TestAMemberThatServesWithoutEverBeingReadyIsWorthAnAlertAtOnce(t *testing.T
 	})
 }
 
-func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
+func TestWatch_logsAndRepeatsDegraded(t *testing.T) {
 	var log bytes.Buffer
 	run := &lifecycle.Snapshot{State: lifecycle.Serving}
 	w := &watcher{Report: New(standing(run), &place{}, "v1", "etcd-main-0"), log: zerolog.New(&log), pause: firstReminder}
@@ -145,7 +144,7 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 			is.Headline.Health = status.HealthDegraded
 		}
 		w.noteHealth(is.Headline, now)
-		w.logReminder(run, is, now)
+		w.logCondition(run, is, now)
 		return log.String()
 	}
 	w.readiness.note(true, "", lifecycle.Serving, time.Unix(1.7e9, 0))
@@ -156,7 +155,7 @@ func TestTheLogHearsOfAMemberThatIsReadyButAndIsRemindedOfIt(t *testing.T) {
 	assert.JSONEq(t, `{"level":"info","message":"Serving, ready"}`, said("Serving, ready", 2*time.Minute))
 }
 
-func TestRemindersAreInUTCWhereverTheProcessRuns(t *testing.T) {
+func TestWatch_remindersAreInUTC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := lasting(lifecycle.Wait)
 		now.PhaseSince = now.PhaseSince.In(time.FixedZone("far east", 9*3600))
@@ -166,7 +165,7 @@ func TestRemindersAreInUTCWhereverTheProcessRuns(t *testing.T) {
 	})
 }
 
-func TestAStartThatTakesLongIsWorthAnAlert(t *testing.T) {
+func TestWatch_warnsOfALongStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lines, _ := watched(t, lasting(lifecycle.StartEtcd), &place{progress: "waits for a leader"}, func(*machine) { time.Sleep(31 * time.Second) })
 		require.Len(t, lines, 2)
@@ -175,7 +174,7 @@ func TestAStartThatTakesLongIsWorthAnAlert(t *testing.T) {
 	})
 }
 
-func TestAKilledProcessLeavesWhereItStood(t *testing.T) {
+func TestKilledMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, told := watched(t, lasting(lifecycle.Query), &place{}, func(run *machine) {
 			time.Sleep(10 * time.Second)
@@ -185,14 +184,14 @@ func TestAKilledProcessLeavesWhereItStood(t *testing.T) {
 		assert.Equal(t, 2, told, "once for each state, and not each time somebody looks")
 		run := lasting(lifecycle.Wait)
 		words := New(standing(run), &place{}, "v1", "etcd-main-0").KilledMessage("/v/exit_code.crash")
-		assert.Contains(t, words, "ended without a last word")
+		assert.Contains(t, words, "recorded no end")
 		assert.Contains(t, words, "and, if it could leave one, the trace of a crash in /v/exit_code.crash on the volume\n", "a kill leaves none")
 		assert.Contains(t, words, "; since 2000-01-01T00:00:20Z: the sidecar is silent\n")
 		assert.Contains(t, words, "\nlast seen: Recovery: restoring, ", "the headline")
 	})
 }
 
-func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
+func TestDocument_readinessChangesInTransitions(t *testing.T) {
 	at := func(seconds int64) time.Time { return time.Unix(seconds, 0) }
 	h := readinessHistory{since: at(0)}
 	assert.False(t, h.note(false, "", lifecycle.Query, at(1)))
@@ -215,7 +214,7 @@ func TestChangesOfReadinessStandInTheHistory(t *testing.T) {
 	assert.Len(t, h.mergeInto(nil), maxChanges)
 }
 
-func TestTheHistoryIsKeptWhileTheRunIsWatched(t *testing.T) {
+func TestWatch_keepsHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		about := New(standing(full()), &place{began: time.Now()}, "v1", "etcd-main-0")
 		ctx, cancel := context.WithCancel(t.Context())

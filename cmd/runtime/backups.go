@@ -20,9 +20,9 @@ const (
 
 // A closed describes how etcd was closed in this run.
 type closed struct {
-	inOrder  bool
-	began    time.Time // when the close started
-	unstored error     // what Flush could not upload
+	inOrder    bool
+	began      time.Time // when the close started
+	flushError error     // what Flush could not upload
 }
 
 // beforeCompaction returns what backups do before a client's compaction.
@@ -49,7 +49,7 @@ func (r *Runtime) endBackups() {
 	ctx, cancel := context.WithTimeout(context.Background(), endPatience)
 	defer cancel()
 	if err := r.parts.Backups.End(ctx); err != nil {
-		r.log.Warn().Err(err).Msg("etcd is closed all the same; what is missing comes into the store then")
+		r.log.Warn().Err(err).Msg("the backups did not end in time: etcd is closed, and the rest is uploaded afterwards")
 	}
 }
 
@@ -66,7 +66,7 @@ func (r *Runtime) Flush(ctx context.Context) {
 	defer cancel()
 	began := time.Now()
 	defer time.AfterFunc(time.Second, func() {
-		r.log.Info().Msgf("backups: the stop waits until the store has everything that etcd took on, at most until %s", deadline.UTC().Format(time.TimeOnly))
+		r.log.Info().Msgf("backups: the stop waits until all acknowledged writes are in the store, until %s at the latest", deadline.UTC().Format(time.TimeOnly))
 	}).Stop()
 	err := r.parts.Backups.Flush(ctx, filepath.Join(r.config.Etcd.Dir, "member", "snap", "db"))
 	if errors.Is(err, backup.ErrNotRunning) {
@@ -76,13 +76,13 @@ func (r *Runtime) Flush(ctx context.Context) {
 		r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: " + err.Error())
 		return
 	}
-	if r.closed.unstored = err; err != nil {
-		r.log.Warn().Err(err).Msg("backups: the store lacks some of etcd's last changes; the next start brings them there")
+	if r.closed.flushError = err; err != nil {
+		r.log.Warn().Err(err).Msg("backups: the store lacks some of etcd's last writes; the next start uploads them")
 		return
 	}
-	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: everything that etcd took on is in the store")
+	r.log.Info().Dur("took_ms", time.Since(began)).Msg("backups: all acknowledged writes are in the store")
 }
 
-// Unstored returns what Flush could not upload; nil if there is nothing, and before Flush. Only the caller of Flush
+// FlushError returns the error of Flush; nil before Flush. Only the caller of Flush
 // may call it.
-func (r *Runtime) Unstored() error { return r.closed.unstored }
+func (r *Runtime) FlushError() error { return r.closed.flushError }

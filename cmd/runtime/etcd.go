@@ -49,9 +49,9 @@ func (r *Runtime) Configure(yaml []byte) error {
 	r.useCertificates(checked.Etcd)
 	root := peers.NewOptions("", "")
 	r.etcd.Store(member.New(checked.Etcd, member.Options{
-		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.forfeit,
+		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.invalidateRecord,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
-		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.askForVote, AwaitPeers: r.awaitPeers,
+		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
 		BeforeCompaction: r.beforeCompaction(), Unwanted: r.parts.Unwanted,
 	}))
 	r.record.Describe(r.describeData)
@@ -73,7 +73,7 @@ func (r *Runtime) newPeers() (*peers.Peers, error) {
 	return peers.New(r.config.Etcd, peers.NewOptions(r.flags.EtcdCertPath, r.flags.EtcdKeyPath))
 }
 
-func (r *Runtime) askForVote(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
+func (r *Runtime) requestPromotion(ctx context.Context, cluster, member types.ID, members []membership.Member) error {
 	others, err := r.newPeers()
 	if err != nil {
 		return err
@@ -103,10 +103,10 @@ func (r *Runtime) maintenance() maintenance.Options {
 	}
 }
 
-// forfeit makes the exit record invalid for good. If it cannot be removed now, the stop tries again.
-func (r *Runtime) forfeit() {
+// invalidateRecord makes the exit record invalid for good. If it cannot be removed now, the stop tries again.
+func (r *Runtime) invalidateRecord() {
 	if err := r.record.Invalidate(); err != nil {
-		r.log.Error().Err(err).Msg("somebody else has the data open, and the exit record is still there")
+		r.log.Error().Err(err).Msg("another process has the data open, and the exit record cannot be removed")
 	}
 }
 
@@ -219,7 +219,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	r.durations.start.Store(int64(took))
 	r.counts.EtcdStarted(took)
 	r.memberID.Store(etcd.ID().String())
-	r.lastRun.serves(r.config.Etcd.Dir)
+	r.lastRun.recordServing(r.config.Etcd.Dir)
 	r.certificates.Serve(r.listeners())
 	r.beginBackups()
 	if r.parts.Leases != nil {
@@ -227,7 +227,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 	}
 	watching, stop := context.WithCancel(context.Background())
 	var monitoring sync.WaitGroup
-	monitoring.Go(func() { r.monitor.Run(watching, watched{etcd, r.certificates}) })
+	monitoring.Go(func() { r.monitor.Run(watching, target{etcd, r.certificates}) })
 	r.endMonitor = func() {
 		stop()
 		monitoring.Wait()
@@ -235,14 +235,14 @@ func (r *Runtime) Open(ctx context.Context) error {
 	return nil
 }
 
-// A watched is what the monitor checks.
-type watched struct {
+// A target implements readiness.Target for the monitor.
+type target struct {
 	*member.Member
 	files *certificates.Files
 }
 
 // Certificates implements readiness.Target.
-func (r watched) Certificates(now time.Time) (ended, soon string) { return r.files.Judge(now) }
+func (r target) Certificates(now time.Time) (ended, soon string) { return r.files.Judge(now) }
 
 // Space on a volume is scarce if less than a tenth is free, or less than largest bytes on a large one, or less than
 // the database needs for a copy of itself, which a full snapshot and a defragmentation make, with two segments of
@@ -253,12 +253,12 @@ const (
 )
 
 // Scarce implements readiness.Target.
-func (r watched) Scarce() string { return scarce(r.Maintainer.Volume()) }
+func (r target) Scarce() string { return describeLowSpace(r.Maintainer.Volume()) }
 
 // Away implements readiness.Target.
-func (r watched) Away() string { return r.Maintainer.RedirectReason() }
+func (r target) Away() string { return r.Maintainer.RedirectReason() }
 
-func scarce(is maintenance.Volume) string {
+func describeLowSpace(is maintenance.Volume) string {
 	if need := max(min(is.Size/10, largest), is.Copy+logSegments); is.Size == 0 || is.Free >= need {
 		return ""
 	}

@@ -8,7 +8,7 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-func TestAVolumeIsScarceBeforeItIsFull(t *testing.T) {
+func TestDescribeLowSpace(t *testing.T) {
 	const gib = 1 << 30
 	for name, c := range map[string]struct {
 		is     maintenance.Volume
@@ -23,9 +23,9 @@ func TestAVolumeIsScarceBeforeItIsFull(t *testing.T) {
 		"full":                           {maintenance.Volume{Size: gib}, "0 bytes of 1.0 GiB are free"},
 	} {
 		if c.scarce == "" {
-			assert.Empty(t, scarce(c.is), name)
+			assert.Empty(t, describeLowSpace(c.is), name)
 		} else {
-			assert.Contains(t, scarce(c.is), c.scarce, name)
+			assert.Contains(t, describeLowSpace(c.is), c.scarce, name)
 		}
 	}
 }

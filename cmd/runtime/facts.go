@@ -89,7 +89,7 @@ func (r *Runtime) Requests() (writes, reads state.Requests) {
 	return etcd.Requests()
 }
 
-// Defragment starts a defragmentation and returns. The error says why it cannot start now.
+// Defragment starts a defragmentation and returns. The error is the reason if it cannot start now.
 func (r *Runtime) Defragment() error {
 	etcd := r.etcd.Load()
 	if etcd == nil {
@@ -98,7 +98,7 @@ func (r *Runtime) Defragment() error {
 	return etcd.Maintainer.Trigger()
 }
 
-// Record reads the exit record as the next start will. The error says why there is no clean one.
+// Record reads the exit record as the next start will. The error is the reason if there is no clean one.
 func (r *Runtime) Record() (exitcode.Word, error) {
 	return exitcode.NewRecord(r.flags.RecordPath()).Read()
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // Neither package knows the other, and both declare how a run can end.
-func TestNoKindOfLastExitIsForgotten(t *testing.T) {
+func TestLastExits_areComplete(t *testing.T) {
 	words := constants(t, "../../exitcode/record.go", func(_, kind string) bool { return kind == "Word" })
 	kinds := constants(t, "../../readiness/status/document.go", func(name, _ string) bool { return strings.HasPrefix(name, "Exit") })
 	assert.ElementsMatch(t, append(words, kinds...), status.LastExits(),

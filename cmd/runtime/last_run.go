@@ -35,7 +35,7 @@ type lastRun struct {
 	run  exitcode.LastRun
 }
 
-// A lastExit says how the last run on a volume ended.
+// A lastExit describes how the last run on a volume ended.
 type lastExit struct {
 	class  string // as status.Document.LastExit
 	reason string
@@ -44,15 +44,15 @@ type lastExit struct {
 
 // Reasons if a run could not record how it ended.
 const (
-	withoutAWord = "it ended without a word: killed (SIGKILL, out of memory), its node or power was lost, or the volume was too full to take one"
-	goesOn       = "another process holds the volume"
-	noNote       = "nobody has left a note of it on the volume"
+	reasonKilled  = "it recorded no end: it was killed (SIGKILL, out of memory), its node or power failed, or the volume was full"
+	reasonRunning = "another process holds the volume"
+	reasonNoNote  = "the volume has no note about it"
 )
 
 // newLastRun reads what the last run left on the volume. It changes nothing.
 func newLastRun(flags *commandline.StartEtcd, record *exitcode.Record, note *exitcode.CrashNote, log zerolog.Logger) *lastRun {
 	l := &lastRun{flags: flags, record: record, crash: note, log: log, run: exitcode.LastRun{Began: time.Now()}}
-	l.last = l.look()
+	l.last = l.read()
 	return l
 }
 
@@ -67,16 +67,16 @@ func LastRunOn(volumeDir string) string {
 	case err != nil:
 		return ""
 	case last.Ended.IsZero() && crash != "":
-		return fmt.Sprintf("the last run on %s began at %s and has crashed: %s", volumeDir, at(last.Began), crash)
+		return fmt.Sprintf("the last run on %s started at %s and crashed: %s", volumeDir, at(last.Began), crash)
 	case last.Ended.IsZero():
-		return fmt.Sprintf("the last run on %s began at %s and has left no word of its end: it goes on, or it was killed (SIGKILL, out of memory, power)", volumeDir, at(last.Began))
+		return fmt.Sprintf("the last run on %s started at %s and recorded no end: it is still running, or it was killed (SIGKILL, out of memory, power loss)", volumeDir, at(last.Began))
 	default:
 		return fmt.Sprintf("the last run on %s ended at %s with %d: %s", volumeDir, at(last.Ended), int(last.Status), last.Reason)
 	}
 }
 
-// look reads how the last run ended. That it was killed is true only if it does not run any more.
-func (l *lastRun) look() lastExit {
+// read returns how the last run ended. It may still be running if it appears to have been killed.
+func (l *lastRun) read() lastExit {
 	last, err := exitcode.ReadLastRun(l.flags.LastRunPath())
 	noted, orderly := err == nil, !last.Ended.IsZero()
 	word, unclean := l.record.Read()
@@ -88,7 +88,7 @@ func (l *lastRun) look() lastExit {
 	case orderly && last.Status != exitcode.Clean:
 		return is(status.ExitFailed, fmt.Sprintf("status %d, %s", int(last.Status), last.Reason))
 	case noted && !orderly:
-		return is(status.ExitKilled, withoutAWord+l.firstOf(last))
+		return is(status.ExitKilled, reasonKilled+l.firstOf(last))
 	case unclean == nil:
 		return is(string(word), "")
 	case noted && !last.Served: // the record is older: there was none, and the stop left it so
@@ -96,7 +96,7 @@ func (l *lastRun) look() lastExit {
 	case nothingOn(l.flags.VolumeDir):
 		return is(status.ExitNone, "")
 	default:
-		return is(status.ExitUnknown, noNote)
+		return is(status.ExitUnknown, reasonNoNote)
 	}
 }
 
@@ -120,11 +120,11 @@ func (l *lastRun) ended() lastExit {
 	return l.last
 }
 
-// waits records that another process holds the volume, whose run has not ended yet.
-func (l *lastRun) waits() {
+// markBlocked records that another process holds the volume, whose run has not ended yet.
+func (l *lastRun) markBlocked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last = lastExit{class: status.ExitUnknown, reason: goesOn}
+	l.last = lastExit{class: status.ExitUnknown, reason: reasonRunning}
 }
 
 // nothingOn reports whether a volume was never used. What file systems create themselves does not count.
@@ -153,23 +153,23 @@ func (l *lastRun) warn(last lastExit) {
 	line.Msg(message + ": " + last.reason)
 }
 
-// begin reads how the last run ended, now that it cannot continue, and records this one. Call it when the volume is
+// start reads how the last run ended, now that it cannot continue, and records this one. Call it when the volume is
 // held; it may be repeated. Writing the note does not delay the start.
-func (l *lastRun) begin() {
+func (l *lastRun) start() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held {
 		return
 	}
-	l.held, l.last = true, l.look()
-	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // look reports what is wrong with it
+	l.held, l.last = true, l.read()
+	last, _ := exitcode.ReadLastRun(l.flags.LastRunPath()) // read reports what is wrong with it
 	l.run.DataDir = last.DataDir
 	l.warn(l.last)
 	l.note(func(*exitcode.LastRun) {})
 }
 
-// serves records that this run serves the data in a directory.
-func (l *lastRun) serves(dataDir string) {
+// recordServing records that this run serves the data in a directory.
+func (l *lastRun) recordServing(dataDir string) {
 	l.note(func(run *exitcode.LastRun) { run.Served, run.DataDir = true, dataDir })
 }
 

@@ -28,7 +28,7 @@ func next(t *testing.T, w *Runtime) *Runtime {
 	return after
 }
 
-func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
+func TestLastRun_isReadByTheNext(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	assert.Equal(t, "none", classOf(w))
 	require.NoError(t, w.Lock())
@@ -38,31 +38,31 @@ func TestTheNextRunKnowsHowThisOneEnded(t *testing.T) {
 	assert.Equal(t, "killed", class)
 	assert.Contains(t, reason, "SIGKILL")
 
-	w.Settle(lifecycle.Outcome{Status: exitcode.BadConfig, Reason: "data-dir is missing"})
+	w.Finish(lifecycle.Outcome{Status: exitcode.BadConfig, Reason: "data-dir is missing"})
 	w = next(t, w)
 	class, reason = lastExitOf(w)
 	assert.Equal(t, "failed", class)
 	assert.Equal(t, "status 78, data-dir is missing", reason)
 
-	w.Settle(lifecycle.Outcome{Reason: "stopped before etcd was opened"})
+	w.Finish(lifecycle.Outcome{Reason: "stopped before etcd was opened"})
 	w = next(t, w)
 	assert.Equal(t, "terminated", classOf(w))
 
-	w.lastRun.serves("")
-	w.Settle(lifecycle.Outcome{})
+	w.lastRun.recordServing("")
+	w.Finish(lifecycle.Outcome{})
 	assert.Equal(t, "unknown", classOf(next(t, w)), "a run that served leaves a record; somebody has removed it")
 }
 
-func TestWhoFindsNoProcessHearsThatTheLastOneHasCrashed(t *testing.T) {
+func TestLastRunOn_crash(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
-	assert.Contains(t, LastRunOn(w.flags.VolumeDir), "it goes on, or it was killed")
+	assert.Contains(t, LastRunOn(w.flags.VolumeDir), "it is still running, or it was killed")
 	require.NoError(t, os.WriteFile(w.flags.CrashNotePath(), []byte("etcd: no space left on device\n"), 0o600))
-	assert.Regexp(t, "has crashed: etcd: no space left on device$", LastRunOn(w.flags.VolumeDir))
+	assert.Regexp(t, "crashed: etcd: no space left on device$", LastRunOn(w.flags.VolumeDir))
 }
 
-func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
+func TestLastRun_crashLoopOnAFullVolume(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())
 	w.lastRun.busy.Wait()
@@ -73,19 +73,19 @@ func TestALoopWhoseCrashesCannotBeWrittenDownStillNamesTheFirst(t *testing.T) {
 	assert.Equal(t, "killed", class)
 	assert.Contains(t, reason, "; the first crash of this loop: etcd: no space left on device")
 
-	w.lastRun.serves("")
+	w.lastRun.recordServing("")
 	w = next(t, w)
 	_, reason = lastExitOf(w)
 	assert.NotContains(t, reason, "loop", "a run has served since")
 
 	now := time.Now()
 	require.NoError(t, os.Chtimes(w.flags.CrashNotePath()+".first", now, now.Add(time.Hour)))
-	w.lastRun.serves("")
+	w.lastRun.recordServing("")
 	_, reason = lastExitOf(next(t, w))
 	assert.Contains(t, reason, "; the first crash of this loop:", "later runs could not note themselves, as the volume was full")
 }
 
-func TestARunThatGoesOnWasNotKilled(t *testing.T) {
+func TestLastRun_stillRunning(t *testing.T) {
 	first, _ := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, first.Lock())
 	first.lastRun.busy.Wait()
@@ -100,10 +100,10 @@ func TestARunThatGoesOnWasNotKilled(t *testing.T) {
 	assert.Equal(t, "killed", classOf(second))
 }
 
-func TestAStopThatRunsOutOfItsBudgetLeavesADump(t *testing.T) {
+func TestFinish_outOfTimeLeavesADump(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())
-	w.Settle(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "a disk that hangs"})
+	w.Finish(lifecycle.Outcome{Status: exitcode.OutOfTime, Reason: "a disk that hangs"})
 	left, err := os.ReadFile(w.flags.CrashNotePath())
 	require.NoError(t, err)
 	assert.Contains(t, string(left), "the stop did not end within its budget: a disk that hangs\n\ngoroutine ")
@@ -112,13 +112,13 @@ func TestAStopThatRunsOutOfItsBudgetLeavesADump(t *testing.T) {
 	assert.Contains(t, reason, "status 124, a disk that hangs")
 }
 
-func TestOfALoopOfCrashesTheFirstReasonStays(t *testing.T) {
+func TestLastRun_crashLoopKeepsTheFirstReason(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
 	for _, reason := range []string{"one", "two", "three"} {
 		require.NoError(t, w.Lock())
 		require.NoError(t, w.note.Leave(reason))
-		w.Settle(lifecycle.Outcome{Status: exitcode.Crashed, Reason: reason})
+		w.Finish(lifecycle.Outcome{Status: exitcode.Crashed, Reason: reason})
 		require.NoError(t, w.volume.Unlock())
 		w = New(w.flags, metrics.New(), zerolog.New(&log))
 	}
@@ -129,7 +129,7 @@ func TestOfALoopOfCrashesTheFirstReasonStays(t *testing.T) {
 }
 
 // A volume whose data directory is gone is not an empty volume: status and log show that a new cluster starts where data were.
-func TestDataThatAreGoneAreMissed(t *testing.T) {
+func TestLastRun_lostData(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
 	require.NoError(t, w.Lock())
@@ -137,7 +137,7 @@ func TestDataThatAreGoneAreMissed(t *testing.T) {
 	config := embed.NewConfig()
 	config.Dir = dataDir
 	assert.Empty(t, w.warnings(config), "a new volume")
-	w.lastRun.serves(dataDir)
+	w.lastRun.recordServing(dataDir)
 
 	w = next(t, w)
 	w = next(t, w) // a run that did not serve has no data of its own

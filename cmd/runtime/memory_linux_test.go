@@ -34,7 +34,7 @@ func mapped(t *testing.T) (total int) {
 	return total
 }
 
-func TestPagesOfTheStartAreReleased(t *testing.T) {
+func TestReleaseStartup(t *testing.T) {
 	memory, err := os.Open("/proc/self/mem")
 	require.NoError(t, err)
 	defer memory.Close()

@@ -2,5 +2,5 @@
 
 package runtime
 
-// releaseStartup does nothing: only Linux tells which pages of the program are mapped.
+// releaseStartup does nothing: only Linux shows which pages of the program are mapped.
 func releaseStartup() {}

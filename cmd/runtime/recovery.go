@@ -16,7 +16,7 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 		return nil
 	}
 	is := r.parts.Recovery.Progress()
-	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !is.Warning && !r.uncompared(is) {
+	if is.State == "" || is.State == recovery.Ready && !is.Restores() && !is.Warning && !r.isUnverified(is) {
 		return nil
 	}
 	told := &status.Recovery{State: string(is.State), Since: is.Since, Reason: is.Reason, Loss: is.Loss}
@@ -26,9 +26,9 @@ func (r *Runtime) recoveryStatus() *status.Recovery {
 	return told
 }
 
-// uncompared reports whether etcd was started without an answer from the store. The backup writer compares the data
+// isUnverified reports whether etcd was started without an answer from the store. The backup writer compares the data
 // first, so backups that were made since prove them.
-func (r *Runtime) uncompared(is recovery.Progress) bool {
+func (r *Runtime) isUnverified(is recovery.Progress) bool {
 	return is.Uncompared && (r.parts.Backups == nil || r.parts.Backups.Facts().Shipped.Stored == 0)
 }
 
@@ -37,16 +37,15 @@ var lasting = []recovery.State{
 	recovery.AskPeers, recovery.AskStore, recovery.Flush, recovery.Build, recovery.Prove, recovery.Claim,
 }
 
-// Awaits describes what recovery waits for or how far it is, since when, and until when at most; empty if it does not
-// matter.
-func (r *Runtime) Awaits() string {
+// RecoveryProgress describes what recovery waits for or how far it is, and since when; empty in states that take no time.
+func (r *Runtime) RecoveryProgress() string {
 	if r.parts.Recovery == nil {
 		return ""
 	}
-	return awaits(r.parts.Recovery.Progress())
+	return describeRecovery(r.parts.Recovery.Progress())
 }
 
-func awaits(is recovery.Progress) string {
+func describeRecovery(is recovery.Progress) string {
 	if !slices.Contains(lasting, is.State) {
 		return ""
 	}

@@ -9,8 +9,7 @@ import (
 	"etcd-wrapper/recovery"
 )
 
-// The log says it every half minute, and whoever asks for the state hears it.
-func TestWhatRecoveryWaitsForOrHowFarItIsIsSaid(t *testing.T) {
+func TestRecoveryProgress(t *testing.T) {
 	noon := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	for expected, is := range map[string]recovery.Progress{
 		"recovery has been reading the store since 2026-11-22T12:00:00Z: the store is away": {State: recovery.AskStore, Since: noon, Reason: "the store is away"},
@@ -20,7 +19,7 @@ func TestWhatRecoveryWaitsForOrHowFarItIsIsSaid(t *testing.T) {
 		},
 		"": {State: recovery.Ready, Since: noon, Reason: "the restored data are installed"},
 	} {
-		assert.Equal(t, expected, awaits(is))
+		assert.Equal(t, expected, describeRecovery(is))
 	}
-	assert.Empty(t, (&Runtime{}).Awaits())
+	assert.Empty(t, (&Runtime{}).RecoveryProgress())
 }

@@ -95,7 +95,7 @@ func New(flags *commandline.StartEtcd, counts *metrics.Metrics, log zerolog.Logg
 // ForLifecycle returns the interfaces that the lifecycle takes, with a sidecar whose calls are counted.
 func (r *Runtime) ForLifecycle(sidecar lifecycle.Sidecar) lifecycle.Runtime {
 	return lifecycle.Runtime{
-		Sidecar: &countedSidecar{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
+		Sidecar: &sidecarMetrics{Sidecar: sidecar, counts: r.counts, silent: r.flags.Standalone}, Volume: r, Record: r.record, Member: r, Server: r,
 		Mode:        func() (bootstrap.Mode, string) { return bootstrap.ModeAfter(r.record, datadir.ChangedSince) },
 		LeaveReason: r.note.Leave,
 	}
@@ -110,8 +110,8 @@ func (r *Runtime) Connect(parts Parts) { r.parts = parts }
 // crash ends the lifecycle because etcd has crashed.
 func (r *Runtime) crash(reason error) { r.parts.Crash(bootstrap.Advised(reason, r.flags.VolumeDir)) }
 
-// DiedOf returns the reason of the last run's crash; empty if there was none.
-func (r *Runtime) DiedOf() string {
+// LastCrash returns the reason of the last run's crash; empty if there was none.
+func (r *Runtime) LastCrash() string {
 	if last := r.lastRun.ended(); last.class == status.ExitCrash {
 		return last.reason
 	}
@@ -124,10 +124,10 @@ func (r *Runtime) Monitor() *readiness.Monitor { return r.monitor }
 // Lock implements lifecycle.Volume. Once the volume is held, a crash can record its reason there.
 func (r *Runtime) Lock() error {
 	if err := r.volume.Lock(); err != nil {
-		r.lastRun.waits()
+		r.lastRun.markBlocked()
 		return err
 	}
-	r.lastRun.begin() // before the note of a crash is removed
+	r.lastRun.start() // before the note of a crash is removed
 	if err := r.note.Arm(r.lastRun.ended().loops); err != nil {
 		r.log.Warn().Err(err).Msg("a crash would leave no reason behind")
 	}
@@ -156,8 +156,8 @@ func (r *Runtime) Expose() error {
 	return nil
 }
 
-// Settle removes what only a crash needs. Call it when the lifecycle has ended.
-func (r *Runtime) Settle(outcome lifecycle.Outcome) {
+// Finish removes what only a crash needs. Call it when the lifecycle has ended.
+func (r *Runtime) Finish(outcome lifecycle.Outcome) {
 	defer r.lastRun.end(outcome)
 	var err error
 	switch outcome.Status { //nolint:exhaustive // all others have left their reason already
@@ -172,9 +172,9 @@ func (r *Runtime) Settle(outcome lifecycle.Outcome) {
 	}
 }
 
-// A countedSidecar counts the calls to a sidecar and how its initializations end. The machine asks for the status and
+// A sidecarMetrics counts the calls to a sidecar and how its initializations end. The machine asks for the status and
 // for initializations one after the other; the configuration may be fetched at the same time.
-type countedSidecar struct {
+type sidecarMetrics struct {
 	lifecycle.Sidecar
 	counts *metrics.Metrics
 	silent bool           // the sidecar is a stand-in in this process: there are no requests
@@ -182,18 +182,18 @@ type countedSidecar struct {
 }
 
 // Status implements lifecycle.Sidecar.
-func (c *countedSidecar) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
+func (c *sidecarMetrics) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
 	began := time.Now()
 	word, err := c.Sidecar.Status(ctx)
 	c.count("status", time.Since(began), err)
 	if err == nil {
-		c.heard(word)
+		c.countResult(word)
 	}
 	return word, err
 }
 
-// heard counts an end: by a result, or because a restarted sidecar has forgotten it.
-func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
+// countResult counts an end: by a result, or because a restarted sidecar has forgotten it.
+func (c *sidecarMetrics) countResult(word bootstrap.InitializationStatus) {
 	switch {
 	case word == bootstrap.New && c.asked != "":
 		c.ended(metrics.Lost)
@@ -204,19 +204,19 @@ func (c *countedSidecar) heard(word bootstrap.InitializationStatus) {
 	}
 }
 
-func (c *countedSidecar) count(call string, took time.Duration, err error) {
+func (c *sidecarMetrics) count(call string, took time.Duration, err error) {
 	if !c.silent {
 		c.counts.Request(call, took, err)
 	}
 }
 
-func (c *countedSidecar) ended(result metrics.Result) {
+func (c *sidecarMetrics) ended(result metrics.Result) {
 	c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unrequested), result)
 	c.asked = ""
 }
 
 // WhyFailed implements lifecycle.FailureReporter if the sidecar does.
-func (c *countedSidecar) WhyFailed() error {
+func (c *sidecarMetrics) WhyFailed() error {
 	if explainer, is := c.Sidecar.(lifecycle.FailureReporter); is {
 		return explainer.WhyFailed()
 	}
@@ -224,7 +224,7 @@ func (c *countedSidecar) WhyFailed() error {
 }
 
 // Trigger implements lifecycle.Sidecar.
-func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error {
+func (c *sidecarMetrics) Trigger(ctx context.Context, mode bootstrap.Mode) error {
 	began := time.Now()
 	err := c.Sidecar.Trigger(ctx, mode)
 	c.count("trigger", time.Since(began), err)
@@ -235,7 +235,7 @@ func (c *countedSidecar) Trigger(ctx context.Context, mode bootstrap.Mode) error
 }
 
 // Config implements lifecycle.Sidecar.
-func (c *countedSidecar) Config(ctx context.Context) ([]byte, error) {
+func (c *sidecarMetrics) Config(ctx context.Context) ([]byte, error) {
 	began := time.Now()
 	yaml, err := c.Sidecar.Config(ctx)
 	c.count("config", time.Since(began), err)

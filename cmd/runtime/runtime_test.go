@@ -25,7 +25,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// server notes how it was told to speak.
+// server records the protocols that it gets.
 type server struct {
 	speaks  []string
 	refuses error
@@ -47,7 +47,7 @@ func newRuntime(t *testing.T, log *bytes.Buffer) (*Runtime, *server) {
 	return w, s
 }
 
-// alone is a cluster of one to which nobody connects: its listeners get whatever ports are free.
+// alone returns the configuration of a cluster of one. Its listeners get free ports.
 func alone(t *testing.T, more string) []byte {
 	return fmt.Appendf(nil, `name: etcd-0
 data-dir: %s
@@ -59,7 +59,7 @@ initial-cluster: etcd-0=http://127.0.0.1:1
 %s`, filepath.Join(t.TempDir(), "new.etcd"), more)
 }
 
-func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
+func TestRuntime_fromConfigureToClose(t *testing.T) {
 	w, s := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())
 	assert.Empty(t, w.Progress())
@@ -85,11 +85,11 @@ func TestAMemberFromItsConfigurationToItsClose(t *testing.T) {
 	start, stop, _ := w.Durations()
 	assert.Positive(t, start)
 	assert.Positive(t, stop)
-	w.Settle(lifecycle.Outcome{})
+	w.Finish(lifecycle.Outcome{})
 	assert.NoFileExists(t, w.flags.CrashNotePath())
 }
 
-func TestWhatWasNeverConfiguredIsClosedWithoutATrace(t *testing.T) {
+func TestClose_beforeConfigure(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	opened, err := w.Close()
 	require.NoError(t, err)
@@ -97,7 +97,7 @@ func TestWhatWasNeverConfiguredIsClosedWithoutATrace(t *testing.T) {
 	assert.Equal(t, "none", classOf(w))
 }
 
-func TestAConfigurationIsKeptForDebuggingAndItsOdditiesAreNamed(t *testing.T) {
+func TestConfigure_keepsACopyAndWarns(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
 	require.Error(t, w.Configure([]byte("name: [")))
@@ -139,7 +139,7 @@ func TestConfigure_portOfTheWrapper(t *testing.T) {
 }
 
 // A key that is left in the configuration would drop the members that have joined since.
-func TestForceNewClusterIsPerformedOnceUntilItIsTakenOut(t *testing.T) {
+func TestConfigure_forceNewClusterOnce(t *testing.T) {
 	var log bytes.Buffer
 	first, _ := newRuntime(t, &log)
 	plain := alone(t, "")
@@ -165,7 +165,7 @@ func TestForceNewClusterIsPerformedOnceUntilItIsTakenOut(t *testing.T) {
 	assert.True(t, next(forced).config.Etcd.ForceNewCluster, "it was taken out, and is meant anew")
 }
 
-func TestHowTheLastRunEnded(t *testing.T) {
+func TestLastExit(t *testing.T) {
 	var log bytes.Buffer
 	w, _ := newRuntime(t, &log)
 	require.NoError(t, exitcode.NewRecord(w.flags.RecordPath()).Write(exitcode.Interrupted))
@@ -186,17 +186,17 @@ func TestHowTheLastRunEnded(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestACrashKeepsItsNote(t *testing.T) {
+func TestFinish_crashKeepsItsNote(t *testing.T) {
 	w, _ := newRuntime(t, &bytes.Buffer{})
 	require.NoError(t, w.Lock())
 	require.NoError(t, w.ForLifecycle(nil).LeaveReason("why"))
-	w.Settle(lifecycle.Outcome{Status: exitcode.Crashed})
+	w.Finish(lifecycle.Outcome{Status: exitcode.Crashed})
 	assert.Equal(t, "why", exitcode.NewCrashNote(w.flags.CrashNotePath()).PreviousReason())
-	w.Settle(lifecycle.Outcome{})
+	w.Finish(lifecycle.Outcome{})
 	assert.NoFileExists(t, w.flags.CrashNotePath())
 }
 
-func TestAServerCertificateThatCannotBeUsedNowIsTriedAgain(t *testing.T) {
+func TestExpose_unusableCertificate(t *testing.T) {
 	w, s := newRuntime(t, &bytes.Buffer{})
 	pair := certificates.NewAuthority(t, "authority").Issue("server")
 	config := string(alone(t, fmt.Sprintf("client-transport-security: {cert-file: %s, key-file: %s}", pair.Cert, pair.Key)))
@@ -212,7 +212,7 @@ func classOf(w *Runtime) string {
 	return class
 }
 
-// spoken is a sidecar that says words one after the other; "" is no answer.
+// spoken is a sidecar that answers with words one after the other; "" is no answer.
 type spoken struct {
 	words []bootstrap.InitializationStatus
 }
@@ -230,10 +230,10 @@ func (*spoken) Trigger(context.Context, bootstrap.Mode) error { return nil }
 
 func (*spoken) Config(context.Context) ([]byte, error) { return []byte("name: x"), nil }
 
-func TestInitializationsAreCountedByModeAndResult(t *testing.T) {
+func TestSidecarMetrics(t *testing.T) {
 	counts := metrics.New()
 	words := []bootstrap.InitializationStatus{"New", "Progress", "Failed", "New", "", "New", "New", "Restore", "Successful", "Successful", "Restore"}
-	sidecar := &countedSidecar{Sidecar: &spoken{words}, counts: counts}
+	sidecar := &sidecarMetrics{Sidecar: &spoken{words}, counts: counts}
 	for _, word := range words {
 		heard, _ := sidecar.Status(t.Context())
 		require.Equal(t, word, heard)

@@ -70,7 +70,7 @@ func TestEverythingThatWasAcknowledgedIsInTheStoreAfterAnOrderlyStopAndComesBack
 	last := m.write("last", "just before the end")
 	latest, latestHash := now(m.Pod), hash(m.Pod, last)
 	run.StopCleanly()
-	assert.Len(t, run.Log.Containing("backups: everything that etcd took on is in the store"), 1)
+	assert.Len(t, run.Log.Containing("backups: all acknowledged writes are in the store"), 1)
 
 	assert.Equal(t, last, m.head(t))
 	require.Len(t, m.requireSound(t), 1)
@@ -204,7 +204,7 @@ func TestAMemberThatHasNoKeyYetLosesNothingByARestart(t *testing.T) {
 		_, err = m.Etcd().Grant(t.Context(), 7200)
 		require.NoError(t, err)
 		run.StopCleanly()
-		assert.Len(t, run.Log.Containing("backups: everything that etcd took on is in the store"), 1)
+		assert.Len(t, run.Log.Containing("backups: all acknowledged writes are in the store"), 1)
 		m.generation(t) // the only one
 		asides, err := filepath.Glob(m.DataDir() + ".aside-*")
 		require.NoError(t, err)

@@ -35,7 +35,7 @@ func newBackedUpPod(t *testing.T) *harness.Pod {
 func stopBackedUp(run *harness.Run) {
 	run.T.Helper()
 	run.StopCleanly()
-	run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+	run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
 // preserved are the preserved copies of the data directory.

@@ -49,7 +49,7 @@ func TestOfTwoPodsWithCopiesOfOneVolumeOneGoesOn(t *testing.T) {
 	assert.Equal(t, 200, runs[goesOn].Readyz())
 	pods[goesOn].Put("key", "afterwards")
 	runs[goesOn].StopCleanly()
-	runs[goesOn].AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+	runs[goesOn].AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
 // Its data are kept, and are added to the store when an operator requests it, once.

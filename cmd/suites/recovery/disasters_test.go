@@ -125,7 +125,7 @@ func (c *cluster) stopInOrder(stop func()) {
 	c.T.Helper()
 	stop()
 	c.run.StopCleanly()
-	c.run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+	c.run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 }
 
 // damage inverts bytes somewhere in a file: in its beginning, or anywhere.

@@ -32,7 +32,7 @@ func newLived(t *testing.T) *lived {
 		run := l.StartReady()
 		l.Put("key", value)
 		run.StopCleanly()
-		run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+		run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 		if value == "old" {
 			l.before = keep(l.Pod)
 		}

@@ -38,7 +38,7 @@ func newStricken(t *testing.T, happens func(p *harness.Pod), asides int) *strick
 	first := s.StartReady()
 	s.Put("key", "value")
 	first.StopCleanly()
-	first.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+	first.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 	happens(s.Pod)
 	s.copyAll(s.Volume, s.Volume+".then")
 	s.copyAll(s.dir, s.dir+".then")

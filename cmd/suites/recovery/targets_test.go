@@ -59,7 +59,7 @@ func TestAKeyThatWasForgottenLosesNothing(t *testing.T) {
 		run := p.StartReady(keys(of.signing, both)...)
 		p.Put("key", of.value)
 		run.StopCleanly()
-		run.AwaitLine(harness.Line{"message": "backups: everything that etcd took on is in the store"})
+		run.AwaitLine(harness.Line{"message": "backups: all acknowledged writes are in the store"})
 	}
 	breakDatabase(p)
 	p.ExpectTerminationMessage()
