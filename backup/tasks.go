@@ -24,6 +24,8 @@ const (
 	pollInterval = time.Second
 	listEvery    = time.Hour
 	pruneEvery   = time.Hour
+	reserveEvery = time.Hour
+	mergeEvery   = time.Minute
 	daily        = 24 * time.Hour
 
 	// Limits of the wait before a failed task is retried.
@@ -50,14 +52,18 @@ type tasks struct {
 
 	clock clock
 
-	holes         int64 // the writer's count at the last check
-	lossSuspected bool  // the store may have lost something that the latest revision needs
+	merger         *retention.Merger
+	mergedAt       time.Time // when segments were last merged
+	mergedSegments int64     // the writer's count then
+	unmerged       bool      // that run left work for later
+
+	lossSuspected bool // the store may have lost something that the latest revision needs
 }
 
 func newTasks(b *Backups, s *writer.Writer, member string) *tasks {
 	return &tasks{
 		backups: b, writer: s, member: member, listedFulls: -1, due: map[string]time.Time{}, replaced: map[string]time.Time{},
-		failing: map[string]*facts.Problem{}, clock: newClock(b.options.Now),
+		failing: map[string]*facts.Problem{}, clock: newClock(b.options.Now), merger: retention.NewMerger(b.archive, b.options.Now),
 	}
 }
 
@@ -76,11 +82,13 @@ type task struct {
 // allTasks returns the tasks in the order in which they run if several are due.
 func allTasks() []task {
 	return []task{
+		{"reserve", reserveEvery, true, (*tasks).reserve},
 		{"list", listEvery, false, (*tasks).list},
 		{"verify", pollInterval, true, (*tasks).verify},
 		{"restore test", daily, true, (*tasks).testRestore},
 		{"prune", pruneEvery, true, (*tasks).prune},
 		{"sweep", daily, true, (*tasks).sweep},
+		{"merge", pollInterval, true, (*tasks).merge},
 	}
 }
 
@@ -107,10 +115,7 @@ func (c *tasks) runTasks(ctx context.Context) {
 	}
 	if facts.Fulls != c.listedFulls {
 		c.listedFulls = facts.Fulls
-		c.due["list"] = time.Time{}
-	}
-	if facts.Holes != c.holes {
-		c.holes, c.lossSuspected, c.due["list"], c.due["restore test"] = facts.Holes, true, time.Time{}, time.Time{}
+		c.due["list"], c.due["reserve"] = time.Time{}, time.Time{} // a store that was emptied has neither
 	}
 	for _, task := range allTasks() {
 		switch {

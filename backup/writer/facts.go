@@ -44,5 +44,7 @@ type Facts struct {
 	Segments       int64 // stored by this process
 	Fulls          int64 // stored by this process
 	Failures       int64 // of requests to the store since the process started
-	Holes          int64 // places found by this process where a segment is missing or a chain ended
+
+	answered int64 // number of the last request of FullNow that is answered
+	result   error // of that request
 }

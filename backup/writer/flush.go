@@ -9,10 +9,7 @@ import (
 
 // flushes answers the calls of Flush.
 type flushes struct {
-	*driver
-	health  *health
-	remote  *remote
-	chain   *chain
+	base
 	waiting []flush
 	result  error // in the states drained and ended
 }

@@ -17,11 +17,8 @@ import (
 
 // fulls makes full snapshots: by schedule, on request, and to start a chain.
 type fulls struct {
-	*driver
-	health *health
-	remote *remote
-	chain  *chain
-	room   func(size int64) error // returns an error unless the volume has size bytes to spare
+	base
+	room func(size int64) error // returns an error unless the volume has size bytes to spare
 
 	making      *full // in progress; nil if none is
 	due         []fullRequest
@@ -37,10 +34,9 @@ type fulls struct {
 	stored   int64           // by this process
 	uploaded int64           // bytes
 
-	answers []func() // to callers, which are given once the facts are published
-
-	sent   int64     // bytes of the one in progress at the last check
-	sentAt time.Time // when they last changed, or there was no problem
+	requested int64 // number of the last request of a caller
+	answered  int64 // of the last one that is answered, with the result
+	result    error
 }
 
 // full is a full snapshot in progress.
@@ -63,21 +59,7 @@ type full struct {
 // fullRequest is a request for a full snapshot.
 type fullRequest struct {
 	reason string
-	at     time.Time
-	done   chan<- fullResult // nil if no caller waits
-}
-
-type fullResult struct {
-	archive.Full
-	err error
-}
-
-// answer sends the result and reports whether a caller was waiting.
-func (r fullRequest) answer(result fullResult) bool {
-	if r.done != nil {
-		r.done <- result
-	}
-	return r.done != nil
+	number int64 // 0 if no caller waits
 }
 
 const (
@@ -101,47 +83,33 @@ var (
 )
 
 // request queues a request for a full snapshot.
-func (f *fulls) request(reason string, done chan<- fullResult) {
-	f.due = append(f.due, fullRequest{reason, time.Now(), done})
+func (f *fulls) request(reason string) {
+	f.due = append(f.due, fullRequest{reason: reason})
+}
+
+// requestNumbered queues a request of a caller and returns its number: the facts show which numbers are answered.
+func (f *fulls) requestNumbered(reason string) int64 {
+	f.requested++
+	f.due = append(f.due, fullRequest{reason, f.requested})
+	return f.requested
+}
+
+// answer answers the callers of some requests.
+func (f *fulls) answer(requests []fullRequest, result error) {
+	for _, request := range requests {
+		if request.number > f.answered {
+			f.answered, f.result = request.number, result
+		}
+	}
 }
 
 // dismiss answers the callers that wait for full snapshots which this member no longer makes.
 func (f *fulls) dismiss(why error) {
-	f.due = slices.DeleteFunc(f.due, func(r fullRequest) bool { return r.answer(fullResult{err: why}) })
 	if f.making != nil && !f.making.storing {
-		f.answerMaking(func(fullRequest) bool { return true }, why)
+		f.answer(f.making.requests, why)
 	}
-}
-
-// answerMaking answers some of the callers that wait for the full snapshot in progress.
-func (f *fulls) answerMaking(chosen func(fullRequest) bool, why error) {
-	for i, request := range f.making.requests {
-		if chosen(request) && request.answer(fullResult{err: why}) {
-			f.making.requests[i].done = nil
-		}
-	}
-}
-
-// answerStuck answers the callers that have waited for long although a problem lasts and nothing is uploaded.
-func (f *fulls) answerStuck(problem *facts.Problem) {
-	var sent int64
-	if progress := f.progress(); progress != nil {
-		sent = progress.SentBytes
-	}
-	if problem == nil || sent != f.sent {
-		f.sent, f.sentAt = sent, time.Now()
-		return
-	}
-	stuck := func(r fullRequest) bool { return time.Since(archive.Later(r.at, f.sentAt)) > f.pace.fullPatience }
-	why := fmt.Errorf("no full snapshot while this lasts, but one when it is over: %s", problem.Message)
-	for i, request := range f.due {
-		if stuck(request) && request.answer(fullResult{err: why}) {
-			f.due[i].done = nil
-		}
-	}
-	if f.making != nil {
-		f.answerMaking(stuck, why)
-	}
+	f.answer(f.due, why)
+	f.due = slices.DeleteFunc(f.due, func(r fullRequest) bool { return r.number > 0 })
 }
 
 // start starts a full snapshot if one is due.
@@ -195,7 +163,7 @@ func (f *fulls) requestScheduled() {
 	}
 	f.scheduleNext(now)
 	if !f.isCurrent(now) {
-		f.request("schedule", nil)
+		f.request("schedule")
 	}
 }
 
@@ -305,7 +273,7 @@ func (f *fulls) replaceDamaged(damaged error) {
 	}
 	f.replaced = damaged.Error()
 	f.options.Log.Error().Err(damaged).Msg("backups: the newest full snapshot is damaged and left as it is; making another one")
-	f.request("damaged: "+f.replaced, nil)
+	f.request("damaged: " + f.replaced)
 }
 
 // orphan marks a full snapshot that was copied as no longer part of the chain, which continues elsewhere.
@@ -413,7 +381,7 @@ func (f *fulls) finish() {
 		f.remote.setEnd(m.Next, format.Position{})
 		f.take(chainBegun, payload{})
 	}
-	f.end(fullResult{Full: m.Full})
+	f.answer(f.forget().requests, nil)
 	f.options.Log.Info().Int64("revision", m.Revision).Str("reason", m.Reason).Int64("bytes", m.Data.Bytes).Int64("database", m.Database.Bytes).
 		Dur("paused_ms", m.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
@@ -446,7 +414,7 @@ func (f *fulls) drop(err error) {
 		doing = "cannot keep a copy of the database until it is stored"
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
-	f.end(fullResult{err: fmt.Errorf("%s: %w", doing, err)})
+	f.answer(f.forget().requests, fmt.Errorf("%s: %w", doing, err))
 	if m.opens { // segments after it lead nowhere
 		f.chain.drop()
 	}
@@ -454,35 +422,7 @@ func (f *fulls) drop(err error) {
 		f.take(fullLost, payload{err: errors.New(m.requests[0].reason)})
 		return
 	}
-	f.request(m.requests[0].reason, nil)
-}
-
-// end forgets the full snapshot in progress, and has the callers that wait for it answered.
-func (f *fulls) end(result fullResult) {
-	f.answer(f.forget().requests, result)
-}
-
-// answer answers callers once the facts are published, so that they find the result there.
-func (f *fulls) answer(requests []fullRequest, result fullResult) {
-	for _, request := range requests {
-		f.answers = append(f.answers, func() { request.answer(result) })
-	}
-}
-
-// deliver answers the callers whose result is known.
-func (f *fulls) deliver() {
-	for _, answer := range f.answers {
-		answer()
-	}
-	f.answers = nil
-}
-
-// endAll answers all callers with an error.
-func (f *fulls) endAll(why error) {
-	f.answer(f.due, fullResult{err: why})
-	if f.due = nil; f.making != nil {
-		f.end(fullResult{err: why})
-	}
+	f.request(m.requests[0].reason)
 }
 
 // forget cancels the full snapshot in progress and removes its copy.
@@ -506,7 +446,7 @@ func (f *fulls) leaveChain(why error) {
 	f.chain.reset()
 	f.chain.drop()
 	for _, request := range m.requests {
-		if request.done != nil {
+		if request.number > f.answered {
 			f.due = append(f.due, request)
 		}
 	}

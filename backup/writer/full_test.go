@@ -135,7 +135,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 // The longer it took in vain, the longer it is left alone, but for minutes at most.
 func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fulls{health: newHealth(0), making: &full{}}
+		f := &fulls{base: base{health: newHealth(0)}, making: &full{}}
 		f.driver = f.health.driver
 		assert.Equal(t, time.Second, f.backoff(time.Second), "it was not even begun")
 		f.health.record(opFull, "failed", true)
@@ -425,19 +425,18 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	c.leader.Store(0)
 	stored := c.slowly(0)
 	first.run()
-	asked := make(chan fullResult, 1)
-	first.do(func() { first.fulls.request("asked for", asked) })
+	var number int64
+	first.do(func() { number = first.fulls.requestNumbered("asked for") })
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
 	second.run()
 	second.eventually(func(f Facts) bool { return f.LastFull != nil }, "and so does the other one")
 	c.requireEventuallyStored(c.put("a", "of the other one"))
 	stored()
-	require.Eventually(t, func() bool { return len(asked) > 0 }, patience, poll, "it is made")
-	result := <-asked
-	require.NoError(t, result.err)
+	first.eventually(func(f Facts) bool { return f.answered == number }, "it is made")
+	require.NoError(t, first.Facts().result)
 	c.requireOneChain()
-	assert.Equal(t, result.Revision, c.requireAllKept().Full.Revision)
+	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
 // The chain may go on elsewhere: who lost its office meanwhile does not end it.

@@ -15,11 +15,10 @@ import (
 type operation int
 
 const (
-	opInspect     operation = iota // inspecting the store
-	opSegment                      // uploading a segment
-	opFull                         // making or uploading a full snapshot
-	opReservation                  // renewing the reservation
-	opCapture                      // capturing and spooling, which do not involve the store
+	opInspect operation = iota // inspecting the store
+	opSegment                  // uploading a segment
+	opFull                     // making or uploading a full snapshot
+	opCapture                  // capturing and spooling, which do not involve the store
 	opCount
 )
 
@@ -105,7 +104,7 @@ func (h *health) failed(about operation, doing string, err error) time.Duration 
 func (h *health) succeeded(operation operation) {
 	var started time.Time
 	for about := range operation + 1 {
-		if h.problems[about] != nil && (about == operation || operation != opReservation) {
+		if h.problems[about] != nil {
 			started = h.problems[about].started
 			h.problems[about] = nil
 		}

@@ -264,7 +264,6 @@ func (w *Writer) clearChain() {
 func (w *Writer) forgetStore() {
 	w.options.Log.Warn().Msg("backups: the store was emptied; starting again")
 	w.remote.reset()
-	w.reserving.revision = 0 // the reservation is gone as well
 }
 
 // startAfterDamage starts another chain, with a full snapshot, after the damaged end of this one, which is left as it
@@ -297,7 +296,9 @@ func (w *Writer) refuse(why error) {
 // endGeneration cancels what is in progress and makes the owner of etcd close it.
 func (w *Writer) endGeneration(why error) {
 	w.health.record(opInspect, why.Error(), false)
-	w.fulls.endAll(why)
+	if w.fulls.dismiss(why); w.fulls.making != nil {
+		w.fulls.forget()
+	}
 	w.flushes.result = why
 	w.superseded <- why
 }

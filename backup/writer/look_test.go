@@ -194,6 +194,7 @@ func (s *stand) empty() {
 func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *testing.T) {
 	s := begun(t)
 	s.awaitStored(s.put("a", "1"))
+	s.check()
 	s.empty()
 	s.eventually(func(f Facts) bool {
 		s.put("a", "2")
@@ -205,19 +206,18 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	require.NoError(t, err, "the cluster manifest is there again")
 	assert.Equal(t, 1, s.history().Number)
 	assert.Contains(t, s.log.String(), "the store was emptied")
-	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "so is the reservation")
 }
 
 // It looks for the full every few seconds only: what it stores until then lands in the empty store.
 func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
-	s := newStand(t).run(func(s *Writer) { s.pace.watch = patience })
+	s := newStand(t).run()
 	s.awaitStored(s.put("a", "1"))
 	s.empty()
 	s.awaitStored(s.put("a", "2"))
 	s.addUser("someone")
 	require.NoError(t, s.Flush(t.Context()))
 	require.NotEmpty(t, s.names(), "it has not noticed")
-	s.do(func() { s.pace.check = 0 })
+	s.check()
 	s.eventually(func(f Facts) bool { return f.Fulls == 2 && f.BrokenSince.IsZero() }, "another full begins another chain")
 	s.addUser("someone else")
 	s.awaitStored(s.put("a", "3"))

@@ -234,6 +234,7 @@ func (r *remote) checkStored() {
 			case err == nil:
 				r.checkpoint = r.lastStored()
 			case archive.Unusable(err):
+				r.ownerVerified = time.Time{} // the store was emptied, or belongs to another cluster
 				r.take(storeLost, payload{})
 			}
 		}

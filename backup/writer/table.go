@@ -92,8 +92,6 @@ const (
 	storeSegment  Action = "store segment"  // upload the oldest queued segment
 	makeFull      Action = "make full"      // make the full snapshot that is due
 	storeFull     Action = "store full"     // upload the full snapshot that was copied
-	mergeSegments Action = "merge segments" //
-	keepReserved  Action = "keep reserved"  // reserve revisions above which a restore continues
 	lookSoon      Action = "look soon"      //
 	countSilence  Action = "count silence"  // count inspections without a chain: the leader should start one
 	takeOver      Action = "take over"      // write instead of the leader
@@ -104,7 +102,6 @@ const (
 	leaveChain    Action = "leave chain"    // cancel the start of a chain, since another member extends the backups
 	dropSpool     Action = "drop spool"     // discard the spool and capture again
 	forgetStore   Action = "forget store"   // reset what is known of the store
-	vetStore      Action = "vet store"      // verify the owner of the store at the next inspection
 	refuse        Action = "refuse"         // record why nothing may be written
 	keepWatching  Action = "keep watching"  // inspect again after an interval
 	await         Action = "await"          // wait until this member has applied more
@@ -189,10 +186,10 @@ var written = []entry{
 	{watching, tick, always, watching, []Action{findSuccessor, look, storeFull, storeSegment}, "each member uploads its own spool"},
 	{aligning, tick, ours, aligning, []Action{findSuccessor, look, storeFull, captureRows}, "etcd compacts whether or not the store answers"},
 	{aligning, tick, always, aligning, []Action{findSuccessor, look, storeFull}, "the member that writes captures the changes"},
-	{writing, tick, guest, writing, []Action{checkStored, look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "the leader may write again"},
-	{writing, tick, always, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}, "no other member extends the chain, so no inspection is needed"},
-	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment, keepReserved}, "the segments of the previous chain are stored first"},
-	{beginning, tick, ours, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}, "no segment is stored before the full snapshot"},
+	{writing, tick, guest, writing, []Action{checkStored, look, storeFull, makeFull, captureRows, storeSegment}, "the leader may write again"},
+	{writing, tick, always, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}, "no other member extends the chain, so no inspection is needed"},
+	{opening, tick, always, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}, "the segments of the previous chain are stored first"},
+	{beginning, tick, ours, beginning, []Action{findSuccessor, storeFull, captureRows}, "no segment is stored before the full snapshot"},
 	{beginning, tick, always, beginning, []Action{findSuccessor, storeFull}, "whether this member writes is checked before the full snapshot counts"},
 	{foreign, tick, always, foreign, []Action{look, storeFull}, "an operator may empty the store or change its location"},
 
@@ -229,7 +226,7 @@ var written = []entry{
 	{serving, succeeded, always, ended, []Action{endHere}, "the first of two successors counts"},
 
 	{endKnown, expired, always, aligning, nil, "the known end of the chain is too old"},
-	{endKnown, storeLost, always, aligning, []Action{vetStore}, "the store was emptied or belongs to another cluster"},
+	{endKnown, storeLost, always, aligning, nil, "the store was emptied or belongs to another cluster"},
 	{endKnown, collided, always, aligning, nil, "another member was first, and this one continues after it"},
 	{endKnown, spoolLost, always, aligning, []Action{dropSpool}, "the database still has the changes"},
 	{writing, broken, closed, drained, []Action{finish}, "only the member that writes starts a chain"},

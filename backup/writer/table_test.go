@@ -67,12 +67,12 @@ var sentences = []sentence{
 	{"so does a guest", aligning, stepped, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull, captureRows}},
 	{"who does not write captures nothing", aligning, follower, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull}},
 	{"nor where the store overwrites", aligning, overwrite, tick, payload{}, aligning, []Action{findSuccessor, look, storeFull}},
-	{"the leader writes and looks for nobody", writing, leader, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}},
-	{"a guest writes and looks whether the leader does", writing, stepped, tick, payload{}, writing, []Action{checkStored, look, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}},
-	{"who writes is not asked again", writing, follower, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment, mergeSegments, keepReserved}},
-	{"without a chain nothing is captured", opening, leader, tick, payload{}, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment, keepReserved}},
-	{"no segment is stored before its chain", beginning, leader, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}},
-	{"by a guest as well", beginning, stepped, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows, keepReserved}},
+	{"the leader writes and looks for nobody", writing, leader, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
+	{"a guest writes and looks whether the leader does", writing, stepped, tick, payload{}, writing, []Action{checkStored, look, storeFull, makeFull, captureRows, storeSegment}},
+	{"who writes is not asked again", writing, follower, tick, payload{}, writing, []Action{checkStored, storeFull, makeFull, captureRows, storeSegment}},
+	{"without a chain nothing is captured", opening, leader, tick, payload{}, opening, []Action{findSuccessor, storeFull, makeFull, storeSegment}},
+	{"no segment is stored before its chain", beginning, leader, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows}},
+	{"by a guest as well", beginning, stepped, tick, payload{}, beginning, []Action{findSuccessor, storeFull, captureRows}},
 	{"who leads no longer captures nothing behind it", beginning, follower, tick, payload{}, beginning, []Action{findSuccessor, storeFull}},
 	{"a store that is another's is looked at again", foreign, leader, tick, payload{}, foreign, []Action{look, storeFull}},
 
@@ -117,7 +117,7 @@ var sentences = []sentence{
 	{"or no longer", ended, leader, deposed, payload{}, ended, nil},
 
 	{"what was seen long ago is seen again", endKnown, leader, expired, payload{}, aligning, nil},
-	{"what is gone is looked for, and whose the store is", endKnown, leader, storeLost, payload{}, aligning, []Action{vetStore}},
+	{"what is gone is looked for, and whose the store is", endKnown, leader, storeLost, payload{}, aligning, nil},
 	{"who comes second goes on behind the first", endKnown, leader, collided, payload{}, aligning, nil},
 	{"what the volume lost is captured again", endKnown, leader, spoolLost, payload{}, aligning, []Action{dropSpool}},
 	{"behind a gap a chain begins", writing, leader, broken, payload{}, opening, []Action{openChain}},
@@ -164,8 +164,8 @@ var promises = []struct {
 	kept func(place, []Action) bool
 }{
 	{"a segment is stored only where the end is known", func(p place, do []Action) bool { return !slices.Contains(do, storeSegment) || p.settled }},
-	{"only the member that writes captures, begins a chain, makes full snapshots, merges or reserves", func(p place, do []Action) bool {
-		writes := []Action{captureRows, openChain, makeFull, mergeSegments, keepReserved}
+	{"only the member that writes captures, begins a chain or makes full snapshots", func(p place, do []Action) bool {
+		writes := []Action{captureRows, openChain, makeFull}
 		return p.core.Facts.isWriter() || !slices.ContainsFunc(do, func(a Action) bool { return slices.Contains(writes, a) })
 	}},
 	{"who writes or opens a chain is the one to write", func(p place, _ []Action) bool {

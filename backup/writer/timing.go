@@ -12,8 +12,6 @@ const (
 	requestTimeout = 2 * time.Minute
 	// checkTimeout bounds one check of the store.
 	checkTimeout = 30 * time.Second
-	// mergeTimeout bounds one run of the merger.
-	mergeTimeout = 15 * time.Minute
 	// noTimeout allows any time for copies and uploads of a database, which may be large.
 	noTimeout = time.Duration(math.MaxInt64)
 )
@@ -29,8 +27,6 @@ type timing struct {
 	emptyStore   time.Duration // the same without a chain
 	headValid    time.Duration // how long the end of the chain counts as known
 	verifyOwner  time.Duration // between checks that the store is still this cluster's
-	merge        time.Duration // between merges
-	idleMerge    time.Duration // the same while few segments are new
 	successor    time.Duration // between checks for a successor
 	heartbeat    time.Duration // between empty segments of an idle writer
 	fullPatience time.Duration // how long FullNow waits while there is a problem
@@ -42,6 +38,6 @@ type timing struct {
 var defaultTiming = timing{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
 	foreignStore: time.Minute, headValid: archive.Grace, watch: 10 * time.Second, emptyStore: time.Second,
-	merge: time.Minute, idleMerge: 30 * time.Minute, retry: 500 * time.Millisecond, fullPatience: 30 * time.Second,
+	retry: 500 * time.Millisecond, fullPatience: 30 * time.Second,
 	successor: 10 * time.Second, heartbeat: 40 * time.Second, verifyOwner: 30 * time.Minute, overdue: 10 * time.Second, check: 10 * time.Second,
 }

@@ -287,14 +287,13 @@ func TestAStoreThatDoesNotAnswerIsTrouble(t *testing.T) {
 func TestHowOftenSomethingFailedInARowIsTold(t *testing.T) {
 	s := begun(t)
 	s.do(func() {
-		s.health.failed(opReservation, "cannot", memory.ErrUnreachable)
+		s.health.failed(opSegment, "cannot", memory.ErrUnreachable)
 		assert.Equal(t, 1, s.currentProblem().Count)
 		for range 3 {
 			s.health.failed(opFull, "cannot", memory.ErrUnreachable)
 		}
 		assert.Equal(t, 3, s.currentProblem().Count, "of two the one that fails more often")
 		s.chain.captureFailed(memory.ErrUnreachable)
-		s.health.succeeded(opReservation)
 		s.health.succeeded(opFull)
 		assert.Equal(t, 1, s.currentProblem().Count)
 		s.chain.captureFailed(memory.ErrUnreachable)
@@ -456,21 +455,4 @@ func (s *stand) mergeAll() {
 	for _, object := range segments[:len(segments)-1] {
 		require.NoError(s, s.store.Delete(s.Context(), object.Name()))
 	}
-}
-
-// A store may answer well and have lost what it was given. Whoever writes does not look back.
-func TestASegmentThatTheStoreHasLostIsNoticedWhileOthersAreMerged(t *testing.T) {
-	s := newStand(t)
-	s.store.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) } // what is stored is old enough at once
-	s.run()
-	for i := range 6 {
-		s.awaitStored(s.put("a", fmt.Sprint(i)))
-	}
-	s.end()
-	objects, err := s.backups().Objects(t.Context(), 1, archive.Segment)
-	require.NoError(t, err)
-	require.NoError(t, s.store.Delete(t.Context(), objects[len(objects)-3].Name()))
-	s.run()
-	s.awaitStored(s.put("a", "more"))
-	s.eventually(func(f Facts) bool { return f.Holes == 1 }, "it is noticed")
 }

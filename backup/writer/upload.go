@@ -14,10 +14,7 @@ import (
 
 // uploads stores the queued segments.
 type uploads struct {
-	*driver
-	health *health
-	remote *remote
-	chain  *chain
+	base
 	stored int64 // segments that this process has stored
 	bytes  int64 // of these segments
 }

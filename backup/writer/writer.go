@@ -11,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/backup/archive"
-	"etcd-wrapper/backup/archive/retention"
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/backup/writer/capture"
 	"etcd-wrapper/statemachine"
@@ -72,22 +71,25 @@ var (
 // Writer makes backups continuously. New creates one and Run runs it; the other methods may be called from any
 // goroutine.
 type Writer struct {
-	*driver
 	superseded chan error // receives one error once the generation has ended
 	facts      atomic.Pointer[Facts]
 
 	// The goroutine of Run owns the remaining fields.
 
-	health    *health
-	remote    *remote
-	spool     *Spool
-	chain     *chain
-	fulls     *fulls
-	uploads   *uploads
-	merging   *merging
-	reserving *reserving
-	flushes   *flushes
-	watched   watched
+	base
+	spool   *Spool
+	fulls   *fulls
+	uploads *uploads
+	flushes *flushes
+	watched watched
+}
+
+// base has what the parts of a writer share.
+type base struct {
+	*driver
+	health *health
+	remote *remote
+	chain  *chain
 }
 
 // New opens the spool and adopts the segments in it. It starts nothing. It fails if the spool cannot be used.
@@ -128,16 +130,13 @@ func New(options Options) (*Writer, error) {
 func newParts(options Options, spool *Spool) *Writer {
 	d := &driver{options: options, pace: defaultTiming, events: make(chan func()), ended: make(chan struct{})}
 	d.core = statemachine.Core[memberState]{State: unknown, Facts: memberState{closed: options.SegmentsOnly}}
-	w := &Writer{driver: d, spool: spool, superseded: make(chan error, 1)}
-	w.health = &health{driver: d, spool: spool}
-	w.remote = &remote{driver: d}
-	w.chain = &chain{driver: d, health: w.health, spool: spool, reader: capture.NewReader(options.Etcd.Backend)}
-	w.chain.recapture()
-	w.fulls = &fulls{driver: d, health: w.health, remote: w.remote, chain: w.chain, room: spool.Room}
-	w.uploads = &uploads{driver: d, health: w.health, remote: w.remote, chain: w.chain}
-	w.merging = &merging{driver: d, health: w.health, merger: retention.NewMerger(options.Archive, options.Now)}
-	w.reserving = &reserving{driver: d, health: w.health}
-	w.flushes = &flushes{driver: d, health: w.health, remote: w.remote, chain: w.chain}
+	b := base{driver: d, health: &health{driver: d, spool: spool}, remote: &remote{driver: d}}
+	b.chain = &chain{driver: d, health: b.health, spool: spool, reader: capture.NewReader(options.Etcd.Backend)}
+	b.chain.recapture()
+	w := &Writer{
+		base: b, spool: spool, superseded: make(chan error, 1),
+		fulls: &fulls{base: b, room: spool.Room}, uploads: &uploads{base: b}, flushes: &flushes{base: b},
+	}
 	d.work = w.actions()
 	return w
 }
@@ -145,7 +144,6 @@ func newParts(options Options, spool *Spool) *Writer {
 // adopt continues with what a Writer that has ended knew of the store.
 func (w *Writer) adopt(previous *Writer) {
 	w.remote.storeView, w.chain.unstored = previous.remote.storeView, previous.chain.unstored
-	w.reserving.revision, w.merging.at = previous.reserving.revision, time.Now()
 	if w.remote.generation.Number != 0 {
 		w.core.State, w.core.Facts.creates = aligning, w.remote.capabilities.CreateIfAbsent
 	}
@@ -162,7 +160,6 @@ func (w *Writer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.step()
 		w.publish()
-		w.fulls.deliver() // after publish: callers then find the result in the facts
 		w.flushes.answer(w.notWriterError())
 		timer.Reset(w.pause())
 		select {
@@ -180,7 +177,6 @@ func (w *Writer) Run(ctx context.Context) {
 	w.flushes.fail()
 	w.remote.recordEnd()
 	w.publish()
-	w.fulls.deliver()
 }
 
 // step does everything that is due.
@@ -189,7 +185,6 @@ func (w *Writer) step() {
 	w.chain.observe()
 	w.dismiss()
 	w.fulls.checkRoom()
-	w.fulls.answerStuck(w.currentProblem())
 	if w.in(endKnown...) && time.Since(w.remote.storedAt) >= w.pace.headValid {
 		w.take(expired, payload{})
 	}
@@ -205,8 +200,6 @@ func (w *Writer) actions() map[Action]func(payload) {
 		storeSegment:  func(payload) { w.uploads.start() },
 		makeFull:      func(payload) { w.fulls.start() },
 		storeFull:     func(payload) { w.fulls.store() },
-		mergeSegments: func(payload) { w.merge() },
-		keepReserved:  func(payload) { w.reserving.start(w.remote.generation, w.chain.revision) },
 		lookSoon:      func(payload) { w.inspectSoon() },
 		countSilence:  func(payload) { w.watchGrowth(true, emptyStallLimit) },
 		takeOver:      func(payload) { w.takeOver() },
@@ -217,7 +210,6 @@ func (w *Writer) actions() map[Action]func(payload) {
 		leaveChain:    func(reason payload) { w.fulls.leaveChain(reason.err) },
 		dropSpool:     func(reason payload) { w.dropSpool(reason.err) },
 		forgetStore:   func(payload) { w.forgetStore() },
-		vetStore:      func(payload) { w.remote.ownerVerified = time.Time{} },
 		refuse:        func(reason payload) { w.refuse(reason.err) },
 		keepWatching:  func(payload) { w.health.delayRequests(w.watchInterval()) },
 		await:         func(payload) { w.health.delayRequests(time.Second) },
@@ -277,13 +269,6 @@ func (w *Writer) handleGap(gap *capture.GapError) {
 	w.post(broken, payload{err: fmt.Errorf("gap: %w", gap)})
 }
 
-// merge merges small segments unless a full snapshot is in progress.
-func (w *Writer) merge() {
-	if w.fulls.making == nil {
-		w.merging.start(w.remote.generation.Number, w.uploads.stored)
-	}
-}
-
 // notWriterError returns why this member makes no backups; nil if it does or if that is not known yet.
 func (w *Writer) notWriterError() error {
 	switch inspecting := w.health.problems[opInspect]; {
@@ -305,7 +290,7 @@ func (w *Writer) dismiss() {
 	}
 	w.fulls.dismiss(why)
 	if problems := &w.health.problems; w.fulls.making == nil && len(w.spool.Entries()) == 0 {
-		problems[opSegment], problems[opFull], problems[opReservation] = nil, nil, nil
+		problems[opSegment], problems[opFull] = nil, nil
 	}
 }
 
@@ -361,8 +346,34 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 // returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
 // lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx ends.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
-	result, err := ask(ctx, w.driver, func(done chan<- fullResult) { w.fulls.request(reason, done) })
-	return result.Full, cmp.Or(err, result.err)
+	number, err := ask(ctx, w.driver, func(number chan<- int64) { number <- w.fulls.requestNumbered(reason) })
+	if err != nil {
+		return archive.Full{}, err
+	}
+	ticker := time.NewTicker(w.pace.tick)
+	defer ticker.Stop()
+	for since, sent := time.Now(), int64(0); ; {
+		select {
+		case <-ctx.Done():
+			return archive.Full{}, context.Cause(ctx)
+		case <-w.ended:
+			return archive.Full{}, ErrEnded
+		case <-ticker.C:
+		}
+		facts := w.Facts()
+		switch full := facts.FullRunning; {
+		case facts.answered >= number && facts.result != nil:
+			return archive.Full{}, facts.result
+		case facts.answered >= number:
+			return *facts.LastFull, nil
+		case facts.Trouble == nil, full != nil && full.SentBytes != sent:
+			if since = time.Now(); full != nil {
+				sent = full.SentBytes
+			}
+		case time.Since(since) > w.pace.fullPatience:
+			return archive.Full{}, fmt.Errorf("no full snapshot while this lasts, but one when it is over: %s", facts.Trouble.Message)
+		}
+	}
 }
 
 // publish updates the facts that other goroutines read.
@@ -372,7 +383,8 @@ func (w *Writer) publish() {
 		CreateIfAbsent: w.remote.capabilities.CreateIfAbsent, Revision: w.chain.revision, Stored: max(0, w.remote.stored.Revision-1),
 		FullRunning: w.fulls.progress(), LastFull: w.fulls.newest, NextFull: w.fulls.next, BrokenSince: w.fulls.brokenSince,
 		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
-		Uploaded: w.uploads.bytes + w.fulls.uploaded, Segments: w.uploads.stored, Fulls: w.fulls.stored, Failures: w.health.failures, Holes: w.merging.holes,
+		Uploaded: w.uploads.bytes + w.fulls.uploaded, Segments: w.uploads.stored, Fulls: w.fulls.stored, Failures: w.health.failures,
+		answered: w.fulls.answered, result: w.fulls.result,
 	}
 	if facts.Role != Watching {
 		facts.Behind, facts.BehindFor = max(0, w.chain.revision-w.remote.storedRevision()), w.behindFor()

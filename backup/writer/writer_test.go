@@ -17,7 +17,6 @@ import (
 
 	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/format"
-	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 	"etcd-wrapper/cmd/suites/etcdtest"
 )
@@ -119,65 +118,6 @@ func TestACompactionWaitsForACaptureThatTakesItsTimeSoNoGapIsLeft(t *testing.T) 
 	s.requireChains(1)
 }
 
-// reserved is the highest revision that is; 0 if none is.
-func (s *stand) reserved() int64 {
-	s.Helper()
-	reservation, err := s.backups().Reserved(s.Context())
-	if err != nil {
-		require.ErrorIs(s, err, store.ErrNotFound)
-	}
-	return reservation.Revision
-}
-
-func TestARevisionIsReservedBeforeEtcdComesNearIt(t *testing.T) {
-	s := begun(t)
-	require.Eventually(t, func() bool { return s.reserved() >= archive.Margin }, patience, poll, "without one it is made at once")
-	s.end()
-	first := s.reserved()
-
-	s.run()
-	s.awaitStored(s.put("a", "2"))
-	s.eventually(func(f Facts) bool { return f.Role == Writing }, "it writes")
-	assert.Equal(t, first, s.reserved(), "it is far ahead still")
-	s.end()
-}
-
-func TestAServingMemberRenewsItsReservation(t *testing.T) {
-	s := newStand(t)
-	s.founded(s.store, clusterID)
-	near := s.etcd.Revision() + archive.Renewal
-	require.NoError(t, s.backups().Reserve(t.Context(), archive.Reservation{Cluster: "1", Generation: 1, Revision: near, Created: time.Now()}))
-	s.run()
-	last := s.put("a", "1")
-	s.awaitStored(last)
-	require.Eventually(t, func() bool { return s.reserved() > near }, patience, poll, "it comes near")
-	assert.Equal(t, s.reserved(), archive.Above(s.reserved(), last), "a restore goes on above it, without a guess")
-}
-
-func TestAReservationThatCannotBeMadeIsTroubleUntilItIs(t *testing.T) {
-	s := newStand(t)
-	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "reservation/", Err: memory.ErrDenied})
-	s.run()
-	s.requireTrouble("cannot reserve revisions")
-	s.awaitStored(s.put("a", "segments go on all the same"))
-	require.NotNil(t, s.Facts().Trouble)
-	s.store.ClearFaults()
-	s.eventually(func(f Facts) bool { return f.Trouble == nil }, "it is over")
-	assert.Positive(t, s.reserved())
-}
-
-func TestAReservationThatIsMadeEndsNoOtherTrouble(t *testing.T) {
-	h := newHealth(0)
-	h.record(opFull, "failed", true)
-	h.record(opReservation, "failed", true)
-	h.succeeded(opFull)
-	assert.NotNil(t, h.problems[opReservation])
-	h.record(opFull, "failed", true)
-	h.succeeded(opReservation)
-	assert.Nil(t, h.problems[opReservation])
-	assert.NotNil(t, h.problems[opFull])
-}
-
 func TestTimesNeverGoBackHoweverTheClockJumpsNorOverRestarts(t *testing.T) {
 	s := newStand(t)
 	wall := s.clock(1_800_000_000)
@@ -259,11 +199,13 @@ func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
 			s.store = memory.New()
 			s.run()
 		},
-		"where the store was emptied": (*stand).empty,
+		"where the store was emptied": func(s *stand) {
+			s.empty()
+			s.check()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, wall := jumped(t)
-			s.tune = append(s.tune, func(s *Writer) { s.pace.watch = 0 })
 			first := s.Facts().LastFull.Name()
 			begin(s)
 			s.eventually(func(f Facts) bool {
