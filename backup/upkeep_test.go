@@ -86,11 +86,19 @@ func TestReservation_isAProblemUntilItIsMade(t *testing.T) {
 func TestMerge_mergesSegmentsOnceTheyAreOldEnough(t *testing.T) {
 	t.Parallel()
 	in := memory.New()
-	in.Now = func() time.Time { return time.Now().Add(-10 * time.Minute) }
+	in.Now = func() time.Time { return time.Now().Add(-40 * time.Minute) }
 	s := newSubjectIn(t, in, archive.Verified)
+	stored := func() bool { return s.Facts().Shipped.Stored == s.etcd.Revision() }
 	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
-	s.eventually(t, func(backup.Facts) bool {
+	for range 12 {
 		s.put(t, 1)
+		s.eventually(t, func(backup.Facts) bool { return stored() }, "a segment")
+	}
+	require.NoError(t, s.End(soon(t)))
+	s.Backups = s.another(t, &format.Keys{})
+	s.Begin(writer.Server(s.etcd.Server), backup.Data{Dir: s.dir})
+	s.put(t, 1)
+	s.eventually(t, func(backup.Facts) bool {
 		merged, err := archive.New(in, &format.Keys{}).Objects(t.Context(), 1, archive.Minute)
 		return err == nil && len(merged) > 0
 	}, "a merged object")
