@@ -155,7 +155,7 @@ func (i *inspection) judge(kept relation.Store) error {
 	case relation.Succeeded:
 		i.event, i.successor = succeeded, kept.Newest().Number
 	case relation.OtherCluster:
-		i.event = refused
+		i.event, refusal = refused, fmt.Errorf("%w: %w", archive.ErrForeign, refusal)
 	case relation.Unclaimed:
 		i.event, refusal = refused, fmt.Errorf("%w; or start the member again, as the store is reachable now", refusal)
 	}
