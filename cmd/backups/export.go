@@ -37,9 +37,14 @@ type ExportResult struct {
 	Full       string    `json:"full"`                 // the full snapshot that it was made of
 	Rows       int64     `json:"rows"`                 // added to the full snapshot
 	Bytes      int64     `json:"bytes"`                // of the file
-	Unsigned   bool      `json:"unsigned,omitempty"`   // trusted keys are set, but it has no signature (--accept=unsigned)
-	Lost       int64     `json:"lost,omitempty"`       // later revisions that were backed up and cannot be read, at least
-	Damaged    []string  `json:"damaged,omitempty"`    // why backups were skipped: sentences
+	Gaps
+}
+
+// Gaps describes what is missing from a result.
+type Gaps struct {
+	Unsigned bool     `json:"unsigned,omitempty"` // trusted keys are set, but it has no signature (--accept=unsigned)
+	Lost     int64    `json:"lost,omitempty"`     // later revisions that were backed up and cannot be read, at least
+	Damaged  []string `json:"damaged,omitempty"`  // why backups were skipped: sentences
 }
 
 // Export writes a stock etcd snapshot of a kept revision to a new file that only the user may read. It searches our
@@ -89,18 +94,19 @@ func exportArchive(ctx context.Context, kept *archive.Archive, target archive.Ta
 	if err != nil {
 		return ExportResult{}, err
 	}
-	exported := ExportResult{File: file, Generation: sought.Generation.Number, Damaged: unread(sought)}
+	var gaps Gaps
 	var result restore.Result
-	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
+	path, err := gaps.build(ctx, kept, sought, file, func(path archive.Path) (err error) {
 		result, err = restore.Export(ctx, restore.NewSource(kept, path), file, options)
 		return err
-	}, exported.leaveOut)
-	if err != nil {
+	})
+	if err != nil && !errors.Is(err, ErrIncomplete) {
 		return ExportResult{}, err
 	}
-	exported.Revision, exported.Time, exported.Full = result.Revision, path.Time, path.Full.Name()
-	exported.Rows, exported.Bytes, exported.Lost = result.Rows, result.Bytes, lost(sought, path)
-	return exported, complete(file, path, exported.Lost, exported.Damaged)
+	return ExportResult{
+		File: file, Revision: result.Revision, Time: path.Time, Generation: sought.Generation.Number, Full: path.Full.Name(),
+		Rows: result.Rows, Bytes: result.Bytes, Gaps: gaps,
+	}, err
 }
 
 // find returns the path to a target. Backups without a trusted signature do not count as damaged: find returns an
@@ -113,60 +119,53 @@ func find(ctx context.Context, kept *archive.Archive, target archive.Target) (ar
 	return path, err
 }
 
-// leaveOut records a backup that could not be used.
-func (e *ExportResult) leaveOut(_, _ archive.Path, why error) error {
-	e.Damaged = append(e.Damaged, printable.Line(why.Error()))
+// skip records a backup that could not be used.
+func (g *Gaps) skip(_, _ archive.Path, why error) error {
+	g.Damaged = append(g.Damaged, printable.Line(why.Error()))
 	return nil
 }
 
-// unread returns a sentence about backups after the latest revision that cannot be read.
-func unread(path archive.Path) []string {
-	if path.PastEnd == nil {
-		return nil
+// build calls use with the path to a target, or with the best one that can be used. It returns the path that was used,
+// and ErrIncomplete, too, if that is the path to the latest revision and something after its end cannot be read.
+func (g *Gaps) build(ctx context.Context, kept *archive.Archive, sought archive.Path, made string, use func(archive.Path) error) (archive.Path, error) {
+	if sought.PastEnd != nil {
+		_ = g.skip(sought, sought, sought.PastEnd) // returns no error
 	}
-	return []string{printable.Line(path.PastEnd.Error())}
-}
-
-// lost returns the smallest number of revisions after the end of a path that cannot be read.
-func lost(sought, path archive.Path) int64 { return sought.Lost() + sought.Revision - path.Revision }
-
-// complete returns ErrIncomplete if something after the end of a path to the latest revision cannot be read.
-func complete(made string, path archive.Path, lost int64, damaged []string) error {
-	if lost <= 0 && path.PastEnd == nil {
-		return nil
+	path, err := restore.Best(ctx, kept, sought, use, g.skip)
+	if err != nil {
+		return path, err
+	}
+	g.Lost = sought.Lost() + sought.Revision - path.Revision
+	if g.Lost <= 0 && path.PastEnd == nil {
+		return path, nil
 	}
 	missing := "revisions"
-	if lost > 0 {
-		missing = fmt.Sprintf("%d or more revisions", lost)
+	if g.Lost > 0 {
+		missing = fmt.Sprintf("%d or more revisions", g.Lost)
 	}
-	return fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept=loss this is no error",
-		made, ErrIncomplete, missing, path.Revision, strings.Join(damaged, "; "))
+	return path, fmt.Errorf("%s is %w: %s after revision %d cannot be read (%s); the result is kept, and with --accept=loss this is no error",
+		made, ErrIncomplete, missing, path.Revision, strings.Join(g.Damaged, "; "))
+}
+
+// String returns lines about what is missing.
+func (g Gaps) String() (text string) {
+	if g.Unsigned {
+		text = "that full snapshot has no signature: anyone with write access to the store can have made it\n"
+	}
+	for _, sentence := range g.Damaged {
+		text += "skipped: " + sentence + "\n"
+	}
+	if g.Lost > 0 {
+		text += fmt.Sprintf("%d or more later revisions cannot be read\n", g.Lost)
+	}
+	return text
 }
 
 // Print prints the result as text, with times in the user's time zone.
 func (e ExportResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; restore it with etcdutl snapshot restore\n%s%s",
-		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), unsigned(e.Unsigned), leftOut(e.Damaged, e.Lost))
+	_, err := fmt.Fprintf(to, "%s holds revision %d, %s, made of full %s and %s; restore it with etcdutl snapshot restore\n%s",
+		e.File, e.Revision, terminal.Size(e.Bytes), e.Full, count(e.Rows, "row"), e.Gaps)
 	return err
-}
-
-// unsigned returns a warning about a backup that was read with --accept=unsigned.
-func unsigned(is bool) string {
-	if !is {
-		return ""
-	}
-	return "that full snapshot has no signature: anyone with write access to the store can have made it\n"
-}
-
-// leftOut returns lines about backups that could not be used.
-func leftOut(damaged []string, lost int64) (text string) {
-	for _, sentence := range damaged {
-		text += "skipped: " + sentence + "\n"
-	}
-	if lost > 0 {
-		text += fmt.Sprintf("%d or more later revisions cannot be read\n", lost)
-	}
-	return text
 }
 
 // sidecarExport makes a snapshot from the backups of etcd-backup-restore. It first downloads the full snapshot to a

@@ -13,7 +13,6 @@ import (
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/writer/capture"
-	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/readiness/status/terminal"
 	"etcd-wrapper/recovery/seed"
 )
@@ -26,18 +25,14 @@ type RestoreResult struct {
 	ClusterID string `json:"cluster_id"` // hexadecimal
 	Bytes     int64  `json:"bytes"`      // size of the database
 	From      string `json:"from"`       // the store or file, as text
-
-	Unsigned bool `json:"unsigned,omitempty"` // trusted keys are set, but it has no signature (--accept=unsigned)
-
-	Lost    int64    `json:"lost,omitempty"`    // later revisions that were backed up and cannot be read, at least
-	Damaged []string `json:"damaged,omitempty"` // why backups were skipped: sentences
+	Gaps
 }
 
 // Print prints the result as text.
 func (r RestoreResult) Print(to io.Writer) error {
 	_, err := fmt.Fprintf(to, "%s holds revision %d from %s, %s, and continues at revision %d as cluster %s. The store does not know that cluster: "+
-		"start it with another --backup-store, or without one; to restore within the store, start with --restore-to\n%s%s",
-		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, unsigned(r.Unsigned), leftOut(r.Damaged, r.Lost))
+		"start it with another --backup-store, or without one; to restore within the store, start with --restore-to\n%s",
+		r.DataDir, r.Revision, r.From, terminal.Size(r.Bytes), r.GoesOn, r.ClusterID, r.Gaps)
 	return err
 }
 
@@ -60,19 +55,13 @@ func Restore(ctx context.Context, settings Settings, target archive.Target, plan
 	}
 	options := restore.Options{Above: above, Inspect: settings.Inspect}
 	var restored RestoreResult
-	damaged := unread(sought)
-	path, err := restore.Best(ctx, kept, sought, func(path archive.Path) (err error) {
+	var gaps Gaps
+	_, err = gaps.build(ctx, kept, sought, plan.DataDir, func(path archive.Path) (err error) {
 		restored, err = build(ctx, plan, restore.NewSource(kept, path), path.Revision, options, kept.String(), meter)
 		return err
-	}, func(_, _ archive.Path, why error) error {
-		damaged = append(damaged, printable.Line(why.Error()))
-		return nil
 	})
-	if err != nil {
-		return RestoreResult{}, err
-	}
-	restored.Damaged, restored.Lost = damaged, lost(sought, path)
-	return restored, complete(plan.DataDir, path, restored.Lost, damaged)
+	restored.Gaps = gaps
+	return restored, err
 }
 
 // highestRevision returns an upper bound of all revisions that were ever handed out. If the newest full snapshot is

@@ -50,6 +50,8 @@ func fields(document reflect.Type) (names []string) {
 	for i := range document.NumField() {
 		if name, _, _ := strings.Cut(document.Field(i).Tag.Get("json"), ","); name != "" {
 			names = append(append(names, name), fields(document.Field(i).Type)...)
+		} else if document.Field(i).Anonymous {
+			names = append(names, fields(document.Field(i).Type)...)
 		}
 	}
 	return names

@@ -101,7 +101,8 @@ func (c *completeCommand) execute(s streams) exitcode.Code {
 		return exitcode.NotTold // an error message would disturb the command line that the user types
 	}
 	if len(c.Words) > 1 && (c.Words[0] == "etcdctl" || c.Words[0] == "etcdutl") {
-		return s.print(completeTool(c.Words[0], c.Words[1:]))
+		completeTool(c.Words[0], c.Words[1:], s.out)
+		return exitcode.Clean
 	}
 	for _, candidate := range commandline.Complete(parser.Model, c.Words) {
 		_, _ = fmt.Fprintf(s.out, "%s\t%s\n", candidate.Word, candidate.Help)

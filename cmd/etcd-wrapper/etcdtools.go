@@ -157,40 +157,14 @@ func runEtcdutl(args []string, out io.Writer) error {
 	return err
 }
 
-// completeTool returns the candidates for the last of words, the arguments of one of etcd's tools, a line each.
-func completeTool(tool string, words []string) string {
+// completeTool prints the candidates for the last of words, the arguments of one of etcd's tools, a line each, and then
+// cobra's directive, which the completion scripts skip.
+func completeTool(tool string, words []string, out io.Writer) {
 	words = append([]string{cobra.ShellCompRequestCmd}, words...)
-	return outputOf(func() {
-		if tool == "etcdutl" {
-			_ = runEtcdutl(words, os.Stdout) // an error message would disturb the command line that the user types
-			return
-		}
-		os.Args = append([]string{tool}, words...)
-		_ = ctlv3.Start() // as above
-	})
-}
-
-// outputOf returns the standard output of a function, without the directive for shells that cobra appends. It drops
-// standard error.
-func outputOf(print func()) string {
-	read, write, err := os.Pipe()
-	if err != nil {
-		return ""
+	if tool == "etcdutl" {
+		_ = runEtcdutl(words, out) // an error message would disturb the command line that the user types
+		return
 	}
-	printed := make(chan string)
-	go func() {
-		text, _ := io.ReadAll(read)
-		printed <- string(text)
-	}()
-	stdout, stderr := os.Stdout, os.Stderr
-	os.Stdout = write
-	os.Stderr, _ = os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	print()
-	os.Stdout, os.Stderr = stdout, stderr
-	_ = write.Close() // a pipe has no buffer to flush
-	text := <-printed
-	if i := strings.LastIndex("\n"+text, "\n:"); i >= 0 {
-		text = text[:i]
-	}
-	return text
+	os.Args = append([]string{tool}, words...)
+	_ = ctlv3.Start() // as above
 }

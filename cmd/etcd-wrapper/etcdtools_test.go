@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -108,9 +109,33 @@ func TestComplete_wordsOfEtcdsTools(t *testing.T) {
 		"etcdctl ": "member\t", "etcdctl mem": "member\t", "etcdctl member ": "list\t", "etcdctl get --pre": "--prefix\t", "etcdutl snap": "snapshot\t",
 		"etcdutl snapshot ": "restore\t", "backup ": "list\t",
 	} {
-		var out bytes.Buffer
-		run(append([]string{"__complete"}, strings.Split(line, " ")...), streams{out: &out, log: io.Discard})
-		assert.Contains(t, "\n"+out.String(), "\n"+want, line)
-		assert.NotContains(t, out.String(), "\n:", line)
+		stdout, out := os.Stdout, printed(t)
+		os.Stdout = out // etcdctl prints nowhere else
+		run(append([]string{"__complete"}, strings.Split(line, " ")...), streams{out: out, log: io.Discard})
+		os.Stdout = stdout
+		text, err := os.ReadFile(out.Name())
+		require.NoError(t, err)
+		assert.Contains(t, "\n"+string(text), "\n"+want, line)
 	}
+}
+
+func printed(t *testing.T) *os.File {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = file.Close() })
+	return file
+}
+
+func TestCompletion_bashSkipsDirectives(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("SKIPPED: there is no bash")
+	}
+	script := `etcd-wrapper() { printf 'member\thelp\nmake-mirror\thelp\n:4\n'; }
+` + bashCompletion + `COMP_LINE='etcd-wrapper etcdctl m' COMP_POINT=22
+_etcd_wrapper etcd-wrapper
+echo "${COMPREPLY[@]}"`
+	out, err := exec.Command("bash", "-c", script).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	assert.Equal(t, "member make-mirror\n", string(out))
 }

@@ -2,7 +2,7 @@
 function __etcd_wrapper_complete
     set -l words (commandline -opc)
     set -l last (commandline -ct)
-    set -l candidates ($words[1] __complete $words[2..-1] "$last" 2>/dev/null)
+    set -l candidates ($words[1] __complete $words[2..-1] "$last" 2>/dev/null | string match -v ':*') # without the directive of etcd's tools
     if set -q candidates[1]
         printf '%s\n' $candidates
     else
