@@ -3,14 +3,16 @@ package archive
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/sync/errgroup"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
@@ -54,27 +56,31 @@ type Archive struct {
 func New(s store.Store, keys *format.Keys) *Archive {
 	known, _ := lru.New[string, lastRead](maxCached) // fails only for sizes below 1
 	recent, _ := lru.New[string, []byte](maxRecent)
-	reader := &Reader{store: s, keys: keys, cache: known}
+	reader := &Reader{objectStore: objectStore{s, keys, known}}
 	return &Archive{Reader: reader, Writer: &Writer{reader, recent}}
 }
 
 // A Reader reads the backups in a store. Its methods make requests, and may be called from any goroutine.
 type Reader struct {
-	store store.Store
-	keys  *format.Keys
-	cache *lru.Cache[string, lastRead]
-
+	objectStore
 	endings sync.Map // of the generations that were seen to have ended
 }
 
+// An objectStore reads the objects of an archive one by one.
+type objectStore struct {
+	store store.Store
+	keys  *format.Keys
+	cache *lru.Cache[string, lastRead]
+}
+
 // Store returns the store that holds the archive.
-func (r *Reader) Store() store.Store { return r.store }
+func (r *objectStore) Store() store.Store { return r.store }
 
 // Keys returns the keys that statements are signed, and data encrypted, with.
-func (r *Reader) Keys() *format.Keys { return r.keys }
+func (r *objectStore) Keys() *format.Keys { return r.keys }
 
 // String returns the store's URL.
-func (r *Reader) String() string { return r.store.String() }
+func (r *objectStore) String() string { return r.store.String() }
 
 // A Writer creates the objects of an archive. It creates each name once and deletes nothing.
 type Writer struct {
@@ -83,7 +89,7 @@ type Writer struct {
 }
 
 // readStatement reads an object that consists of a statement, and returns its line.
-func (r *Reader) readStatement(ctx context.Context, name, kind string, into any) ([]byte, error) {
+func (r *objectStore) readStatement(ctx context.Context, name, kind string, into any) ([]byte, error) {
 	content, err := r.store.Get(ctx, name, 0, format.MaxLine+1)
 	if err != nil {
 		return nil, err
@@ -119,7 +125,7 @@ func (w *Writer) putStatement(ctx context.Context, name string, statement any) e
 func newHeading(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
 
 // wrapName adds the name of the object to an error.
-func (r *Reader) wrapName(name string, err error) error {
+func (r *objectStore) wrapName(name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -127,136 +133,99 @@ func (r *Reader) wrapName(name string, err error) error {
 }
 
 // damagedError reports that the content of an object does not match its name.
-func (r *Reader) damagedError(name string) error {
+func (r *objectStore) damagedError(name string) error {
 	return r.wrapName(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
 }
 
 // foreignError reports that an object belongs to another cluster.
-func (r *Reader) foreignError(name, of, instead string) error {
+func (r *objectStore) foreignError(name, of, instead string) error {
 	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 
-// nameTime is the layout of times in names, in UTC.
-const nameTime = "20060102T150405Z"
+// untrustedFirst returns the first of two errors that is not nil, but prefers missing trust: the object need not be
+// damaged.
+func untrustedFirst(a, b error) error {
+	if errors.Is(b, format.ErrUntrusted) && !errors.Is(a, format.ErrUntrusted) {
+		return b
+	}
+	return cmp.Or(a, b)
+}
 
-// ClusterName is the name of the cluster manifest.
-const ClusterName = "cluster.json"
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
 
+// A Fault is an error about an object that is missing or cannot be verified.
+type Fault struct {
+	Object string          // name; empty if no object exists there
+	From   format.Position // position up to which everything was read; zero for a full snapshot
+	Err    error
+}
+
+// Error implements error.
+func (f *Fault) Error() string { return f.Err.Error() }
+
+// Unwrap returns the cause.
+func (f *Fault) Unwrap() error { return f.Err }
+
+// asFault turns an error into a Fault if it is about the content of the store and not about reaching it.
+func asFault(err error, object string, from format.Position) error {
+	if Unusable(err) {
+		return &Fault{Object: object, From: from, Err: err}
+	}
+	return err
+}
+
+// faults are the objects that a path must avoid.
+type faults []*Fault
+
+// add returns the list with one more; false if it was included already.
+func (f faults) add(fault *Fault) (faults, bool) {
+	known := slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == fault.Object && o.From == fault.From })
+	return append(slices.Clone(f), fault), !known
+}
+
+// about returns why an object is unusable; nil if nothing is known.
+func (f faults) about(object string) error {
+	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
+		return f[i].Err
+	}
+	return nil
+}
+
+// maxRecent limits the segments that are cached, and maxRecentSize the size of each in bytes. A cluster with constant
+// writes stores a segment a second and merges it two minutes later; requests are what merging costs.
 const (
-	generationsPrefix = "gen/"
-	reservationPrefix = "reservation/"
+	maxRecent     = 128
+	maxRecentSize = 64 << 10
 )
 
-// A Level is a step of merging.
-type Level string
+// Origin is the first position of a generation that a restore has created and that has no full snapshot yet.
+var Origin = format.Position{Revision: 1}
 
-// The levels, by the time that one object covers.
-const (
-	Segment Level = "segment" // one --backup-interval
-	Minute  Level = "minute"
-	Hour    Level = "hour"
-)
-
-// An Object holds one segment or several.
-type Object struct {
-	Level      Level
-	Generation int
-	Start      format.Position
-	Next       format.Position // position of the next object; zero for a Segment whose manifest was not read
-	Size       int64           // bytes
-	Modified   time.Time       // time of creation, by the store's clock
+// A lastRead is the last manifest of an object, or why it cannot be verified. Objects never change, and a replaced one
+// has another size or time.
+type lastRead struct {
+	manifest *format.Manifest
+	err      error
 }
 
-// Name returns the name of the object in the store.
-func (o Object) Name() string {
-	if o.Level == Segment {
-		return SegmentName(o.Generation, o.Start)
+// maxCached limits the objects for which that is cached.
+const maxCached = 1 << 15
+
+// maxParallel limits the manifests that are read in parallel.
+const maxParallel = 8
+
+// forEach calls do for 0 to n-1, some of them in parallel, and returns the first error.
+func forEach(n int, do func(int) error) error {
+	var group errgroup.Group
+	group.SetLimit(maxParallel)
+	for i := range n {
+		group.Go(func() error { return do(i) })
 	}
-	return levelPrefix(o.Generation, o.Level) + o.Start.String() + "_" + o.Next.String()
+	return group.Wait()
 }
-
-// contains reports whether a merged object covers a position.
-func (o Object) contains(position format.Position) bool {
-	return o.Start.Compare(position) <= 0 && o.Next.Compare(position) > 0
-}
-
-// Objects lists the objects of a level, by their first positions.
-func (r *Reader) Objects(ctx context.Context, generation int, level Level) (all []Object, err error) {
-	prefix := levelPrefix(generation, level)
-	for listed, err := range r.store.List(ctx, prefix, "") {
-		if err != nil {
-			return nil, err
-		}
-		start, next, err := parseObject(level, strings.TrimPrefix(listed.Name, prefix))
-		if err != nil {
-			continue // not one of ours
-		}
-		all = append(all, Object{
-			Level: level, Generation: generation, Start: start, Next: next, Size: listed.Size, Modified: listed.Modified,
-		})
-	}
-	return all, nil
-}
-
-// GenerationPrefix returns the prefix of all names of a generation.
-func GenerationPrefix(generation int) string {
-	return fmt.Sprintf("%s%06d/", generationsPrefix, generation)
-}
-
-func generationName(generation int) string { return GenerationPrefix(generation) + "generation.json" }
-
-// SegmentName returns the name of the segment at a position.
-func SegmentName(generation int, position format.Position) string {
-	return levelPrefix(generation, Segment) + position.String()
-}
-
-func levelPrefix(generation int, level Level) string {
-	return GenerationPrefix(generation) + string(level) + "/"
-}
-
-// parseObject parses the part of an object's name that follows the prefix of its level.
-func parseObject(level Level, name string) (start, next format.Position, err error) {
-	if level == Segment {
-		start, err = format.ParsePosition(name)
-		return start, next, err
-	}
-	first, second, _ := strings.Cut(name, "_")
-	if start, err = format.ParsePosition(first); err == nil {
-		next, err = format.ParsePosition(second)
-	}
-	if err == nil && next.Compare(start) <= 0 {
-		err = fmt.Errorf("%q ends before it starts", name)
-	}
-	return start, next, err
-}
-
-// FullName returns the name of a full snapshot within its generation.
-func FullName(revision int64, at time.Time) string {
-	return fmt.Sprintf("%019d-%s", revision, at.UTC().Format(nameTime))
-}
-
-// ParseFullName parses the result of FullName. With an error the time is zero, which counts as the oldest.
-func ParseFullName(name string) (revision int64, at time.Time, err error) {
-	number, stamp, _ := strings.Cut(name, "-")
-	if _, err = fmt.Sscanf(number, "%d", &revision); err == nil {
-		at, err = time.Parse(nameTime, stamp)
-	}
-	if err != nil || FullName(revision, at) != name {
-		return 0, time.Time{}, fmt.Errorf("%q is not the name of a full snapshot", name)
-	}
-	return revision, at, nil
-}
-
-func fullPrefix(generation int) string { return GenerationPrefix(generation) + "full/" }
-
-// DataName returns the name of the data object of a full snapshot.
-func DataName(generation int, full string) string { return fullPrefix(generation) + full + "/data" }
-
-// ManifestName returns the name of the manifest of a full snapshot. It is created last and deleted first.
-func ManifestName(generation int, full string) string {
-	return fullPrefix(generation) + full + "/manifest.json"
-}
-
-func resultPrefix(generation int) string { return GenerationPrefix(generation) + "verified/" }
-
-func testPrefix(generation int) string { return GenerationPrefix(generation) + "tested/" }

@@ -13,41 +13,12 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// A generation is one sequence of objects at computed positions, each of which is created once. That a name is taken
-// is the only lock. The object that ends a generation, or starts another chain in it, is an empty segment at the next
-// position of the sequence. Restores skip it like any empty segment.
-
-// Origin is the first position of a generation that a restore has created and that has no full snapshot yet.
-var Origin = format.Position{Revision: 1}
-
 var (
 	// ErrEnded reports that a generation has ended: nothing may be added.
 	ErrEnded = errors.New("the generation has ended")
 	// ErrMoved reports that something was added to a generation meanwhile: read its head again.
 	ErrMoved = errors.New("the generation was extended")
 )
-
-// A Link is the position at which the sequence continues before a full snapshot that starts a chain. The full
-// snapshot counts once an empty segment there names it. Otherwise a chain could start although the generation has
-// ended.
-type Link struct {
-	format.Position
-	Before format.Digest `json:"before"` // the chain's digest there
-}
-
-// Next returns the position of the next object of the generation, and the chain's digest there.
-func (h Head) Next(generation Generation) Link {
-	switch {
-	case h.Unlinked != nil:
-		return *h.Unlinked
-	case !h.PastEnd.IsZero():
-		return Link{h.PastEnd, h.Before}
-	case h.Empty():
-		return Link{Origin, format.Seed(generation.Cluster, generation.Number, 0)}
-	default:
-		return Link{h.Position, h.Before}
-	}
-}
 
 // End ends a generation after a head, so that its successor has everything that the store has ever confirmed. It may
 // be repeated with the same nonce. ErrMoved reports that something was added after the head. ErrEnded reports that
@@ -142,36 +113,4 @@ func NewID() string {
 	var id [16]byte
 	_, _ = rand.Read(id[:]) // never fails
 	return hex.EncodeToString(id[:])
-}
-
-// checkLink reports whether a full snapshot that starts a chain counts. If another object has the link's position,
-// the chain before continued, or the position cannot be used by anyone.
-func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
-	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		head.Unlinked = full.Behind
-		return true, nil
-	case NotVerified(err):
-		return false, nil
-	case err != nil:
-		return false, err
-	case there.Ends != nil:
-		head.Segment = &there
-		return true, nil
-	default:
-		return there.Opens == full.Next, nil
-	}
-}
-
-// headWithoutFull returns the head of a generation without a full snapshot. Such a generation may have ended.
-func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
-	there, err := r.Manifest(ctx, generation, Origin)
-	if err == nil && there.Ends != nil {
-		return Head{Segment: &there}, nil
-	}
-	if errors.Is(err, store.ErrNotFound) || NotVerified(err) {
-		err = nil
-	}
-	return Head{}, err
 }

@@ -170,7 +170,7 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // signed with a key that is perhaps not trusted yet
 		}
 		if path.PastEnd != nil {
-			path.Reported = generation.lastReported()
+			path.Reported = lastReported(generation.Fulls, generation.Objects)
 		}
 	case target.Revision == 0:
 		if chain.PastEnd != nil && target.Time.After(chain.certain) {
@@ -223,44 +223,6 @@ func (h *History) describeRanges() string {
 	default:
 		return strings.Join(all, ", ")
 	}
-}
-
-// A Fault is an error about an object that is missing or cannot be verified.
-type Fault struct {
-	Object string          // name; empty if no object exists there
-	From   format.Position // position up to which everything was read; zero for a full snapshot
-	Err    error
-}
-
-// Error implements error.
-func (f *Fault) Error() string { return f.Err.Error() }
-
-// Unwrap returns the cause.
-func (f *Fault) Unwrap() error { return f.Err }
-
-// asFault turns an error into a Fault if it is about the content of the store and not about reaching it.
-func asFault(err error, object string, from format.Position) error {
-	if Unusable(err) {
-		return &Fault{Object: object, From: from, Err: err}
-	}
-	return err
-}
-
-// faults are the objects that a path must avoid.
-type faults []*Fault
-
-// add returns the list with one more; false if it was included already.
-func (f faults) add(fault *Fault) (faults, bool) {
-	known := slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == fault.Object && o.From == fault.From })
-	return append(slices.Clone(f), fault), !known
-}
-
-// about returns why an object is unusable; nil if nothing is known.
-func (f faults) about(object string) error {
-	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
-		return f[i].Err
-	}
-	return nil
 }
 
 // Instead returns another path to the same target after a Fault: from an older full snapshot, or by other

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"etcd-wrapper/backup/format"
@@ -152,7 +153,7 @@ func (w *Writer) putStream(ctx context.Context, name string, fill func(io.Writer
 }
 
 // Full returns the manifest of a full snapshot.
-func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, error) {
+func (r *objectStore) Full(ctx context.Context, generation int, name string) (Full, error) {
 	var full Full
 	object := ManifestName(generation, name)
 	if _, err := r.readStatement(ctx, object, fullKind, &full); err != nil {
@@ -170,7 +171,7 @@ func (r *Reader) Full(ctx context.Context, generation int, name string) (Full, e
 // OpenFull reads a full snapshot as a stock snapshot: the database and its SHA-256, 32 bytes. io.EOF reports that the
 // stored bytes and these 32 bytes match the manifest; the caller compares the digest with the database, as for any
 // snapshot. After another error nothing that was read may be used. A missing or damaged object is a Fault.
-func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
+func (r *objectStore) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error) {
 	name := DataName(full.Generation, full.Name())
 	content, err := Fetch(ctx, r.store, name)
 	if err != nil {
@@ -187,7 +188,7 @@ func (r *Reader) OpenFull(ctx context.Context, full Full) (io.ReadCloser, error)
 }
 
 type snapshot struct {
-	reader         *Reader
+	reader         *objectStore
 	name           string
 	all            io.Reader
 	plain, content io.Closer
@@ -266,7 +267,7 @@ func resultName(v Result) string {
 	return resultPrefix(v.Generation) + v.Full + "_" + v.At.Format(nameTime) + ".json"
 }
 
-func (r *Reader) result(ctx context.Context, name string) (Result, error) {
+func (r *objectStore) result(ctx context.Context, name string) (Result, error) {
 	var result Result
 	_, err := r.readStatement(ctx, name, resultKind, &result)
 	if err == nil && (resultName(result) != name || result.Outcome != Verified && result.Outcome != Failed) {
@@ -277,7 +278,7 @@ func (r *Reader) result(ctx context.Context, name string) (Result, error) {
 
 // RestoreTests returns the results of restore tests of a generation since a time, oldest first, without those that
 // cannot be verified.
-func (r *Reader) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
+func (r *objectStore) RestoreTests(ctx context.Context, generation int, since time.Time) (tests []Result, err error) {
 	prefix := testPrefix(generation)
 	for object, err := range r.store.List(ctx, prefix, prefix+since.UTC().Format(nameTime)) {
 		if err != nil {
@@ -293,4 +294,75 @@ func (r *Reader) RestoreTests(ctx context.Context, generation int, since time.Ti
 		tests = append(tests, test)
 	}
 	return tests, nil
+}
+
+// A KeptFull is a full snapshot in a listing. If its manifest cannot be verified, only Generation, Revision and Time
+// are set, from its name.
+type KeptFull struct {
+	Full
+	Size   int64     // of its objects, in bytes
+	Stored time.Time // when its manifest was created, by the store's clock
+	Result *Result   // the newest that can be verified; nil if there is none
+	Err    error     // why its manifest cannot be verified
+	Passed bool      // the chain before continues across it, and no segment continues from it
+
+	fault error // why its data are unusable
+}
+
+// Usable reports whether a restore may start with it: its manifest is verified, and no test restore of it failed.
+func (f KeptFull) Usable() bool { return f.problem() == nil }
+
+// problem returns why no restore may start with the full snapshot; nil if one may.
+func (f KeptFull) problem() error {
+	switch {
+	case f.Err != nil:
+		return f.Err
+	case f.fault != nil:
+		return f.fault
+	case f.Result != nil && f.Result.Outcome == Failed:
+		return fmt.Errorf("full %s failed its test restore: %s", f.Name(), f.Result.Why)
+	}
+	return nil
+}
+
+// A Link is the position at which the sequence continues before a full snapshot that starts a chain. The full
+// snapshot counts once an empty segment there names it. Otherwise a chain could start although the generation has
+// ended.
+type Link struct {
+	format.Position
+	Before format.Digest `json:"before"` // the chain's digest there
+}
+
+// An Orphan is an object that belongs to no full snapshot.
+type Orphan struct {
+	Name   string
+	Stored time.Time // time of creation, by the store's clock
+	Size   int64     // bytes
+}
+
+// listFulls lists full snapshots, without reading them.
+func (r *objectStore) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
+	prefix := fullPrefix(generation)
+	var waiting []Orphan // for the manifest of their full snapshot, which sorts after them
+	of := ""
+	for object, err := range r.store.List(ctx, prefix, "") {
+		if err != nil {
+			return nil, nil, err
+		}
+		label, part, _ := strings.Cut(strings.TrimPrefix(object.Name, prefix), "/")
+		if label != of {
+			orphans, waiting, of = append(orphans, waiting...), nil, label
+		}
+		revision, at, err := ParseFullName(label)
+		if err != nil || part != "manifest.json" {
+			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
+			continue
+		}
+		full := KeptFull{Full: Full{Generation: generation, Revision: revision, Time: at}, Stored: object.Modified, Size: object.Size}
+		for _, other := range waiting {
+			full.Size += other.Size
+		}
+		fulls, waiting = append(fulls, full), nil
+	}
+	return fulls, append(orphans, waiting...), nil
 }

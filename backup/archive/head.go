@@ -86,7 +86,7 @@ func (r *Reader) headFromFulls(ctx context.Context, generation int, fulls []Kept
 	if err != nil {
 		return Head{}, err
 	}
-	x := newIndex(objects, nil)
+	x := r.index(objects, nil)
 	if err := r.lastVerified(ctx, &head, x); err != nil {
 		return Head{}, err
 	}
@@ -135,7 +135,7 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 // advance moves a head from object to object to the end of the sequence. Only an object at the next position can
 // follow: one that lies farther ahead is not part of this history, whatever its name.
 func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) {
-	walk := r.walk(head.Start, x, false)
+	walk := x.walk(head.Start, false)
 	for next, err := range walk.steps(ctx) {
 		if err != nil {
 			return Head{}, err
@@ -185,7 +185,7 @@ func (h *Head) moveTo(last format.Manifest) { h.Start, h.Segment = last.Start(),
 // Advance moves a known head by the names of the next segments. It costs one request if there are none. It is right
 // unless objects were merged since: call Head once per [Grace].
 func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
-	head, err := r.advance(ctx, head, index{})
+	head, err := r.advance(ctx, head, r.index(nil, nil))
 	return head, cmp.Or(err, head.Damaged)
 }
 
@@ -202,4 +202,50 @@ func (r *Reader) readNewestFull(ctx context.Context, fulls []KeptFull) (full Ful
 		}
 	}
 	return Full{}, nil, newer
+}
+
+// Next returns the position of the next object of the generation, and the chain's digest there.
+func (h Head) Next(generation Generation) Link {
+	switch {
+	case h.Unlinked != nil:
+		return *h.Unlinked
+	case !h.PastEnd.IsZero():
+		return Link{h.PastEnd, h.Before}
+	case h.Empty():
+		return Link{Origin, format.Seed(generation.Cluster, generation.Number, 0)}
+	default:
+		return Link{h.Position, h.Before}
+	}
+}
+
+// checkLink reports whether a full snapshot that starts a chain counts. If another object has the link's position,
+// the chain before continued, or the position cannot be used by anyone.
+func (r *Reader) checkLink(ctx context.Context, full Full, head *Head) (counts bool, err error) {
+	there, err := r.Manifest(ctx, full.Generation, full.Behind.Position)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		head.Unlinked = full.Behind
+		return true, nil
+	case NotVerified(err):
+		return false, nil
+	case err != nil:
+		return false, err
+	case there.Ends != nil:
+		head.Segment = &there
+		return true, nil
+	default:
+		return there.Opens == full.Next, nil
+	}
+}
+
+// headWithoutFull returns the head of a generation without a full snapshot. Such a generation may have ended.
+func (r *Reader) headWithoutFull(ctx context.Context, generation int) (Head, error) {
+	there, err := r.Manifest(ctx, generation, Origin)
+	if err == nil && there.Ends != nil {
+		return Head{Segment: &there}, nil
+	}
+	if errors.Is(err, store.ErrNotFound) || NotVerified(err) {
+		err = nil
+	}
+	return Head{}, err
 }

@@ -1,14 +1,14 @@
 package archive
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
-	"time"
 
-	"golang.org/x/sync/errgroup"
-
+	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
 )
 
@@ -28,13 +28,6 @@ type Generational struct {
 	Chains  []Chain    // oldest first
 	Orphans []Orphan   // data without a manifest, of full snapshots that are being made or were never finished
 	Ignored error      // an object that cannot be verified and that nothing leads to; nil if there is none
-}
-
-// An Orphan is an object that belongs to no full snapshot.
-type Orphan struct {
-	Name   string
-	Stored time.Time // time of creation, by the store's clock
-	Size   int64     // bytes
 }
 
 // Newest returns the newest generation; nil if there is none.
@@ -107,40 +100,10 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 	if err != nil {
 		return kept, err
 	}
-	if kept.Chains, err = h.reader.chains(ctx, kept.Fulls, x); err != nil {
+	if kept.Chains, err = x.chains(ctx, kept.Fulls); err != nil {
 		return kept, err
 	}
-	return kept, kept.findPastEnds(ctx, h.reader, x)
-}
-
-// maxParallel limits the manifests that are read in parallel.
-const maxParallel = 8
-
-// listFulls lists full snapshots, without reading them.
-func (r *Reader) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
-	prefix := fullPrefix(generation)
-	var waiting []Orphan // for the manifest of their full snapshot, which sorts after them
-	of := ""
-	for object, err := range r.store.List(ctx, prefix, "") {
-		if err != nil {
-			return nil, nil, err
-		}
-		label, part, _ := strings.Cut(strings.TrimPrefix(object.Name, prefix), "/")
-		if label != of {
-			orphans, waiting, of = append(orphans, waiting...), nil, label
-		}
-		revision, at, err := ParseFullName(label)
-		if err != nil || part != "manifest.json" {
-			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
-			continue
-		}
-		full := KeptFull{Full: Full{Generation: generation, Revision: revision, Time: at}, Stored: object.Modified, Size: object.Size}
-		for _, other := range waiting {
-			full.Size += other.Size
-		}
-		fulls, waiting = append(fulls, full), nil
-	}
-	return fulls, append(orphans, waiting...), nil
+	return kept, kept.findPastEnds(ctx, x)
 }
 
 // resultNames lists the results of each full snapshot, oldest first, by the snapshot's name.
@@ -191,16 +154,6 @@ func (h *History) readResult(ctx context.Context, kept *KeptFull, names []string
 	return nil
 }
 
-// forEach calls do for 0 to n-1, some of them in parallel, and returns the first error.
-func forEach(n int, do func(int) error) error {
-	var group errgroup.Group
-	group.SetLimit(maxParallel)
-	for i := range n {
-		group.Go(func() error { return do(i) })
-	}
-	return group.Wait()
-}
-
 // pastEnd returns why what follows the last chain cannot be restored; nil if nothing does.
 func (g Generational) pastEnd() (why error) {
 	if len(g.Chains) > 0 {
@@ -212,17 +165,44 @@ func (g Generational) pastEnd() (why error) {
 	return why
 }
 
-// lastReported returns the last revision of the generation that names suggest.
-func (g Generational) lastReported() (last int64) {
-	for _, full := range g.Fulls {
-		last = max(last, full.Revision)
-	}
-	for _, object := range g.Objects {
-		end := object.Next
-		if object.Level == Segment { // its name does not say where it ends
-			end = object.Start
+// findPastEnds completes PastEnd of the chains of a generation, and sets Ignored.
+func (g *Generational) findPastEnds(ctx context.Context, x index) error {
+	for i := range g.Chains {
+		chain, bound := &g.Chains[i], format.Position{}
+		if i < len(g.Chains)-1 && g.Chains[i+1].Fulls[0].BeginsChain() {
+			bound = g.Chains[i+1].Fulls[0].Next
 		}
-		last = max(last, end.Revision-1)
+		hole, ignored, err := x.findHole(ctx, *chain, bound)
+		if err != nil {
+			return err
+		}
+		if i == len(g.Chains)-1 {
+			g.Ignored = ignored
+			hole = g.findNewerFull(*chain, hole)
+		}
+		if chain.PastEnd = cmp.Or(chain.PastEnd, hole); chain.PastEnd != nil {
+			chain.End = Later(chain.Begin, chain.certain)
+		}
 	}
-	return last
+	return nil
+}
+
+// findNewerFull returns why no restore may start with a full snapshot that follows the last chain, or the hole before
+// it. One that cannot be verified counts only where something else shows that the generation continues: anyone who can
+// write to the store can create its name.
+func (g *Generational) findNewerFull(chain Chain, hole error) error {
+	if !chain.opens.IsZero() {
+		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot is missing that continues at %s", ErrHole, chain.opens))
+	}
+	for _, full := range slices.Backward(g.Fulls) {
+		problem := full.problem()
+		switch {
+		case problem == nil || full.Revision <= chain.To:
+		case full.Err == nil || hole != nil:
+			return problem
+		default:
+			g.Ignored = untrustedFirst(g.Ignored, problem)
+		}
+	}
+	return hole
 }

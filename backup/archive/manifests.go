@@ -15,13 +15,13 @@ import (
 
 // Manifest returns the manifest of the segment at a position. store.ErrNotFound reports that there is none, or that
 // it was merged.
-func (r *Reader) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
+func (r *objectStore) Manifest(ctx context.Context, generation int, position format.Position) (format.Manifest, error) {
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
 // Examine reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
 // name says, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
-func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
+func (r *objectStore) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (r *Reader) Examine(ctx context.Context, object Object) ([]format.Manifest,
 }
 
 // appendManifests reads an object to its end and appends the manifests of its segments.
-func (r *Reader) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
+func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
 	for manifest, err := range r.segmentsIn(format.NewSegmentReader(content, r.keys), object, of) {
 		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
 			err = r.holeError(object, manifest)
@@ -50,7 +50,7 @@ func (r *Reader) appendManifests(all []format.Manifest, content io.Reader, objec
 
 // segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly what the
 // object's name says. After each one its records may be read.
-func (r *Reader) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
+func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start
 		for {
@@ -77,7 +77,7 @@ func (r *Reader) segmentsIn(reader *format.SegmentReader, object Object, of Gene
 }
 
 // holeError reports that a segment in an object does not continue the one before.
-func (r *Reader) holeError(object Object, manifest format.Manifest) error {
+func (r *objectStore) holeError(object Object, manifest format.Manifest) error {
 	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
 }
 
@@ -89,7 +89,7 @@ type recordAt struct {
 }
 
 // records yields the records of an object of a generation, each valid until the next one.
-func (r *Reader) records(ctx context.Context, object Object, of Generation) iter.Seq2[recordAt, error] {
+func (r *objectStore) records(ctx context.Context, object Object, of Generation) iter.Seq2[recordAt, error] {
 	return func(yield func(recordAt, error) bool) {
 		content, err := Fetch(ctx, r.store, object.Name())
 		if err != nil {
@@ -123,7 +123,7 @@ const (
 
 // manifests yields the manifests in an object and skips the bodies. It ends with an error if they do not match the
 // object's name.
-func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[format.Manifest, error] {
+func (r *objectStore) manifests(ctx context.Context, object Object) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		parts, size := &partReader{ctx: ctx, store: r.store, name: object.Name()}, mergedPart
 		if object.Level == Segment {
@@ -157,14 +157,14 @@ func (r *Reader) manifests(ctx context.Context, object Object) iter.Seq2[format.
 	}
 }
 
-func (r *Reader) firstManifest(ctx context.Context, object Object) (first format.Manifest, err error) {
+func (r *objectStore) firstManifest(ctx context.Context, object Object) (first format.Manifest, err error) {
 	for first, err = range r.manifests(ctx, object) {
 		break
 	}
 	return first, err
 }
 
-func (r *Reader) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
+func (r *objectStore) lastManifest(ctx context.Context, object Object) (last format.Manifest, err error) {
 	for last, err = range r.manifests(ctx, object) {
 		if err != nil {
 			return format.Manifest{}, err

@@ -30,7 +30,7 @@ type Reading struct {
 func (r *Reader) Read(ctx context.Context, path Path, row func(format.Row) error) (Reading, error) {
 	w := &readingWalk{
 		reader: r, ctx: ctx, path: path, row: row, position: path.Full.Next,
-		buckets: map[string]*format.Bucket{}, index: newIndex(slices.Clone(path.Objects), nil),
+		buckets: map[string]*format.Bucket{}, index: r.index(slices.Clone(path.Objects), nil),
 	}
 	w.reading = Reading{Revision: path.Full.Revision, Chain: path.Full.Chain, Compacted: path.Full.Compacted}
 	if err := w.run(); err != nil {
@@ -92,7 +92,7 @@ func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Re
 
 func (w *readingWalk) relist() error {
 	objects, err := w.reader.list(w.ctx, w.path.Generation.Number)
-	w.index = newIndex(slices.DeleteFunc(objects, func(o Object) bool { return w.path.end.IsZero() && w.path.faults.about(o.Name()) != nil }), nil)
+	w.index = w.reader.index(slices.DeleteFunc(objects, func(o Object) bool { return w.path.end.IsZero() && w.path.faults.about(o.Name()) != nil }), nil)
 	return err
 }
 

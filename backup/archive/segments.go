@@ -47,7 +47,7 @@ func (w *Writer) checkLate(ctx context.Context, generation int, position format.
 }
 
 // isMerged reports whether a merged object that can be verified covers a position.
-func (r *Reader) isMerged(ctx context.Context, generation int, position format.Position) (bool, error) {
+func (r *objectStore) isMerged(ctx context.Context, generation int, position format.Position) (bool, error) {
 	for _, level := range []Level{Minute, Hour} {
 		objects, err := r.Objects(ctx, generation, level)
 		if err != nil {
@@ -111,13 +111,6 @@ func (w *Writer) manifest(ctx context.Context, object Object) (format.Manifest, 
 	manifest, err := format.NewSegmentReader(content, w.reader.keys).Next()
 	return manifest, w.reader.wrapName(object.Name(), err)
 }
-
-// maxRecent limits the segments that are cached, and maxRecentSize the size of each in bytes. A cluster with constant
-// writes stores a segment a second and merges it two minutes later; requests are what merging costs.
-const (
-	maxRecent     = 128
-	maxRecentSize = 64 << 10
-)
 
 // source opens an object that is to be merged. Recent ones of this process need no request.
 func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, error) {

@@ -15,9 +15,8 @@ import (
 // A walk follows the sequence of a generation from object to object. It decides for every caller where a sequence
 // ends. The end of one object gives the position of the next one, so a segment that no listing has is found too.
 type walk struct {
-	reader *Reader
-	index  index
-	trust  bool // names of merged objects say where they end; otherwise their manifests are read
+	index index
+	trust bool // names of merged objects say where they end; otherwise their manifests are read
 	End
 }
 
@@ -34,9 +33,9 @@ type step struct {
 }
 
 // walk returns a walk from a start.
-func (r *Reader) walk(from format.Start, x index, trust bool) *walk {
+func (x index) walk(from format.Start, trust bool) *walk {
 	x.merged = slices.Clone(x.merged)
-	return &walk{reader: r, index: x, trust: trust, End: End{Start: from}}
+	return &walk{index: x, trust: trust, End: End{Start: from}}
 }
 
 // steps yields the objects that follow one another. An error reports that an object could not be read.
@@ -66,7 +65,7 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 				return
 			default: // the segments that were merged may still exist
 				w.index.merged = slices.DeleteFunc(w.index.merged, func(o Object) bool { return o == object })
-				if !w.reader.isOnlyName(ctx, object) {
+				if !w.index.reader.isOnlyName(ctx, object) {
 					w.Err = err
 				}
 			}
@@ -82,9 +81,9 @@ func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error
 	if object.Level != Segment && w.trust {
 		return nil, nil
 	}
-	last, err := w.reader.lastSegment(ctx, object, w.Cluster)
+	last, err := w.index.reader.lastSegment(ctx, object, w.Cluster)
 	if err == nil && object.Level == Segment && w.Before != (format.Digest{}) && last.Before != w.Before {
-		err = w.reader.holeError(object, *last)
+		err = w.index.reader.holeError(object, *last)
 	}
 	return last, err
 }
@@ -99,23 +98,13 @@ func (w *walk) moveTo(object *Object, last *format.Manifest) {
 }
 
 // isOnlyName reports whether nothing in a merged object can be verified.
-func (r *Reader) isOnlyName(ctx context.Context, object Object) bool {
+func (r *objectStore) isOnlyName(ctx context.Context, object Object) bool {
 	_, err := r.firstManifest(ctx, object)
 	return NotVerified(err)
 }
 
-// A lastRead is the last manifest of an object, or why it cannot be verified. Objects never change, and a replaced one
-// has another size or time.
-type lastRead struct {
-	manifest *format.Manifest
-	err      error
-}
-
-// maxCached limits the objects for which that is cached.
-const maxCached = 1 << 15
-
 // lastSegment returns the manifest of the last segment of an object of a cluster, from the cache if possible.
-func (r *Reader) lastSegment(ctx context.Context, object Object, cluster string) (*format.Manifest, error) {
+func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster string) (*format.Manifest, error) {
 	key := fmt.Sprintf("%s %d %d", object.Name(), object.Size, object.Modified.UnixNano())
 	known, cached := r.cache.Get(key)
 	if !cached {
@@ -133,6 +122,7 @@ func (r *Reader) lastSegment(ctx context.Context, object Object, cluster string)
 
 // An index finds listed objects by their positions.
 type index struct {
+	reader   *objectStore
 	objects  []Object // of all levels, by their first positions
 	segments map[format.Position]*Object
 	merged   []Object
@@ -140,8 +130,8 @@ type index struct {
 	faults   faults                   // objects that are not used
 }
 
-func newIndex(objects []Object, known faults) index {
-	x := index{objects: objects, segments: map[format.Position]*Object{}, starts: map[format.Position]bool{}, faults: known}
+func (r *objectStore) index(objects []Object, known faults) index {
+	x := index{reader: r, objects: objects, segments: map[format.Position]*Object{}, starts: map[format.Position]bool{}, faults: known}
 	slices.SortStableFunc(objects, func(a, b Object) int { return a.Start.Compare(b.Start) })
 	for i, object := range objects {
 		switch {
@@ -155,23 +145,11 @@ func newIndex(objects []Object, known faults) index {
 	return x
 }
 
-// list lists all objects of a generation that hold segments.
-func (r *Reader) list(ctx context.Context, generation int) (all []Object, err error) {
-	for _, level := range []Level{Segment, Minute, Hour} { // in the order in which objects are merged, so that none is missed
-		objects, err := r.Objects(ctx, generation, level)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, objects...)
-	}
-	return all, nil
-}
-
 // verifiedIndex returns an index of listed objects. It reads the segments that are not merged, and sets Next of these;
 // and the merged objects that nothing follows, so that no name hides what another object has.
-func (r *Reader) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faults) (index, error) {
+func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faults) (index, error) {
 	for {
-		x, unusable := newIndex(objects, known), make(faults, len(objects))
+		x, unusable := r.index(objects, known), make(faults, len(objects))
 		for _, merged := range []bool{false, true} {
 			err := forEach(len(objects), func(i int) error {
 				object := &objects[i]

@@ -1,0 +1,339 @@
+package archive
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/store"
+)
+
+// Found creates the cluster manifest, unless there is one, and a generation, unless there is any, and returns the
+// newest generation of the cluster. ErrForeign reports that the store belongs to another cluster; then nothing was
+// written. It may be repeated, and called by several members concurrently.
+func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Generation, error) {
+	there, err := w.FoundCluster(ctx, cluster)
+	if err != nil {
+		return Generation{}, err
+	}
+	all, err := w.reader.Generations(ctx)
+	begins := err == nil && len(all) == 0 || number == 1 && errors.Is(err, errFirstNameless)
+	if begins && there.Cluster == cluster.Cluster {
+		err = w.BeginGeneration(ctx, Generation{Number: number, Cluster: there.Cluster, Owner: cluster.Owner, Etcd: cluster.Etcd, Created: cluster.Created})
+		if err == nil || errors.Is(err, store.ErrExists) {
+			all = make([]Generation, 1)
+			all[0], err = w.reader.Generation(ctx, number) // even if it is not listed yet
+		}
+	}
+	if err != nil {
+		return Generation{}, err
+	}
+	return w.reader.newestGeneration(all, there.Cluster, cluster.Cluster)
+}
+
+// FoundCluster creates the cluster manifest, unless there is one, and returns the one that exists: of several members
+// that try at once, one succeeds. So a lost reply does no harm.
+func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
+	there, err := w.reader.Cluster(ctx)
+	if !errors.Is(err, store.ErrNotFound) {
+		return there, err
+	}
+	all, err := w.reader.Generations(ctx)
+	if err != nil {
+		return Cluster{}, err
+	}
+	if len(all) > 0 { // only the manifest is missing
+		if _, err := w.reader.newestGeneration(all, "", cluster.Cluster); err != nil {
+			return Cluster{}, err
+		}
+		cluster.Cluster, cluster.Owner, cluster.Etcd = all[0].Cluster, all[0].Owner, all[0].Etcd
+	}
+	cluster.Heading, cluster.Created = newHeading(clusterKind), cluster.Created.UTC().Truncate(time.Second)
+	err = w.putStatement(ctx, ClusterName, cluster)
+	if errors.Is(err, store.ErrExists) {
+		return w.reader.Cluster(ctx)
+	}
+	return cluster, err
+}
+
+// Still checks by name that the cluster manifest and a generation exist, because a listing may lack them.
+// store.ErrNotFound reports that one does not, and ErrForeign that another cluster has replaced it.
+func (r *Reader) Still(ctx context.Context, generation Generation) error {
+	if _, err := r.Cluster(ctx); err != nil {
+		return err
+	}
+	there, err := r.Generation(ctx, generation.Number)
+	if err != nil {
+		return err
+	}
+	_, err = r.newestGeneration([]Generation{there}, "", generation.Cluster)
+	return err
+}
+
+// newestGeneration returns the newest generation of a cluster. If there is no generation, the store belongs to the
+// founder.
+func (r *Reader) newestGeneration(all []Generation, founder, cluster string) (Generation, error) {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Cluster == cluster {
+			return all[i], nil
+		}
+	}
+	if len(all) > 0 {
+		founder = all[len(all)-1].Cluster
+	}
+	return Generation{}, fmt.Errorf("%s is %w: it was last written by cluster %s, and this is %s", r.store, ErrForeign, founder, cluster)
+}
+
+// A Lineage is the history of a store's generations.
+type Lineage struct {
+	Generations []Generation // oldest first
+	Next        int          // number for the next generation: the first one after the newest that nothing in the store uses
+	Strays      []error      // one for each generation that is not part of the history; each names it
+}
+
+// Newest returns the newest generation; the zero value if there is none.
+func (l Lineage) Newest() (newest Generation) {
+	if len(l.Generations) > 0 {
+		newest = l.Generations[len(l.Generations)-1]
+	}
+	return newest
+}
+
+// Generations returns the generations of Lineage.
+func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
+	lineage, err := r.Lineage(ctx)
+	return lineage.Generations, err
+}
+
+// Lineage reads the generations of the store. A generation belongs to the history if it is the oldest one, or if the
+// sequence of the one before has ended. Anyone who can write to the store can create a generation.json, but the end
+// of a sequence is its next object, which the writer creates itself as long as it runs. A generation that does not
+// belong to the history is a stray. Strays change nothing, unless they have backups that can be verified: then the
+// object that ends the generation before is missing, and the error is a format.ErrDamaged. ErrNameless reports that
+// the newest generation has backups and no generation.json.
+func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
+	lineage, err := r.listLineage(ctx)
+	if errors.Is(err, errUnlisted) { // or it was created meanwhile
+		return r.listLineage(ctx)
+	}
+	return lineage, err
+}
+
+func (r *Reader) listLineage(ctx context.Context) (l Lineage, err error) {
+	numbers, err := r.generationNumbers(ctx)
+	if err != nil {
+		return Lineage{}, err
+	}
+	nameless := 0
+	for _, number := range numbers {
+		generation, err := r.Generation(ctx, number)
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !NotVerified(err) {
+			return Lineage{}, err
+		}
+		stray, failed := r.checkStray(ctx, l.Newest(), number, err == nil)
+		switch {
+		case failed != nil:
+			return Lineage{}, failed
+		case stray != nil:
+			l.Strays = append(l.Strays, stray)
+		case errors.Is(err, store.ErrNotFound):
+			nameless = number // there are other objects of it
+		case err != nil:
+			return Lineage{}, err
+		default:
+			l.Generations = append(l.Generations, generation)
+		}
+	}
+	for l.Next = l.Newest().Number + 1; slices.Contains(numbers, l.Next); {
+		l.Next++
+	}
+	if err := r.checkNames(ctx, l.Generations, nameless); err != nil {
+		return l, err
+	}
+	if following := l.Newest().Number + 1; !slices.Contains(numbers, following) {
+		return l, r.findUnlisted(ctx, following, 1)
+	}
+	return l, nil
+}
+
+// checkStray returns an error that names a generation if it cannot follow the newest one; nil if it may. While
+// nothing is stored in the newest one, as during its deletion, any generation with a statement may follow; if its end
+// cannot be verified, any generation may.
+func (r *Reader) checkStray(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
+	if newest.Number == 0 {
+		return nil, nil
+	}
+	switch ended, err := r.generationEnd(ctx, newest); {
+	case err != nil:
+		return nil, err
+	case ended.stored && number >= ended.successor, !ended.stored && stated:
+		return nil, nil
+	}
+	stray = fmt.Errorf("%s in %s is ignored: generation %d has not ended", GenerationPrefix(number), r.store, newest.Number)
+	head, err := r.Head(ctx, number)
+	switch {
+	case err == nil && !head.Empty():
+		return nil, r.wrapName(GenerationPrefix(number), fmt.Errorf("%w: it has backups, although nothing in the store ends generation %d: restore the object "+
+			"that does from an earlier version of the bucket, or delete this generation if none of your clusters has created it", format.ErrDamaged, newest.Number))
+	case err == nil || NotVerified(err):
+		return stray, nil
+	}
+	return nil, err
+}
+
+// generationEnd returns how a generation ends.
+func (r *Reader) generationEnd(ctx context.Context, generation Generation) (ending, error) {
+	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String() // the store may have been emptied
+	if known, is := r.endings.Load(id); is {
+		return known.(ending), nil
+	}
+	end := ending{successor: maxGeneration + 1, stored: true}
+	head, err := r.Head(ctx, generation.Number)
+	switch {
+	case err == nil && head.Ending() != nil:
+		end.successor = head.Ending().Successor
+		r.endings.Store(id, end)
+	case NotVerified(err), err == nil && head.Damaged != nil:
+		return ending{stored: true}, nil // it may have ended
+	case err == nil:
+		end.stored = !head.Empty()
+	}
+	return end, err
+}
+
+// An ending is the end of a generation. One that was found is final.
+type ending struct {
+	successor int  // lowest number of a generation that may follow
+	stored    bool // the generation has backups
+}
+
+// errFirstNameless is the ErrNameless of a store whose cluster.json names the cluster of the first generation.
+var errFirstNameless = fmt.Errorf("%w", ErrNameless)
+
+// checkNames returns an ErrNameless if the newest generation with objects has backups and no statement. An older one
+// may be half deleted.
+func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int) error {
+	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
+		return nil
+	}
+	if reported, err := r.reportedRevision(ctx, nameless); err != nil || reported == 0 {
+		return err
+	}
+	why := ErrNameless
+	if len(all) == 0 {
+		if _, err := r.Cluster(ctx); Unusable(err) {
+			return nil // nothing names the cluster; callers report that
+		}
+		if nameless == 1 {
+			why = errFirstNameless
+		}
+	}
+	return r.wrapName(generationName(nameless), why)
+}
+
+// errUnlisted reports that a listing lacks an object that exists.
+var errUnlisted = errors.New("which is there")
+
+// maxUnlisted is the highest number that FindUnlisted asks for.
+const maxUnlisted = 100
+
+// FindUnlisted returns a store.ErrUnavailable if a generation exists although a listing shows none: a store may list
+// minutes late, and nothing may be created because of such a listing. It asks for each number by name. Call it only if
+// the store names a cluster.
+func (r *Reader) FindUnlisted(ctx context.Context) error { return r.findUnlisted(ctx, 1, maxUnlisted) }
+
+func (r *Reader) findUnlisted(ctx context.Context, first, count int) error {
+	return forEach(count, func(i int) error {
+		_, err := r.Generation(ctx, first+i)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return nil
+		case err == nil || NotVerified(err):
+			return &store.Unavailable{Cause: fmt.Errorf("its listing lacks %s, %w", generationName(first+i), errUnlisted)}
+		}
+		return err
+	})
+}
+
+// maxGeneration is the highest number that fits into a name.
+const maxGeneration = 999999
+
+// generationNumbers returns the numbers of the generations of which any object exists, in order.
+func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err error) {
+	for next, after := 0, ""; ; {
+		for object, err := range r.store.List(ctx, generationsPrefix, after) {
+			if err != nil {
+				return nil, err
+			}
+			var number int
+			directory, _, _ := strings.Cut(strings.TrimPrefix(object.Name, generationsPrefix), "/")
+			if _, err := fmt.Sscanf(directory, "%d", &number); err == nil && number > next && number <= maxGeneration && strings.HasPrefix(object.Name, GenerationPrefix(number)) {
+				all = append(all, number)
+				break
+			}
+		}
+		if len(all) == 0 || all[len(all)-1] == next {
+			return all, nil
+		}
+		next = all[len(all)-1]
+		after = GenerationPrefix(next) + "z" // sorts after all of its names
+	}
+}
+
+// Remains returns the prefix of the first generation of which any object exists; empty if there is none.
+func (r *Reader) Remains(ctx context.Context) (string, error) {
+	numbers, err := r.generationNumbers(ctx)
+	if err != nil || len(numbers) == 0 {
+		return "", err
+	}
+	return GenerationPrefix(numbers[0]), nil
+}
+
+// Reported returns the last revision that names suggest, of the newest generation with any object, or of what that
+// was restored from while it has no backups. It is for callers that cannot verify the objects. Names prove nothing,
+// and that of the last segment does not say where it ends.
+func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
+	numbers, err := r.generationNumbers(ctx)
+	if err != nil || len(numbers) == 0 {
+		return 0, err
+	}
+	newest := numbers[len(numbers)-1]
+	last, err = r.reportedRevision(ctx, newest)
+	if err != nil || last > 0 || newest < 2 {
+		return last, err
+	}
+	reserved, err := r.listReservations(ctx) // made by the newest restore, above the revision it continued from
+	if err != nil || len(reserved) == 0 {
+		return 0, err
+	}
+	return max(0, slices.Max(reserved)-Margin), nil
+}
+
+// reportedRevision returns the last revision that the names of a generation suggest; 0 if there is none.
+func (r *Reader) reportedRevision(ctx context.Context, generation int) (int64, error) {
+	fulls, _, err := r.listFulls(ctx, generation)
+	if err != nil {
+		return 0, err
+	}
+	objects, err := r.list(ctx, generation)
+	return lastReported(fulls, objects), err
+}
+
+// lastReported returns the last revision that names suggest.
+func lastReported(fulls []KeptFull, objects []Object) (last int64) {
+	for _, full := range fulls {
+		last = max(last, full.Revision)
+	}
+	for _, object := range objects {
+		end := object.Next
+		if object.Level == Segment { // its name does not say where it ends
+			end = object.Start
+		}
+		last = max(last, end.Revision-1)
+	}
+	return last
+}
