@@ -213,7 +213,7 @@ func (s *spoolFlush) store(ctx context.Context, entry writer.Spooled) error {
 		return err
 	}
 	defer content.Close() // nothing was written
-	if entry.Before == s.head.Before && s.head.Outdates(entry.Manifest) {
+	if entry.Before == s.head.Before && s.head.IsNewer(entry.Manifest) {
 		s.matches = true
 		return nil // the store has newer leases and users
 	}

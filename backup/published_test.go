@@ -53,15 +53,15 @@ func TestTheWindowEndsAtTheLastStoredRevision(t *testing.T) {
 
 func TestWindowsOfAllGenerationsArePublished(t *testing.T) {
 	passed := &archive.Result{Outcome: archive.Verified}
-	first := archive.Generational{Chains: []archive.Chain{{From: 3, To: 7}, {From: 9, To: 12}}, Fulls: []archive.KeptFull{
+	first := archive.GenerationContents{Chains: []archive.Chain{{From: 3, To: 7}, {From: 9, To: 12}}, Fulls: []archive.StoredFull{
 		{Full: archive.Full{Revision: 3}, Result: passed},
 		{Full: archive.Full{Revision: 5}, Err: archive.ErrHole},
 		{Full: archive.Full{Revision: 9}, Result: &archive.Result{Outcome: archive.Failed}},
 	}}
-	second := archive.Generational{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.KeptFull{{Full: archive.Full{Revision: 1000}}}}
+	second := archive.GenerationContents{Chains: []archive.Chain{{From: 1000, To: 1002}}, Fulls: []archive.StoredFull{{Full: archive.Full{Revision: 1000}}}}
 	first.Number, second.Number = 1, 2
 	known := Facts{
-		Listed:  *newContents(&archive.History{Generations: []archive.Generational{first, second}}),
+		Listed:  *newContents(&archive.History{Generations: []archive.GenerationContents{first, second}}),
 		Shipped: writer.Facts{Stored: 1009, LastFull: &archive.Full{Revision: 1005}},
 	}
 	windows := known.document().Windows

@@ -183,7 +183,7 @@ func TestFlushSpool_uploadsNothingUnsignedToASignedStore(t *testing.T) {
 	for _, name := range []string{"cluster.json", archive.GenerationPrefix(1) + "generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
-	_, err := archive.New(w.store, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})).Found(t.Context(), archive.Cluster{Cluster: "c", Created: Noon}, 1)
+	_, err := archive.New(w.store, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})).Create(t.Context(), archive.Cluster{Cluster: "c", Created: Noon}, 1)
 	require.NoError(t, err)
 	require.ErrorIs(t, w.flush(), archive.ErrUnsigned)
 	assert.Equal(t, int64(10), w.head().Revision())

@@ -136,7 +136,7 @@ func (c *tasks) runTask(ctx context.Context, task task) {
 	if err != nil && !errors.Is(err, errBlocked) {
 		pause = c.retryDelay(task.name)
 	}
-	c.due[task.name] = archive.Later(c.due[task.name], time.Now().Add(pause))
+	c.due[task.name] = archive.MaxTime(c.due[task.name], time.Now().Add(pause))
 	c.recordResult(task.name, err, pause)
 }
 
@@ -176,7 +176,7 @@ func (c *tasks) prune(ctx context.Context) error {
 	if c.lastFull() == nil {
 		return nil // nothing can be deleted before a full snapshot is stored; its test makes prune due again
 	}
-	plan, err := retention.Of(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
+	plan, err := retention.NewPlan(ctx, c.backups.archive, c.listing.history, c.backups.options.Policy, c.backups.options.Now(), c.listing.stored)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (c *tasks) list(ctx context.Context) error {
 		for _, test := range restoreTests {
 			listed.addResult(&test)
 			if test.At.Before(listed.At) { // otherwise a clock was wrong
-				c.due["restore test"] = archive.Later(c.due["restore test"], test.At.Add(daily))
+				c.due["restore test"] = archive.MaxTime(c.due["restore test"], test.At.Add(daily))
 			}
 		}
 	}
@@ -278,7 +278,7 @@ func (c *tasks) canOpen() bool {
 }
 
 // lastFull returns the last full snapshot of the newest generation whose manifest can be verified; nil if there is none.
-func (c *tasks) lastFull() *archive.KeptFull {
+func (c *tasks) lastFull() *archive.StoredFull {
 	if c.listing == nil || c.listing.history.Newest() == nil {
 		return nil
 	}

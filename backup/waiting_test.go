@@ -54,7 +54,7 @@ func newWaiting(t *testing.T) *waiting {
 // found creates the cluster in the store, with a full snapshot.
 func (w *waiting) found(cluster string) {
 	w.Helper()
-	_, err := w.archive.Found(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	_, err := w.archive.Create(w.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(w, err)
 	_, err = archivetest.PutFull(w.Context(), w.archive, archive.Full{
 		Cluster: cluster, Generation: 1, Revision: 10, Chain: format.Seed(cluster, 1, 10), Time: Noon, Reason: "asked for",

@@ -70,9 +70,9 @@ func (b *backups) observe(ctx context.Context) (seen contents, err error) {
 	}
 	switch newest := seen.Newest().Number; {
 	case seen.Cluster.Cluster == "":
-		seen.Remains, err = b.options.Archive.Remains(ctx)
+		seen.Remains, err = b.options.Archive.FirstPrefix(ctx)
 	case newest == 0:
-		err = b.options.Archive.FindUnlisted(ctx)
+		err = b.options.Archive.ProbeGenerations(ctx)
 	default:
 		seen.Head, err = b.options.Archive.Head(ctx, newest)
 	}
@@ -253,7 +253,7 @@ func (b *backups) compareNames(ctx context.Context, why error) (older, err error
 	if !notVerified(why) {
 		return nil, why
 	}
-	reported, err := b.options.Archive.Reported(ctx)
+	reported, err := b.options.Archive.LastNamed(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -136,7 +136,7 @@ func (j *job) build() (Event, Facts) {
 // above returns the revision from which the restored cluster continues, so that none is handed out twice.
 func (j *job) minRevision() int64 {
 	last := j.backups.last
-	return archive.Above(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
+	return archive.SafeRevision(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
 }
 
 // lastRevision returns the revision at which the backups end.

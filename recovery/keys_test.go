@@ -86,7 +86,7 @@ func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 			founded := w.whose()
 			require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
 			require.NoError(t, w.store.Delete(t.Context(), archive.GenerationPrefix(1)+"generation.json"))
-			_, err := w.options.Archive.Found(t.Context(), founded, 1)
+			_, err := w.options.Archive.Create(t.Context(), founded, 1)
 			require.NoError(t, err)
 		},
 	} {

@@ -141,7 +141,7 @@ func TestUnnamedDataFoundAStoreButDoNotContinueInAnother(t *testing.T) {
 	assert.Equal(t, hex(stand(t, w.member.DataDir).ClusterID), first.Etcd)
 	assert.Equal(t, first.Cluster, w.identified().Cluster)
 
-	_, err := w.archive.Found(t.Context(), first, 1)
+	_, err := w.archive.Create(t.Context(), first, 1)
 	require.NoError(t, err)
 	w.putFull(first.Cluster, 1)
 	w.plain()

@@ -143,7 +143,7 @@ func (b *backups) foundCluster(ctx context.Context) (archive.Identity, error) {
 		}
 		etcd = id
 	}
-	manifest, err := b.options.Archive.FoundCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
+	manifest, err := b.options.Archive.CreateCluster(ctx, archive.Cluster{Cluster: archive.NewID(), Owner: b.owner(), Etcd: hex(etcd), Created: b.now()})
 	if err == nil && (manifest.Owner != b.owner() || manifest.Etcd != hex(etcd)) {
 		err = fmt.Errorf("%s was founded at the same time by %s", b.options.Archive, manifest.Owner)
 	}

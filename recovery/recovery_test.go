@@ -73,7 +73,7 @@ func TestClusterIsFoundedOnce(t *testing.T) {
 	require.NoError(t, w.run(), "nothing was ever kept")
 	first, err := w.archive.Cluster(t.Context())
 	require.NoError(t, err)
-	_, err = w.archive.Found(t.Context(), first, 1)
+	_, err = w.archive.Create(t.Context(), first, 1)
 	require.NoError(t, err)
 	w.lose()
 	w.requireRefused("no new cluster is created", "if nothing was ever stored there, delete cluster.json")
@@ -82,7 +82,7 @@ func TestClusterIsFoundedOnce(t *testing.T) {
 
 func TestStoreOfAnotherClusterIsRefused(t *testing.T) {
 	w := newWorld(t)
-	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at}, 1)
+	_, err := w.archive.Create(t.Context(), archive.Cluster{Cluster: "abc123", Owner: "elsewhere/etcd", Created: at}, 1)
 	require.NoError(t, err)
 	w.requireRefused("elsewhere/etcd", "this member to etcd-cluster")
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))

@@ -102,7 +102,7 @@ func TestValidVolumeStartsIfTheStoreHasOnlyItsManifest(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Put, After: 1, Times: 1, Err: store.ErrUnavailable})
-	_, err := w.archive.Found(t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(t, w.member.DataDir).ClusterID), Created: at}, 1)
+	_, err := w.archive.Create(t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(t, w.member.DataDir).ClusterID), Created: at}, 1)
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.Empty(t, w.generations())
 	require.NoError(t, w.run())

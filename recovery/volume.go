@@ -251,7 +251,7 @@ func (v *volume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 	if err != nil || history.Newest() == nil {
 		return false
 	}
-	return slices.ContainsFunc(history.Newest().Fulls, func(full archive.KeptFull) bool {
+	return slices.ContainsFunc(history.Newest().Fulls, func(full archive.StoredFull) bool {
 		return full.Err == nil && full.Time.After(at) && full.Result != nil && full.Result.Outcome == archive.Verified
 	})
 }

@@ -112,7 +112,7 @@ func (w *world) putFullAs(member, cluster string, generation int, made time.Time
 // found founds the store for the data on the volume, as the writer of their backups does.
 func (w *world) found(created time.Time) {
 	w.t.Helper()
-	_, err := w.archive.Found(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
+	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
 	require.NoError(w.t, err)
 	if is, err := archive.ReadIdentity(w.member.DataDir); !is.Known() {
 		require.NoError(w.t, err)
@@ -340,7 +340,7 @@ func (w *world) leftovers() []string {
 	return found
 }
 
-func (w *world) newestFull() archive.KeptFull {
+func (w *world) newestFull() archive.StoredFull {
 	w.t.Helper()
 	history, err := w.archive.History(w.t.Context())
 	require.NoError(w.t, err)

@@ -121,8 +121,8 @@ func (w *Writer) putStatement(ctx context.Context, name string, statement any) e
 	return err
 }
 
-// newHeading returns the heading of a statement.
-func newHeading(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
+// newHeader returns the heading of a statement.
+func newHeader(kind string) format.Heading { return format.Heading{Format: format.Format, Kind: kind} }
 
 // wrapName adds the name of the object to an error.
 func (r *objectStore) wrapName(name string, err error) error {
@@ -132,27 +132,27 @@ func (r *objectStore) wrapName(name string, err error) error {
 	return fmt.Errorf("%s in %s: %w", name, r.store, err)
 }
 
-// damagedError reports that the content of an object does not match its name.
-func (r *objectStore) damagedError(name string) error {
+// mismatchError reports that the content of an object does not match its name.
+func (r *objectStore) mismatchError(name string) error {
 	return r.wrapName(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
 }
 
-// foreignError reports that an object belongs to another cluster.
-func (r *objectStore) foreignError(name, of, instead string) error {
+// otherClusterError reports that an object belongs to another cluster.
+func (r *objectStore) otherClusterError(name, of, instead string) error {
 	return fmt.Errorf("%s in %s is %w: of cluster %s instead of %s", name, r.store, ErrForeign, of, instead)
 }
 
-// untrustedFirst returns the first of two errors that is not nil, but prefers missing trust: the object need not be
+// selectError returns the first of two errors that is not nil, but prefers missing trust: the object need not be
 // damaged.
-func untrustedFirst(a, b error) error {
+func selectError(a, b error) error {
 	if errors.Is(b, format.ErrUntrusted) && !errors.Is(a, format.ErrUntrusted) {
 		return b
 	}
 	return cmp.Or(a, b)
 }
 
-// Later returns the later of two times.
-func Later(a, b time.Time) time.Time {
+// MaxTime returns the later of two times.
+func MaxTime(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
@@ -180,17 +180,17 @@ func asFault(err error, object string, from format.Position) error {
 	return err
 }
 
-// faults are the objects that a path must avoid.
-type faults []*Fault
+// faultList are the objects that a path must avoid.
+type faultList []*Fault
 
 // add returns the list with one more; false if it was included already.
-func (f faults) add(fault *Fault) (faults, bool) {
+func (f faultList) add(fault *Fault) (faultList, bool) {
 	known := slices.ContainsFunc(f, func(o *Fault) bool { return o.Object == fault.Object && o.From == fault.From })
 	return append(slices.Clone(f), fault), !known
 }
 
-// about returns why an object is unusable; nil if nothing is known.
-func (f faults) about(object string) error {
+// errorOf returns why an object is unusable; nil if nothing is known.
+func (f faultList) errorOf(object string) error {
 	if i := slices.IndexFunc(f, func(o *Fault) bool { return o.Object == object }); i >= 0 {
 		return f[i].Err
 	}

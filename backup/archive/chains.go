@@ -12,13 +12,13 @@ import (
 
 // A Chain is a range of revisions that can all be restored: full snapshots and segments without a hole.
 type Chain struct {
-	Fulls   []KeptFull // usable ones, oldest first; at least one
-	Objects []Object   // to read after the first full snapshot; the largest ones that cover the range
-	From    int64      // revision of the first full snapshot
-	To      int64      // last revision
-	Begin   time.Time  // earliest restorable time: when From had become current, rounded up to the second
-	End     time.Time  // latest time at which To is known to have been current
-	PastEnd error      // why what follows cannot be restored; nil if nothing does, or if another chain starts there
+	Fulls   []StoredFull // usable ones, oldest first; at least one
+	Objects []Object     // to read after the first full snapshot; the largest ones that cover the range
+	From    int64        // revision of the first full snapshot
+	To      int64        // last revision
+	Begin   time.Time    // earliest restorable time: when From had become current, rounded up to the second
+	End     time.Time    // latest time at which To is known to have been current
+	PastEnd error        // why what follows cannot be restored; nil if nothing does, or if another chain starts there
 
 	end   format.Position // position after its last object
 	opens format.Position // where the next chain starts, as its last segment says; zero if it names none
@@ -26,8 +26,8 @@ type Chain struct {
 	certain time.Time // when To was certainly current; End is later if the last object has no marker
 }
 
-// chains splits the full snapshots and objects of a generation into chains.
-func (x index) chains(ctx context.Context, fulls []KeptFull) (chains []Chain, err error) {
+// split splits the full snapshots and objects of a generation into chains.
+func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, err error) {
 	for i := 0; i < len(fulls); {
 		if !fulls[i].Usable() {
 			i++
@@ -44,9 +44,9 @@ func (x index) chains(ctx context.Context, fulls []KeptFull) (chains []Chain, er
 }
 
 // chain returns the chain that starts with the first of fulls, and how many of them it includes.
-func (x index) chain(ctx context.Context, fulls []KeptFull) (chain Chain, covered int, err error) {
+func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, covered int, err error) {
 	first := fulls[0]
-	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.Since(), End: first.Since(), end: first.Next}
+	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.ValidFrom(), End: first.ValidFrom(), end: first.Next}
 	walk, another := x.walk(first.Start(), true), false
 	for next, failed := range walk.steps(ctx) {
 		if err = failed; err != nil {
@@ -57,7 +57,7 @@ func (x index) chain(ctx context.Context, fulls []KeptFull) (chain Chain, covere
 		}
 		chain.Objects, chain.end = append(chain.Objects, next.Object), next.Next
 		if next.last != nil {
-			chain.certain = Later(chain.certain, next.last.To)
+			chain.certain = MaxTime(chain.certain, next.last.To)
 		}
 	}
 	if err != nil {
@@ -69,12 +69,12 @@ func (x index) chain(ctx context.Context, fulls []KeptFull) (chain Chain, covere
 		if err != nil {
 			return chain, 0, err
 		}
-		chain.opens, chain.certain = manifest.Opens, Later(chain.certain, manifest.To)
-		chain.End = Later(chain.Begin, cmp.Or(manifest.To, last.Modified))
+		chain.opens, chain.certain = manifest.Opens, MaxTime(chain.certain, manifest.To)
+		chain.End = MaxTime(chain.Begin, cmp.Or(manifest.To, last.Modified))
 	}
 	for i := range fulls {
 		full := &fulls[i]
-		starts := full.Next != first.Next && full.BeginsChain()
+		starts := full.Next != first.Next && full.StartsChain()
 		if order := full.Next.Compare(chain.end); full.Err == nil && (order > 0 || order == 0 && starts) {
 			another = another || order == 0
 			break
@@ -85,7 +85,7 @@ func (x index) chain(ctx context.Context, fulls []KeptFull) (chain Chain, covere
 		})
 		if full.Usable() && !full.Passed {
 			chain.Fulls = append(chain.Fulls, *full)
-			chain.To, chain.End, chain.certain = max(chain.To, full.Revision), Later(chain.End, full.Time), Later(chain.certain, full.Time)
+			chain.To, chain.End, chain.certain = max(chain.To, full.Revision), MaxTime(chain.End, full.Time), MaxTime(chain.certain, full.Time)
 		}
 	}
 	if chain.To = max(chain.To, chain.end.Revision-1); !another {
@@ -95,9 +95,9 @@ func (x index) chain(ctx context.Context, fulls []KeptFull) (chain Chain, covere
 }
 
 // startsChain reports whether an object is the first one after a full snapshot that starts another chain.
-func (x index) startsChain(ctx context.Context, object step, fulls []KeptFull) (bool, error) {
-	i := slices.IndexFunc(fulls, func(f KeptFull) bool {
-		return f.Err == nil && f.Next == object.Start && f.Next != fulls[0].Next && f.BeginsChain()
+func (x index) startsChain(ctx context.Context, object step, fulls []StoredFull) (bool, error) {
+	i := slices.IndexFunc(fulls, func(f StoredFull) bool {
+		return f.Err == nil && f.Next == object.Start && f.Next != fulls[0].Next && f.StartsChain()
 	})
 	if i < 0 {
 		return false, nil
@@ -106,9 +106,9 @@ func (x index) startsChain(ctx context.Context, object step, fulls []KeptFull) (
 	return err == nil && manifest.Before == fulls[i].Chain, err
 }
 
-// findHole returns an ErrHole if the generation continues after the end of a chain, up to a position. Objects that
+// findMissing returns an ErrHole if the generation continues after the end of a chain, up to a position. Objects that
 // cannot be verified are only names, and are ignored.
-func (x index) findHole(ctx context.Context, chain Chain, bound format.Position) (hole, ignored, err error) {
+func (x index) findMissing(ctx context.Context, chain Chain, bound format.Position) (hole, ignored, err error) {
 	for _, object := range x.objects {
 		if object.Start.Compare(chain.end) <= 0 || !bound.IsZero() && object.Start.Compare(bound) >= 0 {
 			continue
@@ -120,7 +120,7 @@ func (x index) findHole(ctx context.Context, chain Chain, bound format.Position)
 		case !Unusable(err):
 			return nil, nil, err
 		}
-		ignored = untrustedFirst(ignored, err)
+		ignored = selectError(ignored, err)
 	}
 	return nil, ignored, nil
 }

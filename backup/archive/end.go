@@ -25,7 +25,7 @@ var (
 // another process has ended the generation; the caller may complete that end.
 func (w *Writer) End(ctx context.Context, generation Generation, head Head, session string, ending format.Ending) error {
 	if head.Ending() != nil {
-		return w.takenError(generation, head.Newest())
+		return w.conflictError(generation, head.Newest())
 	}
 	there, err := w.putEmpty(ctx, generation, head.Next(generation), format.Source{Session: session, Ends: &ending})
 	switch {
@@ -34,7 +34,7 @@ func (w *Writer) End(ctx context.Context, generation Generation, head Head, sess
 	case there.Ends != nil && there.Ends.Nonce == ending.Nonce:
 		return nil
 	default:
-		return w.takenError(generation, there)
+		return w.conflictError(generation, there)
 	}
 }
 
@@ -51,12 +51,12 @@ func (w *Writer) Open(ctx context.Context, generation Generation, full Full, ses
 	case there.Opens == full.Next:
 		return nil
 	default:
-		return w.takenError(generation, there)
+		return w.conflictError(generation, there)
 	}
 }
 
-// takenError reports what occupies a position.
-func (w *Writer) takenError(generation Generation, there format.Manifest) error {
+// conflictError reports what occupies a position.
+func (w *Writer) conflictError(generation Generation, there format.Manifest) error {
 	why := ErrMoved
 	if there.Ends != nil {
 		why = ErrEnded

@@ -51,7 +51,7 @@ type Path struct {
 	found  bool            // by Find
 	chain  []Object        // from Full on, to the end of the chain
 	target Target
-	faults faults // objects that the path avoids
+	faults faultList // objects that the path avoids
 }
 
 // Lost returns how many revisions after the path's last one are known by name and cannot be read. There may be more:
@@ -59,7 +59,7 @@ type Path struct {
 func (p Path) Lost() int64 { return max(0, p.Reported-p.Revision) }
 
 // truncate returns the part of a path that could be read.
-func (p Path) truncate(end format.Position, known faults) Path {
+func (p Path) truncate(end format.Position, known faultList) Path {
 	p.Revision, p.end, p.faults, p.PastEnd = end.Revision-1, end, known, known[len(known)-1].Err
 	p.Objects = slices.DeleteFunc(slices.Clone(p.Objects), func(o Object) bool { return o.Start.Compare(end) >= 0 })
 	return p
@@ -74,7 +74,7 @@ func (r *Reader) Find(ctx context.Context, target Target) (Path, error) {
 }
 
 // find avoids objects that are known to be unusable, and those that turn out to be.
-func (r *Reader) find(ctx context.Context, target Target, known faults) (Path, error) {
+func (r *Reader) find(ctx context.Context, target Target, known faultList) (Path, error) {
 	for {
 		history, err := r.historyWithout(ctx, known)
 		if err != nil {
@@ -108,7 +108,7 @@ func (h *History) find(ctx context.Context, target Target) (Path, error) {
 			}
 		}
 	}
-	return Path{}, h.notKeptError(target)
+	return Path{}, h.rangeError(target)
 }
 
 // resolve replaces the latest target by a generation, or by the revision that was restored into the newest one while
@@ -131,7 +131,7 @@ func (h *History) validUntil(g, c int) time.Time {
 	case c < len(chains)-1:
 		return chains[c].End
 	case g < len(h.Generations)-1:
-		return Later(chains[c].End, h.Generations[g+1].Created.Add(-1))
+		return MaxTime(chains[c].End, h.Generations[g+1].Created.Add(-1))
 	default:
 		return endOfTime
 	}
@@ -150,7 +150,7 @@ func (c Chain) contains(target Target, until time.Time) bool {
 }
 
 // path returns the path to a target in the chain, by names.
-func (h *History) path(ctx context.Context, generation Generational, chain Chain, target Target) (Path, error) {
+func (h *History) path(ctx context.Context, generation GenerationContents, chain Chain, target Target) (Path, error) {
 	path := Path{
 		Generation: generation.Generation, Full: chain.Fulls[0].Full, Revision: chain.To,
 		Time: chain.End, found: true, target: target,
@@ -159,7 +159,7 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 		path.Revision, path.Time = target.Revision, time.Time{}
 	}
 	for _, full := range chain.Fulls {
-		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.Since().After(target.Time)) {
+		if full.Revision <= path.Revision && (target.Time.IsZero() || !full.ValidFrom().After(target.Time)) {
 			path.Full = full.Full
 		}
 	}
@@ -170,7 +170,7 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 			path.PastEnd = cmp.Or(path.PastEnd, generation.Ignored) // signed with a key that is perhaps not trusted yet
 		}
 		if path.PastEnd != nil {
-			path.Reported = lastReported(generation.Fulls, generation.Objects)
+			path.Reported = maxNamed(generation.Fulls, generation.Objects)
 		}
 	case target.Revision == 0:
 		if chain.PastEnd != nil && target.Time.After(chain.certain) {
@@ -194,8 +194,8 @@ func (h *History) path(ctx context.Context, generation Generational, chain Chain
 	return path, nil
 }
 
-// notKeptError reports what can be restored instead of a target, and why not more.
-func (h *History) notKeptError(target Target) error {
+// rangeError reports what can be restored instead of a target, and why not more.
+func (h *History) rangeError(target Target) error {
 	err := fmt.Errorf("%s is %w in %s, which has %s", target, ErrNotKept, h.reader.store, h.describeRanges())
 	if newest := h.Newest(); newest != nil && newest.pastEnd() != nil {
 		err = fmt.Errorf("%w; what follows cannot be read: %w", err, newest.pastEnd())
@@ -225,11 +225,11 @@ func (h *History) describeRanges() string {
 	}
 }
 
-// Instead returns another path to the same target after a Fault: from an older full snapshot, or by other
+// Fallback returns another path to the same target after a Fault: from an older full snapshot, or by other
 // objects. If the target was the latest revision, or a named full snapshot, it may end earlier, at the last revision
 // that can be read; the caller compares both to report the loss. ErrNotKept reports that there is none. The new path
 // may fail in turn. A cause that is not a Fault is returned unchanged.
-func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, error) {
+func (r *Reader) Fallback(ctx context.Context, path Path, cause error) (Path, error) {
 	var fault *Fault
 	if !errors.As(cause, &fault) {
 		return Path{}, cause
@@ -239,7 +239,7 @@ func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, err
 		return Path{}, cause
 	}
 	if !path.found {
-		return r.alternativeFull(ctx, path, known)
+		return r.fallbackFull(ctx, path, known)
 	}
 	target := path.target
 	target.Generation = path.Generation.Number
@@ -256,8 +256,8 @@ func (r *Reader) Instead(ctx context.Context, path Path, cause error) (Path, err
 	return other, err
 }
 
-// alternativeFull returns another path to the revision of a full snapshot, or to the last one before it.
-func (r *Reader) alternativeFull(ctx context.Context, path Path, known faults) (Path, error) {
+// fallbackFull returns another path to the revision of a full snapshot, or to the last one before it.
+func (r *Reader) fallbackFull(ctx context.Context, path Path, known faultList) (Path, error) {
 	exact := Target{Generation: path.Generation.Number, Revision: path.Revision}
 	other, err := r.find(ctx, exact, known)
 	if !errors.Is(err, ErrNotKept) {
@@ -276,7 +276,7 @@ var endOfTime = time.Unix(1<<40, 0)
 // markerBefore returns the last marker up to a time, in the objects after a path's full snapshot. The full snapshot
 // counts as a marker, one second after its time.
 func (h *History) markerBefore(ctx context.Context, path Path, t time.Time) (known format.Marker, err error) {
-	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.Since()}
+	known = format.Marker{Revision: path.Full.Revision, Time: path.Full.ValidFrom()}
 	times := make([]time.Time, len(path.chain)) // of the first markers; zero without one
 	if err := forEach(len(times), func(i int) error {
 		manifest, err := h.reader.firstManifest(ctx, path.chain[i])

@@ -28,7 +28,7 @@ func (w *world) instead(target archive.Target) (restored, archive.Path, error) {
 		if failed == nil {
 			return result, path, nil
 		}
-		path, err = w.Instead(w.ctx, path, failed)
+		path, err = w.Fallback(w.ctx, path, failed)
 	}
 	return restored{}, path, err
 }
@@ -96,7 +96,7 @@ func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsW
 		require.EqualValues(t, 20, sought.Revision)
 		spoil(w, archive.SegmentName(1, format.After(14)))
 		_, failed := w.follow(sought)
-		other, err := w.Instead(w.ctx, sought, failed)
+		other, err := w.Fallback(w.ctx, sought, failed)
 		require.NoError(t, err)
 		assert.EqualValues(t, 14, other.Revision, "six revisions are lost")
 		result, err := w.follow(other)
@@ -174,11 +174,11 @@ func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
 	w.full()
 	path := w.find(archive.Target{})
 	other := errors.New("no room")
-	_, err := w.Instead(w.ctx, path, other)
+	_, err := w.Fallback(w.ctx, path, other)
 	assert.Equal(t, other, err)
 	w.store.Inject(memory.Fault{Op: memory.Get, Err: memory.ErrDenied})
 	_, failed := w.follow(path)
-	_, err = w.Instead(w.ctx, path, failed)
+	_, err = w.Fallback(w.ctx, path, failed)
 	assert.Equal(t, failed, err)
 }
 

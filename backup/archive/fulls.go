@@ -49,11 +49,11 @@ const fullKind = "full"
 // Name returns the name of the full snapshot within its generation.
 func (f Full) Name() string { return FullName(f.Revision, f.Time) }
 
-// Since returns a time from which on the revision was certainly current or past: Time is truncated to the second.
-func (f Full) Since() time.Time { return f.Time.Add(time.Second) }
+// ValidFrom returns a time from which on the revision was certainly current or past: Time is truncated to the second.
+func (f Full) ValidFrom() time.Time { return f.Time.Add(time.Second) }
 
-// BeginsChain reports whether no segment leads to the full snapshot.
-func (f Full) BeginsChain() bool {
+// StartsChain reports whether no segment leads to the full snapshot.
+func (f Full) StartsChain() bool {
 	return f.Chain == format.Seed(f.Cluster, f.Generation, f.Revision)
 }
 
@@ -102,7 +102,7 @@ func (w *Writer) PutSealedData(ctx context.Context, full Full, data io.Reader) (
 
 // withDefaults sets the fields that do not depend on the content.
 func (w *Writer) withDefaults(full Full) Full {
-	full.Heading, full.Encrypted = newHeading(fullKind), w.reader.keys.Encrypts()
+	full.Heading, full.Encrypted = newHeader(fullKind), w.reader.keys.Encrypts()
 	full.Time = full.Time.UTC().Truncate(time.Second)
 	if full.Next.IsZero() {
 		full.Next = format.After(full.Revision)
@@ -160,7 +160,7 @@ func (r *objectStore) Full(ctx context.Context, generation int, name string) (Fu
 		return Full{}, err
 	}
 	if full.Generation != generation || full.Name() != name {
-		return Full{}, r.damagedError(object)
+		return Full{}, r.mismatchError(object)
 	}
 	if err := full.check(); err != nil {
 		return Full{}, r.wrapName(object, format.Damaged(err))
@@ -250,7 +250,7 @@ const maxSameSecond = 10
 // PutResult stores a result and sets Heading. Of several results of a full snapshot the newest counts; those of the
 // same second get the following seconds.
 func (w *Writer) PutResult(ctx context.Context, result Result) (err error) {
-	result.Heading, result.At = newHeading(resultKind), result.At.UTC().Truncate(time.Second)
+	result.Heading, result.At = newHeader(resultKind), result.At.UTC().Truncate(time.Second)
 	for range maxSameSecond {
 		if err = w.putStatement(ctx, resultName(result), result); !errors.Is(err, store.ErrExists) {
 			return err
@@ -271,7 +271,7 @@ func (r *objectStore) result(ctx context.Context, name string) (Result, error) {
 	var result Result
 	_, err := r.readStatement(ctx, name, resultKind, &result)
 	if err == nil && (resultName(result) != name || result.Outcome != Verified && result.Outcome != Failed) {
-		err = r.damagedError(name)
+		err = r.mismatchError(name)
 	}
 	return result, err
 }
@@ -296,9 +296,9 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 	return tests, nil
 }
 
-// A KeptFull is a full snapshot in a listing. If its manifest cannot be verified, only Generation, Revision and Time
+// A StoredFull is a full snapshot in a listing. If its manifest cannot be verified, only Generation, Revision and Time
 // are set, from its name.
-type KeptFull struct {
+type StoredFull struct {
 	Full
 	Size   int64     // of its objects, in bytes
 	Stored time.Time // when its manifest was created, by the store's clock
@@ -310,10 +310,10 @@ type KeptFull struct {
 }
 
 // Usable reports whether a restore may start with it: its manifest is verified, and no test restore of it failed.
-func (f KeptFull) Usable() bool { return f.problem() == nil }
+func (f StoredFull) Usable() bool { return f.rejectReason() == nil }
 
-// problem returns why no restore may start with the full snapshot; nil if one may.
-func (f KeptFull) problem() error {
+// rejectReason returns why no restore may start with the full snapshot; nil if one may.
+func (f StoredFull) rejectReason() error {
 	switch {
 	case f.Err != nil:
 		return f.Err
@@ -340,8 +340,8 @@ type Orphan struct {
 	Size   int64     // bytes
 }
 
-// listFulls lists full snapshots, without reading them.
-func (r *objectStore) listFulls(ctx context.Context, generation int) (fulls []KeptFull, orphans []Orphan, err error) {
+// listSnapshots lists full snapshots, without reading them.
+func (r *objectStore) listSnapshots(ctx context.Context, generation int) (fulls []StoredFull, orphans []Orphan, err error) {
 	prefix := fullPrefix(generation)
 	var waiting []Orphan // for the manifest of their full snapshot, which sorts after them
 	of := ""
@@ -358,7 +358,7 @@ func (r *objectStore) listFulls(ctx context.Context, generation int) (fulls []Ke
 			waiting = append(waiting, Orphan{Name: object.Name, Stored: object.Modified, Size: object.Size})
 			continue
 		}
-		full := KeptFull{Full: Full{Generation: generation, Revision: revision, Time: at}, Stored: object.Modified, Size: object.Size}
+		full := StoredFull{Full: Full{Generation: generation, Revision: revision, Time: at}, Stored: object.Modified, Size: object.Size}
 		for _, other := range waiting {
 			full.Size += other.Size
 		}

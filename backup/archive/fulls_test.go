@@ -62,7 +62,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 				assert.Equal(t, full, known)
 				assert.EqualValues(t, len(database), known.Database.Bytes)
 				assert.Equal(t, format.After(full.Revision), known.Next)
-				assert.True(t, known.BeginsChain())
+				assert.True(t, known.StartsChain())
 				snapshot, err := read(t, a, known)
 				require.NoError(t, err)
 				assert.True(t, snapshot == snapshotOf(database))

@@ -46,7 +46,7 @@ const (
 // BeginGeneration creates a generation. store.ErrExists reports that another process has created it: of two that
 // complete one end, one creates the successor. It may be repeated within a session. It sets Heading.
 func (w *Writer) BeginGeneration(ctx context.Context, generation Generation) error {
-	generation.Heading = newHeading(generationKind)
+	generation.Heading = newHeader(generationKind)
 	generation.Created = generation.Created.UTC().Truncate(time.Millisecond) // distinguishes two stores with one cluster ID
 	err := w.putStatement(ctx, generationName(generation.Number), generation)
 	if errors.Is(err, store.ErrExists) && generation.Session != "" {
@@ -71,7 +71,7 @@ func (r *objectStore) Cluster(ctx context.Context) (Cluster, error) {
 	var cluster Cluster
 	_, err := r.readStatement(ctx, ClusterName, clusterKind, &cluster)
 	if err == nil && cluster.Cluster == "" {
-		err = r.damagedError(ClusterName)
+		err = r.mismatchError(ClusterName)
 	}
 	return cluster, err
 }
@@ -83,7 +83,7 @@ func (r *objectStore) Generation(ctx context.Context, number int) (Generation, e
 	line, err := r.readStatement(ctx, name, generationKind, &generation)
 	generation.signed = format.Signed(line)
 	if err == nil && (generation.Number != number || generation.Cluster == "" || generation.check()) {
-		err = r.damagedError(name)
+		err = r.mismatchError(name)
 	}
 	return generation, err
 }
@@ -135,10 +135,10 @@ type Reservation struct {
 	Created    time.Time `json:"created"`
 }
 
-// Above returns the revision from which a restored cluster continues, so that no client sees a revision twice: the
+// SafeRevision returns the revision from which a restored cluster continues, so that no client sees a revision twice: the
 // reservation if members have kept it ahead, otherwise Margin above the highest known revision. reserved is 0 if
 // there is none.
-func Above(reserved, known int64) int64 {
+func SafeRevision(reserved, known int64) int64 {
 	if reserved-known >= Renewal/2 { // a member may have been about to renew it
 		return reserved
 	}
@@ -147,7 +147,7 @@ func Above(reserved, known int64) int64 {
 
 // Reserve creates a reservation and sets Heading. store.ErrExists reports that there is one of that revision.
 func (w *Writer) Reserve(ctx context.Context, reservation Reservation) error {
-	reservation.Heading = newHeading(reservationKind)
+	reservation.Heading = newHeader(reservationKind)
 	reservation.Created = reservation.Created.UTC().Truncate(time.Second)
 	return w.putStatement(ctx, reservationName(reservation.Revision), reservation)
 }
@@ -155,7 +155,7 @@ func (w *Writer) Reserve(ctx context.Context, reservation Reservation) error {
 // Reserved returns the reservation of the highest revision that can be verified. store.ErrNotFound reports that there
 // is none.
 func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
-	all, err := r.listReservations(ctx)
+	all, err := r.listReserved(ctx)
 	if err != nil {
 		return Reservation{}, err
 	}
@@ -176,8 +176,8 @@ func (r *objectStore) Reserved(ctx context.Context) (Reservation, error) {
 // reservation would leave no revisions.
 const maxRevision = 1 << 58
 
-// listReservations returns the revisions in the names of reservations, in order.
-func (r *objectStore) listReservations(ctx context.Context) (all []int64, err error) {
+// listReserved returns the revisions in the names of reservations, in order.
+func (r *objectStore) listReserved(ctx context.Context) (all []int64, err error) {
 	for object, err := range r.store.List(ctx, reservationPrefix, "") {
 		if err != nil {
 			return nil, err

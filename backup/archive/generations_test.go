@@ -23,7 +23,7 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 5 {
 		group.Go(func() {
-			generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(int64(i))}, 1)
+			generation, err := archive.New(s, &format.Keys{}).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(int64(i))}, 1)
 			assert.NoError(t, err)
 			assert.Equal(t, 1, generation.Number)
 		})
@@ -41,17 +41,17 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 	_, err := a.Cluster(t.Context())
 	assert.ErrorIs(t, err, store.ErrNotFound)
 	s.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/", Times: 1, Err: memory.ErrUnreachable})
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	_, err = a.Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	assert.ErrorIs(t, err, store.ErrUnavailable)
 	for generations := range 2 {
-		_, err = a.Found(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
+		_, err = a.Create(t.Context(), archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
 		assert.ErrorIs(t, err, archive.ErrForeign)
 		assert.ErrorContains(t, err, cluster)
 		assert.ErrorContains(t, err, "7e27652122e8b2ae")
 		all, err := a.Generations(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, all, generations)
-		generation, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(100)}, 1)
+		generation, err := a.Create(t.Context(), archive.Cluster{Cluster: cluster, Created: TimeAt(100)}, 1)
 		require.NoError(t, err, "it is finished")
 		assert.Equal(t, 1, generation.Number)
 	}
@@ -70,7 +70,7 @@ func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
 func TestAGenerationThatIsBegunAndNotListedYetIsTheOneThatWasFounded(t *testing.T) {
 	s := memory.New()
 	s.Inject(blind)
-	generation, err := archive.New(s, &format.Keys{}).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 3)
+	generation, err := archive.New(s, &format.Keys{}).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 3)
 	require.NoError(t, err)
 	assert.Equal(t, 3, generation.Number)
 }
@@ -83,11 +83,11 @@ func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	assert.ErrorIs(t, w.BeginGeneration(w.ctx, archive.Generation{Number: 2, Cluster: "1"}), store.ErrExists)
 
 	for id, number := range map[string]int{cluster: 1, renewed: 2} {
-		generation, err := w.Found(w.ctx, archive.Cluster{Cluster: id, Created: TimeAt(60)}, 1)
+		generation, err := w.Create(w.ctx, archive.Cluster{Cluster: id, Created: TimeAt(60)}, 1)
 		require.NoError(t, err)
 		assert.Equal(t, number, generation.Number)
 	}
-	_, err := w.Found(w.ctx, archive.Cluster{Cluster: "1", Created: TimeAt(60)}, 1)
+	_, err := w.Create(w.ctx, archive.Cluster{Cluster: "1", Created: TimeAt(60)}, 1)
 	assert.ErrorContains(t, err, "last written by cluster "+renewed)
 
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
@@ -140,17 +140,17 @@ func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
 func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
 	ours := NewKeys(t)
 	s := memory.New()
-	_, err := archive.New(s, NewKeys(t).Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	_, err := archive.New(s, NewKeys(t).Load(t)).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(t, err)
-	_, err = archive.New(s, ours.Load(t)).Found(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	_, err = archive.New(s, ours.Load(t)).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	assert.ErrorIs(t, err, format.ErrUntrusted)
 	assert.ErrorContains(t, err, "cluster.json in memory://test/")
 }
 
 func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
-	assert.EqualValues(t, 100+archive.Margin, archive.Above(0, 100), "there is none")
-	assert.EqualValues(t, 100+archive.Renewal, archive.Above(100+archive.Renewal, 100))
-	assert.EqualValues(t, 100+archive.Margin, archive.Above(101, 100), "nobody has kept it ahead")
+	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(0, 100), "there is none")
+	assert.EqualValues(t, 100+archive.Renewal, archive.SafeRevision(100+archive.Renewal, 100))
+	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(101, 100), "nobody has kept it ahead")
 }
 
 func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *testing.T) {
@@ -159,13 +159,13 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
 	require.NoError(t, w.store.Delete(w.ctx, "cluster.json"))
 	before := w.names("")
-	_, err := w.Found(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon}, 1)
+	_, err := w.Create(w.ctx, archive.Cluster{Cluster: stranger, Created: Noon}, 1)
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, renewed)
 	assert.ErrorContains(t, err, stranger)
 	assert.Equal(t, before, w.names(""), "nothing was written")
 
-	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: renewed, Created: Noon}, 1)
+	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: renewed, Created: Noon}, 1)
 	require.NoError(t, err)
 	assert.Equal(t, 2, generation.Number)
 	certificate, err := w.Cluster(w.ctx)
@@ -178,23 +178,23 @@ var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true
 
 func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 	w := begin(t, &format.Keys{})
-	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster}, 1)
+	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster}, 1)
 	require.NoError(t, err)
 	w.store.Inject(blind)
-	require.NoError(t, w.Still(w.ctx, generation))
+	require.NoError(t, w.CheckExists(w.ctx, generation))
 
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		content, _ := w.store.Content(name)
 		require.NoError(t, w.store.Delete(w.ctx, name))
-		assert.ErrorIs(t, w.Still(w.ctx, generation), store.ErrNotFound)
+		assert.ErrorIs(t, w.CheckExists(w.ctx, generation), store.ErrNotFound)
 		w.store.SetContent(name, content)
 	}
 	others := memory.New()
-	_, err = archive.New(others, &format.Keys{}).Found(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon}, 1)
+	_, err = archive.New(others, &format.Keys{}).Create(w.ctx, archive.Cluster{Cluster: "beef", Created: Noon}, 1)
 	require.NoError(t, err)
 	theirs, _ := others.Content("gen/000001/generation.json")
 	w.store.SetContent("gen/000001/generation.json", theirs)
-	err = w.Still(w.ctx, generation)
+	err = w.CheckExists(w.ctx, generation)
 	assert.ErrorIs(t, err, archive.ErrForeign)
 	assert.ErrorContains(t, err, "beef")
 	assert.ErrorContains(t, err, cluster)
@@ -311,15 +311,15 @@ func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
 func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 	in, made := memory.New(), NewKeys(t)
 	signs, none := archive.New(in, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})), archive.New(in, &format.Keys{})
-	_, err := signs.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
+	_, err := signs.Create(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
 	require.NoError(t, err)
-	signed, err := none.Found(t.Context(), archive.Cluster{Cluster: "beef"}, 1)
+	signed, err := none.Create(t.Context(), archive.Cluster{Cluster: "beef"}, 1)
 	require.NoError(t, err, "anybody may read it")
 	assert.NoError(t, signs.MayAdd(signed))
 	assert.ErrorIs(t, none.MayAdd(signed), archive.ErrUnsigned)
 
 	open := archive.New(memory.New(), &format.Keys{})
-	unsigned, err := open.Found(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
+	unsigned, err := open.Create(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
 	require.NoError(t, err)
 	assert.NoError(t, open.MayAdd(unsigned))
 }
@@ -329,7 +329,7 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	told := func() int64 {
 		t.Helper()
-		revision, err := w.Reported(t.Context())
+		revision, err := w.LastNamed(t.Context())
 		require.NoError(t, err)
 		return revision
 	}
@@ -353,9 +353,9 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 	_, err = w.Find(w.ctx, archive.Target{})
 	require.ErrorIs(t, err, archive.ErrNameless)
 
-	_, err = w.Found(w.ctx, archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
+	_, err = w.Create(w.ctx, archive.Cluster{Cluster: "7e27652122e8b2ae", Created: Noon}, 1)
 	require.ErrorIs(t, err, archive.ErrNameless, "another cluster leaves it alone")
-	generation, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(t, err, "the cluster that cluster.json names states it again")
 	assert.Equal(t, 1, generation.Number)
 	assert.Equal(t, revisions(11, 20), w.restore(archive.Target{}).revisions)
@@ -365,10 +365,10 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 func TestOfTwoThatFoundAStoreAtOnceBothReadWhoDid(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})
-	faster, err := a.FoundCluster(t.Context(), archive.Cluster{Cluster: "1", Owner: "a", Created: Noon})
+	faster, err := a.CreateCluster(t.Context(), archive.Cluster{Cluster: "1", Owner: "a", Created: Noon})
 	require.NoError(t, err)
 	s.Inject(memory.Fault{Op: memory.Get, Prefix: "cluster.json", Err: store.ErrNotFound, Times: 1})
-	there, err := a.FoundCluster(t.Context(), archive.Cluster{Cluster: "2", Owner: "b", Created: Noon})
+	there, err := a.CreateCluster(t.Context(), archive.Cluster{Cluster: "2", Owner: "b", Created: Noon})
 	require.NoError(t, err)
 	assert.Equal(t, faster.Cluster, there.Cluster)
 	assert.Equal(t, faster.Owner, there.Owner)

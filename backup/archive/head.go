@@ -43,26 +43,26 @@ func (h Head) Newest() (newest format.Manifest) {
 // Ending returns how the generation has ended; nil if it has not.
 func (h Head) Ending() *format.Ending { return h.Newest().Ends }
 
-// Outdates reports whether the head is newer than a segment that could follow it. Such a segment has no rows, whose
+// IsNewer reports whether the head is newer than a segment that could follow it. Such a segment has no rows, whose
 // order revisions determine, but leases or users from an earlier leader, or from a member that lags.
-func (h Head) Outdates(next format.Manifest) bool {
+func (h Head) IsNewer(next format.Manifest) bool {
 	return next.Rows == 0 && (next.Term < h.Newest().Term || next.Applied != 0 && next.Applied < h.Applied)
 }
 
 // Head finds the end of a generation. It lists what is newer than the newest full snapshot and reads a few manifests.
 // If the object at the end cannot be verified, Damaged says why; if no full snapshot can, that is the error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
-	return retryListing(func() (Head, error) {
-		fulls, _, err := r.listFulls(ctx, generation)
+	return retryList(func() (Head, error) {
+		fulls, _, err := r.listSnapshots(ctx, generation)
 		if err != nil {
 			return Head{}, err
 		}
-		return r.headFromFulls(ctx, generation, fulls)
+		return r.headFrom(ctx, generation, fulls)
 	})
 }
 
-// retryListing calls look again if an object was merged and deleted between the listing and the reading.
-func retryListing[T any](look func() (T, error)) (seen T, err error) {
+// retryList calls look again if an object was merged and deleted between the listing and the reading.
+func retryList[T any](look func() (T, error)) (seen T, err error) {
 	for range maxListings {
 		if seen, err = look(); !errors.Is(err, store.ErrNotFound) {
 			break
@@ -71,13 +71,13 @@ func retryListing[T any](look func() (T, error)) (seen T, err error) {
 	return seen, err
 }
 
-// headFromFulls returns the head as the given full snapshots lead to it; the caller leaves out those that do not
+// headFrom returns the head as the given full snapshots lead to it; the caller leaves out those that do not
 // count.
-func (r *Reader) headFromFulls(ctx context.Context, generation int, fulls []KeptFull) (Head, error) {
+func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFull) (Head, error) {
 	if len(fulls) == 0 {
 		return r.headWithoutFull(ctx, generation)
 	}
-	full, newer, err := r.readNewestFull(ctx, fulls)
+	full, newer, err := r.readLatestFull(ctx, fulls)
 	if err != nil {
 		return Head{}, err
 	}
@@ -95,7 +95,7 @@ func (r *Reader) headFromFulls(ctx context.Context, generation int, fulls []Kept
 		case err != nil:
 			return Head{}, err
 		case !counts:
-			return r.headFromFulls(ctx, generation, slices.DeleteFunc(fulls, func(f KeptFull) bool { return f.Name() == full.Name() }))
+			return r.headFrom(ctx, generation, slices.DeleteFunc(fulls, func(f StoredFull) bool { return f.Name() == full.Name() }))
 		case head.Ending() != nil:
 			return head, nil
 		}
@@ -155,7 +155,7 @@ func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) 
 // revision, by their names. The writer of that history calls it when Head finds no full snapshot that can be
 // verified.
 func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (past format.Position, err error) {
-	fulls, _, err := r.listFulls(ctx, generation)
+	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
 		return past, err
 	}
@@ -189,9 +189,9 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	return head, cmp.Or(err, head.Damaged)
 }
 
-// readNewestFull reads the newest full snapshot that can be verified. newer says why a newer one cannot; it is the
+// readLatestFull reads the newest full snapshot that can be verified. newer says why a newer one cannot; it is the
 // error if none can.
-func (r *Reader) readNewestFull(ctx context.Context, fulls []KeptFull) (full Full, newer, err error) {
+func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full Full, newer, err error) {
 	for _, kept := range slices.Backward(fulls) {
 		full, err = r.Full(ctx, kept.Generation, kept.Name())
 		if !NotVerified(err) {

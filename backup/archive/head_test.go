@@ -181,7 +181,7 @@ func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
 		assert.ErrorIs(t, err, store.ErrDenied)
 		_, err = w.History(w.ctx)
 		assert.ErrorIs(t, err, store.ErrDenied)
-		_, err = w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+		_, err = w.Create(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 		assert.ErrorIs(t, err, store.ErrDenied)
 		w.store.ClearFaults()
 	}

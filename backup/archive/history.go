@@ -15,23 +15,23 @@ import (
 // A History lists what can be restored from a store.
 type History struct {
 	Cluster     *Cluster // nil if there is none that can be verified
-	Generations []Generational
+	Generations []GenerationContents
 
 	reader *Reader
 }
 
-// A Generational lists what is stored of a generation.
-type Generational struct {
+// A GenerationContents lists what is stored of a generation.
+type GenerationContents struct {
 	Generation
-	Fulls   []KeptFull // oldest first
-	Objects []Object   // of all levels, by their first positions
-	Chains  []Chain    // oldest first
-	Orphans []Orphan   // data without a manifest, of full snapshots that are being made or were never finished
-	Ignored error      // an object that cannot be verified and that nothing leads to; nil if there is none
+	Fulls   []StoredFull // oldest first
+	Objects []Object     // of all levels, by their first positions
+	Chains  []Chain      // oldest first
+	Orphans []Orphan     // data without a manifest, of full snapshots that are being made or were never finished
+	Ignored error        // an object that cannot be verified and that nothing leads to; nil if there is none
 }
 
 // Newest returns the newest generation; nil if there is none.
-func (h *History) Newest() *Generational {
+func (h *History) Newest() *GenerationContents {
 	if len(h.Generations) == 0 {
 		return nil
 	}
@@ -39,8 +39,8 @@ func (h *History) Newest() *Generational {
 }
 
 // Generation returns the generation with a number; nil if there is none.
-func (h *History) Generation(number int) *Generational {
-	if i := slices.IndexFunc(h.Generations, func(g Generational) bool { return g.Number == number }); i >= 0 {
+func (h *History) Generation(number int) *GenerationContents {
+	if i := slices.IndexFunc(h.Generations, func(g GenerationContents) bool { return g.Number == number }); i >= 0 {
 		return &h.Generations[i]
 	}
 	return nil
@@ -52,14 +52,14 @@ func (h *History) Generation(number int) *Generational {
 func (r *Reader) History(ctx context.Context) (*History, error) { return r.historyWithout(ctx, nil) }
 
 // historyWithout lists what can be restored without objects that are known to be unusable.
-func (r *Reader) historyWithout(ctx context.Context, known faults) (*History, error) {
-	return retryListing(func() (*History, error) {
+func (r *Reader) historyWithout(ctx context.Context, known faultList) (*History, error) {
+	return retryList(func() (*History, error) {
 		history := &History{reader: r}
 		return history, history.list(ctx, known)
 	})
 }
 
-func (h *History) list(ctx context.Context, known faults) error {
+func (h *History) list(ctx context.Context, known faultList) error {
 	cluster, err := h.reader.Cluster(ctx)
 	switch {
 	case err == nil:
@@ -81,9 +81,9 @@ func (h *History) list(ctx context.Context, known faults) error {
 	return nil
 }
 
-func (h *History) readGeneration(ctx context.Context, generation Generation, known faults) (kept Generational, err error) {
+func (h *History) readGeneration(ctx context.Context, generation Generation, known faultList) (kept GenerationContents, err error) {
 	kept.Generation = generation
-	if kept.Fulls, kept.Orphans, err = h.reader.listFulls(ctx, generation.Number); err != nil {
+	if kept.Fulls, kept.Orphans, err = h.reader.listSnapshots(ctx, generation.Number); err != nil {
 		return kept, err
 	}
 	results, err := h.resultNames(ctx, generation.Number)
@@ -100,10 +100,10 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 	if err != nil {
 		return kept, err
 	}
-	if kept.Chains, err = x.chains(ctx, kept.Fulls); err != nil {
+	if kept.Chains, err = x.split(ctx, kept.Fulls); err != nil {
 		return kept, err
 	}
-	return kept, kept.findPastEnds(ctx, x)
+	return kept, kept.checkAfterEnd(ctx, x)
 }
 
 // resultNames lists the results of each full snapshot, oldest first, by the snapshot's name.
@@ -122,11 +122,11 @@ func (h *History) resultNames(ctx context.Context, generation int) (map[string][
 
 // readFull reads the manifest and the result of a full snapshot. What cannot be verified is recorded; an error
 // reports that it could not be read.
-func (h *History) readFull(ctx context.Context, generation Generation, kept *KeptFull, results map[string][]string, known faults) error {
-	kept.fault = known.about(DataName(generation.Number, kept.Name()))
+func (h *History) readFull(ctx context.Context, generation Generation, kept *StoredFull, results map[string][]string, known faultList) error {
+	kept.fault = known.errorOf(DataName(generation.Number, kept.Name()))
 	full, err := h.reader.Full(ctx, generation.Number, kept.Name())
 	if err == nil && full.Cluster != generation.Cluster {
-		err = h.reader.foreignError(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
+		err = h.reader.otherClusterError(ManifestName(generation.Number, kept.Name()), full.Cluster, generation.Cluster)
 	}
 	if NotVerified(err) {
 		kept.Err = err
@@ -140,7 +140,7 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Kep
 }
 
 // readResult reads the newest result of a full snapshot that can be verified: anybody may have put an object with a higher name.
-func (h *History) readResult(ctx context.Context, kept *KeptFull, names []string) error {
+func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		result, err := h.reader.result(ctx, name)
 		if err == nil && result.Cluster == kept.Cluster {
@@ -155,24 +155,24 @@ func (h *History) readResult(ctx context.Context, kept *KeptFull, names []string
 }
 
 // pastEnd returns why what follows the last chain cannot be restored; nil if nothing does.
-func (g Generational) pastEnd() (why error) {
+func (g GenerationContents) pastEnd() (why error) {
 	if len(g.Chains) > 0 {
 		return g.Chains[len(g.Chains)-1].PastEnd
 	}
 	for _, full := range slices.Backward(g.Fulls) {
-		why = untrustedFirst(why, full.problem())
+		why = selectError(why, full.rejectReason())
 	}
 	return why
 }
 
-// findPastEnds completes PastEnd of the chains of a generation, and sets Ignored.
-func (g *Generational) findPastEnds(ctx context.Context, x index) error {
+// checkAfterEnd completes PastEnd of the chains of a generation, and sets Ignored.
+func (g *GenerationContents) checkAfterEnd(ctx context.Context, x index) error {
 	for i := range g.Chains {
 		chain, bound := &g.Chains[i], format.Position{}
-		if i < len(g.Chains)-1 && g.Chains[i+1].Fulls[0].BeginsChain() {
+		if i < len(g.Chains)-1 && g.Chains[i+1].Fulls[0].StartsChain() {
 			bound = g.Chains[i+1].Fulls[0].Next
 		}
-		hole, ignored, err := x.findHole(ctx, *chain, bound)
+		hole, ignored, err := x.findMissing(ctx, *chain, bound)
 		if err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (g *Generational) findPastEnds(ctx context.Context, x index) error {
 			hole = g.findNewerFull(*chain, hole)
 		}
 		if chain.PastEnd = cmp.Or(chain.PastEnd, hole); chain.PastEnd != nil {
-			chain.End = Later(chain.Begin, chain.certain)
+			chain.End = MaxTime(chain.Begin, chain.certain)
 		}
 	}
 	return nil
@@ -190,18 +190,18 @@ func (g *Generational) findPastEnds(ctx context.Context, x index) error {
 // findNewerFull returns why no restore may start with a full snapshot that follows the last chain, or the hole before
 // it. One that cannot be verified counts only where something else shows that the generation continues: anyone who can
 // write to the store can create its name.
-func (g *Generational) findNewerFull(chain Chain, hole error) error {
+func (g *GenerationContents) findNewerFull(chain Chain, hole error) error {
 	if !chain.opens.IsZero() {
 		hole = cmp.Or(hole, fmt.Errorf("%w: the full snapshot is missing that continues at %s", ErrHole, chain.opens))
 	}
 	for _, full := range slices.Backward(g.Fulls) {
-		problem := full.problem()
+		problem := full.rejectReason()
 		switch {
 		case problem == nil || full.Revision <= chain.To:
 		case full.Err == nil || hole != nil:
 			return problem
 		default:
-			g.Ignored = untrustedFirst(g.Ignored, problem)
+			g.Ignored = selectError(g.Ignored, problem)
 		}
 	}
 	return hole

@@ -257,7 +257,7 @@ func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.
 	assert.EqualValues(t, 17, w.find(archive.Target{}).Revision)
 }
 
-// Instead stays within what was restored.
+// Fallback stays within what was restored.
 func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 20)
 	w.restoredTo(2, 14)

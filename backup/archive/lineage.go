@@ -12,11 +12,11 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Found creates the cluster manifest, unless there is one, and a generation, unless there is any, and returns the
-// newest generation of the cluster. ErrForeign reports that the store belongs to another cluster; then nothing was
+// Create creates the cluster manifest, unless there is one, and a generation, unless there is any, and returns the
+// latest generation of the cluster. ErrForeign reports that the store belongs to another cluster; then nothing was
 // written. It may be repeated, and called by several members concurrently.
-func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Generation, error) {
-	there, err := w.FoundCluster(ctx, cluster)
+func (w *Writer) Create(ctx context.Context, cluster Cluster, number int) (Generation, error) {
+	there, err := w.CreateCluster(ctx, cluster)
 	if err != nil {
 		return Generation{}, err
 	}
@@ -32,12 +32,12 @@ func (w *Writer) Found(ctx context.Context, cluster Cluster, number int) (Genera
 	if err != nil {
 		return Generation{}, err
 	}
-	return w.reader.newestGeneration(all, there.Cluster, cluster.Cluster)
+	return w.reader.latestGeneration(all, there.Cluster, cluster.Cluster)
 }
 
-// FoundCluster creates the cluster manifest, unless there is one, and returns the one that exists: of several members
+// CreateCluster creates the cluster manifest, unless there is one, and returns the one that exists: of several members
 // that try at once, one succeeds. So a lost reply does no harm.
-func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
+func (w *Writer) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
 	there, err := w.reader.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
 		return there, err
@@ -47,12 +47,12 @@ func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, er
 		return Cluster{}, err
 	}
 	if len(all) > 0 { // only the manifest is missing
-		if _, err := w.reader.newestGeneration(all, "", cluster.Cluster); err != nil {
+		if _, err := w.reader.latestGeneration(all, "", cluster.Cluster); err != nil {
 			return Cluster{}, err
 		}
 		cluster.Cluster, cluster.Owner, cluster.Etcd = all[0].Cluster, all[0].Owner, all[0].Etcd
 	}
-	cluster.Heading, cluster.Created = newHeading(clusterKind), cluster.Created.UTC().Truncate(time.Second)
+	cluster.Heading, cluster.Created = newHeader(clusterKind), cluster.Created.UTC().Truncate(time.Second)
 	err = w.putStatement(ctx, ClusterName, cluster)
 	if errors.Is(err, store.ErrExists) {
 		return w.reader.Cluster(ctx)
@@ -60,9 +60,9 @@ func (w *Writer) FoundCluster(ctx context.Context, cluster Cluster) (Cluster, er
 	return cluster, err
 }
 
-// Still checks by name that the cluster manifest and a generation exist, because a listing may lack them.
+// CheckExists checks by name that the cluster manifest and a generation exist, because a listing may lack them.
 // store.ErrNotFound reports that one does not, and ErrForeign that another cluster has replaced it.
-func (r *Reader) Still(ctx context.Context, generation Generation) error {
+func (r *Reader) CheckExists(ctx context.Context, generation Generation) error {
 	if _, err := r.Cluster(ctx); err != nil {
 		return err
 	}
@@ -70,13 +70,13 @@ func (r *Reader) Still(ctx context.Context, generation Generation) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.newestGeneration([]Generation{there}, "", generation.Cluster)
+	_, err = r.latestGeneration([]Generation{there}, "", generation.Cluster)
 	return err
 }
 
-// newestGeneration returns the newest generation of a cluster. If there is no generation, the store belongs to the
+// latestGeneration returns the newest generation of a cluster. If there is no generation, the store belongs to the
 // founder.
-func (r *Reader) newestGeneration(all []Generation, founder, cluster string) (Generation, error) {
+func (r *Reader) latestGeneration(all []Generation, founder, cluster string) (Generation, error) {
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].Cluster == cluster {
 			return all[i], nil
@@ -116,14 +116,14 @@ func (r *Reader) Generations(ctx context.Context) ([]Generation, error) {
 // object that ends the generation before is missing, and the error is a format.ErrDamaged. ErrNameless reports that
 // the newest generation has backups and no generation.json.
 func (r *Reader) Lineage(ctx context.Context) (Lineage, error) {
-	lineage, err := r.listLineage(ctx)
+	lineage, err := r.readGenerations(ctx)
 	if errors.Is(err, errUnlisted) { // or it was created meanwhile
-		return r.listLineage(ctx)
+		return r.readGenerations(ctx)
 	}
 	return lineage, err
 }
 
-func (r *Reader) listLineage(ctx context.Context) (l Lineage, err error) {
+func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil {
 		return Lineage{}, err
@@ -134,7 +134,7 @@ func (r *Reader) listLineage(ctx context.Context) (l Lineage, err error) {
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !NotVerified(err) {
 			return Lineage{}, err
 		}
-		stray, failed := r.checkStray(ctx, l.Newest(), number, err == nil)
+		stray, failed := r.checkSuccessor(ctx, l.Newest(), number, err == nil)
 		switch {
 		case failed != nil:
 			return Lineage{}, failed
@@ -155,15 +155,15 @@ func (r *Reader) listLineage(ctx context.Context) (l Lineage, err error) {
 		return l, err
 	}
 	if following := l.Newest().Number + 1; !slices.Contains(numbers, following) {
-		return l, r.findUnlisted(ctx, following, 1)
+		return l, r.probeGenerations(ctx, following, 1)
 	}
 	return l, nil
 }
 
-// checkStray returns an error that names a generation if it cannot follow the newest one; nil if it may. While
+// checkSuccessor returns an error that names a generation if it cannot follow the newest one; nil if it may. While
 // nothing is stored in the newest one, as during its deletion, any generation with a statement may follow; if its end
 // cannot be verified, any generation may.
-func (r *Reader) checkStray(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
+func (r *Reader) checkSuccessor(ctx context.Context, newest Generation, number int, stated bool) (stray, err error) {
 	if newest.Number == 0 {
 		return nil, nil
 	}
@@ -186,19 +186,19 @@ func (r *Reader) checkStray(ctx context.Context, newest Generation, number int, 
 }
 
 // generationEnd returns how a generation ends.
-func (r *Reader) generationEnd(ctx context.Context, generation Generation) (ending, error) {
+func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endState, error) {
 	id := generation.Cluster + " " + generation.Session + " " + generation.Created.String() // the store may have been emptied
 	if known, is := r.endings.Load(id); is {
-		return known.(ending), nil
+		return known.(endState), nil
 	}
-	end := ending{successor: maxGeneration + 1, stored: true}
+	end := endState{successor: maxGeneration + 1, stored: true}
 	head, err := r.Head(ctx, generation.Number)
 	switch {
 	case err == nil && head.Ending() != nil:
 		end.successor = head.Ending().Successor
 		r.endings.Store(id, end)
 	case NotVerified(err), err == nil && head.Damaged != nil:
-		return ending{stored: true}, nil // it may have ended
+		return endState{stored: true}, nil // it may have ended
 	case err == nil:
 		end.stored = !head.Empty()
 	}
@@ -206,7 +206,7 @@ func (r *Reader) generationEnd(ctx context.Context, generation Generation) (endi
 }
 
 // An ending is the end of a generation. One that was found is final.
-type ending struct {
+type endState struct {
 	successor int  // lowest number of a generation that may follow
 	stored    bool // the generation has backups
 }
@@ -220,7 +220,7 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 	if nameless == 0 || len(all) > 0 && nameless < all[len(all)-1].Number {
 		return nil
 	}
-	if reported, err := r.reportedRevision(ctx, nameless); err != nil || reported == 0 {
+	if reported, err := r.namedRevision(ctx, nameless); err != nil || reported == 0 {
 		return err
 	}
 	why := ErrNameless
@@ -238,15 +238,17 @@ func (r *Reader) checkNames(ctx context.Context, all []Generation, nameless int)
 // errUnlisted reports that a listing lacks an object that exists.
 var errUnlisted = errors.New("which is there")
 
-// maxUnlisted is the highest number that FindUnlisted asks for.
+// maxUnlisted is the highest number that ProbeGenerations asks for.
 const maxUnlisted = 100
 
-// FindUnlisted returns a store.ErrUnavailable if a generation exists although a listing shows none: a store may list
+// ProbeGenerations returns a store.ErrUnavailable if a generation exists although a listing shows none: a store may list
 // minutes late, and nothing may be created because of such a listing. It asks for each number by name. Call it only if
 // the store names a cluster.
-func (r *Reader) FindUnlisted(ctx context.Context) error { return r.findUnlisted(ctx, 1, maxUnlisted) }
+func (r *Reader) ProbeGenerations(ctx context.Context) error {
+	return r.probeGenerations(ctx, 1, maxUnlisted)
+}
 
-func (r *Reader) findUnlisted(ctx context.Context, first, count int) error {
+func (r *Reader) probeGenerations(ctx context.Context, first, count int) error {
 	return forEach(count, func(i int) error {
 		_, err := r.Generation(ctx, first+i)
 		switch {
@@ -284,8 +286,8 @@ func (r *objectStore) generationNumbers(ctx context.Context) (all []int, err err
 	}
 }
 
-// Remains returns the prefix of the first generation of which any object exists; empty if there is none.
-func (r *Reader) Remains(ctx context.Context) (string, error) {
+// FirstPrefix returns the prefix of the first generation of which any object exists; empty if there is none.
+func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
 		return "", err
@@ -293,38 +295,38 @@ func (r *Reader) Remains(ctx context.Context) (string, error) {
 	return GenerationPrefix(numbers[0]), nil
 }
 
-// Reported returns the last revision that names suggest, of the newest generation with any object, or of what that
+// LastNamed returns the last revision that names suggest, of the newest generation with any object, or of what that
 // was restored from while it has no backups. It is for callers that cannot verify the objects. Names prove nothing,
 // and that of the last segment does not say where it ends.
-func (r *Reader) Reported(ctx context.Context) (last int64, err error) {
+func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {
 		return 0, err
 	}
 	newest := numbers[len(numbers)-1]
-	last, err = r.reportedRevision(ctx, newest)
+	last, err = r.namedRevision(ctx, newest)
 	if err != nil || last > 0 || newest < 2 {
 		return last, err
 	}
-	reserved, err := r.listReservations(ctx) // made by the newest restore, above the revision it continued from
+	reserved, err := r.listReserved(ctx) // made by the newest restore, above the revision it continued from
 	if err != nil || len(reserved) == 0 {
 		return 0, err
 	}
 	return max(0, slices.Max(reserved)-Margin), nil
 }
 
-// reportedRevision returns the last revision that the names of a generation suggest; 0 if there is none.
-func (r *Reader) reportedRevision(ctx context.Context, generation int) (int64, error) {
-	fulls, _, err := r.listFulls(ctx, generation)
+// namedRevision returns the last revision that the names of a generation suggest; 0 if there is none.
+func (r *Reader) namedRevision(ctx context.Context, generation int) (int64, error) {
+	fulls, _, err := r.listSnapshots(ctx, generation)
 	if err != nil {
 		return 0, err
 	}
 	objects, err := r.list(ctx, generation)
-	return lastReported(fulls, objects), err
+	return maxNamed(fulls, objects), err
 }
 
-// lastReported returns the last revision that names suggest.
-func lastReported(fulls []KeptFull, objects []Object) (last int64) {
+// maxNamed returns the last revision that names suggest.
+func maxNamed(fulls []StoredFull, objects []Object) (last int64) {
 	for _, full := range fulls {
 		last = max(last, full.Revision)
 	}

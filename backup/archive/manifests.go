@@ -19,9 +19,9 @@ func (r *objectStore) Manifest(ctx context.Context, generation int, position for
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// Examine reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
+// VerifyObject reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
 // name says, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
-func (r *objectStore) Examine(ctx context.Context, object Object) ([]format.Manifest, error) {
+func (r *objectStore) VerifyObject(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (r *objectStore) Examine(ctx context.Context, object Object) ([]format.Mani
 func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, object Object, of Generation) ([]format.Manifest, error) {
 	for manifest, err := range r.segmentsIn(format.NewSegmentReader(content, r.keys), object, of) {
 		if err == nil && len(all) > 0 && manifest.Before != all[len(all)-1].After {
-			err = r.holeError(object, manifest)
+			err = r.sequenceError(object, manifest)
 		}
 		if err != nil {
 			return nil, err
@@ -58,7 +58,7 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 			switch {
 			case format.Ended(err):
 				if object.Level == Segment && next == object.Start || object.Level != Segment && next != object.Next {
-					yield(manifest, r.damagedError(object.Name()))
+					yield(manifest, r.mismatchError(object.Name()))
 				}
 				return
 			case err != nil:
@@ -76,8 +76,8 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 	}
 }
 
-// holeError reports that a segment in an object does not continue the one before.
-func (r *objectStore) holeError(object Object, manifest format.Manifest) error {
+// sequenceError reports that a segment in an object does not continue the one before.
+func (r *objectStore) sequenceError(object Object, manifest format.Manifest) error {
 	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
 }
 
@@ -152,7 +152,7 @@ func (r *objectStore) manifests(ctx context.Context, object Object) iter.Seq2[fo
 			next, parts.offset = manifest.Next(), parts.offset+manifest.Body.Bytes-int64(buffered)
 		}
 		if object.Level != Segment && next != object.Next {
-			yield(format.Manifest{}, r.damagedError(parts.name))
+			yield(format.Manifest{}, r.mismatchError(parts.name))
 		}
 	}
 }
@@ -199,7 +199,7 @@ func (p *partReader) Read(into []byte) (n int, err error) {
 }
 
 const (
-	maxFirstTries = 6                      // before the first byte
+	maxFirstTries = 6                      // isOlder the first byte
 	maxTries      = 12                     // after the first byte, about two minutes: otherwise all of it would have to be fetched again
 	firstPause    = 100 * time.Millisecond // doubles each time
 	maxPause      = 30 * time.Second

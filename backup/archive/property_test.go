@@ -151,7 +151,7 @@ func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
 			for _, object := range w.names("") {
 				content, _ := w.store.Content(object)
 				for bit := range 8 * len(content) {
-					if bit%53 != 0 { // about a hundredth; other tests flip every bit of a segment, a full snapshot and a line
+					if bit%53 != 0 { // errorOf a hundredth; other tests flip every bit of a segment, a full snapshot and a line
 						continue
 					}
 					repair := w.damage(object, bit)

@@ -92,7 +92,7 @@ func (w *readingWalk) isComplete() bool { return w.position.Revision > w.path.Re
 
 func (w *readingWalk) relist() error {
 	objects, err := w.reader.list(w.ctx, w.path.Generation.Number)
-	w.index = w.reader.index(slices.DeleteFunc(objects, func(o Object) bool { return w.path.end.IsZero() && w.path.faults.about(o.Name()) != nil }), nil)
+	w.index = w.reader.index(slices.DeleteFunc(objects, func(o Object) bool { return w.path.end.IsZero() && w.path.faults.errorOf(o.Name()) != nil }), nil)
 	return err
 }
 
@@ -135,7 +135,7 @@ func (w *readingWalk) readSegment(object Object, reader *format.SegmentReader, m
 		return nil
 	}
 	if manifest.Position != w.position || manifest.Before != w.reading.Chain {
-		return w.reader.holeError(object, manifest)
+		return w.reader.sequenceError(object, manifest)
 	}
 	for {
 		record, err := reader.Record()

@@ -32,12 +32,12 @@ func (w *Writer) PutStored(ctx context.Context, generation int, position format.
 	if time.Since(begun) < Grace/2 {
 		return nil
 	}
-	return w.checkLate(ctx, generation, position, name)
+	return w.checkDelayed(ctx, generation, position, name)
 }
 
-// checkLate checks a segment whose writer was suspended while it stored it: another segment may have had the
+// checkDelayed checks a segment whose writer was suspended while it stored it: another segment may have had the
 // position, and be merged and deleted by now. Then this one is deleted again.
-func (w *Writer) checkLate(ctx context.Context, generation int, position format.Position, name string) error {
+func (w *Writer) checkDelayed(ctx context.Context, generation int, position format.Position, name string) error {
 	held, err := w.reader.isMerged(ctx, generation, position)
 	if err == nil && held {
 		_ = w.reader.store.Delete(ctx, name) // readers skip it in any case
@@ -57,7 +57,7 @@ func (r *objectStore) isMerged(ctx context.Context, generation int, position for
 			if !object.contains(position) {
 				continue
 			}
-			if _, err := r.Examine(ctx, object); err == nil || !Unusable(err) {
+			if _, err := r.VerifyObject(ctx, object); err == nil || !Unusable(err) {
 				return err == nil, err
 			}
 		}
@@ -73,7 +73,7 @@ type Merged struct {
 
 // Merge writes the segments of sources into one object of a level. The sources must follow one another and span an
 // hour at most. Each is read to its end and verified as far as that needs no decryption key. It may be repeated. The
-// sources stay until someone deletes them who has compared both with Examine.
+// sources stay until someone deletes them who has compared both with VerifyObject.
 //
 // ErrHole reports that the sources do not follow one another, that one of them cannot be verified, or that another
 // segment starts within them. They stay as they are.
@@ -86,7 +86,7 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 	if last.Level == Segment {
 		manifest, err := w.manifest(ctx, last)
 		if err != nil {
-			return Merged{}, asHole(err)
+			return Merged{}, asSequenceError(err)
 		}
 		merged.Next = manifest.Next()
 	}
@@ -154,7 +154,7 @@ func (w *Writer) copySegments(ctx context.Context, into io.Writer, merged Object
 			_ = content.Close() // it was only read
 		}
 		if err != nil {
-			return nil, asHole(err)
+			return nil, asSequenceError(err)
 		}
 		next = all[len(all)-1].Next()
 	}
@@ -164,9 +164,9 @@ func (w *Writer) copySegments(ctx context.Context, into io.Writer, merged Object
 	return all, nil
 }
 
-// asHole turns an error about an object that cannot be verified into an ErrHole: it stays as it is, and does not stop
+// asSequenceError turns an error about an object that cannot be verified into an ErrHole: it stays as it is, and does not stop
 // other merges.
-func asHole(err error) error {
+func asSequenceError(err error) error {
 	if NotVerified(err) {
 		return fmt.Errorf("%w: %w", ErrHole, err)
 	}

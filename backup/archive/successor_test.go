@@ -88,12 +88,12 @@ func copies(who string, from format.Start, left int) step {
 // founds acts as a member of a new cluster.
 func founds(id, owner string) step {
 	return step{"founds as " + id + owner, func(s *scene) step {
-		there, err := s.FoundCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
+		there, err := s.CreateCluster(s.ctx, archive.Cluster{Cluster: id, Owner: owner, Created: Noon})
 		if err != nil || there.Owner != owner {
 			return step{}
 		}
 		return step{"begins as " + there.Cluster + owner, func(s *scene) step {
-			generation, err := s.Found(s.ctx, there, 1)
+			generation, err := s.Create(s.ctx, there, 1)
 			if err != nil {
 				return step{}
 			}

@@ -55,9 +55,9 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 					return
 				}
 			case !listed && errors.Is(err, store.ErrNotFound):
-				w.Err = cmp.Or(w.Err, w.index.unusableAt(w.Position, w.Position == first))
+				w.Err = cmp.Or(w.Err, w.index.errorAt(w.Position, w.Position == first))
 				return
-			case !NotVerified(err) && !errors.Is(err, ErrHole) && w.index.faults.about(object.Name()) == nil:
+			case !NotVerified(err) && !errors.Is(err, ErrHole) && w.index.faults.errorOf(object.Name()) == nil:
 				yield(step{}, err)
 				return
 			case object.Level == Segment:
@@ -75,7 +75,7 @@ func (w *walk) steps(ctx context.Context) iter.Seq2[step, error] {
 
 // read returns the last manifest of an object that continues the sequence.
 func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error) {
-	if err := w.index.faults.about(object.Name()); err != nil {
+	if err := w.index.faults.errorOf(object.Name()); err != nil {
 		return nil, err
 	}
 	if object.Level != Segment && w.trust {
@@ -83,7 +83,7 @@ func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error
 	}
 	last, err := w.index.reader.lastSegment(ctx, object, w.Cluster)
 	if err == nil && object.Level == Segment && w.Before != (format.Digest{}) && last.Before != w.Before {
-		err = w.index.reader.holeError(object, *last)
+		err = w.index.reader.sequenceError(object, *last)
 	}
 	return last, err
 }
@@ -115,7 +115,7 @@ func (r *objectStore) lastSegment(ctx context.Context, object Object, cluster st
 		}
 	}
 	if known.err == nil && known.manifest.Cluster != cluster {
-		return nil, r.foreignError(object.Name(), known.manifest.Cluster, cluster)
+		return nil, r.otherClusterError(object.Name(), known.manifest.Cluster, cluster)
 	}
 	return known.manifest, known.err
 }
@@ -127,15 +127,15 @@ type index struct {
 	segments map[format.Position]*Object
 	merged   []Object
 	starts   map[format.Position]bool // of merged
-	faults   faults                   // objects that are not used
+	faults   faultList                // objects that are not used
 }
 
-func (r *objectStore) index(objects []Object, known faults) index {
+func (r *objectStore) index(objects []Object, known faultList) index {
 	x := index{reader: r, objects: objects, segments: map[format.Position]*Object{}, starts: map[format.Position]bool{}, faults: known}
 	slices.SortStableFunc(objects, func(a, b Object) int { return a.Start.Compare(b.Start) })
 	for i, object := range objects {
 		switch {
-		case known.about(object.Name()) != nil:
+		case known.errorOf(object.Name()) != nil:
 		case object.Level == Segment:
 			x.segments[object.Start] = &objects[i]
 		default:
@@ -147,9 +147,9 @@ func (r *objectStore) index(objects []Object, known faults) index {
 
 // verifiedIndex returns an index of listed objects. It reads the segments that are not merged, and sets Next of these;
 // and the merged objects that nothing follows, so that no name hides what another object has.
-func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faults) (index, error) {
+func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, cluster string, known faultList) (index, error) {
 	for {
-		x, unusable := r.index(objects, known), make(faults, len(objects))
+		x, unusable := r.index(objects, known), make(faultList, len(objects))
 		for _, merged := range []bool{false, true} {
 			err := forEach(len(objects), func(i int) error {
 				object := &objects[i]
@@ -190,15 +190,15 @@ func (x index) mustRead(object Object) bool {
 		return found == object
 	}
 	next := x.segments[object.Next]
-	return x.faults.about(object.Name()) == nil && (object.Size > maxTrusted || !x.starts[object.Next] && (next == nil || next.Next.IsZero()))
+	return x.faults.errorOf(object.Name()) == nil && (object.Size > maxTrusted || !x.starts[object.Next] && (next == nil || next.Next.IsZero()))
 }
 
-// unusableAt returns why a merged object at a position is not used; nil if there is none. Within one, its beginning was
+// errorAt returns why a merged object at a position is not used; nil if there is none. Within one, its beginning was
 // read from other objects, unless the sequence starts there.
-func (x index) unusableAt(position format.Position, first bool) error {
+func (x index) errorAt(position format.Position, first bool) error {
 	for _, object := range x.objects {
 		if object.Start == position || first && object.contains(position) {
-			if why := x.faults.about(object.Name()); why != nil {
+			if why := x.faults.errorOf(object.Name()); why != nil {
 				return why
 			}
 		}

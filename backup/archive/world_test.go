@@ -40,7 +40,7 @@ func begin(t T, keys *format.Keys, lasts ...int64) *world {
 	t.Helper()
 	s := memory.New()
 	w := &world{Archive: archive.New(s, keys), t: t, ctx: context.Background(), store: s, fulls: map[int64]int{}}
-	_, err := w.Found(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
+	_, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster, Created: Noon}, 1)
 	require.NoError(t, err)
 	w.gap(10)
 	w.segments(lasts...)

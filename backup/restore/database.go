@@ -85,7 +85,7 @@ func Best(ctx context.Context, a *archive.Archive, path archive.Path, build func
 		if err == nil {
 			return path, nil
 		}
-		other, none := a.Instead(ctx, path, Blamed(err, path))
+		other, none := a.Fallback(ctx, path, Blamed(err, path))
 		if none != nil {
 			return path, err
 		}

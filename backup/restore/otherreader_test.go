@@ -73,7 +73,7 @@ func keepHistory(t *testing.T, keys *format.Keys) *keptHistory {
 	place, err := folder.New(k.directory)
 	require.NoError(t, err)
 	k.archive = archive.New(place, keys)
-	_, err = k.archive.Found(t.Context(), archive.Cluster{Cluster: "cdf818194e3a8c32", Created: time.Now()}, 1)
+	_, err = k.archive.Create(t.Context(), archive.Cluster{Cluster: "cdf818194e3a8c32", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	for range 70 {
 		k.live(1)

@@ -71,7 +71,7 @@ func (c *chain) observe() {
 // time returns the current time in milliseconds, but never a time before one that was already written: times within a
 // generation never decrease, even if the clock is set back.
 func (c *chain) time() time.Time {
-	c.lastTime = archive.Later(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
+	c.lastTime = archive.MaxTime(c.lastTime, c.options.Now().UTC().Truncate(time.Millisecond))
 	return c.lastTime
 }
 
@@ -378,7 +378,7 @@ func (c *chain) align(head archive.Head) bool {
 	}
 	c.reset()
 	err := c.spool.Rewind(head.Position)
-	if queued := c.spool.Entries(); err == nil && len(queued) > 0 && c.continues(head) && !head.Outdates(queued[0].Manifest) {
+	if queued := c.spool.Entries(); err == nil && len(queued) > 0 && c.continues(head) && !head.IsNewer(queued[0].Manifest) {
 		c.adopt(queued)
 		return true
 	}
@@ -404,7 +404,7 @@ func (c *chain) adopt(queued []Spooled) {
 	}
 	last := queued[len(queued)-1]
 	tail := last.Start()
-	c.tail, c.lastTime = &tail, archive.Later(c.lastTime, last.To)
+	c.tail, c.lastTime = &tail, archive.MaxTime(c.lastTime, last.To)
 	c.recapture()
 }
 

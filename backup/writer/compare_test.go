@@ -289,7 +289,7 @@ func TestDataGoOnBehindAGapInTheStoreThatTheyAreOf(t *testing.T) {
 // founded has a cluster found a store, unless it is its own.
 func (s *stand) founded(store *memory.Store, cluster string) archive.Generation {
 	s.Helper()
-	generation, err := archive.New(store, keys).Found(s.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
+	generation, err := archive.New(store, keys).Create(s.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
 	require.NoError(s, err)
 	return generation
 }

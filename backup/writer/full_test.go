@@ -36,7 +36,7 @@ func TestAFullInTheMiddleBelongsToTheChain(t *testing.T) {
 	s.requireWhole()
 	chain := s.history().Chains[0]
 	require.Len(t, chain.Fulls, 7)
-	assert.False(t, chain.Fulls[6].BeginsChain())
+	assert.False(t, chain.Fulls[6].StartsChain())
 	assert.Equal(t, chain.Fulls[6].Revision, s.requireAllKept().Full.Revision)
 	_, _, path := kept(t, s.store, archive.Target{Revision: chain.Fulls[1].Revision - 1})
 	assert.Equal(t, chain.Fulls[0].Revision, path.Full.Revision)

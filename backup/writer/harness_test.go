@@ -254,7 +254,7 @@ func (s *stand) requireAllKept() archive.Path {
 func (s *stand) backups() *archive.Archive { return archive.New(s.store, keys) }
 
 // history is that of the newest generation.
-func (s *stand) history() *archive.Generational {
+func (s *stand) history() *archive.GenerationContents {
 	s.Helper()
 	history, err := s.backups().History(s.Context())
 	require.NoError(s, err)

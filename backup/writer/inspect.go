@@ -224,10 +224,10 @@ func (w *Writer) setHead(head archive.Head) {
 	}
 	w.remote.setHead(head)
 	if head.Segment != nil {
-		w.chain.lastTime = archive.Later(w.chain.lastTime, head.Segment.To)
+		w.chain.lastTime = archive.MaxTime(w.chain.lastTime, head.Segment.To)
 	}
 	if head.Full != nil {
-		w.chain.lastTime = archive.Later(w.chain.lastTime, head.Full.Time)
+		w.chain.lastTime = archive.MaxTime(w.chain.lastTime, head.Full.Time)
 		w.fulls.scheduleNext(head.Full.Time)
 	}
 }

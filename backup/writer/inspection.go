@@ -128,7 +128,7 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 	}
 	generation, err = i.Archive.Generation(ctx, i.identity.Generation)
 	if errors.Is(err, store.ErrNotFound) && i.canCreate {
-		if _, err = i.Archive.Found(ctx, i.manifest(cluster.Cluster, cluster.Owner), i.identity.Generation); err == nil {
+		if _, err = i.Archive.Create(ctx, i.manifest(cluster.Cluster, cluster.Owner), i.identity.Generation); err == nil {
 			generation, err = i.Archive.Generation(ctx, i.identity.Generation)
 		}
 	}
@@ -178,7 +178,7 @@ func (i *inspection) createCluster(ctx context.Context) (archive.Cluster, error)
 			return archive.Cluster{}, err
 		}
 	}
-	return i.Archive.FoundCluster(ctx, i.manifest(i.identity.Cluster, i.Owner))
+	return i.Archive.CreateCluster(ctx, i.manifest(i.identity.Cluster, i.Owner))
 }
 
 // manifest returns a cluster manifest. Another process may store its own first.
@@ -188,7 +188,7 @@ func (i *inspection) manifest(cluster, owner string) archive.Cluster {
 
 // checkOwner verifies that the generation exists and belongs to this cluster, and that this process may add to it.
 func (i *inspection) checkOwner(ctx context.Context) error {
-	if err := i.Archive.Still(ctx, i.generation); err != nil {
+	if err := i.Archive.CheckExists(ctx, i.generation); err != nil {
 		return err
 	}
 	return i.Archive.MayAdd(i.generation)

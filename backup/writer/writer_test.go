@@ -151,7 +151,7 @@ func TestATimeFindsTheRevisionOfThatTime(t *testing.T) {
 	first := s.put("a", "1")
 	s.awaitStored(first)
 	between := time.Now()
-	if since := s.history().Chains[0].Fulls[0].Since(); between.Before(since) {
+	if since := s.history().Chains[0].Fulls[0].ValidFrom(); between.Before(since) {
 		between = since // no time before that is kept
 	}
 	for !time.Now().After(between.Add(3 * s.pace.tick)) {

@@ -74,7 +74,7 @@ func TestCopy_refusesOtherBackups(t *testing.T) {
 	l := live(t)
 	settings := l.keep(t)
 	anothers := memory.New()
-	_, err := archive.New(anothers, settings.Keys).Found(t.Context(), archive.Cluster{Cluster: "another", Created: noon}, 1)
+	_, err := archive.New(anothers, settings.Keys).Create(t.Context(), archive.Cluster{Cluster: "another", Created: noon}, 1)
 	require.NoError(t, err)
 	_, err = Copy(t.Context(), settings, anothers, 0, NewMeter(nil))
 	require.ErrorIs(t, err, ErrAnother)

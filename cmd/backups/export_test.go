@@ -157,7 +157,7 @@ func TestExport_prefersOurBackups(t *testing.T) {
 	l := live(t)
 	settings := l.keepAsSidecar(t)
 	kept := settings.Archive()
-	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon.Add(time.Hour)}, 1)
+	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon.Add(time.Hour)}, 1)
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "out.db")
 	for _, target := range []archive.Target{{}, {Time: noon.Add(2 * time.Hour)}} {

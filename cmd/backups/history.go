@@ -223,7 +223,7 @@ func (c *copier) compareGeneration(ctx context.Context, original history, its, c
 	if c.checked[last.Name()] {
 		return nil
 	}
-	segments, err := archive.New(c.to, &format.Keys{}).Examine(ctx, last)
+	segments, err := archive.New(c.to, &format.Keys{}).VerifyObject(ctx, last)
 	if err != nil {
 		return fmt.Errorf("cannot compare %s with %s: %w", c.to, c.from, err)
 	}
@@ -231,7 +231,7 @@ func (c *copier) compareGeneration(ctx context.Context, original history, its, c
 	pruned := newest.Position.Revision <= its.full
 	for _, object := range its.objects {
 		if object.Level != archive.Segment && object.Start.Compare(newest.Position) <= 0 && newest.Position.Compare(object.Next) < 0 {
-			merged, err := archive.New(c.from, &format.Keys{}).Examine(ctx, object)
+			merged, err := archive.New(c.from, &format.Keys{}).VerifyObject(ctx, object)
 			if errors.Is(err, store.ErrNotFound) {
 				c.stale = true
 				return nil

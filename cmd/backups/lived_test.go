@@ -79,7 +79,7 @@ func (l lived) keep(t *testing.T) Settings { return l.keepWith(t, &format.Keys{}
 func (l lived) keepWith(t *testing.T, keys *format.Keys) Settings {
 	settings := Settings{Store: memory.New(), Keys: keys}
 	kept := settings.Archive()
-	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
+	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
 	require.NoError(t, err)
 	full, err := archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: l.revision, Time: noon, Chain: format.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",

@@ -111,7 +111,7 @@ func List(ctx context.Context, settings Settings, now time.Time) (Listing, error
 	return all, err
 }
 
-func ofGeneration(g archive.Generational, restoreTests []archive.Result) GenerationListing {
+func ofGeneration(g archive.GenerationContents, restoreTests []archive.Result) GenerationListing {
 	seen := GenerationListing{
 		Number: g.Number, Cluster: g.Cluster, Parent: g.Parent, ParentRevision: g.ParentRevision, Created: g.Created,
 		Windows: []Window{}, Fulls: []FullListing{}, Segments: Total{Objects: len(g.Objects)},
@@ -140,7 +140,7 @@ func ofGeneration(g archive.Generational, restoreTests []archive.Result) Generat
 	return seen
 }
 
-func ofFull(full archive.KeptFull) FullListing {
+func ofFull(full archive.StoredFull) FullListing {
 	if full.Err != nil {
 		return FullListing{Name: full.Name(), Bytes: full.Size, Error: printable.Line(full.Err.Error())}
 	}

@@ -43,12 +43,12 @@ func printed(t *testing.T, document interface{ Print(to io.Writer) error }) stri
 
 var began = time.Date(2026, time.November, 21, 1, 2, 3, 0, time.UTC)
 
-func generation() archive.Generational {
+func generation() archive.GenerationContents {
 	full := archive.Full{Generation: 2, Revision: 42, Time: began, Database: format.Body{Bytes: 3 << 30}, Member: "b71f", Reason: "schedule"}
 	result := archive.Result{Revision: 42, Outcome: archive.Verified, At: time.Now().Add(-90 * time.Second)}
-	return archive.Generational{
+	return archive.GenerationContents{
 		Generation: archive.Generation{Number: 2, Cluster: "1c45", Parent: 1, ParentRevision: 40, Created: began},
-		Fulls: []archive.KeptFull{
+		Fulls: []archive.StoredFull{
 			{Full: full, Size: 2 << 20, Result: &result},
 			{Full: archive.Full{Revision: 43, Time: began}, Size: 5 << 20, Err: errors.New("not signed by a trusted\x1b key")},
 		},
@@ -117,7 +117,7 @@ func TestListing_sidecar(t *testing.T) {
 
 func TestPruneResult_Print(t *testing.T) {
 	pruned := PruneResult{
-		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Done{Objects: 2, Bytes: 1 << 20, Locked: 1},
+		Store: "file:///b", Policy: "points=24h", From: began, Done: retention.Deletion{Objects: 2, Bytes: 1 << 20, Locked: 1},
 		Items: []retention.Item{
 			{Kind: retention.Generation, Generation: 1, Goes: true, Why: "old"},
 			{Kind: retention.Full, Generation: 2, Name: "x", Time: began, Bytes: 1 << 20, Why: "within points"},

@@ -21,14 +21,14 @@ var ErrNoPolicy = errors.New("--backup-keep: is missing; give it as start-etcd h
 
 // PruneResult is the result of backup prune; -o json prints it.
 type PruneResult struct {
-	Store   string           `json:"store"`
-	Policy  string           `json:"policy"`
-	Assumed bool             `json:"assumed,omitempty"` // the policy is the default: none is set
-	From    time.Time        `json:"from"`              // start of the window of restore points
-	Doubts  []string         `json:"doubts,omitempty"`  // why nothing is deleted
-	Items   []retention.Item `json:"items"`
-	DryRun  bool             `json:"dry_run"`
-	Done    retention.Done   `json:"done"`
+	Store   string             `json:"store"`
+	Policy  string             `json:"policy"`
+	Assumed bool               `json:"assumed,omitempty"` // the policy is the default: none is set
+	From    time.Time          `json:"from"`              // start of the window of restore points
+	Doubts  []string           `json:"doubts,omitempty"`  // why nothing is deleted
+	Items   []retention.Item   `json:"items"`
+	DryRun  bool               `json:"dry_run"`
+	Done    retention.Deletion `json:"done"`
 }
 
 // Prune deletes backups that the policy no longer requires; with dryRun it only plans that. With ErrInDoubt, and with
@@ -43,7 +43,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 	if err != nil {
 		return PruneResult{}, fmt.Errorf("cannot list the backups: %w", err)
 	}
-	plan, err := retention.Of(ctx, kept, history, settings.Policy, time.Now(), 0)
+	plan, err := retention.NewPlan(ctx, kept, history, settings.Policy, time.Now(), 0)
 	if err != nil {
 		return PruneResult{}, err
 	}

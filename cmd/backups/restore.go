@@ -82,12 +82,12 @@ func highestRevision(ctx context.Context, kept *archive.Archive, path archive.Pa
 	head, err := kept.Head(ctx, newest)
 	switch {
 	case errors.Is(err, format.ErrDamaged):
-		reported, err := kept.Reported(ctx)
-		return archive.Above(reserved.Revision, max(reported, path.Revision)), err
+		reported, err := kept.LastNamed(ctx)
+		return archive.SafeRevision(reserved.Revision, max(reported, path.Revision)), err
 	case err != nil && !errors.Is(err, format.ErrUntrusted): // without a trusted signature, not even names count
 		return 0, err
 	}
-	return archive.Above(reserved.Revision, max(head.Revision(), path.Revision)), nil
+	return archive.SafeRevision(reserved.Revision, max(head.Revision(), path.Revision)), nil
 }
 
 // restoreExported restores from a stock snapshot, because the sidecar's backups can only be exported. The snapshot
@@ -129,7 +129,7 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 	source := restore.Source{
 		Snapshot: func(context.Context) (io.ReadCloser, error) { return os.Open(file) }, DatabaseBytes: size,
 	}
-	return build(ctx, plan, source, revision, restore.Options{Above: archive.Above(0, revision), Inspect: inspect}, file, meter)
+	return build(ctx, plan, source, revision, restore.Options{Above: archive.SafeRevision(0, revision), Inspect: inspect}, file, meter)
 }
 
 func build(ctx context.Context, plan seed.Seed, source restore.Source, revision int64, options restore.Options, from string, meter *Meter) (RestoreResult, error) {

@@ -52,7 +52,7 @@ func (l lived) inPieces(t *testing.T, middle int64) Settings {
 func (l lived) keepUpTo(t *testing.T, last int64) Settings {
 	settings := Settings{Store: memory.New(), Keys: &format.Keys{}}
 	kept := settings.Archive()
-	_, err := kept.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
+	_, err := kept.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: noon}, 1)
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), kept, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: l.revision, Time: since(float64(l.revision)), Chain: format.Seed("c1", 1, l.revision), Member: "m", Reason: "begin",

@@ -42,7 +42,7 @@ func kept(t *testing.T) string {
 	opened, err := folder.New(dir)
 	require.NoError(t, err)
 	a := archive.New(opened, &format.Keys{})
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()}, 1)
+	_, err = a.Create(t.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), a, archive.Full{
 		Cluster: "c1", Generation: 1, Revision: 7, Time: time.Now(), Chain: format.Seed("c1", 1, 7), Member: "m", Reason: "begin",

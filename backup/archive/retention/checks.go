@@ -23,14 +23,14 @@ func check(policy Policy, facts Facts) (failed []string) {
 	}
 	newest := *history.Newest()
 	all := []string{
-		checkClocks(facts), checkOrder(newest, facts.Now.Add(-policy.Points)), checkSilence(policy, facts, newest),
-		checkJump(policy, facts, newest), checkListing(facts, newest), checkVerification(facts, newest),
+		checkClock(facts), checkOrder(newest, facts.Now.Add(-policy.Points)), checkPause(policy, facts, newest),
+		checkJump(policy, facts, newest), checkList(facts, newest), checkVerification(facts, newest),
 	}
 	return slices.DeleteFunc(all, func(why string) bool { return why == "" })
 }
 
-// checkClocks compares the clocks of this machine, of the store, and of the writers of the backups.
-func checkClocks(facts Facts) string {
+// checkClock compares the clocks of this machine, of the store, and of the writers of the backups.
+func checkClock(facts Facts) string {
 	if facts.Store.IsZero() {
 		return "the store's clock is not known, so that this machine's cannot be compared with it"
 	}
@@ -38,7 +38,7 @@ func checkClocks(facts Facts) string {
 		return fmt.Sprintf("this machine's clock and the store's are %v apart; set the clock", apart.Round(time.Second))
 	}
 	for _, g := range facts.History.Generations {
-		for _, at := range moments(g) {
+		for _, at := range timestamps(g) {
 			if ahead := at.Sub(facts.Now); ahead > skew {
 				return fmt.Sprintf("%s of generation %d is from the future, %v from now: a clock is, or was, wrong", at.of, g.Number, ahead.Round(time.Second))
 			}
@@ -48,8 +48,8 @@ func checkClocks(facts Facts) string {
 }
 
 // checkOrder finds full snapshots with an earlier time than one of a lower revision, while one of the two is within points.
-func checkOrder(g archive.Generational, from time.Time) string {
-	var before archive.KeptFull
+func checkOrder(g archive.GenerationContents, from time.Time) string {
+	var before archive.StoredFull
 	for _, full := range g.Fulls {
 		if full.Err != nil {
 			continue
@@ -63,10 +63,10 @@ func checkOrder(g archive.Generational, from time.Time) string {
 	return ""
 }
 
-// checkSilence reports that no backups are made any more: the existing ones have to last.
-func checkSilence(policy Policy, facts Facts, g archive.Generational) string {
+// checkPause reports that no backups are made any more: the existing ones have to last.
+func checkPause(policy Policy, facts Facts, g archive.GenerationContents) string {
 	if since := endOf(g); facts.Now.Sub(since) > max(policy.Points, quiet) {
-		return fmt.Sprintf("nothing has been backed up for %s", elapsed(facts.Now, since))
+		return fmt.Sprintf("nothing has been backed up for %s", formatSince(facts.Now, since))
 	}
 	return ""
 }
@@ -77,23 +77,23 @@ const downtime = 2 * time.Hour
 // checkJump finds a pause that has just ended. A clock may have jumped ahead then, so that what was made a moment before looks old; the
 // clock of a folder is this machine's own and does not show that. After a pause longer than everything is kept for, nothing goes for as
 // long, after a shorter one for an hour. Pauses before the full snapshot that the window begins with do not count: much is deleted there.
-func checkJump(policy Policy, facts Facts, g archive.Generational) string {
+func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
-	all := slices.DeleteFunc(moments(g), func(at moment) bool { return at.IsZero() || at.Before(from) })
+	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })
 	slices.SortFunc(all, byTime)
 	long := max(policy.Points, quiet)
 	for i := 1; i < len(all); i++ {
 		begin, end := all[i-1].Time, all[i].Time
 		pause, since := end.Sub(begin), facts.Now.Sub(end)
 		if pause > long && since < long || pause > downtime && since < time.Hour {
-			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", elapsed(end, begin), end.UTC().Format(time.RFC3339))
+			return fmt.Sprintf("nothing was backed up for %s before %s, or a clock has jumped", formatSince(end, begin), end.UTC().Format(time.RFC3339))
 		}
 	}
 	return ""
 }
 
-// checkListing reports that the store has more than is listed or can be read.
-func checkListing(facts Facts, g archive.Generational) string {
+// checkList reports that the store has more than is listed or can be read.
+func checkList(facts Facts, g archive.GenerationContents) string {
 	last := archive.Chain{}
 	if len(g.Chains) > 0 {
 		last = g.Chains[len(g.Chains)-1]
@@ -108,7 +108,7 @@ func checkListing(facts Facts, g archive.Generational) string {
 }
 
 // checkVerification reports that the last restore test, of a full snapshot or with segments, has failed.
-func checkVerification(facts Facts, g archive.Generational) string {
+func checkVerification(facts Facts, g archive.GenerationContents) string {
 	if !slices.ContainsFunc(g.Fulls, verified) {
 		return fmt.Sprintf("no backup of generation %d is verified yet", g.Number)
 	}

@@ -15,46 +15,46 @@ import (
 func TestWhileASafetyCheckFailsNothingGoes(t *testing.T) {
 	for _, failing := range []struct {
 		sentence string
-		change   func(f *Facts, g *archive.Generational)
+		change   func(f *Facts, g *archive.GenerationContents)
 	}{
-		{"there is no backup", func(f *Facts, _ *archive.Generational) { f.History = &archive.History{} }},
-		{"no backup of generation 1 is verified yet", func(_ *Facts, g *archive.Generational) {
+		{"there is no backup", func(f *Facts, _ *archive.GenerationContents) { f.History = &archive.History{} }},
+		{"no backup of generation 1 is verified yet", func(_ *Facts, g *archive.GenerationContents) {
 			for i := range g.Fulls {
 				g.Fulls[i].Result = nil
 			}
 		}},
-		{"the last verification, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.Generational) {
+		{"the last verification, of revision 7, failed: its hash differs", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Result = result(archive.Failed, 7, now)
 		}},
-		{"the last verification, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.Generational) {
+		{"the last verification, of revision 9, failed: its hash differs", func(f *Facts, _ *archive.GenerationContents) {
 			f.RestoreTests = []archive.Result{*result(archive.Failed, 9, now.Add(time.Minute))}
 		}},
-		{"the store's clock is not known", func(f *Facts, _ *archive.Generational) { f.Store = time.Time{} }},
-		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(20 * time.Minute) }},
-		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.Generational) { f.Store = now.Add(-20 * time.Minute) }},
-		{"from the future", func(_ *Facts, g *archive.Generational) { g.Objects[3].Modified = now.Add(time.Hour) }},
-		{"from the future", func(_ *Facts, g *archive.Generational) { g.Chains[0].End = now.Add(time.Hour) }},
-		{"a clock was wrong", func(_ *Facts, g *archive.Generational) {
+		{"the store's clock is not known", func(f *Facts, _ *archive.GenerationContents) { f.Store = time.Time{} }},
+		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(20 * time.Minute) }},
+		{"are 20m0s apart; set the clock", func(f *Facts, _ *archive.GenerationContents) { f.Store = now.Add(-20 * time.Minute) }},
+		{"from the future", func(_ *Facts, g *archive.GenerationContents) { g.Objects[3].Modified = now.Add(time.Hour) }},
+		{"from the future", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].End = now.Add(time.Hour) }},
+		{"a clock was wrong", func(_ *Facts, g *archive.GenerationContents) {
 			last := len(g.Fulls) - 1
 			g.Fulls[last].Time = g.Fulls[last-1].Time.Add(-time.Hour)
 		}},
-		{"full " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.Generational) {
+		{"full " + archive.FullName(fullAt(now).Revision, now.Add(time.Hour)) + " of generation 1 is from the future, 1h0m0s from now", func(_ *Facts, g *archive.GenerationContents) {
 			g.Fulls[len(g.Fulls)-1].Time = now.Add(time.Hour)
 		}},
-		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.Generational) {
+		{"nothing has been backed up for 48h0m0s", func(f *Facts, _ *archive.GenerationContents) {
 			f.Now, f.Store = now.Add(2*day+10*time.Minute), now.Add(2*day+10*time.Minute)
 		}},
-		{"cannot be read: there is a hole", func(_ *Facts, g *archive.Generational) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
-		{"although 99999999 was stored", func(f *Facts, _ *archive.Generational) { f.Known = 99999999 }},
+		{"cannot be read: there is a hole", func(_ *Facts, g *archive.GenerationContents) { g.Chains[0].PastEnd = errors.New("there is a hole") }},
+		{"although 99999999 was stored", func(f *Facts, _ *archive.GenerationContents) { f.Known = 99999999 }},
 	} {
 		h := history(chain(hourly(5*day, 0)...))
 		facts := Facts{History: h, Now: now, Store: now, Known: h.Generations[0].Chains[0].To}
-		require.NotEmpty(t, Make(policy, facts).Goes(), "as long as every check passes")
+		require.NotEmpty(t, Make(policy, facts).Deletes(), "as long as every check passes")
 		failing.change(&facts, &h.Generations[0])
 		p := Make(policy, facts)
 		require.Len(t, p.Unsafe, 1, failing.sentence)
 		assert.Contains(t, p.Unsafe[0], failing.sentence)
-		assert.Empty(t, p.Goes())
+		assert.Empty(t, p.Deletes())
 	}
 }
 
@@ -64,7 +64,7 @@ func TestAHoleBeforeAYoungerChainKeepsNothingFromGoing(t *testing.T) {
 	h.Generations[0].Chains[0].PastEnd = errors.New("there is a hole")
 	p := plan(h)
 	assert.Empty(t, p.Unsafe)
-	assert.NotEmpty(t, p.Goes())
+	assert.NotEmpty(t, p.Deletes())
 }
 
 // A failure that a later verification has made good is over.
@@ -81,7 +81,7 @@ func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
 	fulls[window].Time = time.Unix(0, 0)
 	p := plan(history(chain(fulls...)))
 	require.Empty(t, p.Unsafe, "the one before it is older than points")
-	require.NotEmpty(t, p.Goes())
+	require.NotEmpty(t, p.Deletes())
 	assert.Contains(t, stay(p), 25, "the window begins with it")
 	fulls[window+2].Time = time.Unix(0, 0)
 	assert.Contains(t, plan(history(chain(fulls...))).Unsafe[0], "a clock was wrong")
@@ -95,13 +95,13 @@ func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
 	p := Make(policy, Facts{History: h, Now: then, Store: then})
 	require.Len(t, p.Unsafe, 1)
 	assert.Contains(t, p.Unsafe[0], " before 2027-11-22T12:30:00Z, or a clock has jumped")
-	assert.Empty(t, p.Goes())
+	assert.Empty(t, p.Deletes())
 
 	then = then.Add(day)
 	h = history(chain(append(fulls, shifted(hourly(day+2*time.Hour, 0), then)...)...))
 	p = Make(policy, Facts{History: h, Now: then, Store: then})
 	assert.Empty(t, p.Unsafe, "the machine was off for a year: that is over after a day")
-	assert.NotEmpty(t, p.Goes())
+	assert.NotEmpty(t, p.Deletes())
 }
 
 // A process that starts while the clock is wrong knows nothing of a jump.
@@ -111,7 +111,7 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	for since, safe := range map[time.Duration]bool{59 * time.Minute: false, 61 * time.Minute: true} {
 		p := Make(policy, Facts{History: h, Now: now.Add(since), Store: now.Add(since)})
 		assert.Equal(t, safe, len(p.Unsafe) == 0, p.Unsafe)
-		assert.Equal(t, safe, len(p.Goes()) > 0)
+		assert.Equal(t, safe, len(p.Deletes()) > 0)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	g := &h.Generations[0]
-	garbage := archive.KeptFull{Full: archive.Full{Generation: 1, Revision: 1 << 40, Time: now.Add(365 * day)}, Stored: now, Err: errors.New("garbage")}
+	garbage := archive.StoredFull{Full: archive.Full{Generation: 1, Revision: 1 << 40, Time: now.Add(365 * day)}, Stored: now, Err: errors.New("garbage")}
 	g.Fulls = append(g.Fulls, garbage)
 	for after, goes := range map[time.Duration]bool{0: false, 30 * day: true} {
 		p := Make(policy, Facts{History: h, Now: now.Add(after), Store: now.Add(after)})
@@ -129,7 +129,7 @@ func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 }
 
 // shifted are fulls up to now as they would be up to another time.
-func shifted(fulls []archive.KeptFull, to time.Time) (all []archive.KeptFull) {
+func shifted(fulls []archive.StoredFull, to time.Time) (all []archive.StoredFull) {
 	for _, full := range fulls {
 		all = append(all, fullAt(full.Time.Add(to.Sub(now))))
 	}

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Done is the result of executing a plan.
-type Done struct {
+// Deletion is the result of executing a plan.
+type Deletion struct {
 	Objects int   `json:"objects"` // deleted
 	Bytes   int64 `json:"bytes"`   // as far as known
 	Locked  int   `json:"locked"`  // items that the store has locked; they are deleted later
@@ -23,8 +23,8 @@ type Done struct {
 // Execute deletes the items of the plan, oldest first, and calls gone, which may be nil, for each deleted item. Before that it reads the
 // full snapshots again that make the items superfluous. The error is store.ErrDenied if nothing may be deleted. A plan may be executed
 // several times, after a crash, and by several processes at once.
-func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Done, err error) {
-	goes := p.Goes()
+func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
+	goes := p.Deletes()
 	if len(goes) == 0 {
 		return done, nil
 	}
@@ -91,7 +91,7 @@ func present(ctx context.Context, s store.Store, name string, size int64) error 
 type execution struct {
 	ctx   context.Context
 	store store.Store
-	done  *Done
+	done  *Deletion
 	fulls []string // deleted
 }
 

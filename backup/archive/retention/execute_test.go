@@ -40,7 +40,7 @@ func (w *world) look(policy Policy) Plan {
 func (w *world) lookAny(policy Policy) Plan {
 	history, err := w.archive.History(context.Background())
 	require.NoError(w.t, err)
-	plan, err := Of(context.Background(), w.archive, history, policy, w.now(), w.head.Position.Revision-1)
+	plan, err := NewPlan(context.Background(), w.archive, history, policy, w.now(), w.head.Position.Revision-1)
 	require.NoError(w.t, err)
 	return plan
 }
@@ -70,7 +70,7 @@ func TestWhatGoesIsGoneWithItsResult(t *testing.T) {
 	assert.Len(t, told, 4, "three fulls and the segments")
 	assert.Equal(t, 3*2+3+2+1, done.Objects, "the first full was never verified")
 	assert.Positive(t, done.Bytes)
-	assert.Empty(t, w.look(hour).Goes())
+	assert.Empty(t, w.look(hour).Deletes())
 }
 
 func TestTheResultOfAFullThatThePlanDoesNotKnowStays(t *testing.T) {
@@ -101,7 +101,7 @@ func TestAManifestGoesBeforeItsDataAndWhatIsNotThereNoLonger(t *testing.T) {
 func TestWhatIsLockedGoesLater(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
-	fulls := slices.DeleteFunc(plan.Goes(), func(i Item) bool { return i.Kind != Full }) // the first of which was never verified
+	fulls := slices.DeleteFunc(plan.Deletes(), func(i Item) bool { return i.Kind != Full }) // the first of which was never verified
 	result, other := "gen/000001/verified/"+fulls[1].Name, "gen/000001/verified/"+fulls[2].Name
 	w.store.Inject(
 		memory.Fault{Op: memory.Delete, Prefix: archive.ManifestName(1, fulls[1].Name), Err: memory.ErrLocked},
@@ -202,7 +202,7 @@ func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
 	history, err := w.archive.History(t.Context())
 	require.NoError(t, err)
 	require.ErrorIs(t, history.Newest().Chains[0].PastEnd, archive.ErrHole)
-	assert.Empty(t, plan.Goes(), "what is before it is all that there is of the window's beginning")
+	assert.Empty(t, plan.Deletes(), "what is before it is all that there is of the window's beginning")
 }
 
 // Anyone who can write to the store can create names, and a process at a terminal knows no revision that was stored.
@@ -218,10 +218,10 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, history.Newest().Ignored, format.ErrDamaged)
 	for _, known := range []int64{0, w.head.Position.Revision - 1} {
-		plan, err := Of(t.Context(), w.archive, history, hour, w.now(), known)
+		plan, err := NewPlan(t.Context(), w.archive, history, hour, w.now(), known)
 		require.NoError(t, err)
 		assert.Empty(t, plan.Unsafe)
-		assert.NotEmpty(t, plan.Goes())
+		assert.NotEmpty(t, plan.Deletes())
 	}
 }
 
@@ -232,15 +232,15 @@ func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
 		w.pass(time.Second)
 		w.write(1)
 	}
-	require.NotEmpty(t, w.look(hour).Goes())
+	require.NotEmpty(t, w.look(hour).Deletes())
 	lost := w.unmerged[len(w.unmerged)-2]
 	require.NoError(t, w.store.Delete(t.Context(), lost.Name()))
 	plan := w.lookAny(hour)
 	require.Len(t, plan.Unsafe, 1)
 	assert.Contains(t, plan.Unsafe[0], "nothing starts at "+lost.Start.String())
-	assert.Empty(t, plan.Goes())
+	assert.Empty(t, plan.Deletes())
 
 	w.pass(time.Second)
 	w.judge(w.full(true), archive.Verified)
-	assert.NotEmpty(t, w.look(hour).Goes(), "another chain was begun")
+	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
 }

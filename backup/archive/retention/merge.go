@@ -259,8 +259,8 @@ func (o *object) record(size int64, segments []format.Manifest, sources ...archi
 	}
 }
 
-// lacks reports whether a merged object does not contain a segment with these rows and this body.
-func (o *object) lacks(segment format.Manifest) bool {
+// isMissing reports whether a merged object does not contain a segment with these rows and this body.
+func (o *object) isMissing(segment format.Manifest) bool {
 	own, found := o.segments[segment.Position]
 	return !found || own.After != segment.After || own.Body != segment.Body
 }
@@ -271,7 +271,7 @@ func (m *Merger) contents(ctx context.Context, merged archive.Object) (*object, 
 	if known.segments != nil && known.size == merged.Size {
 		return known, nil
 	}
-	segments, err := m.archive.Examine(ctx, merged)
+	segments, err := m.archive.VerifyObject(ctx, merged)
 	if err != nil && !archive.Unusable(err) {
 		return nil, err
 	}
@@ -289,11 +289,11 @@ func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (b
 	if _, begins := c.segments[source.Start]; known || !begins {
 		return held, nil
 	}
-	segments, err := m.archive.Examine(ctx, source)
+	segments, err := m.archive.VerifyObject(ctx, source)
 	if err != nil && !archive.Unusable(err) {
 		return false, err
 	}
-	c.compared[source.Name()] = err == nil && !slices.ContainsFunc(segments, c.lacks)
+	c.compared[source.Name()] = err == nil && !slices.ContainsFunc(segments, c.isMissing)
 	return c.compared[source.Name()], nil
 }
 

@@ -20,9 +20,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Of returns a plan for a history that was just listed. known is a revision that was stored in the newest generation before the listing, or
+// NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest generation before the listing, or
 // 0. Of reads the store's clock only if something would be deleted, since that creates an object.
-func Of(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
+func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
 		if facts.RestoreTests, err = a.RestoreTests(ctx, newest.Number, now.Add(-week)); err != nil {
@@ -30,7 +30,7 @@ func Of(ctx context.Context, a *archive.Archive, history *archive.History, polic
 		}
 	}
 	plan = Make(policy, facts)
-	if len(plan.Goes()) == 0 {
+	if len(plan.Deletes()) == 0 {
 		return plan, nil
 	}
 	if facts.Store, err = store.Clock(ctx, a.Store()); err != nil {
@@ -84,8 +84,8 @@ type Item struct {
 	proof bool     // other items are deleted because this full snapshot stays
 }
 
-// Goes returns the items to delete, in order. There are none while a safety check fails.
-func (p Plan) Goes() (items []Item) {
+// Deletes returns the items to delete, in order. There are none while a safety check fails.
+func (p Plan) Deletes() (items []Item) {
 	for _, item := range p.Items {
 		if item.Goes && len(p.Unsafe) == 0 {
 			items = append(items, item)
@@ -111,14 +111,14 @@ func Make(policy Policy, facts Facts) Plan {
 			plan.Items = append(plan.Items, plan.old(generation, facts.History.Generations[i+1].Created))
 			continue
 		}
-		plan.Items = append(plan.Items, plan.newest(generation)...)
+		plan.Items = append(plan.Items, plan.latest(generation)...)
 	}
 	return plan
 }
 
 // old decides about a generation that a restore has ended. All of it stays while any point of it is promised. Its last revision was
 // current until the next generation was created.
-func (p Plan) old(g archive.Generational, next time.Time) Item {
+func (p Plan) old(g archive.GenerationContents, next time.Time) Item {
 	item := Item{Kind: Generation, Generation: g.Number, Name: archive.GenerationPrefix(g.Number), Time: g.Created}
 	for _, full := range g.Fulls {
 		item.Bytes += full.Size
@@ -126,11 +126,11 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 	for _, object := range g.Objects {
 		item.Bytes += object.Size
 	}
-	end := archive.Later(endOf(g), next)
+	end := archive.MaxTime(endOf(g), next)
 	switch {
 	case !end.Before(p.From.Add(-slack)):
 		item.Why = "part of it is within points"
-	case !end.Before(p.earliestRequired()):
+	case !end.Before(p.requiredFrom()):
 		item.Why = "one of its full snapshots may be kept for its hour, day or week"
 	default:
 		item.Goes, item.Why = true, "all of it is older than the policy requires"
@@ -139,43 +139,43 @@ func (p Plan) old(g archive.Generational, next time.Time) Item {
 }
 
 // endOf returns the latest known time of a generation.
-func endOf(g archive.Generational) time.Time {
-	return slices.MaxFunc(append(moments(g), moment{Time: g.Created}), byTime).Time
+func endOf(g archive.GenerationContents) time.Time {
+	return slices.MaxFunc(append(timestamps(g), timestamp{Time: g.Created}), byTime).Time
 }
 
 // A moment is a time at which something was current or was written.
-type moment struct {
+type timestamp struct {
 	time.Time
 	of string // what it is, for messages
 }
 
-func byTime(a, b moment) int { return a.Compare(b.Time) }
+func byTime(a, b timestamp) int { return a.Compare(b.Time) }
 
-// moments returns all known times of a generation.
-func moments(g archive.Generational) (all []moment) {
+// timestamps returns all known times of a generation.
+func timestamps(g archive.GenerationContents) (all []timestamp) {
 	for _, full := range g.Fulls {
 		if full.Err == nil { // else anybody may have chosen the time in its name
-			all = append(all, moment{full.Time, "full " + full.Name()})
+			all = append(all, timestamp{full.Time, "full " + full.Name()})
 		}
-		all = append(all, moment{full.Stored, "full " + full.Name()})
+		all = append(all, timestamp{full.Stored, "full " + full.Name()})
 	}
 	for _, object := range g.Objects {
-		all = append(all, moment{object.Modified, "something"})
+		all = append(all, timestamp{object.Modified, "something"})
 	}
 	for _, chain := range g.Chains {
-		all = append(all, moment{chain.End, "something"})
+		all = append(all, timestamp{chain.End, "something"})
 	}
 	return all
 }
 
-// newest decides about the current generation.
-func (p Plan) newest(g archive.Generational) (items []Item) {
+// latest decides about the current generation.
+func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 	base := p.base(g)
 	for _, full := range g.Fulls {
 		items = append(items, p.full(full, g, base))
 	}
 	items = append(items, segments(g, base.Next)...)
-	items = append(items, p.remains(g, base.Next)...)
+	items = append(items, p.incomplete(g, base.Next)...)
 	slices.SortStableFunc(items, func(a, b Item) int { return cmp.Compare(a.Revision, b.Revision) })
 	return items
 }
@@ -183,29 +183,29 @@ func (p Plan) newest(g archive.Generational) (items []Item) {
 // base returns the full snapshot with which the kept range starts: the newest verified one before the window, so that every revision of
 // the window can be restored. The store's clock has to agree that it is that old, since the clock of its writer may have been behind. A
 // full snapshot that the chain has passed has no segments after it. The zero value keeps everything.
-func (p Plan) base(g archive.Generational) archive.KeptFull {
+func (p Plan) base(g archive.GenerationContents) archive.StoredFull {
 	begin := p.From.Add(-slack)
-	return newestVerified(g.Fulls, func(full archive.KeptFull) bool {
-		return !full.Passed && !archive.Later(full.Time, full.Stored).After(begin)
+	return lastVerified(g.Fulls, func(full archive.StoredFull) bool {
+		return !full.Passed && !archive.MaxTime(full.Time, full.Stored).After(begin)
 	})
 }
 
-// newestVerified returns the last verified full snapshot that fits; zero if there is none.
-func newestVerified(fulls []archive.KeptFull, fits func(archive.KeptFull) bool) archive.KeptFull {
+// lastVerified returns the last verified full snapshot that fits; zero if there is none.
+func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) archive.StoredFull {
 	for _, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {
 			return full
 		}
 	}
-	return archive.KeptFull{}
+	return archive.StoredFull{}
 }
 
-func verified(full archive.KeptFull) bool {
+func verified(full archive.StoredFull) bool {
 	return full.Err == nil && full.Result != nil && full.Result.Outcome == archive.Verified
 }
 
 // full decides about a full snapshot of the newest generation.
-func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.KeptFull) Item {
+func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base archive.StoredFull) Item {
 	item := Item{
 		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
 	}
@@ -213,11 +213,11 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 	switch {
 	case base.Next.IsZero():
 		item.Why = notCovered
-	case full.Err != nil && !full.Stored.Before(p.earliestRequired()): // its name proves nothing
+	case full.Err != nil && !full.Stored.Before(p.requiredFrom()): // its name proves nothing
 		item.Why = "its manifest cannot be verified, so it stays as long as any full snapshot"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "the window of points starts with it"
-	case full.Err == nil && !before(full, base):
+	case full.Err == nil && !isOlder(full, base):
 		item.Why = "within points"
 	case kept:
 		item.proof, item.Why = true, slot
@@ -229,12 +229,12 @@ func (p Plan) full(full archive.KeptFull, g archive.Generational, base archive.K
 
 const notCovered = "there is no verified full snapshot before the window of points yet"
 
-// before reports whether a full snapshot was made before another one. They may have the same revision.
-func before(a, b archive.KeptFull) bool {
+// isOlder reports whether a full snapshot was made before another one. They may have the same revision.
+func isOlder(a, b archive.StoredFull) bool {
 	return cmp.Or(a.Next.Compare(b.Next), a.Time.Compare(b.Time)) < 0
 }
 
-func tooOld(full archive.KeptFull) string {
+func tooOld(full archive.StoredFull) string {
 	switch {
 	case full.Err != nil:
 		return "older than the policy requires, and its manifest cannot be verified"
@@ -267,8 +267,8 @@ func (s span) firstStart(window time.Time) time.Time {
 	return s.startOf(window).Add(-time.Duration(s.count-1) * s.length)
 }
 
-// earliestRequired returns the time before which the policy requires nothing.
-func (p Plan) earliestRequired() time.Time {
+// requiredFrom returns the time before which the policy requires nothing.
+func (p Plan) requiredFrom() time.Time {
 	reach := p.From
 	for _, s := range p.Policy.spans() {
 		if first := s.firstStart(p.From); s.count > 0 && first.Before(reach) {
@@ -279,7 +279,7 @@ func (p Plan) earliestRequired() time.Time {
 }
 
 // slot reports whether a full snapshot is the last verified one of an hour, day or week that counts, and of which.
-func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, which string) {
+func (p Plan) slot(full archive.StoredFull, all []archive.StoredFull) (kept bool, which string) {
 	if !verified(full) {
 		return false, ""
 	}
@@ -288,8 +288,8 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 		if s.count == 0 || begin.Before(s.firstStart(p.From)) {
 			continue
 		}
-		within := func(other archive.KeptFull) bool { return other.Time.Before(begin.Add(s.length)) }
-		if newestVerified(all, within).Name() == full.Name() {
+		within := func(other archive.StoredFull) bool { return other.Time.Before(begin.Add(s.length)) }
+		if lastVerified(all, within).Name() == full.Name() {
 			return true, fmt.Sprintf("the last verified one of the %s from %s", s.word, begin.Format("2006-01-02 15:04"))
 		}
 	}
@@ -298,7 +298,7 @@ func (p Plan) slot(full archive.KeptFull, all []archive.KeptFull) (kept bool, wh
 
 // segments returns an item for the objects that end before the floor, and one for the rest. The name of a segment does not contain its
 // end, so a segment that was not read stays.
-func segments(g archive.Generational, floor format.Position) (items []Item) {
+func segments(g archive.GenerationContents, floor format.Position) (items []Item) {
 	goes := Item{Kind: Segments, Generation: g.Number, Goes: true, Why: "before the full snapshot that the window of points starts with"}
 	stays := Item{Kind: Segments, Generation: g.Number, Why: "within points"}
 	if floor.IsZero() {
@@ -329,13 +329,13 @@ func (i *Item) add(name string, revision, bytes int64) {
 	i.names = append(i.names, name)
 }
 
-// remains returns an item for objects of full snapshots that were never completed and are too old to be in progress.
-func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
+// incomplete returns an item for objects of full snapshots that were never completed and are too old to be in progress.
+func (p Plan) incomplete(g archive.GenerationContents, floor format.Position) []Item {
 	item := Item{Kind: Remains, Generation: g.Number, Goes: true, Why: "of a full snapshot that was never finished"}
 	for _, orphan := range g.Orphans {
 		label, _, _ := strings.Cut(strings.TrimPrefix(orphan.Name, archive.GenerationPrefix(g.Number)+"full/"), "/")
 		revision, at, err := archive.ParseFullName(label)
-		if err != nil || revision >= floor.Revision || !archive.Later(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
+		if err != nil || revision >= floor.Revision || !archive.MaxTime(at, orphan.Stored).Before(p.From.Add(-remainsAfter)) {
 			continue // not ours, or may be in progress
 		}
 		if item.Objects == 0 {
@@ -349,5 +349,5 @@ func (p Plan) remains(g archive.Generational, floor format.Position) []Item {
 	return []Item{item}
 }
 
-// elapsed formats a duration for messages.
-func elapsed(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }
+// formatSince formats a duration for messages.
+func formatSince(now, at time.Time) string { return now.Sub(at).Round(time.Second).String() }

@@ -73,7 +73,7 @@ func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
 
 // Two fulls of a cluster at rest have one revision, and nothing between them.
 func TestAClusterAtRestKeepsOneBase(t *testing.T) {
-	var fulls []archive.KeptFull
+	var fulls []archive.StoredFull
 	for _, full := range hourly(3*day, 0) {
 		full.Revision, full.Next = 7, format.After(7)
 		fulls = append(fulls, full)
@@ -114,7 +114,7 @@ func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) 
 func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
 	assert.Empty(t, p.Unsafe)
-	assert.Empty(t, p.Goes())
+	assert.Empty(t, p.Deletes())
 	assert.Contains(t, p.Items[0].Why, "no verified full snapshot before the window")
 }
 
@@ -175,9 +175,9 @@ func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
 	h := history(chain(fulls[1:]...))
 	h.Generations[0].Fulls = slices.Insert(h.Generations[0].Fulls, 0, fulls[0])
 	p := plan(h)
-	require.NotEmpty(t, p.Goes())
-	assert.Equal(t, fulls[0].Name(), p.Goes()[0].Name)
-	assert.Contains(t, p.Goes()[0].Why, "cannot be verified")
+	require.NotEmpty(t, p.Deletes())
+	assert.Equal(t, fulls[0].Name(), p.Deletes()[0].Name)
+	assert.Contains(t, p.Deletes()[0].Why, "cannot be verified")
 }
 
 var (
@@ -194,16 +194,16 @@ func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Resu
 }
 
 // fullAt is a verified full, whose revision is the minutes since 1 November.
-func fullAt(at time.Time) archive.KeptFull {
+func fullAt(at time.Time) archive.StoredFull {
 	revision := int64(at.Sub(time.Date(2026, time.November, 1, 0, 0, 0, 0, time.UTC))/time.Minute) + 100_000
-	return archive.KeptFull{
+	return archive.StoredFull{
 		Full: archive.Full{Generation: 1, Revision: revision, Next: format.After(revision), Time: at},
 		Size: 1000, Stored: at.Add(time.Second), Result: result(archive.Verified, revision, at),
 	}
 }
 
 // chain is one with a segment up to the next full, and one behind the last.
-func chain(fulls ...archive.KeptFull) archive.Chain {
+func chain(fulls ...archive.StoredFull) archive.Chain {
 	c := archive.Chain{Fulls: fulls, From: fulls[0].Revision, Begin: fulls[0].Time}
 	last := fulls[len(fulls)-1]
 	c.To, c.End = last.Revision+10, last.Time.Add(10*time.Minute)
@@ -219,15 +219,15 @@ func chain(fulls ...archive.KeptFull) archive.Chain {
 
 // history of one generation that consists of chains.
 func history(chains ...archive.Chain) *archive.History {
-	g := archive.Generational{Generation: archive.Generation{Number: 1, Created: past(1000 * day)}, Chains: chains}
+	g := archive.GenerationContents{Generation: archive.Generation{Number: 1, Created: past(1000 * day)}, Chains: chains}
 	for _, c := range chains {
 		g.Fulls = append(g.Fulls, c.Fulls...)
 		g.Objects = append(g.Objects, c.Objects...)
 	}
-	return &archive.History{Cluster: &archive.Cluster{}, Generations: []archive.Generational{g}}
+	return &archive.History{Cluster: &archive.Cluster{}, Generations: []archive.GenerationContents{g}}
 }
 
-func hourly(from, to time.Duration) (fulls []archive.KeptFull) {
+func hourly(from, to time.Duration) (fulls []archive.StoredFull) {
 	for age := from; age >= to; age -= time.Hour {
 		fulls = append(fulls, fullAt(past(age)))
 	}
@@ -249,7 +249,7 @@ func why(p Plan) map[int]string {
 
 // goes are the names of objects of a kind that go.
 func goes(p Plan, kind Kind) (names []string) {
-	for _, item := range p.Goes() {
+	for _, item := range p.Deletes() {
 		if item.Kind == kind {
 			names = append(names, item.names...)
 		}

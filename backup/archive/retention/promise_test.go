@@ -109,7 +109,7 @@ func TestWhatIsPromisedStays(t *testing.T) {
 		from := w.now().Add(-policy.Points)
 		points, slots := w.within(r, from), w.slots(r, policy, from)
 		plan := w.look(policy)
-		went += len(plan.Goes())
+		went += len(plan.Deletes())
 		w.breakDown(r, plan)
 		_, err := plan.Execute(context.Background(), w.archive, nil)
 		if err != nil && !errors.Is(err, store.ErrUnavailable) {
@@ -125,7 +125,7 @@ func TestWhatIsPromisedStays(t *testing.T) {
 
 // breakDown lets one of the deletions fail: for a full, between its manifest and its data.
 func (w *world) breakDown(t *rapid.T, plan Plan) {
-	goes := plan.Goes()
+	goes := plan.Deletes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
 		return
 	}
@@ -141,7 +141,7 @@ func (w *world) breakDown(t *rapid.T, plan Plan) {
 func (w *world) again(t *rapid.T, policy Policy) {
 	for range 4 {
 		plan := w.look(policy)
-		if len(plan.Goes()) == 0 {
+		if len(plan.Deletes()) == 0 {
 			return
 		}
 		if _, err := plan.Execute(context.Background(), w.archive, nil); err != nil {

@@ -38,7 +38,7 @@ func newWorld(t formattest.T) *world {
 	w.store.Now = func() time.Time { return formattest.TimeAt(w.clock) }
 	w.archive = archive.New(w.store, &format.Keys{})
 	var err error
-	w.generation, err = w.archive.Found(context.Background(), archive.Cluster{Cluster: "c1", Created: formattest.TimeAt(w.clock)}, 1)
+	w.generation, err = w.archive.Create(context.Background(), archive.Cluster{Cluster: "c1", Created: formattest.TimeAt(w.clock)}, 1)
 	require.NoError(t, err)
 	w.full(true)
 	return w

@@ -16,7 +16,7 @@ import (
 // PutFull creates a cluster in an archive, stores a full snapshot that Full builds at path, and returns the position after it.
 func PutFull(t testing.TB, a *archive.Archive, cluster, path string, revision int64, size int) format.Start {
 	t.Helper()
-	_, err := a.Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
+	_, err := a.Create(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	source := Full(t, path, revision, size)
 	database, err := os.Open(path)

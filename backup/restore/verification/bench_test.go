@@ -29,7 +29,7 @@ func keepFull(t testing.TB, url string, rows int64) (a *archive.Archive, full ar
 	s, err := locate.Open(url)
 	require.NoError(t, err)
 	a, path := archive.New(s, &format.Keys{}), filepath.Join(t.TempDir(), "full")
-	_, err = a.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
+	_, err = a.Create(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
 	require.NoError(t, err)
 	source := restoretest.Full(t, path, rows, 900)
 	require.NoError(t, os.Truncate(path, source.DatabaseBytes))

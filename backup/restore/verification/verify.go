@@ -73,7 +73,7 @@ func (j Job) find(ctx context.Context, a *archive.Archive) (archive.Path, error)
 
 // describeAlternative returns a clause about the next best backup, according to the listing.
 func describeAlternative(ctx context.Context, a *archive.Archive, path archive.Path, err error) string {
-	other, none := a.Instead(ctx, path, restore.Blamed(err, path))
+	other, none := a.Fallback(ctx, path, restore.Blamed(err, path))
 	switch lost := path.Revision - other.Revision; {
 	case errors.Is(none, archive.ErrNotKept):
 		return fmt.Sprintf("; no other backup leads to revision %d", path.Revision)

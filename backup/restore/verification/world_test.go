@@ -42,7 +42,7 @@ func newWorld(t *testing.T, s store.Store, keys *format.Keys) *world {
 	require.NoError(t, err)
 	t.Cleanup(server.Close)
 	w := &world{Archive: archive.New(s, keys), t: t, server: server, client: v3client.New(server.Server), alter: func(*format.Row) {}, decay: bytes.Clone}
-	_, err = w.Found(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
+	_, err = w.Create(t.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
 	require.NoError(t, err)
 	return w
 }

@@ -63,7 +63,7 @@ func (d depot) objects(t *testing.T) map[string]int64 {
 }
 
 // generation returns the only generation in the store.
-func (d depot) generation(t *testing.T) archive.Generational {
+func (d depot) generation(t *testing.T) archive.GenerationContents {
 	t.Helper()
 	history, err := d.archive(t).History(t.Context())
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func (d depot) requireReadable(t *testing.T, full archive.Full) {
 	require.NoError(t, err, "full %s can be read", full.Name())
 }
 
-func (d depot) requireDisjoint(t *testing.T, kept archive.Generational) {
+func (d depot) requireDisjoint(t *testing.T, kept archive.GenerationContents) {
 	t.Helper()
 	var next format.Position
 	for _, object := range kept.Objects {

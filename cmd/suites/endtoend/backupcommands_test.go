@@ -25,7 +25,7 @@ func keepDatabase(p *harness.Pod) (flag string) {
 	opened, err := folder.New(dir)
 	require.NoError(p.T, err)
 	kept := archive.New(opened, &format.Keys{})
-	_, err = kept.Found(p.T.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()}, 1)
+	_, err = kept.Create(p.T.Context(), archive.Cluster{Cluster: "c1", Created: time.Now()}, 1)
 	require.NoError(p.T, err)
 	database, err := os.Open(p.Database())
 	require.NoError(p.T, err)

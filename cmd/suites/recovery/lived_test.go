@@ -63,7 +63,7 @@ var stores = map[string]func(l *lived){
 	"unreachable": func(l *lived) { l.away() },
 	"another's": func(l *lived) {
 		other := newDepot(l.T)
-		_, err := other.archive().Found(l.T.Context(), archive.Cluster{Cluster: "abc123", Created: time.Now()}, 1)
+		_, err := other.archive().Create(l.T.Context(), archive.Cluster{Cluster: "abc123", Created: time.Now()}, 1)
 		require.NoError(l.T, err)
 		l.Flags = append(l.Flags, other.flag())
 	},

@@ -166,7 +166,7 @@ func TestABackupThatMakesItsReaderCrashIsDamaged(t *testing.T) {
 	is, err := archive.ReadIdentity(l.DataDir())
 	require.NoError(t, err)
 	cluster := is.Cluster
-	_, err = other.archive().Found(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
+	_, err = other.archive().Create(t.Context(), archive.Cluster{Cluster: cluster, Owner: "etcd-cluster", Created: time.Now()}, 1)
 	require.NoError(t, err)
 	_, err = archivetest.PutFull(t.Context(), other.archive(), archive.Full{
 		Cluster: cluster, Generation: 1, Revision: stands.Revision, Chain: format.Seed(cluster, 1, stands.Revision), Time: time.Now(), Reason: "asked for",
