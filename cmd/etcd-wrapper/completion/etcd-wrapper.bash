@@ -6,6 +6,7 @@ _etcd_wrapper() {
 	last=${words[${#words[@]} - 1]}
 	COMPREPLY=()
 	while IFS=$'\t' read -r word _; do
+		[[ $word == :* ]] && continue # a directive of etcd's tools
 		COMPREPLY+=("${word#"${last%"${last##*=}"}"}") # bash begins a word of its own after =
 	done < <("$1" __complete "${words[@]:1}" 2>/dev/null)
 }
