@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 )
 
-func TestInspect_dataOfAnotherMember(t *testing.T) {
+func TestOpen_dataOfAnotherMember(t *testing.T) {
 	dir, _ := born(t)
 	before := tree(t, dir)
 	config := renamed(t, dir)

@@ -35,8 +35,7 @@
 //
 // Look is quick, since every start waits for it. The embedded etcd calls it right before it opens the data, whether or not a
 // validation has passed: with a sidecar none of ours has run. It reads what the database records about itself, and the segments that
-// etcd replays; only in the last one, which etcd would repair without a word, does it check every record. Inspect, ClusterVersions,
-// Members and Uncommitted are methods of its result, an Inspection.
+// etcd replays. Inspect, ClusterVersions, Members and Uncommitted are methods of its result, an Inspection.
 //
 // Both readers end in a refusal: a sentence with the file, the problem and the way out. docs/runbook.md lists them all, which a test
 // verifies. A validation changes nothing. Inspect may move a member away that was killed before it stored anything, and SetPermissions

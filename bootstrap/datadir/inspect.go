@@ -43,19 +43,18 @@ func (f *Inspection) inspect(configured Identity, log zerolog.Logger) error {
 			return err
 		}
 	}
-	if err := checkCluster(f.member, f.contents); err != nil {
-		return err
+	for _, check := range []func() error{
+		func() error { return checkCluster(f.member, f.contents) },
+		f.checkLength,
+		func() error { return f.checkMember(configured, log) },
+		f.checkV2Requests,
+		f.checkV2Members,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
 	}
-	if err := f.checkLength(); err != nil {
-		return err
-	}
-	if err := f.checkMember(configured, log); err != nil {
-		return err
-	}
-	if err := f.checkV2Requests(); err != nil {
-		return err
-	}
-	return f.checkV2Members()
+	return nil
 }
 
 // uninitializedPrefix is the prefix of the name that an uninitialized member's directory is moved to.
@@ -102,8 +101,11 @@ func moveUnused(m *member, log zerolog.Logger) error {
 // would fill a new database from the log, without the content of the backup.
 func checkRestore(m *member, found contents) error {
 	segments := m.segments()
-	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() || !isRestored(m.segment(firstSegment)) {
+	if len(segments) == 0 || segments[0] != firstSegment || !found.unused() {
 		return nil
+	}
+	if head, err := readHead(m.segment(firstSegment)); err != nil || !head.restored {
+		return nil //nolint:nilerr // an unreadable log is refused elsewhere
 	}
 	return lostRestore.errorf(m.wal.path, m.database)
 }

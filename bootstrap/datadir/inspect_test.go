@@ -346,6 +346,11 @@ func TestDatabaseOfAnotherCluster_isRefused(t *testing.T) {
 			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says)
 			require.ErrorContains(t, result(t, other, bootstrap.Full), says)
 			require.ErrorContains(t, Look(other, "").Inspect(Identity{Name: "default"}, zerolog.Nop()), says)
+			m := survey(other, "")
+			first := m.segment(m.segments()[0])
+			_, ends := datadirtest.Entries(t, first)
+			flip(t, first, ends[1]-10)
+			require.ErrorContains(t, result(t, other, bootstrap.Sanity), says, "damage after the metadata changes nothing")
 		})
 	}
 }

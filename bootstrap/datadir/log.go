@@ -158,19 +158,7 @@ func (h *history) addSnapshot(data []byte) error {
 	return nil
 }
 
-// scan walks through the records without comparing their checksums, and adds notes of entries, and snapshots.
-func (h *history) scan(s *segment) {
-	for f := range s.frames() {
-		switch r, _ := f.parse(); r.kind { // one that cannot be parsed has no kind
-		case wal.EntryType:
-			h.note(r.data)
-		case wal.SnapshotType:
-			_ = h.addSnapshot(r.data) // one that cannot be read is none
-		}
-	}
-}
-
-// knows reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
+// isCommitted reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
 func (h *history) isCommitted(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
 }
@@ -230,23 +218,15 @@ func (m *member) segmentsFrom(index uint64) []string {
 // identity returns the cluster and the member that the log belongs to. etcd skips a first segment without a record.
 func (m *member) identity() (identity etcdserverpb.Metadata, err error) {
 	for _, name := range m.segments() {
-		if identity, err = headOf(m.segment(name)); err != nil || identity.NodeID != 0 {
-			break
+		head, err := readHead(m.segment(name))
+		if head.identity.NodeID != 0 {
+			return head.identity, nil // whatever follows it
+		}
+		if err != nil {
+			return identity, err
 		}
 	}
-	return identity, err
-}
-
-// headOf returns the metadata of a segment, which follow a checksum at its start.
-func headOf(path string) (identity etcdserverpb.Metadata, err error) {
-	var unreadable error
-	err = firstRecords(path, func(r record) (more bool) {
-		if r.kind == wal.MetadataType {
-			unreadable = identity.Unmarshal(r.data)
-		}
-		return r.kind == wal.CrcType
-	})
-	return identity, errors.Join(err, unreadable)
+	return identity, nil
 }
 
 // firstSegment is the name of the first segment of any log.
@@ -259,29 +239,39 @@ func (m *member) namesNoVoter() bool {
 	if len(segments) == 0 {
 		return true
 	}
-	return m.snap.readError() == nil && !m.hadSnapshot() && slices.Equal(segments, []string{firstSegment}) &&
-		hasOnlyHead(m.segment(firstSegment))
+	if m.snap.readError() != nil || m.hadSnapshot() || !slices.Equal(segments, []string{firstSegment}) {
+		return false
+	}
+	head, err := readHead(m.segment(firstSegment))
+	return err == nil && !head.used
 }
 
-// hasOnlyHead reports whether a readable segment holds neither entries nor state.
-func hasOnlyHead(path string) bool {
-	only := true
-	err := firstRecords(path, func(r record) (more bool) {
-		only = r.kind != wal.EntryType && r.kind != wal.StateType
-		return only
-	})
-	return err == nil && only
+// head describes the start of a segment, up to the first entry of a client or the first snapshot with data.
+type head struct {
+	identity etcdserverpb.Metadata
+	restored bool // such a snapshot comes first
+	used     bool // there is an entry or a state
 }
 
-// isRestored reports whether a log starts as a restore writes it: with the first members and, before anything
-// else, a snapshot that includes the database. A member that was never restored takes none before it has elected a
-// leader, for which it writes an entry.
-func isRestored(firstSegment string) (restored bool) {
-	err := firstRecords(firstSegment, func(r record) (more bool) {
-		restored = r.kind == wal.SnapshotType && varint(r.data, snapshotIndexField) > 0
-		return !restored && (r.kind != wal.EntryType || changesMembers(r.data))
+// readHead reads the start of a segment. A restore writes the first members and a snapshot that includes the database. A
+// member that was never restored takes no snapshot before it has elected a leader, for which it writes an entry.
+func readHead(path string) (h head, err error) {
+	var unreadable error
+	err = firstRecords(path, func(r record) (more bool) {
+		switch r.kind {
+		case wal.MetadataType:
+			unreadable = h.identity.Unmarshal(r.data)
+		case wal.SnapshotType:
+			h.restored = varint(r.data, snapshotIndexField) > 0
+		case wal.EntryType:
+			h.used = true
+			return changesMembers(r.data)
+		case wal.StateType:
+			h.used = true
+		}
+		return !h.restored
 	})
-	return err == nil && restored
+	return h, errors.Join(err, unreadable)
 }
 
 // firstRecords calls take with the records of a segment until take returns false. A torn end, which etcd repairs, is
@@ -316,36 +306,22 @@ func (m *member) eachRecord(segments []string, take func(r record)) (unread erro
 	return unread
 }
 
-// membersNamed returns the members in the log's changes and snapshots.
+// membersNamed returns the members in the log's changes and snapshots. An etcd before 3.5 records none with a snapshot.
 func (m *member) membersNamed() (named []uint64, unread error) {
 	unread = m.eachRecord(m.segments(), func(r record) {
+		var change raftpb.ConfChange
+		var snapshot walpb.Snapshot
 		switch {
 		case r.kind == wal.EntryType && changesMembers(r.data):
-			named = append(named, memberChanged(r.data)...)
-		case r.kind == wal.SnapshotType:
-			named = append(named, membersAt(r.data)...)
+			if change.Unmarshal(message(r.data, entryData)) == nil && change.NodeID != 0 {
+				named = append(named, change.NodeID)
+			}
+		case r.kind == wal.SnapshotType && snapshot.Unmarshal(r.data) == nil && snapshot.ConfState != nil:
+			state := snapshot.ConfState
+			named = slices.Concat(named, state.Voters, state.VotersOutgoing, state.Learners)
 		}
 	})
 	return named, unread
-}
-
-// memberChanged returns the member that an entry changes; none if that cannot be parsed.
-func memberChanged(entry []byte) []uint64 {
-	var change raftpb.ConfChange
-	if change.Unmarshal(message(entry, entryData)) != nil || change.NodeID == 0 {
-		return nil
-	}
-	return []uint64{change.NodeID}
-}
-
-// membersAt returns the members at the time of a snapshot; none if that cannot be parsed, or if an etcd before 3.5
-// recorded it.
-func membersAt(record []byte) []uint64 {
-	var snapshot walpb.Snapshot
-	if snapshot.Unmarshal(record) != nil || snapshot.ConfState == nil {
-		return nil
-	}
-	return slices.Concat(snapshot.ConfState.Voters, snapshot.ConfState.VotersOutgoing, snapshot.ConfState.Learners)
 }
 
 // The numbers of fields: of an entry (raft's raft.proto), of the request in it that sets the cluster's version (etcd's

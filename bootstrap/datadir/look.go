@@ -61,9 +61,8 @@ type Inspection struct {
 }
 
 // Look reads what must be known right before etcd opens the data, and no more than that: a start waits for it. It
-// reads what the database records about itself, and the segments of the log that etcd replays. Only in the last one,
-// which etcd repairs without a word, does it check every record. walDir is the directory of the log if that is not in
-// the data directory, and empty otherwise.
+// reads what the database records about itself, and the segments of the log that etcd replays. walDir is the directory of
+// the log if that is not in the data directory, and empty otherwise.
 func Look(dataDir, walDir string) *Inspection {
 	f := &Inspection{member: survey(dataDir, walDir), contents: contents{keyless: true}, read: map[string]*history{}}
 	f.contentsErr = readDB(f.database, func(tx *bolt.Tx) (err error) {
@@ -106,32 +105,25 @@ func (f *Inspection) tail() *history {
 	return nil
 }
 
-// histories returns those of the segments. Each segment is read once, and all new ones at the same time: a start on a
+// readSegments returns the histories of segments. Each segment is read once, and all new ones at the same time: a start on a
 // long log waits for this.
 func (f *Inspection) readSegments(segments []string) (histories []*history) {
-	newest, reading := f.lastSegment(), sync.WaitGroup{}
+	var reading sync.WaitGroup
 	for _, name := range segments {
 		if f.read[name] == nil {
 			read := &history{last: lastBefore(name)}
 			f.read[name] = read
-			reading.Go(func() { read.look(f.segment(name), name == newest) })
+			reading.Go(func() {
+				read.unread = readSegment(f.segment(name), func(s *segment) error {
+					_ = read.readLast(context.Background(), s) // what comes before the error is what counts
+					return nil
+				})
+			})
 		}
 		histories = append(histories, f.read[name])
 	}
 	reading.Wait()
 	return histories
-}
-
-// look reads a segment: the last one record by record, of any other only the notes and snapshots.
-func (h *history) look(path string, isLast bool) {
-	h.unread = readSegment(path, func(s *segment) error {
-		if isLast {
-			_ = h.readLast(context.Background(), s) // what comes before the error is what counts
-		} else {
-			h.scan(s)
-		}
-		return nil
-	})
 }
 
 // ClusterVersions returns the versions of the cluster that etcd meets when it opens the data, such as 3.6.0: it dies on one

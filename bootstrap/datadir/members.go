@@ -44,8 +44,11 @@ func (f *Inspection) change(members map[uint64]bool, after, until uint64) {
 // records of versions is about the cluster that the snapshot was taken of.
 func (f *Inspection) OnlyRestored() bool {
 	segments, tail := f.segments(), f.tail()
-	return len(segments) == 1 && tail != nil && len(tail.snapshots) > 0 && tail.snapshots[len(tail.snapshots)-1].Index == tail.last &&
-		isRestored(f.segment(segments[0]))
+	if len(segments) != 1 || tail == nil || len(tail.snapshots) == 0 || tail.snapshots[len(tail.snapshots)-1].Index != tail.last {
+		return false
+	}
+	head, err := readHead(f.segment(segments[0]))
+	return err == nil && head.restored
 }
 
 // checkV2Requests refuses a log that etcd 3.6 panics over when it replays it, at every start.
