@@ -8,35 +8,17 @@ import (
 	"github.com/rs/zerolog"
 
 	"etcd-wrapper/bootstrap"
+	"etcd-wrapper/statemachine"
 )
 
 // maxHistory limits the history.
 const maxHistory = 64
 
-// Transition is one row that was taken.
-type Transition struct {
-	At     time.Time
-	From   State
-	Event  Event
-	Guard  Guard
-	To     State
-	Reason string        // of the row, with the details of the event
-	Times  int           // how often the row was taken in this phase
-	After  time.Duration // duration of the visit to From
-
-	move int // number of moves so far, including this one
-}
+// Transition is a row that was taken. Count is the number of times in the current phase.
+type Transition = statemachine.Transition
 
 // EdgeCount counts how often a row was taken since the process started.
-type EdgeCount struct {
-	From  State
-	Event Event
-	Guard Guard
-	To    State
-	Times int
-	Last  time.Time
-	Spent time.Duration // total duration of the visits to From that ended this way; 0 if From is To
-}
+type EdgeCount = statemachine.TransitionCount
 
 // Validation describes the requested validation of the data directory.
 type Validation struct {
@@ -72,7 +54,6 @@ type timeline struct {
 	phaseSince time.Time
 	reason     string // of the state
 	last       []Transition
-	moves      int // number of moves
 	counts     []EdgeCount
 	condition  Condition
 	validation Validation
@@ -98,15 +79,11 @@ func phaseOf(state State) State {
 
 // add completes a transition, adds it to the history and returns it.
 func (l *timeline) add(t Transition) Transition {
-	t.After = t.At.Sub(l.since)
+	t.AfterSeconds = t.At.Sub(l.since).Seconds()
 	l.count(t)
-	if t.From != t.To {
-		l.moves++
-	}
-	t.move = l.moves
-	t.Times = 1
+	t.Count = 1
 	if i := l.indexOfRepeat(t); i >= 0 {
-		t.Times = l.last[i].Times + 1
+		t.Count = l.last[i].Count + 1
 		l.last = slices.Delete(l.last, i, i+1)
 	}
 	if len(l.last) == maxHistory {
@@ -126,10 +103,10 @@ func (l *timeline) count(t Transition) {
 		i = len(l.counts)
 		l.counts = append(l.counts, EdgeCount{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
 	}
-	l.counts[i].Times++
+	l.counts[i].Count++
 	l.counts[i].Last = t.At
 	if t.From != t.To {
-		l.counts[i].Spent += t.After
+		l.counts[i].Seconds += t.AfterSeconds
 	}
 }
 
@@ -181,7 +158,7 @@ func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
 // publish replaces the snapshot and wakes its readers.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 	next := &Snapshot{
-		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Times,
+		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Count,
 		Condition: d.timeline.condition, Word: d.core.Facts.Word, Validation: d.timeline.validation,
 		History: slices.Clone(d.timeline.last), EdgeCounts: slices.Clone(d.timeline.counts),
 		changed: make(chan struct{}),
@@ -198,7 +175,7 @@ func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
 func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 	entry := d.log.WithLevel(d.level(taken)).
 		Str("from", string(taken.From)).Str("to", string(taken.To)).Str("event", string(taken.Event)).
-		Int("times", taken.Times).Dur("after_ms", taken.After)
+		Int("times", taken.Count).Float64("after_ms", 1000*taken.AfterSeconds)
 	if pause > 0 {
 		entry = entry.Dur("next_within_ms", pause)
 	}
@@ -210,7 +187,7 @@ func (d *Driver) level(taken Transition) zerolog.Level {
 	trouble := d.timeline.condition
 	bad := trouble.At.Equal(taken.At)
 	switch {
-	case taken.Times > 1 && (!bad || trouble.Times > 1):
+	case taken.Count > 1 && (!bad || trouble.Times > 1):
 		return zerolog.DebugLevel
 	case bad && (taken.To == Terminating || taken.To == Terminated):
 		return zerolog.ErrorLevel

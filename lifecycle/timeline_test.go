@@ -60,14 +60,14 @@ func TestTheTalliesAddUpToTheRun(t *testing.T) {
 		pass(time.Minute)
 		s.sigterm()
 		wait()
-		spent, polls := time.Duration(0), 0
+		spent, polls := 0.0, 0
 		for _, tally := range s.driver.Snapshot().EdgeCounts {
-			spent += tally.Spent
+			spent += tally.Seconds
 			if tally.From == Wait && tally.To == Query {
-				polls = tally.Times
+				polls = tally.Count
 			}
 		}
-		assert.Equal(t, time.Since(began), spent)
+		assert.InDelta(t, time.Since(began).Seconds(), spent, 1e-6)
 		assert.Equal(t, 3, polls)
 	})
 }
@@ -82,7 +82,7 @@ func TestTheTalliesTellRowsOfOneEventApartByTheirGuards(t *testing.T) {
 		times := map[Guard]int{}
 		for _, tally := range s.driver.Snapshot().EdgeCounts {
 			if tally.From == Query && tally.To == Wait {
-				times[tally.Guard] += tally.Times
+				times[tally.Guard] += tally.Count
 			}
 		}
 		assert.Equal(t, map[Guard]int{StatusFailed: 1, StatusProgress: 2}, times)

@@ -3,6 +3,7 @@ package statemachine
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // State names a phase of a machine.
@@ -59,6 +60,29 @@ func (row *Row) answer() Answer {
 		return Stay
 	}
 	return Move
+}
+
+// Transition is a row that was taken, or a change of readiness, as the status document shows it.
+type Transition struct {
+	At           time.Time `json:"at"`
+	From         State     `json:"from"`
+	Event        Event     `json:"event"`
+	Guard        Guard     `json:"guard,omitempty"`
+	To           State     `json:"to"`
+	Reason       string    `json:"reason"`        // of the row, with the details of the event
+	Count        int       `json:"count"`         // how often it happened; alternating transitions are listed once
+	AfterSeconds float64   `json:"after_seconds"` // duration of the visit to From
+}
+
+// TransitionCount counts how often a row was taken since the process started.
+type TransitionCount struct {
+	From    State     `json:"from"`
+	Event   Event     `json:"event"`
+	Guard   Guard     `json:"guard,omitempty"`
+	To      State     `json:"to"`
+	Count   int       `json:"count"`
+	Last    time.Time `json:"last"`
+	Seconds float64   `json:"seconds"` // total duration of the visits to From that ended this way; 0 if From is To
 }
 
 // Default answers an event in every state that has no row for it.

@@ -18,7 +18,7 @@ func (r *Report) TerminationMessage(outcome lifecycle.Outcome) string {
 	fmt.Fprintf(&b, "%s: %s\n", outcome.Status, firstLine(outcome.Reason))
 	if i := slices.IndexFunc(run.History, isStop); i >= 0 {
 		left := run.History[i]
-		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, format(left.After))
+		fmt.Fprintf(&b, "state: %s, left after %s\n", left.From, format(time.Duration(left.AfterSeconds*float64(time.Second))))
 	}
 	fmt.Fprintf(&b, "exit record: %s\n", r.recordLeft())
 	fmt.Fprintf(&b, "durations: %s\n", r.durations())

@@ -94,7 +94,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 func (r *Report) Document() status.Document {
 	document := r.snapshot()
 	run := r.run.Snapshot()
-	document.Transitions, document.TransitionCounts = r.readiness.mergeInto(transitions(run.History)), edges(run.EdgeCounts)
+	document.Transitions, document.TransitionCounts = r.readiness.mergeInto(run.History), run.EdgeCounts
 	document.Trends, document.Timeline = r.history.Trends(), r.history.Timeline()
 	return document
 }
@@ -152,28 +152,6 @@ func validation(v lifecycle.Validation) *status.Validation {
 	return &status.Validation{Mode: string(v.Mode), Reason: v.Why}
 }
 
-func transitions(all []lifecycle.Transition) []status.Transition {
-	shown := make([]status.Transition, len(all))
-	for i, t := range all {
-		shown[i] = status.Transition{
-			At: t.At, From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
-			Reason: t.Reason, Count: t.Times, AfterSeconds: t.After.Seconds(),
-		}
-	}
-	return shown
-}
-
-func edges(all []lifecycle.EdgeCount) []status.TransitionCount {
-	shown := make([]status.TransitionCount, len(all))
-	for i, t := range all {
-		shown[i] = status.TransitionCount{
-			From: string(t.From), Event: string(t.Event), Guard: string(t.Guard), To: string(t.To),
-			Count: t.Times, Last: t.Last, Seconds: t.Spent.Seconds(),
-		}
-	}
-	return shown
-}
-
 // maxChanges bounds the changes of readiness that are kept, so that a member that comes and goes leaves room for the
 // lifecycle's own steps.
 const maxChanges = 16
@@ -209,9 +187,9 @@ func (h *readinessHistory) note(ready bool, reason string, state lifecycle.State
 	if ready == h.ready {
 		return false
 	}
-	event := map[bool]string{true: "ready", false: "not ready"}[ready]
+	event := map[bool]lifecycle.Event{true: "ready", false: "not ready"}[ready]
 	h.changes = append(h.changes, status.Transition{
-		At: since, From: string(state), To: string(state), Event: event, Reason: reason, Count: 1, AfterSeconds: since.Sub(h.since).Seconds(),
+		At: since, From: state, To: state, Event: event, Reason: reason, Count: 1, AfterSeconds: since.Sub(h.since).Seconds(),
 	})
 	h.changes = h.changes[max(0, len(h.changes)-maxChanges):]
 	h.ready, h.since = ready, since

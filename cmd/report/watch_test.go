@@ -201,7 +201,7 @@ func TestDocument_readinessChangesInTransitions(t *testing.T) {
 	steps := h.mergeInto([]status.Transition{{At: at(5), Event: "a"}, {At: at(20), Event: "b"}})
 	var events []string
 	for _, step := range steps {
-		events = append(events, step.Event)
+		events = append(events, string(step.Event))
 	}
 	assert.Equal(t, []string{"a", "ready", "b", "not ready"}, events)
 	assert.Equal(t, "quorum: no leader", steps[3].Reason)

@@ -118,8 +118,8 @@ func (m sink) addSteps(d status.Document, states []string) {
 	seconds := map[string]float64{d.State: time.Since(d.Since).Seconds()} // the current visit
 	times := map[[3]string]int{}
 	for _, edge := range d.TransitionCounts {
-		seconds[edge.From] += edge.Seconds
-		times[[3]string{edge.From, edge.To, edge.Event}] += edge.Count
+		seconds[string(edge.From)] += edge.Seconds
+		times[[3]string{string(edge.From), string(edge.To), string(edge.Event)}] += edge.Count
 	}
 	for _, state := range states {
 		m.addIf("state", "1 for the state that the lifecycle is in, 0 for the others.", state == d.State, "state", state)

@@ -8,6 +8,7 @@ import (
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"
 	"etcd-wrapper/readiness/status"
+	"etcd-wrapper/statemachine"
 )
 
 // The documents that the tests tell. Their times count back from the moment at which they are made.
@@ -51,7 +52,9 @@ func waiting() status.Document {
 
 // serving is a run that has come through an unreachable sidecar and a full validation.
 func serving() status.Document {
-	step := func(ago time.Duration, from, event, guard, to, reason string, times int, after float64) status.Transition {
+	step := func(
+		ago time.Duration, from statemachine.State, event statemachine.Event, guard statemachine.Guard, to statemachine.State, reason string, times int, after float64,
+	) status.Transition {
 		return status.Transition{At: before(ago), From: from, Event: event, Guard: guard, To: to, Reason: reason, Count: times, AfterSeconds: after}
 	}
 	d := status.Document{

@@ -2,7 +2,7 @@
 // command, the page and the metrics are made from the same document, so that they cannot disagree.
 //
 // The headline (headline.go) is derived from the rest of the document. The package imports neither the lifecycle nor etcd: package report
-// fills the document in.
+// fills in the document.
 package status
 
 import (
@@ -12,6 +12,7 @@ import (
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/internal/printable"
 	"etcd-wrapper/member/state"
+	"etcd-wrapper/statemachine"
 )
 
 // Document describes a run at one moment. Its JSON form is a documented interface: fields are added, never renamed. It holds no secrets;
@@ -112,28 +113,11 @@ const expiryWarning = 72 * time.Hour
 // ExpiresSoon reports whether the certificate has expired or will within 72 hours.
 func (c Certificate) ExpiresSoon(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
-// Transition is one step of the state machine.
-type Transition struct {
-	At           time.Time `json:"at"`
-	From         string    `json:"from"`
-	Event        string    `json:"event"`
-	Guard        string    `json:"guard,omitempty"`
-	To           string    `json:"to"`
-	Reason       string    `json:"reason"`
-	Count        int       `json:"count"`         // of alternating transitions
-	AfterSeconds float64   `json:"after_seconds"` // the time in From
-}
-
-// TransitionCount counts the transitions from one state to another by event and guard.
-type TransitionCount struct {
-	From    string    `json:"from"`
-	Event   string    `json:"event"`
-	Guard   string    `json:"guard,omitempty"`
-	To      string    `json:"to"`
-	Count   int       `json:"count"`
-	Last    time.Time `json:"last"`
-	Seconds float64   `json:"seconds"` // in From, for visits that ended this way
-}
+// The transitions of the lifecycle's machine.
+type (
+	Transition      = statemachine.Transition
+	TransitionCount = statemachine.TransitionCount
+)
 
 // Recovery describes the recovery of lost or damaged data.
 type Recovery struct {

@@ -235,9 +235,9 @@ func isOfReadiness(step status.Transition) bool {
 }
 
 func (p *Printer) step(indent string, step status.Transition) string {
-	line := Way(step.From, step.To)
+	line := Way(string(step.From), string(step.To))
 	if isOfReadiness(step) {
-		line = step.From + ": " + step.Event
+		line = string(step.From) + ": " + string(step.Event)
 	}
 	if step.Count > 1 {
 		line += fmt.Sprintf(" ×%d", step.Count)
