@@ -122,7 +122,7 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 	if err != nil {
 		return s.logError("cannot find out whether the database was defragmented", err, answerStatus(err))
 	}
-	_ = c.print(s.out, "defragmented "+terminal.Defragmented(last)+"\n", last) // an error means that the reader closed the stream
+	_ = c.print(s.out, "defragmented "+terminal.DefragmentationResult(last)+"\n", last) // an error means that the reader closed the stream
 	return exitcode.Clean
 }
 

@@ -167,11 +167,11 @@ func (all *keyedEvents) addProblems(d status.Document) {
 
 // checkEvents returns alarms of etcd, and checks that failed or recovered while the member serves.
 func checkEvents(before, after status.Document, now time.Time) (events []status.TimelineEvent) {
-	if after.State != "Serving" || before.State != "Serving" || notRunning(after.Checks) {
+	if after.State != "Serving" || before.State != "Serving" || status.CommonReason(after.Checks) != "" {
 		return nil
 	}
 	severities := map[string]int{}
-	if !notRunning(before.Checks) {
+	if status.CommonReason(before.Checks) == "" {
 		for _, check := range before.Checks {
 			severities[check.Name] = severity(check.Status)
 		}
@@ -195,12 +195,4 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 // severity orders the statuses of checks. An unknown one counts as ok.
 func severity(health string) int {
 	return max(0, slices.Index([]string{status.HealthOK, status.HealthDegraded, status.HealthFailed}, health))
-}
-
-// notRunning reports whether all checks fail for the same reason, as they do until the first check of an etcd that has just started.
-func notRunning(checks []status.Check) bool {
-	differs := func(c status.Check) bool {
-		return c.Status != status.HealthFailed || c.Reason != checks[0].Reason
-	}
-	return len(checks) > 1 && !slices.ContainsFunc(checks, differs)
 }

@@ -53,7 +53,7 @@ func fitTheScreen(b browser) {
 	p := b.open(serving())
 	b.show(member)
 	for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Wide, chromiumtest.Phone} {
-		b.Look(size, chromiumtest.Light)
+		b.Show(size, chromiumtest.Light)
 		b.Holds(`innerWidth === %d`, size.Width)
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
 	}
@@ -62,7 +62,7 @@ func fitTheScreen(b browser) {
 	})
 	b.Shows("#state", "StartEtcd")
 	for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Wide, chromiumtest.Phone} {
-		b.Look(size, chromiumtest.Light)
+		b.Show(size, chromiumtest.Light)
 		b.Holds(`innerWidth === %d`, size.Width)
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
 		require.True(b.t, b.Is(`document.querySelector("#diagram svg").getBoundingClientRect().bottom <= innerHeight`), "the first screen has all of it at %d", size.Width)
@@ -75,7 +75,7 @@ func fitTheScreen(b browser) {
 	}
 	b.Run(chromedp.Click("#edge_Terminating_Terminated", chromedp.ByQuery))
 	b.Holds(`document.querySelector("#edge_Terminating_Terminated").getBoundingClientRect().bottom <= document.querySelector("#details").getBoundingClientRect().top`)
-	b.Look(chromiumtest.Desk, chromiumtest.Light)
+	b.Show(chromiumtest.Desk, chromiumtest.Light)
 }
 
 func beLegible(b browser) {
@@ -109,8 +109,8 @@ func beLegible(b browser) {
 func (b browser) contrast(when string) {
 	b.t.Helper()
 	for _, preference := range []string{chromiumtest.Light, chromiumtest.Dark} {
-		b.Look(chromiumtest.Desk, preference)
-		require.Empty(b.t, b.Faint(), "%s, %s", when, preference)
+		b.Show(chromiumtest.Desk, preference)
+		require.Empty(b.t, b.LowContrast(), "%s, %s", when, preference)
 	}
-	b.Look(chromiumtest.Desk, chromiumtest.Light)
+	b.Show(chromiumtest.Desk, chromiumtest.Light)
 }

@@ -80,14 +80,14 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 				b.Has("body.lost")
 			}
 			b.Picture(name)
-			b.Look(chromiumtest.Desk, chromiumtest.Light)
+			b.Show(chromiumtest.Desk, chromiumtest.Light)
 			require.True(t, b.Is(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
 			for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Phone} {
 				for _, theme := range []string{chromiumtest.Light, chromiumtest.Dark} {
-					b.Look(size, theme)
+					b.Show(size, theme)
 					b.Holds(`innerWidth === %d`, size.Width)
 					require.True(t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
-					require.Empty(t, b.Faint(), theme)
+					require.Empty(t, b.LowContrast(), theme)
 				}
 			}
 			require.NotRegexp(t, `undefined|null|NaN`, b.Text("main"))

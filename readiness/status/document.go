@@ -7,6 +7,7 @@ package status
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	"etcd-wrapper/backup/facts"
@@ -97,6 +98,16 @@ type Check struct {
 	Name   string `json:"name"`
 	Status string `json:"status"` // ok, degraded or failed
 	Reason string `json:"reason,omitempty"`
+}
+
+// CommonReason returns the reason for which all checks fail, or "". They share one while etcd is not running, and until the first check of
+// an etcd that has just started.
+func CommonReason(checks []Check) string {
+	differs := func(c Check) bool { return c.Status != HealthFailed || c.Reason != checks[0].Reason }
+	if len(checks) < 2 || slices.ContainsFunc(checks, differs) {
+		return ""
+	}
+	return checks[0].Reason
 }
 
 // Certificate is a certificate file in use.

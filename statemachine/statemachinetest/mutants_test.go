@@ -8,20 +8,6 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-func TestSurvivorsOfOneCauseAreReportedOnce(t *testing.T) {
-	assert.Equal(t, []string{
-		`4 mutants survived, "row 1": row 1 dropped; row 1 moved up; row 1 without y`,
-		`2 mutants survived, "guarded by [x]": row 2 guarded by [x]; row 3 guarded by [x]`,
-	}, groupByCause([]mutant{
-		{where: "row 1", change: "dropped"},
-		{where: "row 1", change: "moved up"},
-		{where: "row 2", change: "guarded by [x]"},
-		{where: "row 1", change: "without y"},
-		{where: "row 1", change: "guarded by [x]"},
-		{where: "row 3", change: "guarded by [x]"},
-	}))
-}
-
 // door opens on a knock unless it is locked.
 var door = Machine{
 	Table: []statemachine.Row{
@@ -33,7 +19,7 @@ var door = Machine{
 	Guards:    []statemachine.Guard{"locked"},
 }
 
-func TestATableIsChangedInEveryWay(t *testing.T) {
+func TestMutantsChangeATableInEveryWay(t *testing.T) {
 	changes := map[string][]string{}
 	for _, m := range door.mutants() {
 		changes[m.where] = append(changes[m.where], m.change)

@@ -1,4 +1,4 @@
-// Package chromiumtest is the browser in which tests look at the page. Nothing but tests imports it.
+// Package chromiumtest opens the page in a browser for tests. Only tests import it.
 package chromiumtest
 
 import (
@@ -18,26 +18,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Patience is how long the browser is waited for: it starts slowly on a busy machine.
-const Patience = 60 * time.Second
+// Timeout bounds each wait for the browser, which starts slowly on a busy machine.
+const Timeout = 60 * time.Second
 
-// Tab is the one tab of a real browser.
+// Tab is a tab of a browser.
 type Tab struct {
 	t       *testing.T
 	ctx     context.Context //nolint:containedctx // chromedp hands a tab out this way
 	console *console
 }
 
-// console is what the browser complains about.
+// console collects the errors and warnings of the browser.
 type console struct {
-	mu    sync.Mutex
-	heard []string
+	mu       sync.Mutex
+	messages []string
 }
 
-// Open starts a browser that ends with the test, which fails if the browser complained about anything. Without one on
-// this machine the test is skipped.
+// Open starts a browser that ends with the test, which fails if the console has a message. The test is skipped if no
+// browser is installed.
 func Open(t *testing.T) *Tab {
-	path := find()
+	path := browserPath()
 	if path == "" {
 		t.Skip("NO CHROMIUM FOUND: " + t.Name() + " did not run, the page was not tested")
 	}
@@ -46,9 +46,9 @@ func Open(t *testing.T) *Tab {
 		chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.Flag("disable-quic", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("disable-sync", true), chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("hide-scrollbars", true),
-		chromedp.WSURLReadTimeout(Patience),
+		chromedp.WSURLReadTimeout(Timeout),
 	}
-	bounded, cancel := context.WithTimeout(context.Background(), 3*Patience)
+	bounded, cancel := context.WithTimeout(context.Background(), 3*Timeout)
 	t.Cleanup(cancel)
 	allocated, release := chromedp.NewExecAllocator(bounded, options...)
 	t.Cleanup(release)
@@ -57,22 +57,22 @@ func Open(t *testing.T) *Tab {
 	b := &Tab{t: t, ctx: ctx, console: &console{}}
 	chromedp.ListenTarget(ctx, b.console.listen)
 	b.Run(log.Enable())
-	b.Look(Desk, Light)
-	t.Cleanup(func() { require.Empty(t, b.console.complaints(), "a clean console, so nothing breaks the policy") })
+	b.Show(Desk, Light)
+	t.Cleanup(func() { require.Empty(t, b.console.all(), "a clean console, so nothing breaks the policy") })
 	return b
 }
 
-// profile is a folder for the browser. Its processes go on writing there for a moment after it was told to end.
+// profile returns a directory for the browser. Its processes may still write there for a moment after it ended.
 func profile(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "etcd-wrapper-browser-")
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, Patience, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return os.RemoveAll(dir) == nil }, Timeout, 20*time.Millisecond)
 	})
 	return dir
 }
 
-func find() string {
+func browserPath() string {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
@@ -81,30 +81,30 @@ func find() string {
 	return ""
 }
 
-// listen collects what the browser complains about; that a server which has ended refuses connections is none.
+// listen collects errors and warnings except those of the network: tests end their servers.
 func (c *console) listen(event any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
-		c.heard = append(c.heard, e.ExceptionDetails.Error())
+		c.messages = append(c.messages, e.ExceptionDetails.Error())
 	case *log.EventEntryAdded:
 		if e.Entry.Source != log.SourceNetwork {
-			c.heard = append(c.heard, e.Entry.Text)
+			c.messages = append(c.messages, e.Entry.Text)
 		}
 	}
 }
 
-func (c *console) complaints() []string {
+func (c *console) all() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.heard
+	return c.messages
 }
 
-// In returns the same tab for a part of the test.
+// In returns the same tab for a subtest.
 func (b *Tab) In(t *testing.T) *Tab { return &Tab{t: t, ctx: b.ctx, console: b.console} }
 
-// Run does something in the browser.
+// Run performs actions in the browser.
 func (b *Tab) Run(actions ...chromedp.Action) {
 	b.t.Helper()
 	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
@@ -123,14 +123,14 @@ func (b *Tab) Is(expression string, parts ...any) (yes bool) {
 	return yes
 }
 
-// Holds waits until a condition holds, across pages: while one page takes the place of another, nothing does.
+// Holds waits until a condition holds. It also waits for a page that is still loading.
 func (b *Tab) Holds(expression string, parts ...any) {
 	b.t.Helper()
 	expression = fmt.Sprintf(expression, parts...)
 	holds := func() (yes bool) {
 		return chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes)) == nil && yes
 	}
-	if !assert.Eventually(b.t, holds, Patience, 20*time.Millisecond) {
+	if !assert.Eventually(b.t, holds, Timeout, 20*time.Millisecond) {
 		shown := strings.Fields(b.Text("header") + " " + b.Text("main"))
 		require.Fail(b.t, "does not hold", "%s\non the page: %s", expression, strings.Join(shown, " "))
 	}
@@ -150,14 +150,14 @@ func (b *Tab) Shows(selector, text string) {
 	b.Holds(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
 }
 
-// Text is the text of an element.
+// Text returns the text of an element.
 func (b *Tab) Text(selector string) (text string) {
 	b.t.Helper()
 	b.Do(fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector), &text)
 	return text
 }
 
-// Reaches presses the tabulator until each of the elements had the focus, in that order.
+// Reaches presses the Tab key until each of the elements had the focus, in this order.
 func (b *Tab) Reaches(ids ...string) {
 	b.t.Helper()
 	for presses := 0; len(ids) > 0; presses++ {

@@ -2,6 +2,7 @@ package terminal
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,10 +10,10 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// longestName is how much of a member's name a table shows, its end, which tells members apart.
+// longestName is the number of characters of a member's name in a table. The end of the name differs between members.
 const longestName = 14
 
-// Cluster is a table with a row for each member, 80 columns wide at most, and below it why members have not answered or are not ready.
+// Cluster returns a table with a row for each member, max 80 columns wide, and below it why members have not answered or are not ready.
 func Cluster(answers []status.Answer, now time.Time) string {
 	rows := [][]string{{"MEMBER", "ROLE", "STATE", "VERSION", "REVISION", "DATABASE", "BACKUPS", "CERT"}}
 	var below strings.Builder
@@ -34,7 +35,7 @@ func Cluster(answers []status.Answer, now time.Time) string {
 		if d.Headline.Health != status.HealthOK {
 			below.WriteString(Wrapped(a.Member+": ", d.Headline.Summary) + "\n")
 		}
-		rows = append(rows, []string{name, role(d), state, d.Versions.Wrapper, number(d.Revision), databaseSize(d), backups(d), firstEnd(d, now)})
+		rows = append(rows, []string{name, role(d), state, d.Versions.Wrapper, ifKnown(d.Revision, fmt.Sprint(d.Revision)), ifKnown(d.DBSize, Size(d.DBSize)), backups(d), expiry(d.Certificates, now)})
 	}
 	return Table(rows...) + below.String()
 }
@@ -54,21 +55,14 @@ func role(d status.Document) string {
 	return "?"
 }
 
-func number(revision int64) string {
-	if revision == 0 {
+func ifKnown(value int64, text string) string {
+	if value == 0 {
 		return "?"
 	}
-	return fmt.Sprint(revision)
+	return text
 }
 
-func databaseSize(d status.Document) string {
-	if d.DBSize == 0 {
-		return "?"
-	}
-	return Size(d.DBSize)
-}
-
-// backups are one word, or how far the store is behind the member that makes them.
+// backups returns one word, or the lag of the store.
 func backups(d status.Document) string {
 	switch b := d.Backup; {
 	case b == nil && d.Standalone:
@@ -76,29 +70,23 @@ func backups(d status.Document) string {
 	case b == nil:
 		return "sidecar"
 	case b.Problem != nil:
-		return "trouble"
+		return "failing"
 	case b.Role == facts.Writer && b.LagRevisions > 0:
-		return Rounded(time.Duration(b.LagSeconds*float64(time.Second))).String() + " late"
+		return duration(b.LagSeconds).String() + " late"
 	default:
 		return string(b.Role)
 	}
 }
 
-// firstEnd is how long the member's first certificate is still valid.
-func firstEnd(d status.Document, now time.Time) string {
-	if len(d.Certificates) == 0 {
+// expiry returns for how long all certificates of a member are still valid.
+func expiry(files []status.Certificate, now time.Time) string {
+	if len(files) == 0 {
 		return "none"
 	}
-	first := d.Certificates[0].NotAfter
-	for _, file := range d.Certificates {
-		if file.NotAfter.Before(first) {
-			first = file.NotAfter
-		}
-	}
-	left := first.Sub(now)
-	switch {
+	first := slices.MinFunc(files, func(a, b status.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	switch left := first.NotAfter.Sub(now); {
 	case left <= 0:
-		return "ended"
+		return "expired"
 	case left < 48*time.Hour:
 		return fmt.Sprintf("%dh", left/time.Hour)
 	default:

@@ -3,7 +3,6 @@ package terminal
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -12,98 +11,87 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// fact is a line of the status. One without a name continues the fact before it.
-type fact struct{ name, text string }
+// line is a line of the status. One without a name continues the line before it.
+type line struct{ name, text string }
 
-// factsOf returns all facts about a run.
-func factsOf(d status.Document, now time.Time) []fact {
-	return slices.Concat(
-		since(d, now), lastError(d, now), validated(d), identity(d), recovered(d), maintenance(d.Maintenance, now),
-		backup(d, now), renewed(d.Leases, now), expiring(d.Certificates, now), configured(d.ConfigWarnings), process(d, now),
-	)
+// lines collects the lines of one status, as of now.
+type lines struct {
+	now time.Time
+	all []line
 }
 
-// since returns how long the state has lasted, and when it will change.
-func since(d status.Document, now time.Time) []fact {
-	began := d.PhaseSince
-	if began.IsZero() { // an older wrapper
-		began = d.Since
+// add adds a line unless its text is empty.
+func (l *lines) add(name, text string) {
+	if text != "" {
+		l.all = append(l.all, line{name, text})
 	}
-	all := []fact{{"since", ago(began, now)}}
-	if !d.ReadySince.IsZero() {
-		all = append(all, fact{readyWord(d.Ready) + " since", ago(d.ReadySince, now)})
-	}
-	if d.Attempt > 1 {
-		all = append(all, fact{"attempt", fmt.Sprint(d.Attempt)})
-	}
-	if !d.NextRetry.IsZero() {
-		all = append(all, fact{"next step", "within " + Rounded(max(0, d.NextRetry.Sub(now))).String()})
-	}
-	return all
 }
 
-// validated returns the requested validation and the sidecar's answer.
-func validated(d status.Document) (all []fact) {
+func (l *lines) addf(name, format string, parts ...any) { l.add(name, fmt.Sprintf(format, parts...)) }
+
+// addList adds a line for each text. Only the first one has the name.
+func (l *lines) addList(name string, texts []string) {
+	for _, text := range texts {
+		l.add(name, text)
+		name = ""
+	}
+}
+
+// statusLines returns all lines about a run.
+func statusLines(d status.Document, now time.Time) []line {
+	l := &lines{now: now}
+	l.addState(d)
+	l.addLastError(d)
 	if v := d.Validation; v != nil {
-		all = append(all, fact{"validation", v.Mode + ": " + v.Reason})
+		l.add("validation", v.Mode+": "+v.Reason)
 	}
-	if d.SidecarStatus != "" {
-		all = append(all, fact{"sidecar", d.SidecarStatus})
-	}
-	return all
-}
-
-func expiring(files []status.Certificate, now time.Time) (all []fact) {
-	for _, file := range files {
+	l.add("sidecar", d.SidecarStatus)
+	l.addMember(d)
+	l.addRecovery(d)
+	l.addMaintenance(d.Maintenance)
+	l.addBackups(d)
+	l.addLeases(d.Leases)
+	for _, file := range d.Certificates {
 		if file.ExpiresSoon(now) {
-			all = append(all, fact{"certificate", fmt.Sprintf("%s %s: %s", file.Name, validity(file.NotAfter, now), file.Path)})
+			l.addf("certificate", "%s %s: %s", file.Name, l.validity(file.NotAfter), file.Path)
 		}
 	}
-	return all
+	for _, warning := range d.ConfigWarnings {
+		l.add("configuration", warning)
+	}
+	l.add("process started", l.ago(d.Started))
+	l.add("last exit", joined(d.LastExit, ": ", d.LastExitReason))
+	l.addf("versions", "wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)
+	return l.all
 }
 
-// configured returns the warnings about etcd's configuration.
-func configured(oddities []string) (all []fact) {
-	for _, oddity := range oddities {
-		all = append(all, fact{"configuration", oddity})
+// joined joins two texts, or returns the one that is not empty.
+func joined(a, separator, b string) string {
+	if a == "" || b == "" {
+		return a + b
 	}
-	return all
+	return a + separator + b
 }
 
-// process describes this process, and how the one before it ended.
-func process(d status.Document, now time.Time) []fact {
-	lastExit := d.LastExit
-	if d.LastExitReason != "" {
-		lastExit += ": " + d.LastExitReason
+// ago formats a time in the local zone with its age.
+func (l *lines) ago(at time.Time) string { return Moment(at) + ", " + Age(at, l.now) }
+
+// addState adds how long the state has lasted, and when it will change.
+func (l *lines) addState(d status.Document) {
+	l.add("since", l.ago(cmp.Or(d.PhaseSince, d.Since))) // an older wrapper has no PhaseSince
+	if !d.ReadySince.IsZero() {
+		l.add(readyWord(d.Ready)+" since", l.ago(d.ReadySince))
 	}
-	return []fact{
-		{"process started", ago(d.Started, now)},
-		{"last exit", lastExit},
-		{"versions", fmt.Sprintf("wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)},
+	if d.Attempt > 1 {
+		l.add("attempt", fmt.Sprint(d.Attempt))
+	}
+	if !d.NextRetry.IsZero() {
+		l.add("next step", l.within(d.NextRetry))
 	}
 }
 
-// lastError returns the last error with its duration and count. It does not repeat the reason of the state.
-func lastError(d status.Document, now time.Time) []fact {
-	e := d.LastError
-	if e == nil {
-		return nil
-	}
-	name, is := "error", e.Class
-	if !e.Ended.IsZero() {
-		name = "last error"
-	}
-	if !strings.Contains(d.Reason, e.Message) {
-		is += ": " + e.Message
-	}
-	met := ago(e.At, now)
-	if e.Count > 1 {
-		met = fmt.Sprintf("%d times since %s", e.Count, ago(e.Since, now))
-	}
-	if !e.Ended.IsZero() {
-		met += ", resolved " + ago(e.Ended, now)
-	}
-	return []fact{{name, is}, {"", met}}
+func (l *lines) within(at time.Time) string {
+	return "within " + Rounded(max(0, at.Sub(l.now))).String()
 }
 
 func readyWord(ready bool) string {
@@ -113,37 +101,59 @@ func readyWord(ready bool) string {
 	return "not ready"
 }
 
-// identity describes the member, its cluster, and its database.
-func identity(d status.Document) (all []fact) {
-	add := func(name, is string) {
-		if is != "" {
-			all = append(all, fact{name, is})
-		}
+// addLastError adds the last error with its duration and count. It does not repeat the reason of the state.
+func (l *lines) addLastError(d status.Document) {
+	e := d.LastError
+	if e == nil {
+		return
 	}
-	add("member", both(d.Name, d.MemberID))
-	add("cluster", d.ClusterID+map[bool]string{true: "; new: created by this run on an empty data directory"}[d.NewCluster])
-	add("leader", leader(d))
-	if d.DBSize > 0 {
-		add("database", database(d.Member))
+	name, text, occurred := "error", e.Class, l.ago(e.At)
+	if !strings.Contains(d.Reason, e.Message) {
+		text += ": " + e.Message
 	}
-	if d.VolumeSize > 0 {
-		add("volume", fmt.Sprintf("%s of %s free", Size(d.VolumeFree), Size(d.VolumeSize)))
+	if e.Count > 1 {
+		occurred = fmt.Sprintf("%d times since %s", e.Count, l.ago(e.Since))
 	}
-	if v := d.DataVersion; v != nil {
-		add("data version", fmt.Sprintf("%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason))
+	if !e.Ended.IsZero() {
+		name = "last error"
+		occurred += ", resolved " + l.ago(e.Ended)
 	}
-	for i, peer := range d.Peers {
-		name := "peers"
-		if i > 0 {
-			name = ""
-		}
-		all = append(all, fact{name, peerLine(peer)})
-	}
-	return all
+	l.addList(name, []string{text, occurred})
 }
 
-// both returns a name with its ID.
-func both(name, id string) string {
+// addMember adds the member, its cluster, and its database.
+func (l *lines) addMember(d status.Document) {
+	l.add("member", nameAndID(d.Name, d.MemberID))
+	l.add("cluster", d.ClusterID+map[bool]string{true: "; new: created by this run on an empty data directory"}[d.NewCluster])
+	l.add("leader", leader(d))
+	if d.DBSize > 0 {
+		text := fmt.Sprintf("%s, %s in use", Size(d.DBSize), Size(d.DBInUse))
+		if d.Quota > 0 {
+			text += fmt.Sprintf(", %d%% of the quota of %s", 100*d.DBSize/d.Quota, Size(d.Quota))
+		}
+		l.add("database", text)
+	}
+	if d.VolumeSize > 0 {
+		l.addf("volume", "%s of %s free", Size(d.VolumeFree), Size(d.VolumeSize))
+	}
+	if v := d.DataVersion; v != nil {
+		l.addf("data version", "%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason)
+	}
+	var peers []string
+	for _, peer := range d.Peers {
+		text := map[bool]string{true: "active ", false: "missing"}[peer.Active] + "  " + nameAndID(cmp.Or(peer.Name, strings.Join(peer.URLs, ",")), peer.ID)
+		if peer.Leader {
+			text += ", leader"
+		}
+		if peer.Learner {
+			text += ", learner"
+		}
+		peers = append(peers, text)
+	}
+	l.addList("peers", peers)
+}
+
+func nameAndID(name, id string) string {
 	if name == "" || id == "" {
 		return name + id
 	}
@@ -156,233 +166,170 @@ func leader(d status.Document) string {
 	}
 	for _, peer := range d.Peers {
 		if peer.Leader {
-			return fmt.Sprintf("%s, term %d", both(peer.Name, peer.ID), d.Term)
+			return fmt.Sprintf("%s, term %d", nameAndID(peer.Name, peer.ID), d.Term)
 		}
 	}
 	return d.Leader
 }
 
-func peerLine(p state.Peer) string {
-	state := "missing"
-	if p.Active {
-		state = "active "
+func (l *lines) validity(expires time.Time) string {
+	if l.now.After(expires) {
+		return "has expired, " + l.ago(expires)
 	}
-	line := fmt.Sprintf("%s  %s", state, both(cmp.Or(p.Name, strings.Join(p.URLs, ",")), p.ID))
-	if p.Leader {
-		line += ", leader"
-	}
-	if p.Learner {
-		line += ", learner"
-	}
-	return line
+	return fmt.Sprintf("expires in %v, %s", Rounded(expires.Sub(l.now)), Moment(expires))
 }
 
-func database(m state.Member) string {
-	text := fmt.Sprintf("%s, %s in use", Size(m.DBSize), Size(m.DBInUse))
-	if m.Quota > 0 {
-		text += fmt.Sprintf(", %d%% of the quota of %s", 100*m.DBSize/m.Quota, Size(m.Quota))
-	}
-	return text
-}
-
-func validity(expires, now time.Time) string {
-	if now.After(expires) {
-		return "has expired, " + ago(expires, now)
-	}
-	return fmt.Sprintf("expires in %v, %s", Rounded(expires.Sub(now)), Moment(expires))
-}
-
-// ago returns a time in the local zone with its age.
-func ago(at, now time.Time) string {
-	return Moment(at) + ", " + Age(at, now)
-}
-
-// backup describes the backups: how far they are, the restore points and errors.
-func backup(d status.Document, now time.Time) (all []fact) {
+// addBackups adds the backups: how far they are, the restore points and errors.
+func (l *lines) addBackups(d status.Document) {
 	b := d.Backup
 	switch {
 	case b == nil && d.Standalone:
-		return []fact{{"backups", "none (no --backup-store)"}}
+		l.add("backups", "none (no --backup-store)")
+		return
 	case b == nil: // the sidecar makes them
-		return nil
+		return
 	}
-	add := func(name, is string) { all = append(all, fact{name, is}) }
-	add("backups", fmt.Sprintf("%s, this member is %s", b.Store, cmp.Or(map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role], string(b.Role))))
+	role := map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role]
+	l.addf("backups", "%s, this member is %s", b.Store, cmp.Or(role, string(b.Role)))
 	if b.Cluster != "" {
-		add("backups of", clusterOf(b))
+		text := joined(b.Cluster, " of ", b.Owner)
+		if b.Generation > 0 {
+			text += fmt.Sprintf(", generation %d", b.Generation)
+		}
+		l.add("backups of", text)
 	}
 	if problem := b.Problem; problem != nil {
-		add("backups fail", fmt.Sprintf("since %s, %s%s", ago(problem.Since, now), often(problem.Count), nextRetry(problem.NextRetry, now)))
+		l.add("backups fail", l.failures(problem.Since, problem.Count, problem.NextRetry))
 	}
-	if b.Revision > 0 {
-		add("in the store", inTheStore(b))
+	l.add("in the store", stored(b))
+	windows := b.Windows
+	if len(windows) == 0 && b.Window != nil {
+		windows = []facts.GenerationWindow{{Window: *b.Window}}
 	}
-	for _, span := range windows(b) {
-		add("restore points", fmt.Sprintf("revisions %d to %d, %s to %s", span.FromRevision, span.ToRevision, Moment(span.From), Moment(span.To)))
+	for _, w := range windows {
+		l.addf("restore points", "revisions %d to %d, %s to %s", w.FromRevision, w.ToRevision, Moment(w.From), Moment(w.To))
 	}
 	if full := b.LastFullSnapshot; full != nil {
-		add("last full snapshot", fmt.Sprintf("revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), ago(full.At, now), full.Reason))
+		l.addf("last full snapshot", "revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), l.ago(full.At), full.Reason)
 	}
 	if run := b.RunningFullSnapshot; run != nil {
-		add("running full snapshot", making(run))
+		text := run.Step
+		if run.TotalBytes > 0 {
+			text += fmt.Sprintf(", %s of %s", Size(run.SentBytes), Size(run.TotalBytes))
+		}
+		l.add("running full snapshot", text+remaining(run.RemainingSeconds)+": "+run.Reason)
 	} else if !b.NextFullSnapshot.IsZero() {
-		add("next full snapshot", Moment(b.NextFullSnapshot))
+		l.add("next full snapshot", Moment(b.NextFullSnapshot))
 	}
-	add("last restore test", verified(b.LastVerification, now))
+	test := "never"
+	if last := b.LastVerification; last != nil {
+		test = fmt.Sprintf("revision %d, %s: %s", last.Revision, l.ago(last.At), last.Reason)
+		if !last.Passed {
+			test = "FAILED at " + test
+		}
+	}
+	l.add("last restore test", test)
 	if b.SpoolBytes > 0 {
-		add("spool", fmt.Sprintf("%s of %s queued on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit)))
+		l.addf("spool", "%s of %s queued on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit))
 	}
-	return all
 }
 
-// clusterOf names the cluster that etcd's data belong to.
-func clusterOf(b *facts.Backups) string {
-	text := b.Cluster
-	if b.Owner != "" {
-		text += " of " + b.Owner
+// remaining returns the estimated rest of an operation as a suffix, or "" if it is unknown.
+func remaining(seconds float64) string {
+	if seconds == 0 {
+		return ""
 	}
-	if b.Generation > 0 {
-		text += fmt.Sprintf(", generation %d", b.Generation)
+	return ", " + duration(seconds).String() + " left"
+}
+
+// duration returns rounded seconds.
+func duration(seconds float64) time.Duration {
+	return Rounded(time.Duration(seconds * float64(time.Second)))
+}
+
+// stored describes which revisions are in the store; "" if it is unknown.
+func stored(b *facts.Backups) string {
+	if b.Revision == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("everything up to revision %d", b.Revision)
+	if b.LagRevisions > 0 {
+		text = fmt.Sprintf("up to revision %d; %d behind, for %v", b.Revision, b.LagRevisions, duration(b.LagSeconds))
+	}
+	if b.StoredBytes > 0 {
+		text += "; " + Size(b.StoredBytes) + " in total"
 	}
 	return text
 }
 
-// windows returns the windows of restore points in all generations.
-func windows(b *facts.Backups) (all []facts.Window) {
-	for _, span := range b.Windows {
-		all = append(all, span.Window)
+// failures describes repeated failures.
+func (l *lines) failures(since time.Time, count int, nextRetry time.Time) string {
+	text := fmt.Sprintf("since %s, %d times", l.ago(since), count)
+	if count == 1 {
+		text = fmt.Sprintf("since %s, once", l.ago(since))
 	}
-	if len(all) == 0 && b.Window != nil {
-		all = append(all, *b.Window)
+	if !nextRetry.IsZero() {
+		text += ", next retry " + l.within(nextRetry)
 	}
-	return all
+	return text
 }
 
-func making(run *facts.SnapshotProgress) string {
-	text := run.Step
-	if run.TotalBytes > 0 {
-		text += fmt.Sprintf(", %s of %s", Size(run.SentBytes), Size(run.TotalBytes))
-	}
-	if run.RemainingSeconds > 0 {
-		text += fmt.Sprintf(", %v left", Rounded(time.Duration(run.RemainingSeconds*float64(time.Second))))
-	}
-	return text + ": " + run.Reason
-}
-
-func inTheStore(b *facts.Backups) string {
-	stored := ""
-	if b.StoredBytes > 0 {
-		stored = "; " + Size(b.StoredBytes) + " in total"
-	}
-	if b.LagRevisions == 0 {
-		return fmt.Sprintf("everything up to revision %d%s", b.Revision, stored)
-	}
-	behind := time.Duration(b.LagSeconds * float64(time.Second))
-	return fmt.Sprintf("up to revision %d; %d behind, for %v%s", b.Revision, b.LagRevisions, Rounded(behind), stored)
-}
-
-func verified(proof *facts.Verification, now time.Time) string {
-	switch {
-	case proof == nil:
-		return "never"
-	case !proof.Passed:
-		return fmt.Sprintf("FAILED at revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
-	default:
-		return fmt.Sprintf("revision %d, %s: %s", proof.Revision, ago(proof.At, now), proof.Reason)
-	}
-}
-
-// often formats a count of failures.
-func often(times int) string {
-	if times == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", times)
-}
-
-func nextRetry(at, now time.Time) string {
-	if at.IsZero() {
-		return ""
-	}
-	return ", next retry within " + Rounded(max(0, at.Sub(now))).String()
-}
-
-// recovered describes a recovery: its step, and what it restores.
-func recovered(d status.Document) (all []fact) {
+// addRecovery adds the step of a recovery, and what it restores.
+func (l *lines) addRecovery(d status.Document) {
 	r := d.Recovery
 	if r == nil {
-		return nil
+		return
 	}
-	is := cmp.Or(status.RecoveryDoes(r.State), r.State)
-	if strings.Contains(d.Reason, r.Reason) {
-		all = append(all, fact{"recovery", is})
-	} else {
-		all = append(all, fact{"recovery", is + ": " + r.Reason})
-	}
-	if r.Loss != "" {
-		all = append(all, fact{"", r.Loss})
+	texts := []string{cmp.Or(status.RecoveryDoes(r.State), r.State), r.Loss}
+	if !strings.Contains(d.Reason, r.Reason) {
+		texts[0] += ": " + r.Reason
 	}
 	if r.RemainingSeconds > 0 {
-		left := Rounded(time.Duration(r.RemainingSeconds * float64(time.Second)))
-		all = append(all, fact{"", fmt.Sprintf("%.1f of %.1f MiB, %.1f MiB/s, %s left", mib(r.RestoredBytes), mib(r.TotalBytes), r.BytesPerSecond/(1<<20), left)})
+		texts = append(texts, fmt.Sprintf("%s of %s, %s/s%s", Size(r.RestoredBytes), Size(r.TotalBytes), Size(int64(r.BytesPerSecond)), remaining(r.RemainingSeconds)))
 	}
-	return all
+	l.addList("recovery", texts)
 }
 
-func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
-
-// maintenance describes defragmentations and the readers of the whole database.
-func maintenance(u *state.Maintenance, now time.Time) (all []fact) {
+// addMaintenance adds defragmentations and the readers of the whole database.
+func (l *lines) addMaintenance(u *state.Maintenance) {
 	if u == nil {
-		return nil
+		return
 	}
-	add := func(name, is string) { all = append(all, fact{name, is}) }
-	if u.Phase != "idle" {
-		add("defragmentation", u.Phase+progress(u)+": "+u.Reason)
+	switch u.Phase {
+	case "idle":
+	case "running":
+		l.addf("defragmentation", "running (%.0f%%): %s", 100*u.Progress, u.Reason)
+	default:
+		l.add("defragmentation", u.Phase+": "+u.Reason)
 	}
 	if last := u.LastDefragmentation; last != nil {
-		add("last defragmentation", Defragmented(last)+", "+ago(last.At, now))
+		l.add("last defragmentation", DefragmentationResult(last)+", "+l.ago(last.At))
 	}
 	for _, reader := range u.Readers {
-		add("readers", reader.Name+" since "+ago(reader.Since, now))
+		l.add("readers", reader.Name+" since "+l.ago(reader.Since))
 	}
-	return all
 }
 
-func progress(u *state.Maintenance) string {
-	if u.Phase != "running" {
-		return ""
-	}
-	return fmt.Sprintf(" (%.0f%%)", 100*u.Progress)
-}
-
-// Defragmented returns how a defragmentation ended.
-func Defragmented(d *state.Defragmentation) string {
+// DefragmentationResult describes how a defragmentation ended.
+func DefragmentationResult(d *state.Defragmentation) string {
 	if d.Error != "" {
 		return "failed, by " + d.Origin + ": " + d.Error
 	}
-	took := Rounded(time.Duration(d.Seconds * float64(time.Second)))
-	return fmt.Sprintf("by %s in %v: %s → %s", d.Origin, took, Size(d.BytesBefore), Size(d.BytesAfter))
+	return fmt.Sprintf("by %s in %v: %s → %s", d.Origin, duration(d.Seconds), Size(d.BytesBefore), Size(d.BytesAfter))
 }
 
-// renewed describes the leases that the member renews.
-func renewed(all []state.Lease, now time.Time) (facts []fact) {
-	for i, lease := range all {
-		name := "leases"
-		if i > 0 {
-			name = ""
+// addLeases adds the leases that the member renews.
+func (l *lines) addLeases(all []state.Lease) {
+	name := "leases"
+	for _, lease := range all {
+		text := lease.Name + ", not renewed yet"
+		if !lease.Renewed.IsZero() {
+			text = fmt.Sprintf("%s: %s, renewed %s", lease.Name, lease.Holder, l.ago(lease.Renewed))
 		}
-		facts = append(facts, fact{name, leaseLine(lease, now)})
+		l.add(name, text)
 		if problem := lease.Problem; problem != nil {
-			facts = append(facts, fact{"lease fails", fmt.Sprintf("since %s, %s%s", ago(problem.Since, now), often(problem.Count), nextRetry(problem.NextRetry, now))})
+			l.add("lease fails", l.failures(problem.Since, problem.Count, problem.NextRetry))
 		}
+		name = ""
 	}
-	return facts
-}
-
-func leaseLine(lease state.Lease, now time.Time) string {
-	if lease.Renewed.IsZero() {
-		return lease.Name + ", not renewed yet"
-	}
-	return fmt.Sprintf("%s: %s, renewed %s", lease.Name, lease.Holder, ago(lease.Renewed, now))
 }

@@ -97,16 +97,22 @@ func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
 	is := status.Document{Recovery: &status.Recovery{
 		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", RestoredBytes: 1 << 20, TotalBytes: 3 << 20, BytesPerSecond: 1 << 20, RemainingSeconds: 2,
 	}}
-	assert.Equal(t, []fact{
-		{"recovery", "restoring: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 of 3.0 MiB, 1.0 MiB/s, 2s left"},
-	}, recovered(is))
-	assert.Empty(t, recovered(status.Document{}))
+	assert.Equal(t, []line{
+		{"recovery", "restoring: there is room"}, {"", "3 revisions are lost"}, {"", "1.0 MiB of 3.0 MiB, 1.0 MiB/s, 2s left"},
+	}, recoveryLines(is))
+	assert.Empty(t, recoveryLines(status.Document{}))
 
 	waits := status.Document{
 		Reason:   "recovery has been reading the store since noon: it is away; the next try is within 3s",
 		Recovery: &status.Recovery{State: "AskStore", Reason: "it is away"},
 	}
-	assert.Equal(t, []fact{{"recovery", "reading the store"}}, recovered(waits))
+	assert.Equal(t, []line{{"recovery", "reading the store"}}, recoveryLines(waits))
+}
+
+func recoveryLines(d status.Document) []line {
+	l := &lines{now: now}
+	l.addRecovery(d)
+	return l.all
 }
 
 func tended(t *testing.T, u *state.Maintenance) string {

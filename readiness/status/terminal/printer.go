@@ -72,7 +72,7 @@ const (
 	longReason  = 100 // bytes of a reason that is not repeated
 )
 
-// brief lists the facts that Print shows without Verbose.
+// brief lists the lines that Print shows without Verbose.
 var brief = map[string]bool{
 	"ready since": true, "not ready since": true, "error": true, "next step": true, "leader": true, "database": true, "volume": true,
 	"recovery": true, "defragmentation": true, "backups": true, "in the store": true, "running full snapshot": true, "last restore test": true,
@@ -93,17 +93,17 @@ func (p *Printer) Print(d status.Document) error {
 		}
 		b.WriteString(p.wrapped("  ", c.Subject+": see "+command+c.Runbook) + "\n")
 	}
-	var facts [][]string
+	var rows [][]string
 	shown := false
-	for _, fact := range factsOf(d, p.now()) {
-		if fact.name != "" {
-			shown = p.Verbose || brief[fact.name]
+	for _, line := range statusLines(d, p.now()) {
+		if line.name != "" {
+			shown = p.Verbose || brief[line.name]
 		}
 		if shown {
-			facts = append(facts, []string{fact.name, fact.text})
+			rows = append(rows, []string{line.name, line.text})
 		}
 	}
-	b.WriteString("\n" + p.table(facts...))
+	b.WriteString("\n" + p.table(rows...))
 	if p.Verbose {
 		if d.Trends != nil {
 			b.WriteString("\n" + p.trends(d.Trends))
@@ -133,10 +133,12 @@ func (p *Printer) Print(d status.Document) error {
 	return err
 }
 
+var healthColours = map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}
+
 // headline returns the first line, with the state in bold and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
-	is := status.HeadlineOf(d) // an older wrapper may lack it
-	return p.strong(is.Phase) + p.paint(map[string]int{status.HealthOK: green, status.HealthDegraded: yellow, status.HealthFailed: red}[is.Health], strings.TrimPrefix(is.Summary, is.Phase))
+	h := status.HeadlineOf(d) // an older wrapper may lack it
+	return p.paint(bold, h.Phase) + p.paint(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
 }
 
 // name returns the pod's name as a prefix.
@@ -149,13 +151,13 @@ func name(d status.Document) string {
 
 // checks returns one line if all checks fail for the same reason: etcd is not running.
 func (p *Printer) checks(all []status.Check) string {
-	differs := func(c status.Check) bool { return c.Status != "failed" || c.Reason != all[0].Reason }
-	if len(all) > 0 && !slices.ContainsFunc(all, differs) {
-		return p.wrapped("  "+p.status("failed")+"  ", all[0].Reason) + "\n"
+	checkStatus := func(health string) string { return "  " + p.paint(healthColours[health], fmt.Sprintf("%-8s", health)) }
+	if reason := status.CommonReason(all); reason != "" {
+		return p.wrapped(checkStatus(status.HealthFailed)+"  ", reason) + "\n"
 	}
 	var rows [][]string
 	for _, check := range all {
-		rows = append(rows, []string{"  " + p.status(check.Status), check.Name, check.Reason})
+		rows = append(rows, []string{checkStatus(check.Status), check.Name, check.Reason})
 	}
 	return p.table(rows...)
 }
@@ -187,7 +189,8 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	}
 	if d.Ready != p.ready {
 		at := cmp.Or(d.ReadySince, p.now()) // an older wrapper may lack it
-		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", Moment(at), p.readiness(d.Ready))})
+		colour := map[bool]int{true: green, false: red}[d.Ready]
+		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", Moment(at), p.paint(colour, readyWord(d.Ready)))})
 		p.ready = d.Ready
 	}
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.Compare(b.at) })
@@ -220,11 +223,11 @@ func (p *Printer) keepBelow(changes *strings.Builder, below string) {
 	p.below = below
 }
 
-// happening is a line about what happened, in the colour of its health.
+// event returns a line about an event, in the colour of its health.
 func (p *Printer) event(indent string, e status.TimelineEvent) string {
 	text := e.Message
-	if colour := map[string]int{status.HealthDegraded: yellow, status.HealthFailed: red}[e.Health]; colour != 0 {
-		text = p.paint(colour, text)
+	if e.Health != status.HealthOK {
+		text = p.paint(healthColours[e.Health], text)
 	}
 	return p.wrapped(indent+Moment(e.At)+"  ", text) + "\n"
 }
@@ -242,26 +245,12 @@ func (p *Printer) step(indent string, step status.Transition) string {
 	if step.Count > 1 {
 		line += fmt.Sprintf(" ×%d", step.Count)
 	}
-	line += " after " + Rounded(time.Duration(step.AfterSeconds*float64(time.Second))).String()
+	line += " after " + duration(step.AfterSeconds).String()
 	if step.Reason != "" {
 		line += ": " + step.Reason
 	}
 	return p.wrapped(indent+Moment(step.At)+"  ", line) + "\n"
 }
-
-func (p *Printer) readiness(ready bool) string {
-	if ready {
-		return p.paint(green, "ready")
-	}
-	return p.paint(red, "not ready")
-}
-
-func (p *Printer) status(word string) string {
-	colours := map[string]int{"ok": green, "degraded": yellow, "failed": red}
-	return p.paint(colours[word], fmt.Sprintf("%-8s", word))
-}
-
-func (p *Printer) strong(text string) string { return p.paint(bold, text) }
 
 // progress returns a bar for each long operation that is running.
 func (p *Printer) progress(d status.Document) string {
@@ -270,21 +259,15 @@ func (p *Printer) progress(d status.Document) string {
 		filled := int(barWidth * min(1, max(0, share)))
 		rows = append(rows, []string{"  " + name, strings.Repeat("█", filled) + strings.Repeat("░", barWidth-filled), fmt.Sprintf("%3.0f%%%s", 100*share, text)})
 	}
-	left := func(seconds float64) string {
-		if seconds == 0 {
-			return ""
-		}
-		return ", " + Rounded(time.Duration(seconds*float64(time.Second))).String() + " left"
-	}
 	if r := d.Recovery; r != nil && r.State == "Build" && r.TotalBytes > 0 {
-		add("restore", float64(r.RestoredBytes)/float64(r.TotalBytes), " of "+Size(r.TotalBytes)+left(r.RemainingSeconds))
+		add("restore", float64(r.RestoredBytes)/float64(r.TotalBytes), " of "+Size(r.TotalBytes)+remaining(r.RemainingSeconds))
 	}
 	if m := d.Maintenance; m != nil && m.Phase == "running" {
 		add("defragmentation", m.Progress, "")
 	}
 	if b := d.Backup; b != nil && b.RunningFullSnapshot != nil && b.RunningFullSnapshot.TotalBytes > 0 {
 		run := b.RunningFullSnapshot
-		add("full snapshot", float64(run.SentBytes)/float64(run.TotalBytes), " of "+Size(run.TotalBytes)+left(run.RemainingSeconds))
+		add("full snapshot", float64(run.SentBytes)/float64(run.TotalBytes), " of "+Size(run.TotalBytes)+remaining(run.RemainingSeconds))
 	}
 	return p.table(rows...)
 }
