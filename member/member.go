@@ -47,10 +47,8 @@ type Options struct {
 	// FindsPlace makes the member report changed peer URLs to the cluster, and ask for a vote while it is a learner.
 	// A backup-restore sidecar does that itself.
 	FindsPlace bool
-	// User and Password are root's, for FindsPlace with authentication; empty without.
-	User, Password string
 	// AskForVote asks the others, as a client, to promote a member of a cluster. A learner uses it with
-	// authentication and without a User; nil if it cannot be asked.
+	// authentication; nil if it cannot be asked.
 	AskForVote func(ctx context.Context, cluster, member types.ID, members []membership.Member) error
 	// AwaitPeers waits until etcd would admit this member to the cluster that it joins, and returns the cluster's version.
 	// It calls report with the reason for a wait. It may be nil.

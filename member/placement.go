@@ -8,14 +8,10 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/types"
-	"go.etcd.io/etcd/server/v3/auth"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
-	"google.golang.org/grpc/metadata"
 
 	"etcd-wrapper/member/maintenance"
 )
@@ -123,47 +119,25 @@ func equalURLs(some, others []string) bool {
 	return slices.Equal(some, others)
 }
 
-// promote asks the leader, which knows whether the log is complete enough.
+// promote asks the leader, which knows whether the log is complete enough. With authentication another member does not
+// trust this one to name a user, and etcd would repeat the request without a pause: then the request is a client's.
 func (p placement) promote(ctx context.Context) (err error) {
-	if !p.server.IsLearner() {
+	switch {
+	case !p.server.IsLearner():
 		return nil
-	}
-	if p.server.AuthStore().IsAuthEnabled() && p.options.User == "" {
-		err = p.promoteAsClient(ctx)
-	} else if ctx, err = p.withRootToken(ctx); err == nil {
+	case !p.server.AuthStore().IsAuthEnabled():
 		_, err = p.server.PromoteMember(ctx, uint64(p.server.MemberID()))
+	case p.options.AskForVote == nil:
+		return errors.New("authentication is on, and no root user is configured")
+	default:
+		var members []membership.Member
+		for _, each := range p.server.Cluster().Members() {
+			members = append(members, *each)
+		}
+		err = p.options.AskForVote(ctx, p.server.Cluster().ID(), p.server.MemberID(), members)
 	}
 	if err == nil {
 		p.options.Log.Info().Msg("this learner was promoted: the member has a vote now")
 	}
 	return err
-}
-
-// withRootToken adds a token to a request to another member, which does not trust this one to name a user. Otherwise etcd
-// would repeat the request without a pause.
-func (p placement) withRootToken(ctx context.Context) (context.Context, error) {
-	store, user := p.server.AuthStore(), p.options.User
-	if !store.IsAuthEnabled() {
-		return ctx, nil
-	}
-	reply, err := p.server.Authenticate(ctx, &etcdserverpb.AuthenticateRequest{Name: user, Password: p.options.Password})
-	if err == nil {
-		err = store.IsAdminPermitted(&auth.AuthInfo{Username: user, Revision: store.Revision()})
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot become %s: %w", user, err)
-	}
-	return metadata.NewIncomingContext(ctx, metadata.Pairs(rpctypes.TokenFieldNameGRPC, reply.Token)), nil
-}
-
-// promoteAsClient asks the others with a client's credentials.
-func (p placement) promoteAsClient(ctx context.Context) error {
-	if p.options.AskForVote == nil {
-		return errors.New("authentication is on, and no root user is configured")
-	}
-	var members []membership.Member
-	for _, each := range p.server.Cluster().Members() {
-		members = append(members, *each)
-	}
-	return p.options.AskForVote(ctx, p.server.Cluster().ID(), p.server.MemberID(), members)
 }

@@ -47,11 +47,10 @@ func (r *Runtime) Configure(yaml []byte) error {
 	}
 	r.config = checked
 	r.useCertificates(checked.Etcd)
-	root := peers.NewOptions("", "")
 	r.etcd.Store(member.New(checked.Etcd, member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.invalidateRecord,
 		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
-		FindsPlace: r.flags.Standalone, User: root.User, Password: root.Password, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
+		FindsPlace: r.flags.Standalone, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
 		BeforeCompaction: r.beforeCompaction(), Unwanted: r.parts.Unwanted,
 	}))
 	r.record.Describe(r.describeData)

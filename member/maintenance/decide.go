@@ -81,7 +81,7 @@ func (f facts) reason(threshold Threshold) string {
 func (f facts) blockReason(expected, maxPause time.Duration) string {
 	switch {
 	case expected > maxPause:
-		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", roundDuration(expected), maxPause)
+		return fmt.Sprintf("it is expected to take %s, longer than the pause= of --defrag-threshold allows, which is %s", expected.Round(100*time.Millisecond), maxPause)
 	case f.room >= 0 && f.room < f.inUse+copyReserve:
 		return fmt.Sprintf("the volume has %s left, and the copy needs %s", formatSize(f.room), formatSize(f.inUse+copyReserve))
 	case f.corrupt:
@@ -104,7 +104,7 @@ func (f facts) readReason() string {
 	case f.sending:
 		return "a snapshot is on its way to a member that lags behind"
 	case len(f.readers) > 0:
-		return (&BusyError{Readers: f.readers}).Error()
+		return describeReaders(f.readers)
 	default:
 		return ""
 	}
@@ -139,13 +139,6 @@ func (f facts) quorumReason() string {
 	default:
 		return "without this member the others would be no quorum: there is no connection to " + strings.Join(missing, ", ")
 	}
-}
-
-func roundDuration(d time.Duration) time.Duration {
-	if d < time.Second {
-		return d.Round(time.Millisecond)
-	}
-	return d.Round(100 * time.Millisecond)
 }
 
 // Threshold is the free part of a database above which it is defragmented. The zero Threshold means never, unless the

@@ -96,7 +96,7 @@ func (k *Maintainer) runDefragmentation(ctx context.Context, f facts, r request)
 	}
 	k.enter(Running, "etcd copies what is in use of its database", f)
 	k.options.Log.Info().Int64("size", f.size).Int64("in_use", f.inUse).Str("origin", r.origin).
-		Stringer("expected", roundDuration(k.estimator.expected(f.inUse))).Msg("the database is defragmented")
+		Stringer("expected", k.estimator.expected(f.inUse).Round(time.Millisecond)).Msg("the database is defragmented")
 	began := time.Now()
 	err := do()
 	took := time.Since(began)

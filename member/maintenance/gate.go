@@ -2,6 +2,7 @@ package maintenance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,19 +31,10 @@ type closedPeriod struct {
 	over chan struct{}
 }
 
-// BusyError is the reason why the gate could not be closed. Its text names what to wait for.
-type BusyError struct {
-	Readers []state.DatabaseReader // sorted by Since; empty if another caller closed the gate
-	Closed  string                 // what closed the gate, if it is closed
-}
-
-// Error implements error.
-func (e *BusyError) Error() string {
-	if e.Closed != "" {
-		return e.Closed + " is under way: wait for its end"
-	}
-	names := make([]string, len(e.Readers))
-	for i, reader := range e.Readers {
+// describeReaders returns what to wait for while the database is read.
+func describeReaders(readers []state.DatabaseReader) string {
+	names := make([]string, len(readers))
+	for i, reader := range readers {
 		names[i] = fmt.Sprintf("%s (since %s)", reader.Name, reader.Since.UTC().Format("15:04:05Z"))
 	}
 	return "the database is being read: wait for the end of " + strings.Join(names, " and ")
@@ -83,15 +75,16 @@ func (g *Gate) leave(reader *state.DatabaseReader) {
 }
 
 // Close closes the gate if it is open and has no readers, and never blocks. why is a noun phrase such as "a
-// defragmentation". The caller must call open, which may be called again. The error is a *BusyError.
+// defragmentation". The caller must call open, which may be called again. The error
+// names what to wait for.
 func (g *Gate) Close(why string) (open func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.closed != nil:
-		return nil, &BusyError{Closed: g.closed.why}
+		return nil, fmt.Errorf("%s is under way: wait for its end", g.closed.why)
 	case len(g.readers) > 0:
-		return nil, &BusyError{Readers: g.inside()}
+		return nil, errors.New(describeReaders(g.inside()))
 	}
 	g.closed = &closedPeriod{why: why, over: make(chan struct{})}
 	return sync.OnceFunc(g.open), nil

@@ -18,8 +18,7 @@ func TestADefragmentationIsRefusedWhileSomebodyReadsAndNamesThem(t *testing.T) {
 	require.NoError(t, err, "readers do not keep each other out")
 
 	_, err = g.Close("a defragmentation")
-	var busy *BusyError
-	require.ErrorAs(t, err, &busy)
+	require.Error(t, err)
 	require.Regexp(t, `^the database is being read: wait for the end of the snapshot for 10\.0\.0\.7:4031 \(since .+Z\) and the backup \(since .+Z\)$`, err.Error())
 
 	endFirst()
