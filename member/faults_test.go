@@ -108,27 +108,6 @@ func TestADatabaseHeldByAnotherProcessIsWaitedForAndCanBeGivenUp(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestACorruptWALIsOneClearSentence(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "new.etcd")
-	first := newBench(t, dir)
-	require.NoError(t, first.Open(soon(t)))
-	_, err := first.Close()
-	require.NoError(t, err)
-	segments, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal"))
-	require.NoError(t, err)
-	content, err := os.ReadFile(segments[0])
-	require.NoError(t, err)
-	copy(content[100:], "this is not what etcd wrote")
-	require.NoError(t, os.WriteFile(segments[0], content, 0o600))
-
-	b := newBench(t, dir)
-	err = b.Open(soon(t))
-	require.ErrorContains(t, err, "is damaged at position 80")
-	require.ErrorContains(t, err, "way out: ")
-	_, err = b.Close()
-	assert.Error(t, err)
-}
-
 // zap would end the process at once; here the reason gets out first, and what called the failure fatal never goes on.
 func TestWhatEtcdCallsFatalIsACrashWithItsReason(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){

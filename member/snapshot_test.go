@@ -16,7 +16,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/embed"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
@@ -58,33 +57,6 @@ func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
 	defer cancel()
 	_, err := client.Put(ctx, "key", "value")
 	return err == nil
-}
-
-// That is what it is about: one slow reader of a snapshot and one defragmentation stop a plain etcd until the reader goes.
-func TestAPlainEtcdFreezesWhenItIsDefragmentedWhileASnapshotIsRead(t *testing.T) {
-	t.Parallel()
-	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
-	config.LogLevel = "fatal"
-	etcd, err := embed.StartEtcd(config)
-	require.NoError(t, err)
-	defer etcd.Close()
-	<-etcd.Server.ReadyNotify()
-	client := (&bench{config: config}).client(t)
-	fill(t, client, 12)
-
-	reading, leave := context.WithCancel(t.Context())
-	defer leave()
-	holdSnapshot(reading, t, client)
-	defragmented := make(chan error, 1)
-	go func() {
-		_, err := client.Defragment(soon(t), endpoint(config))
-		defragmented <- err
-	}()
-	require.Eventually(t, func() bool { return !answers(t, client, time.Second) }, patience, tick, "it answers nobody any more")
-	assert.False(t, answers(t, client, 2*time.Second), "and does not come back by itself")
-	leave()
-	require.NoError(t, <-defragmented)
-	require.True(t, answers(t, client, patience), "but when the reader has gone")
 }
 
 func TestADefragmentationWhileASnapshotIsReadIsRefusedAndEverythingGoesOn(t *testing.T) {

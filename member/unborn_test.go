@@ -1,7 +1,6 @@
 package member_test
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,34 +68,4 @@ func TestAMemberThatHasLostItsLogIsRefused(t *testing.T) {
 	opened, err := b.Close()
 	assert.True(t, opened, "the data was found unfit: the next start must not take it for good")
 	require.Error(t, err)
-}
-
-func TestAMemberWithItsLogIsNeverRefusedOrSetAside(t *testing.T) {
-	t.Parallel()
-	for _, lost := range []string{"member/snap/db", "nothing"} {
-		t.Run("without "+lost, func(t *testing.T) {
-			dir, _ := born(t)
-			require.NoError(t, os.RemoveAll(filepath.Join(dir, lost)))
-			b := newBench(t, dir)
-			require.NoError(t, b.Open(soon(t)))
-			reply, err := b.client(t).Get(soon(t), "key")
-			require.NoError(t, err)
-			require.Len(t, reply.Kvs, 1, "the log has it all")
-			_, err = b.Close()
-			require.NoError(t, err)
-			assert.Empty(t, setAside(t, dir))
-		})
-	}
-}
-
-func tree(t *testing.T, dir string) []string {
-	t.Helper()
-	var files []string
-	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() && filepath.Ext(path) != ".tmp" {
-			files = append(files, path)
-		}
-		return err
-	}))
-	return files
 }

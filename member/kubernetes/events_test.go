@@ -3,12 +3,9 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/internal/logtest"
 )
@@ -33,7 +29,7 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 	}))
 	defer server.Close()
 	log := &logtest.Lines{}
-	p := NewEventRecorder(account(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
+	p := NewEventRecorder(mounted(t, server), EventPod{Name: "etcd-main-0", UID: "7-3"}, zerolog.New(log))
 	p.Post(Event{Reason: "Restored", Note: strings.Repeat("ä", 600), At: time.Date(2026, 11, 23, 12, 0, 0, 5000, time.FixedZone("", 3600))})
 	assert.Equal(t, "POST /apis/events.k8s.io/v1/namespaces/play/events application/json", <-asked)
 	assert.Equal(t, map[string]any{
@@ -44,16 +40,6 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 	}, <-posted)
 	p.Stop()
 	assert.Empty(t, log.String())
-}
-
-func account(t *testing.T, server *httptest.Server) Account {
-	t.Helper()
-	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	for name, content := range map[string]string{"ca.crt": string(ca), "token": "secret", "namespace": "play"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
-	}
-	return Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")}
 }
 
 func TestWhatRepeatsIsCounted(t *testing.T) {

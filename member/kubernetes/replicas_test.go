@@ -1,13 +1,9 @@
 package kubernetes
 
 import (
-	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -75,10 +71,5 @@ func serving(t *testing.T, handler http.HandlerFunc) *Server {
 	t.Helper()
 	server := httptest.NewTLSServer(handler)
 	t.Cleanup(server.Close)
-	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	for name, content := range map[string]string{"ca.crt": string(ca), "token": "secret", "namespace": "play"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
-	}
-	return NewServer(Account{Dir: dir, Server: strings.TrimPrefix(server.URL, "https://")})
+	return NewServer(mounted(t, server))
 }
