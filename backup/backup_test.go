@@ -187,7 +187,7 @@ func TestFlush_uploadsAllAcknowledgedWrites(t *testing.T) {
 	s := newSubject(t, archive.Verified)
 	s.begin(t)
 	s.end(t)
-	s.put(t, 100) // nobody looks any more
+	s.put(t, 100) // the caller does not read any more
 	revision := s.etcd.Revision()
 	s.etcd.Server.Stop()
 	require.Less(t, s.stored(t), revision)

@@ -28,7 +28,7 @@ type InitializationStatus string
 // The four words that `GET /initialization/status` of etcd-backup-restore answers with. Reading Successful or Failed
 // resets the sidecar to New, so each of the two is seen once.
 const (
-	New        InitializationStatus = "New"        // nothing was asked for yet, or the last result was read
+	New        InitializationStatus = "New"        // nothing was requested yet, or the last result was read
 	Progress   InitializationStatus = "Progress"   // an initialization is running; it may take hours
 	Successful InitializationStatus = "Successful" // the data directory may be opened
 	Failed     InitializationStatus = "Failed"     // the initialization ended without a usable data directory

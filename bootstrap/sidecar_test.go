@@ -228,7 +228,7 @@ func TestBundlesThatAreNone(t *testing.T) {
 	fifo := empty + ".fifo"
 	require.NoError(t, unix.Mkfifo(fifo, 0o600))
 	for path, says := range map[string]string{
-		fifo:              "not a regular file", // and nobody waits for its other end
+		fifo:              "not a regular file", // and no process waits at its other end
 		"":                "required",
 		empty:             "holds no certificate",
 		empty + ".absent": "no such file",

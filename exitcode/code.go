@@ -39,13 +39,13 @@ const (
 const (
 	ToolFailed     Code = 1  // etcdctl, etcdutl or defrag has failed; the number is theirs
 	NoAnswer       Code = 69 // status, defrag: no wrapper answers on the port
-	NotTold        Code = 70 // status, defrag, --dump-fsm: what was asked for cannot be read or printed
+	NotTold        Code = 70 // status, defrag, --dump-fsm: the result cannot be read or printed
 	MemberNotReady Code = 75 // status: the member is not ready
 
 	StoreAway    Code = 69 // backup: the store cannot be used, or no wrapper answers
-	BackupFailed Code = 70 // backup: what is kept, or what was asked for, is not in order
+	BackupFailed Code = 70 // backup: the backups, or the result, are damaged
 	InDoubt      Code = 75 // backup prune: nothing goes while something is in doubt
-	NotKept      Code = 78 // backup export, verify, get and diff: what was asked for is not kept
+	NotKept      Code = 78 // backup export, verify, get and diff: the requested restore point is not kept
 
 	CutShort Code = 130 // backup, restore, status: Ctrl-C or SIGTERM
 )

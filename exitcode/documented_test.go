@@ -37,7 +37,7 @@ func constants(t *testing.T) map[string]Code {
 
 // visitors are the statuses of the other commands, with the documentation's words for each number.
 var visitors = map[string]string{
-	"ToolFailed": "", "NotTold": "", // of these nobody is promised a number
+	"ToolFailed": "", "NotTold": "", // the docs promise no number for these
 	"NoAnswer": "69 without an answer", "MemberNotReady": "75 if not",
 	"StoreAway": "69 if the store cannot be used", "BackupFailed": "70 if", "InDoubt": "75 if something is in doubt", "NotKept": "78 if",
 }

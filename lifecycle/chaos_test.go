@@ -34,10 +34,10 @@ type chaos struct {
 	plan   schedule
 	calls  int
 	truth  truth
-	starts bool // etcd's start has begun, with the removal of the record
+	starts bool // etcd's start is in progress, with the removal of the record
 	broken []string
 
-	asked  map[string]time.Time // when each configuration was asked for
+	asked  map[string]time.Time // when each configuration was requested
 	result time.Time            // when Successful was read
 	log    bool                 // etcd's log was there all the time
 }

@@ -24,7 +24,7 @@ type truth struct {
 	removed   bool                           // this process removed it
 	opened    bool                           // etcd was opened
 	closed    bool                           // its close returned
-	triggered bool                           // an initialization was asked for after the newest Successful
+	triggered bool                           // an initialization was requested after the newest Successful
 	failed    bool                           // the newest result was Failed
 	usable    bool                           // the newest configuration may be used after this result
 	another   bool                           // another process had the data open for writing

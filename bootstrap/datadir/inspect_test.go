@@ -59,7 +59,7 @@ func TestInspect_truncatedDatabase(t *testing.T) {
 
 func TestInspect_dataOfAnotherMember(t *testing.T) {
 	dir := datadirtest.Initialized(t)
-	update(t, dir, func(tx *bolt.Tx) error { // what etcd calls itself in these tests is nobody's name
+	update(t, dir, func(tx *bolt.Tx) error { // the name of etcd in these tests belongs to no member
 		members := tx.Bucket([]byte("members"))
 		id, value := members.Cursor().First()
 		var owner map[string]any

@@ -112,7 +112,7 @@ func (tried trial) hold(t *testing.T) {
 		if !tried.unseen {
 			assert.NotEmpty(t, tried.judged.Refused, "%s is served in part, and taken", what)
 		}
-	case broken: // etcd itself says why
+	case broken: // etcd itself gives the reason
 	}
 }
 

@@ -111,7 +111,7 @@ func checkComplete(m *member) (initialized bool, err error) {
 	case file != nil && file.Size() > 0:
 		return true, nil
 	case !m.hadSnapshot() && m.segments()[0] == firstSegment && !m.namesNoVoter():
-		return true, nil // unless it goes on from a restore
+		return true, nil // unless it continues a restore
 	case file == nil:
 		return false, missingDatabase.errorf(m.database)
 	default:

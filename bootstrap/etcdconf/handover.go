@@ -64,7 +64,7 @@ func withPipe(content []byte, read func(path string) error) error {
 	}
 	var writer sync.WaitGroup
 	defer writer.Wait()
-	defer out.Close() // before the wait: unblocks a write that nobody reads
+	defer out.Close() // before the wait: unblocks a write without a reader
 	writer.Go(func() {
 		defer in.Close()
 		_, _ = in.Write(content) // fails only if read stopped early, and then read returns the error

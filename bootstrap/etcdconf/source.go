@@ -32,8 +32,8 @@ metrics: basic
 type Source struct {
 	File      string // YAML; "" makes that of a single member on loopback
 	DataDir   string // absolute path of etcd's data directory, unless File names another
-	PodName   string // which member this is, where File is for several; "" if nobody knows
-	Namespace string // of the pod; "" if nobody knows
+	PodName   string // which member this is, where File is for several; "" if unknown
+	Namespace string // of the pod; "" if unknown
 }
 
 // Document is a configuration with its data directory, which a validation needs.

@@ -4,9 +4,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,10 +16,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rewritten lists the pages, and the folders with their Go files, that are held to the list of constructions. Add to it what has been
-// rewritten; nothing is ever removed.
-var rewritten = []string{
-	"README.md", "docs/standalone.md", "docs/tasks.md", "docs/lifecycle.md", "docs/restore.md", "docs/backups.md", "docs/maintenance.md",
+// unwritten lists the pages, and the folders with Go files, that still have such constructions. Remove what is rewritten; add nothing.
+var unwritten = []string{
+	"docs/benchmarks.md", "docs/recovery.md",
+	"recovery", "recovery/peers", "recovery/seed", "backup/writer", "backup/archive", "backup/archive/retention", "backup/relation",
+	"backup/restore/sidecarstore", "member", "member/dataversion", "member/kubernetes", "member/maintenance", "readiness",
+	"readiness/history", "readiness/page", "readiness/page/chromiumtest", "readiness/status", "readiness/status/terminal",
+	"cmd/backups", "cmd/etcd-wrapper", "cmd/suites/recovery",
+}
+
+// pagesAndRooms returns all pages, and all folders with Go files, below the top.
+func pagesAndRooms(t *testing.T, top string) (found []string) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		name := entry.Name()
+		if err == nil && entry.IsDir() && path != top && (strings.HasPrefix(name, ".") || name == "bin") {
+			return fs.SkipDir
+		}
+		place, _ := filepath.Rel(top, path)
+		if filepath.Ext(name) == ".go" {
+			place = filepath.Dir(place)
+		} else if filepath.Ext(name) != ".md" {
+			return err
+		}
+		if !slices.Contains(found, place) {
+			found = append(found, place)
+		}
+		return err
+	}))
+	return found
 }
 
 // constructions must not appear in comments, messages and pages. Each has what to write instead.
@@ -39,7 +66,7 @@ var constructions = []struct{ pattern, instead string }{
 }
 
 // allowed are words of the field, or quotations, that a construction would match.
-var allowed = []string{"in full", "`EtcdRestartedWithFull`"}
+var allowed = []string{"in full", "`EtcdRestartedWithFull`", "A FullSnapshot", "a full and a delta snapshot"}
 
 // findConstructions returns what of a text must not be written, with what to write instead.
 func findConstructions(text string) (found []string) {
@@ -87,7 +114,10 @@ func proseOf(t *testing.T, path string) (texts []string) {
 
 func TestWhatWasRewrittenStaysInPlainEnglish(t *testing.T) {
 	top := root(t)
-	for _, place := range rewritten {
+	for _, place := range pagesAndRooms(t, top) {
+		if slices.Contains(unwritten, place) {
+			continue
+		}
 		files := []string{place}
 		if filepath.Ext(place) != ".md" {
 			var err error

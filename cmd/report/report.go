@@ -84,7 +84,7 @@ func (r *Report) reason(run *lifecycle.Snapshot) string {
 	}
 	if slices.Contains(lifecycle.BeforeResult, run.State) {
 		if awaited := r.runtime.RecoveryProgress(); awaited != "" {
-			return awaited // nobody looks for it behind "a large database takes long"
+			return awaited // it would be overlooked behind "a large database takes long"
 		}
 	}
 	return run.Reason

@@ -50,7 +50,7 @@ type watcher struct {
 	since    time.Time
 	logged   bool      // the log has heard of that
 	degraded time.Time // since when the member is degraded
-	subject  time.Time // when what is reminded of began
+	subject  time.Time // the start of the condition of the reminder
 	reminded time.Time
 	pause    time.Duration // until the next reminder
 }

@@ -41,7 +41,7 @@ func (r *Runtime) Configure(yaml []byte) error {
 		return err
 	}
 	r.forceOnce(checked.Etcd)
-	if !bytes.Equal(yaml, r.warned) { // etcd is configured again while something else is waited for
+	if !bytes.Equal(yaml, r.warned) { // etcd is configured again while the start waits for something else
 		r.warned = yaml
 		r.warn(checked)
 	}

@@ -27,7 +27,7 @@ type reading struct {
 
 var (
 	mu      sync.Mutex
-	current = map[string]*reading{} // by path, while it goes on
+	current = map[string]*reading{} // by path, while it runs
 )
 
 // Read returns the content of a regular file, or of the one that a symbolic link leads to, of at most limit bytes. It

@@ -30,7 +30,7 @@ type Snapshot struct {
 
 // Snapshot makes etcd commit what it has in memory and opens a read transaction. The snapshot must be closed.
 func (r *Reader) Snapshot() (s *Snapshot, err error) {
-	// A closed database exits the process when it is asked for a snapshot, but only panics when it is read.
+	// A closed database exits the process when a snapshot is requested, but only panics when it is read.
 	if _, err := r.view(func(tx backend.UnsafeReader) { mvcc.UnsafeReadScheduledCompact(tx) }); err != nil {
 		return nil, err
 	}

@@ -6,7 +6,7 @@ import "encoding/binary"
 const (
 	pageSize   = 4096
 	headerSize = 16              // of a page; elements follow
-	rootAt     = headerSize + 16 // of a page that tells of the database
+	rootAt     = headerSize + 16 // of a page with data about the database
 	transactAt = rootAt + 32     // likewise
 	positionAt = 4               // of an element, then the length of its key
 )

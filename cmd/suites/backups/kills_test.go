@@ -32,7 +32,7 @@ type victim struct {
 
 	mu    sync.Mutex
 	acked []ack // of this life
-	known state // what was acknowledged, and by nobody changed since
+	known state // what was acknowledged, and not changed since
 	count int
 }
 

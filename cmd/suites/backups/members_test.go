@@ -93,7 +93,7 @@ func TestALeaderThatCannotReachTheStoreIsReplacedByAnother(t *testing.T) {
 	}
 	c.awaitGrowth()
 	assert.NotEqual(t, writer, c.writer())
-	c.quiet() // what the leader takes on when the others have ended nobody would store
+	c.quiet() // no member would store what the leader accepts when the others have ended
 	harness.Eventually(t, "all is stored", func() bool { return c.head(t) >= c.acknowledged() })
 	c.requireOneChain(c.runs[(writer+1)%3], c.runs[(writer+2)%3])
 }

@@ -148,7 +148,7 @@ func TestWhatWasDoneToUsersAndLeasesComesBack(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	run := m.StartReady()
-	run.AwaitStored(m.write("key", "value")) // the full is made: what follows is in segments
+	run.AwaitStored(m.write("key", "value")) // the full snapshot is made: later changes are in segments
 	etcd, ctx := m.Etcd(), t.Context()
 	lease, err := etcd.Grant(ctx, 7200)
 	require.NoError(t, err)

@@ -96,7 +96,7 @@ func startThree(t *testing.T) (runs [3]*process, clients [3][]*clientv3.Client) 
 	t.Helper()
 	for i, s := range []*side{plain, apart, backedUp} {
 		p := harness.NewStandalonePod(t, nil)
-		p.Config["data-dir"] = p.DataDir() // which plain etcd is told of in its configuration
+		p.Config["data-dir"] = p.DataDir() // which plain etcd has in its configuration
 		runs[i] = s.start(t, p)
 		clients[i] = connect(p)
 		drive(t, clients[i], put) // connects, and leaves something to get

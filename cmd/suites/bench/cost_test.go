@@ -36,7 +36,7 @@ type payer struct {
 	what    string
 	members int
 	flags   []string
-	busy    bool    // somebody writes all the time
+	busy    bool    // a client writes all the time
 	most    float64 // dollars a month; 0 if nothing was promised
 }
 

@@ -26,9 +26,9 @@ import (
 var backupMB = flag.Int("backup-mb", 2048, "size of the database that a full backup is made of")
 
 const (
-	fullPairs = 5               // of puts during a full, and the same without
+	fullPairs = 5               // of puts during a full snapshot, and the same without
 	fullCalms = 40              // rounds of puts, 16 s, after a compaction, which makes them slower
-	fullLimit = 5 * time.Minute // for a full, and for its test restore
+	fullLimit = 5 * time.Minute // for a full snapshot, and for its test restore
 
 	fillValue = 8000 // bytes: two rows fill four pages
 	fillOnce  = 10   // of these in a transaction

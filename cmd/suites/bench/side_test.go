@@ -146,7 +146,7 @@ func (r *process) code() int {
 	if err != nil {
 		return 0
 	}
-	defer response.Body.Close() // read by nobody, a few bytes long
+	defer response.Body.Close() // without a reader, a few bytes long
 	return response.StatusCode
 }
 

@@ -15,7 +15,7 @@ import (
 const (
 	startPairs  = 40 // the least of 20 starts still varies by 50 ms, because of etcd's election timer
 	memoryPairs = 5
-	// settled is how long a process is idle before its memory is measured.
+	// settled bounds the time for which a process is idle before its memory is measured.
 	settled = 5 * time.Second
 )
 

@@ -64,7 +64,7 @@ func short(value float64) string {
 }
 
 func (r row) ratio() string {
-	if len(r.plain) == 0 || r.plain.least() == 0 { // nothing can be said of times nothing
+	if len(r.plain) == 0 || r.plain.least() == 0 { // a ratio to nothing is undefined
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", r.paired())

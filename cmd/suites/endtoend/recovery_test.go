@@ -112,7 +112,7 @@ func TestGoingBackToAMomentHappensOnce(t *testing.T) {
 	p.Put("key", "good")
 	to := p.Revision()
 	stopBackedUp(first)
-	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full is kept as of the end of its second
+	moment := time.Now().UTC().Truncate(time.Second).Add(time.Second) // a full snapshot counts at the end of its second
 	harness.Eventually(t, "that moment has come", func() bool { return time.Now().After(moment) })
 	at := moment.Format(time.RFC3339)
 	second := p.StartReady()

@@ -78,7 +78,7 @@ func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())
 			assert.NotContains(t, second.Log.States(), "FetchConfig")
 			after := tree(p)
-			delete(before, p.RecordPath()+".last") // each run tells how it ended
+			delete(before, p.RecordPath()+".last") // each run reports how it ended
 			delete(after, p.RecordPath()+".last")
 			delete(before, p.RecordPath()+".last.tmp") // a killed run may have been about to
 			assert.Equal(t, before, after, "nothing on disk has changed")

@@ -136,7 +136,7 @@ func TestSignalThatComesTwiceAtOnceCountsOnce(t *testing.T) {
 func TestStopAlsoEndsAProcessThatHasNotBegunYet(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	pipe := filepath.Join(p.Dir, "pipe") // opening it blocks until somebody writes to it
+	pipe := filepath.Join(p.Dir, "pipe") // opening it blocks until a process writes to it
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
 	run := p.Start("--backup-restore-tls-enabled", "--backup-restore-ca-cert-bundle-path="+pipe)
 	run.AwaitLine(harness.Line{"message": "etcd-wrapper starts"})

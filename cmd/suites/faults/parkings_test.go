@@ -17,7 +17,7 @@ type parking struct {
 	// park returns the process once it is there, and what makes the pod usable for the next one.
 	park   func(p *harness.Pod) (run *harness.Run, leave func())
 	budget time.Duration
-	forced []int // statuses that the spot allows beside those of the stimulus
+	forced []int // statuses that the state allows in addition to those of the stimulus
 }
 
 var parkings = map[string]parking{

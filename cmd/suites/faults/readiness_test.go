@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// readinessBound is how long /readyz may be wrong.
+// readinessBound bounds the time for which /readyz may be wrong.
 const readinessBound = 3 * time.Second
 
 func TestFaultReadinessFollowsTheQuorum(t *testing.T) {

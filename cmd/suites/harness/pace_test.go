@@ -10,7 +10,7 @@ import (
 
 func TestAWatchGoesSlowerWhereTheMachineIsBusy(t *testing.T) {
 	defer func(real func()) { measuring = real }(measuring)
-	measuring = func() {} // the test says how busy the machine is
+	measuring = func() {} // the test reports the load of the machine
 	synctest.Test(t, func(t *testing.T) {
 		idle := StartWatch()
 		pass(10*time.Second, 1)

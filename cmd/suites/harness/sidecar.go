@@ -235,7 +235,7 @@ func (s *Sidecar) Heal() {
 // Await waits for a request for a path.
 func (s *Sidecar) Await(path string) {
 	s.t.Helper()
-	Eventually(s.t, "the sidecar is asked for "+path, func() bool { return len(s.Requests(path)) > 0 })
+	Eventually(s.t, "the sidecar receives a request for "+path, func() bool { return len(s.Requests(path)) > 0 })
 }
 
 // Fault is a faulty response of the sidecar.

@@ -163,7 +163,7 @@ func (c *cluster) ask() {
 // ended describes how a disaster and the recovery from it ended.
 type ended struct {
 	whole   bool  // the volume was left alone: nothing may be lost
-	exactly int64 // the revision that was gone back to, if that was asked for
+	exactly int64 // the restored revision, if a restore was requested
 }
 
 // recover starts the program until it is ready. Some of these starts are killed.

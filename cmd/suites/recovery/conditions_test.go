@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-// condition is what may hold during a misfortune of a member. Two that a cluster survives one by one may be too much
+// condition may hold during a misfortune of a member. Two that a cluster survives one by one may be too much
 // together.
 type condition struct {
 	name  string
@@ -53,7 +53,7 @@ var conditions = []condition{
 			}
 		}, c.dice)
 	}},
-	{"a member that never comes is added, and removed", func(c *trio, _ *member) func() { // nobody is replaced meanwhile
+	{"a member that never comes is added, and removed", func(c *trio, _ *member) func() { // no member is replaced meanwhile
 		return goesOn(func(ctx context.Context, dice *rand.Rand) {
 			nowhere := fmt.Sprintf("http://%s:2380", c.net.address(len(c.members)))
 			asked, cancel := context.WithTimeout(ctx, patience)

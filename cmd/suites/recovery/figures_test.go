@@ -24,7 +24,7 @@ type figures struct {
 
 	takeovers       int
 	kept, lost      int           // writes that the program said to be in the store, and of those what a successor lacks
-	wentOn          time.Duration // the longest that a pod went on after it came back
+	wentOn          time.Duration // the longest time for which a pod continued after it returned
 	wentOnUnhurried time.Duration // as on an idle machine
 }
 

@@ -118,7 +118,7 @@ func (i *informer) listed() int {
 	return i.listings
 }
 
-// requireRight waits until the cache equals etcd's data, and checks that it never went back to an earlier state.
+// requireRight waits until the cache equals etcd's data, and checks that it never had an earlier state again.
 func (i *informer) requireRight() {
 	i.t.Helper()
 	harness.Eventually(i.t, "the informer believes what etcd has", func() bool {

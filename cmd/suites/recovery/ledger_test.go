@@ -17,7 +17,7 @@ type attempt struct {
 	token    string // that no other attempt has
 	deletes  bool
 	lease    clientv3.LeaseID // 0 for none
-	revision int64            // 0 as long as nobody knows that it was done
+	revision int64            // 0 as long as it is not known to be done
 	never    bool             // it is known that it was not done, or was undone
 }
 
@@ -27,7 +27,7 @@ type ledger struct {
 	keys  map[string][]*attempt
 	tries int
 	acked int
-	seen  int64 // the highest revision that a client was told
+	seen  int64 // the highest revision that a client received
 }
 
 func newLedger() *ledger { return &ledger{keys: map[string][]*attempt{}} }

@@ -168,7 +168,7 @@ func (p heir) writeOn(prefix string) *writes {
 const gently = 200 * time.Millisecond
 
 func (w *writes) write(client *clientv3.Client, key string) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // who is paused answers nobody
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) // a paused process does not answer
 	defer cancel()
 	reply, err := client.Put(ctx, key, "value")
 	if err != nil {

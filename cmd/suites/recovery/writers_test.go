@@ -14,7 +14,7 @@ const (
 	writers   = 3
 	keys      = 30 // of each
 	leaseTime = 3600
-	briefly   = 3 // seconds that a key lives whose lease nobody renews
+	briefly   = 3 // seconds that a key lives whose lease is not renewed
 	pace      = 2 * time.Millisecond
 	patience  = 5 * time.Second // of a client with a request
 )

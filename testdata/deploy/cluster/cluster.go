@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 )
 
-// token is whom the programs and the tests are known by: the one user, who may do everything.
+// token identifies the programs and the tests: the one user, with all permissions.
 const token = "test-deploy"
 
 // Cluster is a control plane that runs.

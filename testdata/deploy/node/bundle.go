@@ -147,7 +147,7 @@ func limits(container *corev1.Container) *specs.LinuxResources {
 // apiServer is the name in the API server's certificate: a real node would give pods an address.
 const apiServer = "kubernetes.default.svc"
 
-// environment is where the API server is, which every pod is told, and what a container's manifest says of its variables: those of whole
+// environment has the API server's address, which every pod gets, and the variables of a container's manifest: those of whole
 // ConfigMaps and Secrets first, then the ones with names, in which $(NAME) is expanded.
 func (n *Node) environment(ctx context.Context, pod *corev1.Pod, container *corev1.Container) (map[string]string, error) {
 	all := map[string]string{"KUBERNETES_SERVICE_HOST": apiServer, "KUBERNETES_SERVICE_PORT": "443"}

@@ -31,7 +31,7 @@ func Contain(do func() int) int {
 		}
 		return do()
 	}
-	runtime.LockOSThread() // the copy is told when the thread that started it ends
+	runtime.LockOSThread() // the copy gets a signal when the thread that started it ends
 	sweep()
 	defer sweep()
 	folder, err := ownFolder()

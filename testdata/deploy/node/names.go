@@ -25,7 +25,7 @@ func (n *Node) answerNames(conn net.PacketConn) {
 		}
 		go func() {
 			if reply := n.reply(buffer[:size]); reply != nil {
-				_, _ = conn.WriteTo(reply, from) // whoever asked asks again
+				_, _ = conn.WriteTo(reply, from) // the client asks again
 			}
 		}()
 	}

@@ -1,6 +1,6 @@
 // Command sidecar answers as the etcd-backup-restore sidecar does to the wrapper in its pod, and makes no backups. It
 // validates nothing: every initialization is successful. It fails where the real one would in a pod that is not as it
-// should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home. Its arguments say how it serves, and how
+// should be: without POD_NAME and POD_NAMESPACE, and where it cannot write to its home. Its arguments set how it serves, and how
 // it reaches etcd, as the real one's do.
 package main
 
@@ -52,13 +52,13 @@ func (s *sidecar) tell(w http.ResponseWriter, _ *http.Request) {
 func (s *sidecar) start(_ http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	log.Printf("initialization is asked for, mode %s", r.URL.Query().Get("mode"))
+	log.Printf("initialization was requested, mode %s", r.URL.Query().Get("mode"))
 	s.status = "Successful"
 }
 
 // full replies that it made a backup, as the real one does.
 func full(w http.ResponseWriter, _ *http.Request) {
-	log.Print("a full snapshot is asked for")
+	log.Print("a full snapshot was requested")
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write([]byte(`{"kind":"Full","startRevision":0,"lastRevision":1}` + "\n"))
 }

@@ -18,7 +18,7 @@ func arguments() flags {
 	told := flags{}
 	for _, argument := range os.Args[1:] {
 		if strings.Contains(argument, "$(") {
-			log.Fatalf("%s names a variable that nobody has set", argument)
+			log.Fatalf("%s names a variable that is not set", argument)
 		}
 		name, value, _ := strings.Cut(strings.TrimPrefix(argument, "--"), "=")
 		if _, twice := told[name]; twice {

@@ -19,7 +19,7 @@ import (
 func TestTheAuthorityIsReplacedUnderAClientThatWrites(t *testing.T) {
 	w := newWorldWithBucket(t)
 	former, latter := w.withCertificates(), newAuthority(t)
-	latter.issued = 1000 // its certificates are told from the former one's by their numbers
+	latter.issued = 1000 // its certificates differ from the former one's by their numbers
 	w.identity.RootCAs.AddCert(latter.certificate)
 	var shown atomic.Pointer[tls.Certificate]
 	shown.Store(&w.identity.Certificates[0])

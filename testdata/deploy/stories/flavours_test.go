@@ -57,7 +57,7 @@ func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t
 	assert.Contains(t, w.recipe("docs/upgrade.md", "/snapshot/full", nil), `"kind":"Full"`)
 	asked := 0
 	for member := range w.pods() {
-		asked += strings.Count(w.logOf(member, "backup-restore"), "a full snapshot is asked for")
+		asked += strings.Count(w.logOf(member, "backup-restore"), "a full snapshot was requested")
 	}
 	assert.Equal(t, 1, asked, "one of the sidecars was reached")
 	w.apply(three, readableFor35)
@@ -65,7 +65,7 @@ func TestThreeMembersMoveFromTheirSidecarsToStandaloneAndBackWhileClientsWrite(t
 	w.awaitVerified("etcd-main-0")
 	w.apply(threeWithSidecars)
 	w.awaitReady(3)
-	w.apply(three, readableFor35) // its backups go on where they were
+	w.apply(three, readableFor35) // its backups continue where they were
 	w.awaitReady(3)
 	w.checkBackups("etcd-main-1", writes)
 	for name := range w.pods() {

@@ -115,7 +115,7 @@ func compiled(t *testing.T, name string) suite {
 	return s
 }
 
-// tests are the names of those that were asked for.
+// tests are the names of the requested ones.
 func (s suite) tests(t *testing.T) []string {
 	t.Helper()
 	command := exec.Command(s.program, "-test.list", *only)
