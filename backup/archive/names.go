@@ -72,7 +72,7 @@ func (r *objectStore) Objects(ctx context.Context, generation int, level Level) 
 		if err != nil {
 			return nil, err
 		}
-		start, next, err := parseObject(level, strings.TrimPrefix(listed.Name, prefix))
+		start, next, err := ParseObject(level, strings.TrimPrefix(listed.Name, prefix))
 		if err != nil {
 			continue // not one of ours
 		}
@@ -99,8 +99,8 @@ func levelPrefix(generation int, level Level) string {
 	return GenerationPrefix(generation) + string(level) + "/"
 }
 
-// parseObject parses the part of an object's name that follows the prefix of its level.
-func parseObject(level Level, name string) (start, next format.Position, err error) {
+// ParseObject parses the part of an object's name that follows the prefix of its level.
+func ParseObject(level Level, name string) (start, next format.Position, err error) {
 	if level == Segment {
 		start, err = format.ParsePosition(name)
 		return start, next, err

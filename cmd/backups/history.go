@@ -120,14 +120,9 @@ func (g *sequence) add(number int, parts []string) {
 		revision, _, _ := archive.ParseFullName(parts[1]) // 0 after an error
 		g.full = max(g.full, revision)
 	case kind == string(archive.Segment) || kind == string(archive.Minute) || kind == string(archive.Hour):
-		first, second, merged := strings.Cut(parts[1], "_")
-		start, err := format.ParsePosition(first)
-		object := archive.Object{Level: archive.Level(kind), Generation: number, Start: start}
-		if err == nil && merged {
-			object.Next, err = format.ParsePosition(second)
-		}
-		if err == nil {
-			g.objects = append(g.objects, object)
+		level := archive.Level(kind)
+		if start, next, err := archive.ParseObject(level, parts[1]); err == nil {
+			g.objects = append(g.objects, archive.Object{Level: level, Generation: number, Start: start, Next: next})
 		}
 	}
 }

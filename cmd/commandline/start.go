@@ -73,12 +73,7 @@ func (f *StartEtcd) Validate() error {
 	if err := f.Recovery.validateFor(f.Standalone, f.Backups.Store); err != nil {
 		return err
 	}
-	return f.absolute()
-}
-
-// absolute makes the volume independent of the working directory, as etcd's data directory must be.
-func (f *StartEtcd) absolute() error {
-	dir, err := filepath.Abs(f.VolumeDir)
+	dir, err := filepath.Abs(f.VolumeDir) // etcd's data directory must not depend on the working directory
 	if err != nil {
 		return fmt.Errorf("--volume-dir: %w", err)
 	}
@@ -103,10 +98,7 @@ func (f *StartEtcd) DataVersion() string {
 
 // Level is the least severe level that is logged.
 func (f *StartEtcd) Level() zerolog.Level {
-	level, err := zerolog.ParseLevel(f.LogLevel)
-	if err != nil {
-		return zerolog.InfoLevel
-	}
+	level, _ := zerolog.ParseLevel(f.LogLevel) // kong has checked it
 	return level
 }
 

@@ -70,23 +70,26 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 	rt := runtime.New(&c.StartEtcd, counts, log)
 	kept := c.backups(settings, schedule, rt.Gate(), log)
 	recoverer := c.recovery(settings, kept, rt.LastCrash, counts, log)
-	renewed, err := c.leases(rt, kept, log)
+	account, pod, err := c.pod()
 	if err != nil {
 		return failed(exitcode.Usage, err)
 	}
-	unwanted, err := c.replicaCheck(log)
-	if err != nil {
-		return failed(exitcode.Usage, err)
+	connected := runtime.Parts{Backups: kept, Recovery: recoverer}
+	if slices.Contains(c.Kubernetes, "leases") {
+		options := kubernetes.LeaseOptions{Account: account, Cluster: pod.Set, Member: rt.LeaseOfMember, Log: log}
+		if kept != nil {
+			options.Backups = rt.LeaseOfBackups
+		}
+		connected.Leases = kubernetes.NewLeases(options)
 	}
-	connected := runtime.Parts{Backups: kept, Recovery: recoverer, Leases: renewed, Unwanted: unwanted}
+	if slices.Contains(c.Kubernetes, "replicas") {
+		connected.Unwanted = replicaCheck(account, pod, log)
+	}
 	sidecar, end, err := c.sidecar(recoverer)
 	if err != nil {
 		return failed(configStatus(err), err)
 	}
-	happened, endEvents, err := c.events(log)
-	if err != nil {
-		return failed(exitcode.Usage, err)
-	}
+	happened, endEvents := c.events(account, log)
 	driver := lifecycle.NewDriver(lifecycle.Options{
 		Runtime: rt.ForLifecycle(sidecar), Log: log, ReadyTimeout: c.EtcdReadyTimeout,
 	})
@@ -241,29 +244,23 @@ func (c *startCommand) backups(settings backups.Settings, schedule backup.Schedu
 	})
 }
 
-// ofStatefulSet returns the service account and the pod that a flag needs. The error names the flag.
-func ofStatefulSet(flag string) (kubernetes.Account, kubernetes.Pod, error) {
-	account, err := kubernetes.NewAccount()
-	if err != nil {
-		return account, kubernetes.Pod{}, fmt.Errorf("%s: %w", flag, err)
+// pod returns the service account and the pod that --kubernetes needs. The error names the flag.
+func (c *startCommand) pod() (account kubernetes.Account, pod kubernetes.Pod, err error) {
+	if len(c.Kubernetes) == 0 {
+		return account, pod, nil
 	}
-	pod, err := kubernetes.ParsePod(podName())
-	if err != nil {
-		return account, pod, fmt.Errorf("%s: %w; set POD_NAME", flag, err)
+	if account, err = kubernetes.NewAccount(); err != nil {
+		return account, pod, fmt.Errorf("--kubernetes: %w", err)
+	}
+	pod, err = kubernetes.ParsePod(podName())
+	if err != nil && !slices.Equal(c.Kubernetes, []string{"events"}) { // events are posted without a StatefulSet, too
+		return account, pod, fmt.Errorf("--kubernetes: %w; set POD_NAME", err)
 	}
 	return account, pod, nil
 }
 
-// replicaCheck returns a function that reports whether the StatefulSet no longer includes this member; nil without
-// --kubernetes=replicas.
-func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) bool, error) {
-	if !slices.Contains(c.Kubernetes, "replicas") {
-		return nil, nil
-	}
-	account, pod, err := ofStatefulSet("--kubernetes=replicas")
-	if err != nil {
-		return nil, err
-	}
+// replicaCheck returns a function that reports whether the StatefulSet no longer includes this member.
+func replicaCheck(account kubernetes.Account, pod kubernetes.Pod, log zerolog.Logger) func(context.Context) bool {
 	server := kubernetes.NewServer(account)
 	return func(ctx context.Context) bool {
 		removed, err := server.IsScaledDown(ctx, pod)
@@ -271,24 +268,7 @@ func (c *startCommand) replicaCheck(log zerolog.Logger) (func(context.Context) b
 			log.Warn().Err(err).Str("statefulset", pod.Set).Msg("cannot read the number of wanted members; this one stays in its cluster")
 		}
 		return removed
-	}, nil
-}
-
-// leases returns the component that renews the leases of the run; nil without --kubernetes=leases. The error
-// names the flag.
-func (c *startCommand) leases(rt *runtime.Runtime, kept *backup.Backups, log zerolog.Logger) (*kubernetes.Leases, error) {
-	if !slices.Contains(c.Kubernetes, "leases") {
-		return nil, nil
 	}
-	account, pod, err := ofStatefulSet("--kubernetes=leases")
-	if err != nil {
-		return nil, err
-	}
-	options := kubernetes.LeaseOptions{Account: account, Cluster: pod.Set, Member: rt.LeaseOfMember, Log: log}
-	if kept != nil {
-		options.Backups = rt.LeaseOfBackups
-	}
-	return kubernetes.NewLeases(options), nil
 }
 
 // recovery returns the component that restores damaged or lost data, from a store or from other members; nil with a
@@ -334,20 +314,16 @@ func (c *startCommand) request() *recovery.Request {
 
 // events returns a function that posts events of the timeline to Kubernetes, and one that stops it. Without
 // --kubernetes=events both do nothing.
-func (c *startCommand) events(log zerolog.Logger) (tell func(status.TimelineEvent), end func(), err error) {
+func (c *startCommand) events(account kubernetes.Account, log zerolog.Logger) (tell func(status.TimelineEvent), end func()) {
 	if !slices.Contains(c.Kubernetes, "events") {
-		return func(status.TimelineEvent) {}, func() {}, nil
-	}
-	account, err := kubernetes.NewAccount()
-	if err != nil {
-		return nil, nil, fmt.Errorf("--kubernetes=events: %w", err)
+		return func(status.TimelineEvent) {}, func() {}
 	}
 	recorder := kubernetes.NewEventRecorder(account, kubernetes.EventPod{Name: podName(), UID: os.Getenv("POD_UID")}, log)
 	return func(h status.TimelineEvent) {
 		if event, worth := eventOf(h); worth {
 			recorder.Post(event)
 		}
-	}, recorder.Stop, nil
+	}, recorder.Stop
 }
 
 // reasons are the reasons of Events for the kinds of timeline events: while the member is healthy, and otherwise. An

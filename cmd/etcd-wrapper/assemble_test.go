@@ -42,11 +42,12 @@ func TestEventOf(t *testing.T) {
 func TestEvents_onlyInAPod(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	c := &startCommand{}
-	tell, end, err := c.events(zerolog.Nop())
+	account, _, err := c.pod()
 	assert.NoError(t, err)
+	tell, end := c.events(account, zerolog.Nop())
 	tell(status.TimelineEvent{Kind: "restore", Health: "ok"})
 	end()
 	c.Kubernetes = []string{"events"}
-	_, _, err = c.events(zerolog.Nop())
-	assert.ErrorContains(t, err, "--kubernetes=events: only in a pod")
+	_, _, err = c.pod()
+	assert.ErrorContains(t, err, "--kubernetes: only in a pod")
 }
