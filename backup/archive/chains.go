@@ -43,7 +43,8 @@ func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, e
 	return chains, nil
 }
 
-// chain returns the chain that starts with the first of fulls, and how many of them it includes.
+// chain returns the chain that starts with the first of fulls, and how many of them it includes. A Fault reports a
+// merged object that must not be used.
 func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, covered int, err error) {
 	first := fulls[0]
 	chain = Chain{From: first.Revision, To: first.Revision, Begin: first.ValidFrom(), End: first.ValidFrom(), end: first.Next}
@@ -67,7 +68,7 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 		last := chain.Objects[count-1]
 		manifest, err := x.reader.lastSegment(ctx, last, first.Cluster)
 		if err != nil {
-			return chain, 0, err
+			return chain, 0, asFault(err, last.Name(), last.Start)
 		}
 		chain.opens, chain.certain = manifest.Opens, MaxTime(chain.certain, manifest.To)
 		chain.End = MaxTime(chain.Begin, cmp.Or(manifest.To, last.Modified))
@@ -103,7 +104,7 @@ func (x index) startsChain(ctx context.Context, object step, fulls []StoredFull)
 		return false, nil
 	}
 	manifest, err := x.reader.firstManifest(ctx, object.Object)
-	return err == nil && manifest.Before == fulls[i].Chain, err
+	return err == nil && manifest.Before == fulls[i].Chain, asFault(err, object.Name(), object.Start)
 }
 
 // findMissing returns an ErrHole if the generation continues after the end of a chain, up to a position. Objects that

@@ -220,3 +220,21 @@ func TestTheHeadIsNotWhereAnotherClustersSegmentLeadsAcrossAFull(t *testing.T) {
 	w.gap(25)
 	assert.Equal(t, w.next, w.head().Start)
 }
+
+// The name of a merged object confirms where the next chain starts, so nothing else has read it.
+func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t), 20, 30)
+	before := w.merge(archive.Minute, w.objects(archive.Segment)...)
+	w.gap(30)
+	w.segments(40, 50)
+	after := w.merge(archive.Minute, w.objects(archive.Segment)...)
+	w.segment(60)
+
+	repair := w.damage(before.Name(), 999)
+	assert.Equal(t, []window{{10, 10, 1, 0}, {30, 60, 1, 2}}, windows(w.history()))
+	repair()
+	defer w.damage(after.Name(), 999)()
+	history := w.history()
+	assert.Equal(t, []window{{10, 30, 1, 1}, {30, 30, 1, 0}}, windows(history))
+	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"strings"
 	"testing"
 	"time"
 
@@ -336,6 +337,19 @@ func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 }
 
 // Nothing was written for a while, and then the cluster was restored: until then the last revision was current.
+// The times of segments that no listing has yet are not those of a clock that was ahead either.
+func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t), 20, 22, 24)
+	at := TimeAt(30)
+	for _, last := range []int64{30, 32, 34} {
+		name := archive.SegmentName(1, w.add(w.rows(w.next, last, at)).Position)
+		w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n >= name && strings.HasPrefix(n, "gen/000001/segment/") }})
+		assert.EqualValues(t, 22, w.find(archive.Target{Time: TimeAt(22)}).Revision)
+		chain := w.history().Newest().Chains[0]
+		assert.Equal(t, []any{last, at}, []any{chain.To, chain.End})
+	}
+}
+
 func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)

@@ -96,14 +96,21 @@ func (h *History) readGeneration(ctx context.Context, generation Generation, kno
 	if kept.Objects, err = h.reader.list(ctx, generation.Number); err != nil {
 		return kept, err
 	}
-	x, err := h.reader.verifiedIndex(ctx, kept.Objects, generation.Cluster, known)
-	if err != nil {
-		return kept, err
+	for {
+		x, err := h.reader.verifiedIndex(ctx, kept.Objects, generation.Cluster, known)
+		if err != nil {
+			return kept, err
+		}
+		kept.Chains, err = x.split(ctx, kept.Fulls)
+		var fault *Fault
+		switch {
+		case err == nil:
+			return kept, kept.checkAfterEnd(ctx, x)
+		case !errors.As(err, &fault) || !NotVerified(err): // a missing object may be merged: list again
+			return kept, err
+		}
+		known = append(slices.Clone(known), fault)
 	}
-	if kept.Chains, err = x.split(ctx, kept.Fulls); err != nil {
-		return kept, err
-	}
-	return kept, kept.checkAfterEnd(ctx, x)
 }
 
 // resultNames lists the results of each full snapshot, oldest first, by the snapshot's name.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/store"
@@ -16,7 +17,8 @@ import (
 // ends. The end of one object gives the position of the next one, so a segment that no listing has is found too.
 type walk struct {
 	index index
-	trust bool // names of merged objects say where they end; otherwise their manifests are read
+	trust bool      // names of merged objects say where they end; otherwise their manifests are read
+	time  time.Time // at which the last object was created, as far as known
 	End
 }
 
@@ -28,7 +30,7 @@ type End struct {
 
 // A step is an object of a sequence.
 type step struct {
-	Object                  // Next is set
+	Object                  // Next is set; without Size if no listing has it
 	last   *format.Manifest // of its last segment; nil for a merged object that was not read
 }
 
@@ -88,8 +90,12 @@ func (w *walk) read(ctx context.Context, object Object) (*format.Manifest, error
 	return last, err
 }
 
-// moveTo moves the end to that of an object.
+// moveTo moves the end to that of an object. One that no listing has gets the time of its last marker.
 func (w *walk) moveTo(object *Object, last *format.Manifest) {
+	if object.Modified.IsZero() && last != nil {
+		object.Modified = MaxTime(w.time, last.To)
+	}
+	w.time = object.Modified
 	if w.Err = nil; last == nil {
 		w.Start = format.Start{Cluster: w.Cluster, Generation: w.Generation, Position: object.Next}
 		return
