@@ -103,33 +103,21 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 	return r.advance(ctx, head, x)
 }
 
-// lastVerified moves a head that is a full snapshot to the end of a late object that can be verified. If there is none,
-// a segment of the chain before may continue across a full snapshot that starts another chain.
+// lastVerified moves a head that is a full snapshot to the end of a late object that can be verified.
 func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	after := head.Position
 	candidates := x.candidates(after)
 	for i, step := len(candidates)-1, 1; i >= 0; i, step = i-step, 2*step {
 		last, err := r.lastSegment(ctx, candidates[i], head.Cluster)
-		if err == nil {
-			head.moveTo(*last)
-			return nil
-		}
-		if !NotVerified(err) {
+		if err != nil && !NotVerified(err) {
 			return err
 		}
+		if err == nil && last.Next().Compare(after) > 0 {
+			head.moveTo(*last)
+			break
+		}
 	}
-	before, found := x.segmentBefore(after)
-	if !found {
-		return nil
-	}
-	last, err := r.lastSegment(ctx, before, head.Cluster)
-	if err == nil && last.Next().Compare(after) > 0 {
-		head.moveTo(*last)
-	}
-	if NotVerified(err) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // advance moves a head from object to object to the end of the sequence. Only an object at the next position can
@@ -163,18 +151,16 @@ func (r *Reader) PastAll(ctx context.Context, generation int, revision int64) (p
 	if err != nil {
 		return past, err
 	}
-	past = Origin
-	within := func(end format.Position) {
-		if end.Revision <= revision+1 && end.Compare(past) > 0 {
-			past = end
-		}
-	}
 	for _, full := range fulls {
-		within(format.After(full.Revision))
+		objects = append(objects, Object{Next: format.After(full.Revision)})
 	}
+	past = Origin
 	for _, object := range objects {
-		within(format.Position{Revision: object.Start.Revision, Part: object.Start.Part + 1})
-		within(object.Next)
+		for _, end := range []format.Position{object.Next, {Revision: object.Start.Revision, Part: object.Start.Part + 1}} {
+			if end.Revision <= revision+1 && end.Compare(past) > 0 {
+				past = end
+			}
+		}
 	}
 	return past, nil
 }

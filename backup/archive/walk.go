@@ -225,8 +225,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 	return best, found
 }
 
-// candidates returns the objects that reach beyond a position, sorted by how far they reach as their names say. A
-// segment's name has only its start.
+// candidates returns the objects that reach beyond a position, sorted by how far they reach as their names say, and
+// first the segment before it: a segment's name has only its start.
 func (x index) candidates(position format.Position) (all []Object) {
 	reach := func(o Object) format.Position {
 		if o.Level == Segment {
@@ -234,21 +234,15 @@ func (x index) candidates(position format.Position) (all []Object) {
 		}
 		return o.Next
 	}
-	for _, object := range x.objects {
-		if object.Start.Compare(position) >= 0 || object.Next.Compare(position) > 0 {
+	var before []Object
+	for i, object := range x.objects {
+		switch {
+		case object.Start.Compare(position) >= 0 || object.Next.Compare(position) > 0:
 			all = append(all, object)
+		case object.Level == Segment:
+			before = x.objects[i : i+1]
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Object) int { return reach(a).Compare(reach(b)) })
-	return all
-}
-
-// segmentBefore returns the last segment that starts before a position.
-func (x index) segmentBefore(position format.Position) (last Object, found bool) {
-	for _, object := range x.objects {
-		if object.Level == Segment && object.Start.Compare(position) < 0 {
-			last, found = object, true
-		}
-	}
-	return last, found
+	return slices.Concat(before, all)
 }
