@@ -134,7 +134,7 @@ func (r *objectStore) wrapName(name string, err error) error {
 
 // mismatchError reports that the content of an object does not match its name.
 func (r *objectStore) mismatchError(name string) error {
-	return r.wrapName(name, fmt.Errorf("%w: it is not what its name says", format.ErrDamaged))
+	return r.wrapName(name, fmt.Errorf("%w: its content does not match its name", format.ErrDamaged))
 }
 
 // otherClusterError reports that an object belongs to another cluster.

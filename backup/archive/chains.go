@@ -43,7 +43,7 @@ func (x index) split(ctx context.Context, fulls []StoredFull) (chains []Chain, e
 	return chains, nil
 }
 
-// chain returns the chain that starts with the first of fulls, and how many of them it includes. A Fault reports a
+// chain returns the chain that starts with the first full snapshot, and how many of them it includes. A Fault reports a
 // merged object that must not be used.
 func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, covered int, err error) {
 	first := fulls[0]

@@ -24,12 +24,14 @@
 // even if its position matches.
 //
 // As an example, a cluster with revision 10 stores a full snapshot, whose Next is position 11.0. The writer captures revisions 11 to 14 and creates
-// segment/11.0, whose manifest says that it ends at 14. Then a lease changes, which has no revision: segment/15.0 has no rows. The next rows go to
+// segment/11.0, whose manifest has the end 14. Then a lease changes, which has no revision: segment/15.0 has no rows. The next rows go to
 // segment/15.1.
 //
 // # The head, and the end of a generation
 //
-// Head finds the end of the sequence: from the newest full snapshot that can be verified to the last object that follows. A restore that creates a
+// A walk goes from object to object to the end of the sequence. It is the only code that decides where a sequence ends, and Head, Advance, History and
+// Find use it. Objects beyond that end which cannot be verified are only names: they are reported as Ignored and stop nothing. Head starts its
+// walk at the newest object that can be verified. A restore that creates a
 // new cluster first ends the generation: it creates an empty segment at the next position that names the successor (Writer.End). From then
 // on every writer of the generation fails at that position, so the successor has all that was ever confirmed as stored. Only then does it create the
 // generation.json of the successor. That is why Lineage counts a generation only if the sequence of the one before has ended.
@@ -41,7 +43,7 @@
 //
 // History lists what can be restored. A Chain is a range of revisions without a hole. Find returns the Path to a Target: a full snapshot and the
 // objects to read after it. Read reads them and verifies every byte. If an object turns out to be missing or damaged, the error is a Fault,
-// and Instead returns another path that avoids it, from an older full snapshot or by objects that are not merged, and says by its revision what
+// and Fallback returns another path that avoids it, from an older full snapshot or by objects that are not merged. The difference of their revisions
 // is lost. A path never ends early without an error.
 //
 // # What the package does not do

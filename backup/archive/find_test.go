@@ -148,7 +148,7 @@ func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), result.revisions)
 }
 
-// The last object's statement says where the chain ends.
+// The manifest of the last object has the end of the chain.
 func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	last := w.segment(14)
@@ -336,7 +336,6 @@ func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
 	assert.EqualValues(t, 20, w.find(archive.Target{Time: clock.Add(1400 * time.Millisecond)}).Revision)
 }
 
-// Nothing was written for a while, and then the cluster was restored: until then the last revision was current.
 // The times of segments that no listing has yet are not those of a clock that was ahead either.
 func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 20, 22, 24)
@@ -350,6 +349,7 @@ func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 	}
 }
 
+// Nothing was written for a while, and then the cluster was restored: until then the last revision was current.
 func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)

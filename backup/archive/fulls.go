@@ -325,7 +325,7 @@ func (f StoredFull) rejectReason() error {
 	return nil
 }
 
-// A Link is the position at which the sequence continues before a full snapshot that starts a chain. The full
+// A Link is the position at which the sequence continues before a full snapshot that starts a chain. That
 // snapshot counts once an empty segment there names it. Otherwise a chain could start although the generation has
 // ended.
 type Link struct {

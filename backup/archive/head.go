@@ -29,7 +29,7 @@ func (h Head) Empty() bool { return h.Full == nil }
 // Revision returns the last revision of the generation.
 func (h Head) Revision() int64 { return h.Position.Revision - 1 }
 
-// Newest returns the manifest of the last segment, or what a full snapshot that nothing follows says instead.
+// Newest returns the manifest of the last segment, or the same fields of a full snapshot that nothing follows.
 func (h Head) Newest() (newest format.Manifest) {
 	switch {
 	case h.Segment != nil:
@@ -50,7 +50,7 @@ func (h Head) IsNewer(next format.Manifest) bool {
 }
 
 // Head finds the end of a generation. It lists what is newer than the newest full snapshot and reads a few manifests.
-// If the object at the end cannot be verified, Damaged says why; if no full snapshot can, that is the error.
+// If the object at the end cannot be verified, Damaged is the reason; if no full snapshot can, that is the error.
 func (r *Reader) Head(ctx context.Context, generation int) (Head, error) {
 	return retryList(func() (Head, error) {
 		fulls, _, err := r.listSnapshots(ctx, generation)
@@ -121,7 +121,7 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 }
 
 // advance moves a head from object to object to the end of the sequence. Only an object at the next position can
-// follow: one that lies farther ahead is not part of this history, whatever its name.
+// follow: one that lies farther ahead is not part of this history.
 func (r *Reader) advance(ctx context.Context, head Head, x index) (Head, error) {
 	walk := x.walk(head.Start, false)
 	for next, err := range walk.steps(ctx) {
@@ -175,8 +175,8 @@ func (r *Reader) Advance(ctx context.Context, head Head) (Head, error) {
 	return head, cmp.Or(err, head.Damaged)
 }
 
-// readLatestFull reads the newest full snapshot that can be verified. newer says why a newer one cannot; it is the
-// error if none can.
+// readLatestFull reads the newest full snapshot that can be verified. newer is the reason why a newer one cannot; it is
+// the error if none can.
 func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full Full, newer, err error) {
 	for _, kept := range slices.Backward(fulls) {
 		full, err = r.Full(ctx, kept.Generation, kept.Name())

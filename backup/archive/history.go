@@ -47,7 +47,7 @@ func (h *History) Generation(number int) *GenerationContents {
 }
 
 // History lists what can be restored. It reads the manifests and results of full snapshots, and the manifests of
-// segments that are not merged, since their names do not say where they end: one request for each that this Reader
+// segments that are not merged, since their names do not have their ends: one request for each that this Reader
 // has not read before.
 func (r *Reader) History(ctx context.Context) (*History, error) { return r.historyWithout(ctx, nil) }
 
@@ -146,7 +146,7 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 	return h.readResult(ctx, kept, results[kept.Name()])
 }
 
-// readResult reads the newest result of a full snapshot that can be verified: anybody may have put an object with a higher name.
+// readResult reads the newest result of a full snapshot that can be verified: an object with a higher name may be garbage.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
 		result, err := h.reader.result(ctx, name)

@@ -36,7 +36,7 @@ func (w *Writer) Create(ctx context.Context, cluster Cluster, number int) (Gener
 }
 
 // CreateCluster creates the cluster manifest, unless there is one, and returns the one that exists: of several members
-// that try at once, one succeeds. So a lost reply does no harm.
+// that try concurrently, one succeeds. So a lost reply does no harm.
 func (w *Writer) CreateCluster(ctx context.Context, cluster Cluster) (Cluster, error) {
 	there, err := w.reader.Cluster(ctx)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -297,7 +297,7 @@ func (r *Reader) FirstPrefix(ctx context.Context) (string, error) {
 
 // LastNamed returns the last revision that names suggest, of the newest generation with any object, or of what that
 // was restored from while it has no backups. It is for callers that cannot verify the objects. Names prove nothing,
-// and that of the last segment does not say where it ends.
+// and that of the last segment does not have its end.
 func (r *Reader) LastNamed(ctx context.Context) (last int64, err error) {
 	numbers, err := r.generationNumbers(ctx)
 	if err != nil || len(numbers) == 0 {

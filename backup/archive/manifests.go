@@ -19,8 +19,8 @@ func (r *objectStore) Manifest(ctx context.Context, generation int, position for
 	return r.firstManifest(ctx, Object{Level: Segment, Generation: generation, Start: position})
 }
 
-// VerifyObject reads an object to its end and returns the manifests of its segments. They cover exactly what the object's
-// name says, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
+// VerifyObject reads an object to its end and returns the manifests of its segments. They cover exactly the range in the
+// object's name, and their bodies match. Otherwise the error is one for which NotVerified is true, or an ErrHole.
 func (r *objectStore) VerifyObject(ctx context.Context, object Object) ([]format.Manifest, error) {
 	generation, err := r.Generation(ctx, object.Generation)
 	if err != nil {
@@ -48,8 +48,8 @@ func (r *objectStore) appendManifests(all []format.Manifest, content io.Reader, 
 	return all, nil
 }
 
-// segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly what the
-// object's name says. After each one its records may be read.
+// segmentsIn yields the manifests of an object's segments. They belong to the generation and cover exactly the
+// range in the object's name. After each one its records may be read.
 func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of Generation) iter.Seq2[format.Manifest, error] {
 	return func(yield func(format.Manifest, error) bool) {
 		next := object.Start
@@ -78,7 +78,7 @@ func (r *objectStore) segmentsIn(reader *format.SegmentReader, object Object, of
 
 // sequenceError reports that a segment in an object does not continue the one before.
 func (r *objectStore) sequenceError(object Object, manifest format.Manifest) error {
-	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s: it doesn't go on from what is before it", ErrHole, manifest.Position))
+	return r.wrapName(object.Name(), fmt.Errorf("%w: segment %s does not continue the one before it", ErrHole, manifest.Position))
 }
 
 // A recordAt is a record and the manifest of its segment. Without a record it is the end of the segment, whose records
@@ -140,7 +140,7 @@ func (r *objectStore) manifests(ctx context.Context, object Object) iter.Seq2[fo
 				manifest, err = format.ReadManifest(line, r.keys)
 			}
 			if err == nil && (manifest.Generation != object.Generation || manifest.Position != next) {
-				err = fmt.Errorf("%w: it is not what its name says", format.ErrDamaged)
+				err = fmt.Errorf("%w: its content does not match its name", format.ErrDamaged)
 			}
 			if NotVerified(err) {
 				err = r.wrapName(parts.name, err)

@@ -139,7 +139,7 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 	assert.ErrorIs(t, path.PastEnd, format.ErrDamaged, "where it is alone")
 }
 
-// The next one starts where its name says that it ends.
+// The next one starts at the end in its name.
 func TestAMergedObjectThatHasLessThanItsNameSaysIsReadAsFarAsItGoes(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	segments := w.objects(archive.Segment)

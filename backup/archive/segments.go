@@ -12,8 +12,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Grace is how long a merged object must exist before its sources are deleted, and how old a writer's knowledge of
-// the head may be when it writes: after a longer pause it calls Head first, as its next position may be merged.
+// Grace bounds how soon the sources of a merged object are deleted, and how old a writer's knowledge of the head may
+// be when it writes: after a longer pause it calls Head first, as its next position may be merged.
 const Grace = 5 * time.Minute
 
 // PutStored stores the content of a segment object under the name of its position.
@@ -130,7 +130,7 @@ func (w *Writer) checkOneChain(ctx context.Context, merged Object, sources []Obj
 	for _, other := range segments {
 		of := func(source Object) bool { return source.Start == other.Start }
 		if merged.contains(other.Start) && !slices.ContainsFunc(sources, of) {
-			return fmt.Errorf("%w: %s begins within %s", ErrHole, other.Name(), merged.Name())
+			return fmt.Errorf("%w: %s starts within %s", ErrHole, other.Name(), merged.Name())
 		}
 	}
 	return err

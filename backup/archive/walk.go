@@ -185,11 +185,11 @@ func (r *objectStore) verifiedIndex(ctx context.Context, objects []Object, clust
 	}
 }
 
-// maxTrusted is the largest size of a merged object that is taken for granted, in bytes: users are told to enlarge the
-// volume for objects that are larger than the database.
+// maxTrusted limits the size in bytes of a merged object whose manifests are not read: an inflated one would let a
+// volume seem too small.
 const maxTrusted = 1 << 30
 
-// mustRead reports whether the name of an object does not say where it ends, or nothing that follows confirms that.
+// mustRead reports whether the end of an object is not in its name, or nothing that follows confirms it.
 func (x index) mustRead(object Object) bool {
 	if object.Level == Segment {
 		found, _ := x.find(object.Start)
@@ -225,8 +225,8 @@ func (x index) find(position format.Position) (best Object, found bool) {
 	return best, found
 }
 
-// candidates returns the objects that reach beyond a position, sorted by how far they reach as their names say, and
-// first the segment before it: a segment's name has only its start.
+// candidates returns the objects that reach beyond a position, sorted by the ends in their names, and first the
+// segment before it: a segment's name has only its start.
 func (x index) candidates(position format.Position) (all []Object) {
 	reach := func(o Object) format.Position {
 		if o.Level == Segment {

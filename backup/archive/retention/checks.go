@@ -76,7 +76,7 @@ const downtime = 2 * time.Hour
 
 // checkJump finds a pause that has just ended. A clock may have jumped ahead then, so that what was made a moment before looks old; the
 // clock of a folder is this machine's own and does not show that. After a pause longer than everything is kept for, nothing goes for as
-// long, after a shorter one for an hour. Pauses before the full snapshot that the window begins with do not count: much is deleted there.
+// long, after a shorter one for an hour. Pauses before the first full snapshot of the window do not count: much is deleted there.
 func checkJump(policy Policy, facts Facts, g archive.GenerationContents) string {
 	from := Plan{From: facts.Now.Add(-policy.Points)}.base(g).Time
 	all := slices.DeleteFunc(timestamps(g), func(at timestamp) bool { return at.IsZero() || at.Before(from) })

@@ -115,7 +115,7 @@ func TestCheckJump_keepsEverythingForAnHourAfterAPause(t *testing.T) {
 	}
 }
 
-// A full that cannot be verified goes when it is old by the store's clock, whatever its name says.
+// An unverifiable full snapshot is deleted when it is old by the store's clock.
 func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	g := &h.Generations[0]
@@ -128,7 +128,7 @@ func TestPlan_deletesAFullThatCannotBeVerified(t *testing.T) {
 	}
 }
 
-// shifted are fulls up to now as they would be up to another time.
+// shifted returns full snapshots with their times moved from now to another time.
 func shifted(fulls []archive.StoredFull, to time.Time) (all []archive.StoredFull) {
 	for _, full := range fulls {
 		all = append(all, fullAt(full.Time.Add(to.Sub(now))))

@@ -22,7 +22,7 @@ type Deletion struct {
 
 // Execute deletes the items of the plan, oldest first, and calls gone, which may be nil, for each deleted item. Before that it reads the
 // full snapshots again that make the items superfluous. The error is store.ErrDenied if nothing may be deleted. A plan may be executed
-// several times, after a crash, and by several processes at once.
+// several times, after a crash, and by several processes concurrently.
 func (p Plan) Execute(ctx context.Context, a *archive.Archive, gone func(Item)) (done Deletion, err error) {
 	goes := p.Deletes()
 	if len(goes) == 0 {
@@ -130,7 +130,7 @@ func (e *execution) delete(names ...string) error {
 	return nil
 }
 
-// isOrphaned reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it the full
+// isOrphaned reports whether a result belongs to a full snapshot that is deleted. The result of one that is locked stays: without it that
 // snapshot would seem usable. A result that is newer than the plan may belong to a full snapshot that the plan does not contain.
 func (e *execution) isOrphaned(name string, p Plan) bool {
 	full, _, _ := strings.Cut(name, "_")

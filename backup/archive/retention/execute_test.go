@@ -181,7 +181,7 @@ func TestAnOldGenerationGoesWholeItsNameLast(t *testing.T) {
 	assert.Empty(t, w.names("gen/000001/"))
 }
 
-// The full behind a hole leads to nothing before it.
+// A full snapshot after a hole leads to nothing before it.
 func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
 	w := newWorld(t)
 	w.judge(w.fulls[0], archive.Verified)
@@ -225,7 +225,7 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 	}
 }
 
-// Names of segments don't show it, since they don't tell where these end.
+// The names of segments do not show it, as they do not contain their ends.
 func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {

@@ -25,7 +25,7 @@ var steps = []step{
 	{from: archive.Minute, to: archive.Hour, span: time.Hour, age: 5 * time.Minute},
 }
 
-// A Merger merges the objects of an archive. It is used by one goroutine. Two members that merge at once do the same work twice.
+// A Merger merges the objects of an archive. It is used by one goroutine. Two members that merge concurrently do the same work twice.
 type Merger struct {
 	archive *archive.Archive
 	now     func() time.Time   // the wall clock
@@ -33,7 +33,7 @@ type Merger struct {
 	known   map[string]*object // what is known of existing objects, by name
 }
 
-// object is what a merger knows of an object in the store.
+// object holds the knowledge about an object in the store.
 type object struct {
 	hole  bool      // the next object does not follow it
 	since time.Time // of a merged one: when it was first seen, by the monotonic clock
@@ -196,7 +196,7 @@ func last(object archive.Object, level []archive.Object) bool {
 	return object.Start == level[len(level)-1].Start
 }
 
-// Covered returns the objects that a merged one covers completely: two members that merge at once may group differently. The end of a
+// Covered returns the objects that a merged one covers completely: two concurrent mergers may group differently. The end of a
 // segment is known only from its manifest; merged objects end where segments do.
 func Covered(objects []archive.Object, merged archive.Object) (held []archive.Object) {
 	for _, object := range objects {

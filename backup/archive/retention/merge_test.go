@@ -81,7 +81,7 @@ func (w *merging) objects(level archive.Level) []archive.Object {
 	return objects
 }
 
-// requireWhole says that everything written up to some revisions can be read.
+// requireWhole requires that everything written up to some revisions can be read.
 func (w *merging) requireWhole(revisions ...int64) {
 	w.t.Helper()
 	for _, revision := range revisions {
@@ -188,7 +188,7 @@ func TestAStoreThatFailsIsSaid(t *testing.T) {
 	require.ErrorContains(t, err, "cannot merge: ")
 }
 
-// Two members that merge at once may cut differently: what ends behind a merged object is not in it, and must stay.
+// Two concurrent mergers may group differently: a segment that ends after a merged object is not in it, and must stay.
 func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) {
 	at := func(revision int64) format.Position { return format.Position{Revision: revision} }
 	long := archive.Object{Level: archive.Minute, Start: at(2), Next: at(9)}
@@ -245,7 +245,7 @@ func TestRun_reportsAMissingSegmentOnce(t *testing.T) {
 	}
 }
 
-// asked is how often the store was asked for something, in a function.
+// asked counts the requests of a kind during a function.
 func (w *merging) asked(op memory.Op, do func()) (times int) {
 	w.t.Helper()
 	before := w.store.CountCalls(op, "")
@@ -285,7 +285,7 @@ func TestOfThousandsOfSegmentsTensOfObjectsAreFetched(t *testing.T) {
 	assert.Less(t, len(w.names("gen/000001/")), 400, "of 2,100")
 }
 
-// plant puts an object that has a merged object's name and nothing of what the name says.
+// plant creates an object with the name of a merged object and other content.
 func (w *merging) plant(level archive.Level, from, to format.Position, content string) {
 	w.store.SetContent(fmt.Sprintf("%s%s/%s_%s", archive.GenerationPrefix(1), level, from, to), []byte(content))
 }
@@ -298,7 +298,7 @@ func (w *merging) later() {
 	}
 }
 
-// Whoever may only put objects must not be able to have others deleted by what they are called.
+// A process that can only create objects must not be able to cause deletions by their names.
 func TestANameAloneDeletesNothing(t *testing.T) {
 	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
@@ -327,7 +327,7 @@ func TestOnlyWhatWasReadInTheMergedObjectIsDeleted(t *testing.T) {
 	w.requireWhole(6)
 }
 
-// The segment beside the merged object is not the one that was merged: nobody knows which of the two is right.
+// The segment differs from the one that was merged, and it is unknown which of the two is right.
 func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
@@ -350,7 +350,7 @@ func TestWhatThisProcessHasMergedIsNotReadAgain(t *testing.T) {
 	assert.Zero(t, w.asked(memory.Get, func() { require.Equal(t, 5, w.run().Deleted) }))
 }
 
-// A process that has just started knows of nobody's reading, and reads both.
+// A process that has just started has not read either, and reads both.
 func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
 	w := newMerging(t)
 	w.segments(6)

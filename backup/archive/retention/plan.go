@@ -97,7 +97,7 @@ func (p Plan) Deletes() (items []Item) {
 // slack is the largest tolerated difference between the clocks of members: the start of the window is sought that much earlier.
 const slack = 5 * time.Minute
 
-// remainsAfter is how long an upload without a manifest may still be in progress, by a writer that was paused.
+// remainsAfter bounds the duration of an upload by a writer that was paused.
 const remainsAfter = day
 
 // Make returns the plan for some facts.

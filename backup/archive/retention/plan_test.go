@@ -37,7 +37,7 @@ func TestSegmentsBeforeTheWindowGo(t *testing.T) {
 	assert.Equal(t, 26, p.Items[i].Objects)
 }
 
-// Nothing behind it can be reached from there: the chain that goes on begins earlier.
+// Nothing after it can be reached from there: the chain that continues starts earlier.
 func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	assert.Equal(t, "the window of points starts with it", why(plan(history(chain(fulls...))))[25])
@@ -47,8 +47,7 @@ func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
 	assert.Equal(t, "within points", why(p)[25])
 }
 
-// A merged object that reaches over the full is read from its beginning. Where a segment ends only its manifest tells, and no name that
-// somebody has put behind it.
+// A merged object that reaches across a full snapshot is read from its start. Only the manifest of a segment has its end.
 func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
@@ -71,7 +70,7 @@ func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
 	}
 }
 
-// Two fulls of a cluster at rest have one revision, and nothing between them.
+// Two full snapshots of an idle cluster have one revision, and nothing between them.
 func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 	var fulls []archive.StoredFull
 	for _, full := range hourly(3*day, 0) {
@@ -188,7 +187,7 @@ var (
 // past is a time before now.
 func past(d time.Duration) time.Time { return now.Add(-d) }
 
-// result of a full that was made at a time.
+// result returns the result of a test restore at a time.
 func result(outcome archive.Outcome, revision int64, at time.Time) *archive.Result {
 	return &archive.Result{Generation: 1, Revision: revision, Outcome: outcome, Why: "its hash differs", At: at.Add(time.Minute)}
 }
@@ -202,7 +201,7 @@ func fullAt(at time.Time) archive.StoredFull {
 	}
 }
 
-// chain is one with a segment up to the next full, and one behind the last.
+// chain returns a chain with a segment after each full snapshot.
 func chain(fulls ...archive.StoredFull) archive.Chain {
 	c := archive.Chain{Fulls: fulls, From: fulls[0].Revision, Begin: fulls[0].Time}
 	last := fulls[len(fulls)-1]
@@ -236,7 +235,7 @@ func hourly(from, to time.Duration) (fulls []archive.StoredFull) {
 
 func plan(h *archive.History) Plan { return Make(policy, Facts{History: h, Now: now, Store: now}) }
 
-// why fulls go or stay, by their age in hours.
+// why returns the reasons of the plan, by the age of the full snapshot in hours.
 func why(p Plan) map[int]string {
 	reasons := map[int]string{}
 	for _, item := range p.Items {
@@ -257,7 +256,7 @@ func goes(p Plan, kind Kind) (names []string) {
 	return names
 }
 
-// ages of the fulls that stay, in hours.
+// stay returns the ages of the full snapshots that stay, in hours.
 func stay(p Plan) (ages []int) {
 	for _, item := range p.Items {
 		if item.Kind == Full && (!item.Goes || len(p.Unsafe) > 0) {

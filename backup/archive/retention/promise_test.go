@@ -52,7 +52,7 @@ func (w *world) live(t *rapid.T) {
 	w.write(1)
 }
 
-// found is whether a point can be gone back to, and all the way is as it was written.
+// found reports whether a point can be restored with the rows that were written.
 func (w *world) found(p point) bool {
 	_, reading, err := w.read(archive.Target{Generation: p.generation, Revision: p.revision})
 	if errors.Is(err, archive.ErrNotKept) {
@@ -63,7 +63,7 @@ func (w *world) found(p point) bool {
 	return true
 }
 
-// within are some of the points since a time that can be gone back to, always with the one that was the present at that time.
+// within returns some points since a time that can be restored, and always the one that was current at that time.
 func (w *world) within(t *rapid.T, since time.Time) (points []point) {
 	first, _ := slices.BinarySearchFunc(w.rows, since, func(p point, since time.Time) int { return formattest.TimeAt(p.revision).Compare(since) })
 	first = max(first-1, 0)
@@ -123,7 +123,7 @@ func TestWhatIsPromisedStays(t *testing.T) {
 	require.NotZero(t, went, "nothing ever went")
 }
 
-// breakDown lets one of the deletions fail: for a full, between its manifest and its data.
+// breakDown lets one of the deletions fail: for a full snapshot, between its manifest and its data.
 func (w *world) breakDown(t *rapid.T, plan Plan) {
 	goes := plan.Deletes()
 	if len(goes) == 0 || rapid.Bool().Draw(t, "all goes well") {
@@ -165,7 +165,7 @@ func (w *world) keeps(t *rapid.T, points []point, slots map[string]bool, policy 
 	}
 }
 
-// quick is how many histories are tried unless -rapid.checks says otherwise; a longer run is
+// quick is the default number of histories; a longer run is
 // go test ./backup/archive/retention -run Promised -rapid.checks 1500.
 const quick = "30"
 

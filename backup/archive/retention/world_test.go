@@ -78,7 +78,7 @@ func (w *world) put(object format.Object) {
 	w.head = object.Start()
 }
 
-// full makes a full, at the head of the chain or, after a gap, at this moment.
+// full makes a full snapshot, at the head of the chain or, after a gap, at this moment.
 func (w *world) full(gap bool) archive.Full {
 	made := archive.Full{
 		Cluster: w.generation.Cluster, Generation: w.generation.Number, Revision: w.head.Position.Revision - 1, Next: w.head.Position,
@@ -99,7 +99,7 @@ func (w *world) full(gap bool) archive.Full {
 	return made
 }
 
-// judge lets a full be restored, with an outcome.
+// judge stores the outcome of a test restore.
 func (w *world) judge(full archive.Full, outcome archive.Outcome) {
 	require.NoError(w.t, w.archive.PutResult(context.Background(), archive.Result{
 		Cluster: full.Cluster, Generation: full.Generation, Full: full.Name(), Revision: full.Revision, Outcome: outcome, Why: "it differs", At: w.now(),
@@ -120,7 +120,7 @@ func (w *world) merge() {
 	w.unmerged = nil
 }
 
-// restore begins a generation, as a restore does.
+// restore creates a generation, as a restore does.
 func (w *world) restore() {
 	number := w.generation.Number + 1
 	w.generation = archive.Generation{
