@@ -21,13 +21,13 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// lost is a world whose store has a clock of its own, an hour ahead, and whose volume was lost.
+// lost returns a world with a lost volume and a store whose clock is an hour ahead.
 func lost(t *testing.T) (w *world, clock *time.Time) {
 	t.Helper()
 	w, now := newWorld(t), at
 	w.still, w.now = 90*time.Second, func() time.Time { return now }
 	w.store.Now = func() time.Time { return now.Add(time.Hour) }
-	w.used()
+	w.fill()
 	w.lose()
 	return w, &now
 }
@@ -40,13 +40,13 @@ func TestRestoreStartsAtOnceIfNoWriterCanRun(t *testing.T) {
 			*clock = clock.Add(90 * time.Second)
 			w.store.Inject(memory.Fault{Op: memory.Delete, Err: memory.ErrDenied})
 		},
-		"its writer has released it": func(w *world, _ *time.Time) { w.endsWith(format.Source{Released: true}) },
+		"its writer has released it": func(w *world, _ *time.Time) { w.endSession(format.Source{Released: true}) },
 		"a person says so":           func(w *world, _ *time.Time) { w.options.Adopt = ours },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, clock := lost(t)
 			happens(w, clock)
-			w.doesNotWait()
+			w.forbidPauses()
 			require.NoError(t, w.run())
 			assert.Equal(t, w.options.Adopt != "", w.generations()[1].Adopted != nil, "and the word is used up")
 			assert.Equal(t, name == locked, w.objects("probe/") != nil, "looking at the store's clock leaves nothing")
@@ -68,9 +68,9 @@ func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
 	assert.Contains(t, w.log.String(), "a restore can start at "+began.Add(90*time.Second).UTC().Format(time.TimeOnly)+" unless it is extended again")
 }
 
-// An empty volume with the configuration of a cluster that lives somewhere else, and writes its backups.
+// An empty volume has the configuration of a cluster that runs elsewhere and writes its backups.
 func TestRunningClusterIsNotReplaced(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	living := newWorld(t)
 	living.archive = w.archive
 	require.NoError(t, os.Rename(w.member.DataDir, living.member.DataDir))
@@ -104,35 +104,35 @@ func TestRunningClusterIsNotReplaced(t *testing.T) {
 	w.requireKeys("by now", "in pause 1", "in pause 2", "in pause 3", "key", "while it is built")
 }
 
-// A member that moves here from a sidecar names no cluster, and the others, who have moved before it, never stop to make backups.
+// Data from a sidecar name no cluster, and the other members write backups all the time.
 func TestMemberStartsWhileOthersWriteBackups(t *testing.T) {
 	w, o := ofThree(t)
 	o.id, o.of = ours, 1
 	require.NoError(t, os.Remove(filepath.Join(w.member.DataDir, archive.IdentityFile)))
-	w.goesOn()
+	w.advanceStore()
 	w.still = time.Hour
-	w.doesNotWait()
+	w.forbidPauses()
 	w.requireStarts()
 }
 
-// All go back together, and one of the others was first: what it has restored lives, and takes this one in.
+// All members request the same restore, and another one was first: its cluster runs and adds this one.
 func TestMemberJoinsTheOneThatRestored(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
 	}))
-	w.putFull(ours, 2)
+	w.uploadFull(ours, 2)
 	o.listing, o.cluster, w.still = peers.Unlisted, 0xbeef, time.Hour
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
-	w.doesNotWait()
-	w.requireTakenIn()
-	assert.Len(t, w.asides(), 1)
+	w.forbidPauses()
+	w.requireRejoined()
+	assert.Len(t, w.preserved(), 1)
 }
 
-// forAMinute has the clock stand still but for pauses, and ends a run that goes on for a minute.
+// forAMinute stops the clock except for pauses, and ends a run after a minute.
 func (w *world) forAMinute() (ctx context.Context, began time.Time) {
 	w.t.Helper()
-	began = w.ticks(2 * time.Second)
+	began = w.setClock(2 * time.Second)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.t.Cleanup(cancel)
 	pause := w.wait
@@ -144,7 +144,7 @@ func (w *world) forAMinute() (ctx context.Context, began time.Time) {
 	return ctx, began
 }
 
-// It was compared a moment before, and the store has more.
+// The store has shown before that it has more.
 func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 	for name, c := range map[string]struct {
 		still time.Duration
@@ -156,8 +156,8 @@ func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 		"while somebody may write": {90 * time.Second, func(*world) memory.Fault { return memory.Fault{Err: store.ErrUnavailable} }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
-			w.goesOn()
+			w := newFilledWorld(t)
+			w.advanceStore()
 			w.still = c.still
 			ctx, _ := w.forAMinute()
 			away := sync.OnceFunc(func() { w.store.Inject(c.away(w)) })
@@ -171,20 +171,20 @@ func TestVolumeBehindIsNotServedWhenTheStoreBecomesUnreachable(t *testing.T) {
 			}
 			_, err := w.startWithin(ctx, nil)
 			require.ErrorIs(t, err, context.Canceled)
-			assert.Empty(t, w.asides())
+			assert.Empty(t, w.preserved())
 
 			w.store.ClearFaults()
 			w.wait, w.still = func(context.Context, int) {}, time.Nanosecond
 			require.NoError(t, w.run())
 			w.requireKeys("a", "key")
-			assert.Len(t, w.asides(), 1)
+			assert.Len(t, w.preserved(), 1)
 		})
 	}
 }
 
-// Whose clock cannot be read does not say whether somebody writes there. The data lack nothing, and would be served without a store.
+// Without the store's clock, it is unknown whether another process writes. The data lack nothing and are served without a store.
 func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.still, w.options.Owner = time.Hour, func(string) string { return "of another name by now" }
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "probe/", Err: store.ErrDenied})
 	ctx, began := w.forAMinute()
@@ -192,7 +192,7 @@ func TestStoreWithoutAClockDelaysCompleteDataOnlyBriefly(t *testing.T) {
 	assert.Equal(t, comparing, w.now().Sub(began))
 }
 
-// Its clock is no reason to wait for ever.
+// A wrong clock must not delay a restore forever.
 func TestObjectsFromTheFutureDelayNoRestoreForever(t *testing.T) {
 	w, clock := lost(t)
 	began := *clock
@@ -202,7 +202,7 @@ func TestObjectsFromTheFutureDelayNoRestoreForever(t *testing.T) {
 	assert.Equal(t, began.Add(-24*time.Hour+90*time.Second), *clock)
 }
 
-// What the volume itself has brought into the store is no sign that its cluster lives.
+// An upload from this volume does not prove that another process runs.
 func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 	for name, of := range map[string]struct {
 		target archive.Target
@@ -212,7 +212,7 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 		"to the latest": {archive.Target{}, []string{"key", "only on the volume"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			w.put("only on the volume")
 			w.still = time.Hour
 			w.options.Flush = func(_ context.Context, dataDir string, _ datadir.Position) error {
@@ -221,7 +221,7 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 				return nil
 			}
 			w.options.Request = &Request{Target: of.target, ID: "drop"}
-			w.doesNotWait()
+			w.forbidPauses()
 			builds := 0
 			require.NoError(t, w.runWith(func(action Action) error {
 				if action == BuildData {
@@ -235,9 +235,9 @@ func TestRequestedRestoreUploadsTheVolumeAndBuildsOnce(t *testing.T) {
 	}
 }
 
-// It went on serving after its backups had gone on without it, and is started again.
+// The old cluster still served after another one had replaced it, and is started again.
 func TestRevisionsAfterAReplacementAreReportedAsLost(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	living := filepath.Join(t.TempDir(), "living")
 	require.NoError(t, os.Rename(w.member.DataDir, living))
 	require.NoError(t, w.run())
@@ -249,11 +249,11 @@ func TestRevisionsAfterAReplacementAreReportedAsLost(t *testing.T) {
 	w.log.Reset()
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "; 3 revisions are lost, which generation 1 received after revision 2, from which generation 2 was restored")
-	assert.Len(t, w.asides(), 1)
+	assert.Len(t, w.preserved(), 1)
 }
 
 // endsWith adds the end of a session to generation 1.
-func (w *world) endsWith(source format.Source) {
+func (w *world) endSession(source format.Source) {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
 	require.NoError(w.t, err)
@@ -268,9 +268,9 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 	this := archive.Identity{Cluster: ours, Generation: 1, Session: "this"}
 	wroteHere := func(session string) func(*world) {
 		return func(w *world) {
-			w.endsWith(format.Source{Session: session})
+			w.endSession(format.Source{Session: session})
 			require.NoError(t, this.Write(w.member.DataDir))
-			w.spoil()
+			w.damage()
 		}
 	}
 	for name, of := range map[string]struct {
@@ -280,21 +280,21 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 	}{
 		"it was a process on this very volume, which is broken": {wroteHere("this"), 0, 2, []string{"key"}},
 		"it was another one": {wroteHere("another"), 3, 2, []string{"key"}},
-		// A copy, as from a snapshot of the volume, names the session of the process that still runs on the volume itself. What that session
-		// has stored etcd had on its disk before, so data that lack it are a copy of theirs, or older ones.
+		// A copy of the volume names the session of the process that still runs on the volume itself. etcd had everything on disk before that
+		// session stored it, so data that lack some of it are a copy, or older.
 		"this is a copy of its volume": {func(w *world) {
 			require.NoError(t, this.Write(w.member.DataDir))
-			w.goesOn()
-			w.endsWith(format.Source{Session: "this"})
+			w.advanceStore()
+			w.endSession(format.Source{Session: "this"})
 		}, 3, 2, []string{"a", "key"}},
-		// A copy that lacks nothing may run in another namespace: it waits while the store's owner writes. Once that is silent, it is the same
+		// A complete copy may run in another namespace: it waits while the store's owner writes. Once the owner is idle, it is the same
 		// cluster with a new name.
 		"these are data of another name": {func(w *world) {
 			w.options.Owner = func(token string) string { return "second/" + token }
 		}, 3, 1, []string{"key"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			of.happens(w)
 			clock, waited := time.Now(), 0
 			w.still, w.now = 90*time.Second, func() time.Time { return clock }
@@ -303,7 +303,7 @@ func TestOnlyWritersThatMayRunElsewhereAreWaitedFor(t *testing.T) {
 			require.NoError(t, w.run())
 			assert.Equal(t, of.pauses, waited)
 			assert.Len(t, w.generations(), of.generations)
-			assert.Len(t, w.asides(), of.generations-1)
+			assert.Len(t, w.preserved(), of.generations-1)
 			w.requireKeys(of.keys...)
 		})
 	}

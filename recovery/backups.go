@@ -28,7 +28,7 @@ type backups struct {
 	heartbeat   heartbeat // of the process that writes the generation to be replaced
 }
 
-// An observation is what was read from the store.
+// An contents is what was read from the store.
 type contents struct {
 	relation.Store
 	judgment relation.Judgment
@@ -84,7 +84,7 @@ func (b *backups) observe(ctx context.Context) (seen contents, err error) {
 	if err != nil {
 		return seen, err
 	}
-	data := b.data()
+	data := b.describeVolume()
 	seen.judgment = relation.Judge(data, seen.Store, seen.adopted && (!b.requested || data.State != relation.Valid))
 	if seen.judgment.Relation == relation.Adopted && !b.member.Alone {
 		if own := relation.Judge(data, seen.Store, false); storeStates[own.Relation] == StoreOurs {
@@ -94,8 +94,8 @@ func (b *backups) observe(ctx context.Context) (seen contents, err error) {
 	return seen, nil
 }
 
-// data describes the volume, with what the running members report.
-func (b *backups) data() relation.Data {
+// describeVolume describes the volume, with what the running members report.
+func (b *backups) describeVolume() relation.Data {
 	v := b.volume
 	d := relation.Data{State: relation.Damaged, Identity: v.identity, Owner: b.owner(), Revision: v.position.HighestRevision}
 	switch {
@@ -149,9 +149,9 @@ func (b *backups) find(ctx context.Context) (seen contents, state StoreState, er
 	return seen, state, err
 }
 
-// sentence describes how the volume relates to the store.
+// describeRelation describes how the volume relates to the store.
 func (b *backups) describeRelation(seen contents) string {
-	return seen.judgment.Sentence(b.data(), seen.Store, b.options.Archive.String())
+	return seen.judgment.Sentence(b.describeVolume(), seen.Store, b.options.Archive.String())
 }
 
 // isDone reports whether the requested restore was done, on any volume.
@@ -159,8 +159,8 @@ func (b *backups) isDone(seen contents) bool {
 	return slices.Contains(archive.Restores(seen.Generations), b.options.Request.ID)
 }
 
-// query asks which cluster the store belongs to and what it has.
-func (b *backups) query() (Event, Facts) {
+// queryStore asks which cluster the store belongs to and what it has.
+func (b *backups) queryStore() (Event, Facts) {
 	ctx, cancel := b.limitWait(patience)
 	defer cancel()
 	seen, state, err := b.find(ctx)
@@ -219,7 +219,7 @@ func (b *backups) unreachable(why error) (Event, Facts) {
 	return Answered, Facts{Told: state, Err: why}
 }
 
-// unanswered returns the event for a store that does not say what it has. If the volume is valid, nothing has to be
+// queryFailed returns the event for a store whose contents are unknown. If the volume is valid, nothing has to be
 // restored, and this is a problem of backups alone, unless names suggest that the volume was rolled back.
 func (b *backups) queryFailed(ctx context.Context, why error) (Event, Facts) {
 	if b.requested && b.member.Peers != nil {
@@ -260,7 +260,7 @@ func (b *backups) compareNames(ctx context.Context, why error) (older, err error
 	return b.compareRevision(reported, why), nil
 }
 
-// compareReported reports that names suggest more than a valid volume has; nil if they do not.
+// compareRevision reports that names suggest more than a valid volume has; nil if they do not.
 func (b *backups) compareRevision(revision int64, why error) error {
 	if revision <= b.volume.position.HighestRevision {
 		return nil
@@ -299,7 +299,7 @@ func (b *backups) describe(state StoreState) error {
 	return b.volume.damage
 }
 
-// explainAdoption returns why an adoption that was requested is not done.
+// describeAdoption returns why an adoption that was requested is not done.
 func (b *backups) describeAdoption() string {
 	id, _, _ := strings.Cut(b.options.Adopt, "/")
 	switch {
@@ -319,7 +319,7 @@ func (b *backups) mayReplace() bool {
 	return f.Alone || b.requested || f.isLost() || !f.Peers && !b.isValid()
 }
 
-// stillness is how long a generation must not be extended before another process replaces it, by the store's clock.
+// stillness is the time for which a generation must not be extended before another process replaces it, by the store's clock.
 // An idle writer adds a heartbeat every 40 s. It is a string for the linker, as the suites build a program that waits
 // less.
 var stillness = "90s"
@@ -339,7 +339,7 @@ func (b *backups) checkWriter(ctx context.Context, seen contents) (why, err erro
 	beat := &b.heartbeat
 	beat.until = time.Time{}
 	ended := seen.Head.Newest().Released || seen.Head.Ending() != nil
-	if b.stillness == 0 || ended || seen.adopted || b.isLocalWriter(seen) {
+	if b.idleTime == 0 || ended || seen.adopted || b.isLocalWriter(seen) {
 		return nil, nil
 	}
 	added, err := b.options.Archive.LastAdded(ctx, seen.Newest(), seen.Head)
@@ -356,8 +356,8 @@ func (b *backups) checkWriter(ctx context.Context, seen contents) (why, err erro
 	if !added.Equal(beat.added) {
 		beat.added, beat.seen = added, b.now()
 	}
-	until := added.Add(b.stillness - *beat.ahead)
-	if latest := beat.seen.Add(b.stillness); until.After(latest) { // an object from the future counts as new from now on
+	until := added.Add(b.idleTime - *beat.ahead)
+	if latest := beat.seen.Add(b.idleTime); until.After(latest) { // an object from the future counts as new from now on
 		until = latest
 	}
 	if !b.now().Before(until) {
@@ -384,7 +384,7 @@ func (b *backups) describeWriter(seen contents) string {
 	return fmt.Sprintf("%s of this member's own cluster %s", member, seen.Newest().Cluster)
 }
 
-// isOwnWriter reports whether the process that writes the newest generation ran on this volume. Valid data without
+// isLocalWriter reports whether the process that writes the newest generation ran on this volume. Valid data without
 // what its session has stored are a copy, or older: etcd had that on disk before it was stored.
 func (b *backups) isLocalWriter(seen contents) bool {
 	if b.isValid() {

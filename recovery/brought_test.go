@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// One of the others has revisions that the store has not, and is slow to bring them.
+// Another member has revisions that the store lacks, and uploads them slowly.
 func TestRestoreWaitsForUploadsOfOtherVolumes(t *testing.T) {
 	for name, of := range map[string]struct {
 		listing Membership
@@ -58,11 +58,11 @@ func TestMemberReportsItsUploadAfterwards(t *testing.T) {
 	assert.Equal(t, 1, flushed)
 }
 
-// What brings it has an error as well where another member has brought all of it before.
+// The upload also fails if another member has uploaded everything before.
 func TestFailedUploadIsAWarningIfRevisionsAreMissing(t *testing.T) {
 	for name, lacks := range map[string]bool{"the store has all of them": false, "the store lacks one": true} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			w.options.Request = &Request{ID: "back"}
 			if lacks {
 				w.put("more")

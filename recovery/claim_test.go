@@ -42,10 +42,9 @@ func TestUnclaimedRestoreIsDecidedAgainAfterACrash(t *testing.T) {
 	}
 }
 
-// Only the store tells whether it was claimed.
-// It hears of the stop while it asks for the next generation.
+// Only the store shows whether the generation was created.
 func TestRunStoppedDuringItsClaimIsCompleted(t *testing.T) {
-	w := stricken(t, "going back")
+	w := afterDisaster(t, "going back")
 	ctx, cancel := context.WithCancel(t.Context())
 	_, err := w.startWithin(ctx, before(ClaimGeneration, func() error {
 		w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
@@ -73,8 +72,8 @@ func TestClaimNeedsTheStore(t *testing.T) {
 }
 
 func TestDataDirWithTrailingSlash(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
+	w := newFilledWorld(t)
+	w.damage()
 	at := w.member.DataDir
 	w.member.DataDir += "/"
 	require.NoError(t, w.run())
@@ -82,12 +81,12 @@ func TestDataDirWithTrailingSlash(t *testing.T) {
 	w.requireEnd([]string{"key"}, 1)
 }
 
-// A link of that name says where the data are to be: that is where they come back.
+// A symbolic link stays, and the data are restored to its target.
 func TestDataDirThatIsASymbolicLink(t *testing.T) {
 	for name, lost := range map[string]bool{"broken": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
-			w.spoil()
+			w := newFilledWorld(t)
+			w.damage()
 			elsewhere := filepath.Join(t.TempDir(), "etcd")
 			require.NoError(t, os.Rename(w.member.DataDir, elsewhere))
 			require.NoError(t, os.Symlink(elsewhere, w.member.DataDir))
@@ -102,16 +101,15 @@ func TestDataDirThatIsASymbolicLink(t *testing.T) {
 			w.member.DataDir = elsewhere
 			w.requireKeys("key")
 			if !lost {
-				assert.Len(t, w.asides(), 1)
+				assert.Len(t, w.preserved(), 1)
 			}
 		})
 	}
 }
 
-// Nothing can be given the name of a mount point. That has to be known before a generation is begun, since nothing else may come to
-// be opened after that.
+// A mount point cannot be replaced by a rename. That is checked before a generation is created, which could not be undone.
 func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.lose()
 	require.NoError(t, os.Mkdir(w.member.DataDir, 0o700))
 	w.mount(t.TempDir(), w.member.DataDir)
@@ -120,14 +118,14 @@ func TestMountPointIsRefusedBeforeAnythingIsFetched(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// There is time to change that as long as the data are in order. What is mounted again within them would be a part of other data by then.
+// The user can change that while the data are valid. Later, a part of the old data would be mounted within the new ones.
 func TestMountPointIsReportedWhileDataAreValid(t *testing.T) {
 	for within, warning := range map[string]string{
 		"":           "lost or damaged data could not be restored automatically",
 		"member/wal": "member/wal is a mount point: if the data were replaced, the next start would find a part of the old data there",
 	} {
 		t.Run(within, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			w.requireStarts()
 			assert.NotContains(t, w.log.String(), warning)
 			at := filepath.Join(w.member.DataDir, within)
@@ -148,10 +146,10 @@ func (w *world) mount(what, at string) {
 	w.t.Cleanup(func() { require.NoError(w.t, unix.Unmount(at, unix.MNT_DETACH)) })
 }
 
-// cutOff is a world in which a restore was cut off in front of an action.
+// cutOff returns a world in which a restore was cut off before an action.
 func cutOff(t *testing.T, before Action) *world {
 	t.Helper()
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.put("a")
 	w.backUp(1)
 	w.put("b")
@@ -161,7 +159,7 @@ func cutOff(t *testing.T, before Action) *world {
 	return w
 }
 
-// What was asked for last is what etcd opens: later it would undo what was written meanwhile.
+// The last request is carried out before etcd starts: later it would undo new writes.
 func TestLastRequestWinsOverARestoreThatWasCutOff(t *testing.T) {
 	for _, before := range []Action{ClaimGeneration, SetVolumeAside, InstallData, Remember} {
 		t.Run(string(before), func(t *testing.T) {
@@ -179,7 +177,7 @@ func TestLastRequestWinsOverARestoreThatWasCutOff(t *testing.T) {
 
 func TestRestoreIsDoneOnce(t *testing.T) {
 	const said = "restore \\\"drop\\\" was done before"
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
 	assert.NotContains(t, w.log.String(), said, "it was done now")
@@ -197,9 +195,9 @@ func TestRestoreIsDoneOnce(t *testing.T) {
 	w.requireKeys("key", "later")
 }
 
-// The flags may stay: they must not be in the way of a volume that is lost a year later.
+// The flags may stay for years, and must not block the restore of a volume that is lost later.
 func TestDoneRestoreIsKnownAfterItsGenerationIsDeleted(t *testing.T) {
-	w := stricken(t, "going back")
+	w := afterDisaster(t, "going back")
 	require.NoError(t, w.run())
 	w.put("later")
 	w.backUp(2)
@@ -211,23 +209,23 @@ func TestDoneRestoreIsKnownAfterItsGenerationIsDeleted(t *testing.T) {
 		all := w.generations()
 		w.backUp(all[len(all)-1].Number)
 		for _, old := range all[:len(all)-1] {
-			w.forget(archive.GenerationPrefix(old.Number))
+			w.deleteAll(archive.GenerationPrefix(old.Number))
 		}
 	}
 	assert.Equal(t, []string{"drop"}, w.generations()[0].Restored)
 }
 
-// forget deletes what a retention lets go.
-func (w *world) forget(prefix string) {
+// deleteAll deletes objects, as retention does.
+func (w *world) deleteAll(prefix string) {
 	w.t.Helper()
 	for _, name := range w.objects(prefix) {
 		require.NoError(w.t, w.store.Delete(w.t.Context(), name))
 	}
 }
 
-// The store gets what a database has. Of an etcd that was killed the log has a moment more.
+// Only the database is uploaded. The log of a killed etcd has a few more changes.
 func TestChangesOnlyInTheLogAreReported(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	committed, err := os.ReadFile(w.database())
 	require.NoError(t, err)
 	w.put("a", "b")
@@ -236,10 +234,10 @@ func TestChangesOnlyInTheLogAreReported(t *testing.T) {
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	require.NoError(t, w.run())
 	assert.Contains(t, w.log.String(), "up to 2 of the last changes are only in the log of the killed etcd")
-	require.Len(t, w.asides(), 1)
+	require.Len(t, w.preserved(), 1)
 }
 
-// The kernel may have had no memory for the process that looks at what was built.
+// The process that validates may have been killed for lack of memory.
 func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	w := cutOff(t, InstallData)
 	verify := w.options.Validate
@@ -253,7 +251,7 @@ func TestRestoredDataThatCannotBeReadAreKept(t *testing.T) {
 	assert.Len(t, w.generations(), 2)
 }
 
-// Where neither a store nor others are asked, what seems to be an empty volume may be half of a restore.
+// Without a store and peers, an apparently empty volume may be half of a restore.
 func TestHalfOfARestoreIsNoEmptyVolume(t *testing.T) {
 	for before, installed := range map[Action]bool{ClaimGeneration: false, InstallData: false, Remember: true} {
 		w := cutOff(t, before)
@@ -265,24 +263,24 @@ func TestHalfOfARestoreIsNoEmptyVolume(t *testing.T) {
 	}
 }
 
-// disasters are what can have happened to a volume, and how it ends.
+// disasters list what can happen to a volume, and the result.
 var disasters = map[string]struct {
 	happens func(*world)
 	keys    []string
 	asides  int
 }{
 	"lost":        {(*world).lose, []string{"a", "b", "c", "key"}, 0},
-	"broken":      {(*world).spoil, []string{"a", "b", "c", "key"}, 1},
+	"broken":      {(*world).damage, []string{"a", "b", "c", "key"}, 1},
 	"rolled back": {(*world).rollBack, []string{"a", "b", "c", "key"}, 1},
 	"going back": {func(w *world) {
 		w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
 	}, []string{"key"}, 1},
 }
 
-// everywhere has runs cut off, and requests fail, at every place; otherwise some are tried. make test-recovery sets it.
+// everywhere tests every place for a crash or failed request instead of some. make test-recovery sets it.
 var everywhere = flag.Bool("everywhere", false, "cut recovery off at every place")
 
-// some is how far apart places are that are tried.
+// some returns the distance between the places that are tested.
 func some(apart int) int {
 	if *everywhere {
 		return 1
@@ -290,9 +288,9 @@ func some(apart int) int {
 	return apart
 }
 
-// stricken is a world in which that has happened.
-func stricken(t *testing.T, disaster string) *world {
-	w := usedWorld(t)
+// afterDisaster returns a world after a disaster.
+func afterDisaster(t *testing.T, disaster string) *world {
+	w := newFilledWorld(t)
 	w.copyVolume()
 	w.put("a", "b", "c")
 	w.backUp(1)
@@ -300,13 +298,13 @@ func stricken(t *testing.T, disaster string) *world {
 	return w
 }
 
-// Wherever it is cut off, and where it is not, it comes to the same end.
+// The result does not depend on where a run is cut off.
 func TestRunCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for name, disaster := range disasters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for at := 0; ; at += some(3) {
-				w := stricken(t, name)
+				w := afterDisaster(t, name)
 				seen := 0
 				err := w.runWith(func(Action) error {
 					if seen++; seen > at {
@@ -335,7 +333,7 @@ func TestFailureOfAnyRequestDoesNotChangeTheEnd(t *testing.T) {
 			t.Parallel()
 			for at, more := 0, true; more; at += some(11) {
 				for _, lost := range []bool{false, true} {
-					w := stricken(t, name)
+					w := afterDisaster(t, name)
 					begun := len(w.store.Calls())
 					w.store.Inject(memory.Fault{After: at, Times: 1, Err: store.ErrUnavailable, ReplyLost: lost})
 					if err := w.run(); err != nil {

@@ -30,15 +30,9 @@ type cluster struct {
 	lostSince time.Time // since when no member has reported usable data; zero if one has
 }
 
-// validate examines the data directory. What was compared with the others before belongs to earlier data.
-func (c *cluster) validate() (Event, Facts) {
-	c.newer = nil
-	return c.volume.validate()
-}
-
-// query asks how the other members list this one. Every answer can be asked for again, so no step of a rejoin is
+// queryPeers asks how the other members list this one. Every answer can be asked for again, so no step of a rejoin is
 // stored: the cluster's list of members is the state.
-func (c *cluster) query() (Event, Facts) {
+func (c *cluster) queryPeers() (Event, Facts) {
 	v := c.volume
 	self := peers.Self{
 		ClusterID: v.position.ClusterID, MemberID: v.position.MemberID, SoleVoter: v.position.IsOnlyVoter(), Index: v.position.Index,
@@ -60,13 +54,13 @@ func (c *cluster) query() (Event, Facts) {
 	if s.Outdated == nil && c.isValid() {
 		s.Outdated = c.checkMember()
 	}
-	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkSpace(s))
+	s.Blocked = cmp.Or(s.Blocked, c.checkQuorum(s), c.checkFreeSpace(s))
 	return PeersTold, Facts{
 		Listing: s.Membership, Outdated: s.Outdated != nil, Free: s.Blocked == nil, AllBrought: s.Uploaded, Settled: c.isWaitDone(), Err: c.reason(s),
 	}
 }
 
-// isSettled reports whether no member has had usable data for as long as a late mount takes.
+// isWaitDone reports whether no member has had usable data for as long as a late mount takes.
 func (c *cluster) isWaitDone() bool {
 	if listing := c.survey.Membership; listing != peers.Gone && listing != peers.Founding {
 		c.lostSince = time.Time{}
@@ -78,7 +72,7 @@ func (c *cluster) isWaitDone() bool {
 	return c.now().Sub(c.lostSince) >= c.lateMounts
 }
 
-// holdings returns what the others are told about the volume.
+// stateForPeers returns the state of the volume for the others.
 func (c *cluster) stateForPeers() peers.Volume {
 	switch state := c.facts.Volume; {
 	case state == VolumeCorrupt, state == VolumeEmpty && c.volume.served: // so that no other member founds a new cluster with this one
@@ -114,9 +108,9 @@ func (c *cluster) compare(s *peers.Survey) {
 	}
 }
 
-// checkOthers reports that the others do not belong to this member's cluster, so that their members are not changed.
+// checkCluster reports that the others do not belong to this member's cluster, so that their members are not changed.
 // The volume names the cluster, or the store if it has this owner. Others without a store are identified by etcd's
-// cluster ID. An empty store says nothing.
+// cluster ID. An empty store proves nothing.
 func (c *cluster) checkCluster(s *peers.Survey) error {
 	if s.Cluster == "" || c.options.Archive == nil || c.volume.position.ClusterID != 0 && s.ID == "" {
 		return nil
@@ -142,7 +136,7 @@ func (c *cluster) checkCluster(s *peers.Survey) error {
 	return nil
 }
 
-// compareClusters handles a volume and peers with different etcd cluster IDs: each restore creates a new one.
+// compareCluster handles a volume and peers with different etcd cluster IDs: each restore creates a new one.
 func (c *cluster) compareCluster(s *peers.Survey, id string) {
 	own, theirs := c.volume.identity.Generation, s.Generation
 	if s.ID == "" || s.ID != c.volume.identity.Cluster || theirs <= own {
@@ -197,12 +191,12 @@ func (c *cluster) compareStore(s *peers.Survey) error {
 var errVotesAlone = errors.New("by its log this member is the only one with a vote, but initial-cluster names others, which may have continued as a quorum: " +
 	"start the others; if they are lost for good, set force-new-cluster: true once in etcd's configuration")
 
-// findNewer returns what the store has of the cluster and the volume lacks; newer is nil if that is nothing. err says
-// why the store cannot be asked.
+// findNewer returns what the store has of the cluster and the volume lacks; newer is nil if that is nothing. err is the
+// reason why the store cannot be read.
 func (c *cluster) findNewer() (newer, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, brief)
 	defer cancel()
-	position, data := c.volume.position, c.backups.data()
+	position, data := c.volume.position, c.backups.describeVolume()
 	seen, err := c.backups.observe(ctx)
 	switch {
 	case err != nil && position.IsOnlyVoter():
@@ -273,9 +267,9 @@ func (c *cluster) checkQuorum(s *peers.Survey) error {
 		"has acknowledged: to keep these data, stop the members that answer and start the others; to drop them, move the data directory away", common, data.Members)
 }
 
-// checkSpace reports that the volume has no room for the data of the others. What it had is moved by then, and is
+// checkFreeSpace reports that the volume has no room for the data of the others. What it had is moved by then, and is
 // deleted as for a restore. Otherwise etcd would fail in the middle of a snapshot, at every start.
-func (c *cluster) checkSpace(s *peers.Survey) error {
+func (c *cluster) checkFreeSpace(s *peers.Survey) error {
 	if quorum[s.Membership] == "" || s.Blocked != nil || c.facts.Volume != VolumeEmpty || c.facts.Remains || c.requested {
 		return nil
 	}
@@ -365,7 +359,7 @@ func (c *cluster) changed(err error, done Event, message string) (Event, Facts) 
 // errNotAllHere reports a survey in which a member was missing.
 var errNotAllHere = errors.New("not every other member has reported that it has no usable data")
 
-// confirmLoss asks the other members once more before a generation is ended: one may have returned with data while
+// confirmPeers asks the other members once more before a generation is ended: one may have returned with data while
 // these were built, or while this program did not run.
 func (c *cluster) confirmPeers(ctx context.Context, next archive.Generation) error {
 	if c.member.Peers == nil {
@@ -381,7 +375,7 @@ func (c *cluster) confirmPeers(ctx context.Context, next archive.Generation) err
 	return lostClaim("a member with data has returned")
 }
 
-// restoring describes a member that restores a generation.
+// selfForRestore describes a member that restores a generation.
 func selfForRestore(next archive.Generation) peers.Self {
 	return peers.Self{Volume: peers.Restores, Restore: next.Restore, Uploaded: true}
 }

@@ -15,7 +15,7 @@ type Case struct {
 	Asked  RequestKind
 }
 
-// A Decision says what happens to a volume, why, and the way out of a refusal.
+// A Decision is what happens to a volume, why, and the way out of a refusal.
 type Decision struct {
 	Result Event
 	Why    string
@@ -24,22 +24,22 @@ type Decision struct {
 
 // A rule is a line of the table. It fits a case that has one of each of its values; an empty list fits any.
 type rule struct {
-	volume []VolumeState
-	peers  []PeerState
-	store  []StoreState
-	asked  []RequestKind
+	volumes  []VolumeState
+	peers    []PeerState
+	stores   []StoreState
+	requests []RequestKind
 	Decision
 }
 
 func (r rule) fits(c Case) bool {
-	return anyOf(r.volume, c.Volume) && anyOf(r.peers, c.Peers) && anyOf(r.store, c.Store) && anyOf(r.asked, c.Asked)
+	return anyOf(r.volumes, c.Volume) && anyOf(r.peers, c.Peers) && anyOf(r.stores, c.Store) && anyOf(r.requests, c.Asked)
 }
 
 func anyOf[T comparable](list []T, value T) bool {
 	return len(list) == 0 || slices.Contains(list, value)
 }
 
-// decide is the only place that decides the fate of a volume. The first rule that fits wins, and the last one fits
+// evaluate is the only place that decides the fate of a volume. The first rule that fits wins, and the last one fits
 // every case.
 func evaluate(c Case) Decision { return evaluateRules(rules, c) }
 
@@ -160,7 +160,7 @@ var rules = []rule{
 	{without, []PeerState{PeersNone, PeersItself, PeersStillLost}, []StoreState{StoreOurs}, isAuto, result(RestoreData, "no volume has the data any more, and the store has the newest backup")},
 	{nil, nil, []StoreState{StoreOurs}, isNever, reject("the data could be restored, but --recover=never", recoverAuto)},
 	{nil, nil, []StoreState{StoreBare}, nil, reject("the store belongs to a cluster, but none of its backups can be found, so nothing is restored and no new cluster is created",
-		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or bring back the volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
+		"start again if the store lists its objects late; or restore them from an earlier version in the bucket; or mount the lost volumes, for several members those of a quorum; or, if nothing was ever stored there, delete cluster.json and everything below gen/")},
 	{nil, nil, nil, nil, reject("there is no backup to restore",
-		"bring back the volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
+		"mount the lost volumes, for several members those of a quorum; or, to create a new cluster, empty the volumes, exit_code.last included, and set another --backup-store if one is given")},
 }

@@ -7,7 +7,7 @@
 // A decision depends on four values: the state of the volume, what the other members answer, what the store answers,
 // and what the user requests. Facts collects them while a run proceeds, Facts.caseOf reduces them to a Case, and rules
 // maps every Case to a Decision: the first rule that fits wins, and the last one fits all. No other code decides. Some
-// results say that not enough is known yet, and ask the peers or the store. docs/recovery.md is generated from the
+// results ask the peers or the store, as not enough is known yet. docs/recovery.md is generated from the
 // rules, and testdata/decisions.golden lists the result of every case.
 //
 // A state machine carries the results out (Table). Its actions do the I/O and return an event with new facts. Tests
@@ -41,7 +41,7 @@
 //
 // A crash before step 4 is harmless: the next run builds again. After step 4 the store refers to a cluster that exists
 // only on this volume, so the next run completes it. recovery.json and the generation in the store, which name the same
-// session, tell the two apart.
+// session, distinguish the two.
 //
 // # Several members
 //
@@ -58,7 +58,7 @@
 //
 // A run consists of values that own their fields and use only those before them:
 //
-//   - session is what all of them share: the member, the facts, and the last survey of the peers;
+//   - session has the parts that all of them share: the member, the facts, and the last survey of the peers;
 //   - volume is the data directory in use, and what is built or preserved next to it;
 //   - backups is the store: it observes, asks package relation how the volume relates to what it has seen, and founds,
 //     adopts and ends generations (ownership.go);

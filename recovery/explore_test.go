@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// explorer walks every reachable place and collects what is wrong anywhere.
+// An explorer visits every reachable place and collects violations.
 type explorer struct {
 	*statemachine.Rules[Facts, Facts]
 	seen  map[place]bool
@@ -21,10 +21,10 @@ type explorer struct {
 	wrong []string
 }
 
-// explore walks a table to the fixpoint from everything that a run can be given. It stops early once something is wrong.
+// explore visits all places that are reachable from any input. It stops at the first violation.
 func explore(table []Row, elsewhere []statemachine.Default) *explorer {
 	e := &explorer{Rules: NewRules(table, elsewhere), seen: map[place]bool{}}
-	for _, given := range lots() {
+	for _, given := range allInputs() {
 		e.find(e.begin(given, origin(given)))
 	}
 	for len(e.queue) > 0 && len(e.wrong) == 0 {
@@ -40,8 +40,8 @@ func explore(table []Row, elsewhere []statemachine.Default) *explorer {
 	return e
 }
 
-// begin is a run that begins.
-func (e *explorer) begin(given lot, now truth) place {
+// begin starts a run.
+func (e *explorer) begin(given input, now reality) place {
 	now.validated, now.free, now.adopted, now.told, now.uncompared, now.rolled = false, false, false, false, false, now.rolled && now.noted
 	return e.take(place{lot: given, truth: now, core: statemachine.Core[Facts]{State: Resume, Facts: Facts{Never: given.never, Store: given.store}}}, Begun, Facts{})
 }
@@ -63,7 +63,7 @@ func (e *explorer) expand(here place) {
 	}
 }
 
-// ends are the places that the action at hand leads to.
+// ends returns the places that the next action leads to.
 func (e *explorer) ends(here place) (all []place) {
 	if here.chain == "" {
 		return nil
@@ -94,7 +94,7 @@ func (e *explorer) ends(here place) (all []place) {
 	return all
 }
 
-// take lets an event happen.
+// take handles an event.
 func (e *explorer) take(here place, event Event, payload Facts) place {
 	core, decision := e.Step(here.core, event, payload)
 	if decision.Row < 0 {
@@ -123,7 +123,7 @@ func (e *explorer) blame(what string, p place) {
 	e.wrong = append(e.wrong, fmt.Sprintf("%s: in %s, given %+v, knowing %+v, when %+v", what, p.core.State, p.lot, p.core.Facts, p.truth))
 }
 
-// calm goes on from a place with nothing in the way, and returns where that ends, or waits for others.
+// calm continues from a place without failures, and returns the end, or where it waits for others.
 func (e *explorer) calm(p place) place {
 	been := map[place]bool{}
 	for range 100 {
@@ -156,10 +156,10 @@ func TestPromisesHoldInEveryReachableState(t *testing.T) {
 		visited[p.core.State] = true
 	}
 	assert.Len(t, visited, len(States), "every state was visited")
-	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(lots()))
+	t.Logf("explored %d places of %d states, %d rows and %d lots", len(e.seen), len(States), len(Table), len(allInputs()))
 }
 
-// Wherever a run is cut off, or fails, the next one comes to the end that the first one would have come to.
+// After a crash or failure anywhere, the next run reaches the end that the first one would have reached.
 func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 	e := explore(Table, Elsewhere)
 	type end struct {
@@ -171,8 +171,8 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 		p = e.calm(p)
 		return end{p.core.State, p.truth.place, p.truth.aside}
 	}
-	comesTo := map[lot]end{}
-	for _, given := range lots() {
+	comesTo := map[input]end{}
+	for _, given := range allInputs() {
 		comesTo[given] = calm(e.begin(given, origin(given)))
 	}
 	for p := range e.seen {
@@ -199,8 +199,8 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 	}
 }
 
-// truth is what is really the case, whatever the machine believes.
-type truth struct {
+// A reality holds the facts of the world, which the machine may not know.
+type reality struct {
 	place     string // what has the data directory's name: "original", "" or "restored"
 	validated bool   // what has it was found valid
 	aside     bool   // the original is set aside
@@ -227,41 +227,41 @@ type truth struct {
 	lost string // what must never happen, and has
 }
 
-// place is the machine and its world at one instant.
+// A place is the state of the machine and the world.
 type place struct {
-	lot   lot
-	truth truth
+	lot   input
+	truth reality
 	core  statemachine.Core[Facts]
 	chain string // the actions of the work at hand, joined; comparable
 	timer bool
 }
 
-// outcome is one way in which an action can end. Without an event the next action follows. The first one of an action is
-// how it ends if nothing is in the way.
+// An outcome is a possible end of an action. Without an event the next action follows. The first outcome of an action is
+// the one without failures.
 type outcome struct {
 	event   Event
 	payload Facts
-	after   truth
+	after   reality
 }
 
-// ends are outcomes that tell nothing more.
-func ends(after truth, events ...Event) (all []outcome) {
+// ends returns outcomes without facts.
+func ends(after reality, events ...Event) (all []outcome) {
 	for _, event := range events {
 		all = append(all, outcome{event: event, after: after})
 	}
 	return all
 }
 
-// breaks is what can happen to every action: it may have been done or not.
-func breaks(now truth, done ...truth) (all []outcome) {
+// breaks returns the failures of any action, which may have been carried out or not.
+func breaks(now reality, done ...reality) (all []outcome) {
 	for _, after := range append(done, now) {
 		all = append(all, ends(after, Broke)...)
 	}
 	return all
 }
 
-// outcomes are all the ways in which an action can end.
-func outcomes(action Action, given lot, now truth) []outcome {
+// outcomes returns all outcomes of an action.
+func outcomes(action Action, given input, now reality) []outcome {
 	then := now
 	next := func(events ...Event) []outcome { return append(ends(then, events...), breaks(now, then)...) }
 	untrusted := outcome{Answered, Facts{Told: StoreLocked}, now}
@@ -354,13 +354,13 @@ func outcomes(action Action, given lot, now truth) []outcome {
 	return nil
 }
 
-// silence is that of a store that has been silent for so long that valid data are served.
-func silence(given lot, now truth) outcome {
+// silence returns the outcome of a store that was unreachable for so long that valid data are served.
+func silence(given input, now reality) outcome {
 	now.uncompared = (given.alone || given.unidentified) && !asks(given, now)
 	return outcome{Answered, Facts{Told: StoreLongAway}, now}
 }
 
-func examinations(given lot, now truth) []outcome {
+func examinations(given input, now reality) []outcome {
 	now.validated = true
 	condition := given.found
 	switch now.place {
@@ -378,8 +378,8 @@ func examinations(given lot, now truth) []outcome {
 	}
 }
 
-// answers are what a store says: once somebody has begun another generation the volume is behind.
-func answers(given lot, now truth) []outcome {
+// answers returns the outcomes of a query of the store: after another process has created a generation, the volume is behind.
+func answers(given input, now reality) []outcome {
 	now.rolled, now.uncompared = false, false
 	if given.owner == StoreUnverified && now.place != "restored" && (!given.alone || given.found != VolumeValid || given.behind || asks(given, now)) {
 		return []outcome{{event: Answered, payload: Facts{Told: StoreDamaged}, after: now}}
@@ -395,19 +395,19 @@ func answers(given lot, now truth) []outcome {
 	return []outcome{{Answered, Facts{Told: owner, Behind: behind, RestoreDone: given.requested && !asks(given, now)}, now}}
 }
 
-// holdsData says that the place of the data directory is not free.
-func holdsData(given lot, now truth) bool {
+// holdsData reports whether the data directory exists.
+func holdsData(given input, now reality) bool {
 	return now.place == "restored" || now.place == "original" && (given.found != VolumeEmpty || given.remains)
 }
 
-// asks says that a restore is asked for that nobody has done, as the store knows.
-func asks(given lot, now truth) bool {
+// asks reports whether a restore is requested that was not done, according to the store.
+func asks(given input, now reality) bool {
 	return given.requested && !now.done && (given.alone || !now.outrun)
 }
 
-// survey are the ways in which the others answer: with what is the case, with or without something in the way; without a
-// quorum, where one who knows more may be among them; and not at all.
-func survey(given lot, now truth) (all []outcome) {
+// survey returns the possible answers of the peers: the truth, with or without an obstacle; answers without a quorum; and
+// none.
+func survey(given input, now reality) (all []outcome) {
 	runs := now.listing == peers.Added || now.listing == peers.Started || now.listing == peers.Unlisted
 	byStore := given.behind && now.listing == peers.Gone
 	outdated := given.found == VolumeValid && now.place == "original" && (byStore || runs && (given.behind && now.listing == peers.Started || now.outrun))
@@ -438,8 +438,8 @@ func survey(given lot, now truth) (all []outcome) {
 	return append(all, outcome{PeersTold, Facts{Listing: peers.Unknown, Outdated: outdated, Free: true}, asked}, outcome{Broke, Facts{}, now})
 }
 
-// changes are the ways in which a change of the cluster's members ends.
-func changes(given lot, now truth, from, to Membership, done Event) []outcome {
+// changes returns the outcomes of a change of the members.
+func changes(given input, now reality, from, to Membership, done Event) []outcome {
 	then := now
 	then.listing, then.free = to, false
 	switch {
@@ -455,7 +455,7 @@ func changes(given lot, now truth, from, to Membership, done Event) []outcome {
 	return slices.Concat(ends(then, done), ends(now, PeersSilent), ends(then, PeersSilent), breaks(now, then))
 }
 
-func claims(given lot, now truth) []outcome {
+func claims(given input, now reality) []outcome {
 	then, lost := now, now
 	then.claimed = true
 	if !given.alone && (!now.rolled || !now.told && !now.claimed) {
@@ -490,7 +490,7 @@ func claims(given lot, now truth) []outcome {
 	return append(all, breaks(now, then)...)
 }
 
-func setsAside(given lot, now truth) []outcome {
+func setsAside(given input, now reality) []outcome {
 	then := now
 	then.place, then.aside = "", now.aside || now.place == "original"
 	switch {
@@ -509,7 +509,7 @@ func setsAside(given lot, now truth) []outcome {
 	return append(ends(then, Moved), breaks(now, then)...)
 }
 
-func installs(given lot, now truth) []outcome {
+func installs(given input, now reality) []outcome {
 	then := now
 	then.place, then.built, then.sound = "restored", false, now.proved && now.built
 	then.installs++

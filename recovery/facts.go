@@ -7,10 +7,10 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// A Listing is how the other members list this one.
+// A Membership is how the other members list this one.
 type Membership = peers.Membership
 
-// Facts are what guards depend on, and what an event reports. The zero value belongs to a run with --recover=auto
+// Facts are the input of guards, and the payload of events. The zero value belongs to a run with --recover=auto
 // that has just started.
 type Facts struct {
 	Never bool // --recover=never
@@ -86,7 +86,7 @@ func (f Facts) Conclude(from State, event Event, to State, _ Facts) Facts {
 	return f
 }
 
-// isRejectedByStore reports whether a comparison with the store speaks against a valid volume.
+// hasStoreMismatch reports whether a comparison with the store speaks against a valid volume.
 func (f Facts) hasStoreMismatch() bool {
 	return f.Volume == VolumeValid && !f.Asked && slices.Contains([]StoreState{StoreOthers, StoreNotOwned, StoreUnclaimed, StoreDamaged, StoreLocked}, f.Told)
 }
@@ -171,7 +171,7 @@ func (f Facts) peerState() PeerState {
 	return f.running()
 }
 
-// agreement returns what the others have answered while a restore is requested here.
+// requestState returns what the others have answered while a restore is requested here.
 func (f Facts) requestState() PeerState {
 	switch {
 	case !f.Heard:
@@ -185,7 +185,7 @@ func (f Facts) requestState() PeerState {
 	}
 }
 
-// loss returns what the others have answered if none of them has usable data.
+// lostState returns what the others have answered if none of them has usable data.
 func (f Facts) lostState() PeerState {
 	switch {
 	case f.Listing == peers.Partial:
@@ -236,10 +236,10 @@ func (f Facts) storeState() StoreState {
 	}
 }
 
-// broke returns the event for something that could not be done.
+// failure returns the event for something that could not be done.
 func failure(err error) (Event, Facts) { return Broke, Facts{Err: err} }
 
-// next returns the event of an action that is followed by another one.
+// continueOrFail returns the event of an action that is followed by another one.
 func continueOrFail(err error) (Event, Facts) {
 	if err != nil {
 		return failure(err)

@@ -30,8 +30,8 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// ship makes a segment of what the volume has and the store has not.
-func (w *world) ship() format.Object {
+// uploadSegment stores a segment with the rows that only the volume has.
+func (w *world) uploadSegment() format.Object {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
 	require.NoError(w.t, err)
@@ -55,7 +55,7 @@ func (w *world) ship() format.Object {
 	return object
 }
 
-// requireRefused holds that a run ends with a sentence for good, and has moved nothing.
+// requireRefused requires that a run is refused and moves nothing.
 func (w *world) requireRefused(says ...string) {
 	w.t.Helper()
 	before, kept := w.files(), w.objects("")
@@ -69,7 +69,7 @@ func (w *world) requireRefused(says ...string) {
 	assert.Equal(w.t, kept, w.objects(""), "nothing has come into the store")
 }
 
-// objects are the names of what the store has below a prefix.
+// objects returns the names in the store with a prefix.
 func (w *world) objects(prefix string) (names []string) {
 	w.t.Helper()
 	for object, err := range w.store.List(w.t.Context(), prefix, "") {
@@ -79,7 +79,7 @@ func (w *world) objects(prefix string) (names []string) {
 	return names
 }
 
-// files are those of all data directories.
+// files returns those of all data directories.
 func (w *world) files() (found []string) {
 	w.t.Helper()
 	for _, of := range []string{"*/member/*/*", recordFile} {
@@ -91,7 +91,7 @@ func (w *world) files() (found []string) {
 }
 
 func TestMissingObjectIsSearchedAgain(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.put("a")
 	w.backUp(1)
 	w.lose()
@@ -102,9 +102,9 @@ func TestMissingObjectIsSearchedAgain(t *testing.T) {
 }
 
 func TestSegmentListedLateIsRead(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.put("a")
-	name := archive.SegmentName(1, w.ship().Position)
+	name := archive.SegmentName(1, w.uploadSegment().Position)
 	w.lose()
 	w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Hides: func(listed string) bool { return listed == name }})
 	require.NoError(t, w.run())
@@ -112,19 +112,19 @@ func TestSegmentListedLateIsRead(t *testing.T) {
 }
 
 func TestFullVolumeIsNoDamagedBackup(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
+	w := newFilledWorld(t)
+	w.damage()
 	w.options.Inspect = func(_ context.Context, path string) error {
 		return &fs.PathError{Op: "write", Path: path, Err: syscall.ENOSPC}
 	}
 	w.requireRefused("the volume was full", "no space left on device", "enlarge the volume")
 }
 
-// A cluster that went back and was lost before it had backed up anything is what it went back to.
+// A cluster that was rolled back and lost before its first backup is restored to that revision.
 func TestLatestIsTheRestoredRevision(t *testing.T) {
 	for _, asked := range []bool{false, true} {
-		w := usedWorld(t)
-		to := stand(t, w.member.DataDir).Revision
+		w := newFilledWorld(t)
+		to := positionOf(t, w.member.DataDir).Revision
 		w.put("a mistake")
 		w.backUp(1)
 		w.options.Request = &Request{Target: archive.Target{Revision: to}, ID: "drop"}
@@ -140,7 +140,7 @@ func TestLatestIsTheRestoredRevision(t *testing.T) {
 }
 
 func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Get, Times: 3, Err: memory.ErrUnreachable})
 	r := w.recovery()
 	var waits, asks []Progress
@@ -166,7 +166,7 @@ func TestProgressWhileTheStoreIsUnreachable(t *testing.T) {
 }
 
 // decays damages objects of the store.
-func (w *world) decays(names ...string) {
+func (w *world) corrupt(names ...string) {
 	w.t.Helper()
 	for _, name := range names {
 		content, there := w.store.Content(name)
@@ -176,11 +176,11 @@ func (w *world) decays(names ...string) {
 }
 
 // distrusts gives the member keys that nothing in the store is signed with.
-func (w *world) distrusts() {
+func (w *world) replaceKeys() {
 	w.options.Archive = archive.New(w.store, formattest.NewKeys(w.t).Load(w.t))
 }
 
-// manifest is the name of the newest full's.
+// manifest returns the name of the newest full snapshot's manifest.
 func (w *world) manifest() string {
 	w.t.Helper()
 	head, err := w.archive.Head(w.t.Context(), 1)
@@ -190,90 +190,90 @@ func (w *world) manifest() string {
 
 const firstGeneration = "gen/000001/generation.json"
 
-// A decayed object of 200 bytes, or a wrong key for what lies in the store, is a trouble of backups.
+// A damaged object of 200 bytes or a wrong key is a problem of backups, not of the data.
 func TestValidVolumeStartsAlthoughTheStoreCannotBeVerified(t *testing.T) {
 	for what, happens := range map[string]func(w *world){
-		"the certificate has decayed": func(w *world) { w.decays("cluster.json") },
-		"the generation has":          func(w *world) { w.decays(firstGeneration) },
-		"both have":                   func(w *world) { w.decays("cluster.json", firstGeneration) },
+		"the certificate has decayed": func(w *world) { w.corrupt("cluster.json") },
+		"the generation has":          func(w *world) { w.corrupt(firstGeneration) },
+		"both have":                   func(w *world) { w.corrupt("cluster.json", firstGeneration) },
 		"the certificate, and no generation is": func(w *world) {
-			w.decays("cluster.json")
+			w.corrupt("cluster.json")
 			require.NoError(w.t, w.store.Delete(w.t.Context(), firstGeneration))
 		},
-		"the only full has":                     func(w *world) { w.decays(w.manifest()) },
-		"the reservation has":                   func(w *world) { w.reserves(2); w.decays(fmt.Sprintf("reservation/%019d", margin+2)) },
-		"nobody trusts it":                      (*world).distrusts,
-		"nobody trusts it, and it is reserved":  func(w *world) { w.reserves(50); w.distrusts() },
-		"nobody trusts it, and it has segments": func(w *world) { w.put("a"); w.ship(); w.distrusts() },
-		"nobody trusts it, and etcd went on":    func(w *world) { w.put("a"); w.distrusts() },
+		"the only full has":                     func(w *world) { w.corrupt(w.manifest()) },
+		"the reservation has":                   func(w *world) { w.reserve(2); w.corrupt(fmt.Sprintf("reservation/%019d", margin+2)) },
+		"nobody trusts it":                      (*world).replaceKeys,
+		"nobody trusts it, and it is reserved":  func(w *world) { w.reserve(50); w.replaceKeys() },
+		"nobody trusts it, and it has segments": func(w *world) { w.put("a"); w.uploadSegment(); w.replaceKeys() },
+		"nobody trusts it, and etcd went on":    func(w *world) { w.put("a"); w.replaceKeys() },
 		"nobody can open it": func(w *world) {
 			pair := formattest.NewKeys(w.t)
 			w.emptyStore()
-			w.sealedBy(pair.Load(w.t))
+			w.setKeys(pair.Load(w.t))
 			w.backUp(1)
 			w.put("a")
-			w.ship()
-			w.sealedBy(formattest.LoadKeys(w.t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(w.t).Identities}))
+			w.uploadSegment()
+			w.setKeys(formattest.LoadKeys(w.t, format.KeyFiles{TrustedKeys: pair.TrustedKeys, Identities: formattest.NewKeys(w.t).Identities}))
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			happens(w)
-			w.opens()
+			w.requireOpened()
 		})
 	}
 }
 
-// reserves is what a cluster has reserved that has come to a revision.
-func (w *world) reserves(at int64) {
+// reserve stores the reservation of a cluster at a revision.
+func (w *world) reserve(at int64) {
 	w.t.Helper()
-	cluster := hex(stand(w.t, w.member.DataDir).ClusterID)
+	cluster := hex(positionOf(w.t, w.member.DataDir).ClusterID)
 	require.NoError(w.t, w.archive.Reserve(w.t.Context(), archive.Reservation{Cluster: cluster, Generation: 1, Revision: margin + at, Created: time.Now()}))
 }
 
-// Names prove nothing, but a volume that was not put back has no less than they tell of.
+// Names prove nothing, but a volume that was not rolled back has all revisions that they suggest.
 func TestValidVolumeIsRefusedIfNamesSuggestMore(t *testing.T) {
 	for what, of := range map[string]struct {
 		happens func(w *world)
 		says    []string
 	}{
-		"nobody trusts it": {(*world).distrusts, []string{"it has no signature", "add the key"}},
-		"it has decayed":   {func(w *world) { w.decays("cluster.json", firstGeneration) }, []string{"generation.json", "restore that object"}},
+		"nobody trusts it": {(*world).replaceKeys, []string{"it has no signature", "add the key"}},
+		"it has decayed":   {func(w *world) { w.corrupt("cluster.json", firstGeneration) }, []string{"generation.json", "restore that object"}},
 		"its fulls have": {func(w *world) {
-			w.decays(w.manifest())
-			w.decays(w.manifest())
+			w.corrupt(w.manifest())
+			w.corrupt(w.manifest())
 		}, []string{"manifest.json", "restore that object"}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := usedWorld(t)
-			w.goesOn()
+			w := newFilledWorld(t)
+			w.advanceStore()
 			of.happens(w)
 			w.requireRefused(append(of.says, "the data end with revision 2, but object names in the store suggest revision 3", "start with --recover=never to serve it as it is")...)
 			w.options.Never = true
-			w.opens()
+			w.requireOpened()
 		})
 	}
 }
 
-// A restore begins a generation before it has a full, with a reservation above all that was.
+// A restore creates a generation before its first full snapshot, with a reservation above all revisions.
 func TestVolumeFromBeforeARestoreIsRefusedWithoutKeys(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.copyVolume()
-	w.spoil()
+	w.damage()
 	require.NoError(t, w.run())
 	require.Len(t, w.generations(), 2)
-	w.distrusts()
+	w.replaceKeys()
 	require.NoError(t, w.run(), "what was restored is started")
 	w.rollBack()
 	w.requireRefused("so the volume may have been rolled back", "add the key")
 }
 
-// The certificate is the oldest object, and the first that a rule of a bucket lets go of.
+// The cluster manifest is the oldest object, and the first that a bucket with an expiry deletes.
 func TestLostVolumeIsRestoredWithoutAClusterManifest(t *testing.T) {
 	for what, lose := range losses {
 		for _, gone := range []bool{false, true} {
-			w := usedWorld(t)
-			if w.decays("cluster.json"); gone {
+			w := newFilledWorld(t)
+			if w.corrupt("cluster.json"); gone {
 				require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
 			}
 			lose(w)
@@ -288,16 +288,16 @@ func TestLostVolumeIsRefusedIfTheStoreIsDamaged(t *testing.T) {
 		happens func(w *world)
 		says    string
 	}{
-		"whose it is": {func(w *world) { w.decays("cluster.json", firstGeneration) }, "generation.json"},
+		"whose it is": {func(w *world) { w.corrupt("cluster.json", firstGeneration) }, "generation.json"},
 		"nor is there another": {func(w *world) {
-			w.decays("cluster.json")
+			w.corrupt("cluster.json")
 			require.NoError(w.t, w.store.Delete(w.t.Context(), firstGeneration))
 		}, "cluster.json"},
-		"what it has": {func(w *world) { w.decays(w.manifest()) }, "manifest.json"},
+		"what it has": {func(w *world) { w.corrupt(w.manifest()) }, "manifest.json"},
 	} {
 		for how, lose := range losses {
 			t.Run(what+", "+how, func(t *testing.T) {
-				w := usedWorld(t)
+				w := newFilledWorld(t)
 				of.happens(w)
 				lose(w)
 				w.requireRefused(of.says, "restore that object")
@@ -306,21 +306,21 @@ func TestLostVolumeIsRefusedIfTheStoreIsDamaged(t *testing.T) {
 	}
 }
 
-// By its log the member is a quorum of one, and the others wait for it.
+// By its log the member is a quorum, and the others wait for it.
 func TestSoleVoterDoesNotWaitForADamagedStore(t *testing.T) {
-	w, o := once(t)
+	w, o := soleVoter(t)
 	o.noQuorum = true
-	w.decays(firstGeneration)
-	w.opens()
+	w.corrupt(firstGeneration)
+	w.requireOpened()
 
-	w, o = once(t)
-	w.goesOn()
-	w.decays(firstGeneration)
-	assert.Contains(t, w.waits(o), "names in the store suggest revision 3")
+	w, o = soleVoter(t)
+	w.advanceStore()
+	w.corrupt(firstGeneration)
+	assert.Contains(t, w.requireWaiting(o), "names in the store suggest revision 3")
 }
 
-// leavesWaiting has the flush of a spool answer with these, one after the other, and counts how often it was asked for.
-func (w *world) leavesWaiting(answers ...error) *int {
+// failSpool makes uploads of the spool fail with these errors, one after the other, and counts the uploads.
+func (w *world) failSpool(answers ...error) *int {
 	asked := new(int)
 	w.options.SpoolDir = filepath.Join(w.volume, "backup.spool")
 	w.options.FlushSpool = func(context.Context, archive.Identity, int64) error {
@@ -342,8 +342,8 @@ func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 		"empty":  {losses["empty"], archive.Identity{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
-			reach := stand(t, w.member.DataDir).HighestRevision
+			w := newFilledWorld(t)
+			reach := positionOf(t, w.member.DataDir).HighestRevision
 			of.happens(w)
 			flushes := 0
 			w.options.FlushSpool = func(_ context.Context, data archive.Identity, told int64) error {
@@ -368,11 +368,11 @@ func TestUploadOfTheSpoolIsRetried(t *testing.T) {
 				}
 				w, o := ofThree(t)
 				if o.listing = listing; listing == "" {
-					w = usedWorld(t)
+					w = newFilledWorld(t)
 				}
 				lose(w)
 				w.wait = func(context.Context, int) { assert.Len(t, w.generations(), 1) }
-				asked := w.leavesWaiting(silence, fmt.Errorf("segment: %w", silence))
+				asked := w.failSpool(silence, fmt.Errorf("segment: %w", silence))
 				require.NoError(t, w.run())
 				assert.Contains(t, w.log.String(), "uploading segments that wait on the volume")
 				assert.Equal(t, 3, *asked)
@@ -394,9 +394,9 @@ func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
 		"others were always faster":       {fmt.Errorf("segment 7: %w", store.ErrExists), exitcode.Clean},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			w.lose()
-			w.leavesWaiting(of.why)
+			w.failSpool(of.why)
 			err := w.run()
 			require.ErrorIs(t, err, of.why)
 			require.ErrorContains(t, err, "to continue without them, move "+w.options.SpoolDir+" away")
@@ -406,18 +406,18 @@ func TestSpoolThatCannotBeUploadedStopsTheRestore(t *testing.T) {
 	}
 }
 
-// Nothing is wrong with it, and it must not be moved away.
+// The spool is intact, and must not be moved away.
 func TestSpoolIsKeptWhileKeysAreMissing(t *testing.T) {
 	for _, lacking := range []error{format.ErrUntrusted, format.ErrNoIdentity} {
-		w := usedWorld(t)
-		w.spoil()
-		w.leavesWaiting(fmt.Errorf("the last segment: %w", lacking), lacking)
+		w := newFilledWorld(t)
+		w.damage()
+		w.failSpool(fmt.Errorf("the last segment: %w", lacking), lacking)
 		w.requireRefused(lacking.Error(), "add the key")
 		require.NotContains(t, w.run().Error(), w.options.SpoolDir)
 	}
 }
 
-// statusOf is what the program exits with because of a refusal; 0 if it tries again.
+// statusOf returns the exit status of a refusal; 0 if recovery is retried.
 func (w *world) statusOf(err error) exitcode.Code {
 	w.t.Helper()
 	var refusal *RejectError
@@ -426,8 +426,8 @@ func (w *world) statusOf(err error) exitcode.Code {
 }
 
 func TestPreservedSpoolsAreDeletedLikeData(t *testing.T) {
-	w := usedWorld(t)
-	w.leavesWaiting()
+	w := newFilledWorld(t)
+	w.failSpool()
 	at := func(path, when string) string {
 		parsed, err := time.Parse("2006-01-02", when)
 		require.NoError(t, err)

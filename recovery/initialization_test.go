@@ -20,7 +20,7 @@ import (
 	"etcd-wrapper/bootstrap/etcdconf"
 )
 
-// validated returns a Recovery of a volume whose data are validated like that.
+// validated returns a Recovery with a validation.
 func validated(t *testing.T, verify datadir.Validation) *Recovery {
 	t.Helper()
 	volume := t.TempDir()
@@ -42,7 +42,7 @@ func requireStatus(t *testing.T, r *Recovery, want bootstrap.InitializationStatu
 	require.Equal(t, want, status)
 }
 
-// initialize has an initialization run to its end.
+// initialize runs an initialization to its end.
 func initialize(t *testing.T, r *Recovery) {
 	t.Helper()
 	require.NoError(t, r.Trigger(t.Context(), bootstrap.Full))
@@ -108,7 +108,7 @@ func TestUnknownModeMeansFull(t *testing.T) {
 	}
 }
 
-// Somebody has asked for it, so it is no error. Whoever closes waits for the end.
+// A requested stop is no error, and Close waits for the end.
 func TestCloseStopsAnInitializationAndWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false

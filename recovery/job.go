@@ -59,7 +59,7 @@ func (j *job) resume() (Event, Facts) {
 	return ClaimFound, Facts{}
 }
 
-// isInstalled reports whether the data directory is what was claimed.
+// matchesClaim reports whether the data directory is what was claimed.
 func (j *job) matchesClaim() bool {
 	identity, err := archive.ReadIdentity(j.member.DataDir)
 	built, failed := hasMember(j.volume.restoredDir())
@@ -78,37 +78,37 @@ func (j *job) dropClaim() (Event, Facts) {
 	return continueOrFail(j.updateRecord(func(r *record) { r.Claim = nil }))
 }
 
-// measure compares the required space with the free space, before anything is fetched.
+// checkSpace compares the required space with the free space, before anything is fetched.
 func (j *job) checkSpace() (Event, Facts) {
 	if err := j.volume.checkRename(); err != nil {
 		return failure(err)
 	}
-	if err := j.volume.freeSpace(j.source(), patience); err != nil {
+	if err := j.volume.freeSpace(j.restoreSource(), patience); err != nil {
 		return RoomLacking, Facts{Err: err}
 	}
 	return RoomEnough, Facts{}
 }
 
-// source returns what the data directory is built from.
-func (j *job) source() restore.Source {
+// restoreSource returns what the data directory is built from.
+func (j *job) restoreSource() restore.Source {
 	return restore.NewSource(j.options.Archive, j.backups.last.path)
 }
 
-// build fetches and builds. The event says whether the store, the backup or the volume failed.
+// build fetches and builds. The event shows whether the store, the backup or the volume failed.
 func (j *job) build() (Event, Facts) {
 	if event, facts := j.volume.removeUnfinished(); event != "" {
 		return event, facts
 	}
-	plan := j.backups.plan()
+	plan := j.backups.newSeed()
 	plan.Token = seed.NewToken()
 	started := time.Now()
 	var result seed.Result
 	_, err := restore.Best(j.ctx, j.options.Archive, j.backups.last.path, func(archive.Path) (err error) {
-		result, err = plan.Build(j.ctx, j.source(), restore.Options{
+		result, err = plan.Build(j.ctx, j.restoreSource(), restore.Options{
 			Above: j.minRevision(), Inspect: j.options.Inspect,
 			Progress: func(bytes, total int64) {
 				rate := float64(bytes) / max(time.Since(started), time.Millisecond).Seconds()
-				j.progress.update(func(p *Progress) { p.Bytes, p.Of, p.Rate = bytes, total, rate })
+				j.progress.change(func(p *Progress) { p.Bytes, p.Of, p.Rate = bytes, total, rate })
 			},
 		})
 		return err
@@ -133,7 +133,7 @@ func (j *job) build() (Event, Facts) {
 	return Built, Facts{}
 }
 
-// above returns the revision from which the restored cluster continues, so that none is handed out twice.
+// minRevision returns the revision from which the restored cluster continues, so that none is handed out twice.
 func (j *job) minRevision() int64 {
 	last := j.backups.last
 	return archive.SafeRevision(last.Reserved.Revision, max(last.path.Revision, j.volume.position.HighestRevision, j.lastRevision()))
@@ -166,14 +166,14 @@ func (j *job) newClaim(result seed.Result) claim {
 	return c
 }
 
-// maxSearches is how often a missing object is searched before it counts as lost, for about half a minute. A store may
+// maxSearches bounds the searches for a missing object before it counts as lost, about half a minute. A store may
 // list late, as network file systems do, and another member may have merged and deleted it at that moment.
 const maxSearches = 5
 
 // errMissing stops building so that an object is searched again.
 var errMissing = errors.New("not there yet")
 
-// mayAppear reports whether another attempt may succeed, and counts it.
+// shouldRetry reports whether another attempt may succeed, and counts it.
 func (j *job) shouldRetry(err error) bool {
 	if j.searches == maxSearches || !isOneOf(err, store.ErrNotFound, archive.ErrHole) {
 		return false
@@ -217,7 +217,7 @@ func (j *job) classify(err error) (Event, Facts) {
 	return event, Facts{Err: err}
 }
 
-// prove validates what was built like any data directory, in full, and checks that older data which it replaces are an
+// verify validates what was built like any data directory, in full, and checks that older data which it replaces are an
 // earlier state of it.
 func (j *job) verify() (Event, Facts) {
 	warnings, err := j.options.Validate(j.ctx, j.volume.restoredDir(), bootstrap.Full)
@@ -242,20 +242,13 @@ func (j *job) verify() (Event, Facts) {
 	return Proved, Facts{}
 }
 
-// tellPeers comes before a generation is created: a member that finds it in the store and asks the others must not
+// publish comes before a generation is created: a member that finds it in the store and asks the others must not
 // take this one for one without data.
 func (j *job) publish() (Event, Facts) {
 	if j.member.Peers != nil {
 		j.member.Peers.Publish(selfForRestore(j.claim.Generation))
 	}
 	return "", Facts{}
-}
-
-// errClaimLost reports that what was built is outdated.
-var errClaimLost = errors.New("the claim is lost")
-
-func lostClaim(format string, args ...any) error {
-	return fmt.Errorf("%w: %w", errClaimLost, fmt.Errorf(format, args...))
 }
 
 // createGeneration reserves revisions and then creates the next generation, unless another process has. If the store
@@ -344,13 +337,13 @@ func (j *job) install() (Event, Facts) {
 // complete records durably that the restore was done.
 func (j *job) complete() (Event, Facts) {
 	err := j.updateRecord(func(r *record) {
-		r.Claim, r.Last = nil, &j.claim
+		r.Claim = nil
 		r.addDone(j.claim.Generation.Restore)
 	})
 	if err = cmp.Or(err, j.volume.readIdentity()); err != nil {
 		return failure(err)
 	}
-	j.outcome.Ended = Restored
+	j.outcome.Ended, j.cluster.newer = Restored, nil
 	return Installed, Facts{Asked: j.requested}
 }
 
@@ -369,7 +362,7 @@ func (j *job) noteCause() {
 // logUnused reports that a new cluster is created although earlier data were preserved.
 func (j *job) logUnused(path string) {
 	warning := fmt.Sprintf("a new cluster was created, although %s has earlier data, which were not restored: to use them, stop etcd-wrapper and move them to %s", path, j.member.DataDir)
-	j.progress.update(func(p *Progress) { p.Reason, p.Warning = warning, true })
+	j.progress.change(func(p *Progress) { p.Reason, p.Warning = warning, true })
 	j.options.Log.Warn().Msg("recovery: " + warning)
 }
 
@@ -378,15 +371,15 @@ func (j *job) reportRejoin() (Event, Facts) {
 	j.replaced = true
 	j.noteCause()
 	j.outcome.Ended = Rejoined
-	if j.progress.load().Loss == "" {
+	if j.progress.current().Loss == "" {
 		loss := j.cluster.describeRejoin()
-		j.progress.update(func(p *Progress) { p.Loss = loss })
+		j.progress.change(func(p *Progress) { p.Loss = loss })
 		j.options.Log.Warn().Msg("recovery: " + loss)
 	}
 	return "", Facts{}
 }
 
-// reportLoss reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
+// reportLost reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
 // better.
 func (j *job) reportLost() (Event, Facts) {
 	last := j.backups.last
@@ -423,21 +416,21 @@ func (j *job) logLost() {
 	if j.requested {
 		verb = "is rolled back to"
 	}
-	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", state, verb, j.target(),
+	loss := fmt.Sprintf("%s; the cluster %s %s of generation %d from %s, whose backups end at revision %d of generation %d%s", state, verb, j.describeTarget(),
 		last.path.Generation.Number, j.options.Archive, j.lastRevision(), last.Newest().Number, j.describeLost(lost))
 	if why := last.path.PastEnd; why != nil {
 		loss += "; later objects in the store cannot be read: " + why.Error()
 	}
-	if j.progress.load().Loss == loss {
+	if j.progress.current().Loss == loss {
 		return // it was logged, and the store has not changed since
 	}
-	j.progress.update(func(p *Progress) { p.Loss = loss })
+	j.progress.change(func(p *Progress) { p.Loss = loss })
 	j.options.Log.Warn().Int64("volume_revision", position.HighestRevision).Int64("store_revision", j.lastRevision()).
 		Int64("reserved_revision", last.Reserved.Revision).Int64("restored_revision", last.path.Revision).Msg("recovery: " + loss)
 }
 
-// target describes the state that will be restored.
-func (j *job) target() string {
+// describeTarget describes the state that will be restored.
+func (j *job) describeTarget() string {
 	path := j.backups.last.path
 	text := fmt.Sprintf("revision %d", path.Revision)
 	if !path.Time.IsZero() {
@@ -446,8 +439,8 @@ func (j *job) target() string {
 	return text
 }
 
-// successor returns the generation that was restored from the volume's; the zero value if none was.
-func (j *job) successor() archive.Generation {
+// findSuccessor returns the generation that was restored from the volume's; the zero value if none was.
+func (j *job) findSuccessor() archive.Generation {
 	own := relation.OfEtcd(j.backups.last.Lineage, hex(j.volume.position.ClusterID))
 	for _, g := range j.backups.last.Generations {
 		if own.Number > 0 && g.Parent == own.Number {
@@ -460,16 +453,16 @@ func (j *job) successor() archive.Generation {
 // lost returns how many known revisions of the newest generation are not restored.
 func (j *job) lost() int64 {
 	known := j.lastRevision()
-	if j.successor().Number == 0 {
+	if j.findSuccessor().Number == 0 {
 		known = max(known, j.volume.position.HighestRevision)
 	}
 	return known - j.backups.last.path.Revision
 }
 
-// describeLoss describes how much is lost or undone. A volume may have been written to after another cluster had
+// describeLost describes how much is lost or undone. A volume may have been written to after another cluster had
 // replaced its own. A reservation is made for a generation before it is created, so it shows one that was deleted.
 func (j *job) describeLost(lost int64) (text string) {
-	last, next := j.backups.last, j.successor()
+	last, next := j.backups.last, j.findSuccessor()
 	late := j.volume.position.HighestRevision - next.ParentRevision
 	if next.Number > 0 && late > 0 {
 		text = fmt.Sprintf("; %d revisions are lost, which generation %d received after revision %d, from which generation %d was restored",
@@ -494,7 +487,7 @@ func (j *job) describeLost(lost int64) (text string) {
 	return text + j.describeInterval()
 }
 
-// describeGap returns the maximum time that a damaged volume loses, if both ends are known: until when the backups are
+// describeInterval returns the maximum time that a damaged volume loses, if both ends are known: until when the backups are
 // complete, and when etcd last wrote. The end of an empty or rolled-back volume is unknown.
 func (j *job) describeInterval() string {
 	last := j.backups.last

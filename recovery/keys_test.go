@@ -11,13 +11,13 @@ import (
 	"etcd-wrapper/backup/format/formattest"
 )
 
-// sealedBy has what is written from now on sealed with keys, and what is recovered.
-func (w *world) sealedBy(keys *format.Keys) {
+// setKeys replaces the keys of the writer and of recovery.
+func (w *world) setKeys(keys *format.Keys) {
 	w.archive = archive.New(w.store, keys)
 	w.options.Archive = w.archive
 }
 
-// successor are keys that sign with another one, and trust both.
+// successor returns keys that sign with another key and trust both.
 func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 	t.Helper()
 	return formattest.LoadKeys(t, format.KeyFiles{
@@ -26,7 +26,7 @@ func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 	})
 }
 
-// Keys are changed, and forgotten: nothing older comes back in the place of what is signed with another one.
+// Keys are replaced or lost: nothing older is restored instead of backups that are signed with another key.
 func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 	trusted, other := formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, of := range map[string]struct {
@@ -34,29 +34,29 @@ func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 		spoilt  func(w *world)
 	}{
 		"a full, empty volume":  {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).lose},
-		"a full, broken volume": {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).spoil},
-		"the last segment":      {func(w *world) string { return archive.SegmentName(1, w.ship().Position) }, (*world).spoil},
+		"a full, broken volume": {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).damage},
+		"the last segment":      {func(w *world) string { return archive.SegmentName(1, w.uploadSegment().Position) }, (*world).damage},
 		"a segment in the middle": {func(w *world) string {
-			name := archive.SegmentName(1, w.ship().Position)
+			name := archive.SegmentName(1, w.uploadSegment().Position)
 			w.put("d")
 			own := w.archive
 			w.archive = archive.New(w.store, trusted.Load(w.t))
 			defer func() { w.archive = own }()
 			head, err := own.Head(w.t.Context(), 1)
 			require.NoError(w.t, err)
-			last := segmentBehind(w, head.Start)
+			last := segmentAfter(w, head.Start)
 			require.NoError(w.t, archivetest.PutSegment(w.t.Context(), w.archive, last))
 			return name
-		}, (*world).spoil},
+		}, (*world).damage},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
-			w.sealedBy(trusted.Load(t))
-			w.used()
+			w.setKeys(trusted.Load(t))
+			w.fill()
 			w.put("a", "b", "c")
-			w.sealedBy(successor(t, trusted, other))
+			w.setKeys(successor(t, trusted, other))
 			name := of.written(w)
-			w.sealedBy(trusted.Load(t))
+			w.setKeys(trusted.Load(t))
 			of.spoilt(w)
 			w.requireRefused("gen/000001/", name, "--backup-trusted-keys", "--restore-to", "nothing was moved")
 
@@ -67,8 +67,8 @@ func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 	}
 }
 
-// segmentBehind is one of a row that goes on from a start.
-func segmentBehind(w *world, start format.Start) format.Object {
+// segmentAfter returns a segment with one row that continues from a start.
+func segmentAfter(w *world, start format.Start) format.Object {
 	builder, err := format.NewSegmentBuilder(w.archive.Keys(), start)
 	require.NoError(w.t, err)
 	key := []byte("\x00\x00\x00\x00\x00\x00\x00\x00_\x00\x00\x00\x00\x00\x00\x00\x00")
@@ -83,7 +83,7 @@ func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 	for what, trusted := range map[string]func(w *world){
 		"the cluster manifest": func(*world) {},
 		"all fulls": func(w *world) {
-			founded := w.whose()
+			founded := w.clusterManifest()
 			require.NoError(t, w.store.Delete(t.Context(), "cluster.json"))
 			require.NoError(t, w.store.Delete(t.Context(), archive.GenerationPrefix(1)+"generation.json"))
 			_, err := w.options.Archive.Create(t.Context(), founded, 1)
@@ -92,7 +92,7 @@ func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			w, pair := newWorld(t), formattest.NewKeys(t)
-			w.used()
+			w.fill()
 			w.options.Archive = archive.New(w.store, pair.Load(t))
 			trusted(w)
 			w.lose()
@@ -101,7 +101,7 @@ func TestNothingIsRestoredFromAnUntrustedStore(t *testing.T) {
 	}
 }
 
-// Without a key to sign with, the generation that a restore begins would have no signature, and nobody who has the keys would go on with it.
+// Without a signing key, the new generation would have no signature, and members with keys would reject it.
 func TestMissingKeyIsNamed(t *testing.T) {
 	made := formattest.NewKeys(t)
 	signed := format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys}
@@ -114,12 +114,12 @@ func TestMissingKeyIsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.sealedBy(of.written)
-			w.used()
+			w.setKeys(of.written)
+			w.fill()
 			w.put("a")
-			w.sealedBy(of.given)
+			w.setKeys(of.given)
 			w.requireStarts() // it has everything
-			w.spoil()
+			w.damage()
 			w.requireRefused(of.says...)
 		})
 	}
@@ -136,19 +136,19 @@ func TestUntrustedBackupsStopOnlyMembersThatNeedThem(t *testing.T) {
 			w.rollBack()
 		}, []string{"end with revision 2, but object names in the store suggest revision 4", "/manifest.json", "--recover=never", "--backup-trusted-keys"}},
 		"it is to go back to that": {func(w *world) {
-			w.ship()
+			w.uploadSegment()
 			w.options.Request = &Request{Target: archive.Target{Revision: 3}, ID: "a"}
 		}, []string{"revision 3 is not kept", "gen/000001/segment/", "--backup-trusted-keys"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w, pair := newWorld(t), formattest.NewKeys(t)
-			w.sealedBy(pair.Load(t))
-			w.used()
+			w.setKeys(pair.Load(t))
+			w.fill()
 			w.copyVolume()
 			w.put("a", "b")
-			w.sealedBy(successor(t, pair, formattest.NewKeys(t)))
+			w.setKeys(successor(t, pair, formattest.NewKeys(t)))
 			of.happens(w)
-			w.sealedBy(pair.Load(t))
+			w.setKeys(pair.Load(t))
 			if of.says == nil {
 				w.requireStarts()
 			} else {

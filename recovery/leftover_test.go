@@ -17,14 +17,14 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// restoredTogether is a member of a cluster that was restored with --restore-to, has lost its volume since, and still has the flags.
-func restoredTogether(t *testing.T) (*world, *others) {
+// afterCommonRestore returns a member that was restored with --restore-to, has lost its volume since, and still has the flags.
+func afterCommonRestore(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w, o := ofThree(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Restore: "drop", Created: at,
 	}))
-	w.putFull(ours, 2)
+	w.uploadFull(ours, 2)
 	w.lose()
 	o.listing, o.cluster, o.id, o.of = peers.Started, 0xbeef, ours, 2
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "drop"}
@@ -34,19 +34,19 @@ func restoredTogether(t *testing.T) (*world, *others) {
 // The cluster writes backups all the time, and never stops for a member that has lost its volume.
 func TestLeftoverRestoreFlagsDoNotBlockALostMember(t *testing.T) {
 	for name, c := range map[string]struct {
-		happens func(*world, *others)
+		happens func(*world, *fakePeers)
 		changes []string
 	}{
-		"lost":                          {func(*world, *others) {}, []string{"removed", "added"}},
-		"added to a cluster that grows": {func(_ *world, o *others) { o.listing = peers.Unlisted }, []string{"added"}},
-		"no quorum at first":            {func(_ *world, o *others) { o.silent = 3 }, []string{"removed", "added"}},
+		"lost":                          {func(*world, *fakePeers) {}, []string{"removed", "added"}},
+		"added to a cluster that grows": {func(_ *world, o *fakePeers) { o.listing = peers.Unlisted }, []string{"added"}},
+		"no quorum at first":            {func(_ *world, o *fakePeers) { o.silent = 3 }, []string{"removed", "added"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, o := restoredTogether(t)
+			w, o := afterCommonRestore(t)
 			c.happens(w, o)
 			w.still = 24 * time.Hour
 			w.inPause(10, func() { require.FailNow(t, "the member waits for its own cluster to stop", w.log.String()) })
-			w.requireTakenIn()
+			w.requireRejoined()
 			assert.Equal(t, c.changes, o.changes)
 		})
 	}
@@ -59,10 +59,10 @@ func TestMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
 		w, o := ofThree(t)
 		w.options.Died = func() string { return "panic: " + died }
 		o.silent = 1
-		pauses := w.inPause(1, func() { assert.Empty(t, w.asides(), "nothing is moved without a quorum") })
-		w.requireTakenIn()
+		pauses := w.inPause(1, func() { assert.Empty(t, w.preserved(), "nothing is moved without a quorum") })
+		w.requireRejoined()
 		assert.Equal(t, 1, *pauses, "it does not die of them again meanwhile")
-		assert.Len(t, w.asides(), 1)
+		assert.Len(t, w.preserved(), 1)
 		assert.Contains(t, w.log.String(), "etcd crashed on them at its last start")
 	}
 	w, _ := ofThree(t)
@@ -74,7 +74,7 @@ func TestMemberWhoseDataContradictTheOthersIsReplaced(t *testing.T) {
 func TestSingleMemberWithStateExistingIsRestored(t *testing.T) {
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			w.member.Joins = true
 			lose(w)
 			require.NoError(t, w.run())
@@ -101,7 +101,7 @@ func TestNoNewClusterReplacesServedData(t *testing.T) {
 			require.NoError(t, w.run())
 		})
 	}
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.options.Lost = func(string) bool { return true }
 	w.lose()
 	require.NoError(t, w.run())
@@ -110,29 +110,29 @@ func TestNoNewClusterReplacesServedData(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Lost = func(string) bool { return true }
 	w.lose()
-	w.requireTakenIn()
+	w.requireRejoined()
 	assert.Equal(t, peers.Ruins, o.holds, "no other member creates a new cluster either")
 }
 
-// A survivor was forced to go on alone: the others, whose data it does not have, must not give them up for its.
+// A survivor was forced to continue alone: the others must keep data that it does not have.
 func TestDataAreKeptIfTheClusterLacksTheirQuorum(t *testing.T) {
 	for known, replaced := range map[types.ID]bool{0xabcdef0123456789: true, 0xaaaaaaaaaaaaaaaa: false} {
 		w, o := ofThree(t)
 		o.other = 0xabcdef0123456789
 		w.joinedBy(known.String(), "bb")
 		o.listing, o.outdated = peers.Unlisted, errors.New("of a member that the cluster has no more")
-		if o.own = stand(t, w.member.DataDir).MemberID; !replaced {
+		if o.own = positionOf(t, w.member.DataDir).MemberID; !replaced {
 			o.own = 7
-			assert.Contains(t, w.waits(o), "which is no quorum, as after force-new-cluster")
+			assert.Contains(t, w.requireWaiting(o), "which is no quorum, as after force-new-cluster")
 			continue
 		}
-		w.requireTakenIn()
-		assert.Len(t, w.asides(), 1)
+		w.requireRejoined()
+		assert.Len(t, w.preserved(), 1)
 	}
 }
 
 func TestDroppedAlarmsAreLogged(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	server, err := datadirtest.Start(w.member.DataDir)
 	require.NoError(t, err)
 	_, err = v3client.New(server.Server).Put(t.Context(), "a", "value")

@@ -52,7 +52,7 @@ type Request struct {
 	ID     string // it is done once
 }
 
-// A Member is what etcd's configuration says about the member.
+// A Member describes the member, from etcd's configuration.
 type Member struct {
 	DataDir  string
 	Name     string
@@ -86,7 +86,7 @@ type environment struct {
 	wait       func(ctx context.Context, times int) // between two requests to the store or the peers
 	lateMounts time.Duration                        // how long no member must have usable data before a cluster of several is restored
 	serveAfter time.Duration                        // how long valid data wait for a store that does not answer
-	stillness  time.Duration                        // how long a generation must not be extended before it is replaced
+	idleTime   time.Duration                        // how long a generation must not be extended before it is replaced
 
 	logged   bool // it was logged that the requested restore was done before
 	replaced bool // the data that the last start crashed on were moved

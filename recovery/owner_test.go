@@ -22,23 +22,23 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// identified is what the volume says of itself.
-func (w *world) identified() archive.Identity {
+// identity returns the identity of the data.
+func (w *world) identity() archive.Identity {
 	w.t.Helper()
 	is, err := archive.ReadIdentity(w.member.DataDir)
 	require.NoError(w.t, err)
 	return is
 }
 
-func (w *world) whose() archive.Cluster {
+func (w *world) clusterManifest() archive.Cluster {
 	w.t.Helper()
 	is, err := w.archive.Cluster(w.t.Context())
 	require.NoError(w.t, err)
 	return is
 }
 
-// plain gives the volume the data of an etcd that no store knows.
-func (w *world) plain() {
+// replaceByPlainData gives the volume the data of a plain etcd.
+func (w *world) replaceByPlainData() {
 	w.t.Helper()
 	w.lose()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
@@ -47,32 +47,32 @@ func (w *world) plain() {
 func TestNewClusterGetsItsIDBeforeEtcdStarts(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, w.run())
-	first := w.whose()
+	first := w.clusterManifest()
 	assert.Len(t, first.Cluster, 32)
 	assert.Equal(t, "etcd-cluster", first.Owner)
-	assert.Equal(t, archive.Identity{Cluster: first.Cluster, Generation: 1}, w.identified())
+	assert.Equal(t, archive.Identity{Cluster: first.Cluster, Generation: 1}, w.identity())
 	assert.Empty(t, w.generations(), "they are begun with the first backup")
 
 	require.NoError(t, w.run(), "it was cut off before etcd had stored anything")
 	w.lose()
 	require.NoError(t, w.run(), "or before the volume knew")
-	assert.Equal(t, first, w.whose())
-	assert.Equal(t, first.Cluster, w.identified().Cluster)
+	assert.Equal(t, first, w.clusterManifest())
+	assert.Equal(t, first.Cluster, w.identity().Cluster)
 
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
 	w.requireRefused("belongs to cluster "+first.Cluster+" of etcd-cluster", "--adopt")
 }
 
-// A reply that is lost is no reason for another id.
+// A lost reply must not lead to another ID.
 func TestIDIsKeptIfTheReplyIsLost(t *testing.T) {
 	w := newWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable, ReplyLost: true, Times: 1})
 	require.NoError(t, w.run())
-	assert.Equal(t, w.whose().Cluster, w.identified().Cluster)
+	assert.Equal(t, w.clusterManifest().Cluster, w.identity().Cluster)
 }
 
-// A member that went on without a name would be refused once the others had founded the store.
+// A member without an ID would be refused after the others have founded the store.
 func TestEmptyVolumeWaitsForItsID(t *testing.T) {
 	w := newWorld(t)
 	w.store.Inject(memory.Fault{Op: memory.Put, Prefix: "cluster.json", Err: memory.ErrUnreachable})
@@ -80,7 +80,7 @@ func TestEmptyVolumeWaitsForItsID(t *testing.T) {
 	assert.NoFileExists(t, filepath.Join(w.member.DataDir, archive.IdentityFile))
 	w.store.ClearFaults()
 	require.NoError(t, w.run())
-	assert.Equal(t, w.whose().Cluster, w.identified().Cluster)
+	assert.Equal(t, w.clusterManifest().Cluster, w.identity().Cluster)
 }
 
 func TestMembersThatFoundTogetherHaveOneID(t *testing.T) {
@@ -94,11 +94,11 @@ func TestMembersThatFoundTogetherHaveOneID(t *testing.T) {
 	other.lose()
 	o.listing = peers.Founding
 	require.NoError(t, other.run())
-	assert.Equal(t, w.identified(), other.identified())
+	assert.Equal(t, w.identity(), other.identity())
 }
 
 func TestEmptyVolumeNeedsAdoptForAnotherOwner(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
 	w.requireRefused("belongs to cluster "+ours+" of etcd-cluster, and this member to second/etcd-cluster", "--adopt")
@@ -121,8 +121,8 @@ func TestEmptyVolumeNeedsAdoptForAnotherOwner(t *testing.T) {
 
 // It may be a copy of the owner's volume.
 func TestVolumeBehindNeedsAdoptForAnotherOwner(t *testing.T) {
-	w := usedWorld(t)
-	w.goesOn()
+	w := newFilledWorld(t)
+	w.advanceStore()
 	w.options.Owner = func(token string) string { return "second/" + token }
 	w.requireRefused("belongs to cluster " + ours + " of etcd-cluster, and this member to second/etcd-cluster")
 
@@ -130,29 +130,29 @@ func TestVolumeBehindNeedsAdoptForAnotherOwner(t *testing.T) {
 	require.NoError(t, w.run())
 	require.Len(t, w.generations(), 2)
 	assert.Equal(t, "second/etcd-cluster", w.generations()[1].Owner)
-	assert.Empty(t, w.asides(), "it goes on with its own data")
+	assert.Empty(t, w.preserved(), "it goes on with its own data")
 }
 
 func TestUnnamedDataFoundAStoreButDoNotContinueInAnother(t *testing.T) {
 	w := newWorld(t)
-	w.plain()
+	w.replaceByPlainData()
 	require.NoError(t, w.run())
-	first := w.whose()
-	assert.Equal(t, hex(stand(t, w.member.DataDir).ClusterID), first.Etcd)
-	assert.Equal(t, first.Cluster, w.identified().Cluster)
+	first := w.clusterManifest()
+	assert.Equal(t, hex(positionOf(t, w.member.DataDir).ClusterID), first.Etcd)
+	assert.Equal(t, first.Cluster, w.identity().Cluster)
 
 	_, err := w.archive.Create(t.Context(), first, 1)
 	require.NoError(t, err)
-	w.putFull(first.Cluster, 1)
-	w.plain()
+	w.uploadFull(first.Cluster, 1)
+	w.replaceByPlainData()
 	w.requireRefused("the data name no cluster", "belongs to cluster "+first.Cluster, "--adopt")
 }
 
-// requireAdopted holds that the data on the volume have begun a generation, once: the flag is left in its place.
+// requireAdopted requires that the data have started one generation, although the flag stays.
 func (w *world) requireAdopted(generation int) {
 	w.t.Helper()
 	w.requireStarts()
-	assert.Equal(w.t, archive.Identity{Cluster: ours, Generation: generation}, w.identified())
+	assert.Equal(w.t, archive.Identity{Cluster: ours, Generation: generation}, w.identity())
 	all := w.generations()
 	require.Len(w.t, all, generation)
 	assert.Equal(w.t, []string{"etcd-cluster"}, all[generation-1].Adopted)
@@ -164,40 +164,40 @@ func (w *world) requireAdopted(generation int) {
 
 func TestAdoptionStartsOneGeneration(t *testing.T) {
 	for name, of := range map[string]func(w *world){
-		"of no store": func(w *world) { w.plain() },
+		"of no store": func(w *world) { w.replaceByPlainData() },
 		"of another cluster": func(w *world) {
-			w.plain()
+			w.replaceByPlainData()
 			require.NoError(w.t, archive.Identity{Cluster: "beef", Generation: 4}.Write(w.member.DataDir))
 		},
 		"a copy": func(w *world) { w.put("of its own") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			of(w)
 			w.options.Adopt = ours
-			before := stand(t, w.member.DataDir)
+			before := positionOf(t, w.member.DataDir)
 			require.NoError(t, w.run())
-			assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
+			assert.Equal(t, before, positionOf(t, w.member.DataDir), "the data are as they were")
 			w.requireAdopted(2)
-			w.putFull(ours, 2)
+			w.uploadFull(ours, 2)
 			w.lose()
 			require.NoError(t, w.run())
 			assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted, "a restore remembers it")
-			w.plain()
+			w.replaceByPlainData()
 			w.requireRefused("--adopt=" + ours + " was done before; --adopt=" + ours + "/3 does it again")
 		})
 	}
 }
 
-// A copy of the cluster's own data is adopted, and later another one. The flag stays where it is, so it takes another word.
+// A copy of the cluster's data is adopted, and later another one. The flag stays, so its value has to change.
 func TestAnotherAdoptionNamesTheGenerationItEnds(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.put("of the first copy")
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
-	w.putFull(ours, 2)
+	w.uploadFull(ours, 2)
 	w.put("of the second copy")
-	before := stand(t, w.member.DataDir)
+	before := positionOf(t, w.member.DataDir)
 	for _, inert := range []string{ours, ours + "/1", ours + "/3"} {
 		w.options.Adopt = inert
 		require.NoError(t, w.run())
@@ -205,11 +205,11 @@ func TestAnotherAdoptionNamesTheGenerationItEnds(t *testing.T) {
 	}
 	w.options.Adopt = ours + "/2"
 	require.NoError(t, w.run())
-	assert.Equal(t, before, stand(t, w.member.DataDir), "the data are as they were")
+	assert.Equal(t, before, positionOf(t, w.member.DataDir), "the data are as they were")
 	w.put("afterwards")
 	w.requireAdopted(3)
-	w.putFull(ours, 3)
-	w.plain()
+	w.uploadFull(ours, 3)
+	w.replaceByPlainData()
 	w.requireRefused("--adopt=" + ours + "/3") // the way in that works
 }
 
@@ -221,11 +221,11 @@ func TestAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 		"before the end is marked":         {memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment/", Err: store.ErrUnavailable}, nil},
 		"before the generation":            {memory.Fault{Op: memory.Put, Prefix: "gen/000002/", Err: store.ErrUnavailable}, nil},
 		"the generation's reply was lost":  {memory.Fault{Op: memory.Put, Prefix: "gen/000002/", Err: memory.ErrUnreachable, ReplyLost: true}, nil},
-		"before the volume remembers that": {memory.Fault{Times: 0, Op: memory.Delete}, func(w *world) { w.plain() }},
+		"before the volume remembers that": {memory.Fault{Times: 0, Op: memory.Delete}, func(w *world) { w.replaceByPlainData() }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
-			w.plain()
+			w := newFilledWorld(t)
+			w.replaceByPlainData()
 			w.options.Adopt = ours
 			w.store.Inject(of.fault)
 			_, err := w.patient()
@@ -236,13 +236,13 @@ func TestAdoptionThatWasCutOffIsCompleted(t *testing.T) {
 			}
 			w.wait = func(context.Context, int) {}
 			require.NoError(t, w.run())
-			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identity())
 			assert.Len(t, w.generations(), 2)
 		})
 	}
 }
 
-// A plain etcd of three is upgraded one member after the other: the first has founded the store.
+// Three plain etcds are upgraded one after the other: the first one has founded the store.
 func TestUnnamedMemberTakesTheIDOfItsPeers(t *testing.T) {
 	for name, of := range map[string]struct {
 		id     string
@@ -250,25 +250,25 @@ func TestUnnamedMemberTakesTheIDOfItsPeers(t *testing.T) {
 	}{"told": {ours, true}, "not told": {"", false}, "another one": {"beef", false}} {
 		t.Run(name, func(t *testing.T) {
 			w, o := ofThree(t)
-			w.plain()
+			w.replaceByPlainData()
 			o.id, o.of = of.id, 1
 			if !of.starts {
 				w.requireRefused("the data name no cluster")
 				return
 			}
 			require.NoError(t, w.run())
-			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identity())
 		})
 	}
 }
 
-// Two clusters of one configuration have one id of etcd's, and names lead to the other one's members for a moment.
+// Two clusters with one configuration have one etcd ID, and names lead to the members of the other one for a moment.
 func TestPeersOfAnotherClusterAreNotChanged(t *testing.T) {
 	for name, happens := range map[string]func(w *world){
 		"the volume is empty": (*world).lose,
-		"it is broken":        (*world).spoil,
+		"it is broken":        (*world).damage,
 		"the store is away": func(w *world) {
-			w.spoil()
+			w.damage()
 			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 		},
 	} {
@@ -280,41 +280,41 @@ func TestPeersOfAnotherClusterAreNotChanged(t *testing.T) {
 				assert.Empty(t, o.changes)
 				o.id = ours
 			})
-			w.requireTakenIn()
+			w.requireRejoined()
 			assert.Equal(t, 3, *pauses)
 			assert.Contains(t, w.log.String(), "the other members belong to cluster beef, but this member to cluster "+ours)
-			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identified())
+			assert.Equal(t, archive.Identity{Cluster: ours, Generation: 1}, w.identity())
 		})
 	}
 }
 
-// Nothing tells whether they are this member's: the volume is empty, and the store is away.
+// The volume is empty and the store unreachable, so the peers' cluster may be another one.
 func TestPeersOfAnUnknownClusterAreNotChanged(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
 	o.id, o.of = ours, 1
-	w.ticks(brief)
+	w.setClock(brief)
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	pauses := w.inPause(3, func() {
 		assert.Empty(t, o.changes)
 		w.store.ClearFaults()
 	})
-	w.requireTakenIn()
+	w.requireRejoined()
 	assert.Equal(t, 3, *pauses)
 	assert.Contains(t, w.log.String(), "neither the volume nor the store shows")
 }
 
-// Etcd's id is another one after each restore, and the cluster is the same.
+// A restore changes etcd's ID, but not that of the cluster.
 func TestMemberJoinsTheRestoredClusterByItsID(t *testing.T) {
 	w, o := ofThree(t)
 	o.listing, o.cluster, o.id, o.of = peers.Unlisted, 0xbeef, ours, 2
-	w.requireTakenIn()
-	assert.Len(t, w.asides(), 1, "its data are of generation 1")
-	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
+	w.requireRejoined()
+	assert.Len(t, w.preserved(), 1, "its data are of generation 1")
+	assert.Equal(t, archive.Identity{Cluster: ours, Generation: 2}, w.identity())
 }
 
 func TestUnreadableIdentityIsRefused(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	require.NoError(t, os.WriteFile(filepath.Join(w.member.DataDir, archive.IdentityFile), []byte("{"), 0o600))
 	err := w.run()
 	require.ErrorContains(t, err, archive.IdentityFile)
@@ -322,10 +322,10 @@ func TestUnreadableIdentityIsRefused(t *testing.T) {
 	assert.Len(t, w.generations(), 1)
 }
 
-// A store that was emptied is no new one: a cluster would start at revision 1, and nobody would hear of it.
+// A new cluster in an emptied store would start at revision 1 without a word.
 func TestEmptiedStoreIsRefused(t *testing.T) {
 	w := newWorld(t)
-	w.used()
+	w.fill()
 	w.lose()
 	require.NoError(t, w.archive.Reserve(t.Context(), archive.Reservation{Cluster: ours, Generation: 1, Revision: archive.Margin, Created: at}))
 	for _, name := range w.objects("gen/") {
@@ -340,7 +340,7 @@ func TestEmptiedStoreIsRefused(t *testing.T) {
 // Its end marker and a reservation name the generation that followed.
 func TestDeletedGenerationIsReportedAsLost(t *testing.T) {
 	w := newWorld(t)
-	w.used()
+	w.fill()
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at,
 	}))
@@ -355,10 +355,10 @@ func TestDeletedGenerationIsReportedAsLost(t *testing.T) {
 	assert.NotContains(t, loss, "nothing is known to be lost")
 }
 
-// One PUT must not roll a cluster back, and not keep the next restore from its name.
+// One PUT must not roll a cluster back, nor block the next restore.
 func TestStrayGenerationIsIgnored(t *testing.T) {
 	w := newWorld(t)
-	w.used()
+	w.fill()
 	require.NoError(t, w.archive.BeginGeneration(t.Context(), archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 1, Created: at,
 	}))
@@ -373,9 +373,9 @@ func TestStrayGenerationIsIgnored(t *testing.T) {
 	assert.Equal(t, 1, all[1].Parent)
 }
 
-// Its cluster writes all the time. Every build would be outdated when it is done, were the generation not ended first.
+// Its cluster writes all the time, so every build would be outdated if the generation were not ended first.
 func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.lose()
 	w.options.Owner = func(token string) string { return "second/" + token }
 	w.options.Adopt = ours
@@ -404,14 +404,14 @@ func TestAdoptionEndsTheGenerationBeforeItBuilds(t *testing.T) {
 // The store lists its objects 90 s late, and the first generations were deleted long ago.
 func TestStoreThatListsLateIsNotEmpty(t *testing.T) {
 	w := newWorld(t)
-	w.used()
+	w.fill()
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{
 		Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at,
 	}))
 	for _, name := range w.objects("gen/000001/") {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
-	w.putFull(ours, 2)
+	w.uploadFull(ours, 2)
 	w.lose()
 	for hidden, says := range map[string]string{"": "recovery was stopped in AskStore", "gen/000002/full/": "none of its backups can be found"} {
 		w.store.Inject(memory.Fault{Op: memory.List, Hides: func(name string) bool { return strings.HasPrefix(name, hidden) }})
@@ -426,9 +426,9 @@ func TestStoreThatListsLateIsNotEmpty(t *testing.T) {
 	w.requireKeys("key")
 }
 
-// The store's failure must not make data good that it has refused.
+// Data that were refused stay refused when the store fails.
 func TestRefusedDataAreNotServedWhileTheStoreIsUnreachable(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	require.NoError(t, archive.Identity{Cluster: "beef", Generation: 1}.Write(w.member.DataDir))
 	w.now = func() func() time.Time {
 		now := at
@@ -448,7 +448,7 @@ func TestRefusedDataAreNotServedWhileTheStoreIsUnreachable(t *testing.T) {
 }
 
 func TestDataOfAnEndedGenerationAreNotServedAgain(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	require.NoError(t, w.recovery().RecordMismatch(w.member.DataDir, errors.New("another copy of these data goes on")))
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	_, err := w.patient()

@@ -17,7 +17,7 @@ import (
 
 // This file founds, adopts and ends generations in the store, for the data that etcd will serve.
 
-// adoptions returns the owners that have adopted the store once this one has, if that is requested.
+// adoptOwners returns the owners that have adopted the store once this one has, if that is requested.
 func (b *backups) adoptOwners(seen contents) []string {
 	before := archive.Adoptions(seen.Generations)
 	if !seen.adopted || slices.Contains(before, b.owner()) {
@@ -26,7 +26,7 @@ func (b *backups) adoptOwners(seen contents) []string {
 	return append(before, b.owner())
 }
 
-// endAdopted ends the generation that the user has named before it is restored: a cluster that still writes it would
+// endNamed ends the generation that the user has named before it is restored: a cluster that still writes it would
 // add something during every build, which would be outdated when it is done.
 func (b *backups) endNamed() (Event, Facts) {
 	if !b.last.adopted || b.last.Newest().Number == 0 || b.last.Head.Ending() != nil {
@@ -34,10 +34,10 @@ func (b *backups) endNamed() (Event, Facts) {
 	}
 	ctx, cancel := context.WithTimeout(b.ctx, patience)
 	defer cancel()
-	successor := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
+	next := archive.Generation{Number: b.last.Next, Cluster: b.last.Cluster.Cluster, Session: b.id, Created: b.now()}
 	err := archive.ErrMoved
 	for errors.Is(err, archive.ErrMoved) { // until this process gets the next position, or ctx ends
-		err = b.endGeneration(ctx, b.last.Newest(), successor, format.Position{})
+		err = b.endGeneration(ctx, b.last.Newest(), next, format.Position{})
 	}
 	if err != nil {
 		return StoreSilent, Facts{Err: err}
@@ -92,7 +92,7 @@ func (b *backups) endGeneration(ctx context.Context, last, next archive.Generati
 	return err
 }
 
-// identify stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for its
+// writeIdentity stores on the volume which cluster the data belong to, before etcd opens it. A new cluster waits for its
 // ID: without one, a member would be refused once another one has founded the store. If the cluster of other data
 // cannot be read now, the backup writer or the next start does it.
 func (b *backups) writeIdentity(result Event) error {
@@ -133,7 +133,7 @@ func (b *backups) writeIdentity(result Event) error {
 func (b *backups) foundCluster(ctx context.Context) (archive.Identity, error) {
 	etcd := b.volume.position.ClusterID
 	if etcd == 0 {
-		founded := b.plan()
+		founded := b.newSeed()
 		if len(b.member.Members) > 0 {
 			founded.Members = b.member.Members
 		}
@@ -150,8 +150,8 @@ func (b *backups) foundCluster(ctx context.Context) (archive.Identity, error) {
 	return archive.Identity{Cluster: manifest.Cluster, Generation: 1}, err
 }
 
-// plan returns the data directory to build. Its token determines etcd's cluster ID.
-func (b *backups) plan() seed.Seed {
+// newSeed returns the data directory to build. Its token determines etcd's cluster ID.
+func (b *backups) newSeed() seed.Seed {
 	return seed.Seed{
 		DataDir: b.volume.restoredDir(), Name: b.member.Name, Token: b.member.Token,
 		Members: map[string]types.URLs{b.member.Name: b.member.PeerURLs}, Generation: b.last.Next,

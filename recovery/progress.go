@@ -37,19 +37,19 @@ type tracker struct {
 	now Progress
 }
 
-func (t *tracker) load() Progress {
+func (t *tracker) current() Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.now
 }
 
-func (t *tracker) update(change func(*Progress)) {
+func (t *tracker) change(change func(*Progress)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	change(&t.now)
 }
 
-// An Outcome is the end of a run that had something to restore.
+// An Result is the end of a run that had something to restore.
 type Result struct {
 	Cause string // the state of the volume, Wanted or Unfinished
 	Ended string // Restored, Rejoined or Denied
@@ -65,7 +65,7 @@ const (
 	Unfinished = "unfinished" // a run that was cut off was completed
 )
 
-// A Refusal says why etcd may not open the data directory.
+// A RejectError is the reason why etcd may not open the data directory.
 type RejectError struct {
 	sentence string
 	cause    error

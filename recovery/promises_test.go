@@ -2,7 +2,7 @@ package recovery
 
 import "etcd-wrapper/recovery/peers"
 
-// promises are what must hold at every instant.
+// promises must hold in every reachable place.
 var promises = []struct {
 	what string
 	kept func(place) bool
@@ -56,8 +56,8 @@ func (p place) isNew() bool {
 	return !p.truth.adopted && (p.truth.place == "original" && p.lot.found == VolumeEmpty || p.truth.place == "")
 }
 
-// lot is what a run is given: it does not change.
-type lot struct {
+// An input is what a run is given.
+type input struct {
 	found     VolumeState
 	alone     bool
 	never     bool
@@ -76,27 +76,27 @@ type lot struct {
 	listing Membership // how the others have the member at first
 }
 
-// lots are all that a run can be given and that makes sense.
-func lots() (all []lot) {
+// allInputs returns every sensible input.
+func allInputs() (all []input) {
 	for _, found := range []VolumeState{VolumeEmpty, VolumeValid, VolumeCorrupt} {
 		for _, owner := range []StoreState{StoreEmpty, StoreFounded, StoreOurs, StoreAdopted, StoreNotOwned, StoreUnclaimed, StoreOthers, StoreUnverified} {
 			for bits := range 32 {
-				given := lot{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
+				given := input{store: true, found: found, owner: owner, alone: bits&1 == 0, never: bits&2 > 0, requested: bits&4 > 0, kept: bits&8 > 0, behind: bits&16 > 0}
 				given.unidentified = found == VolumeValid && (owner == StoreUnclaimed || owner == StoreAdopted || owner == StoreEmpty)
 				if given.sensible() {
-					all = append(all, given.among()...)
+					all = append(all, given.variants()...)
 				}
 			}
 		}
 		for bits := range 4 {
-			all = append(all, lot{found: found, owner: StoreEmpty, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
+			all = append(all, input{found: found, owner: StoreEmpty, alone: bits&1 == 0, never: bits&2 > 0}) // there is no store
 		}
 	}
 	return all
 }
 
-// sensible says that a store can be like that for this volume.
-func (l lot) sensible() bool {
+// sensible reports whether the store can be like that for this volume.
+func (l input) sensible() bool {
 	switch l.owner { //nolint:exhaustive // of the others nothing more is demanded
 	case StoreUnverified:
 		return !l.kept
@@ -116,10 +116,10 @@ func (l lot) sensible() bool {
 	return true
 }
 
-// among are the lots of a member of several, of whom the store is asked no more than whether it was ever written.
-func (l lot) among() (all []lot) {
+// variants returns the inputs of a member of several, for which only the existence of backups matters.
+func (l input) variants() (all []input) {
 	if l.alone {
-		return []lot{l}
+		return []input{l}
 	}
 	if l.behind && (l.found != VolumeValid || l.requested) {
 		return nil
@@ -138,10 +138,10 @@ func (l lot) among() (all []lot) {
 	return all
 }
 
-// possible says that what the others tell fits what this member is.
-func (l lot) possible() bool {
+// possible reports whether the answers of the peers fit this member.
+func (l input) possible() bool {
 	switch {
-	case l.remains && l.found != VolumeEmpty, l.behind && !l.putBack(), l.requested && !l.store:
+	case l.remains && l.found != VolumeEmpty, l.behind && !l.rolledBack(), l.requested && !l.store:
 		return false
 	case l.listing == peers.Founding, l.listing == peers.Partial:
 		return l.found == VolumeEmpty && !l.requested
@@ -154,9 +154,9 @@ func (l lot) possible() bool {
 	}
 }
 
-// putBack says that somebody can tell that a volume of several was put back: the others, or the store.
-func (l lot) putBack() bool {
+// rolledBack reports whether the peers or the store can show that a volume of several was rolled back.
+func (l input) rolledBack() bool {
 	return l.listing == peers.Started || l.listing == peers.Gone && l.store && l.owner == StoreOurs && l.kept
 }
 
-func origin(given lot) truth { return truth{place: "original", listing: given.listing} }
+func origin(given input) reality { return reality{place: "original", listing: given.listing} }

@@ -26,13 +26,12 @@ const (
 type record struct {
 	Format int      `json:"format"`
 	Claim  *claim   `json:"claim,omitempty"` // what may be claimed and is not installed yet
-	Done   []string `json:"done,omitempty"`  // ids of restores that were done, the newest last
-	Last   *claim   `json:"last,omitempty"`  // what was installed last
+	Done   []string `json:"done,omitempty"`  // IDs of restores that were done, the newest last
 
 	Refused *mismatch `json:"refused,omitempty"` // of the data that are there, by a comparison with the store
 }
 
-// A claim is what a later run needs to complete a restore that was cut off.
+// A claim describes a restore, so that a later run can complete it.
 type claim struct {
 	Generation  archive.Generation `json:"generation"`    // to be claimed, as it is written
 	Reservation int64              `json:"reservation"`   // the revision
@@ -42,7 +41,7 @@ type claim struct {
 	At          time.Time          `json:"at"`
 }
 
-// A rejection says that data were compared with the store and refused. They are compared again before they are
+// A mismatch records that data were compared with the store and refused. They are compared again before they are
 // served, even if the store cannot be reached then.
 type mismatch struct {
 	DataDir string    `json:"data_dir"`
@@ -50,7 +49,7 @@ type mismatch struct {
 	At      time.Time `json:"at"`
 }
 
-// RememberRefusal stores on the volume that the data in a directory are not those of the store, for instance because
+// RecordMismatch stores on the volume that the data in a directory are not those of the store, for instance because
 // the generation of a running etcd has ended. Call it once etcd is closed.
 func (e *environment) RecordMismatch(dataDir string, why error) error {
 	return e.updateRecord(func(r *record) { r.Refused = &mismatch{seed.ResolvePath(dataDir), why.Error(), e.now().UTC()} })
@@ -90,6 +89,13 @@ func (e *environment) updateRecord(change func(*record)) error {
 		return fmt.Errorf("cannot write %s, the record of recovery: %w", path, err)
 	}
 	return nil
+}
+
+// errClaimLost reports that what was built is outdated.
+var errClaimLost = errors.New("the claim is lost")
+
+func lostClaim(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", errClaimLost, fmt.Errorf(format, args...))
 }
 
 // addDone adds the ID of a restore that was done.

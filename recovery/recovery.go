@@ -42,17 +42,17 @@ func New(options Options) *Recovery {
 	}
 	r := &Recovery{volume: datadir.Validator{Run: options.Validate}, status: bootstrap.New, environment: environment{
 		options: options, checkRoom: seed.Seed.CheckSpace, now: time.Now, wait: backOff,
-		stillness: stillness, serveAfter: comparing, lateMounts: settling,
+		idleTime: stillness, serveAfter: comparing, lateMounts: settling,
 	}}
 	r.stopped, r.stop = context.WithCancel(context.Background())
 	return r
 }
 
 // Progress returns the progress of the present or the last run.
-func (r *Recovery) Progress() Progress { return r.progress.load() }
+func (r *Recovery) Progress() Progress { return r.progress.current() }
 
 // prepare brings the data directory into a state in which etcd may open it. It returns the members of an existing
-// cluster that the member joins, empty if its configuration applies, or a *Refusal that says why etcd may not open
+// cluster that the member joins, empty if its configuration applies, or a *RejectError if etcd may not open
 // it. When ctx ends it returns the cause; the next run continues. It is called before etcd is opened, by the holder
 // of the volume's lock. examine validates the data directory in use.
 func (r *Recovery) prepare(ctx context.Context, member Member, examine func(context.Context) error) (initialCluster string, err error) {
@@ -60,7 +60,7 @@ func (r *Recovery) prepare(ctx context.Context, member Member, examine func(cont
 	member.DataDir = seed.ResolvePath(member.DataDir)
 	now := newRun(ctx, &r.environment, member, examine, served)
 	now.interrupt = r.interrupt
-	r.progress.update(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })
+	r.progress.change(func(p *Progress) { *p = Progress{State: Resume, Since: r.now()} })
 	defer now.volume.release()
 	err = now.process()
 	now.job.finish(now.core.State == Refused)
@@ -146,8 +146,8 @@ func (r *Recovery) initialize(mode bootstrap.Mode) {
 	r.status, r.config, r.why = result, config, err
 }
 
-// Config returns etcd's configuration as YAML. After an initialization it is the one that was validated, whatever
-// happened to the file since, so that etcd opens no other directory. Errors name the file.
+// Config returns etcd's configuration as YAML. After an initialization it is the one that was validated, even if
+// the file has changed since, so that etcd opens no other directory. Errors name the file.
 func (r *Recovery) Config(ctx context.Context) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -22,21 +22,19 @@ import (
 
 var at = time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 
-// The decisions and the data directory are real, the store lies in memory, and no process is started. Only here a run is cut off in front of
-// each of its actions.
 func TestValidVolumeIsNotChanged(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.put("another key")
-	before := stand(t, w.member.DataDir)
+	before := positionOf(t, w.member.DataDir)
 	require.NoError(t, w.run())
-	assert.Equal(t, before, stand(t, w.member.DataDir))
+	assert.Equal(t, before, positionOf(t, w.member.DataDir))
 	assert.Len(t, w.generations(), 1)
 	assert.NoFileExists(t, filepath.Join(w.volume, recordFile))
 }
 
 func TestOlderFullSnapshotReplacesADamagedOne(t *testing.T) {
-	w := usedWorld(t)
-	before := stand(t, w.member.DataDir).Revision
+	w := newFilledWorld(t)
+	before := positionOf(t, w.member.DataDir).Revision
 	w.put("a", "b", "c")
 	w.backUp(1)
 	require.NoError(t, w.store.Delete(t.Context(), archive.DataName(1, w.newestFull().Name())))
@@ -54,7 +52,7 @@ func TestOlderFullSnapshotReplacesADamagedOne(t *testing.T) {
 }
 
 func TestVolumeOfAnEarlierGenerationIsRestored(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.copyVolume()
 	w.lose()
 	require.NoError(t, w.run())
@@ -86,31 +84,31 @@ func TestStoreOfAnotherClusterIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	w.requireRefused("elsewhere/etcd", "this member to etcd-cluster")
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
-	w.is(1)
+	w.setGeneration(1)
 	w.requireRefused("abc123", ours)
 }
 
 func TestUnknownTargetMovesNothing(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 4711}, ID: "drop"}
 	err := w.run()
 	assert.Equal(t, exitcode.BadConfig, w.statusOf(err))
 	require.ErrorContains(t, err, "revision 4711 is not kept")
 	require.ErrorContains(t, err, "revisions 2 to 2")
-	assert.Empty(t, w.asides())
+	assert.Empty(t, w.preserved())
 }
 
 func TestNeverReportsWhatCouldBeRestored(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.options.Never = true
 	require.NoError(t, w.run())
-	w.spoil()
+	w.damage()
 	w.requireRefused("--recover=never", "has revision 2")
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 	require.ErrorContains(t, w.run(), "store unavailable")
 }
 
-// Each is what a user reads first while the store cannot be read, and the next step.
+// storeFailures list the first line and the next step for each failure of the store.
 var storeFailures = []struct {
 	err           error
 	first, wayOut string
@@ -125,10 +123,10 @@ func TestVolumeWithoutDataWaitsForStoreAndNamesTheWayOut(t *testing.T) {
 	for _, c := range storeFailures {
 		for name, lose := range losses {
 			t.Run(name+", "+c.first, func(t *testing.T) {
-				w := usedWorld(t)
+				w := newFilledWorld(t)
 				lose(w)
 				w.store.Inject(memory.Fault{Op: memory.Get, Times: 20, Err: c.err})
-				w.ticks(time.Second)
+				w.setClock(time.Second)
 				r := w.recovery()
 				reason := ""
 				r.wait = func(ctx context.Context, times int) {
@@ -149,8 +147,8 @@ func TestVolumeWithoutDataWaitsForStoreAndNamesTheWayOut(t *testing.T) {
 func TestValidDataAreServedWhenStoreCannotBeRead(t *testing.T) {
 	for _, c := range storeFailures {
 		t.Run(c.first, func(t *testing.T) {
-			w := usedWorld(t)
-			began := w.ticks(time.Second)
+			w := newFilledWorld(t)
+			began := w.setClock(time.Second)
 			w.store.Inject(memory.Fault{Err: c.err})
 			r := w.recovery()
 			require.NoError(t, w.prepare(r))
@@ -161,14 +159,14 @@ func TestValidDataAreServedWhenStoreCannotBeRead(t *testing.T) {
 				assert.Contains(t, p.Reason, part)
 				assert.Regexp(t, `"level":"warn".*`+part, w.log.String())
 			}
-			assert.Empty(t, w.asides())
+			assert.Empty(t, w.preserved())
 		})
 	}
 }
 
-// A store that takes each question and never answers holds valid data up no longer than one that says no.
+// A store that never answers delays valid data no longer than one that fails.
 func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.options.FlushSpool = func(ctx context.Context, _ archive.Identity, _ int64) error {
 		<-ctx.Done()
 		return ctx.Err()
@@ -180,12 +178,12 @@ func TestValidDataAreServedWhenTheStoreHangs(t *testing.T) {
 }
 
 func TestSingleMemberWithoutAStore(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.options.Archive = nil
-	before := stand(t, w.member.DataDir)
+	before := positionOf(t, w.member.DataDir)
 	require.NoError(t, w.run())
-	assert.Equal(t, before, stand(t, w.member.DataDir))
-	w.spoil()
+	assert.Equal(t, before, positionOf(t, w.member.DataDir))
+	w.damage()
 	w.requireRefused("there is no backup to restore", w.database())
 	w.lose()
 	require.NoError(t, w.run())

@@ -26,25 +26,25 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// Of a volume that was lost nobody knows when it ended.
+// The end of a lost volume is unknown.
 func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 	for name, of := range map[string]struct {
 		gap    time.Duration
 		happen func(*world)
 		says   string
 	}{
-		"a moment":                 {730 * time.Millisecond, (*world).spoil, "; nothing is known to be lost; the backups end at most 800ms before the last write of etcd to the volume"},
+		"a moment":                 {730 * time.Millisecond, (*world).damage, "; nothing is known to be lost; the backups end at most 800ms before the last write of etcd to the volume"},
 		"a moment, with revisions": {730 * time.Millisecond, func(w *world) { w.put("a", "b") }, "; 2 revisions are lost; the backups end at most 800ms before the last write of etcd"},
-		"nothing":                  {-time.Minute, (*world).spoil, "the backups end at most 0s before the last write"},
-		"hours":                    {3*time.Hour + time.Millisecond, (*world).spoil, "the backups end at most 3h0m1s before the last write"},
+		"nothing":                  {-time.Minute, (*world).damage, "the backups end at most 0s before the last write"},
+		"hours":                    {3*time.Hour + time.Millisecond, (*world).damage, "the backups end at most 3h0m1s before the last write"},
 		"not known":                {time.Second, (*world).lose, "; nothing is known to be lost\""},
 		"log is gone": {time.Second, func(w *world) {
 			require.NoError(w.t, os.RemoveAll(filepath.Join(w.member.DataDir, "member", "wal")))
-			w.spoil()
+			w.damage()
 		}, "; nothing is known to be lost\""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			head, err := w.archive.Head(t.Context(), 1)
 			require.NoError(t, err)
 			of.happen(w)
@@ -61,7 +61,7 @@ func TestIntervalBetweenLastBackupAndLastWrite(t *testing.T) {
 	}
 }
 
-// writtenAt is when etcd last wrote to its log.
+// writtenAt sets the time of the last write to etcd's log.
 func (w *world) writtenAt(at time.Time) {
 	w.t.Helper()
 	segments, err := filepath.Glob(filepath.Join(w.member.DataDir, "member", "wal", "*.wal"))
@@ -102,15 +102,15 @@ func TestValidVolumeStartsIfTheStoreHasOnlyItsManifest(t *testing.T) {
 	w := newWorld(t)
 	require.NoError(t, os.Rename(datadirtest.Initialized(t), w.member.DataDir))
 	w.store.Inject(memory.Fault{Op: memory.Put, After: 1, Times: 1, Err: store.ErrUnavailable})
-	_, err := w.archive.Create(t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(t, w.member.DataDir).ClusterID), Created: at}, 1)
+	_, err := w.archive.Create(t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(positionOf(t, w.member.DataDir).ClusterID), Created: at}, 1)
 	require.ErrorIs(t, err, store.ErrUnavailable)
 	require.Empty(t, w.generations())
 	require.NoError(t, w.run())
-	assert.Empty(t, w.asides())
+	assert.Empty(t, w.preserved())
 }
 
 func TestUnnamedBackupsPreventANewCluster(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	for _, name := range []string{"cluster.json", "gen/000001/generation.json"} {
 		require.NoError(t, w.store.Delete(t.Context(), name))
 	}
@@ -122,8 +122,8 @@ func TestUnnamedBackupsPreventANewCluster(t *testing.T) {
 	}
 }
 
-// allGone is a member of three that has lost its volume, as the others have.
-func allGone(t *testing.T) (*world, *others) {
+// allGone returns a member of three that have all lost their volumes.
+func allGone(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
 	w, o := ofThree(t)
 	w.lose()
@@ -131,7 +131,7 @@ func allGone(t *testing.T) (*world, *others) {
 	return w, o
 }
 
-// before is what a run is interrupted by in front of an action, once.
+// before interrupts a run once, before an action.
 func before(action Action, happens func() error) func(Action) error {
 	seen := false
 	return func(next Action) error {
@@ -143,8 +143,8 @@ func before(action Action, happens func() error) func(Action) error {
 	}
 }
 
-// While the backup is built, or while this program is dead, the others may come back with what was taken for lost. They have written
-// nothing since, so the store cannot tell.
+// While the backup is built, or between two runs, the others may return with their data. They have written nothing since,
+// so the store does not show it.
 func TestNothingIsClaimedOnceTheOthersReturn(t *testing.T) {
 	for _, dead := range []bool{false, true} {
 		w, o := allGone(t)
@@ -170,7 +170,7 @@ func TestClaimWaitsForMissingMembers(t *testing.T) {
 	assert.Contains(t, w.log.String(), "not every other member has reported that it has no usable data: m-0 does not answer")
 }
 
-// Once it is in the store, nobody else can have it: the others wait for this member.
+// Once the generation is in the store, the others wait for this member.
 func TestClaimedRestoreIsInstalledWithoutTheOthers(t *testing.T) {
 	w, o := allGone(t)
 	require.ErrorIs(t, w.cutAt(SetVolumeAside), errCut)
@@ -182,7 +182,7 @@ func TestClaimedRestoreIsInstalledWithoutTheOthers(t *testing.T) {
 }
 
 func TestClaimIsRepeatedIfTheListingIsLate(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.lose()
 	forgets := memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 	w.wait = func(context.Context, int) { w.store.ClearFaults() }
@@ -192,8 +192,8 @@ func TestClaimIsRepeatedIfTheListingIsLate(t *testing.T) {
 }
 
 func TestReadOnlyVolumeIsNamedFirst(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
+	w := newFilledWorld(t)
+	w.damage()
 	w.options.Inspect = func(_ context.Context, path string) error {
 		return &fs.PathError{Op: "open", Path: path, Err: syscall.EROFS}
 	}
@@ -206,10 +206,10 @@ func TestReadOnlyVolumeIsNamedFirst(t *testing.T) {
 
 // The advice has to hold for data that were served: without the second step, no new cluster would be created.
 func TestNewClusterNeedsBothStepsOfTheWayOut(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	served := true
 	w.options.Lost = func(string) bool { return served }
-	w.spoil()
+	w.damage()
 	w.emptyStore()
 	err := w.run()
 	require.ErrorContains(t, err, "to create a new cluster, empty the volumes, exit_code.last included")
@@ -219,7 +219,7 @@ func TestNewClusterNeedsBothStepsOfTheWayOut(t *testing.T) {
 	require.NoError(t, w.run())
 }
 
-// Somebody has removed what an earlier recovery had recorded, and the data directory with it.
+// The record of an earlier recovery was removed with the data directory.
 func TestNewClusterNextToAPreservedCopyIsReported(t *testing.T) {
 	for name, archived := range map[string]bool{"without a store": false, "with an empty store": true} {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestNewClusterNextToAPreservedCopyIsReported(t *testing.T) {
 			if !archived {
 				w.options.Archive = nil
 			}
-			w.setAside(oldest, newest)
+			w.addPreserved(oldest, newest)
 			r := w.recovery()
 			require.NoError(t, w.prepare(r))
 			assert.True(t, r.Progress().Warning)
@@ -235,8 +235,8 @@ func TestNewClusterNextToAPreservedCopyIsReported(t *testing.T) {
 			assert.Regexp(t, `"level":"warn".*which were not restored`, w.log.String())
 		})
 	}
-	w := usedWorld(t)
-	w.setAside(oldest)
+	w := newFilledWorld(t)
+	w.addPreserved(oldest)
 	r := w.recovery()
 	require.NoError(t, w.prepare(r))
 	assert.False(t, r.Progress().Warning, "the data that are used are newer")
@@ -244,8 +244,8 @@ func TestNewClusterNextToAPreservedCopyIsReported(t *testing.T) {
 
 // The rows of a revision never change, so a value that differs was changed on the disk unless the data were copied.
 func TestValueThatTheDiskChangedIsReportedAsSuch(t *testing.T) {
-	w := usedWorld(t)
-	w.goesOn()
+	w := newFilledWorld(t)
+	w.advanceStore()
 	db, err := bolt.Open(w.database(), 0o600, nil)
 	require.NoError(t, err)
 	require.NoError(t, db.Update(func(tx *bolt.Tx) error {

@@ -23,29 +23,29 @@ import (
 
 func TestMemberRejoinsTheOthers(t *testing.T) {
 	for name, of := range map[string]struct {
-		happens func(*world, *others)
+		happens func(*world, *fakePeers)
 		asides  int
 		changes []string
 	}{
-		"lost":             {func(w *world, _ *others) { w.lose() }, 0, []string{"removed", "added"}},
-		"broken":           {func(w *world, _ *others) { w.spoil() }, 1, []string{"removed", "added"}},
-		"put back":         {func(_ *world, o *others) { o.outdated = errors.New("older") }, 1, []string{"removed", "added"}},
-		"removed, broken":  {func(w *world, o *others) { w.spoil(); o.listing = peers.Unlisted }, 1, []string{"added"}},
-		"added by someone": {func(w *world, o *others) { w.spoil(); o.listing = peers.Added }, 1, nil},
-		"hindered at first": {func(w *world, o *others) {
-			w.spoil()
+		"lost":             {func(w *world, _ *fakePeers) { w.lose() }, 0, []string{"removed", "added"}},
+		"broken":           {func(w *world, _ *fakePeers) { w.damage() }, 1, []string{"removed", "added"}},
+		"put back":         {func(_ *world, o *fakePeers) { o.outdated = errors.New("older") }, 1, []string{"removed", "added"}},
+		"removed, broken":  {func(w *world, o *fakePeers) { w.damage(); o.listing = peers.Unlisted }, 1, []string{"added"}},
+		"added by someone": {func(w *world, o *fakePeers) { w.damage(); o.listing = peers.Added }, 1, nil},
+		"hindered at first": {func(w *world, o *fakePeers) {
+			w.damage()
 			o.silent, o.inTheWay = 2, []error{errors.New("a learner"), errors.New("a learner")}
 		}, 1, []string{"removed", "added"}},
-		"without a store": {func(w *world, _ *others) { w.spoil(); w.options.Archive = nil }, 1, []string{"removed", "added"}},
-		"with a store that is away": {func(w *world, _ *others) {
-			w.spoil()
+		"without a store": {func(w *world, _ *fakePeers) { w.damage(); w.options.Archive = nil }, 1, []string{"removed", "added"}},
+		"with a store that is away": {func(w *world, _ *fakePeers) {
+			w.damage()
 			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 		}, 1, []string{"removed", "added"}},
-		"a change that fails":           {func(w *world, o *others) { w.spoil(); o.fail = "before" }, 1, []string{"removed", "added"}},
-		"a change that gets no reply":   {func(w *world, o *others) { w.spoil(); o.fail = "after" }, 1, []string{"removed", "added"}},
-		"an etcd that had barely begun": {func(w *world, _ *others) { barely(w) }, 1, []string{"removed", "added"}},
-		"a join that had barely begun":  {func(w *world, o *others) { barely(w); o.listing = peers.Added }, 1, nil},
-		"a growth that nobody had begun": {func(w *world, o *others) {
+		"a change that fails":           {func(w *world, o *fakePeers) { w.damage(); o.fail = "before" }, 1, []string{"removed", "added"}},
+		"a change that gets no reply":   {func(w *world, o *fakePeers) { w.damage(); o.fail = "after" }, 1, []string{"removed", "added"}},
+		"an etcd that had barely begun": {func(w *world, _ *fakePeers) { barely(w) }, 1, []string{"removed", "added"}},
+		"a join that had barely begun":  {func(w *world, o *fakePeers) { barely(w); o.listing = peers.Added }, 1, nil},
+		"a growth that nobody had begun": {func(w *world, o *fakePeers) {
 			w.lose()
 			o.listing = peers.Unlisted
 		}, 0, []string{"added"}},
@@ -54,8 +54,8 @@ func TestMemberRejoinsTheOthers(t *testing.T) {
 			w, o := ofThree(t)
 			of.happens(w, o)
 			asked := len(w.store.Calls())
-			w.requireTakenIn()
-			assert.Len(t, w.asides(), of.asides)
+			w.requireRejoined()
+			assert.Len(t, w.preserved(), of.asides)
 			assert.Equal(t, of.changes, o.changes)
 			assert.NoDirExists(t, filepath.Join(w.member.DataDir, "member"))
 			for _, call := range w.store.Calls()[asked:] { // whose cluster it is, and no more
@@ -66,7 +66,7 @@ func TestMemberRejoinsTheOthers(t *testing.T) {
 	}
 }
 
-// barely leaves what an etcd does that was killed in the first moment of its first start.
+// barely leaves the directories of an etcd that was killed right after its first start.
 func barely(w *world) {
 	w.t.Helper()
 	w.lose()
@@ -74,25 +74,25 @@ func barely(w *world) {
 }
 
 func TestMemberOfSeveralStartsUnchanged(t *testing.T) {
-	listed := func(listing Membership) func(*world, *others) {
-		return func(_ *world, o *others) { o.listing = listing }
+	listed := func(listing Membership) func(*world, *fakePeers) {
+		return func(_ *world, o *fakePeers) { o.listing = listing }
 	}
-	first := func(listing Membership, founded bool) func(*world, *others) {
-		return func(w *world, o *others) {
+	first := func(listing Membership, founded bool) func(*world, *fakePeers) {
+		return func(w *world, o *fakePeers) {
 			w.lose()
 			if o.listing = listing; !founded {
 				w.options.Archive = newWorld(t).archive
 			}
 		}
 	}
-	for name, happens := range map[string]func(*world, *others){
+	for name, happens := range map[string]func(*world, *fakePeers){
 		"known":                        listed(peers.Started),
 		"removed":                      listed(peers.Unlisted),
 		"nobody answers":               listed(peers.Unknown),
 		"one knows it":                 listed(peers.Claimed),
-		"there is no quorum":           func(_ *world, o *others) { o.silent = 1 },
-		"there is neither nor a store": func(w *world, o *others) { o.silent, w.options.Archive = 1, nil },
-		"there is neither, and the store is away": func(w *world, o *others) {
+		"there is no quorum":           func(_ *world, o *fakePeers) { o.silent = 1 },
+		"there is neither nor a store": func(w *world, o *fakePeers) { o.silent, w.options.Archive = 1, nil },
+		"there is neither, and the store is away": func(w *world, o *fakePeers) {
 			w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
 			o.silent = 1
 		},
@@ -110,18 +110,18 @@ func TestMemberOfSeveralStartsUnchanged(t *testing.T) {
 	}
 }
 
-// The one that has restored is not there yet, or was killed: the others must not found the old cluster again without it.
+// The member that has restored is not there yet: the others must not form the old cluster again without it.
 func TestMemberOfAReplacedClusterWaitsForTheOthers(t *testing.T) {
 	w, o := ofThree(t)
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.archive, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "beef", Parent: 1, ParentRevision: 2, Created: at}))
 	o.silent, o.listing, o.cluster = 2, peers.Unlisted, 0xbeef
-	w.requireTakenIn()
+	w.requireRejoined()
 	assert.Zero(t, o.silent)
-	assert.Len(t, w.asides(), 1)
+	assert.Len(t, w.preserved(), 1)
 	assert.Equal(t, []string{"added"}, o.changes)
 }
 
-// For a moment names lead to another cluster, which has a member of this one's name.
+// Names lead to another cluster for a moment, which has a member with this name.
 func TestMembersOfAnotherClusterAreNotChanged(t *testing.T) {
 	for _, listing := range []Membership{peers.Started, peers.Unlisted} {
 		w, o := ofThree(t)
@@ -132,23 +132,23 @@ func TestMembersOfAnotherClusterAreNotChanged(t *testing.T) {
 			assert.Empty(t, o.changes)
 			o.cluster = mine
 		})
-		w.requireTakenIn()
+		w.requireRejoined()
 		assert.Equal(t, 3, *pauses)
 		assert.Regexp(t, "the other members belong to cluster beef .etcd's ID., but .* to cluster "+hex(mine)+": their members are not changed", w.log.String())
 	}
 }
 
-// While nobody answers, an empty member is neither begun anew nor given up.
+// Without answers, an empty member waits.
 func TestLostMemberWaitsForItsPeers(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
 	o.listing = peers.Unknown
 	w.wait = func(context.Context, int) { o.listing = peers.Started }
-	w.requireTakenIn()
+	w.requireRejoined()
 	assert.Contains(t, w.log.String(), "another member may have data")
 }
 
-// Validating a large database takes longer than a quorum without data waits for the rest.
+// Validating a large database takes longer than a quorum without data waits.
 func TestMemberReportsItsDataDuringValidation(t *testing.T) {
 	w, o := ofThree(t)
 	heard := false
@@ -171,16 +171,16 @@ func TestNeverRefusesALostMemberOfSeveral(t *testing.T) {
 
 func TestDamagedDataOfAnotherClusterAreKept(t *testing.T) {
 	w, o := ofThree(t)
-	w.spoil()
+	w.damage()
 	o.cluster = 0xabc
-	assert.Contains(t, w.waits(o), "but the other members to cluster abc")
+	assert.Contains(t, w.requireWaiting(o), "but the other members to cluster abc")
 }
 
-// The cluster's list of members is what a return goes on from, wherever it is cut off.
+// After a crash, a rejoin continues from the cluster's list of members.
 func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	for at := 0; ; at++ {
 		w, o := ofThree(t)
-		w.spoil()
+		w.damage()
 		seen := 0
 		start, err := w.start(func(Action) error {
 			if seen++; seen > at {
@@ -195,7 +195,7 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.Equal(t, takenIn, start)
-		assert.Len(t, w.asides(), 1)
+		assert.Len(t, w.preserved(), 1)
 		assert.Equal(t, []string{"removed", "added"}, o.changes)
 		if !cut {
 			require.Greater(t, at, 9)
@@ -204,20 +204,20 @@ func TestRejoinCutOffBeforeAnyActionIsCompleted(t *testing.T) {
 	}
 }
 
-// The flags may stay, and only the store knows whether what they ask for was done.
+// The flags may stay, and only the store shows whether that restore was done.
 func TestUnknownStateOfARequestNamesTheWayOut(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{ID: "drop"}
 	w.lose()
 	w.store.Inject(memory.Fault{Err: store.ErrUnavailable})
-	assert.Contains(t, w.waits(o), `if restore \"drop\" was done before, remove --restore-to`)
+	assert.Contains(t, w.requireWaiting(o), `if restore \"drop\" was done before, remove --restore-to`)
 	w.options.Request = nil
 	require.NoError(t, w.run())
 	assert.Equal(t, []string{"removed", "added"}, o.changes)
 }
 
-// others are the other two members of a cluster, as they are asked.
-type others struct {
+// fakePeers are the two other members of a cluster.
+type fakePeers struct {
 	listing  Membership
 	cluster  uint64
 	id       string  // of their cluster in its store, as they tell; empty if they tell none
@@ -242,7 +242,7 @@ type others struct {
 	brought  bool                        // what this member was heard to say of itself last
 }
 
-func (o *others) Query(_ context.Context, self peers.Self) peers.Survey {
+func (o *fakePeers) Query(_ context.Context, self peers.Self) peers.Survey {
 	o.brought = self.Uploaded
 	if o.holds = self.Volume; o.hears != nil {
 		o.listing = o.hears(self)
@@ -272,14 +272,14 @@ func (o *others) Query(_ context.Context, self peers.Self) peers.Survey {
 	return c
 }
 
-func (o *others) Publish(self peers.Self) { o.told, o.holds = true, self.Volume }
+func (o *fakePeers) Publish(self peers.Self) { o.told, o.holds = true, self.Volume }
 
-func (o *others) Remove(context.Context, *peers.Survey) error {
+func (o *fakePeers) Remove(context.Context, *peers.Survey) error {
 	return o.change("removed", peers.Unlisted)
 }
-func (o *others) Add(context.Context, *peers.Survey) error { return o.change("added", peers.Added) }
+func (o *fakePeers) Add(context.Context, *peers.Survey) error { return o.change("added", peers.Added) }
 
-func (o *others) change(what string, to Membership) error {
+func (o *fakePeers) change(what string, to Membership) error {
 	fail := o.fail
 	o.fail = ""
 	if fail == "before" {
@@ -292,11 +292,11 @@ func (o *others) change(what string, to Membership) error {
 	return nil
 }
 
-// ofThree is a member whose cluster has two others.
-func ofThree(t *testing.T) (*world, *others) {
+// ofThree returns a member of three.
+func ofThree(t *testing.T) (*world, *fakePeers) {
 	t.Helper()
-	w := usedWorld(t)
-	o := &others{listing: peers.Started, cluster: stand(t, w.member.DataDir).ClusterID}
+	w := newFilledWorld(t)
+	o := &fakePeers{listing: peers.Started, cluster: positionOf(t, w.member.DataDir).ClusterID}
 	w.member.Alone, w.member.Name, w.member.Peers = false, "m-2", o
 	return w, o
 }

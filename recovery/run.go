@@ -54,14 +54,14 @@ func (r *run) bind() map[Action]func() (Event, Facts) {
 		ReadPosition:    r.job.resume,
 		DropUnfinished:  r.volume.removeUnfinished,
 		ForgetClaim:     r.job.dropClaim,
-		ValidateVolume:  r.cluster.validate,
-		AskThePeers:     r.cluster.query,
+		ValidateVolume:  r.volume.validate,
+		AskThePeers:     r.cluster.queryPeers,
 		TellReturn:      r.job.reportRejoin,
 		RemoveMember:    r.cluster.removeMember,
 		AddMember:       r.cluster.addMember,
 		AdoptCluster:    r.join,
 		TakeStore:       r.backups.adopt,
-		AskTheStore:     r.backups.query,
+		AskTheStore:     r.backups.queryStore,
 		TellLoss:        r.job.reportLost,
 		FlushSpool:      r.backups.uploadSpool,
 		FlushVolume:     r.backups.uploadVolume,
@@ -79,7 +79,7 @@ func (r *run) bind() map[Action]func() (Event, Facts) {
 	}
 }
 
-// drive handles events until the run ends.
+// process handles events until the run ends.
 func (r *run) process() error {
 	event, facts := Begun, Facts{}
 	for {
@@ -98,7 +98,7 @@ func (r *run) process() error {
 		}
 	}
 	if r.core.State == Ready {
-		return r.release()
+		return r.allowStart()
 	}
 	if r.facts.hasStoreMismatch() {
 		if err := r.RecordMismatch(r.member.DataDir, r.rejected); err != nil {
@@ -108,8 +108,8 @@ func (r *run) process() error {
 	return r.rejected
 }
 
-// release lets etcd open the data.
-func (r *run) release() error {
+// allowStart lets etcd open the data.
+func (r *run) allowStart() error {
 	err := r.backups.writeIdentity(r.decision.Result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
 		r.job.logUnused(copies[len(copies)-1].Path)
@@ -125,7 +125,7 @@ func (r *run) release() error {
 	return err
 }
 
-// take answers an event, and returns what to do. A decision follows at once.
+// take answers an event, and returns the actions that follow. A decision follows immediately.
 func (r *run) take(event Event, facts Facts) ([]Action, error) {
 	from := r.core.State
 	decision, err := r.step(event, facts)
@@ -193,7 +193,7 @@ func (r *run) pause(action Action) {
 	if action == PacePeers {
 		times = max(0, min(r.retries-quickRetries, 1))
 	}
-	r.progress.update(func(p *Progress) { p.Reason = r.reason + "; next attempt within " + longestWait(times).String() })
+	r.progress.change(func(p *Progress) { p.Reason = r.reason + "; next attempt within " + longestWait(times).String() })
 	ctx, cancel := r.ctx, func() {}
 	if until := r.backups.heartbeat.until; action == PaceStore && !until.IsZero() {
 		ctx, cancel = context.WithTimeout(r.ctx, until.Sub(r.now()))
@@ -221,7 +221,7 @@ func (r *run) report(from State, event Event, facts Facts, decision statemachine
 	if event != Elapsed { // the reason for waiting stays while the question is repeated
 		r.reason = reason
 	}
-	r.progress.update(func(p *Progress) {
+	r.progress.change(func(p *Progress) {
 		if p.State != decision.To {
 			p.State, p.Since = decision.To, r.now()
 		}
@@ -232,7 +232,7 @@ func (r *run) report(from State, event Event, facts Facts, decision statemachine
 	switch {
 	case waits && reason != r.waitsFor, decision.Why == notCompared:
 		line, r.waitsFor = r.options.Log.Warn(), reason
-	case !waits && from != decision.To && (r.progress.load().Restores() || decision.To == Resume):
+	case !waits && from != decision.To && (r.progress.current().Restores() || decision.To == Resume):
 		line = r.options.Log.Info()
 	}
 	line.Str("from", string(from)).Str("event", string(event)).Str("to", string(decision.To)).Msg("recovery: " + reason)
@@ -271,12 +271,12 @@ func (r *run) wayOut(row *Row, err error) string {
 	}
 	way := storeWayOut(err, r.decision.WayOut)
 	if c := r.facts.caseOf(); row.On == Refuse && c.Asked == AskedNever && c.Store == StoreOurs {
-		way = fmt.Sprintf("%s has %s; %s", r.options.Archive, r.job.target(), way)
+		way = fmt.Sprintf("%s has %s; %s", r.options.Archive, r.job.describeTarget(), way)
 	}
 	return way
 }
 
-// newRefusal returns the refusal that an event leads to.
+// newRejectError returns the refusal that an event leads to.
 func newRejectError(event Event, reason string, cause error) *RejectError {
 	status, other := map[Event]exitcode.Code{Broke: exitcode.Clean, Decline: exitcode.BadConfig}[event]
 	if !other {

@@ -28,8 +28,7 @@ var (
 
 // written is the table as it is read and changed. Rows with the same From and On are adjacent, all but the last of
 // them guarded; the first that holds wins. Elsewhere answers an event without a row. The fate of a volume is not
-// decided here but by the rules (decide.go), whose results are the events of Decide; a row says how one is carried
-// out.
+// decided here but by the rules (decide.go), whose results are the events of Decide; a row carries one out.
 var written = []entry{
 	{Resume, Begun, always, Resume, []Action{ReadPosition}, "an earlier run may have been cut off after its claim"},
 	{Resume, NothingBegun, always, Examine, []Action{DropUnfinished, ValidateVolume}, "no restore is claimed, so the data directory is validated"},

@@ -14,8 +14,8 @@ import (
 )
 
 // A transition is one expectation of the table: in a state with these facts, an event with this payload leads to a
-// state and its actions. It repeats the table on purpose: whoever changes the table has to change an expectation that
-// a reviewer reads.
+// state and its actions. It repeats the table on purpose: a change of the table must be a change of an
+// expectation that a reviewer reads.
 type transition struct {
 	story   string
 	from    statemachine.Source
@@ -139,7 +139,7 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 	}
 	for _, r := range rules {
 		if r.Result == Refuse || r.Result == Decline {
-			assert.True(t, r.WayOut != "" || slices.Contains(r.volume, VolumeCorrupt), r.Why) // the validation names one
+			assert.True(t, r.WayOut != "" || slices.Contains(r.volumes, VolumeCorrupt), r.Why) // the validation names one
 		}
 	}
 }

@@ -14,18 +14,18 @@ import (
 	"etcd-wrapper/recovery/peers"
 )
 
-// All are gone, or ask: one restores, as the only member of a new cluster.
+// If all have lost their data, or request a restore, one restores as the only member of a new cluster.
 func TestOneOfSeveralLostMembersRestores(t *testing.T) {
 	for name, of := range map[string]struct {
-		happens func(*world, *others)
+		happens func(*world, *fakePeers)
 		asides  int
 	}{
-		"lost": {func(w *world, o *others) {
+		"lost": {func(w *world, o *fakePeers) {
 			w.lose()
 			o.listing = peers.Founding
 		}, 0},
-		"broken": {func(w *world, o *others) { w.spoil(); o.listing = peers.Gone }, 1},
-		"asked": {func(w *world, o *others) {
+		"broken": {func(w *world, o *fakePeers) { w.damage(); o.listing = peers.Gone }, 1},
+		"asked": {func(w *world, o *fakePeers) {
 			o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: "back"}
 		}, 1},
 	} {
@@ -37,14 +37,14 @@ func TestOneOfSeveralLostMembersRestores(t *testing.T) {
 			assert.Empty(t, start, "it is the cluster")
 			assert.True(t, o.told)
 			w.requireKeys("key")
-			assert.Len(t, w.asides(), of.asides)
+			assert.Len(t, w.preserved(), of.asides)
 			assert.Len(t, w.generations(), 2)
 			assert.Empty(t, o.changes)
 		})
 	}
 }
 
-// Three volumes that are mounted two seconds late win over the restored cluster. One that stays empty is restored after a while.
+// Volumes that are mounted two seconds late are used. If they stay empty, the cluster is restored.
 func TestRestoreWaitsForLateVolumes(t *testing.T) {
 	for name, late := range map[string]bool{"they are": true, "they are not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -52,10 +52,10 @@ func TestRestoreWaitsForLateVolumes(t *testing.T) {
 			kept := w.member.DataDir + ".late"
 			require.NoError(t, os.Rename(w.member.DataDir, kept))
 			o.listing = peers.Founding
-			began := w.ticks(time.Second)
+			began := w.setClock(time.Second)
 			if late {
 				w.inPause(2, func() { o.listing = peers.Unknown }) // the volumes of the others are there
-				w.inPause(4, func() { o.listing, o.cluster = peers.Started, stand(t, kept).ClusterID })
+				w.inPause(4, func() { o.listing, o.cluster = peers.Started, positionOf(t, kept).ClusterID })
 			}
 			r := w.recovery()
 			r.lateMounts = settling
@@ -77,7 +77,7 @@ func TestSecondMemberJoinsTheRestoredCluster(t *testing.T) {
 			w, o := ofThree(t)
 			o.listing = peers.Gone
 			if id == "" {
-				w.spoil()
+				w.damage()
 			} else {
 				o.listing, w.options.Request = peers.Asking, &Request{Target: archive.Target{Revision: 2}, ID: id}
 			}
@@ -95,33 +95,33 @@ func TestSecondMemberJoinsTheRestoredCluster(t *testing.T) {
 				start = takenIn // the first run has come so far already
 			}
 			assert.Equal(t, takenIn, start)
-			assert.Len(t, w.asides(), 1)
+			assert.Len(t, w.preserved(), 1)
 			assert.Empty(t, w.leftovers())
 		})
 	}
 }
 
-// As long as not all ask, nothing is touched; the store says what is asked of whom.
+// Until all members request the restore, nothing changes.
 func TestRequestedRestoreNeedsAllMembers(t *testing.T) {
 	w, o := ofThree(t)
 	w.options.Request = &Request{Target: archive.Target{Revision: 2}, ID: "back"}
-	assert.Contains(t, w.waits(o), "requests the same one")
+	assert.Contains(t, w.requireWaiting(o), "requests the same one")
 	assert.Len(t, w.generations(), 1)
 }
 
-// What was claimed after a crash, while the cluster lives on, would be a second one.
+// A claim after a crash, while the cluster runs, would create a second one.
 func TestClaimIsLostIfTheClusterHasContinued(t *testing.T) {
 	w, o := ofThree(t)
 	w.lose()
 	o.listing = peers.Founding
 	require.ErrorIs(t, w.cutAt(ClaimGeneration), errCut)
 	other := newWorld(t)
-	other.used()
+	other.fill()
 	other.put("a", "b")
 	other.archive = w.archive
-	require.Equal(t, w.generations()[0].Etcd, hex(stand(t, other.member.DataDir).ClusterID))
+	require.Equal(t, w.generations()[0].Etcd, hex(positionOf(t, other.member.DataDir).ClusterID))
 	other.backUp(1)
 	o.listing = peers.Started
-	w.requireTakenIn() // the others have it
+	w.requireRejoined() // the others have it
 	assert.Len(t, w.generations(), 1)
 }

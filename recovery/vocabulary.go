@@ -80,7 +80,7 @@ const (
 	Several     Guard = "multi-member"
 	StillAsked  Guard = "another restore asked for"
 	PeersHeard  Guard = "the others heard"
-	InItsPlace  Guard = "something in its place"
+	InItsPlace  Guard = "data in the way"
 	StillListed Guard = "listed, place free"
 	NotListed   Guard = "not listed, place free"
 )
@@ -183,12 +183,12 @@ const (
 	StoreLocked     StoreState = "keys lacking"    // it is signed or encrypted with keys that are not given
 )
 
-// answers reports whether the store has answered what it has.
+// isKnown reports whether the store has answered what it has.
 func (s StoreState) isKnown() bool {
 	return s != "" && !slices.Contains([]StoreState{StoreAway, StoreLongAway, StoreInUse, StoreDamaged, StoreLocked}, s)
 }
 
-// Asked is what the user requests.
+// A RequestKind is the kind of restore that the user requests.
 type RequestKind string
 
 // The requests.

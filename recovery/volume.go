@@ -89,7 +89,7 @@ func (v *volume) validate() (Event, Facts) {
 }
 
 // readPosition reads how far the data reach. Valid data that cannot be read completely must not be taken for less than
-// they are: they are damaged, or cannot be compared now, which the error says.
+// they are: they are damaged, or cannot be compared now, which is the error.
 func (v *volume) readPosition(exists bool) (err error) {
 	v.position = datadir.Position{}
 	if exists && (v.options.Archive != nil || v.member.Peers != nil) { // otherwise there is nothing to compare it with
@@ -140,7 +140,7 @@ func (v *volume) removeUnfinished() (Event, Facts) {
 	return "", Facts{}
 }
 
-// hold locks what was built for this process until release.
+// lock locks what was built for this process until release.
 func (v *volume) lock() (err error) {
 	v.release()
 	v.held, err = seed.Lock(v.restoredDir())
@@ -186,7 +186,7 @@ func moveData(dir, name string) error {
 	return disk.Rename(dir, name)
 }
 
-// checkMovable returns what prevents the data directory from being replaced by a rename.
+// checkRename returns what prevents the data directory from being replaced by a rename.
 func (v *volume) checkRename() error {
 	if strings.HasPrefix(seed.ResolvePath(v.options.VolumeDir)+"/", v.member.DataDir+"/") {
 		return fmt.Errorf("the data directory %s is the volume itself, so it cannot be replaced; set data-dir to a directory below it", v.member.DataDir)
@@ -219,7 +219,7 @@ func (v *volume) preserved(mustStay func(newest disk.PreservedCopy) bool) (all [
 	return all
 }
 
-// makeRoom deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
+// freeSpace deletes preserved copies, oldest first, until there is room for the source. They are never deleted for
 // another reason. The newest stays until a later backup was verified. The store is asked about that for a limited
 // time.
 func (v *volume) freeSpace(source restore.Source, limit time.Duration) error {
@@ -261,7 +261,7 @@ func (v *volume) isVerifiedSince(ctx context.Context, at time.Time) bool {
 const roomTimeout = 5 * time.Second
 
 // prepareStart makes room when etcd starts with valid data and the volume could not hold the database once more: a
-// defragmentation needs that much, and etcd stops on a full volume. It also warns of problems of a later restore.
+// defragmentation needs that much, and etcd stops when the volume is full. It also warns of problems of a later restore.
 func (v *volume) prepareStart() {
 	info, err := os.Stat(v.dbPath())
 	if err == nil {

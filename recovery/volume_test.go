@@ -24,7 +24,7 @@ import (
 	"etcd-wrapper/recovery/seed"
 )
 
-// It is locked, or the disk has an error: nobody may take it for a member that had barely begun.
+// A locked or unreadable database must not count as that of a new member.
 func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	w, o := ofThree(t)
 	held, err := bolt.Open(w.database(), 0o600, nil)
@@ -32,14 +32,14 @@ func TestUnreadableVolumeIsNotEmpty(t *testing.T) {
 	defer held.Close()
 	_, err = w.recovery().prepare(t.Context(), w.member, func(context.Context) error { return nil })
 	require.ErrorContains(t, err, "cannot read how far the data")
-	assert.Empty(t, w.asides())
+	assert.Empty(t, w.preserved())
 	assert.Empty(t, o.changes)
 }
 
-// A quick look may pass over that.
+// A sanity validation may not notice that.
 func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	w, o := ofThree(t)
-	w.spoil()
+	w.damage()
 	o.listing = peers.Unknown
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -47,31 +47,31 @@ func TestPartlyReadableVolumeIsDamaged(t *testing.T) {
 	_, err := w.recovery().prepare(ctx, w.member, func(context.Context) error { return nil })
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, peers.Ruins, o.holds)
-	assert.Empty(t, w.asides())
+	assert.Empty(t, w.preserved())
 }
 
-// setAside has earlier recoveries leave data directories, and somebody one of his own.
-func (w *world) setAside(times ...string) {
+// addPreserved adds preserved copies, and a directory with a similar name.
+func (w *world) addPreserved(times ...string) {
 	w.t.Helper()
 	for _, at := range append(times, "mine") {
 		require.NoError(w.t, os.MkdirAll(filepath.Join(w.member.DataDir+".aside-"+at, "member"), 0o700))
 	}
 }
 
-// left are the names of what is aside.
-func (w *world) left() (names []string) {
+// preservedTimes returns the suffixes of the preserved copies.
+func (w *world) preservedTimes() (names []string) {
 	w.t.Helper()
-	for _, path := range w.asides() {
+	for _, path := range w.preserved() {
 		names = append(names, path[len(w.member.DataDir+".aside-"):])
 	}
 	return names
 }
 
-// runOn runs with a volume that has room when no more than so many old data directories are on it.
+// runOn runs on a volume that has room for so many preserved copies.
 func (w *world) runOn(most int) error {
 	r := w.recovery()
 	r.checkRoom = func(seed.Seed, restore.Source) error {
-		if len(w.left())-1 > most {
+		if len(w.preservedTimes())-1 > most {
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
 		}
 		return nil
@@ -79,7 +79,7 @@ func (w *world) runOn(most int) error {
 	return w.prepare(r)
 }
 
-// verify enters that the newest full was restored to test it.
+// verify records that the newest full snapshot was restored to test it.
 func (w *world) verify() {
 	w.t.Helper()
 	full := w.newestFull()
@@ -112,18 +112,18 @@ func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
 		"the newest: a younger backup is":   {[]string{oldest, newest}, 0, true, (*world).lose, nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := usedWorld(t)
+			w := newFilledWorld(t)
 			if of.verified {
 				w.verify()
 			}
-			w.setAside(of.asides...)
+			w.addPreserved(of.asides...)
 			of.happens(w)
 			if err := w.runOn(of.room); of.fails {
 				require.ErrorContains(t, err, "not enough room")
 			} else {
 				require.NoError(t, err)
 			}
-			assert.Equal(t, append(of.left, "mine"), w.left())
+			assert.Equal(t, append(of.left, "mine"), w.preservedTimes())
 			if len(of.left) < len(of.asides) {
 				assert.Contains(t, w.log.String(), "deleting a preserved copy, as the volume has no room for it")
 				assert.Contains(t, w.log.String(), w.member.DataDir+".aside-"+oldest)
@@ -132,11 +132,11 @@ func TestPreservedCopiesAreDeletedOldestFirst(t *testing.T) {
 	}
 }
 
-// What is on the volume is in order, and etcd is not to wait for a store that nothing is needed from.
+// The data are valid, so etcd does not wait for the store.
 func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.verify()
-	w.setAside(oldest, newest)
+	w.addPreserved(oldest, newest)
 	require.NoError(t, os.MkdirAll(filepath.Join(w.options.VolumeDir, "spool.aside-"+newest), 0o700))
 	w.options.Never, w.options.SpoolDir = true, filepath.Join(w.options.VolumeDir, "spool")
 	w.store.Inject(memory.Fault{Hang: true})
@@ -147,10 +147,10 @@ func TestFullVolumeDoesNotWaitForAStoreThatHangs(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(begun), 5*time.Second)
 	})
 	w.t = t
-	assert.Equal(t, []string{newest, "mine"}, w.left())
+	assert.Equal(t, []string{newest, "mine"}, w.preservedTimes())
 }
 
-// locked is a directory, or a file, that another process has locked until the test ends.
+// locked locks a directory or file until the test ends.
 func locked(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -159,25 +159,25 @@ func locked(t *testing.T, path string) {
 	require.NoError(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 }
 
-// Two wrappers with volumes of their own were given one data directory.
+// Two wrappers with different volumes have the same data directory.
 func TestDirectoryOfAnotherProcessIsKept(t *testing.T) {
 	for _, ending := range []string{restored, restored + unfinished} {
 		t.Run(ending, func(t *testing.T) {
-			w := usedWorld(t)
-			w.spoil()
+			w := newFilledWorld(t)
+			w.damage()
 			theirs := w.member.DataDir + ending
 			require.NoError(t, os.MkdirAll(filepath.Join(theirs, "member"), 0o700))
 			locked(t, theirs)
 			require.ErrorIs(t, w.run(), seed.ErrInUse)
 			assert.DirExists(t, filepath.Join(theirs, "member"))
-			assert.Empty(t, w.asides())
+			assert.Empty(t, w.preserved())
 		})
 	}
 }
 
 func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
-	w := usedWorld(t)
-	w.spoil()
+	w := newFilledWorld(t)
+	w.damage()
 	seen := 0
 	require.NoError(t, w.runWith(func(action Action) error {
 		if action == ProveData || action == ClaimGeneration || action == InstallData {
@@ -197,33 +197,33 @@ func TestBuiltDirectoryIsLockedUntilInstalled(t *testing.T) {
 func TestDataInUseAreNotMoved(t *testing.T) {
 	for says, of := range map[string]struct{ lose, happens func(*world) }{
 		"have appeared":       {(*world).lose, func(w *world) { require.NoError(t, os.MkdirAll(filepath.Dir(w.database()), 0o700)) }},
-		"a running etcd has ": {(*world).spoil, func(w *world) { locked(t, w.database()) }},
+		"a running etcd has ": {(*world).damage, func(w *world) { locked(t, w.database()) }},
 	} {
-		w := usedWorld(t)
+		w := newFilledWorld(t)
 		of.lose(w)
 		var there []string
 		require.ErrorContains(t, w.runWith(before(SetVolumeAside, func() error { of.happens(w); there = w.files(); return nil })), says)
 		assert.Equal(t, there, w.files())
-		assert.Empty(t, w.asides())
+		assert.Empty(t, w.preserved())
 	}
 }
 
 func TestMemberWithUnnamedPeersIsNotRestored(t *testing.T) {
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run())
-	w.spoil()
+	w.damage()
 	w.requireRefused("the others would keep newer data")
 }
 
-// A discovery service knows who they are, and would have the cluster begun anew.
+// A discovery service would found the cluster again.
 func TestMemberWithUnnamedPeersFoundsNoSecondCluster(t *testing.T) {
 	w := newWorld(t)
 	w.member.Alone = false
 	require.NoError(t, w.run(), "nothing was ever kept")
 	w.lose()
 	w.emptyStore()
-	w.used()
+	w.fill()
 	w.lose()
 	for _, never := range []bool{false, true} {
 		w.options.Never = never
@@ -239,11 +239,11 @@ func TestMemberWithUnnamedPeersFoundsNoSecondCluster(t *testing.T) {
 
 const secondGeneration = "gen/000002/generation.json"
 
-// restoredOnce is a world whose data are of the second generation, which has a backup, and whose generation.json is gone. It is the
-// oldest object there, and so the first that a rule of the bucket lets go of.
+// restoredOnce returns a world in its second generation, whose generation.json was deleted: it is the oldest object, so a
+// bucket with an expiry deletes it first.
 func restoredOnce(t *testing.T) *world {
 	t.Helper()
-	w := usedWorld(t)
+	w := newFilledWorld(t)
 	w.lose()
 	require.NoError(t, w.run())
 	w.put("acknowledged")
@@ -258,7 +258,7 @@ func TestGenerationWithoutItsStatementIsNotSkipped(t *testing.T) {
 			w := restoredOnce(t)
 			lose(w)
 			w.requireRefused(secondGeneration, "missing", "restore that object")
-			w.forget("gen/000002/")
+			w.deleteAll("gen/000002/")
 			w.lose()
 			require.NoError(t, w.run(), "the way out")
 			keys, revision := w.keys()
@@ -270,16 +270,16 @@ func TestGenerationWithoutItsStatementIsNotSkipped(t *testing.T) {
 
 func TestValidVolumeStartsIfItsGenerationHasNoStatement(t *testing.T) {
 	w := restoredOnce(t)
-	w.opens()
+	w.requireOpened()
 }
 
-// Somebody has begun to delete what nobody of theirs has signed, and not gone to the end.
+// Only some of the objects with an unknown signer were deleted.
 func TestRestoreThatCannotBeClaimedNamesTheCause(t *testing.T) {
 	w := newWorld(t)
 	mine := formattest.NewKeys(t)
-	w.sealedBy(mine.Load(t))
-	w.used()
-	w.spoil()
+	w.setKeys(mine.Load(t))
+	w.fill()
+	w.damage()
 	strangers := archive.New(w.store, &format.Keys{})
 	err := w.runWith(before(ClaimGeneration, func() error {
 		return archivetest.BeginGeneration(t.Context(), strangers, archive.Generation{Number: 2, Cluster: ours, Owner: "etcd-cluster", Etcd: "abc"})
@@ -290,26 +290,26 @@ func TestRestoreThatCannotBeClaimedNamesTheCause(t *testing.T) {
 	assert.Empty(t, w.leftovers())
 }
 
-// Without it etcd would end while it gets them, and at each start again.
+// Without room, etcd would fail while it receives the data, at every start.
 func TestRejoinWaitsForFreeSpace(t *testing.T) {
 	w, o := ofThree(t)
-	w.spoil()
-	w.setAside(oldest)
+	w.damage()
+	w.addPreserved(oldest)
 	o.size = 77
 	r := w.recovery()
 	r.checkRoom = func(_ seed.Seed, source restore.Source) error {
 		assert.Equal(t, int64(77), source.DatabaseBytes)
-		if len(w.left()) > 1 { // nothing but somebody's own
+		if len(w.preservedTimes()) > 1 { // nothing but somebody's own
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
 		}
 		return nil
 	}
 	pauses := w.inPause(3, func() {
-		assert.Len(t, w.left(), 2, "what was set aside last is for a person to delete, or for a backup that was verified since")
-		assert.NotContains(t, w.left(), oldest)
+		assert.Len(t, w.preservedTimes(), 2, "what was set aside last is for a person to delete, or for a backup that was verified since")
+		assert.NotContains(t, w.preservedTimes(), oldest)
 		assert.Empty(t, o.changes, "nor has the member left the cluster")
-		assert.Contains(t, r.Progress().Reason, "the volume has no room for the data of the other members: not enough room on the volume: enlarge it, or delete "+w.asides()[0])
-		require.NoError(t, os.RemoveAll(w.asides()[0]))
+		assert.Contains(t, r.Progress().Reason, "the volume has no room for the data of the other members: not enough room on the volume: enlarge it, or delete "+w.preserved()[0])
+		require.NoError(t, os.RemoveAll(w.preserved()[0]))
 	})
 	r.wait = w.wait
 	require.NoError(t, w.prepare(r))

@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// ours is the id of the cluster of these tests.
+// ours is the ID of the cluster in these tests.
 const ours = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 
-// world is a volume with the data of an etcd that was closed, and a store.
+// A world is a volume with the data of a closed etcd, and a store.
 type world struct {
 	t       *testing.T
 	volume  string
@@ -67,38 +67,38 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// usedWorld is a world whose volume is in use, and backed up.
-func usedWorld(t *testing.T) *world {
+// newFilledWorld returns a world with data and a backup.
+func newFilledWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.used()
+	w.fill()
 	return w
 }
 
-// used gives the volume the data of an etcd that has stored a key, and keeps them in the store.
-func (w *world) used() {
+// fill gives the volume the data of an etcd with one key, and backs them up.
+func (w *world) fill() {
 	w.t.Helper()
 	require.NoError(w.t, os.Rename(datadirtest.Initialized(w.t), w.member.DataDir))
 	w.backUp(1)
 }
 
-// backUp makes a full of what is on the volume.
+// backUp founds the store and stores a full snapshot of the volume.
 func (w *world) backUp(generation int) {
 	w.t.Helper()
 	w.found(time.Now())
-	w.putFull(ours, generation)
+	w.uploadFull(ours, generation)
 }
 
-// putFull makes a full of what is on the volume, as of a cluster.
-func (w *world) putFull(cluster string, generation int) {
+// uploadFull stores a full snapshot of the volume for a cluster.
+func (w *world) uploadFull(cluster string, generation int) {
 	w.t.Helper()
-	w.putFullAs("", cluster, generation, time.Now())
+	w.uploadFullAs("", cluster, generation, time.Now())
 }
 
-// putFullAs is putFull in a member's name, at some time.
-func (w *world) putFullAs(member, cluster string, generation int, made time.Time) {
+// uploadFullAs is uploadFull for a member and a time.
+func (w *world) uploadFullAs(member, cluster string, generation int, made time.Time) {
 	w.t.Helper()
-	stands := stand(w.t, w.member.DataDir)
+	stands := positionOf(w.t, w.member.DataDir)
 	database, err := os.Open(w.database())
 	require.NoError(w.t, err)
 	defer database.Close()
@@ -109,25 +109,25 @@ func (w *world) putFullAs(member, cluster string, generation int, made time.Time
 	require.NoError(w.t, err)
 }
 
-// found founds the store for the data on the volume, as the writer of their backups does.
+// found founds the store for the data, as the backup writer does.
 func (w *world) found(created time.Time) {
 	w.t.Helper()
-	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(stand(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
+	_, err := w.archive.Create(w.t.Context(), archive.Cluster{Cluster: ours, Owner: w.member.Token, Etcd: hex(positionOf(w.t, w.member.DataDir).ClusterID), Created: created}, 1)
 	require.NoError(w.t, err)
 	if is, err := archive.ReadIdentity(w.member.DataDir); !is.Known() {
 		require.NoError(w.t, err)
-		w.is(1)
+		w.setGeneration(1)
 	}
 }
 
-// is has the volume say that it is of a generation.
-func (w *world) is(generation int) {
+// setGeneration writes the identity of the data.
+func (w *world) setGeneration(generation int) {
 	w.t.Helper()
 	require.NoError(w.t, archive.Identity{Cluster: ours, Generation: generation}.Write(w.member.DataDir))
 }
 
-// stand is where a volume that can be read stands.
-func stand(t *testing.T, dataDir string) datadir.Position {
+// positionOf returns the position of readable data.
+func positionOf(t *testing.T, dataDir string) datadir.Position {
 	t.Helper()
 	stands, err := datadir.ReadPosition(dataDir)
 	require.NoError(t, err)
@@ -148,7 +148,7 @@ func (w *world) put(keys ...string) {
 	}
 }
 
-// keys are those that an etcd finds on the volume, and the revision that it is at.
+// keys returns the keys on the volume, and the revision.
 func (w *world) keys() (keys []string, revision int64) {
 	w.t.Helper()
 	server, err := datadirtest.Start(w.member.DataDir)
@@ -162,25 +162,25 @@ func (w *world) keys() (keys []string, revision int64) {
 	return keys, all.Header.Revision
 }
 
-// requireKeys holds which keys an etcd finds on the volume.
+// requireKeys requires the keys on the volume.
 func (w *world) requireKeys(want ...string) {
 	w.t.Helper()
 	keys, _ := w.keys()
 	require.Equal(w.t, want, keys)
 }
 
-// ticks has the clock stand still but for pauses, each of which takes so long. It returns what the clock shows.
-func (w *world) ticks(each time.Duration) time.Time {
+// setClock stops the clock except for pauses, which all take the same time. It returns the time.
+func (w *world) setClock(each time.Duration) time.Time {
 	now := at
 	w.now = func() time.Time { return now }
 	w.wait = func(context.Context, int) { now = now.Add(each) }
 	return now
 }
 
-// recovery waits for nothing but what a test asks for.
+// recovery returns a Recovery that waits only as a test demands.
 func (w *world) recovery() *Recovery {
 	r := New(w.options)
-	r.lateMounts, r.stillness, r.wait = 0, w.still, w.wait
+	r.lateMounts, r.idleTime, r.wait = 0, w.still, w.wait
 	if w.now != nil {
 		r.now = w.now
 	}
@@ -194,20 +194,20 @@ func (w *world) runWith(interrupt func(Action) error) error {
 	return err
 }
 
-// cutAt is a run that is cut off in front of an action.
+// cutAt cuts a run off before an action.
 func (w *world) cutAt(at Action) error {
 	return w.runWith(before(at, func() error { return errCut }))
 }
 
-// requireTakenIn holds that a run ends with the member taken in by the others.
-func (w *world) requireTakenIn() {
+// requireRejoined requires that a run ends with the member added by the others.
+func (w *world) requireRejoined() {
 	w.t.Helper()
 	start, err := w.start(nil)
 	require.NoError(w.t, err)
 	require.Equal(w.t, takenIn, start)
 }
 
-// requireStarts holds that a run ends with etcd started on the volume as it is, with the members of its configuration.
+// requireStarts requires that etcd may open the volume unchanged, with the configured members.
 func (w *world) requireStarts() {
 	w.t.Helper()
 	w.requireStartsWithin(w.t.Context())
@@ -218,15 +218,15 @@ func (w *world) requireStartsWithin(ctx context.Context) {
 	start, err := w.startWithin(ctx, nil)
 	require.NoError(w.t, err, w.log.String())
 	require.Empty(w.t, start)
-	require.Empty(w.t, w.asides())
+	require.Empty(w.t, w.preserved())
 }
 
-// doesNotWait ends a test that waits.
-func (w *world) doesNotWait() {
+// forbidPauses fails a test that waits.
+func (w *world) forbidPauses() {
 	w.wait = func(context.Context, int) { require.FailNow(w.t, "there is nothing to wait for", w.log.String()) }
 }
 
-// inPause has something happen in one of the pauses, and counts them.
+// inPause calls a function in one of the pauses, and counts them.
 func (w *world) inPause(which int, happens func()) (pauses *int) {
 	pause := w.wait
 	pauses = new(int)
@@ -249,7 +249,7 @@ func (w *world) startWithin(ctx context.Context, interrupt func(Action) error) (
 	return r.prepare(ctx, w.member, w.examine)
 }
 
-// prepare is a run of a recovery that a test has changed.
+// prepare runs a Recovery that a test has changed.
 func (w *world) prepare(r *Recovery) error {
 	_, err := r.prepare(w.t.Context(), w.member, w.examine)
 	return err
@@ -264,8 +264,8 @@ func (w *world) examine(ctx context.Context) error {
 	return err
 }
 
-// spoil breaks the database.
-func (w *world) spoil() {
+// damage damages the database.
+func (w *world) damage() {
 	w.t.Helper()
 	file, err := os.OpenFile(w.database(), os.O_RDWR, 0)
 	require.NoError(w.t, err)
@@ -274,39 +274,39 @@ func (w *world) spoil() {
 	require.NoError(w.t, err)
 }
 
-// lose has nothing be left of the data.
+// lose removes the data.
 func (w *world) lose() {
 	w.t.Helper()
 	require.NoError(w.t, os.RemoveAll(w.member.DataDir))
 }
 
-// losses are the ways in which a volume has no data of use any more.
+// losses list the ways in which a volume loses its data.
 var losses = map[string]func(*world){
-	"broken": (*world).spoil,
+	"broken": (*world).damage,
 	"empty":  (*world).lose,
 }
 
-// copyVolume keeps the data directory as it is now, for rollBack.
+// copyVolume copies the data directory for rollBack.
 func (w *world) copyVolume() {
 	w.t.Helper()
 	w.older = filepath.Join(w.t.TempDir(), "older")
 	require.NoError(w.t, os.CopyFS(w.older, os.DirFS(w.member.DataDir)))
 }
 
-// rollBack puts the volume back to the copy.
+// rollBack replaces the data directory by the copy.
 func (w *world) rollBack() {
 	w.t.Helper()
 	w.lose()
 	require.NoError(w.t, os.CopyFS(w.member.DataDir, os.DirFS(w.older)))
 }
 
-// requireEnd holds what a recovery of what was used has come to against what it should: a new cluster with the keys, above every
-// revision; all of what it replaced, and nothing half-done. Once more changes nothing.
+// requireEnd requires the result of a restore: a new cluster with the keys, above every revision; preserved copies of what it
+// replaced; no unfinished directories. Another run changes nothing.
 func (w *world) requireEnd(keys []string, asides int) {
 	w.t.Helper()
 	require.NoError(w.t, w.run(), "it is valid, and not behind")
-	require.Len(w.t, w.asides(), asides)
-	for _, aside := range w.asides() {
+	require.Len(w.t, w.preserved(), asides)
+	for _, aside := range w.preserved() {
 		require.FileExists(w.t, filepath.Join(aside, "member", "snap", "db"), "nothing is deleted")
 	}
 	require.Empty(w.t, w.leftovers())
@@ -316,23 +316,23 @@ func (w *world) requireEnd(keys []string, asides int) {
 	require.Len(w.t, all, 2)
 	require.Greater(w.t, revision, all[1].ParentRevision+margin)
 	require.Equal(w.t, ours, all[1].Cluster)
-	require.Equal(w.t, hex(stand(w.t, w.member.DataDir).ClusterID), all[1].Etcd)
+	require.Equal(w.t, hex(positionOf(w.t, w.member.DataDir).ClusterID), all[1].Etcd)
 	require.NotEqual(w.t, all[0].Etcd, all[1].Etcd)
-	require.Equal(w.t, archive.Identity{Cluster: ours, Generation: 2}, w.identified())
+	require.Equal(w.t, archive.Identity{Cluster: ours, Generation: 2}, w.identity())
 	reserved, err := w.archive.Reserved(w.t.Context())
 	require.NoError(w.t, err)
 	require.Greater(w.t, reserved.Revision, revision)
 }
 
-// asides are the data directories that were set aside.
-func (w *world) asides() []string {
+// preserved returns the preserved data directories.
+func (w *world) preserved() []string {
 	w.t.Helper()
 	found, err := filepath.Glob(w.member.DataDir + ".aside-*")
 	require.NoError(w.t, err)
 	return found
 }
 
-// leftovers are what nobody needs any more.
+// leftovers returns unfinished directories.
 func (w *world) leftovers() []string {
 	w.t.Helper()
 	found, err := filepath.Glob(w.member.DataDir + ".restor*")
