@@ -324,14 +324,14 @@ func (m *member) membersNamed() (named []uint64, unread error) {
 	return named, unread
 }
 
-// The numbers of fields: of an entry (raft's raft.proto), of the request in it that sets the cluster's version (etcd's
-// raft_internal.proto), of the version in that (membership.proto), and of a snapshot's record (etcd's walpb/record.proto).
+// The numbers of fields: of an entry (raft's raft.proto), of the requests in it of the v2 API and for the cluster's version
+// (etcd's raft_internal.proto), and of a snapshot's record (etcd's walpb/record.proto).
 const (
 	entryType          = 1
 	entryIndexField    = 3
 	entryData          = 4
+	requestV2          = 2
 	clusterVersionSet  = 1300
-	setVersion         = 1
 	snapshotIndexField = 1
 )
 

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"regexp"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -32,7 +33,7 @@ func (h *history) note(entry []byte) {
 	}
 }
 
-// before returns the notes of the entries before an index. Notes are in the order of their entries.
+// trimNotes returns the notes of the entries before an index. Notes are in the order of their entries.
 func trimNotes(notes []note, index uint64) []note {
 	for len(notes) > 0 && notes[len(notes)-1].index >= index {
 		notes = notes[:len(notes)-1]
@@ -44,51 +45,36 @@ func trimNotes(notes []note, index uint64) []note {
 // v2 API. Larger entries are not searched: most of a log's bytes are in them.
 const longestRequest = 512
 
+// attributesPath matches the paths of requests that set a member's attributes.
+var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
+
+// noteOf returns what is noted of an entry. A request of the v2 API is an entry of its own, or is in a request of the v3 API.
+// etcd 3.5 and older set the cluster version and the members' attributes that way, and etcd 3.6 replays these two and panics
+// over any other: etcd 3.4 writes one for each probe of its /health.
 func noteOf(entry []byte) (n note, ok bool) {
+	data := message(entry, entryData)
 	if changesMembers(entry) {
 		n.change = &raftpb.ConfChange{}
-		return n, n.change.Unmarshal(message(entry, entryData)) == nil
+		return n, n.change.Unmarshal(data) == nil
 	}
-	if len(entry) > longestRequest {
+	if len(entry) > longestRequest || message(data, clusterVersionSet) == nil && message(data, requestV2) == nil {
 		return n, false
 	}
-	data := message(entry, entryData)
-	if version := message(message(data, clusterVersionSet), setVersion); version != nil {
-		return note{version: string(version)}, true
+	var request etcdserverpb.InternalRaftRequest
+	if err := request.Unmarshal(data); err != nil {
+		request = etcdserverpb.InternalRaftRequest{V2: &etcdserverpb.Request{}}
+		if err := request.V2.Unmarshal(data); err != nil {
+			return n, false
+		}
 	}
-	return noteOfV2(data)
-}
-
-// The numbers of fields: of the request of the v2 API in a request of the v3 API (etcd's raft_internal.proto), and of
-// what is in it (etcdserver.proto).
-const (
-	requestV2   = 2
-	methodField = 2
-	pathField   = 3
-	valueField  = 4
-)
-
-var (
-	methodWord     = regexp.MustCompile(`^[A-Z]+$`)
-	attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/[[:xdigit:]]{1,16}/attributes$")
-)
-
-// noteOfV2 reads a request of the v2 API, which is an entry of its own or in a request of the v3 API. etcd 3.5 and older set the
-// cluster version and the members' attributes that way, and etcd 3.6 replays these two and panics over any other: etcd 3.4
-// writes one for each probe of its /health.
-func noteOfV2(data []byte) (n note, ok bool) {
-	request := data
-	if inner := message(data, requestV2); inner != nil && !methodWord.Match(inner) {
-		request = inner
-	}
-	method, path := string(message(request, methodField)), string(message(request, pathField))
-	switch {
-	case !methodWord.MatchString(method):
+	switch v2 := request.V2; {
+	case request.ClusterVersionSet != nil:
+		return note{version: request.ClusterVersionSet.Ver}, true
+	case v2 == nil:
 		return n, false
-	case method != http.MethodPut:
-		return note{method: method}, true
-	case path == membership.StoreClusterVersionKey():
-		return note{version: string(message(request, valueField))}, true
+	case v2.Method == http.MethodPut && v2.Path == membership.StoreClusterVersionKey():
+		return note{version: v2.Val}, true
+	default:
+		return note{method: v2.Method}, v2.Method != http.MethodPut || !attributesPath.MatchString(v2.Path)
 	}
-	return note{method: method}, !attributesPath.MatchString(path)
 }

@@ -68,17 +68,13 @@ func memberName(mapping map[string]any, pod string) (string, error) {
 func urlsOf(name, key string, value any) (string, error) {
 	members, ok := value.(map[string]any)
 	if !ok {
-		return "", keyErrorf(key, "must have URLs by member, as %s has", otherKey(key))
+		return "", keyErrorf(key, "%s must both have URLs by member", strings.Join(perMemberKeys, " and "))
 	}
 	if members[name] == nil {
 		return "", keyErrorf(key, "has no URLs for this member, %s, as POD_NAME or the host name has it", quote(name))
 	}
 	urls, err := urlList(name, key, members[name])
 	return strings.Join(urls, ","), err
-}
-
-func otherKey(key string) string {
-	return perMemberKeys[(slices.Index(perMemberKeys, key)+1)%len(perMemberKeys)]
 }
 
 // urlList returns a value, a list of strings or one string, as a list.

@@ -88,11 +88,11 @@ func TestAConfigurationForAllThatDoesNotFitIsRefusedInASentence(t *testing.T) {
 		},
 		"not by member": {
 			old: "advertise-client-urls:\n", changed: "advertise-client-urls: http://a:2379\nunknown:\n",
-			want: "advertise-client-urls: must have URLs by member, as initial-advertise-peer-urls has",
+			want: "advertise-client-urls: initial-advertise-peer-urls and advertise-client-urls must both have URLs by member",
 		},
 		"peers not by member": {
 			old: "initial-advertise-peer-urls:\n", changed: "initial-advertise-peer-urls: http://a:2380\nunknown:\n",
-			want: "initial-advertise-peer-urls: must have URLs by member, as advertise-client-urls has",
+			want: "initial-advertise-peer-urls: initial-advertise-peer-urls and advertise-client-urls must both have URLs by member",
 		},
 		"empty list": {
 			old: "[http://etcd-main-2.peer:2379]", changed: "[]", pod: "etcd-main-2",

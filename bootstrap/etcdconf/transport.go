@@ -210,21 +210,27 @@ func checkPair(certKey, certFile, keyKey, keyFile string) error {
 	case keyFile == "":
 		return keyErrorf(keyKey, "is required together with %s", certKey)
 	}
-	cert, err := bootstrap.ReadCertificates(certFile)
+	cert, err := readFile(certKey, certFile, checkCertificate)
+	if err != nil {
+		return err
+	}
+	_, err = readFile(keyKey, keyFile, func(key []byte) error {
+		_, err := tls.X509KeyPair(cert, key)
+		return err
+	})
+	return err
+}
+
+// readFile reads and checks a file. It returns bootstrap.ErrCertificates for any problem.
+func readFile(key, path string, check func(content []byte) error) ([]byte, error) {
+	content, err := bootstrap.ReadCertificates(path)
 	if err == nil {
-		err = checkCertificate(cert)
+		err = check(content)
 	}
 	if err != nil {
-		return badFile(certKey, certFile, err)
+		return nil, keyErrorf(key, "cannot use file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
 	}
-	key, err := bootstrap.ReadCertificates(keyFile)
-	if err == nil {
-		_, err = tls.X509KeyPair(cert, key)
-	}
-	if err != nil {
-		return badFile(keyKey, keyFile, err)
-	}
-	return nil
+	return content, nil
 }
 
 // checkCertificate wants what crypto/tls takes for a chain: a first CERTIFICATE block that can be parsed.
@@ -245,24 +251,17 @@ func (t security) checkCA(section string) error {
 	if t.TrustedCAFile == "" {
 		return nil
 	}
-	rest, err := bootstrap.ReadCertificates(t.TrustedCAFile)
-	found := false
-	for block := (*pem.Block)(nil); err == nil; found = true {
-		if block, rest = pem.Decode(rest); block == nil {
-			break
+	_, err := readFile(section+".trusted-ca-file", t.TrustedCAFile, func(bundle []byte) error {
+		block, rest := pem.Decode(bundle)
+		if block == nil {
+			return errNoCertificate
 		}
-		_, err = x509.ParseCertificate(block.Bytes)
-	}
-	if err == nil && !found {
-		err = errNoCertificate
-	}
-	if err != nil {
-		return badFile(section+".trusted-ca-file", t.TrustedCAFile, err)
-	}
-	return nil
-}
-
-// badFile returns bootstrap.ErrCertificates for any problem with a file.
-func badFile(key, path string, err error) error {
-	return keyErrorf(key, "cannot use file %s: %w", quote(path), bootstrap.Mark(err, bootstrap.ErrCertificates))
+		for ; block != nil; block, rest = pem.Decode(rest) {
+			if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
 }
