@@ -180,26 +180,17 @@ func (v *Volume) directories() iter.Seq[string] {
 				if !yield(directory) {
 					return
 				}
-				next = append(next, below(directory)...)
+				entries, _ := os.ReadDir(directory) // what cannot be listed has none
+				for _, entry := range entries {
+					if entry.IsDir() && entry.Name() != "member" { // etcd's own has no other
+						next = append(next, filepath.Join(directory, entry.Name()))
+					}
+				}
 			}
 			seen += len(level)
 			level = next
 		}
 	}
-}
-
-// below returns the directories in a directory, but not etcd's own, which holds no other.
-func below(directory string) (found []string) {
-	entries, err := os.ReadDir(directory)
-	if err != nil {
-		return nil
-	}
-	for _, entry := range entries {
-		if entry.IsDir() && entry.Name() != "member" {
-			found = append(found, filepath.Join(directory, entry.Name()))
-		}
-	}
-	return found
 }
 
 // LockData takes a lock on etcd's data directory, creating the directory if need be, or returns ErrDataInUse at once

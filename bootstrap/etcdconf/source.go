@@ -2,6 +2,7 @@ package etcdconf
 
 import (
 	"bytes"
+	_ "embed" // for singleMember
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,23 +11,10 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// singleMember is the configuration of a cluster of one member that only this machine can reach. Its sizes and
-// intervals are those that etcd-druid uses. The verb takes the quoted data directory.
-const singleMember = `name: etcd-0
-data-dir: %s
-listen-client-urls: http://127.0.0.1:2379
-advertise-client-urls: http://127.0.0.1:2379
-listen-peer-urls: http://127.0.0.1:2380
-initial-advertise-peer-urls: http://127.0.0.1:2380
-initial-cluster: etcd-0=http://127.0.0.1:2380
-initial-cluster-state: new
-initial-cluster-token: etcd-cluster
-auto-compaction-mode: periodic
-auto-compaction-retention: 30m
-quota-backend-bytes: 8589934592
-snapshot-count: 10000
-metrics: basic
-`
+// singleMember is the configuration of a cluster of one member, without data-dir.
+//
+//go:embed single-member.yaml
+var singleMember []byte
 
 // A Source locates etcd's configuration where no sidecar serves one.
 type Source struct {
@@ -50,7 +38,8 @@ var ErrUnusable = errors.New("cannot use etcd configuration")
 // if the file was read but is not valid.
 func (s Source) Load() (Document, error) {
 	if s.File == "" {
-		return Document{YAML: fmt.Appendf(nil, singleMember, quoted(s.DataDir)), DataDir: s.DataDir}, nil
+		yaml, err := appendDataDir(singleMember, s.DataDir)
+		return Document{YAML: yaml, DataDir: s.DataDir}, err
 	}
 	raw, err := disk.Read(s.File, maxBytes)
 	if err != nil {
