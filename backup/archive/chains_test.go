@@ -14,7 +14,7 @@ import (
 )
 
 // Two members have started a chain each, and only the first one continues its own.
-func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing.T) {
+func TestHistory_chainCrossesAnUnusedFull(t *testing.T) {
 	for where, revision := range map[string]int64{"within a segment": 25, "between two": 30} {
 		t.Run(where, func(t *testing.T) {
 			w := begin(t, NewKeys(t).Load(t), 20, 30)
@@ -45,7 +45,7 @@ func TestAFullThatNothingFollowsDoesNotHideTheChainThatGoesOnAcrossIt(t *testing
 	}
 }
 
-func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
+func TestFallback_usesACrossedFull(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 30)
 	w.again().gap(25)
 	w.segment(40)
@@ -57,7 +57,7 @@ func TestAFullThatWasPassedIsAWayToItsRevisionWhereNothingElseIs(t *testing.T) {
 }
 
 // A segment that cannot be read ends the chain, because it may have reached across.
-func TestADamagedSegmentPassesNothing(t *testing.T) {
+func TestFind_damagedSegmentCrossesNothing(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	crossing := w.segment(30)
 	w.again().gap(25)
@@ -75,7 +75,7 @@ func holed(t *testing.T) (w *world, name string) {
 	return w, name
 }
 
-func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
+func TestFind_missingSegmentAfterAFull(t *testing.T) {
 	w, name := holed(t)
 	require.NoError(t, w.store.Delete(w.ctx, name))
 
@@ -101,7 +101,7 @@ func TestAFullWhoseNextSegmentIsGoneIsNotTheLatestThatThereWas(t *testing.T) {
 }
 
 // A segment's name can be computed, so a segment that no listing has yet is read.
-func TestASegmentThatAListingLacksIsRead(t *testing.T) {
+func TestFind_unlistedSegment(t *testing.T) {
 	w, name := holed(t)
 	w.store.Inject(memory.Fault{Op: memory.List, Hides: func(n string) bool { return n == name }})
 	for _, target := range []archive.Target{{}, {Revision: 21}, {Revision: 25}, {Revision: 30}, {Time: TimeAt(25)}, {Time: TimeAt(30)}} {
@@ -116,7 +116,7 @@ func TestASegmentThatAListingLacksIsRead(t *testing.T) {
 
 // If two members cut rows differently, a full snapshot can lie within a segment. Nothing starts there, and the chain
 // continues across it.
-func TestAFullWithinASegmentLeadsToItsOwnRevisionAlone(t *testing.T) {
+func TestFind_fullWithinASegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 14)
 	other := w.again()
 	within := other.build(17).Start()
@@ -141,7 +141,7 @@ func (w *world) stranger(first, last int64, at time.Time) {
 
 // The store was emptied, and another cluster founded it while the first one still wrote, for some seconds. Its
 // objects lie next to the chain and between the names of its segments.
-func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
+func TestFind_skipsSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(5, 8, TimeAt(9))
 	for last := int64(14); last <= 30; last += 4 {
@@ -169,7 +169,7 @@ func TestWhatAnotherClusterHasLeftIsNotMixedIntoAChain(t *testing.T) {
 }
 
 // A merged object covers everything that starts within it: what is stored there later would be deleted as merged.
-func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
+func TestMerge_refusesSegmentsOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(20, 30, TimeAt(9))
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
@@ -178,7 +178,7 @@ func TestWhatAnotherClusterHasLeftIsNotMerged(t *testing.T) {
 }
 
 // The newest object by name cannot be verified: it does not move the end, and no new chain starts after it.
-func TestANameDoesNotMoveTheEnd(t *testing.T) {
+func TestHead_ignoresMergedNames(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 14, 20)
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		w.store.SetContent("gen/000001/"+string(level)+"/0000000000000000011.000000_9000000000000000000.000000000", []byte("x"))
@@ -193,7 +193,7 @@ func TestANameDoesNotMoveTheEnd(t *testing.T) {
 }
 
 // Nothing follows the full snapshot yet, and a segment that is part of no chain reaches across it.
-func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
+func TestHistory_fullStartsAChainAfterAHole(t *testing.T) {
 	for what, crosses := range map[string]func(w *world){
 		"another cluster's": func(w *world) { w.stranger(20, 30, TimeAt(9)) },
 		"behind a hole": func(w *world) {
@@ -214,7 +214,7 @@ func TestAFullThatNothingLeadsAcrossBeginsAChain(t *testing.T) {
 	}
 }
 
-func TestTheHeadIsNotWhereAnotherClustersSegmentLeadsAcrossAFull(t *testing.T) {
+func TestHead_ignoresACrossingSegmentOfAnotherCluster(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.stranger(20, 30, TimeAt(9))
 	w.gap(25)

@@ -15,7 +15,7 @@ import (
 )
 
 // The page alone has to describe every field of a statement.
-func TestThePageOfTheFormatHasEveryFieldOfStatements(t *testing.T) {
+func TestFormatPage_hasEveryField(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "docs", "backup-format.md"))
 	require.NoError(t, err)
 	_, page, _ := strings.Cut(string(content), "### Cluster, generation, reservation and result")

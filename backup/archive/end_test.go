@@ -20,7 +20,7 @@ var first = archive.Generation{Number: 1, Cluster: cluster}
 // ending returns the ending of a process that creates generation 2.
 func ending(nonce string) format.Ending { return format.Ending{Successor: 2, Nonce: nonce, At: Noon} }
 
-func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
+func TestEnd_blocksLaterSegments(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	late := w.again()
 	require.NoError(t, w.End(t.Context(), first, w.head(), "a", ending("a")))
@@ -34,7 +34,7 @@ func TestNothingIsAddedBehindTheEndOfAGeneration(t *testing.T) {
 	assert.EqualValues(t, 12, w.restore(archive.Target{}).Revision, "readers of rows pass over it")
 }
 
-func TestAGenerationEndsWhereItWasReadToOnly(t *testing.T) {
+func TestEnd_onlyAtTheHeadThatWasRead(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	read := w.head()
 	w.segment(12)
@@ -58,7 +58,7 @@ func (w *world) behind() archive.Full {
 	return w.put(archive.Full{Revision: revision, Chain: format.Seed(cluster, 1, revision), Behind: &next, Session: "writer"})
 }
 
-func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing.T) {
+func TestOpen_takesThePositionOfTheEnd(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	read, full := w.head(), w.behind()
 	require.NotNil(t, w.head().Unlinked)
@@ -71,7 +71,7 @@ func TestAFullThatBeginsAChainTakesThePlaceWhereTheGenerationCouldEnd(t *testing
 	require.NotNil(t, w.head().Ending())
 }
 
-func TestAFullThatBeginsAChainDoesNotCountWhereItsPlaceIsTaken(t *testing.T) {
+func TestOpen_positionIsTaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		taken func(w *world, read archive.Head) error
 		why   error
@@ -94,7 +94,7 @@ func TestAFullThatBeginsAChainDoesNotCountWhereItsPlaceIsTaken(t *testing.T) {
 	}
 }
 
-func TestAGenerationWithoutAFullCanEnd(t *testing.T) {
+func TestEnd_generationWithoutAFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "c2", Parent: 1, ParentRevision: 10, Session: "a", Created: Noon}
 	require.NoError(t, w.BeginGeneration(t.Context(), second))

@@ -47,7 +47,7 @@ func spoilt(t *testing.T, test func(t *testing.T, spoil func(w *world, name stri
 	})
 }
 
-func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
+func TestFallback_olderFull(t *testing.T) {
 	spoilt(t, func(t *testing.T, spoil func(w *world, name string)) {
 		w := begin(t, NewKeys(t).Load(t), 12)
 		middle := w.full()
@@ -73,7 +73,7 @@ func TestAnOlderFullLeadsToTheSameRevisionIfTheNewestIsOfNoUse(t *testing.T) {
 	})
 }
 
-func TestWithoutTheFullThatBeginsAChainTheOneBeforeIsWhatComesBack(t *testing.T) {
+func TestFallback_previousChain(t *testing.T) {
 	spoilt(t, func(t *testing.T, spoil func(w *world, name string)) {
 		w := begin(t, &format.Keys{}, 14)
 		newest := w.gap(30)
@@ -90,7 +90,7 @@ func TestWithoutTheFullThatBeginsAChainTheOneBeforeIsWhatComesBack(t *testing.T)
 	})
 }
 
-func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsWhatIsLost(t *testing.T) {
+func TestFallback_endsBeforeAnUnusableSegment(t *testing.T) {
 	spoilt(t, func(t *testing.T, spoil func(w *world, name string)) {
 		w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 		sought := w.find(archive.Target{})
@@ -113,7 +113,7 @@ func TestBehindASegmentOfNoUseTheLatestRevisionIsTheOneBeforeAndTheDifferenceIsW
 	})
 }
 
-func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
+func TestFallback_readsTheStartOfADamagedMergedObject(t *testing.T) {
 	w := begin(t, &format.Keys{}, steps(12, 20, 2)...)
 	segments := w.objects(archive.Segment)
 	merged := w.merge(archive.Minute, segments[:4]...)
@@ -125,7 +125,7 @@ func TestOfAMergedObjectThatIsDamagedTheBeginningIsRead(t *testing.T) {
 	assert.Equal(t, revisions(11, 14), result.revisions)
 }
 
-func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
+func TestFallback_readsTheSourcesOfADamagedMergedObject(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func TestSegmentsThatAreStillThereStandInForWhatTheyWereMergedTo(t *testing.T) {
 	assert.Len(t, path.Objects, 3)
 }
 
-func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
+func TestFallback_fullAfterAMissingSegment(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14)
 	full := w.full()
 	w.segment(16)
@@ -149,7 +149,7 @@ func TestAFullBehindASegmentOfNoUseIsTheWayToWhatComesBehindIt(t *testing.T) {
 }
 
 // The manifest of the last object has the end of the chain.
-func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
+func TestFind_lastSegmentIsDamaged(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	last := w.segment(14)
 	w.damage(archive.SegmentName(1, last.Position), 300)
@@ -170,7 +170,7 @@ func TestALastSegmentThatCannotBeBelievedIsLeftOutAndToldOf(t *testing.T) {
 	assert.EqualValues(t, 12, head.Revision())
 }
 
-func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
+func TestFallback_returnsOtherErrors(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	w.full()
 	path := w.find(archive.Target{})
@@ -183,7 +183,7 @@ func TestWhatIsNotAboutTheBackupsHasNoOtherWay(t *testing.T) {
 	assert.Equal(t, failed, err)
 }
 
-func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
+func TestFind_time(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(13); last <= 40; last += 3 {
 		w.segment(last)
@@ -225,7 +225,7 @@ func TestATimeIsTheLastRevisionThatThereWas(t *testing.T) {
 }
 
 // A mistake and a full snapshot were made within one second, and the target is just before the mistake.
-func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
+func TestFind_timeJustBeforeAFull(t *testing.T) {
 	w, _ := timed(t)
 	w.ahead(12, TimeAt(20).Add(100*time.Millisecond))
 	w.ahead(13, TimeAt(20).Add(500*time.Millisecond))
@@ -239,7 +239,7 @@ func TestAMomentBeforeAFullIsNotTheFull(t *testing.T) {
 }
 
 // A single full snapshot was certainly current at the end of its second.
-func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
+func TestFind_timeOfASingleFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.gap(20)
 	w.gap(30)
@@ -252,7 +252,7 @@ func TestAFullThatStandsAloneCanBeGoneBackToByTime(t *testing.T) {
 	}
 }
 
-func TestATimeIsFoundAmongSegmentsWithoutMarkers(t *testing.T) {
+func TestFind_timeAmongSegmentsWithoutMarkers(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.backlog(12)
 	w.backlog(14)
@@ -274,7 +274,7 @@ func (w *world) ahead(last int64, at time.Time) {
 	w.add(w.rows(w.next, last, at))
 }
 
-func TestABucketThatChangedAfterATimeIsNotItsOwn(t *testing.T) {
+func TestRead_bucketsOfATime(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	w.add(Segment(t, w.Keys(), w.next, format.Source{}, &format.Marker{Revision: 12, Time: TimeAt(20)}, Bucket("lease", "a", "1")))
 
@@ -292,7 +292,7 @@ func timed(t *testing.T) (w *world, clock *time.Time) {
 }
 
 // A member's clock is an hour ahead; the others, which continue, never write an earlier time.
-func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
+func TestFind_timeWithAMemberWhoseClockWasAhead(t *testing.T) {
 	w, clock := timed(t)
 	start := *clock
 	w.gapAt(20, start)
@@ -314,7 +314,7 @@ func TestAMemberWhoseClockWasAheadDoesNotHideWhatTheOthersWrote(t *testing.T) {
 }
 
 // If no member has continued, the store's clock may be the wrong one.
-func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
+func TestFind_timeWithAStoreWhoseClockIsBehind(t *testing.T) {
 	w, clock := timed(t)
 	start := clock.Add(time.Hour)
 	w.gapAt(20, start)
@@ -326,7 +326,7 @@ func TestAStoreWhoseClockIsBehindHidesNothing(t *testing.T) {
 }
 
 // Markers of a burst can have one time, and a store may round times to seconds.
-func TestTimesOfABurstAreNotThoseOfAClockThatWasAhead(t *testing.T) {
+func TestFind_timeWithinABurst(t *testing.T) {
 	w, clock := timed(t)
 	w.gapAt(20, *clock)
 	at := clock.Add(1500 * time.Millisecond)
@@ -350,7 +350,7 @@ func TestFind_timeBeforeUnlistedSegmentsOfOneSecond(t *testing.T) {
 }
 
 // Nothing was written for a while, and then the cluster was restored: until then the last revision was current.
-func TestAQuietTimeBeforeARestoreCanBeGoneBackTo(t *testing.T) {
+func TestFind_timeBetweenTheLastRevisionAndARestore(t *testing.T) {
 	w := begin(t, &format.Keys{}, 15)
 	w.gap(18)
 	w.segment(20)
@@ -407,7 +407,7 @@ func (s *inflated) Get(ctx context.Context, name string, offset, length int64) (
 }
 
 // Its listed size would have required an impossible volume.
-func TestAnObjectOfAbsurdSizeIsPassedOver(t *testing.T) {
+func TestFind_skipsAnInflatedObject(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 20, 2)...)
 	w.full()
 	w.segments(22, 24)

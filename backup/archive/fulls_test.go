@@ -47,7 +47,7 @@ func read(t *testing.T, a *archive.Archive, full archive.Full) (string, error) {
 	return string(all), err
 }
 
-func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
+func TestOpenFull_returnsAStockSnapshot(t *testing.T) {
 	directory, err := folder.New(t.TempDir())
 	require.NoError(t, err)
 	database := strings.Repeat("pages of a database ", 200_000)
@@ -71,7 +71,7 @@ func TestAFullIsReadAsTheSnapshotThatItIs(t *testing.T) {
 	}
 }
 
-func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
+func TestPutData_isReadByAgeAndZstd(t *testing.T) {
 	pair := NewKeys(t)
 	s := memory.New()
 	full, err := archivetest.PutFull(t.Context(), archive.New(s, pair.Load(t)), fullOf(10), strings.NewReader("database"))
@@ -92,7 +92,7 @@ func TestAFullIsOpenedByStockAgeAndZstd(t *testing.T) {
 	assert.Equal(t, snapshotOf("database"), string(snapshot))
 }
 
-func TestASealedFullMayBePutAgain(t *testing.T) {
+func TestPutSealedData_mayBeRepeated(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, NewKeys(t).Load(t))
 	var spooled bytes.Buffer
@@ -112,7 +112,7 @@ func TestASealedFullMayBePutAgain(t *testing.T) {
 	assert.ErrorIs(t, err, store.ErrExists)
 }
 
-func TestAFullWithoutManifestIsNone(t *testing.T) {
+func TestHistory_fullWithoutAManifest(t *testing.T) {
 	broken := errors.New("disk error")
 	for name, c := range map[string]struct {
 		lost     string // the prefix of a name that cannot be stored
@@ -136,7 +136,7 @@ func TestAFullWithoutManifestIsNone(t *testing.T) {
 	}
 }
 
-func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
+func TestOpenFull_reportsDamage(t *testing.T) {
 	for sealing, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(sealing, func(t *testing.T) {
 			w := begin(t, keys)
@@ -165,7 +165,7 @@ func TestADamagedFullIsNeverReadToItsEnd(t *testing.T) {
 	}
 }
 
-func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
+func TestOpenFull_comparesTheDatabase(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	var spooled bytes.Buffer
 	body, err := w.SealSnapshot(&spooled, strings.NewReader("database").WriteTo)
@@ -185,7 +185,7 @@ func TestAFullWhoseDatabaseIsNotTheOneOfItsManifestIsDamaged(t *testing.T) {
 	}
 }
 
-func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
+func TestFull_rejectsContradictoryManifests(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	full := *w.head().Full
 	manifest, _ := w.store.Content(archive.ManifestName(1, full.Name()))
@@ -214,7 +214,7 @@ func TestAManifestThatIsNotItsFullsIsNotBelieved(t *testing.T) {
 	assert.Error(t, err, "an empty database")
 }
 
-func TestTheNewestResultOfAFullCounts(t *testing.T) {
+func TestHistory_newestResultCounts(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	assert.Nil(t, w.history().Newest().Fulls[0].Result)
@@ -240,7 +240,7 @@ func TestTheNewestResultOfAFullCounts(t *testing.T) {
 }
 
 // A member and a user at a terminal may test the same full snapshot at the same time.
-func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
+func TestPutResult_sameSecond(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	for _, test := range []bool{false, true} {
@@ -255,7 +255,7 @@ func TestResultsOfTheSameSecondAreAllKept(t *testing.T) {
 	assert.Len(t, tests, 3)
 }
 
-func TestAResultThatNobodyTrustedGaveIsIgnored(t *testing.T) {
+func TestHistory_ignoresUntrustedResults(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	w.result(archive.New(w.store, NewKeys(t).Load(t)), full, archive.Failed, 1, false)
@@ -280,7 +280,7 @@ func TestHistory_takesTheNewestResultThatVerifies(t *testing.T) {
 	assert.Empty(t, w.history().Newest().Chains, "no chain begins with what could not be restored")
 }
 
-func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
+func TestHistory_ignoresResultsOfOtherFulls(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	first, second := *w.head().Full, w.full()
 	w.result(w.Archive, first, archive.Verified, 60, false)
@@ -293,7 +293,7 @@ func TestAResultOfAnotherFullIsIgnored(t *testing.T) {
 }
 
 // One damaged result must not prevent listing, testing and deleting everything else.
-func TestARestoreTestThatIsNotVerifiedIsIgnored(t *testing.T) {
+func TestRestoreTests_ignoresUnverifiable(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	full := *w.head().Full
 	w.result(w.Archive, full, archive.Verified, 20, true)

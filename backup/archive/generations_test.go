@@ -18,7 +18,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
+func TestCreate_concurrentMembers(t *testing.T) {
 	s := memory.New()
 	var group sync.WaitGroup
 	for i := range 5 {
@@ -35,7 +35,7 @@ func TestAnArchiveIsFoundedOnceByAllMembersOfACluster(t *testing.T) {
 	assert.Equal(t, cluster, certificate.Cluster)
 }
 
-func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeavesItAlone(t *testing.T) {
+func TestCreate_refusesAStoreOfAnotherCluster(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})
 	_, err := a.Cluster(t.Context())
@@ -57,7 +57,7 @@ func TestAnotherClusterFindsTheArchiveTakenThoughItsFoundationWasCutOffAndLeaves
 	}
 }
 
-func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
+func TestGenerations_createdDuringTheListing(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(memory.Fault{Op: memory.List, After: 1, Times: 1, Then: func() { // when it had listed the first one
 		require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 10}))
@@ -67,7 +67,7 @@ func TestAGenerationThatIsBegunWhileOthersAreListedIsOneOfThem(t *testing.T) {
 	assert.Len(t, all, 2)
 }
 
-func TestAGenerationThatIsBegunAndNotListedYetIsTheOneThatWasFounded(t *testing.T) {
+func TestCreate_unlistedGeneration(t *testing.T) {
 	s := memory.New()
 	s.Inject(blind)
 	generation, err := archive.New(s, &format.Keys{}).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 3)
@@ -75,7 +75,7 @@ func TestAGenerationThatIsBegunAndNotListedYetIsTheOneThatWasFounded(t *testing.
 	assert.Equal(t, 3, generation.Number)
 }
 
-func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
+func TestCreate_afterARestore(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed = "7e27652122e8b2ae"
 	second := archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10, Created: TimeAt(50)}
@@ -97,7 +97,7 @@ func TestARestoredClusterHasAGenerationOfItsOwn(t *testing.T) {
 	assert.Equal(t, renewed, all[0].Cluster)
 }
 
-func TestAHighestReservationCounts(t *testing.T) {
+func TestReserved_highestCounts(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	_, err := w.Reserved(w.ctx)
 	assert.ErrorIs(t, err, store.ErrNotFound)
@@ -114,7 +114,7 @@ func TestAHighestReservationCounts(t *testing.T) {
 	assert.ErrorIs(t, w.Reserve(w.ctx, archive.Reservation{Cluster: "1", Revision: 1000}), store.ErrExists)
 }
 
-func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
+func TestStatements_underAnotherNameAreDamaged(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	require.NoError(t, w.Reserve(w.ctx, archive.Reservation{Cluster: cluster, Revision: 1000}))
 	moved, _ := w.store.Content("reservation/0000000000000001000")
@@ -137,7 +137,7 @@ func TestAStatementUnderAnotherNameIsDamage(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
+func TestCreate_untrustedCluster(t *testing.T) {
 	ours := NewKeys(t)
 	s := memory.New()
 	_, err := archive.New(s, NewKeys(t).Load(t)).Create(t.Context(), archive.Cluster{Cluster: cluster, Created: Noon}, 1)
@@ -147,13 +147,13 @@ func TestOnlyWhatATrustedKeySignedCountsAsACertificate(t *testing.T) {
 	assert.ErrorContains(t, err, "cluster.json in memory://test/")
 }
 
-func TestARestoreGoesOnAboveTheReservationIfThatWasKeptAhead(t *testing.T) {
+func TestSafeRevision(t *testing.T) {
 	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(0, 100), "there is none")
 	assert.EqualValues(t, 100+archive.Renewal, archive.SafeRevision(100+archive.Renewal, 100))
 	assert.EqualValues(t, 100+archive.Margin, archive.SafeRevision(101, 100), "nobody has kept it ahead")
 }
 
-func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *testing.T) {
+func TestCreate_withoutAClusterManifest(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	const renewed, stranger = "7e27652122e8b2ae", "beef"
 	require.NoError(t, archivetest.BeginGeneration(w.ctx, w.Archive, archive.Generation{Number: 2, Cluster: renewed, Parent: 1, ParentRevision: 10}))
@@ -176,7 +176,7 @@ func TestAStoreThatHasLostItsBirthCertificateStaysWithThoseWhoHaveBegunInIt(t *t
 // blind answers every request and lists nothing.
 var blind = memory.Fault{Op: memory.List, Hides: func(string) bool { return true }}
 
-func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
+func TestCheckExists(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	generation, err := w.Create(w.ctx, archive.Cluster{Cluster: cluster}, 1)
 	require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestAGenerationIsSeenToBeThereStillWhateverIsListed(t *testing.T) {
 }
 
 // Continuing from the generation before would lose its backups. An older generation may be half deleted.
-func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
+func TestGenerations_newestWithoutAStatement(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	second := archive.Generation{Number: 2, Cluster: "another"}
 	require.NoError(t, archivetest.BeginGeneration(t.Context(), w.Archive, second))
@@ -225,7 +225,7 @@ func TestTheNewestGenerationThatHasBackupsMustHaveItsName(t *testing.T) {
 }
 
 // Anyone who can write to a store can create a generation.json. The end of the generation before decides.
-func TestAGenerationCountsOnceTheOneBeforeHasEnded(t *testing.T) {
+func TestLineage_ignoresStrays(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	statement := archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 11}
 	for name, lay := range map[string]func(number int){
@@ -261,7 +261,7 @@ func TestAGenerationCountsOnceTheOneBeforeHasEnded(t *testing.T) {
 }
 
 // The end of generation 1 is missing, and generation 2 has backups: either choice could lose what the other one has.
-func TestAGenerationWithBackupsThatNothingLeadsToIsDamage(t *testing.T) {
+func TestLineage_strayWithBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: 2, Cluster: cluster, Parent: 1, ParentRevision: 12}))
 	w.put(archive.Full{Generation: 2, Revision: 20, Chain: format.Seed(cluster, 2, 20)})
@@ -272,7 +272,7 @@ func TestAGenerationWithBackupsThatNothingLeadsToIsDamage(t *testing.T) {
 }
 
 // Otherwise a new cluster would be created next to the existing backups.
-func TestAGenerationThatIsThereAndNotListedIsWaitedFor(t *testing.T) {
+func TestGenerations_unlisted(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.store.Inject(blind)
 	_, err := w.Generations(t.Context())
@@ -280,7 +280,7 @@ func TestAGenerationThatIsThereAndNotListedIsWaitedFor(t *testing.T) {
 	require.ErrorContains(t, err, "its listing lacks gen/000001/generation.json")
 }
 
-func TestAGenerationThatContradictsItselfIsDamaged(t *testing.T) {
+func TestGenerations_contradictoryStatements(t *testing.T) {
 	for name, g := range map[string]archive.Generation{
 		"its own parent":              {Parent: 2},
 		"a later parent":              {Parent: 3},
@@ -300,7 +300,7 @@ func TestAGenerationThatContradictsItselfIsDamaged(t *testing.T) {
 }
 
 // The next one would have no name.
-func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
+func TestGenerations_ignoresImpossibleNumbers(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	require.NoError(t, w.BeginGeneration(t.Context(), archive.Generation{Number: math.MaxInt, Cluster: cluster}))
 	all, err := w.Generations(t.Context())
@@ -308,7 +308,7 @@ func TestAGenerationWhoseNumberHasNoRoomInANameDoesNotCount(t *testing.T) {
 	assert.Len(t, all, 1)
 }
 
-func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
+func TestMayAdd(t *testing.T) {
 	in, made := memory.New(), NewKeys(t)
 	signs, none := archive.New(in, LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey})), archive.New(in, &format.Keys{})
 	_, err := signs.Create(t.Context(), archive.Cluster{Cluster: "beef", Created: TimeAt(1)}, 1)
@@ -325,7 +325,7 @@ func TestOnlyWhoSignsMayAddToWhatIsSigned(t *testing.T) {
 }
 
 // Nothing is read, so nothing is verified.
-func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
+func TestLastNamed(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	told := func() int64 {
 		t.Helper()
@@ -344,7 +344,7 @@ func TestNamesTellHowFarTheNewestGenerationGoes(t *testing.T) {
 	assert.EqualValues(t, 6*archive.Margin, told())
 }
 
-func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
+func TestCreate_firstGenerationWithoutAStatement(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	require.NoError(t, w.store.Delete(w.ctx, "gen/000001/generation.json"))
 	_, err := w.Generations(w.ctx)
@@ -362,7 +362,7 @@ func TestAFirstGenerationWithoutItsStatementIsNotTakenForNothing(t *testing.T) {
 }
 
 // Both have checked before, and there was none.
-func TestOfTwoThatFoundAStoreAtOnceBothReadWhoDid(t *testing.T) {
+func TestCreateCluster_concurrent(t *testing.T) {
 	s := memory.New()
 	a := archive.New(s, &format.Keys{})
 	faster, err := a.CreateCluster(t.Context(), archive.Cluster{Cluster: "1", Owner: "a", Created: Noon})

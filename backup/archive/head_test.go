@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestTheHeadIsWhatTheNextSegmentGoesOnFrom(t *testing.T) {
+func TestHead(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	head := w.head()
 	assert.Equal(t, w.next, head.Start)
@@ -40,7 +40,7 @@ func TestTheHeadIsWhatTheNextSegmentGoesOnFrom(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start, "a full behind a hole begins anew")
 }
 
-func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
+func TestHead_inMergedObjects(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	for last := int64(11); last <= 20; last++ {
 		w.segment(last, Bucket("lease", "key", strings.Repeat("random enough to be long", 20_000)))
@@ -59,7 +59,7 @@ func TestTheHeadIsFoundInMergedObjects(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start, "it begins before the newest full")
 }
 
-func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
+func TestHead_ignoresALateSegmentWithinAMergedObject(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	slow := w.again()
 	w.segments(12, 14)
@@ -71,7 +71,7 @@ func TestASlowWritersSegmentBelowAMergedObjectIsNotTheHead(t *testing.T) {
 	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
 }
 
-func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testing.T) {
+func TestPutStored_lateUpload(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		slow := w.again()
@@ -88,7 +88,7 @@ func TestAWriterThatWasStoppedDuringItsUploadTakesItBackIfOthersWentOn(t *testin
 	})
 }
 
-func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
+func TestHead_laggingListing(t *testing.T) {
 	w := begin(t, &format.Keys{}, steps(11, 15, 1)...)
 	for _, hidden := range []int64{15, 13, 11} {
 		w.store.Inject(memory.Fault{Op: memory.List, Prefix: "gen/000001/segment/", Hides: func(name string) bool {
@@ -99,7 +99,7 @@ func TestTheHeadIsRightWhenAListingLags(t *testing.T) {
 	}
 }
 
-func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *testing.T) {
+func TestHead_mergedDuringTheListing(t *testing.T) {
 	for listing := 1; listing <= 4; listing++ {
 		w := begin(t, &format.Keys{}, steps(11, 15, 1)...)
 		merged := false
@@ -112,7 +112,7 @@ func TestTheHeadIsRightWhenTheNewestSegmentsAreMergedAndDeletedMeanwhile(t *test
 	}
 }
 
-func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) {
+func TestPutStored_twoWriters(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	loser := w.again()
 	mine := loser.build(12)
@@ -127,7 +127,7 @@ func TestTwoWritersCollideOnANameAndTheLoserGoesOnBehindTheWinner(t *testing.T) 
 	assert.Equal(t, revisions(11, 16), w.restore(archive.Target{}).revisions)
 }
 
-func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
+func TestAdvance_needsNoListing(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	head := w.head()
 	w.segments(12, 15)
@@ -144,7 +144,7 @@ func TestAHeadThatIsKnownAdvancesByNamesAlone(t *testing.T) {
 	assert.Len(t, w.store.Calls()[before:], 1)
 }
 
-func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
+func TestAdvance_checksTheDigest(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	stranger := w.next
 	stranger.Before = format.Seed(cluster, 1, 9)
@@ -157,7 +157,7 @@ func TestASegmentThatDoesNotGoOnFromTheHeadIsNotTakenForTheNext(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, archive.ErrHole)
 }
 
-func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {
+func TestHead_needsFewRequests(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	for hour := range int64(24) {
 		for second := range int64(30) {
@@ -173,7 +173,7 @@ func TestADaysHeadIsFoundWithAHandfulOfRequests(t *testing.T) {
 	assert.LessOrEqual(t, len(calls), 8, "%v", calls)
 }
 
-func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
+func TestReader_deniedIsNotEmpty(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	for _, op := range []memory.Op{memory.List, memory.Get} {
 		w.store.Inject(memory.Fault{Op: op, Err: memory.ErrDenied})
@@ -187,7 +187,7 @@ func TestAnUnreachableStoreIsNotAnEmptyOne(t *testing.T) {
 	}
 }
 
-func TestASegmentUnderAnotherNameIsDamage(t *testing.T) {
+func TestHead_segmentUnderAnotherName(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	object := w.segment(12)
 	content, _ := w.store.Content(archive.SegmentName(1, object.Position))
@@ -200,7 +200,7 @@ func TestASegmentUnderAnotherNameIsDamage(t *testing.T) {
 	assert.Equal(t, w.next, head.Start)
 }
 
-func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
+func TestHead_newestFullThatVerifies(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	newest := w.full()
 	w.segment(14)
@@ -222,7 +222,7 @@ func TestTheHeadGoesByTheNewestFullThatCanBeBelieved(t *testing.T) {
 	assert.Equal(t, format.Position{Revision: 13, Part: 1}, past, "after the last segment that can be of this history, wherever that ends")
 }
 
-func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
+func TestHead_newChainAfterADamagedSegment(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	last := w.segment(12, Bucket("lease", "1", "2"))
 	heal := w.damage(archive.SegmentName(1, last.Position), 100)
@@ -244,7 +244,7 @@ func TestANewChainLeavesWhatIsDamagedAlone(t *testing.T) {
 	assert.Equal(t, revisions(13, 14), w.restore(archive.Target{}).revisions)
 }
 
-func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *testing.T) {
+func TestHead_damagedMergedObjectWithItsSources(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14)
 	merged, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment))
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestAMergedObjectThatIsDamagedIsNoMatterAsLongAsTheLastSegmentIsThere(t *te
 	assert.Zero(t, head.PastEnd)
 }
 
-func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
+func TestHead_segmentOfAnotherCluster(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	lay := func(position format.Position) func() {
 		stranger := format.Start{Cluster: "beef", Generation: 1, Position: position, Before: w.next.Before}
@@ -278,7 +278,7 @@ func TestAnotherClustersSegmentIsNotTakenForTheHead(t *testing.T) {
 }
 
 // Anyone who can create objects chooses their names.
-func TestNamesFarAheadDoNotMoveTheHead(t *testing.T) {
+func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	_, err := w.Merge(w.ctx, archive.Minute, w.objects(archive.Segment)[:2])
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestTheHistoryAndTheHeadOfNothingAreEmpty(t *testing.T) {
+func TestHistory_emptyStore(t *testing.T) {
 	a := archive.New(memory.New(), &format.Keys{})
 	head, err := a.Head(t.Context(), 1)
 	require.NoError(t, err)
@@ -41,7 +41,7 @@ func windows(history *archive.History) (all []window) {
 	return all
 }
 
-func TestAChainGoesOnUntilAHole(t *testing.T) {
+func TestHistory_chains(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	assert.Equal(t, []window{{10, 10, 1, 0}}, windows(w.history()))
 	w.segments(12, 14)
@@ -72,7 +72,7 @@ func TestAChainGoesOnUntilAHole(t *testing.T) {
 	}
 }
 
-func TestWhatWasDeletedBetweenFullsIsAHole(t *testing.T) {
+func TestHistory_deletedObjectsBetweenFulls(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	w.full()
 	w.segment(14)
@@ -92,7 +92,7 @@ func TestWhatWasDeletedBetweenFullsIsAHole(t *testing.T) {
 	assert.Len(t, w.history().Newest().Objects, 1)
 }
 
-func TestWhatIsNotKeptIsAnsweredWithTheNewestThatIsInOneLine(t *testing.T) {
+func TestFind_listsTheNewestRanges(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	for revision := int64(12); revision <= 20; revision += 2 {
 		w.segment(revision)
@@ -108,7 +108,7 @@ func TestWhatIsNotKeptIsAnsweredWithTheNewestThatIsInOneLine(t *testing.T) {
 	require.ErrorContains(t, err, "), and 3 older ranges")
 }
 
-func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
+func TestFind_skipsAFullThatFailedItsTest(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	failed := w.full()
 	w.segment(14)
@@ -126,7 +126,7 @@ func TestARestoreDoesNotBeginWithAFullThatFailed(t *testing.T) {
 	assert.Error(t, err, "what follows a full that cannot be read leads nowhere")
 }
 
-func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
+func TestHistory_ignoresUnknownNames(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	for _, name := range []string{
 		"gen/000001/segment/notes.txt", "gen/000001/segment/11.0", "gen/000001/minute/0000000000000000011.000000000", "gen/x/generation.json",
@@ -141,7 +141,7 @@ func TestWhatSomebodyElsePutThereIsOverlooked(t *testing.T) {
 }
 
 // The cluster manifest is no reason to restore nothing, as long as everything else is there.
-func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
+func TestHistory_damagedClusterManifest(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	repair := w.damage("cluster.json", 300)
 	history := w.history()
@@ -153,7 +153,7 @@ func TestWhatIsKeptCanBeReadWithoutTheBirthCertificate(t *testing.T) {
 }
 
 // An object after the latest revision that cannot be read is reported with the least number of lost revisions.
-func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
+func TestFind_reportsWhatFollows(t *testing.T) {
 	for what, example := range map[string]struct {
 		happens func(w *world)
 		latest  int64
@@ -221,7 +221,7 @@ func TestWhatCannotBeReadBehindTheLatestRevisionIsToldOf(t *testing.T) {
 
 // The manifest of the full snapshot that started a new chain is damaged. Names alone do not show the gap between the
 // segments.
-func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
+func TestFind_timeWithinAHole(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	full := w.gap(40)
 	w.segments(44, 46)
@@ -243,7 +243,7 @@ func TestAtATimeWithinAHoleNothingIsKept(t *testing.T) {
 }
 
 // A restored cluster without backups of its own is what was restored, and nothing that came after that.
-func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.T) {
+func TestFind_latestOfARestoredGenerationWithoutBackups(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
 	path := w.find(archive.Target{})
@@ -258,7 +258,7 @@ func TestTheLatestOfAGenerationThatHasNothingIsWhatWasRestoredIntoIt(t *testing.
 }
 
 // Fallback stays within what was restored.
-func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
+func TestFallback_staysWithinWhatWasRestored(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 20)
 	w.restoredTo(2, 14)
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
@@ -267,7 +267,7 @@ func TestWhereWhatWasRestoredCannotBeReadNothingElseIsTakenForIt(t *testing.T) {
 }
 
 // A generation whose full snapshots are all unusable is not empty.
-func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
+func TestFind_generationWithUnusableFulls(t *testing.T) {
 	w := begin(t, &format.Keys{}, 20)
 	w.restoredTo(2, 14)
 	full := w.put(archive.Full{Cluster: "restored2", Generation: 2, Revision: 1000, Chain: format.Seed("restored2", 2, 1000)})
@@ -279,7 +279,7 @@ func TestAGenerationThatCannotBeReadIsNotTakenForTheOneBefore(t *testing.T) {
 }
 
 // A key that is no longer trusted is not damage, and is reported first.
-func TestWhatNobodyTrustsIsTold(t *testing.T) {
+func TestFind_reportsUntrustedObjects(t *testing.T) {
 	trusted, others := NewKeys(t), NewKeys(t)
 	w := begin(t, trusted.Load(t), 12)
 	foreign := w.again()
@@ -315,7 +315,7 @@ func (w *world) restoredTo(number int, revision int64) {
 	}))
 }
 
-func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
+func TestHistory_reportsHoles(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	for last := int64(12); last <= 30; last += 2 {
 		w.segment(last)
@@ -343,7 +343,7 @@ func TestAHoleIsToldOfBehindTheChainThatItEnds(t *testing.T) {
 }
 
 // A segment's name does not have its end.
-func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
+func TestHistory_readsTheEndsOfSegments(t *testing.T) {
 	why := map[string]error{"missing": archive.ErrHole, "damaged": format.ErrDamaged}
 	for how := range why {
 		t.Run(how, func(t *testing.T) {
@@ -386,7 +386,7 @@ func TestASegmentThatIsMissingBehindAnotherIsFoundByLooking(t *testing.T) {
 }
 
 // Without merges for a day there is one for each second of the day.
-func TestASegmentIsExaminedOnce(t *testing.T) {
+func TestHistory_readsEachSegmentOnce(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	w.restart()
 	reads := func() int { return w.store.CountCalls(memory.Get, "gen/000001/segment/") }
@@ -402,7 +402,7 @@ func TestASegmentIsExaminedOnce(t *testing.T) {
 	assert.Equal(t, []window{{10, 18, 1, 4}}, windows(examined))
 }
 
-func TestWhatIsMergedWhileItIsExaminedIsNoHole(t *testing.T) {
+func TestHistory_mergedDuringTheListing(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 18, 2)...)
 	segments := w.objects(archive.Segment)
 	merged := false

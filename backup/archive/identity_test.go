@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
+func TestIdentity_isStoredInTheDataDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	none, err := archive.ReadIdentity(dir)
 	require.NoError(t, err)
@@ -29,7 +29,7 @@ func TestAnIdentityIsKeptInTheDataDirectory(t *testing.T) {
 }
 
 // A damaged file does not mean that the data name no cluster.
-func TestAnIdentityThatCannotBeReadIsNotTakenForNone(t *testing.T) {
+func TestReadIdentity_reportsDamage(t *testing.T) {
 	for _, content := range []string{"", "{", "{}", `{"cluster":"c1"}`} {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, archive.IdentityFile), []byte(content), 0o600))

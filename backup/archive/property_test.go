@@ -20,9 +20,9 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten lets two racing writers write one history while
+// TestRead_randomHistories lets two racing writers write one history while
 // it is merged and full snapshots are made. Then each revision must be read as it was.
-func TestAHistoryIsReadAsItWasHoweverItWasCutMergedAndByWhomItWasWritten(t *testing.T) {
+func TestRead_randomHistories(t *testing.T) {
 	sealed := NewKeys(t).Load(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := &format.Keys{}
@@ -138,7 +138,7 @@ func contiguous(w *world, objects []archive.Object) bool {
 	return true
 }
 
-func TestAFlippedBitAnywhereIsNoticedOrDoesNotMatter(t *testing.T) {
+func TestRead_flippedBits(t *testing.T) {
 	for name, keys := range map[string]*format.Keys{"plain": {}, "sealed": NewKeys(t).Load(t)} {
 		t.Run(name, func(t *testing.T) {
 			w := begin(t, keys)

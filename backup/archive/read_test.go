@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestSmallBucketsAreThoseOfTheTarget(t *testing.T) {
+func TestRead_bucketsOfARevision(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12, Bucket("lease", "a", "1"), Bucket("alarm", "x", "y"))
 	w.segment(14, Bucket("lease", "a", "2"))
@@ -41,7 +41,7 @@ func TestSmallBucketsAreThoseOfTheTarget(t *testing.T) {
 	assert.Equal(t, []string{"alarm", "lease"}, names)
 }
 
-func TestReadingTellsWhatItFound(t *testing.T) {
+func TestRead_result(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	rows := Rows(11, 13)
 	object := w.add(Segment(t, w.Keys(), w.next, format.Source{Compacted: 12}, &rows[0], &rows[1], &rows[2],
@@ -64,7 +64,7 @@ func TestReadingTellsWhatItFound(t *testing.T) {
 	assert.Zero(t, half.Compacted, "not as of then")
 }
 
-func TestWhatIsMergedWhileItIsReadIsReadAllTheSame(t *testing.T) {
+func TestRead_mergedMeanwhile(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), steps(12, 30, 2)...)
 	path := w.find(archive.Target{})
 	segments := w.objects(archive.Segment)
@@ -86,7 +86,7 @@ func TestWhatIsMergedWhileItIsReadIsReadAllTheSame(t *testing.T) {
 	assert.Equal(t, revisions(11, 30), found)
 }
 
-func TestWhatIsMissingIsNamed(t *testing.T) {
+func TestRead_namesAMissingSegment(t *testing.T) {
 	w := begin(t, &format.Keys{}, steps(12, 16, 2)...)
 	path := w.find(archive.Target{})
 	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, format.After(12))))
@@ -95,7 +95,7 @@ func TestWhatIsMissingIsNamed(t *testing.T) {
 	assert.ErrorContains(t, err, "nothing starts at 0000000000000000013.000000000 in memory://test/")
 }
 
-func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
+func TestFind_segmentOfAnotherCluster(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	foreign := w.next
 	foreign.Cluster = "7e27652122e8b2ae"
@@ -113,13 +113,13 @@ func TestSegmentsOfAnotherClusterAreNotRead(t *testing.T) {
 	assert.ErrorIs(t, path.PastEnd, archive.ErrForeign)
 }
 
-func TestWhatTheCallerFailsWithComesThrough(t *testing.T) {
+func TestRead_returnsTheErrorOfTheCaller(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12)
 	_, err := w.Read(w.ctx, w.find(archive.Target{}), func(format.Row) error { return assert.AnError })
 	assert.Equal(t, assert.AnError, err)
 }
 
-func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *testing.T) {
+func TestFind_mergedObjectWithAWrongName(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14)
 	minute := w.merge(archive.Minute, w.objects(archive.Segment)...)
 	content, _ := w.store.Content(minute.Name())
@@ -140,7 +140,7 @@ func TestAMergedObjectThatLiesAboutItsEndIsNotReadWhereAnotherTellsTheTruth(t *t
 }
 
 // The next one starts at the end in its name.
-func TestAMergedObjectThatHasLessThanItsNameSaysIsReadAsFarAsItGoes(t *testing.T) {
+func TestFallback_truncatedMergedObject(t *testing.T) {
 	w := begin(t, &format.Keys{}, 12, 14, 16)
 	segments := w.objects(archive.Segment)
 	merged := w.merge(archive.Minute, segments[:2]...)
@@ -152,7 +152,7 @@ func TestAMergedObjectThatHasLessThanItsNameSaysIsReadAsFarAsItGoes(t *testing.T
 	assert.Equal(t, revisions(11, 12), result.revisions)
 }
 
-func TestThePathOfAFullAloneNeedsNothingElse(t *testing.T) {
+func TestRead_singleFull(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	full := *w.head().Full
 	w.segment(12)
@@ -175,7 +175,7 @@ func (w *world) statedAt(revision int64) (value string) {
 	return value
 }
 
-func TestTheNextStatementOfABucketIsThatOfTheNextSegmentThatHasOne(t *testing.T) {
+func TestRecorded_nextSegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t))
 	w.segment(12, Bucket("lease", "a", "1"))
 	w.segment(14)
@@ -195,7 +195,7 @@ func TestTheNextStatementOfABucketIsThatOfTheNextSegmentThatHasOne(t *testing.T)
 	check()
 }
 
-func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
+func TestRecorded_damagedSegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	stating := w.segment(14, Bucket("lease", "a", "1"))
 	w.segment(16)
@@ -217,7 +217,7 @@ func TestAStatementThatCannotBeReadIsNone(t *testing.T) {
 	assert.ErrorIs(t, err, memory.ErrDenied)
 }
 
-func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
+func TestRecorded_otherChain(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 12)
 	w.gap(20)
 	w.segment(22, Bucket("lease", "a", "1"))
@@ -226,7 +226,7 @@ func TestWhatIsBehindAGapStatesNothingOfWhatIsBeforeIt(t *testing.T) {
 }
 
 // A key of a revision may belong to a lease that only the end of its segment has.
-func TestBucketsOfALaterRevisionAreReadOnlyOnRequest(t *testing.T) {
+func TestRecorded_laterRevision(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	w.segment(14, Bucket("lease", "a", "before"))
 	w.segment(20, Bucket("lease", "a", "later"))
@@ -240,7 +240,7 @@ func TestBucketsOfALaterRevisionAreReadOnlyOnRequest(t *testing.T) {
 	require.Equal(t, "later", w.statedAt(17))
 }
 
-func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
+func TestFetch_resumes(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 500)
 	w.store.Inject(
 		memory.Fault{Op: memory.Get, Prefix: "gen/000001/full", Times: 1}, // the manifest
@@ -254,7 +254,7 @@ func TestWhatIsCutOffIsReadOnFromThere(t *testing.T) {
 	assert.GreaterOrEqual(t, len(w.store.Calls())-before, 5)
 }
 
-func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t *testing.T) {
+func TestFetch_manyLostConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
@@ -266,7 +266,7 @@ func TestAConnectionThatIsLostAgainAndAgainIsNoMatterAsLongAsSomethingArrives(t 
 }
 
 // Hours of reading must not be repeated because the store is unreachable for a minute.
-func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
+func TestFetch_waitsLongerAfterTheFirstByte(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := begin(t, &format.Keys{})
 		full := *w.head().Full
@@ -286,7 +286,7 @@ func TestWhatHasComeIsWorthWaitingForTheRest(t *testing.T) {
 	})
 }
 
-func TestAStoreThatStaysAwayIsGivenUp(t *testing.T) {
+func TestFetch_givesUp(t *testing.T) {
 	for _, away := range []error{memory.ErrUnreachable, memory.ErrThrottled, memory.ErrDenied} {
 		inBubble(t, func(t *testing.T) {
 			w := begin(t, &format.Keys{})

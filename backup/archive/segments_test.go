@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnotherOrCannotBeBelieved(t *testing.T) {
+func TestMerge_refusesHolesAndDamage(t *testing.T) {
 	w := begin(t, &format.Keys{}, 11, 12, 13)
 	segments := w.objects(archive.Segment)
 	for name, sources := range map[string][]archive.Object{
@@ -47,7 +47,7 @@ func TestMergingIsRefusedWhereSegmentsDoNotFollowOneAnotherOrCannotBeBelieved(t 
 	assert.Empty(t, w.names("gen/000001/minute/"), "nothing was made of that")
 }
 
-func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
+func TestMerge_replacesItsSources(t *testing.T) {
 	w := begin(t, &format.Keys{}, steps(11, 16, 1)...)
 	segments := w.objects(archive.Segment)
 	minute, err := w.Merge(w.ctx, archive.Minute, segments[:3])
@@ -61,7 +61,7 @@ func TestAMergedObjectStandsInForWhatItWasMadeOf(t *testing.T) {
 	assert.Len(t, w.find(archive.Target{}).Objects, 1)
 }
 
-func TestMergingMayBeRepeated(t *testing.T) {
+func TestMerge_mayBeRepeated(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 11, 12)
 	segments := w.objects(archive.Segment)
 	w.store.Inject(memory.Fault{Op: memory.Put, Times: 1, Err: memory.ErrLostReply, ReplyLost: true})
@@ -78,7 +78,7 @@ func TestMergingMayBeRepeated(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
+func TestMerge_fetchesNoRecentSegment(t *testing.T) {
 	w := begin(t, NewKeys(t).Load(t), 11, 12)
 	w.store.Inject(memory.Fault{Op: memory.Get, Prefix: "gen/000001/segment/", Err: errors.New("fetched")})
 	w.merge(archive.Minute, w.objects(archive.Segment)...)
@@ -86,7 +86,7 @@ func TestWhatThisProcessHasPutIsMergedWithoutAFetch(t *testing.T) {
 	assert.Equal(t, revisions(11, 12), w.restore(archive.Target{}).revisions)
 }
 
-func TestASegmentOfAnotherSizeThanThisProcessHasPutIsFetched(t *testing.T) {
+func TestMerge_fetchesASegmentOfAnotherSize(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	put := w.segment(11)
 	name := archive.SegmentName(1, put.Position)
@@ -116,7 +116,7 @@ func TestMerge_fetchesLargeAndOldSegments(t *testing.T) {
 }
 
 // Two chains overlap, because two members have started one each: a merged object would hide what starts within it.
-func TestSegmentsOfTwoChainsThatOverlapAreNotMerged(t *testing.T) {
+func TestMerge_refusesOverlappingChains(t *testing.T) {
 	w := begin(t, &format.Keys{})
 	other := w.again()
 	w.segment(20)

@@ -226,7 +226,7 @@ func (s *scene) key() string {
 	return key
 }
 
-func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
+func TestSuccessor_hasAllConfirmedRevisions(t *testing.T) {
 	for name, actors := range map[string]func(format.Start) []step{
 		"a writer and two restores": func(from format.Start) []step {
 			return []step{writes(from, 3), restores("a"), restores("b")}
@@ -263,7 +263,7 @@ func TestThereIsOneSuccessorThatHasAllThatWasToldAsStored(t *testing.T) {
 }
 
 // Members of one cluster found a store together with another cluster, of another namespace.
-func TestAStoreIsFoundedByOneCluster(t *testing.T) {
+func TestCreate_oneCluster(t *testing.T) {
 	s := memory.New()
 	beginning := &scene{world: &world{Archive: archive.New(s, &format.Keys{}), t: t, ctx: t.Context(), store: s}}
 	beginning.actors = []step{founds("1", "a"), founds("2", "a"), founds("3", "b"), founds("4", "b")}

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-func TestWhileASafetyCheckFailsNothingGoes(t *testing.T) {
+func TestPlan_failedChecks(t *testing.T) {
 	for _, failing := range []struct {
 		sentence string
 		change   func(f *Facts, g *archive.GenerationContents)
@@ -59,7 +59,7 @@ func TestWhileASafetyCheckFailsNothingGoes(t *testing.T) {
 }
 
 // It is there for good, and does not grow.
-func TestAHoleBeforeAYoungerChainKeepsNothingFromGoing(t *testing.T) {
+func TestPlan_holeBeforeALaterChain(t *testing.T) {
 	h := history(chain(hourly(5*day, 30*time.Hour)...), chain(hourly(29*time.Hour, 0)...))
 	h.Generations[0].Chains[0].PastEnd = errors.New("there is a hole")
 	p := plan(h)
@@ -68,14 +68,14 @@ func TestAHoleBeforeAYoungerChainKeepsNothingFromGoing(t *testing.T) {
 }
 
 // A failure that a later verification has made good is over.
-func TestAnEarlierFailureKeepsNothingFromGoing(t *testing.T) {
+func TestPlan_earlierFailure(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[40].Result = result(archive.Failed, 1, fulls[40].Time)
 	assert.Empty(t, plan(history(chain(fulls...))).Unsafe)
 }
 
 // What was made while a clock was behind looks old, and must not have what is before it go.
-func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
+func TestPlan_clockWasBehind(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	window := len(fulls) - 25 // the first one within points
 	fulls[window].Time = time.Unix(0, 0)
@@ -88,7 +88,7 @@ func TestAClockThatWasBehindHasNothingGo(t *testing.T) {
 }
 
 // A folder's clock is the machine's own: when it goes ahead, nothing but the history shows that.
-func TestAClockThatJumpsAheadHasNothingGo(t *testing.T) {
+func TestPlan_clockJumpedAhead(t *testing.T) {
 	fulls := hourly(5*day, 0)
 	h := history(chain(append(fulls, fullAt(now.Add(365*day)), fullAt(now.Add(365*day+time.Hour)))...))
 	then := now.Add(365*day + 2*time.Hour)

@@ -54,7 +54,7 @@ func (w *world) names(prefix string) (names []string) {
 	return names
 }
 
-func TestWhatGoesIsGoneWithItsResult(t *testing.T) {
+func TestExecute_deletesResults(t *testing.T) {
 	w := aged(t, 5)
 	require.NoError(t, w.archive.PutResult(t.Context(), archive.Result{
 		Cluster: "c1", Generation: 1, Segments: true, Revision: 1, Outcome: archive.Verified, At: w.now().Add(-100 * 24 * time.Hour),
@@ -73,7 +73,7 @@ func TestWhatGoesIsGoneWithItsResult(t *testing.T) {
 	assert.Empty(t, w.look(hour).Deletes())
 }
 
-func TestTheResultOfAFullThatThePlanDoesNotKnowStays(t *testing.T) {
+func TestExecute_keepsResultsOfUnknownFulls(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
 	w.judge(w.full(false), archive.Verified)
@@ -82,7 +82,7 @@ func TestTheResultOfAFullThatThePlanDoesNotKnowStays(t *testing.T) {
 	assert.Len(t, w.names("gen/000001/verified/"), 4)
 }
 
-func TestAManifestGoesBeforeItsDataAndWhatIsNotThereNoLonger(t *testing.T) {
+func TestExecute_deletesManifestsFirst(t *testing.T) {
 	w := aged(t, 5)
 	_, err := w.look(hour).Execute(t.Context(), w.archive, nil)
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func TestAManifestGoesBeforeItsDataAndWhatIsNotThereNoLonger(t *testing.T) {
 	}
 }
 
-func TestWhatIsLockedGoesLater(t *testing.T) {
+func TestExecute_lockedObjects(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
 	fulls := slices.DeleteFunc(plan.Deletes(), func(i Item) bool { return i.Kind != Full }) // the first of which was never verified
@@ -120,7 +120,7 @@ func TestWhatIsLockedGoesLater(t *testing.T) {
 	assert.Empty(t, w.names(other), "its full had gone before")
 }
 
-func TestWithoutPermissionNothingGoesAndThatIsSaid(t *testing.T) {
+func TestExecute_denied(t *testing.T) {
 	w := aged(t, 5)
 	plan := w.look(hour)
 	before := w.names("")
@@ -134,7 +134,7 @@ func TestWithoutPermissionNothingGoesAndThatIsSaid(t *testing.T) {
 }
 
 // The listing may lie; what is read does not.
-func TestNothingGoesIfWhatHasToStayCannotBeRead(t *testing.T) {
+func TestExecute_readsWhatStays(t *testing.T) {
 	for name, harm := range map[string]func(w *world, stays string){
 		"no manifest": func(w *world, stays string) {
 			require.NoError(t, w.store.Delete(context.Background(), archive.ManifestName(1, stays)))
@@ -158,7 +158,7 @@ func TestNothingGoesIfWhatHasToStayCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestAnOldGenerationGoesWholeItsNameLast(t *testing.T) {
+func TestExecute_oldGeneration(t *testing.T) {
 	w := aged(t, 3)
 	w.restore()
 	w.judge(w.fulls[0], archive.Verified)
@@ -182,7 +182,7 @@ func TestAnOldGenerationGoesWholeItsNameLast(t *testing.T) {
 }
 
 // A full snapshot after a hole leads to nothing before it.
-func TestWhatLiesBehindAHoleIsNotTakenForWhatIsBeforeIt(t *testing.T) {
+func TestPlan_fullAfterAHole(t *testing.T) {
 	w := newWorld(t)
 	w.judge(w.fulls[0], archive.Verified)
 	for range 4 {
@@ -226,7 +226,7 @@ func TestPlan_namesAheadOfTheBackupsStopNothing(t *testing.T) {
 }
 
 // The names of segments do not show it, as they do not contain their ends.
-func TestNothingGoesWhileTheWayToTheLatestRevisionHasAHole(t *testing.T) {
+func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w := aged(t, 5)
 	for range 3 {
 		w.pass(time.Second)

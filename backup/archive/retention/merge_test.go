@@ -92,7 +92,7 @@ func (w *merging) requireWhole(revisions ...int64) {
 	}
 }
 
-func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T) {
+func TestRun_mergesToMinutesAndHours(t *testing.T) {
 	w := newMerging(t)
 	for range 5 {
 		w.each(36*time.Minute, 6)
@@ -126,7 +126,7 @@ func TestSegmentsBecomeMinutesAndMinutesHoursAndEveryRevisionStays(t *testing.T)
 	assert.Zero(t, w.holes, "nothing is missing")
 }
 
-func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
+func TestRun_keepsSourcesForAWhile(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
 	assert.Equal(t, Merged{Merged: 1, Left: true}, w.merged())
@@ -142,7 +142,7 @@ func TestWhatWasMergedStaysForAWhileAndAsLongAsItIsLocked(t *testing.T) {
 	w.requireWhole(4)
 }
 
-func TestChainsAreNotMergedIntoOneAnother(t *testing.T) {
+func TestRun_separatesChains(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
 	w.clock = 100
@@ -154,7 +154,7 @@ func TestChainsAreNotMergedIntoOneAnother(t *testing.T) {
 	w.requireWhole(3, 102)
 }
 
-func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
+func TestRun_killedAtAnyRequest(t *testing.T) {
 	for call := 1; ; call++ {
 		w := newMerging(t)
 		w.each(2*time.Minute, 6)
@@ -181,7 +181,7 @@ func TestADeathAtAnyRequestLeavesEverythingReadable(t *testing.T) {
 	}
 }
 
-func TestAStoreThatFailsIsSaid(t *testing.T) {
+func TestRun_reportsErrors(t *testing.T) {
 	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.List, Err: memory.ErrDenied})
 	_, err := w.merger.Run(t.Context(), 1)
@@ -189,7 +189,7 @@ func TestAStoreThatFailsIsSaid(t *testing.T) {
 }
 
 // Two concurrent mergers may group differently: a segment that ends after a merged object is not in it, and must stay.
-func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) {
+func TestCovered(t *testing.T) {
 	at := func(revision int64) format.Position { return format.Position{Revision: revision} }
 	long := archive.Object{Level: archive.Minute, Start: at(2), Next: at(9)}
 	short := archive.Object{Level: archive.Minute, Start: at(2), Next: at(5)}
@@ -198,7 +198,7 @@ func TestWhatAMergedObjectHoldsOnlyTheBeginningOfIsNotCoveredByIt(t *testing.T) 
 }
 
 // Each merged object costs a request that writes: an idle cluster, which only shows that it lives, makes two in an hour.
-func TestWhatIsWrittenOftenIsMergedByTheMinuteAndWhatIsRareByTheHalfHour(t *testing.T) {
+func TestGroups(t *testing.T) {
 	noon := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for name, c := range map[string]struct {
 		every  time.Duration
@@ -267,7 +267,7 @@ func (w *merging) fetches(revision int64) int {
 
 // A restore fetches some tens of objects of the thousands that were stored; at the worst, before an hour becomes one object, twice as
 // many: its minutes, and the segments of the last two.
-func TestOfThousandsOfSegmentsTensOfObjectsAreFetched(t *testing.T) {
+func TestRun_boundsTheObjectsOfARestore(t *testing.T) {
 	w := newMerging(t)
 	most := 0
 	for second := 0; second < 70*60; second += 2 {
@@ -299,7 +299,7 @@ func (w *merging) later() {
 }
 
 // A process that can only create objects must not be able to cause deletions by their names.
-func TestANameAloneDeletesNothing(t *testing.T) {
+func TestRun_namesDeleteNothing(t *testing.T) {
 	everything := format.Position{Revision: 9_000_000_000_000_000_000}
 	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
 		t.Run(string(level), func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestANameAloneDeletesNothing(t *testing.T) {
 }
 
 // An object that holds true segments, but not all that its name covers, is not what they were merged to.
-func TestOnlyWhatWasReadInTheMergedObjectIsDeleted(t *testing.T) {
+func TestRun_deletesOnlyVerifiedSources(t *testing.T) {
 	w := newMerging(t)
 	w.segments(2)
 	segments := w.objects(archive.Segment)
@@ -328,7 +328,7 @@ func TestOnlyWhatWasReadInTheMergedObjectIsDeleted(t *testing.T) {
 }
 
 // The segment differs from the one that was merged, and it is unknown which of the two is right.
-func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
+func TestRun_keepsADifferentSegment(t *testing.T) {
 	w := newMerging(t)
 	w.segments(3)
 	require.Equal(t, 1, w.merged().Merged)
@@ -342,7 +342,7 @@ func TestASegmentThatDiffersFromTheMergedOneStays(t *testing.T) {
 	w.requireWhole(4)
 }
 
-func TestWhatThisProcessHasMergedIsNotReadAgain(t *testing.T) {
+func TestRun_readsNothingTwice(t *testing.T) {
 	w := newMerging(t)
 	w.segments(6)
 	w.merged()
@@ -351,7 +351,7 @@ func TestWhatThisProcessHasMergedIsNotReadAgain(t *testing.T) {
 }
 
 // A process that has just started has not read either, and reads both.
-func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
+func TestRun_readsTheMergesOfOthers(t *testing.T) {
 	w := newMerging(t)
 	w.segments(6)
 	w.merged()
@@ -364,7 +364,7 @@ func TestAnotherMembersMergeIsReadBeforeItsSourcesGo(t *testing.T) {
 }
 
 // However often the merger runs: what was read is remembered.
-func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
+func TestRun_thousandsOfNames(t *testing.T) {
 	const names = 1000
 	w := newMerging(t)
 	w.each(10*time.Minute, 6)
@@ -379,7 +379,7 @@ func TestThousandsOfNamesAreReadAFewTimesEach(t *testing.T) {
 }
 
 // A bucket may be locked as a whole, for weeks, or its user not be allowed to delete.
-func TestSegmentsThatAreLockedKeepNoMinutesFromBeingDeleted(t *testing.T) {
+func TestRun_lockedSegments(t *testing.T) {
 	w := newMerging(t)
 	w.store.Inject(memory.Fault{Op: memory.Delete, Prefix: archive.GenerationPrefix(1) + "segment/", Err: memory.ErrLocked})
 	for range 3 * 60 * 6 {
@@ -394,7 +394,7 @@ func TestSegmentsThatAreLockedKeepNoMinutesFromBeingDeleted(t *testing.T) {
 	assert.Positive(t, w.run().Deleted, "minutes that an hour holds")
 }
 
-func TestWhereNothingMayBeDeletedYetMergingGoesOnAndFewAreAskedFor(t *testing.T) {
+func TestRun_deletionsAreRefused(t *testing.T) {
 	for name, refusal := range map[string]error{"locked": memory.ErrLocked, "not allowed": memory.ErrDenied} {
 		t.Run(name, func(t *testing.T) {
 			w := newMerging(t)

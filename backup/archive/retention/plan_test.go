@@ -13,7 +13,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
+func TestPlan_keepsTheWindowAndSlots(t *testing.T) {
 	p := plan(history(chain(hourly(20*day, 0)...)))
 	require.Empty(t, p.Unsafe)
 	older := []int{
@@ -30,7 +30,7 @@ func TestTheWindowAndTheLastOfEachHourDayAndWeekStay(t *testing.T) {
 	assert.Contains(t, reasons[100], "not the last one")
 }
 
-func TestSegmentsBeforeTheWindowGo(t *testing.T) {
+func TestPlan_deletesSegmentsBeforeTheWindow(t *testing.T) {
 	p := plan(history(chain(hourly(3*day, 0)...)))
 	assert.Len(t, goes(p, Segments), 72-25, "up to the full of 25 hours ago, which is the newest one that is surely before the window")
 	i := slices.IndexFunc(p.Items, func(item Item) bool { return item.Kind == Segments && !item.Goes })
@@ -38,7 +38,7 @@ func TestSegmentsBeforeTheWindowGo(t *testing.T) {
 }
 
 // Nothing after it can be reached from there: the chain that continues starts earlier.
-func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
+func TestPlan_crossedFullIsNoBase(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	assert.Equal(t, "the window of points starts with it", why(plan(history(chain(fulls...))))[25])
 	fulls[len(fulls)-26].Passed = true
@@ -48,7 +48,7 @@ func TestTheWindowDoesNotBeginWithAFullThatTheChainHasPassed(t *testing.T) {
 }
 
 // A merged object that reaches across a full snapshot is read from its start. Only the manifest of a segment has its end.
-func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
+func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 	base := fullAt(past(25 * time.Hour))
 	behind := func(revisions int64) format.Position { return format.After(base.Revision + revisions) }
 	for name, objects := range map[string][]archive.Object{ // the first one goes
@@ -71,7 +71,7 @@ func TestAnObjectGoesOnlyIfItIsKnownToEndBeforeTheWindow(t *testing.T) {
 }
 
 // Two full snapshots of an idle cluster have one revision, and nothing between them.
-func TestAClusterAtRestKeepsOneBase(t *testing.T) {
+func TestPlan_idleCluster(t *testing.T) {
 	var fulls []archive.StoredFull
 	for _, full := range hourly(3*day, 0) {
 		full.Revision, full.Next = 7, format.After(7)
@@ -83,7 +83,7 @@ func TestAClusterAtRestKeepsOneBase(t *testing.T) {
 	assert.Equal(t, 25+1+1+1, len(stay(plan(h))), "the window, its base, an hour and a day")
 }
 
-func TestOnlyVerifiedFullsCount(t *testing.T) {
+func TestPlan_countsVerifiedFulls(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	for i := range fulls {
 		switch int(now.Sub(fulls[i].Time) / time.Hour) {
@@ -101,7 +101,7 @@ func TestOnlyVerifiedFullsCount(t *testing.T) {
 }
 
 // Beyond a gap there is another way only if that is verified, too.
-func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) {
+func TestPlan_unverifiedChainIntoTheWindow(t *testing.T) {
 	first, second := hourly(3*day, 40*time.Hour), hourly(30*time.Hour, 0)
 	for i := range 10 {
 		second[i].Result = nil
@@ -110,14 +110,14 @@ func TestTheChainThatLeadsIntoTheWindowStaysThoughItIsNotVerified(t *testing.T) 
 	assert.Equal(t, append([]int{40}, countdown(30)...), ages, "all of the second chain, and the newest verified one before it")
 }
 
-func TestNothingGoesBeforeTheWindowIsCovered(t *testing.T) {
+func TestPlan_windowIsNotCovered(t *testing.T) {
 	p := plan(history(chain(hourly(24*time.Hour, 0)...)))
 	assert.Empty(t, p.Unsafe)
 	assert.Empty(t, p.Deletes())
 	assert.Contains(t, p.Items[0].Why, "no verified full snapshot before the window")
 }
 
-func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
+func TestPlan_withoutPoints(t *testing.T) {
 	fulls := hourly(3*day, 0)
 	fulls[len(fulls)-1].Result = nil
 	p := Make(Policy{Daily: 1}, Facts{History: history(chain(fulls...)), Now: now, Store: now})
@@ -125,7 +125,7 @@ func TestWithoutPointsTheNewestVerifiedStaysWithAllBehindIt(t *testing.T) {
 	assert.Equal(t, []int{1, 0}, stay(p))
 }
 
-func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testing.T) {
+func TestPlan_oldGeneration(t *testing.T) {
 	for _, example := range []struct {
 		end, next time.Duration // ago
 		goes      bool
@@ -152,7 +152,7 @@ func TestAnOldGenerationStaysWholeWhileAPointOfItIsPromisedAndGoesWhole(t *testi
 	}
 }
 
-func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
+func TestPlan_unfinishedFulls(t *testing.T) {
 	h := history(chain(hourly(5*day, 0)...))
 	old, young := fullAt(past(3*day-time.Minute)), fullAt(past(26*time.Hour-time.Minute))
 	late := fullAt(past(3*day - 2*time.Minute))
@@ -165,7 +165,7 @@ func TestRemainsOfFullsGoWhenNobodyCanStillMakeThem(t *testing.T) {
 	assert.Equal(t, []string{archive.DataName(1, old.Name())}, goes(plan(h), Remains))
 }
 
-func TestAManifestThatCannotBeBelievedGoesWithAge(t *testing.T) {
+func TestPlan_unverifiableManifest(t *testing.T) {
 	fulls := hourly(20*day, 0)
 	fulls[0].Err, fulls[0].Result = errors.New("not signed"), nil
 	fulls[0].Full = archive.Full{}

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPolicyIsRead(t *testing.T) {
+func TestParsePolicy(t *testing.T) {
 	for text, expected := range map[string]Policy{
 		"points=24h,hourly=24,daily=7,weekly=4": {Points: 24 * time.Hour, Hourly: 24, Daily: 7, Weekly: 4},
 		"points=90m":                            {Points: 90 * time.Minute},
@@ -26,7 +26,7 @@ func TestAPolicyIsRead(t *testing.T) {
 	assert.Equal(t, "points=24h,hourly=24,daily=0,weekly=0", Policy{Points: day, Hourly: 24}.String())
 }
 
-func TestAPolicyThatMakesNoSenseIsRefusedInOneSentence(t *testing.T) {
+func TestParsePolicy_errors(t *testing.T) {
 	for text, why := range map[string]string{
 		"":                             `"" is none of`,
 		"points":                       `points "" is not a duration`,

@@ -97,7 +97,7 @@ func (w *world) slots(t *rapid.T, policy Policy, from time.Time) map[string]bool
 }
 
 // After any execution of a plan, whether it came to its end or not, what the policy promises is there.
-func TestWhatIsPromisedStays(t *testing.T) {
+func TestExecute_keepsWhatIsPromised(t *testing.T) {
 	went := 0
 	rapid.Check(t, func(r *rapid.T) {
 		w := newWorld(r)
