@@ -17,17 +17,17 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-// files are a certificate and key's place on disk.
+// files are the paths of a certificate and its key.
 type files struct{ cert, key string }
 
-func newFiles(t testing.TB, commonName string) files {
-	pair := certificates.NewAuthority(t, "ca").Issue(commonName)
+func newFiles(t testing.TB, name string) files {
+	pair := certificates.NewAuthority(t, "ca").Issue(name)
 	return files{pair.Cert, pair.Key}
 }
 
-// newPair returns what such files hold.
-func newPair(t testing.TB, commonName string) (cert, key []byte) {
-	f := newFiles(t, commonName)
+// newPair returns the content of such files.
+func newPair(t testing.TB, name string) (cert, key []byte) {
+	f := newFiles(t, name)
 	cert, err := os.ReadFile(f.cert)
 	require.NoError(t, err)
 	key, err = os.ReadFile(f.key)
@@ -35,8 +35,8 @@ func newPair(t testing.TB, commonName string) (cert, key []byte) {
 	return cert, key
 }
 
-// shown is the name in the certificate that a client is shown.
-func shown(t *testing.T, addr string) string {
+// commonName returns the name in the server's certificate.
+func commonName(t *testing.T, addr string) string {
 	t.Helper()
 	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true})
 	require.NoError(t, err)
@@ -50,41 +50,29 @@ func TestCertificateIsRenewedFromDisk(t *testing.T) {
 	f := newFiles(t, "first")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	addr := s.Addr().String()
-	require.Equal(t, "first", shown(t, addr))
+	require.Equal(t, "first", commonName(t, addr))
 
 	cert, key := newPair(t, "second")
 	require.NoError(t, os.WriteFile(f.cert, cert, 0o600)) // the key is still the first one's
 	for range 3 {
-		require.Equal(t, "first", shown(t, addr))
+		require.Equal(t, "first", commonName(t, addr))
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "cannot use the server certificate"), "logged once")
 
 	require.NoError(t, os.WriteFile(f.key, key[:len(key)/2], 0o600))
-	require.Equal(t, "first", shown(t, addr))
+	require.Equal(t, "first", commonName(t, addr))
 	require.Equal(t, 2, strings.Count(log.String(), "cannot use the server certificate"), "another failure")
 
 	require.NoError(t, os.WriteFile(f.key, key, 0o600))
-	require.Equal(t, "second", shown(t, addr))
+	require.Equal(t, "second", commonName(t, addr))
 	require.Equal(t, 1, strings.Count(log.String(), "was renewed"))
 
 	require.NoError(t, os.Remove(f.cert))
-	require.Equal(t, "second", shown(t, addr))
+	require.Equal(t, "second", commonName(t, addr))
 	require.Contains(t, log.String(), "cannot read the server certificate")
 }
 
-func TestUseTLSNeedsAGoodPair(t *testing.T) {
-	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
-	f := newFiles(t, "one")
-	missing := filepath.Join(t.TempDir(), "missing.crt")
-	require.ErrorContains(t, s.UseTLS(missing, f.key), missing)
-	require.ErrorContains(t, s.UseTLS(f.cert, missing), missing)
-	_, otherKey := newPair(t, "two")
-	require.NoError(t, os.WriteFile(f.key, otherKey, 0o600))
-	require.ErrorContains(t, s.UseTLS(f.cert, f.key), f.cert)
-	require.Nil(t, s.listener.tls(), "the protocol is unchanged")
-}
-
-func TestAPairThatCannotBeUsedIsRefusedByName(t *testing.T) {
+func TestUnusablePairIsRejectedByName(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
 	good, other := newFiles(t, "one"), newFiles(t, "two")
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -93,12 +81,15 @@ func TestAPairThatCannotBeUsedIsRefusedByName(t *testing.T) {
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for _, pair := range []files{{good.cert, other.key}, {fifo, fifo}, {empty, good.key}, {good.cert, empty}, {empty + ".absent", good.key}} {
 		require.ErrorContains(t, s.UseTLS(pair.cert, pair.key), pair.cert)
+		require.Nil(t, s.listener.tls(), "the protocol is unchanged")
 	}
+	missing := filepath.Join(t.TempDir(), "missing.key")
+	require.ErrorContains(t, s.UseTLS(good.cert, missing), missing)
 	require.NoError(t, s.UseTLS(good.cert, good.key))
 }
 
-// Whoever puts a pipe in the place of a certificate must not stop the handshakes.
-func TestACertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
+// A pipe that replaces a certificate must not stop the handshakes.
+func TestCertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	log := new(bytes.Buffer)
 	s := served(t, Options{Log: zerolog.New(zerolog.SyncWriter(log))}, found(nil))
 	f := newFiles(t, "first")
@@ -113,7 +104,7 @@ func TestACertificateThatBlocksLeavesTheLastGoodOneInUse(t *testing.T) {
 	require.Contains(t, log.String(), "it is not a regular file")
 }
 
-func TestTLSIsModernAndAsksNoClientCertificate(t *testing.T) {
+func TestTLSIsModernAndRequestsNoClientCertificate(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))

@@ -54,10 +54,10 @@ func TestRemoteClientsMustSpeakTLSWhereItIsServed(t *testing.T) {
 func TestTemporaryCertificateIsReplaced(t *testing.T) {
 	s := servedRemotely(t)
 	require.NoError(t, s.UseTemporary())
-	require.Equal(t, temporaryName, shown(t, s.Addr().String()))
+	require.Equal(t, temporaryName, commonName(t, s.Addr().String()))
 	f := newFiles(t, "etcd")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
-	require.Equal(t, "etcd", shown(t, s.Addr().String()))
+	require.Equal(t, "etcd", commonName(t, s.Addr().String()))
 	s.UsePlain()
 	_, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, "ok\n", body)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// watched runs a Monitor on the member until the test ends. It needs fake time.
+// watched runs a Monitor on a target until the test ends. It needs fake time.
 func watched(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 	t.Helper()
 	monitor := NewMonitor(zerolog.New(log))
@@ -28,12 +28,12 @@ func watched(t *testing.T, m *fakeTarget, log *bytes.Buffer) *Monitor {
 
 func ready(m *Monitor) bool { return m.Report().Ready(time.Now()) }
 
-// timeUntil lets fake time pass until the Monitor says what is wanted.
+// timeUntil lets fake time pass until the Monitor reports what is wanted.
 func timeUntil(t *testing.T, m *Monitor, want bool) time.Duration {
 	t.Helper()
 	start := time.Now()
 	for ready(m) != want {
-		require.Less(t, time.Since(start), time.Minute, "the monitor never says %v", want)
+		require.Less(t, time.Since(start), time.Minute, "the monitor never reports %v", want)
 		time.Sleep(5 * time.Millisecond)
 		synctest.Wait()
 	}
@@ -53,7 +53,7 @@ func TestNothingIsReadyBeforeRun(t *testing.T) {
 	}
 }
 
-func TestReadsAtOnceThenSomeTimesASecondOneAtATime(t *testing.T) {
+func TestReadsImmediatelyThenPeriodicallyOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
@@ -82,7 +82,7 @@ func (s stalled) IsLearner() bool {
 	return false
 }
 
-func TestStalledMonitorCannotStayGreen(t *testing.T) {
+func TestStalledMonitorCannotStayReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := stalled{newTarget(), make(chan struct{})}
 		m := NewMonitor(zerolog.Nop())
@@ -103,7 +103,7 @@ func TestStalledMonitorCannotStayGreen(t *testing.T) {
 	})
 }
 
-func TestAgeCountsFromTheReadsStart(t *testing.T) {
+func TestAgeCountsFromTheStartOfTheRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		target.read = func(context.Context) error { time.Sleep(900 * time.Millisecond); return nil }
@@ -114,8 +114,8 @@ func TestAgeCountsFromTheReadsStart(t *testing.T) {
 	})
 }
 
-func TestFactsFromMemory(t *testing.T) {
-	spoiled := map[int]bool{}
+func TestChecksOfFactsInMemory(t *testing.T) {
+	failedChecks := map[int]bool{}
 	for name, c := range map[string]struct {
 		harm  func(*fakeTarget)
 		check int
@@ -134,7 +134,7 @@ func TestFactsFromMemory(t *testing.T) {
 		"a certificate that ends soon": {func(m *fakeTarget) { m.soon = "etcd_peer expires" }, validity, Degraded, true},
 		"etcd's certificate has ended": {func(m *fakeTarget) { m.ended, m.soon = "expired", "another" }, validity, Failed, false},
 	} {
-		spoiled[c.check] = true
+		failedChecks[c.check] = true
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				target := newTarget()
@@ -154,7 +154,7 @@ func TestFactsFromMemory(t *testing.T) {
 		})
 	}
 	for i, name := range names {
-		require.True(t, spoiled[i], "add a row that fails the check %q and no other", name)
+		require.True(t, failedChecks[i], "add a row that fails the check %q and no other", name)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestOnlyChangesAreLogged(t *testing.T) {
 	})
 }
 
-func TestNothingIsReadyAfterTheEnd(t *testing.T) {
+func TestNothingIsReadyAfterRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target, log := newTarget(), new(bytes.Buffer)
 		release := make(chan struct{})
@@ -210,7 +210,7 @@ func TestRunMayFollowRun(t *testing.T) {
 	})
 }
 
-func TestAReportKnowsSinceWhenItIsReadyOrNot(t *testing.T) {
+func TestReportSinceLastChangeOfReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		target := newTarget()
@@ -218,7 +218,7 @@ func TestAReportKnowsSinceWhenItIsReadyOrNot(t *testing.T) {
 		m := watched(t, target, new(bytes.Buffer))
 		since := func() time.Duration { return m.Report().Since(time.Now()).Sub(began) }
 		pass(10 * time.Second)
-		require.Zero(t, since(), "not ready from the beginning, for whatever reasons")
+		require.Zero(t, since(), "not ready from the start")
 
 		target.elect()
 		timeUntil(t, m, true)
@@ -237,7 +237,7 @@ func TestAReportKnowsSinceWhenItIsReadyOrNot(t *testing.T) {
 	})
 }
 
-func TestAReportThatHasGrownTooOldKnowsSinceWhen(t *testing.T) {
+func TestReportSinceItsReadBecameTooOld(t *testing.T) {
 	read := time.Now()
 	r := found(func(r *Report) { r.LastRead, r.since = read, read.Add(-time.Hour) }).Report()
 	require.Equal(t, read.Add(-time.Hour), r.Since(read.Add(time.Second)))
@@ -292,11 +292,11 @@ func TestLostLeaderIsNoticedWhileReadHangs(t *testing.T) {
 
 		before := target.reads
 		pass(time.Minute)
-		require.Equal(t, before, target.reads, "nobody could answer")
+		require.Equal(t, before, target.reads, "no member could answer")
 		target.set(func(m *fakeTarget) { m.read = func(context.Context) error { return nil } })
 		target.elect()
 		synctest.Wait()
-		require.True(t, ready(m), "at once")
+		require.True(t, ready(m), "immediately")
 	})
 }
 
@@ -321,7 +321,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 		target.set(func(m *fakeTarget) { m.noLeader = true; m.read = hang })
 		pass(factsInterval)
 		target.elect()
-		close(answer) // of the old leader, late
+		close(answer) // a late answer of the old leader
 		synctest.Wait()
 		require.False(t, ready(m))
 		require.Equal(t, "no linearizable read has succeeded since the leader became known", quorumCheck(m).Reason)
@@ -329,7 +329,7 @@ func TestNewLeaderMustConfirm(t *testing.T) {
 	})
 }
 
-func TestLeaderTransferKeepsReadyAndReadsAtOnce(t *testing.T) {
+func TestLeaderTransferKeepsReadyAndReadsImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
@@ -372,7 +372,7 @@ func TestReadThatIgnoresItsTimeout(t *testing.T) {
 	})
 }
 
-func TestALostQuorumNamesTheMembersThatAreMissing(t *testing.T) {
+func TestLostQuorumNamesMissingMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		target := newTarget()
 		m := watched(t, target, new(bytes.Buffer))
@@ -391,7 +391,7 @@ func TestALostQuorumNamesTheMembersThatAreMissing(t *testing.T) {
 	})
 }
 
-// fakeTarget is a Target whose every answer a test can choose.
+// fakeTarget is a Target with answers that a test chooses.
 type fakeTarget struct {
 	mu       sync.Mutex
 	noLeader bool
@@ -431,6 +431,13 @@ func (m *fakeTarget) elect() {
 	})
 }
 
+// get reads a value under the target's lock.
+func get[T any](m *fakeTarget, value func() T) T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return value()
+}
+
 func (m *fakeTarget) LinearizableRead(ctx context.Context) error {
 	var read func(context.Context) error
 	m.set(func(m *fakeTarget) {
@@ -444,22 +451,12 @@ func (m *fakeTarget) LinearizableRead(ctx context.Context) error {
 }
 
 func (m *fakeTarget) LeaderChanged() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.changed
+	return get(m, func() <-chan struct{} { return m.changed })
 }
 
-func (m *fakeTarget) HasLeader() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.noLeader
-}
+func (m *fakeTarget) HasLeader() bool { return get(m, func() bool { return !m.noLeader }) }
 
-func (m *fakeTarget) IsLearner() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.learner
-}
+func (m *fakeTarget) IsLearner() bool { return get(m, func() bool { return m.learner }) }
 
 func (m *fakeTarget) Alarms() (corrupt, noSpace bool) {
 	m.mu.Lock()
@@ -467,41 +464,17 @@ func (m *fakeTarget) Alarms() (corrupt, noSpace bool) {
 	return m.corrupt, m.noSpace
 }
 
-func (m *fakeTarget) ListenerError() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.listener
-}
+func (m *fakeTarget) ListenerError() error { return get(m, func() error { return m.listener }) }
 
-func (m *fakeTarget) Unreadable() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.tooNew
-}
+func (m *fakeTarget) Unreadable() string { return get(m, func() string { return m.tooNew }) }
 
-func (m *fakeTarget) Away() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.away
-}
+func (m *fakeTarget) Away() string { return get(m, func() string { return m.away }) }
 
-func (m *fakeTarget) Missing() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.missing
-}
+func (m *fakeTarget) Missing() []string { return get(m, func() []string { return m.missing }) }
 
-func (m *fakeTarget) LostData() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.lostData
-}
+func (m *fakeTarget) LostData() error { return get(m, func() error { return m.lostData }) }
 
-func (m *fakeTarget) Scarce() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.scarce
-}
+func (m *fakeTarget) Scarce() string { return get(m, func() string { return m.scarce }) }
 
 func (m *fakeTarget) Certificates(time.Time) (ended, soon string) {
 	m.mu.Lock()

@@ -2,10 +2,8 @@ package readiness
 
 import (
 	"errors"
-	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +16,7 @@ import (
 
 func passed(check int) Check { return Check{Name: names[check], Status: OK} }
 
-// found is a Monitor that has made up its mind: all is well but for what spoil does.
+// found returns a Monitor with a report in which all checks pass, changed by spoil.
 func found(spoil func(*Report)) *Monitor {
 	r := &Report{LastRead: time.Now()}
 	for i := range r.checks {
@@ -111,14 +109,14 @@ func TestReadyz(t *testing.T) {
 	}
 }
 
-func TestLivezWhateverTheState(t *testing.T) {
+func TestLivezInAnyState(t *testing.T) {
 	w := ask(routes(Options{Phase: starting}, NewMonitor(zerolog.Nop())), http.MethodGet, "/livez", nil)
 	require.Equal(t, 200, w.Code)
 	require.Equal(t, "ok\n", w.Body.String())
 }
 
 func TestWrongMethodsAndPaths(t *testing.T) {
-	stop := func() { t.Error("nobody asked to stop") }
+	stop := func() { t.Error("unexpected stop") }
 	h := routes(Options{Phase: serving, Stop: stop}, found(nil))
 	for _, c := range []struct {
 		method, path string
@@ -142,7 +140,7 @@ func TestWrongMethodsAndPaths(t *testing.T) {
 	}
 }
 
-func TestWhoMayStop(t *testing.T) {
+func TestOnlyLocalClientsMayStop(t *testing.T) {
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
@@ -177,12 +175,12 @@ func TestWhoMayStop(t *testing.T) {
 	}
 }
 
-// gone is a client that left before the reply.
+// gone is a client that disconnected before the reply.
 type gone struct{ *httptest.ResponseRecorder }
 
 func (gone) FlushError() error { return errors.New("broken pipe") }
 
-func TestWhoMayDefragmentAndWhatIsInTheWay(t *testing.T) {
+func TestOnlyLocalClientsMayDefragment(t *testing.T) {
 	for name, c := range map[string]struct {
 		refusal error
 		change  func(*http.Request)
@@ -206,7 +204,7 @@ func TestWhoMayDefragmentAndWhatIsInTheWay(t *testing.T) {
 	}
 }
 
-func TestStopsAlsoIfTheClientLeft(t *testing.T) {
+func TestStopIfTheClientHasDisconnected(t *testing.T) {
 	stops := 0
 	h := routes(Options{Stop: func() { stops++ }, Log: zerolog.Nop()}, found(nil))
 	r := httptest.NewRequest(http.MethodPost, "/stop", nil)
@@ -223,46 +221,4 @@ func TestEveryCheckIsDocumented(t *testing.T) {
 		explained = append(explained, docs.Quoted(row[0])...)
 	}
 	require.ElementsMatch(t, have, explained, "each check has a row in the table of checks, docs/api.md")
-}
-
-// nowhere takes a reply and forgets it.
-type nowhere struct{ header http.Header }
-
-func (n nowhere) Header() http.Header       { return n.header }
-func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
-func (nowhere) WriteHeader(int)             {}
-
-func BenchmarkReadyz(b *testing.B) {
-	for name, target := range map[string]string{"ok": "/readyz", "verbose": "/readyz?verbose"} {
-		b.Run(name, func(b *testing.B) {
-			m := found(func(r *Report) { r.LastRead = r.LastRead.Add(time.Hour) })
-			h := routes(Options{Phase: serving}, m)
-			r, err := http.NewRequest(http.MethodGet, target, nil)
-			require.NoError(b, err)
-			w := nowhere{http.Header{}}
-			b.ReportAllocs()
-			for b.Loop() {
-				h.ServeHTTP(w, r)
-			}
-		})
-	}
-}
-
-// BenchmarkReadyzSocket asks over loopback, one request after the other, and reports the 99th percentile.
-func BenchmarkReadyzSocket(b *testing.B) {
-	s := served(b, Options{Log: zerolog.Nop()}, found(func(r *Report) { r.LastRead = r.LastRead.Add(time.Hour) }))
-	s.UsePlain()
-	c := dial(b, s)
-	require.NoError(b, c.SetDeadline(time.Now().Add(time.Minute)))
-	var took []time.Duration
-	for b.Loop() {
-		start := time.Now()
-		_, err := io.WriteString(c, "GET /readyz HTTP/1.1\r\nHost: pod\r\n\r\n")
-		require.NoError(b, err)
-		res, _ := c.receive()
-		require.Equal(b, 200, res.StatusCode)
-		took = append(took, time.Since(start))
-	}
-	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }

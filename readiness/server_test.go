@@ -17,10 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// patience bounds every wait of these tests; none of them takes that long.
+// patience bounds each wait of these tests.
 const patience = 10 * time.Second
 
-// served is a server on a free port of loopback, until the test ends. Its protocol is not chosen yet.
+// served starts a server on a free port of loopback until the test ends. The test chooses its protocol.
 func served(t testing.TB, o Options, m *Monitor) *Server {
 	s := listening(t, o, m)
 	serve(t, s)
@@ -44,12 +44,12 @@ func serve(t testing.TB, s *Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = s.Shutdown(ctx) // tests that care have called it
+		_ = s.Shutdown(ctx) // some tests have called it
 		require.NoError(t, <-done)
 	})
 }
 
-func TestListenErrorNamesTheAddress(t *testing.T) {
+func TestErrorOfListenNamesTheAddress(t *testing.T) {
 	taken := served(t, Options{Log: zerolog.Nop()}, found(nil)).Addr().String()
 	_, err := Listen(Options{Address: taken}, found(nil))
 	require.ErrorContains(t, err, taken)
@@ -91,7 +91,7 @@ func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
 	require.Equal(t, 400, res.StatusCode, "no plain HTTP any more")
 }
 
-func TestSlowHandshakeDelaysNobodyElse(t *testing.T) {
+func TestSlowHandshakeDelaysNoOtherClient(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
 	f := newFiles(t, "one")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
@@ -136,7 +136,7 @@ func TestReplyIsCompleteBeforeStop(t *testing.T) {
 	}
 }
 
-func TestStopWithABodyNobodyReads(t *testing.T) {
+func TestStopWithUnreadBody(t *testing.T) {
 	for _, size := range []int{10, 1 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			asked := make(chan struct{}, 2)
@@ -155,7 +155,7 @@ func TestStopWithABodyNobodyReads(t *testing.T) {
 	}
 }
 
-func TestHugeHeaderIsRefused(t *testing.T) {
+func TestHugeHeaderIsRejected(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
 	s.UsePlain()
 	c := dial(t, s)
@@ -184,7 +184,7 @@ func TestShutdownFreesThePort(t *testing.T) {
 	}
 }
 
-func TestServeSaysWhyItEnded(t *testing.T) {
+func TestServeReturnsWhyItEnded(t *testing.T) {
 	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
 	require.NoError(t, err)
 	s.UsePlain()
@@ -207,16 +207,16 @@ func TestShutdownEndsStreams(t *testing.T) {
 	require.NoError(t, s.Shutdown(ctx))
 }
 
-// A stranger who opens connections and says nothing must neither fill the memory nor keep the kubelet out.
+// A client that opens connections and sends nothing must neither fill the memory nor exclude the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
 	s.UsePlain()
-	var strangers []net.Conn
+	var silent []net.Conn
 	for range maxConnections + 10 {
 		conn, err := net.Dial("tcp", s.Addr().String())
 		require.NoError(t, err)
 		defer conn.Close()
-		strangers = append(strangers, conn)
+		silent = append(silent, conn)
 	}
 	c := dial(t, s)
 	require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
@@ -224,14 +224,14 @@ func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	require.NoError(t, err)
 	reply, _ := c.receive()
 	require.Equal(t, http.StatusOK, reply.StatusCode)
-	for i, conn := range strangers[:11] {
+	for i, conn := range silent[:11] {
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(4*time.Second)), "sooner than the time for a header runs out")
 		_, err := conn.Read(make([]byte, 1))
-		require.ErrorIs(t, err, io.EOF, "stranger %d, among those that have waited longest", i)
+		require.ErrorIs(t, err, io.EOF, "connection %d, among those that have waited longest", i)
 	}
 }
 
-func TestWhoeverHasARequestUnderWayStays(t *testing.T) {
+func TestCrowdClosesTheLongestIdleConnection(t *testing.T) {
 	c := newCrowd(2)
 	busy, idle, late, later := pipe(t), pipe(t), pipe(t), pipe(t)
 	c.change(busy, http.StateNew)
@@ -256,7 +256,7 @@ func TestWhoeverHasARequestUnderWayStays(t *testing.T) {
 	require.Zero(t, c.waiting.Len())
 }
 
-// watchedConn knows whether it was closed.
+// watchedConn records that it was closed.
 type watchedConn struct {
 	net.Conn
 	gone bool
@@ -275,7 +275,7 @@ func pipe(t *testing.T) *watchedConn {
 
 func closed(conn net.Conn) bool { return conn.(*watchedConn).gone }
 
-// client is one connection, over which requests can be sent one after the other.
+// client is a connection for one request after the other.
 type client struct {
 	t testing.TB
 	net.Conn

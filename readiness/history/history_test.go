@@ -19,7 +19,7 @@ import (
 
 var began = time.Date(2026, time.November, 21, 1, 0, 0, 0, time.UTC)
 
-// etcd is what a test measures, with a clock that it sets.
+// etcd is a History with its inputs and a clock.
 type etcd struct {
 	*History
 	now      time.Time
@@ -43,21 +43,21 @@ func newEtcd(t *testing.T) *etcd {
 	return e
 }
 
-// after lets time pass.
+// after advances the clock.
 func (e *etcd) after(d time.Duration) {
 	e.now = e.now.Add(d)
 	e.Record(e.is, e.now, func() (writes, reads state.Requests) { return e.writes, e.reads })
 }
 
-// told is the text of the timeline.
-func (e *etcd) told() (told []string) {
+// messages returns the messages of the timeline.
+func (e *etcd) messages() (messages []string) {
 	for _, is := range e.Timeline() {
-		told = append(told, is.Message)
+		messages = append(messages, is.Message)
 	}
-	return told
+	return messages
 }
 
-func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
+func TestPointCoversTheTimeSinceThePreviousOne(t *testing.T) {
 	e := newEtcd(t)
 	e.writes, e.is.Backup = state.Requests{Count: 1000, Took: time.Hour}, &facts.Backups{LagSeconds: 1.5}
 	e.revision.Set(100)
@@ -84,16 +84,16 @@ func TestAPointSaysWhatWasMeasuredSinceTheOneBefore(t *testing.T) {
 	assert.Equal(t, status.Points{1 << 19}, is.DBInUse)
 	text, err := json.Marshal(is)
 	require.NoError(t, err)
-	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "nobody read")
+	assert.Contains(t, string(text), `"write_seconds":[0.002],"read_seconds":[null]`, "no reads")
 
 	e.after(shortest)
 	assert.Len(t, e.Trends().Write, 2)
-	assert.True(t, math.IsNaN(float64(e.Trends().Write[1])), "nobody wrote")
+	assert.True(t, math.IsNaN(float64(e.Trends().Write[1])), "no writes")
 	assert.True(t, math.IsNaN(float64(e.Trends().Fsync[1])))
-	assert.Len(t, is.Write, 1, "what was handed out does not change")
+	assert.Len(t, is.Write, 1, "a returned slice does not change")
 }
 
-func TestSeriesCoverMoreAndMoreTimeInTheSameRoom(t *testing.T) {
+func TestSeriesCoverMoreTimeInTheSameSpace(t *testing.T) {
 	e := newEtcd(t)
 	e.after(0)
 	spans := map[float64]bool{}
@@ -117,7 +117,7 @@ func TestSeriesCoverMoreAndMoreTimeInTheSameRoom(t *testing.T) {
 	assert.Less(t, len(text), 8<<10)
 }
 
-func TestOfTwoPointsTheOneThatWasMeasuredCounts(t *testing.T) {
+func TestHalvedSkipsMissingPoints(t *testing.T) {
 	var points status.Points
 	require.NoError(t, json.Unmarshal([]byte("[1,3,null,5,6,null,null,null]"), &points))
 	text, err := json.Marshal(halved(points))
@@ -133,8 +133,8 @@ func TestNothingIsMeasuredBeforeEtcdRuns(t *testing.T) {
 	assert.Nil(t, e.Trends())
 }
 
-// happens is what a change of the document adds to the timeline.
-func happens(t *testing.T, change func(*status.Document)) []string {
+// added returns what a change of the document adds to the timeline.
+func added(t *testing.T, change func(*status.Document)) []string {
 	t.Helper()
 	e := newEtcd(t)
 	e.is.Backup = &facts.Backups{}
@@ -143,19 +143,19 @@ func happens(t *testing.T, change func(*status.Document)) []string {
 	known := len(e.Timeline())
 	change(&e.is)
 	e.after(time.Second)
-	assert.Equal(t, "start", e.Timeline()[0].Kind, "nothing is told of the time before")
-	var told []string
+	assert.Equal(t, "start", e.Timeline()[0].Kind, "nothing is message of the time before")
+	var message []string
 	for _, is := range e.Timeline()[known:] {
-		told = append(told, is.Kind+" "+is.Health+" "+is.Message)
+		message = append(message, is.Kind+" "+is.Health+" "+is.Message)
 	}
 	e.after(time.Second)
-	assert.Len(t, e.Timeline(), known+len(told), "once is enough")
-	return told
+	assert.Len(t, e.Timeline(), known+len(message), "only once")
+	return message
 }
 
-func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
+func TestTimelineHasEveryKindOfEvent(t *testing.T) {
 	at := began.Add(time.Second)
-	for told, change := range map[string]func(*status.Document){
+	for message, change := range map[string]func(*status.Document){
 		"readiness ok ready": func(d *status.Document) { d.Ready, d.ReadySince = true, at },
 		"leader ok main-1 leads, term 7": func(d *status.Document) {
 			d.ClusterID, d.Leader, d.Term, d.Peers = "c", "b", 7, []state.Peer{{ID: "b", Name: "main-1"}}
@@ -201,21 +201,21 @@ func TestWhatPeopleCareForIsOnTheTimeline(t *testing.T) {
 			d.Recovery = &status.Recovery{State: "Refused", Since: at, Reason: "not ours"}
 		},
 	} {
-		assert.Equal(t, []string{told}, happens(t, change))
+		assert.Equal(t, []string{message}, added(t, change))
 	}
-	assert.Len(t, happens(t, func(d *status.Document) {
+	assert.Len(t, added(t, func(d *status.Document) {
 		second := d.Started.Truncate(time.Second)
 		d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: second}, LastVerification: &facts.Verification{At: second}}
 	}), 2, "the store keeps no more than the second")
-	assert.Empty(t, happens(t, func(d *status.Document) {
+	assert.Empty(t, added(t, func(d *status.Document) {
 		d.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(-time.Hour)}, LastVerification: &facts.Verification{At: began.Add(-time.Hour)}}
 	}), "that was before the process started")
-	assert.Empty(t, happens(t, func(d *status.Document) {
+	assert.Empty(t, added(t, func(d *status.Document) {
 		d.State, d.Checks = "Terminating", []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}}
-	}), "that etcd does not run is no trouble of its own")
+	}), "that etcd does not run is no event of its own")
 }
 
-func TestTroubleThatBecomesWorseIsToldAgain(t *testing.T) {
+func TestCheckThatBecomesWorseIsANewEvent(t *testing.T) {
 	e := newEtcd(t)
 	quorum := func(health, reason string) {
 		e.is.Checks = []status.Check{{Name: "quorum", Status: health, Reason: reason}}
@@ -227,10 +227,10 @@ func TestTroubleThatBecomesWorseIsToldAgain(t *testing.T) {
 	quorum("failed", "no leader; no connection to b")
 	quorum("degraded", "no connection to b")
 	quorum("ok", "")
-	assert.Equal(t, []string{"quorum: no connection to b", "quorum: no leader", "quorum: resolved"}, e.told()[1:])
+	assert.Equal(t, []string{"quorum: no connection to b", "quorum: no leader", "quorum: resolved"}, e.messages()[1:])
 }
 
-func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
+func TestLostLeaderIsAnEventOnlyAfterALeader(t *testing.T) {
 	e := newEtcd(t)
 	e.is.ClusterID, e.is.Term = "c", 7
 	e.after(time.Second)
@@ -243,7 +243,7 @@ func TestALeaderIsMissedOnceThereWasOne(t *testing.T) {
 	assert.Equal(t, "no leader is known", e.Timeline()[2].Message)
 }
 
-func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
+func TestChecksBeforeEtcdRunsAreNoEvents(t *testing.T) {
 	e := newEtcd(t)
 	e.is.Checks = []status.Check{{Name: "quorum", Status: "failed", Reason: "etcd does not run"}, {Name: "space", Status: "failed", Reason: "etcd does not run"}}
 	e.after(0)
@@ -254,16 +254,16 @@ func TestChecksThatNobodyHasMadeYetAreNoTrouble(t *testing.T) {
 	assert.Equal(t, "quorum: no leader", e.Timeline()[1].Message)
 }
 
-func TestAFullSnapshotIsToldOnceWhetherItIsListedOrMade(t *testing.T) {
+func TestFullSnapshotIsOneEventWhetherListedOrMade(t *testing.T) {
 	e := newEtcd(t)
-	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} { // the last one is another one, of a cluster at rest
+	for _, at := range []time.Duration{0, 300 * time.Millisecond, time.Minute} { // the last one is another snapshot of the same revision
 		e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: began.Truncate(time.Second).Add(at), Reason: "schedule"}}
 		e.after(time.Second)
 	}
 	assert.Len(t, e.Timeline(), 1+2, "and the start")
 }
 
-func TestTroubleBeginsAndIsOver(t *testing.T) {
+func TestProblemStartsAndIsResolved(t *testing.T) {
 	e := newEtcd(t)
 	e.is.LastExit, e.is.LastExitReason = status.ExitCrash, "a panic"
 	e.after(0)
@@ -276,10 +276,10 @@ func TestTroubleBeginsAndIsOver(t *testing.T) {
 	e.after(time.Second)
 	assert.Equal(t, []string{
 		"the process started; the last run: crash: a panic", "backups: 1 s", "alarm CORRUPT: members differ", "alarm CORRUPT: resolved", "backups: resolved",
-	}, e.told())
+	}, e.messages())
 }
 
-func TestWhatComesAndGoesLeavesRoomForTheRest(t *testing.T) {
+func TestFlappingEventsLeaveRoomForOthers(t *testing.T) {
 	e := newEtcd(t)
 	e.after(0)
 	for i := range 100 {
@@ -294,6 +294,6 @@ func TestWhatComesAndGoesLeavesRoomForTheRest(t *testing.T) {
 	handed := slices.Clone(all)
 	e.is.Backup = &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{At: began.Add(time.Millisecond)}}
 	e.after(time.Second)
-	assert.Equal(t, "full_snapshot", e.Timeline()[1].Kind, "it is told where it happened")
-	assert.Equal(t, handed, all, "what was handed out does not change")
+	assert.Equal(t, "full_snapshot", e.Timeline()[1].Kind, "it is message where it happened")
+	assert.Equal(t, handed, all, "a returned slice does not change")
 }

@@ -12,9 +12,9 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func TestTheClientReadsTheDocument(t *testing.T) {
+func TestClientReadsTheDocument(t *testing.T) {
 	mux := http.NewServeMux()
-	mux.Handle("GET /lifecycle", status.Handler(newTeller().source()))
+	mux.Handle("GET /lifecycle", status.Handler(newFakeRun().source()))
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	document, err := status.NewClient(portOf(server)).Fetch(t.Context())
@@ -22,8 +22,8 @@ func TestTheClientReadsTheDocument(t *testing.T) {
 	require.Equal(t, "Query", document.State)
 }
 
-// A process that was stopped, or gets no CPU time, takes connections and says nothing.
-func TestTheClientDoesNotWaitForWhoeverSaysNothing(t *testing.T) {
+// A process that is suspended, or has no CPU time, accepts connections and sends nothing.
+func TestClientTimesOutOnASilentServer(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer silent.Close()
@@ -34,12 +34,12 @@ func TestTheClientDoesNotWaitForWhoeverSaysNothing(t *testing.T) {
 	require.Less(t, time.Since(began), 20*time.Second)
 }
 
-func TestTheClientSaysThatNobodyAnswers(t *testing.T) {
+func TestClientReportsThatNoWrapperAnswers(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	_, err := status.NewClient(portOf(server)).Fetch(t.Context())
 	require.ErrorContains(t, err, "HTTP status 404: another program listens there, such as etcd or the sidecar")
-	_, err = status.NewClient(1).Fetch(t.Context()) // the port of tcpmux, which nobody has used for decades; a closed one may be another's by now
+	_, err = status.NewClient(1).Fetch(t.Context()) // the unused port of tcpmux; another process may have taken a closed one by now
 	require.ErrorIs(t, err, status.ErrNoAnswer)
 }
 
@@ -47,11 +47,11 @@ func portOf(server *httptest.Server) uint16 {
 	return uint16(server.Listener.Addr().(*net.TCPAddr).Port)
 }
 
-func TestClient_hostWithoutIPv4(t *testing.T) {
+func TestClientOnAHostWithoutIPv4(t *testing.T) {
 	listener, err := net.Listen("tcp6", "[::1]:0")
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.Handle("GET /lifecycle", status.Handler(newTeller().source()))
+	mux.Handle("GET /lifecycle", status.Handler(newFakeRun().source()))
 	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: mux}}
 	server.Start()
 	defer server.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
+func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		assert.Equal(t, "/lifecycle", r.URL.Path)
 		_ = json.NewEncoder(w).Encode(Document{Pod: "etcd-main-1\x1b[2J", Ready: true, MemberID: "b"})
@@ -38,7 +38,7 @@ func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
 	require.Len(t, answers, 4)
 	assert.Equal(t, "etcd-main-0", answers[0].Document.Pod)
 	assert.True(t, answers[1].Document.Ready)
-	assert.NotContains(t, answers[1].Document.Pod, "\x1b", "what others say must not paint a terminal")
+	assert.NotContains(t, answers[1].Document.Pod, "\x1b", "control characters are escaped")
 	assert.Equal(t, "c", answers[2].Member)
 	assert.Contains(t, answers[2].Error, "no answer")
 	assert.Equal(t, "it has no peer URL", answers[3].Error)
@@ -47,8 +47,8 @@ func TestAllMembersAreAskedAndThisOneIsNot(t *testing.T) {
 	assert.Contains(t, answers[1].Error, "certificate", "the authority is not trusted")
 }
 
-// Members on one host, an address that was given to another pod, a service that listens on the port: what answers is not always the member.
-func TestAnAnswerCountsOnlyForTheMemberThatGaveIt(t *testing.T) {
+// The address may lead to another member on the same host, another pod or another program.
+func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	var answer Document
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(answer) }))
 	defer server.Close()

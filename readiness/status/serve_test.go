@@ -23,25 +23,25 @@ import (
 
 const patience = 10 * time.Second
 
-// teller is a run that a test tells.
-type teller struct {
+// fakeRun is a run whose document a test changes.
+type fakeRun struct {
 	mu      sync.Mutex
 	now     status.Document
 	changed chan struct{}
 }
 
-func newTeller() *teller {
-	return &teller{now: status.Document{State: "Query"}, changed: make(chan struct{})}
+func newFakeRun() *fakeRun {
+	return &fakeRun{now: status.Document{State: "Query"}, changed: make(chan struct{})}
 }
 
-func (t *teller) source() status.Source {
+func (t *fakeRun) source() status.Source {
 	return status.Source{
 		Document: func() status.Document { t.mu.Lock(); defer t.mu.Unlock(); return t.now },
 		Changed:  func() <-chan struct{} { t.mu.Lock(); defer t.mu.Unlock(); return t.changed },
 	}
 }
 
-func (t *teller) enter(state string) {
+func (t *fakeRun) enter(state string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(t.changed)
@@ -49,22 +49,22 @@ func (t *teller) enter(state string) {
 }
 
 // check changes something without notice.
-func (t *teller) check(verdict string) {
+func (t *fakeRun) check(verdict string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now.Checks = []status.Check{{Name: "quorum", Status: verdict}}
 }
 
-// client has a connection of its own for each request: one that was kept may lead to the closed server of another test.
+// client opens a connection for each request: a kept one may lead to the closed server of another test.
 var client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// limit is when the servers of these tests cut requests and replies off; a busy machine has to be done with them by then.
+// limit is the servers' timeout for requests and replies.
 const limit = time.Second
 
 // serve serves with a server that has such limits, and ends with the returned function.
-func serve(t *testing.T, told *teller) (address string, end context.CancelFunc) {
+func serve(t *testing.T, run *fakeRun) (address string, end context.CancelFunc) {
 	lifetime, end := context.WithCancel(context.Background())
-	server := httptest.NewUnstartedServer(status.Handler(told.source()))
+	server := httptest.NewUnstartedServer(status.Handler(run.source()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = limit, limit
 	server.Config.BaseContext = func(net.Listener) context.Context { return lifetime }
 	server.Start()
@@ -100,25 +100,14 @@ func (e *events) next() (document status.Document, ok bool) {
 	return document, false
 }
 
-func TestTheDocument(t *testing.T) {
-	address, _ := serve(t, newTeller())
-	reply, err := client.Get(address)
-	require.NoError(t, err)
-	defer reply.Body.Close()
-	var document status.Document
-	require.NoError(t, json.NewDecoder(reply.Body).Decode(&document))
-	require.Equal(t, "Query", document.State)
-	require.Equal(t, "application/json", reply.Header.Get("Content-Type"))
-}
-
-func TestAStreamTellsEveryChangeAndOutlivesTheServersLimits(t *testing.T) {
-	told := newTeller()
-	address, _ := serve(t, told)
+func TestStreamHasEveryChangeAndOutlivesTheServersTimeouts(t *testing.T) {
+	run := newFakeRun()
+	address, _ := serve(t, run)
 	stream := watch(t, address)
 	began := time.Now()
 	for i, state := range []string{"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving"} {
 		if i > 0 {
-			told.enter(state)
+			run.enter(state)
 		}
 		document, ok := stream.next()
 		require.True(t, ok)
@@ -126,20 +115,20 @@ func TestAStreamTellsEveryChangeAndOutlivesTheServersLimits(t *testing.T) {
 	}
 	for i := 0; time.Since(began) <= 2*limit; i++ {
 		verdict := fmt.Sprint("failed ", i)
-		told.check(verdict)
+		run.check(verdict)
 		document, ok := stream.next()
 		require.True(t, ok)
 		require.Equal(t, verdict, document.Checks[0].Status)
 	}
 }
 
-func TestAStreamEndsWithTheServerAndTellsTheEndFirst(t *testing.T) {
-	told := newTeller()
-	address, end := serve(t, told)
+func TestStreamSendsTheLastChangeAndEndsWithTheServer(t *testing.T) {
+	run := newFakeRun()
+	address, end := serve(t, run)
 	stream := watch(t, address)
 	_, ok := stream.next()
 	require.True(t, ok)
-	told.enter("Terminated")
+	run.enter("Terminated")
 	end()
 	document, ok := stream.next()
 	require.True(t, ok)
@@ -162,17 +151,17 @@ func streamFrom(t *testing.T, from, address string) int {
 	return reply.StatusCode
 }
 
-// listener is a client that only takes.
+// listener is a client that only receives.
 type listener struct{ httptest.ResponseRecorder }
 
 func (*listener) SetWriteDeadline(time.Time) error { return nil }
 
-func TestAStreamIsNeverSilentForLong(t *testing.T) {
+func TestStreamHasHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := &listener{*httptest.NewRecorder()}
 		request := httptest.NewRequest("GET", "/lifecycle?watch", nil)
 		built := 0
-		source := newTeller().source()
+		source := newFakeRun().source()
 		document := source.Document
 		source.Document = func() status.Document { built++; return document() }
 		handler := status.Handler(source)
@@ -183,29 +172,32 @@ func TestAStreamIsNeverSilentForLong(t *testing.T) {
 		handler.ServeHTTP(client, request.WithContext(ctx))
 		require.Equal(t, 1, strings.Count(client.Body.String(), "data: "), "an unchanged document is sent once")
 		beats := strings.Count(client.Body.String(), ": heartbeat\n\n")
-		require.GreaterOrEqual(t, beats, 10, "the page takes 12 s of silence for the end")
+		require.GreaterOrEqual(t, beats, 10, "the page waits 12 s for one")
 	})
 }
 
 // A page that is left open must not cost a document for each heartbeat of the member.
-func TestAStream_sendsOnlyWhatChanged(t *testing.T) {
-	told := newTeller()
-	told.now.Timeline = make([]status.TimelineEvent, 90)
-	address, _ := serve(t, told)
+func TestStreamSendsOnlyChanges(t *testing.T) {
+	run := newFakeRun()
+	run.now.Timeline = make([]status.TimelineEvent, 90)
+	address, _ := serve(t, run)
 	stream := watch(t, address)
 	_, ok := stream.next()
 	require.True(t, ok)
-	told.enter("Wait")
+	run.enter("Wait")
 	_, ok = stream.next()
 	require.True(t, ok)
 	require.Equal(t, `data: {"state":"Wait"}`, stream.lines.Text())
 }
 
 func TestStreamsAreBounded(t *testing.T) {
-	address, _ := serve(t, newTeller())
+	address, _ := serve(t, newFakeRun())
 	for other := range 4 {
 		for range 8 {
 			require.Equal(t, http.StatusOK, streamFrom(t, fmt.Sprintf("127.0.0.%d", 2+other), address))
+		}
+		if other == 0 {
+			require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.2", address), "one client leaves streams to others")
 		}
 	}
 	require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.9", address))
@@ -215,18 +207,8 @@ func TestStreamsAreBounded(t *testing.T) {
 	require.Equal(t, http.StatusOK, reply.StatusCode, "the document itself is always there")
 }
 
-func TestOneClientLeavesStreamsToOthers(t *testing.T) {
-	told := newTeller()
-	address, _ := serve(t, told)
-	for range 8 {
-		require.Equal(t, http.StatusOK, streamFrom(t, "127.0.0.2", address))
-	}
-	require.Equal(t, http.StatusServiceUnavailable, streamFrom(t, "127.0.0.2", address))
-	require.Equal(t, http.StatusOK, streamFrom(t, "127.0.0.3", address))
-}
-
-func TestAStreamThatHasEndedMakesRoom(t *testing.T) {
-	address, _ := serve(t, newTeller())
+func TestEndedStreamMakesRoom(t *testing.T) {
+	address, _ := serve(t, newFakeRun())
 	ctx, end := context.WithCancel(t.Context())
 	for range 8 {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"?watch", nil)
@@ -245,19 +227,19 @@ func TestAStreamThatHasEndedMakesRoom(t *testing.T) {
 	}, patience, 50*time.Millisecond)
 }
 
-func TestNothingThatATerminalObeysIsTold(t *testing.T) {
+func TestControlCharactersAreEscaped(t *testing.T) {
 	evil, shown := documentOf("x509: \x1b[2J\u009b31m"), documentOf(`x509: \x1b[2J\u009b31m`)
-	told := newTeller()
-	told.now = evil
+	run := newFakeRun()
+	run.now = evil
 	mux := http.NewServeMux()
-	mux.Handle("GET /lifecycle", status.Handler(told.source()))
+	mux.Handle("GET /lifecycle", status.Handler(run.source()))
 	honest := httptest.NewServer(mux)
 	defer honest.Close()
-	liar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(told.now)
+	dishonest := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(run.now)
 	}))
-	defer liar.Close()
-	for _, server := range []*httptest.Server{honest, liar} {
+	defer dishonest.Close()
+	for _, server := range []*httptest.Server{honest, dishonest} {
 		document, err := status.NewClient(portOf(server)).Fetch(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, shown, document)
@@ -266,13 +248,14 @@ func TestNothingThatATerminalObeysIsTold(t *testing.T) {
 	reply, err := client.Get(honest.URL + "/lifecycle")
 	require.NoError(t, err)
 	defer reply.Body.Close()
+	require.Equal(t, "application/json", reply.Header.Get("Content-Type"))
 	text, err := io.ReadAll(reply.Body)
 	require.NoError(t, err)
 	require.NotContains(t, string(text), "\u009b")
 	require.NotContains(t, string(text), "u001b")
 }
 
-// documentOf has everything that a document can have, each text the same.
+// documentOf returns a document in which every field is set and every text is the same.
 func documentOf(text string) (document status.Document) {
 	var fill func(reflect.Value)
 	fill = func(into reflect.Value) {

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-func TestAClusterIsATableOf80Columns(t *testing.T) {
+func TestClusterIsATableOf80Columns(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	peers := []state.Peer{{ID: "a", Leader: true}, {ID: "b"}, {ID: "c", Learner: true}}
 	of := func(id string, b *facts.Backups) *status.Document {

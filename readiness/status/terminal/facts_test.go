@@ -14,14 +14,14 @@ import (
 )
 
 func printed(t *testing.T, b *facts.Backups) string {
-	told := document()
-	told.Backup = b
+	d := document()
+	d.Backup = b
 	var out bytes.Buffer
-	require.NoError(t, printerTo(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(d))
 	return unwrapped(t, &out)
 }
 
-func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
+func TestBackupsWithoutProblems(t *testing.T) {
 	out := printed(t, &facts.Backups{
 		Store: "s3://b/main", Role: "writer", Revision: 90, SpoolLimit: 1 << 30, StoredBytes: 5 << 30, NextFullSnapshot: now.Add(time.Hour),
 		Window:           &facts.Window{FromRevision: 7, ToRevision: 90, From: now.Add(-time.Hour), To: now},
@@ -36,34 +36,29 @@ func TestBackupsThatAreWellSaySoInAFewLines(t *testing.T) {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 	assert.NotContains(t, out, "backups fail")
-	assert.NotContains(t, out, "spool", "nothing waits")
+	assert.NotContains(t, out, "spool", "nothing is queued")
 }
 
-func TestWithoutAStoreAMemberWithoutASidecarSaysThatItHasNoBackups(t *testing.T) {
+func TestNoBackupsWithoutAStore(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printerTo(&out).Print(status.Document{Standalone: true}))
 	assert.Regexp(t, `(?m)^backups +none \(no --backup-store\)$`, out.String())
 	assert.NotContains(t, printed(t, nil), "backups")
 }
 
-func TestWhatCanBeGoneBackToIsSaidOfAllGenerations(t *testing.T) {
+func TestRestorePointsOfAllGenerations(t *testing.T) {
 	out := printed(t, &facts.Backups{Window: &facts.Window{FromRevision: 1000, ToRevision: 1009}, Windows: []facts.GenerationWindow{
 		{Generation: 1, Window: facts.Window{FromRevision: 3, ToRevision: 9}}, {Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009}},
 	}})
 	assert.Regexp(t, `(?m)^restore points +revisions 3 to 9, .*\nrestore points +revisions 1000 to 1009, `, out)
 }
 
-func TestWhatWentWrongOnceIsSaidToHaveDoneSoOnce(t *testing.T) {
+func TestFailingBackups(t *testing.T) {
 	assert.Contains(t, printed(t, &facts.Backups{Problem: &facts.Problem{Since: now, Count: 1, Message: "away"}}), "0s ago, once\n")
-}
-
-func TestAMomentOfAClockThatIsAheadSaysSo(t *testing.T) {
-	out := printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(time.Hour)}})
-	assert.Regexp(t, `(?m)^last full snapshot +revision 80, .*, 1h0m0s ahead of this machine's clock`, out)
-}
-
-func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
-	out := printed(t, &facts.Backups{
+	out := printed(t, &facts.Backups{Store: "file:///b", LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now.Add(time.Hour), Bytes: 622}})
+	assert.Regexp(t, `(?m)^last restore test +never$`, out)
+	assert.Regexp(t, `(?m)^last full snapshot +revision 80, 622 bytes, .*, 1h0m0s ahead of this machine's clock`, out)
+	out = printed(t, &facts.Backups{
 		Store: "s3://b/main", Role: "waiting", Revision: 90, LagRevisions: 5, LagSeconds: 61, SpoolBytes: 2 << 20, SpoolLimit: 1 << 30,
 		LastVerification: &facts.Verification{Revision: 80, At: now.Add(-time.Hour), Reason: "the hash is another one"},
 		Problem:          &facts.Problem{Since: now.Add(-time.Minute), Count: 4, Message: "the store is away", NextRetry: now.Add(30 * time.Second)},
@@ -77,23 +72,14 @@ func TestBackupsInTroubleSayWhatIsWrongAndHowFarTheyAreBehind(t *testing.T) {
 	}
 }
 
-func TestASmallSizeIsNotNothing(t *testing.T) {
-	assert.Regexp(t, `(?m)^last full snapshot +revision 80, 622 bytes, `, printed(t, &facts.Backups{LastFullSnapshot: &facts.FullSnapshot{Revision: 80, At: now, Bytes: 622}}))
-}
-
-func TestAFullInTheMakingSaysHowFarItIs(t *testing.T) {
+func TestRunningFullSnapshot(t *testing.T) {
 	run := &facts.SnapshotProgress{Reason: "schedule", Since: now, Step: "copies the database"}
 	assert.Regexp(t, `(?m)^running full snapshot +copies the database: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
 	run.Step, run.SentBytes, run.TotalBytes, run.RemainingSeconds = "stores the copy", 1<<30, 3<<30, 61
 	assert.Regexp(t, `(?m)^running full snapshot +stores the copy, 1.0 GiB of 3.0 GiB, 1m1s left: schedule$`, printed(t, &facts.Backups{RunningFullSnapshot: run}))
 }
 
-func TestBackupsThatWereNeverVerifiedSaySo(t *testing.T) {
-	assert.Regexp(t, `(?m)^last restore test +never$`, printed(t, &facts.Backups{Store: "file:///b", Role: "standby"}))
-	assert.NotContains(t, printed(t, nil), "backup")
-}
-
-func TestARecoveryTellsItsStepAndHowLongItTakes(t *testing.T) {
+func TestRecoveryStepAndRemainingTime(t *testing.T) {
 	is := status.Document{Recovery: &status.Recovery{
 		State: "Build", Reason: "there is room", Loss: "3 revisions are lost", RestoredBytes: 1 << 20, TotalBytes: 3 << 20, BytesPerSecond: 1 << 20, RemainingSeconds: 2,
 	}}
@@ -115,21 +101,21 @@ func recoveryLines(d status.Document) []line {
 	return l.all
 }
 
-func tended(t *testing.T, u *state.Maintenance) string {
+func withMaintenance(t *testing.T, u *state.Maintenance) string {
 	t.Helper()
-	told := document()
-	told.Maintenance = u
+	d := document()
+	d.Maintenance = u
 	var out bytes.Buffer
-	require.NoError(t, printerTo(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(d))
 	return unwrapped(t, &out)
 }
 
-func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
-	out := tended(t, &state.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
+func TestRunningAndLastDefragmentation(t *testing.T) {
+	out := withMaintenance(t, &state.Maintenance{Phase: "running", Reason: "etcd copies", Progress: 0.42})
 	assert.Regexp(t, `(?m)^defragmentation +running \(42%\): etcd copies$`, out)
 	assert.NotContains(t, out, "last defragmentation")
 
-	out = tended(t, &state.Maintenance{
+	out = withMaintenance(t, &state.Maintenance{
 		Phase:               "waiting",
 		Reason:              "512 MiB of its 1.0 GiB free, but somebody reads it",
 		LastDefragmentation: &state.Defragmentation{At: now.Add(-time.Minute), Seconds: 2.4, Origin: "threshold", BytesBefore: 1 << 30, BytesAfter: 5 << 20},
@@ -143,22 +129,22 @@ func TestADefragmentationIsToldWhileItRunsAndWhenItHasEnded(t *testing.T) {
 		assert.Regexp(t, "(?m)"+line, out)
 	}
 
-	out = tended(t, &state.Maintenance{Phase: "idle", LastDefragmentation: &state.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
+	out = withMaintenance(t, &state.Maintenance{Phase: "idle", LastDefragmentation: &state.Defragmentation{At: now, Origin: "client", Error: "no space left on device"}})
 	assert.Regexp(t, `(?m)^last defragmentation +failed, by client: no space left on device, `, out)
-	assert.NotContains(t, out, "\ndefragmentation", "nothing goes on")
-	assert.NotContains(t, tended(t, nil), "defragment")
+	assert.NotContains(t, out, "\ndefragmentation", "nothing is running")
+	assert.NotContains(t, withMaintenance(t, nil), "defragment")
 }
 
-func TestLeasesAreToldWithWhatTheySayAndWhatIsWrong(t *testing.T) {
-	told := document()
-	told.Leases = []state.Lease{
+func TestLeasesAndTheirProblems(t *testing.T) {
+	d := document()
+	d.Leases = []state.Lease{
 		{Kind: "member", Name: "etcd-main-0", Holder: "a:b:Leader", Renewed: now.Add(-3 * time.Second)},
 		{Kind: "full_snapshot", Name: "etcd-main-full-snap", Problem: &state.LeaseProblem{
 			Since: now.Add(-time.Minute), Count: 4, Message: "the API server answers 500 Internal Server Error", NextRetry: now.Add(10 * time.Second),
 		}},
 	}
 	var out bytes.Buffer
-	require.NoError(t, printerTo(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(d))
 	for _, line := range []string{
 		`^leases +etcd-main-0: a:b:Leader, renewed ` + at + `, 3s ago etcd-main-full-snap, not renewed yet$`,
 		`^lease fails +since ` + at + `, 1m0s ago, 4 times, next retry within (9|10)s$`,

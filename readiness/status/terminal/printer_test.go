@@ -15,10 +15,10 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// now is when these tests read a document: an age is then the same however long a test takes.
+// now is the clock of these tests, so that ages do not depend on how long a test takes.
 var now = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
-// printerTo prints as if it were now.
+// printerTo returns a printer with the clock of these tests.
 func printerTo(out *bytes.Buffer) *Printer {
 	p := NewPrinter(out)
 	p.now, p.Verbose = func() time.Time { return now }, true
@@ -55,10 +55,10 @@ func document() status.Document {
 	}
 }
 
-// continued are the lines that go on with the one before.
+// continued matches the start of a wrapped line.
 var continued = regexp.MustCompile(`\n {12,}`)
 
-// unwrapped is what was printed, in lines as long as it likes; those that were printed are to fit a terminal.
+// unwrapped returns the output without line breaks in texts. It checks that the output fits a terminal.
 func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	t.Helper()
 	for line := range strings.Lines(out.String()) {
@@ -67,10 +67,10 @@ func unwrapped(t *testing.T, out *bytes.Buffer) string {
 	return continued.ReplaceAllString(out.String(), " ")
 }
 
-// at is a moment in the reader's zone.
+// at matches a time in the local zone.
 const at = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+`
 
-func TestADocumentIsPrintedInFull(t *testing.T) {
+func TestPrintShowsTheWholeDocument(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, printerTo(&out).Print(document()))
 	for _, line := range []string{
@@ -92,22 +92,22 @@ func TestADocumentIsPrintedInFull(t *testing.T) {
 	assert.NotContains(t, out.String(), "\x1b", "no colour but on a terminal")
 }
 
-func TestTroubleIsOverWhenItIsOver(t *testing.T) {
+func TestPrintShowsAResolvedErrorAndOneReasonOfAllChecks(t *testing.T) {
 	var out bytes.Buffer
-	told := document()
-	told.LastError.Count, told.LastError.Since, told.LastError.Ended = 7, told.LastError.At.Add(-time.Hour), told.LastError.At
-	told.LastExit, told.LastExitReason = "failed", "status 70, port taken"
-	for i := range told.Checks {
-		told.Checks[i] = status.Check{Name: told.Checks[i].Name, Status: "failed", Reason: "etcd does not run"}
+	d := document()
+	d.LastError.Count, d.LastError.Since, d.LastError.Ended = 7, d.LastError.At.Add(-time.Hour), d.LastError.At
+	d.LastExit, d.LastExitReason = "failed", "status 70, port taken"
+	for i := range d.Checks {
+		d.Checks[i].Status, d.Checks[i].Reason = "failed", "etcd does not run"
 	}
-	require.NoError(t, printerTo(&out).Print(told))
+	require.NoError(t, printerTo(&out).Print(d))
 	assert.Regexp(t, `(?m)^last error +sidecar: no answer 7 times since .+ ago, resolved .+ ago$`, unwrapped(t, &out))
 	assert.Regexp(t, `(?m)^last exit +failed: status 70, port taken$`, out.String())
 	assert.Equal(t, 1, strings.Count(out.String(), "etcd does not run"))
 	assert.Contains(t, out.String(), "  failed    etcd does not run\n")
 }
 
-func TestAChangeOfReadinessIsNoStepOfTheStateMachine(t *testing.T) {
+func TestStepShowsAChangeOfReadiness(t *testing.T) {
 	line := printerTo(&bytes.Buffer{}).step("", status.Transition{From: "Serving", To: "Serving", Event: "ready", Count: 1, AfterSeconds: 2})
 	assert.Regexp(t, `^`+at+`  Serving: ready after 2s\n$`, line)
 	line = printerTo(&bytes.Buffer{}).step("", status.Transition{From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader", Count: 1, AfterSeconds: 60})
@@ -116,67 +116,57 @@ func TestAChangeOfReadinessIsNoStepOfTheStateMachine(t *testing.T) {
 
 func TestChangesArePrintedOnce(t *testing.T) {
 	var out bytes.Buffer
-	printer, told := printerTo(&out), document()
-	require.NoError(t, printer.PrintChanges(told))
-	require.NoError(t, printer.PrintChanges(told))
-	told.Ready = true
-	told.Timeline = append(told.Timeline, status.TimelineEvent{At: now, Kind: ofReadiness, Health: status.HealthOK, Message: "ready"})
-	told.Transitions = append(told.Transitions, status.Transition{At: now.Add(time.Second), From: "Wait", To: "Query"})
-	require.NoError(t, printer.PrintChanges(told))
-	require.NoError(t, printer.PrintChanges(told))
+	printer, d := printerTo(&out), document()
+	require.NoError(t, printer.PrintChanges(d))
+	require.NoError(t, printer.PrintChanges(d))
+	d.Ready = true
+	d.Timeline = append(d.Timeline, status.TimelineEvent{At: now, Kind: ofReadiness, Health: status.HealthOK, Message: "ready"})
+	d.Transitions = append(d.Transitions, status.Transition{At: now.Add(time.Second), From: "Wait", To: "Query"})
+	require.NoError(t, printer.PrintChanges(d))
+	require.NoError(t, printer.PrintChanges(d))
 	for _, line := range []string{"Query → Wait", "Query stays", "Wait → Query", "  ready\n"} {
 		assert.Equal(t, 1, strings.Count(out.String(), line), "%s in\n%s", line, out.String())
 	}
 }
 
-func TestAChangeOfReadinessIsPrintedThoughALaterStepIsOutAlready(t *testing.T) {
+func TestLateChangeOfReadinessIsPrinted(t *testing.T) {
 	var out bytes.Buffer
-	printer, told := printerTo(&out), document()
-	told.Transitions = []status.Transition{{At: now, From: "Serving", To: "Terminating"}}
-	require.NoError(t, printer.PrintChanges(told))
-	told.Transitions = []status.Transition{
-		{At: now.Add(-100 * time.Millisecond), From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader"}, told.Transitions[0],
+	printer, d := printerTo(&out), document()
+	d.Transitions = []status.Transition{{At: now, From: "Serving", To: "Terminating"}}
+	require.NoError(t, printer.PrintChanges(d))
+	d.Transitions = []status.Transition{
+		{At: now.Add(-100 * time.Millisecond), From: "Serving", To: "Serving", Event: "not ready", Reason: "quorum: no leader"}, d.Transitions[0],
 	}
-	require.NoError(t, printer.PrintChanges(told))
+	require.NoError(t, printer.PrintChanges(d))
 	assert.Contains(t, out.String(), "quorum: no leader")
 	assert.Equal(t, 1, strings.Count(out.String(), "Serving → Terminating"))
 }
 
-func TestALongReasonIsSaidOnce(t *testing.T) {
+func TestLongReasonIsPrintedOnce(t *testing.T) {
 	var out bytes.Buffer
-	told := document()
-	told.Reason = strings.Repeat("a way out in many words; ", 10)
-	told.Transitions = []status.Transition{{Reason: "a"}, {Reason: told.Reason}}
-	require.NoError(t, printerTo(&out).Print(told))
+	d := document()
+	d.Reason = strings.Repeat("a way out in many words; ", 10)
+	d.Transitions = []status.Transition{{Reason: "a"}, {Reason: d.Reason}}
+	require.NoError(t, printerTo(&out).Print(d))
 	assert.Equal(t, 10, strings.Count(out.String(), "words;"), out.String())
 	assert.Contains(t, out.String(), "see above")
 }
 
-func TestChecksThatFailForOneReasonAreOneLine(t *testing.T) {
-	var out bytes.Buffer
-	told := document()
-	told.Checks = []status.Check{
-		{Name: "quorum", Status: "failed", Reason: "etcd does not run"}, {Name: "space", Status: "failed", Reason: "etcd does not run"},
-	}
-	require.NoError(t, printerTo(&out).Print(told))
-	assert.Contains(t, out.String(), "\nchecks\n  failed    etcd does not run\n\n")
-}
-
-func TestAMemberWithoutALeaderSaysSo(t *testing.T) {
+func TestLeaderIsNone(t *testing.T) {
 	assert.Equal(t, "none, term 3", leader(status.Document{Member: state.Member{ClusterID: "1", Term: 3}}))
 	assert.Empty(t, leader(status.Document{}), "etcd does not run")
 }
 
-func TestReadinessIsStampedWithTheMomentAtWhichItChanged(t *testing.T) {
+func TestReadinessHasTheTimeOfItsChange(t *testing.T) {
 	var out bytes.Buffer
-	told := document()
-	told.Ready, told.ReadySince = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	require.NoError(t, printerTo(&out).PrintChanges(told))
+	d := document()
+	d.Ready, d.ReadySince = true, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	require.NoError(t, printerTo(&out).PrintChanges(d))
 	first, _, _ := strings.Cut(out.String(), "\n")
-	assert.Equal(t, told.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "before what happened later")
+	assert.Equal(t, d.ReadySince.Local().Format("2006-01-02 15:04:05 MST")+"  ready", first, "before what happened later")
 }
 
-func TestColoursAreForTerminals(t *testing.T) {
+func TestColoursOnlyAtTerminals(t *testing.T) {
 	assert.False(t, Colourful(&bytes.Buffer{}))
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
@@ -188,14 +178,14 @@ func TestColoursAreForTerminals(t *testing.T) {
 	require.NoError(t, printer.Print(document()))
 	assert.Contains(t, out.String(), "\x1b[31m, not ready: no answer\x1b[0m")
 	out.Reset()
-	told := document()
-	told.State, told.Ready = "Serving", true
-	told.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
-	require.NoError(t, printer.Print(told))
-	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are refused\x1b[0m", "green hides trouble")
+	d := document()
+	d.State, d.Ready = "Serving", true
+	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
+	require.NoError(t, printer.Print(d))
+	assert.Contains(t, out.String(), "\x1b[33m, degraded: no space: writes are refused\x1b[0m", "not green")
 }
 
-func TestPrint_fitsOneScreenUnlessVerbose(t *testing.T) {
+func TestPrintFitsOneScreenUnlessVerbose(t *testing.T) {
 	d := document()
 	d.State, d.Ready = "Serving", true
 	d.Checks = []status.Check{{Name: "space", Status: "degraded", Reason: "writes are refused"}}
@@ -221,7 +211,7 @@ func TestPrint_fitsOneScreenUnlessVerbose(t *testing.T) {
 	}
 }
 
-func TestPrint_usesTheWidthOfTheTerminal(t *testing.T) {
+func TestPrintUsesTheWidthOfTheTerminal(t *testing.T) {
 	var out bytes.Buffer
 	p := printerTo(&out)
 	p.width = 120
@@ -231,7 +221,7 @@ func TestPrint_usesTheWidthOfTheTerminal(t *testing.T) {
 	assert.Contains(t, out.String(), strings.TrimSpace(strings.Repeat("word ", 24))+"\n")
 }
 
-func TestWatch_showsABarForLongWork(t *testing.T) {
+func TestPrintChangesShowsAProgressBar(t *testing.T) {
 	var out bytes.Buffer
 	p := printerTo(&out)
 	p.live = true

@@ -14,18 +14,18 @@ import (
 
 var missing = float32(math.NaN())
 
-func TestThePointsOfASeriesAreBars(t *testing.T) {
+func TestBarsOfASeries(t *testing.T) {
 	assert.Equal(t, "▁▃ ▅█", bars(status.Points{0, 3, missing, 5, 7.5}))
-	assert.Equal(t, "▁▁", bars(status.Points{0, 0}), "nothing is as high as nothing")
+	assert.Equal(t, "▁▁", bars(status.Points{0, 0}), "a series of zeros")
 	for i := range 1000 {
-		assert.Equal(t, "█", bars(status.Points{float32(i+1) / 1e6}), "the highest is as high as can be")
+		assert.Equal(t, "█", bars(status.Points{float32(i+1) / 1e6}), "the highest bar")
 	}
 	many := make(status.Points, 119)
 	many[118] = 1
 	assert.Equal(t, strings.Repeat("▁", 39)+"█", bars(many))
 }
 
-func TestTheLastHoursAreALineEach(t *testing.T) {
+func TestTrendsAreALineEach(t *testing.T) {
 	d := document()
 	none := status.Points{missing, missing}
 	d.Trends = &status.Trends{
@@ -43,7 +43,7 @@ func TestTheLastHoursAreALineEach(t *testing.T) {
 	assert.NotContains(t, out.String(), "reads", "nothing was measured")
 }
 
-func TestWhatHappenedIsTold(t *testing.T) {
+func TestTimelineIsPrinted(t *testing.T) {
 	d := document()
 	d.Timeline = []status.TimelineEvent{{At: d.Started, Kind: "leader", Health: "ok", Message: "main-1 leads"}, {At: d.Since, Kind: "problem", Health: "failed", Message: "sidecar: no answer"}}
 	var out bytes.Buffer
@@ -59,7 +59,7 @@ func TestWhatHappenedIsTold(t *testing.T) {
 	assert.Contains(t, out.String(), "\x1b[31msidecar: no answer\x1b[0m\n")
 }
 
-func TestAtATerminalTheHeadlineAndTheLastHoursStayBelowTheChanges(t *testing.T) {
+func TestHeadlineAndTrendsStayBelowTheChanges(t *testing.T) {
 	d := document()
 	d.Pod = "etcd-main-0"
 	var out bytes.Buffer
