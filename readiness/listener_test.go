@@ -58,7 +58,7 @@ func TestTemporaryCertificateIsReplaced(t *testing.T) {
 	f := newFiles(t, "etcd")
 	require.NoError(t, s.UseTLS(f.cert, f.key))
 	require.Equal(t, "etcd", commonName(t, s.Addr().String()))
-	s.UsePlain()
+	s.UseHTTP()
 	_, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, "ok\n", body)
 }

@@ -49,7 +49,7 @@ type Monitor struct {
 
 // NewMonitor returns a Monitor without a member, so it reports unready. It logs each change of a check.
 func NewMonitor(log zerolog.Logger) *Monitor {
-	m, none := &Monitor{log: log}, unwatched()
+	m, none := &Monitor{log: log}, emptyReport()
 	none.since = time.Now()
 	m.report.Store(none)
 	return m
@@ -67,18 +67,18 @@ func (m *Monitor) Run(ctx context.Context, t Target) {
 	defer beat.Stop()
 	for ctx.Err() == nil {
 		w.observeLeader()
-		w.readIfDue(ctx)
+		w.startRead(ctx)
 		m.publish(w.report())
 		select {
 		case <-ctx.Done():
 		case <-beat.C:
 		case <-w.leaderChanged:
-			w.leaderMoved()
+			w.handleLeaderChange()
 		case err := <-w.results:
 			w.readEnded(err)
 		}
 	}
-	m.replace(unwatched())
+	m.replace(emptyReport())
 	if !w.awaitRead() {
 		m.log.Error().Msg("a linearizable read ignores that it was cancelled; leaving it behind")
 	}
@@ -97,11 +97,11 @@ func (m *Monitor) publish(next *Report) {
 
 // replace publishes next. Only the goroutine in Run calls it.
 func (m *Monitor) replace(next *Report) (last *Report) {
-	next.follow(m.report.Load(), time.Now())
+	next.setSince(m.report.Load(), time.Now())
 	return m.report.Swap(next)
 }
 
-// logChange puts the whole change into the message, so that nobody has to read the fields.
+// logChange puts the whole change into the message, so that operators need not read the fields.
 func (m *Monitor) logChange(was, is Check) {
 	level, sentence := zerolog.InfoLevel, "readiness check "+is.Name+" is ok again"
 	if is.Status != OK {
@@ -129,7 +129,7 @@ type watch struct {
 	results    chan error         // of the read in flight; buffered, so that a read never blocks after Run has returned
 	cancel     context.CancelFunc // of the read in flight; nil when there is none
 	started    time.Time          // start of the read in flight
-	superseded bool               // the leader changed during the read in flight, so its result does not count
+	isOutdated bool               // the leader changed during the read in flight, so its result does not count
 
 	nextRead time.Time // the earliest start of the next read; zero means now
 	lastRead time.Time // start of the newest successful read since the member last lost its leader
@@ -149,35 +149,35 @@ func (w *watch) observeLeader() {
 		return
 	}
 	w.hasLeader = has
-	w.supersedeRead()
+	w.restartRead()
 	if !has {
 		w.lastRead = time.Time{} // a read that the old leader confirmed says nothing about the next one
 	}
 }
 
-// leaderMoved gets the next channel first, so that it misses no change.
-func (w *watch) leaderMoved() {
+// handleLeaderChange gets the next channel first, so that it misses no change.
+func (w *watch) handleLeaderChange() {
 	w.leaderChanged = w.target.LeaderChanged()
-	w.supersedeRead()
+	w.restartRead()
 }
 
-// supersedeRead makes a new read due now. It cancels the one in flight, which may hang on a leader that is gone.
-func (w *watch) supersedeRead() {
+// restartRead makes a new read due now. It cancels the one in flight, which may hang on the previous leader.
+func (w *watch) restartRead() {
 	w.nextRead = time.Time{}
 	if w.cancel != nil {
-		w.superseded = true
+		w.isOutdated = true
 		w.cancel()
 	}
 }
 
-// readIfDue starts a read if one is due, none is in flight and there is a leader to answer it.
-func (w *watch) readIfDue(ctx context.Context) {
+// startRead starts a read if one is due, none is in flight and there is a leader to answer it.
+func (w *watch) startRead(ctx context.Context) {
 	now := time.Now()
 	if w.cancel != nil || !w.hasLeader || now.Before(w.nextRead) {
 		return
 	}
 	ctx, w.cancel = context.WithTimeout(ctx, readTimeout)
-	w.started, w.superseded = now, false
+	w.started, w.isOutdated = now, false
 	target, results := w.target, w.results
 	go func() { results <- target.LinearizableRead(ctx) }()
 }
@@ -186,7 +186,7 @@ func (w *watch) readEnded(err error) {
 	w.cancel()
 	w.cancel = nil
 	switch {
-	case w.superseded:
+	case w.isOutdated:
 	case err == nil:
 		w.lastRead, w.lastErr, w.nextRead = w.started, nil, w.started.Add(readInterval)
 	default:

@@ -186,7 +186,7 @@ func TestNothingIsReadyAfterRun(t *testing.T) {
 
 		cancel()
 		synctest.Wait()
-		require.Equal(t, unwatched().checks, m.Report().checks, "before the read has returned")
+		require.Equal(t, emptyReport().checks, m.Report().checks, "before the read has returned")
 		start := time.Now()
 		<-done
 		require.Equal(t, readTimeout, time.Since(start))
@@ -216,7 +216,7 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 		target := newTarget()
 		target.noLeader = true
 		m := watched(t, target, new(bytes.Buffer))
-		since := func() time.Duration { return m.Report().Since(time.Now()).Sub(began) }
+		since := func() time.Duration { return m.Report().ReadySince(time.Now()).Sub(began) }
 		pass(10 * time.Second)
 		require.Zero(t, since(), "not ready from the start")
 
@@ -240,10 +240,10 @@ func TestReportSinceLastChangeOfReady(t *testing.T) {
 func TestReportSinceItsReadBecameTooOld(t *testing.T) {
 	read := time.Now()
 	r := found(func(r *Report) { r.LastRead, r.since = read, read.Add(-time.Hour) }).Report()
-	require.Equal(t, read.Add(-time.Hour), r.Since(read.Add(time.Second)))
-	require.Equal(t, read.Add(maxReadAge), r.Since(read.Add(time.Minute)))
-	next := unwatched()
-	next.follow(r, read.Add(time.Minute))
+	require.Equal(t, read.Add(-time.Hour), r.ReadySince(read.Add(time.Second)))
+	require.Equal(t, read.Add(maxReadAge), r.ReadySince(read.Add(time.Minute)))
+	next := emptyReport()
+	next.setSince(r, read.Add(time.Minute))
 	require.Equal(t, read.Add(maxReadAge), next.since, "it has been unready before")
 }
 

@@ -36,9 +36,9 @@ type Report struct {
 }
 
 // Ready reports whether clients may use the member at now. It allocates nothing.
-func (r *Report) Ready(now time.Time) bool { return r.passes() && r.fresh(now) }
+func (r *Report) Ready(now time.Time) bool { return r.hasNoFailedCheck() && r.fresh(now) }
 
-func (r *Report) passes() bool {
+func (r *Report) hasNoFailedCheck() bool {
 	for i := range r.checks {
 		if status := r.checks[i].Status; status != OK && status != Degraded {
 			return false
@@ -47,17 +47,17 @@ func (r *Report) passes() bool {
 	return true
 }
 
-// Since returns the time at which Ready took the value that it has at now.
-func (r *Report) Since(now time.Time) time.Time {
-	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.passes() && now.After(outdated) {
+// ReadySince returns the time at which Ready took the value that it has at now.
+func (r *Report) ReadySince(now time.Time) time.Time {
+	if outdated := r.LastRead.Add(maxReadAge); !r.LastRead.IsZero() && r.hasNoFailedCheck() && now.After(outdated) {
 		return outdated
 	}
 	return r.since
 }
 
-// follow sets since, given the report before this one.
-func (r *Report) follow(last *Report, now time.Time) {
-	r.since = last.Since(now)
+// setSince sets since, given the previous report.
+func (r *Report) setSince(last *Report, now time.Time) {
+	r.since = last.ReadySince(now)
 	if r.Ready(now) != last.Ready(now) {
 		r.since = now
 	}
@@ -81,8 +81,8 @@ func (r *Report) fresh(now time.Time) bool {
 // notRunning is the reason of every check before etcd starts and after it stops.
 const notRunning = "etcd does not run"
 
-// unwatched returns the report of a Monitor without a member: every check fails.
-func unwatched() *Report {
+// emptyReport returns the report of a Monitor without a member: every check fails.
+func emptyReport() *Report {
 	r := &Report{}
 	for i := range r.checks {
 		r.checks[i] = failed(i, notRunning)
@@ -124,7 +124,7 @@ func (w *watch) report() *Report {
 		corrupt:  {failed: onlyIf(isCorrupt, "etcd has raised the alarm CORRUPT: its members' data differ")},
 		listener: {failed: errorText("the client listener has ended: ", t.ListenerError())},
 		space:    {degraded: onlyIf(noSpace, "writes are refused (compact, delete or raise quota-backend-bytes)")},
-		// Without etcd's files, clients must write to other members. A full volume makes etcd panic.
+		// Without etcd's files, clients must write to other members. etcd panics once the volume has no space.
 		volume:      {errorText("", t.LostData()), t.Scarce()},
 		dataVersion: {degraded: t.Unreadable()},
 		maintenance: {failed: t.Away()},
@@ -164,7 +164,7 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 	}
 	noConnection := "no connection to " + strings.Join(missing, ", ")
 	const advice = ": see that they run and can be reached"
-	reasons.failed = w.quorumProblem()
+	reasons.failed = w.quorumError()
 	if reasons.failed != "" && len(missing) > 0 {
 		reasons.failed += "; " + noConnection + advice
 	}
@@ -176,7 +176,7 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 
 // quorumProblem returns why the quorum cannot be relied on, or "". A read that ignores its timeout counts as failed
 // while it hangs.
-func (w *watch) quorumProblem() string {
+func (w *watch) quorumError() string {
 	hangs := w.cancel != nil && time.Since(w.started) >= readTimeout
 	switch {
 	case !w.hasLeader:

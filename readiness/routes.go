@@ -39,7 +39,7 @@ func Patterns() []string { return slices.Sorted(maps.Keys(own)) }
 // Bodies are not read here: net/http discards up to 256 KiB within requestTimeout before it replies, and closes the
 // connection if there is more.
 func routes(o Options, m *Monitor) http.Handler {
-	e := &endpoints{Options: o, monitor: m, refusal: sparingly(o.Log)}
+	e := &endpoints{Options: o, monitor: m, refusal: rateLimit(o.Log)}
 	mux := http.NewServeMux()
 	for pattern, answer := range own {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { answer(e, w, r) })
@@ -57,9 +57,9 @@ func (e *endpoints) readyz(w http.ResponseWriter, r *http.Request) {
 	verbose := r.URL.RawQuery != "" && r.URL.Query().Has("verbose")
 	switch {
 	case !ready:
-		reply(w, http.StatusServiceUnavailable, listing(now, phase, report)+"not ready\n")
+		reply(w, http.StatusServiceUnavailable, formatChecks(now, phase, report)+"not ready\n")
 	case verbose:
-		reply(w, http.StatusOK, listing(now, phase, report)+"ok\n")
+		reply(w, http.StatusOK, formatChecks(now, phase, report)+"ok\n")
 	default:
 		reply(w, http.StatusOK, "ok\n")
 	}
@@ -71,7 +71,7 @@ func (e *endpoints) livez(w http.ResponseWriter, _ *http.Request) { reply(w, htt
 // stop sends the whole reply before it requests the stop: the sidecar exits if its connection breaks before the
 // reply. A client that did not wait for the reply still gets its stop.
 func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
-	if e.refuses(w, r, "a stop") {
+	if e.reject(w, r, "a stop") {
 		return
 	}
 	reply(w, http.StatusOK, "stopping\n")
@@ -82,11 +82,11 @@ func (e *endpoints) stop(w http.ResponseWriter, r *http.Request) {
 	e.Stop()
 }
 
-// ForThisHost rejects, with 403, clients that are not on loopback, and all browsers. The reply says that they may not
-// do what.
-func ForThisHost(what string, next http.Handler) http.Handler {
+// LocalOnly rejects, with 403, clients that are not on loopback, and all browsers. The reply names what they may not
+// do.
+func LocalOnly(what string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reason := whyRefuse(r, what); reason != "" {
+		if reason := rejectReason(r, what); reason != "" {
 			reply(w, http.StatusForbidden, reason+"\n")
 			return
 		}
@@ -96,7 +96,7 @@ func ForThisHost(what string, next http.Handler) http.Handler {
 
 // defrag replies before the defragmentation starts; GET /lifecycle shows its progress.
 func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
-	if e.refuses(w, r, "a defragmentation") {
+	if e.reject(w, r, "a defragmentation") {
 		return
 	}
 	if err := e.Defragment(); err != nil {
@@ -107,9 +107,9 @@ func (e *endpoints) defrag(w http.ResponseWriter, r *http.Request) {
 	reply(w, http.StatusAccepted, "defragmenting\n")
 }
 
-// refuses reports whether the client may not request what, and replies to it if so.
-func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string) bool {
-	reason := whyRefuse(r, "ask for "+what)
+// reject reports whether the client may not request what. If so, it sends the reply.
+func (e *endpoints) reject(w http.ResponseWriter, r *http.Request, what string) bool {
+	reason := rejectReason(r, "ask for "+what)
 	if reason == "" {
 		return false
 	}
@@ -118,10 +118,10 @@ func (e *endpoints) refuses(w http.ResponseWriter, r *http.Request, what string)
 	return true
 }
 
-// whyRefuse returns why the client may not do what, or "". It ignores forwarded headers, which anyone can write.
+// rejectReason returns why the client may not do what, or "". It ignores forwarded headers, which anyone can write.
 // Browsers are always rejected, even one that DNS rebinding made believe it is on the same origin: every browser's
 // POST has one of these two headers.
-func whyRefuse(r *http.Request, what string) string {
+func rejectReason(r *http.Request, what string) string {
 	if !onLoopback(r.RemoteAddr) {
 		return "only clients on loopback may " + what
 	}
@@ -148,10 +148,10 @@ func reply(w http.ResponseWriter, code int, body string) {
 	_, _ = io.WriteString(w, body) // a client that has left needs no error
 }
 
-// listing returns a line for each check, the lifecycle first. Adjacent checks that fail for the same reason share a
+// formatChecks returns a line for each check, the lifecycle first. Adjacent checks that fail for the same reason share a
 // line. Reasons quote unknown sources, so they are escaped: they must neither fake lines nor send control characters
 // to a terminal.
-func listing(now time.Time, phase Phase, report *Report) string {
+func formatChecks(now time.Time, phase Phase, report *Report) string {
 	var lines []Check
 	for _, c := range append([]Check{lifecycleCheck(now, phase)}, report.Checks(now)...) {
 		if last := len(lines) - 1; last >= 0 && c.Status == Failed && c.Status == lines[last].Status && c.Reason == lines[last].Reason {
@@ -162,12 +162,12 @@ func listing(now time.Time, phase Phase, report *Report) string {
 	}
 	var b strings.Builder
 	for _, c := range lines {
-		b.WriteString(line(c))
+		b.WriteString(formatCheck(c))
 	}
 	return b.String()
 }
 
-func line(c Check) string {
+func formatCheck(c Check) string {
 	switch c.Status {
 	case OK:
 		return fmt.Sprintf("[+]%s ok\n", c.Name)

@@ -12,7 +12,7 @@
 // The server answers on its port for the whole life of the process. Where TLS is expected, it starts with a temporary
 // certificate until the real one is known. On loopback it also accepts plain HTTP, always, so that every container of
 // the pod can use one port without certificates. A socket on the volume would do as well, but the volume may hang or
-// be read-only exactly when somebody asks.
+// be read-only exactly when an operator needs the status.
 //
 // Only the command uses this package. It imports neither the lifecycle nor etcd: the command adapts both, by Options
 // and by Target.
@@ -59,8 +59,8 @@ type Options struct {
 	// Stop requests a stop from the lifecycle. It is called once per POST /stop, after the reply was flushed,
 	// possibly concurrently. It must not wait for Shutdown, which waits for it.
 	Stop func()
-	// Defragment starts a defragmentation of the database and returns immediately; its error says why none can start
-	// now. It may be called concurrently.
+	// Defragment starts a defragmentation of the database and returns immediately; its error explains why none can
+	// start now. It may be called concurrently.
 	Defragment func() error
 	Routes     map[string]http.Handler // other handlers, by net/http's patterns; their requests' contexts end at Shutdown
 	Log        zerolog.Logger
@@ -82,10 +82,10 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 		return nil, fmt.Errorf("cannot listen on %q: %w", o.Address, err)
 	}
 	lifetime, end := context.WithCancel(context.Background())
-	errorLog := stdlog.New(connectionErrors{sparingly(o.Log)}, "", 0)
+	errorLog := stdlog.New(connectionErrors{rateLimit(o.Log)}, "", 0)
 	s := &Server{listener: &dualListener{Listener: bound, errors: errorLog}, end: end, log: o.Log}
 	s.http = &http.Server{
-		Handler:                      s.closeOutdated(routes(o, m)),
+		Handler:                      s.closeOldConnections(routes(o, m)),
 		Protocols:                    new(http.Protocols),
 		DisableGeneralOptionsHandler: true,
 		ReadHeaderTimeout:            headerTimeout,
@@ -93,7 +93,7 @@ func Listen(o Options, m *Monitor) (*Server, error) {
 		WriteTimeout:                 replyTimeout,
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeaderBytes,
-		ConnState:                    newCrowd(maxConnections).change,
+		ConnState:                    newConnectionLimiter(maxConnections).change,
 		BaseContext:                  func(net.Listener) context.Context { return lifetime },
 		ErrorLog:                     errorLog,
 	}
@@ -113,8 +113,8 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// UsePlain makes new connections plain HTTP. It is safe for concurrent use.
-func (s *Server) UsePlain() {
+// UseHTTP makes new connections plain HTTP. It is safe for concurrent use.
+func (s *Server) UseHTTP() {
 	if s.listener.config.Swap(plainHTTP) != plainHTTP {
 		s.log.Info().Stringer("address", s.Addr()).Msg("serving plain HTTP")
 	}
@@ -160,9 +160,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// closeOutdated closes another host's connection of the previous protocol with its next reply. Closing it from here could break a
+// closeOldConnections closes a remote connection of the previous protocol with its next reply. Closing it from here could break a
 // POST /stop in progress, which makes its sender, the sidecar, exit.
-func (s *Server) closeOutdated(next http.Handler) http.Handler {
+func (s *Server) closeOldConnections(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if overTLS := r.TLS != nil; overTLS != (s.listener.tls() != nil) && !onLoopback(r.RemoteAddr) {
 			w.Header().Set("Connection", "close")
@@ -179,15 +179,15 @@ func (c connectionErrors) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// sparingly limits a log to ten lines a minute, so that clients cannot fill it.
-func sparingly(log zerolog.Logger) zerolog.Logger {
+// rateLimit limits a log to ten lines a minute, so that clients cannot fill it.
+func rateLimit(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 10, Period: time.Minute})
 }
 
-// A crowd bounds the number of open connections. A new one beyond the limit is let in, since it may be the kubelet's,
+// A connectionLimiter bounds the number of open connections. A new one beyond the limit is accepted, since it may be the kubelet's,
 // and the one that has been without a request for longest is closed. The new one itself is closed only if every other
 // connection has a request in progress.
-type crowd struct {
+type connectionLimiter struct {
 	limit int
 
 	mu      sync.Mutex
@@ -195,12 +195,12 @@ type crowd struct {
 	waiting *list.List                 // connections without a request, the oldest first
 }
 
-func newCrowd(limit int) *crowd {
-	return &crowd{limit: limit, all: map[net.Conn]*list.Element{}, waiting: list.New()}
+func newConnectionLimiter(limit int) *connectionLimiter {
+	return &connectionLimiter{limit: limit, all: map[net.Conn]*list.Element{}, waiting: list.New()}
 }
 
 // change implements http.Server's ConnState.
-func (c *crowd) change(conn net.Conn, to http.ConnState) {
+func (c *connectionLimiter) change(conn net.Conn, to http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if place := c.all[conn]; place != nil {
@@ -215,13 +215,13 @@ func (c *crowd) change(conn net.Conn, to http.ConnState) {
 		delete(c.all, conn)
 	}
 	if len(c.all) > c.limit {
-		c.sendAway()
+		c.closeOldest()
 	}
 }
 
-// sendAway closes the connection that has been without a request for longest. It closes it below TLS, whose
+// closeOldest closes the connection that has been without a request for longest. It closes it below TLS, whose
 // close_notify could block.
-func (c *crowd) sendAway() {
+func (c *connectionLimiter) closeOldest() {
 	longest := c.waiting.Front()
 	if longest == nil {
 		return

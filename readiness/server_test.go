@@ -57,7 +57,7 @@ func TestErrorOfListenNamesTheAddress(t *testing.T) {
 
 func TestUnreadyOverTheWire(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: starting}, NewMonitor(zerolog.Nop()))
-	s.UsePlain()
+	s.UseHTTP()
 	res, body := dial(t, s).ask("GET", "/readyz")
 	require.Equal(t, 503, res.StatusCode)
 	require.Equal(t, "[-]lifecycle failed: StartEtcd for 12s: etcd waits [+]for quorum\n"+
@@ -67,7 +67,7 @@ func TestUnreadyOverTheWire(t *testing.T) {
 
 func TestFromPlainToTLSOnTheSamePort(t *testing.T) {
 	s := servedRemotely(t)
-	s.UsePlain()
+	s.UseHTTP()
 	old := dial(t, s)
 	res, _ := old.ask("GET", "/readyz")
 	require.False(t, res.Close, "kept alive")
@@ -117,7 +117,7 @@ func TestReplyIsCompleteBeforeStop(t *testing.T) {
 				require.NoError(t, s.UseTLS(f.cert, f.key))
 				c = dialTLS(t, s)
 			} else {
-				s.UsePlain()
+				s.UseHTTP()
 				c = dial(t, s)
 			}
 
@@ -141,7 +141,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			asked := make(chan struct{}, 2)
 			s := served(t, Options{Log: zerolog.Nop(), Stop: func() { asked <- struct{}{} }}, found(nil))
-			s.UsePlain()
+			s.UseHTTP()
 			c := dial(t, s)
 			go func() { // ends with the connection
 				_, _ = fmt.Fprintf(c, "POST /stop HTTP/1.1\r\nHost: pod\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
@@ -157,7 +157,7 @@ func TestStopWithUnreadBody(t *testing.T) {
 
 func TestHugeHeaderIsRejected(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop()}, found(nil))
-	s.UsePlain()
+	s.UseHTTP()
 	c := dial(t, s)
 	_, _ = fmt.Fprintf(c, "GET /readyz HTTP/1.1\r\nHost: pod\r\nX: %s\r\n\r\n", strings.Repeat("x", 12<<10+8<<10))
 	res, _ := c.receive()
@@ -165,7 +165,7 @@ func TestHugeHeaderIsRejected(t *testing.T) {
 }
 
 func TestShutdownFreesThePort(t *testing.T) {
-	for name, choose := range map[string]func(*Server){"plain": (*Server).UsePlain, "TLS": func(s *Server) { require.NoError(t, s.UseTemporary()) }} {
+	for name, choose := range map[string]func(*Server){"plain": (*Server).UseHTTP, "TLS": func(s *Server) { require.NoError(t, s.UseTemporary()) }} {
 		t.Run(name, func(t *testing.T) {
 			s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
 			require.NoError(t, err)
@@ -187,7 +187,7 @@ func TestShutdownFreesThePort(t *testing.T) {
 func TestServeReturnsWhyItEnded(t *testing.T) {
 	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
 	require.NoError(t, err)
-	s.UsePlain()
+	s.UseHTTP()
 	require.NoError(t, s.listener.Listener.Close()) // from below
 	require.ErrorContains(t, s.Serve(), s.Addr().String())
 }
@@ -199,7 +199,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 		<-r.Context().Done()
 	})
 	s := served(t, Options{Log: zerolog.Nop(), Routes: map[string]http.Handler{"GET /stream": stream}}, found(nil))
-	s.UsePlain()
+	s.UseHTTP()
 	dial(t, s).send("GET", "/stream")
 	<-streaming
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -210,7 +210,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 // A client that opens connections and sends nothing must neither fill the memory nor exclude the kubelet.
 func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 	s := served(t, Options{Log: zerolog.Nop(), Phase: serving}, found(nil))
-	s.UsePlain()
+	s.UseHTTP()
 	var silent []net.Conn
 	for range maxConnections + 10 {
 		conn, err := net.Dial("tcp", s.Addr().String())
@@ -232,7 +232,7 @@ func TestIdleConnectionsAreBoundedAndNewOnesAreServed(t *testing.T) {
 }
 
 func TestCrowdClosesTheLongestIdleConnection(t *testing.T) {
-	c := newCrowd(2)
+	c := newConnectionLimiter(2)
 	busy, idle, late, later := pipe(t), pipe(t), pipe(t), pipe(t)
 	c.change(busy, http.StateNew)
 	c.change(busy, http.StateActive)

@@ -42,7 +42,7 @@ type Backup struct {
 
 // Print prints the backup as text, with times in the user's time zone.
 func (m Backup) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.Moment(m.Time), terminal.Size(m.Bytes))
+	_, err := fmt.Fprintf(to, "full %s of revision %d, from %s, is in the store: %s\n", m.Name, m.Revision, terminal.FormatTime(m.Time), terminal.Size(m.Bytes))
 	return err
 }
 
@@ -157,8 +157,8 @@ func Routes(flags Flags, backend Backend) map[string]http.Handler {
 		now = func(w http.ResponseWriter, r *http.Request) { serve(w, r, backend) }
 	}
 	return map[string]http.Handler{
-		"GET /backup":  readiness.ForThisHost("ask for the flags about backups", tell),
-		"POST /backup": readiness.ForThisHost("ask for a backup", now),
+		"GET /backup":  readiness.LocalOnly("ask for the flags about backups", tell),
+		"POST /backup": readiness.LocalOnly("ask for a backup", now),
 	}
 }
 

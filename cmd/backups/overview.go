@@ -207,7 +207,7 @@ func printSidecar(b *strings.Builder, chains []SidecarChain) {
 	for _, c := range chains {
 		rows = append(rows, []string{
 			printable.Line(path.Base(c.Full)), strconv.FormatInt(c.To, 10),
-			fmt.Sprintf("%s, %s, %s", terminal.Moment(c.End), count(c.Deltas, "delta"), terminal.Size(c.Bytes)),
+			fmt.Sprintf("%s, %s, %s", terminal.FormatTime(c.End), count(c.Deltas, "delta"), terminal.Size(c.Bytes)),
 		})
 	}
 	b.WriteString(terminal.Table(rows...))
@@ -237,14 +237,14 @@ func (o Listing) Print(to io.Writer) error {
 }
 
 func (g GenerationListing) print(b *strings.Builder, now time.Time) {
-	head := fmt.Sprintf("cluster %s, since %s", printable.Line(g.Cluster), terminal.Moment(g.Created))
+	head := fmt.Sprintf("cluster %s, since %s", printable.Line(g.Cluster), terminal.FormatTime(g.Created))
 	if g.Parent != 0 {
 		head += fmt.Sprintf(", restored from generation %d at revision %d", g.Parent, g.ParentRevision)
 	}
 	b.WriteString("\n" + terminal.Wrapped(fmt.Sprintf("generation %d, ", g.Number), head) + "\n\n")
 	var facts [][]string
 	for _, window := range g.Windows {
-		facts = append(facts, []string{"restore points", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.Moment(window.Begin), terminal.Moment(window.End))})
+		facts = append(facts, []string{"restore points", fmt.Sprintf("revisions %d to %d, %s to %s", window.From, window.To, terminal.FormatTime(window.Begin), terminal.FormatTime(window.End))})
 		if window.Beyond != "" {
 			facts = append(facts, []string{"", "later revisions cannot be read: " + window.Beyond})
 		}
@@ -290,5 +290,5 @@ func (v *Verification) describe(now time.Time, revision bool) string {
 	if revision {
 		what += fmt.Sprintf(", revision %d", v.Revision)
 	}
-	return what + ", " + terminal.Age(v.At, now)
+	return what + ", " + terminal.FormatAge(v.At, now)
 }

@@ -61,8 +61,8 @@ func TestListing_Print(t *testing.T) {
 	overview := Listing{Store: "file:///b", Generations: []GenerationListing{ofGeneration(generation(), nil)}}
 	text := printed(t, overview)
 	for _, line := range []string{
-		"generation 2, cluster 1c45, since " + terminal.Moment(began) + ", restored from generation 1 at revision 40",
-		"restore points revisions 42 to 77, " + terminal.Moment(began) + " to " + terminal.Moment(began.Add(time.Hour)),
+		"generation 2, cluster 1c45, since " + terminal.FormatTime(began) + ", restored from generation 1 at revision 40",
+		"restore points revisions 42 to 77, " + terminal.FormatTime(began) + " to " + terminal.FormatTime(began.Add(time.Hour)),
 		"last verified yes, revision 42, 1m30s ago",
 		"segments 2 objects, 2.0 MiB",
 		archive.FullName(42, began) + " 2.0 MiB 3.0 GiB yes, 1m30s ago",
@@ -111,7 +111,7 @@ func TestListing_empty(t *testing.T) {
 
 func TestListing_sidecar(t *testing.T) {
 	text := printed(t, Listing{Sidecar: []SidecarChain{{Full: "v2/Full-0-9-1", From: 9, To: 30, Begin: began, End: began, Deltas: 3, Bytes: 1 << 20}}})
-	assert.Contains(t, text, "Full-0-9-1 30 "+terminal.Moment(began)+", 3 deltas, 1.0 MiB")
+	assert.Contains(t, text, "Full-0-9-1 30 "+terminal.FormatTime(began)+", 3 deltas, 1.0 MiB")
 	assert.NotContains(t, text, "no backups")
 }
 
@@ -128,7 +128,7 @@ func TestPruneResult_Print(t *testing.T) {
 	text := strings.Split(printed(t, pruned), "\n")
 	for _, line := range []string{
 		"goes the whole generation, 0 bytes: old",
-		"stays full x, 1.0 MiB, " + terminal.Moment(began) + ": within points",
+		"stays full x, 1.0 MiB, " + terminal.FormatTime(began) + ": within points",
 		"goes 3 objects of segments, starting at revision 9, 0 bytes: before",
 		"goes remains of 1 full, 0 bytes: never finished",
 		"deleted 2 objects, 1.0 MiB; 1 locked, to be deleted later",

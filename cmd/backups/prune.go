@@ -64,7 +64,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 func (p PruneResult) Print(to io.Writer) error {
 	var b strings.Builder
 	b.WriteString(printable.Line(p.Store) + "\n")
-	b.WriteString(terminal.Wrapped("", fmt.Sprintf("keeps %s, every revision since %s", p.policy(), terminal.Moment(p.From))) + "\n")
+	b.WriteString(terminal.Wrapped("", fmt.Sprintf("keeps %s, every revision since %s", p.policy(), terminal.FormatTime(p.From))) + "\n")
 	var rows [][]string
 	for i, item := range p.Items {
 		rows = append(rows, []string{p.word(item), describeItem(item) + ", " + terminal.Size(item.Bytes) + timeSuffix(item.Time) + ": " + item.Why})
@@ -115,5 +115,5 @@ func timeSuffix(at time.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return ", " + terminal.Moment(at)
+	return ", " + terminal.FormatTime(at)
 }

@@ -182,7 +182,7 @@ func formatProgress(done, total int64, took time.Duration) string {
 	rate := float64(done) / took.Seconds()
 	text += fmt.Sprintf(", %s/s", terminal.Size(int64(rate)))
 	if left := float64(total-done) / rate; total > done {
-		text += fmt.Sprintf(", %v left", terminal.Rounded(time.Duration(left*float64(time.Second))))
+		text += fmt.Sprintf(", %v left", terminal.Round(time.Duration(left*float64(time.Second))))
 	}
 	return text
 }

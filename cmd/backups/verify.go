@@ -106,7 +106,7 @@ func (v VerifyResult) Print(to io.Writer) error {
 	if !v.Recorded {
 		recorded = "the result is not in the store, as it would not be signed"
 	}
-	took := terminal.Rounded(time.Duration(v.Seconds * float64(time.Second)))
+	took := terminal.Round(time.Duration(v.Seconds * float64(time.Second)))
 	_, err := fmt.Fprintf(to, "%s, from full %s of generation %d, in %v; %s\n", words, v.Full, v.Generation, took, recorded)
 	return err
 }

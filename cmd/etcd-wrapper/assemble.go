@@ -179,7 +179,7 @@ func (c *startCommand) serve(log zerolog.Logger, p *parts, connected runtime.Par
 	connected.Server, connected.Crash = server, p.driver.Crash
 	p.runtime.Connect(connected)
 	if !c.ExpectsTLS() { // until etcd's configuration is known
-		server.UsePlain()
+		server.UseHTTP()
 	} else if err := server.UseTemporary(); err != nil {
 		return nil, exitcode.ServerTaken, err
 	}
@@ -214,7 +214,7 @@ func (c *startCommand) routes(about *report.Report, counts *metrics.Metrics, kep
 	}
 	served := map[string]http.Handler{
 		"GET /{$}":              page.Handler(lifecycle.Overview(), lifecycle.Drawing.JSON()),
-		"GET /statemachine.svg": page.Picture(lifecycle.Drawing.SVG()),
+		"GET /statemachine.svg": page.Diagram(lifecycle.Drawing.SVG()),
 		"GET /lifecycle":        status.Handler(about.Source()),
 		"GET /metrics":          counts.Handler(about.Document, states),
 	}

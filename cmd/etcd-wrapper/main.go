@@ -23,7 +23,7 @@ import (
 
 func main() {
 	log, flush := logstream.NeverWait(os.Stderr)
-	s := streams{out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), shown: isatty.IsTerminal(os.Stdout.Fd()), colour: terminal.Colourful(os.Stderr)}
+	s := streams{out: os.Stdout, log: log, terminal: isatty.IsTerminal(os.Stderr.Fd()), shown: isatty.IsTerminal(os.Stdout.Fd()), colour: terminal.HasColour(os.Stderr)}
 	status := run(os.Args[1:], s)
 	flush()
 	os.Exit(int(status))

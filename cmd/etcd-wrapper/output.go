@@ -35,7 +35,7 @@ func (s streams) logger() zerolog.Logger {
 	if s.json {
 		return logstream.New(s.log, zerolog.InfoLevel)
 	}
-	return logstream.New(logstream.Plain(s.log), zerolog.InfoLevel)
+	return logstream.New(logstream.MessageWriter(s.log), zerolog.InfoLevel)
 }
 
 // print prints a result that is plain text.

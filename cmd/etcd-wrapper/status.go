@@ -113,9 +113,9 @@ func (c *defragCommand) execute(s streams) exitcode.Code {
 	}
 	last, err := c.defragment(progress)
 	if err == nil && last.Error != "" {
-		err = status.RefusalError(last.Error)
+		err = status.RejectedError(last.Error)
 	}
-	var refusal status.RefusalError
+	var refusal status.RejectedError
 	if errors.As(err, &refusal) {
 		return s.logError("not defragmented", err, exitcode.ToolFailed)
 	}
@@ -192,7 +192,7 @@ func (c *statusCommand) executeCluster(s streams) exitcode.Code {
 	if err := c.print(s.out, terminal.Cluster(answers, time.Now()), answers); err != nil {
 		return fail(err, exitcode.NotTold)
 	}
-	if slices.ContainsFunc(answers, func(a status.Answer) bool { return a.Document == nil || !a.Document.Ready }) {
+	if slices.ContainsFunc(answers, func(a status.MemberStatus) bool { return a.Document == nil || !a.Document.Ready }) {
 		return exitcode.MemberNotReady
 	}
 	return exitcode.Clean

@@ -27,7 +27,7 @@ func Console(to io.Writer, look ConsoleOptions) io.Writer {
 	if look.All {
 		return console
 	}
-	return quietWriter{console}
+	return infoFilter{console}
 }
 
 // prepareLine escapes everything that could control a terminal, and formats durations.
@@ -67,7 +67,7 @@ func prepareTransition(line map[string]any) error {
 	if line["event"] == nil || line["from"] == nil || line["to"] == nil {
 		return nil
 	}
-	way := terminal.Way(fmt.Sprint(line["from"]), fmt.Sprint(line["to"]))
+	way := terminal.FormatStep(fmt.Sprint(line["from"]), fmt.Sprint(line["to"]))
 	line[zerolog.MessageFieldName] = fmt.Sprintf("%-26s %s", way, line[zerolog.MessageFieldName])
 	for _, name := range []string{"from", "to", "event"} {
 		delete(line, name)
@@ -86,5 +86,5 @@ func formatDuration(number json.Number) string {
 	if err != nil {
 		return number.String()
 	}
-	return terminal.Rounded(time.Duration(count * float64(time.Millisecond))).String()
+	return terminal.Round(time.Duration(count * float64(time.Millisecond))).String()
 }

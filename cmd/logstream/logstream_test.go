@@ -63,7 +63,7 @@ func TestConsole_hidesEtcdsInfoLines(t *testing.T) {
 
 func TestPlain_sentences(t *testing.T) {
 	var out bytes.Buffer
-	log := New(Plain(&out), zerolog.InfoLevel)
+	log := New(MessageWriter(&out), zerolog.InfoLevel)
 	log.Error().Str("error", "no answer").Msg("cannot tell the status")
 	log.Error().Msg("no more")
 	assert.Equal(t, "etcd-wrapper: cannot tell the status: no answer\netcd-wrapper: no more\n", out.String())
@@ -74,7 +74,7 @@ func TestLog_hidesPasswordsAndControlCharacters(t *testing.T) {
 	for format, open := range map[string]func(io.Writer) io.Writer{
 		"json":      func(to io.Writer) io.Writer { return to },
 		"console":   func(to io.Writer) io.Writer { return Console(to, ConsoleOptions{}) },
-		"sentences": Plain,
+		"sentences": MessageWriter,
 	} {
 		var out bytes.Buffer
 		log := New(open(&out), zerolog.InfoLevel)

@@ -89,7 +89,7 @@ last seen: %s; since %s: %s
 `, crashNote, firstLine(r.Document().Headline.Summary), run.PhaseSince.UTC().Format(time.RFC3339), firstLine(r.reason(run)))
 }
 
-func format(d time.Duration) string { return terminal.Rounded(d).String() }
+func format(d time.Duration) string { return terminal.Round(d).String() }
 
 // firstLine keeps the trace of a panic out of a message for people.
 func firstLine(text string) string {

@@ -119,7 +119,7 @@ func (r *Report) snapshot() status.Document {
 // readySince returns when the document's ready changed last. Being ready takes both the lifecycle and etcd, of which the
 // one that came last counts; to be unready one of them is enough, of which the first counts.
 func (r *Report) readySince(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) time.Time {
-	ofEtcd := found.Since(now)
+	ofEtcd := found.ReadySince(now)
 	if run.State == lifecycle.Serving {
 		if found.Ready(now) && ofEtcd.Before(run.Since) {
 			return run.Since
@@ -210,5 +210,5 @@ func notReadyReason(run *lifecycle.Snapshot, found *readiness.Report, now time.T
 	if run.State != lifecycle.Serving {
 		return run.Reason
 	}
-	return status.Unreadiness(found.Checks(now))
+	return status.NotReadyReason(found.Checks(now))
 }

@@ -134,7 +134,7 @@ func (r *Runtime) useCertificates(etcd *embed.Config) {
 	if overTLS(etcd.ListenPeerUrls) {
 		files[certificates.EtcdPeer], files[certificates.EtcdPeerCA] = etcd.PeerTLSInfo.CertFile, etcd.PeerTLSInfo.TrustedCAFile
 	}
-	r.certificates.Use(files)
+	r.certificates.Add(files)
 }
 
 // listeners returns etcd's TLS listeners. Certificates that etcd makes for itself are verified by no client.
@@ -241,7 +241,7 @@ type target struct {
 }
 
 // Certificates implements readiness.Target.
-func (r target) Certificates(now time.Time) (ended, soon string) { return r.files.Judge(now) }
+func (r target) Certificates(now time.Time) (ended, soon string) { return r.files.Check(now) }
 
 // Space on a volume is scarce if less than a tenth is free, or less than largest bytes on a large one, or less than
 // the database needs for a copy of itself, which a full snapshot and a defragmentation make, with two segments of

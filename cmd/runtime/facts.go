@@ -35,7 +35,7 @@ func (r *Runtime) Document() status.Document {
 	document := status.Document{
 		Standalone: r.flags.Standalone, Started: r.began, LastExit: last.class, LastExitReason: last.reason, MemberID: r.id(),
 		Versions:     status.Versions{Etcd: dataversion.Embedded, Go: runtime.Version()},
-		Certificates: r.certificates.Now(), Recovery: r.recoveryStatus(),
+		Certificates: r.certificates.List(), Recovery: r.recoveryStatus(),
 	}
 	if warnings := r.configWarnings.Load(); warnings != nil {
 		document.ConfigWarnings = slices.Clone(*warnings)

@@ -19,11 +19,11 @@ import (
 func TestLastExits_areComplete(t *testing.T) {
 	words := constants(t, "../../exitcode/record.go", func(_, kind string) bool { return kind == "Word" })
 	kinds := constants(t, "../../readiness/status/document.go", func(name, _ string) bool { return strings.HasPrefix(name, "Exit") })
-	assert.ElementsMatch(t, append(words, kinds...), status.LastExits(),
-		"list the words of the exit record and the Exit constants in LastExits (readiness/status/document.go), for the metrics")
+	assert.ElementsMatch(t, append(words, kinds...), status.ExitClasses(),
+		"list the words of the exit record and the Exit constants in ExitClasses (readiness/status/document.go), for the metrics")
 	row := docs.Find(docs.Table(t, "field", "meaning"), "last_exit")
 	require.NotNil(t, row)
-	for _, kind := range status.LastExits() {
+	for _, kind := range status.ExitClasses() {
 		assert.Contains(t, docs.Quoted(row[1]), kind, "say in docs/api.md what the last_exit %q means", kind)
 	}
 }

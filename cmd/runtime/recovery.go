@@ -52,7 +52,7 @@ func describeRecovery(is recovery.Progress) string {
 	far := is.Reason
 	if is.State == recovery.Build && is.Rate > 0 {
 		far = fmt.Sprintf("%s of about %s are restored, %s/s, %v left",
-			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Rounded(is.Left()))
+			terminal.Size(is.Bytes), terminal.Size(is.Of), terminal.Size(int64(is.Rate)), terminal.Round(is.Left()))
 	}
-	return fmt.Sprintf("recovery has been %s since %s: %s", status.RecoveryDoes(string(is.State)), is.Since.UTC().Format(time.RFC3339), far)
+	return fmt.Sprintf("recovery has been %s since %s: %s", status.DescribeRecovery(string(is.State)), is.Since.UTC().Format(time.RFC3339), far)
 }

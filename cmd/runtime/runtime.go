@@ -33,7 +33,7 @@ import (
 
 // A Server is the wrapper's own server, as far as etcd's configuration affects it.
 type Server interface {
-	UsePlain()
+	UseHTTP()
 	UseTLS(certFile, keyFile string) error // fails only if the files cannot be used now
 }
 
@@ -147,7 +147,7 @@ func (r *Runtime) LockData() error { return r.volume.LockData(r.config.Etcd.Dir)
 func (r *Runtime) Expose() error {
 	cert, key, ok := r.config.ServerCertificate()
 	if !ok {
-		r.parts.Server.UsePlain()
+		r.parts.Server.UseHTTP()
 		return nil
 	}
 	if err := r.parts.Server.UseTLS(cert, key); err != nil {

@@ -31,7 +31,7 @@ type server struct {
 	refuses error
 }
 
-func (s *server) UsePlain() { s.speaks = append(s.speaks, "plain") }
+func (s *server) UseHTTP() { s.speaks = append(s.speaks, "plain") }
 
 func (s *server) UseTLS(cert, key string) error {
 	s.speaks = append(s.speaks, cert, key)

@@ -60,12 +60,12 @@ type Files struct {
 // file describes the content of a certificate file.
 type file struct {
 	status.Certificate
-	leaf   validity // of the first certificate, which is shown to the other side
-	any    validity // while at least one of them is valid
+	leaf   period // of the first certificate, which is shown to the other side
+	any    period // while at least one of them is valid
 	digest [sha256.Size]byte
 }
 
-type validity struct{ start, end time.Time }
+type period struct{ start, end time.Time }
 
 // isPool reports whether a file has the authorities that etcd verifies others with.
 func (f file) isPool() bool { return f.Name == EtcdServerCA || f.Name == EtcdPeerCA }
@@ -88,8 +88,8 @@ func (f *Files) refresh(now time.Time) {
 	}
 }
 
-// Use adds the files of an etcd that is about to start and reads all files, which takes up to a second.
-func (f *Files) Use(paths map[string]string) {
+// Add adds the files of an etcd that is about to start and reads all files, which takes up to a second.
+func (f *Files) Add(paths map[string]string) {
 	f.mu.Lock()
 	maps.Copy(f.paths, paths)
 	f.mu.Unlock()
@@ -103,8 +103,8 @@ func (f *Files) Use(paths map[string]string) {
 	}
 }
 
-// Now returns the content of the files as last read, sorted by purpose, from memory. A file that cannot be read is left out.
-func (f *Files) Now() []status.Certificate {
+// List returns the content of the files as last read, sorted by purpose, from memory. A file that cannot be read is left out.
+func (f *Files) List() []status.Certificate {
 	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *Files) Now() []status.Certificate {
 	return all
 }
 
-// read reads all files at once. A file on a mount that hangs keeps its previous content.
+// read reads all files in parallel. A file on a mount that hangs keeps its previous content.
 func (f *Files) read() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -152,7 +152,7 @@ func (f *Files) read() {
 
 // warn logs once that a certificate is about to expire or not valid.
 func (f *Files) warn(c file, now time.Time) {
-	reason, _ := c.judge(file{}, now)
+	reason, _ := c.check(file{}, now)
 	if reason != "" && f.warned[c.Name] != reason {
 		f.log.Warn().Str("certificate", c.Name).Str("path", c.Path).Time("expires", c.NotAfter.UTC()).
 			Msgf("certificate %s needs attention: %s", c.Name, reason)
@@ -175,10 +175,10 @@ func parse(path string) (f file, err error) {
 	if len(starts) == 0 {
 		return f, errors.New("it has no certificate")
 	}
-	f.digest, f.leaf = sha256.Sum256(content), validity{starts[0], ends[0]}
+	f.digest, f.leaf = sha256.Sum256(content), period{starts[0], ends[0]}
 	slices.SortFunc(starts, time.Time.Compare)
 	slices.SortFunc(ends, time.Time.Compare)
 	last := len(starts) - 1
-	f.NotBefore, f.NotAfter, f.any = starts[last], ends[0], validity{starts[0], ends[last]}
+	f.NotBefore, f.NotAfter, f.any = starts[last], ends[0], period{starts[0], ends[last]}
 	return f, nil
 }

@@ -41,10 +41,10 @@ func TestExpiringCertificatesAreLoggedOnce(t *testing.T) {
 		certificates.SidecarCA: bundle(t, late, soon), certificates.EtcdClient: "/nowhere", certificates.EtcdPeer: "",
 	}, zerolog.New(&log))
 	ofEtcd := map[string]string{certificates.EtcdServer: bundle(t, past), certificates.EtcdPeer: bundle(t, late)}
-	files.Use(ofEtcd)
-	files.Use(ofEtcd) // reads all again
+	files.Add(ofEtcd)
+	files.Add(ofEtcd) // reads all again
 
-	found := files.Now()
+	found := files.List()
 	require.Len(t, found, 3)
 	assert.Equal(t, certificates.EtcdPeer, found[0].Name)
 	assert.Equal(t, certificates.EtcdServer, found[1].Name)
@@ -66,13 +66,13 @@ func TestRenewedCertificateIsRead(t *testing.T) {
 		soon, late := time.Now().Add(time.Hour), time.Now().Add(1000*time.Hour)
 		path := bundle(t, soon)
 		files := running(map[string]string{certificates.EtcdServer: path})
-		require.Len(t, files.Now(), 1)
-		assert.Equal(t, soon.Unix(), files.Now()[0].NotAfter.Unix())
+		require.Len(t, files.List(), 1)
+		assert.Equal(t, soon.Unix(), files.List()[0].NotAfter.Unix())
 		require.NoError(t, os.Rename(bundle(t, late), path))
 		time.Sleep(11 * time.Second)
-		files.Now() // starts to read
+		files.List() // starts to read
 		synctest.Wait()
-		assert.Equal(t, late.Unix(), files.Now()[0].NotAfter.Unix())
+		assert.Equal(t, late.Unix(), files.List()[0].NotAfter.Unix())
 	})
 }
 
@@ -92,7 +92,7 @@ func TestOnlyTheServerCertificateExcludesClients(t *testing.T) {
 			{80 * time.Hour, "^no client can connect: etcd's server certificate " + server + " has expired on 2000-01-04 08:00 UTC; renew it", "^etcd_peer .* expires"},
 			{81 * time.Hour, "^no client can connect: etcd's server certificate", "^etcd_peer .* has expired"},
 		} {
-			ended, soon := files.Judge(now.Add(c.after))
+			ended, soon := files.Check(now.Add(c.after))
 			assert.Regexp(t, c.ended, ended, "after %v", c.after)
 			assert.Regexp(t, c.soon, soon, "after %v", c.after)
 		}
@@ -106,27 +106,27 @@ func TestAuthoritiesCountAsEtcdReadThem(t *testing.T) {
 		clients, peers := bundle(t, now.Add(70*time.Hour), now.Add(90*time.Hour)), bundle(t, now.Add(200*time.Hour))
 		var log bytes.Buffer
 		files := certificates.New(map[string]string{}, zerolog.New(&log))
-		files.Use(map[string]string{certificates.EtcdServerCA: clients, certificates.EtcdPeerCA: peers})
-		ended, soon := files.Judge(now)
+		files.Add(map[string]string{certificates.EtcdServerCA: clients, certificates.EtcdPeerCA: peers})
+		ended, soon := files.Check(now)
 		assert.Empty(t, ended)
 		assert.Regexp(t, "^etcd_server_ca .* expires on ", soon)
 		assert.Contains(t, log.String(), "restart this member: etcd reads it once, at its start")
 
 		require.NoError(t, os.Rename(bundle(t, now.Add(1000*time.Hour)), clients))
 		time.Sleep(11 * time.Second)
-		files.Now() // starts to read
+		files.List() // starts to read
 		synctest.Wait()
-		ended, soon = files.Judge(now)
+		ended, soon = files.Check(now)
 		assert.Empty(t, ended)
 		assert.Equal(t, "etcd_server_ca "+clients+" has changed since etcd read it at its start: restart this member", soon)
-		ended, _ = files.Judge(now.Add(90 * time.Hour))
+		ended, _ = files.Check(now.Add(90 * time.Hour))
 		assert.Regexp(t, "^no client with a certificate can connect: .* has expired on .*; restart this member: the file is renewed already$", ended)
-		ended, _ = files.Judge(now.Add(-25 * time.Hour))
+		ended, _ = files.Check(now.Add(-25 * time.Hour))
 		assert.Equal(t, "no client with a certificate can connect: etcd_server_ca "+clients+", as etcd read it at its start, is not valid before 1999-12-31 00:00 UTC; "+
 			"set this machine's clock, or have it issued again", ended)
 
-		files.Use(nil) // the next etcd
-		ended, soon = files.Judge(now.Add(90 * time.Hour))
+		files.Add(nil) // the next etcd
+		ended, soon = files.Check(now.Add(90 * time.Hour))
 		assert.Empty(t, ended+soon)
 	})
 }
@@ -137,8 +137,8 @@ func TestExpiredAuthorityOfPeersDoesNotExcludeClients(t *testing.T) {
 		now := time.Now()
 		peers := bundle(t, now.Add(90*time.Hour))
 		files := certificates.New(map[string]string{}, zerolog.Nop())
-		files.Use(map[string]string{certificates.EtcdPeerCA: peers})
-		ended, soon := files.Judge(now.Add(90 * time.Hour))
+		files.Add(map[string]string{certificates.EtcdPeerCA: peers})
+		ended, soon := files.Check(now.Add(90 * time.Hour))
 		assert.Empty(t, ended)
 		assert.Equal(t, "no other member can connect: etcd_peer_ca "+peers+", as etcd read it at its start, has expired on 2000-01-04 18:00 UTC; "+
 			"renew it in its Secret, and restart this member: etcd reads it once, at its start", soon)
@@ -152,8 +152,8 @@ func TestFileThatBlocksDelaysNoCaller(t *testing.T) {
 	count := make(chan int, 1)
 	go func() {
 		files := certificates.New(map[string]string{certificates.SidecarCA: fifo, certificates.EtcdClient: os.DevNull}, zerolog.Nop())
-		files.Use(nil)
-		count <- len(files.Now())
+		files.Add(nil)
+		count <- len(files.List())
 	}()
 	select {
 	case found := <-count:

@@ -82,7 +82,7 @@ func fingerprintOf(files []file, listeners []Listener) fingerprint {
 	return fingerprint(hash.Sum(nil))
 }
 
-// verify returns why clients that verify the listener's certificate cannot connect. It accepts expired certificates, because judge reports
+// verify returns why clients that verify the listener's certificate cannot connect. It accepts expired certificates, because Check reports
 // them.
 func (l Listener) verify(now time.Time) error {
 	certificates, err := l.handshake()

@@ -69,11 +69,11 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 				Name: certificates.EtcdServer, Address: serve(t, c.pair), Hosts: []string{c.host}, Cert: c.pair.Cert, Key: c.pair.Key, CA: c.ca,
 			}})
 			if c.why == "" {
-				assert.Never(t, func() bool { _, soon := files.Judge(time.Now()); return soon != "" }, 300*time.Millisecond, 20*time.Millisecond)
+				assert.Never(t, func() bool { _, soon := files.Check(time.Now()); return soon != "" }, 300*time.Millisecond, 20*time.Millisecond)
 				return
 			}
-			require.Eventually(t, func() bool { _, soon := files.Judge(time.Now()); return soon != "" }, 30*time.Second, 10*time.Millisecond)
-			ended, soon := files.Judge(time.Now())
+			require.Eventually(t, func() bool { _, soon := files.Check(time.Now()); return soon != "" }, 30*time.Second, 10*time.Millisecond)
+			ended, soon := files.Check(time.Now())
 			assert.Empty(t, ended, "the member stays ready")
 			assert.Contains(t, soon, c.why)
 			assert.Contains(t, soon, c.pair.Cert)
@@ -83,7 +83,7 @@ func TestListenerThatClientsRejectIsDegradedUntilItsFilesAreReplaced(t *testing.
 	pair := authority.IssueFor("rotated", x509.ExtKeyUsageClientAuth)
 	files := certificates.New(map[string]string{certificates.EtcdServer: pair.Cert}, zerolog.Nop())
 	files.Serve([]certificates.Listener{{Name: certificates.EtcdServer, Address: serve(t, pair), Hosts: []string{"127.0.0.1"}, Cert: pair.Cert, Key: pair.Key}})
-	refused := func() bool { _, soon := files.Judge(time.Now()); return soon != "" }
+	refused := func() bool { _, soon := files.Check(time.Now()); return soon != "" }
 	require.Eventually(t, refused, 30*time.Second, 10*time.Millisecond)
 	for from, to := range map[string]string{good.Cert: pair.Cert, good.Key: pair.Key} {
 		content, err := os.ReadFile(from)

@@ -34,7 +34,7 @@ func New(etcd prometheus.Gatherer) *History { return &History{etcd: etcd} }
 // Record compares a document with the previous one and returns the new events. It calls requests when a measurement is due.
 func (h *History) Record(d status.Document, now time.Time, requests func() (writes, reads state.Requests)) []status.TimelineEvent {
 	events := h.note(d, now)
-	h.measure(d, now, requests)
+	h.recordTrends(d, now, requests)
 	h.previous = d
 	return events
 }

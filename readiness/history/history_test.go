@@ -120,7 +120,7 @@ func TestSeriesCoverMoreTimeInTheSameSpace(t *testing.T) {
 func TestHalvedSkipsMissingPoints(t *testing.T) {
 	var points status.Points
 	require.NoError(t, json.Unmarshal([]byte("[1,3,null,5,6,null,null,null]"), &points))
-	text, err := json.Marshal(halved(points))
+	text, err := json.Marshal(downsample(points))
 	require.NoError(t, err)
 	assert.Equal(t, "[2,5,6,null]", string(text))
 }

@@ -32,24 +32,24 @@ func (h *History) note(d status.Document, now time.Time) []status.TimelineEvent 
 	return events
 }
 
-// keyedEvent is an event that a document shows. Documents show the same event under the same key.
-type keyedEvent struct {
+// eventWithKey is an event that a document shows. Documents show the same event under the same key.
+type eventWithKey struct {
 	status.TimelineEvent
 	key string
 }
 
-type keyedEvents []keyedEvent
+type eventList []eventWithKey
 
-func (all *keyedEvents) add(key any, at time.Time, kind, health, message string) {
-	*all = append(*all, keyedEvent{status.TimelineEvent{At: at, Kind: kind, Health: health, Message: message}, fmt.Sprint(key)})
+func (all *eventList) add(key any, at time.Time, kind, health, message string) {
+	*all = append(*all, eventWithKey{status.TimelineEvent{At: at, Kind: kind, Health: health, Message: message}, fmt.Sprint(key)})
 }
 
-func (all keyedEvents) has(e keyedEvent) bool {
-	return slices.ContainsFunc(all, func(other keyedEvent) bool { return other.Kind == e.Kind && other.key == e.key })
+func (all eventList) has(e eventWithKey) bool {
+	return slices.ContainsFunc(all, func(other eventWithKey) bool { return other.Kind == e.Kind && other.key == e.key })
 }
 
 // changes returns the new events, and the end of each problem.
-func changes(before, after keyedEvents, now time.Time) (events []status.TimelineEvent) {
+func changes(before, after eventList, now time.Time) (events []status.TimelineEvent) {
 	for _, e := range after {
 		if !before.has(e) {
 			events = append(events, e.TimelineEvent)
@@ -64,7 +64,7 @@ func changes(before, after keyedEvents, now time.Time) (events []status.Timeline
 }
 
 // eventsOf returns the events that a document shows. It shows an event until another one replaces it.
-func eventsOf(d status.Document, now time.Time) (all keyedEvents) {
+func eventsOf(d status.Document, now time.Time) (all eventList) {
 	all.addRun(d, now)
 	all.addBackups(d)
 	if m := d.Maintenance; m != nil && m.LastDefragmentation != nil {
@@ -83,12 +83,12 @@ func eventsOf(d status.Document, now time.Time) (all keyedEvents) {
 	case r.State == "Refused":
 		all.add(r.State, r.Since, "recovery", status.HealthFailed, "refused: "+r.Reason)
 	}
-	all.addProblems(d)
+	all.addErrors(d)
 	return all
 }
 
 // addRun adds the start of the process with the end of the last one, the readiness, and the leader.
-func (all *keyedEvents) addRun(d status.Document, now time.Time) {
+func (all *eventList) addRun(d status.Document, now time.Time) {
 	if !d.Started.IsZero() {
 		health, last := status.HealthOK, ""
 		if slices.Contains([]string{status.ExitCrash, status.ExitFailed, status.ExitKilled}, d.LastExit) {
@@ -122,13 +122,13 @@ func (all *keyedEvents) addRun(d status.Document, now time.Time) {
 }
 
 // addBackups adds the full snapshot and the restore test of this run. The store keeps times in seconds.
-func (all *keyedEvents) addBackups(d status.Document) {
+func (all *eventList) addBackups(d status.Document) {
 	second := d.Started.Truncate(time.Second)
 	if d.Backup == nil {
 		return
 	}
 	if full := d.Backup.LastFullSnapshot; full != nil && !full.At.Before(second) {
-		all.add(fmt.Sprint(full.Revision, full.At.Unix()), later(d.Started, full.At), "full_snapshot", status.HealthOK,
+		all.add(fmt.Sprint(full.Revision, full.At.Unix()), maxTime(d.Started, full.At), "full_snapshot", status.HealthOK,
 			fmt.Sprintf("full snapshot of revision %d: %s", full.Revision, full.Reason))
 	}
 	if test := d.Backup.LastVerification; test != nil && !test.At.Before(second) {
@@ -136,11 +136,11 @@ func (all *keyedEvents) addBackups(d status.Document) {
 		if !test.Passed {
 			health, result = status.HealthDegraded, "FAILED: "+test.Reason
 		}
-		all.add(*test, later(d.Started, test.At), "restore_test", health, fmt.Sprintf("restore test of revision %d %s", test.Revision, result))
+		all.add(*test, maxTime(d.Started, test.At), "restore_test", health, fmt.Sprintf("restore test of revision %d %s", test.Revision, result))
 	}
 }
 
-func later(a, b time.Time) time.Time {
+func maxTime(a, b time.Time) time.Time {
 	if b.After(a) {
 		return b
 	}
@@ -148,7 +148,7 @@ func later(a, b time.Time) time.Time {
 }
 
 // addProblems adds the errors of the lifecycle, the backups and the leases that last. Their messages may change meanwhile.
-func (all *keyedEvents) addProblems(d status.Document) {
+func (all *eventList) addErrors(d status.Document) {
 	add := func(subject, health, message string, since time.Time) {
 		all.add(subject, since, "problem", health, subject+": "+message)
 	}
@@ -173,7 +173,7 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 	severities := map[string]int{}
 	if status.CommonReason(before.Checks) == "" {
 		for _, check := range before.Checks {
-			severities[check.Name] = severity(check.Status)
+			severities[check.Name] = level(check.Status)
 		}
 	}
 	for _, check := range after.Checks {
@@ -181,7 +181,7 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 		if alarm := map[string]string{"no_corrupt_alarm": "alarm CORRUPT", "space": "alarm NOSPACE"}[check.Name]; alarm != "" {
 			kind, name = "alarm", alarm
 		}
-		worse := severity(check.Status) - severities[check.Name]
+		worse := level(check.Status) - severities[check.Name]
 		if worse > 0 {
 			message = check.Reason
 		}
@@ -192,7 +192,7 @@ func checkEvents(before, after status.Document, now time.Time) (events []status.
 	return events
 }
 
-// severity orders the statuses of checks. An unknown one counts as ok.
-func severity(health string) int {
+// level orders the statuses of checks. An unknown one counts as ok.
+func level(health string) int {
 	return max(0, slices.Index([]string{status.HealthOK, status.HealthDegraded, status.HealthFailed}, health))
 }

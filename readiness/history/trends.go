@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// capacity is the maximum number of points of a series. A full series is halved, and its interval doubled up to longest; then
-	// the oldest point is dropped. So a series covers seconds at first and 160 minutes later, in 3 KiB.
+	// capacity is the maximum number of points of a series. At that number every two points are merged, which doubles the
+	// interval; at the interval longest, the oldest point is dropped instead. So a series covers seconds at first and 160 minutes later, in 3 KiB.
 	capacity = 120
 	shortest = 5 * time.Second
 	longest  = 16 * shortest
@@ -33,7 +33,7 @@ type reading struct {
 }
 
 // measure adds a point to each series when it is due.
-func (h *History) measure(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
+func (h *History) recordTrends(is status.Document, now time.Time, requests func() (writes, reads state.Requests)) {
 	if h.due.IsZero() && is.DBSize == 0 || now.Before(h.due) {
 		return
 	}
@@ -61,13 +61,13 @@ func (h *History) measure(is status.Document, now time.Time, requests func() (wr
 	h.trends = &trends
 }
 
-type next struct {
+type sample struct {
 	series *status.Points
 	point  float64
 }
 
 // points returns the next point of each series.
-func (h *History) points(of *status.Trends, now reading, is status.Document) []next {
+func (h *History) points(of *status.Trends, now reading, is status.Document) []sample {
 	missing := math.NaN()
 	size, inUse, behind, revisions := missing, missing, missing, missing
 	if is.DBSize > 0 {
@@ -77,9 +77,9 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []n
 	if is.Backup != nil {
 		behind = is.Backup.LagSeconds
 	}
-	return []next{
-		{&of.Write, mean(h.taken.writes, now.writes)},
-		{&of.Read, mean(h.taken.reads, now.reads)},
+	return []sample{
+		{&of.Write, average(h.taken.writes, now.writes)},
+		{&of.Read, average(h.taken.reads, now.reads)},
 		{&of.Fsync, p99(h.taken.fsyncs, now.fsyncs)},
 		{&of.DBSize, size},
 		{&of.DBInUse, inUse},
@@ -89,19 +89,19 @@ func (h *History) points(of *status.Trends, now reading, is status.Document) []n
 }
 
 // shorten makes room for more points.
-func shorten(of *status.Trends, all []next) {
+func shorten(of *status.Trends, all []sample) {
 	shortened := func(p status.Points) status.Points { return p[1:] }
 	if of.Interval < longest.Seconds() {
 		of.Interval *= 2
-		shortened = halved
+		shortened = downsample
 	}
 	for _, each := range all {
 		*each.series = shortened(*each.series)
 	}
 }
 
-// halved merges each two points into their mean. A missing point does not count.
-func halved(p status.Points) status.Points {
+// downsample merges each two points into their mean. A missing point does not count.
+func downsample(p status.Points) status.Points {
 	half := make(status.Points, len(p)/2)
 	for i := range half {
 		a, b := p[2*i], p[2*i+1]
@@ -136,8 +136,8 @@ func (h *History) read(now time.Time, requests func() (writes, reads state.Reque
 	return is
 }
 
-// mean returns the mean duration of requests between two readings, or NaN if there were none.
-func mean(from, to state.Requests) float64 {
+// average returns the mean duration of requests between two readings, or NaN if there were none.
+func average(from, to state.Requests) float64 {
 	if to.Count <= from.Count {
 		return math.NaN()
 	}

@@ -84,7 +84,7 @@ func (m sink) addMember(d status.Document) {
 	m.add("info", "The versions of the programs in the process, and etcd's cluster with its owner once they are known; always 1.", 1,
 		"version", d.Versions.Wrapper, "etcd_version", d.Versions.Etcd, "go_version", d.Versions.Go, "cluster_id", d.ClusterID, "cluster_name", owner)
 	m.addIf("ready", "1 if the member is ready, as /readyz reports.", d.Ready)
-	for _, class := range status.LastExits() {
+	for _, class := range status.ExitClasses() {
 		m.addIf("last_exit", "1 for how the run before this one ended.", class == d.LastExit, "class", class)
 	}
 	for _, check := range d.Checks {

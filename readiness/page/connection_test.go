@@ -29,7 +29,7 @@ func greyAndLiveAgain(b browser) {
 	b.later(time.Hour)
 	require.Equal(b.t, stood, b.Text("#facts"), "no clock goes on")
 
-	p.tell(func(d *status.Document) { *d = waiting() })
+	p.update(func(d *status.Document) { *d = waiting() })
 	p.start()
 	b.Has("body:not(.lost)")
 	b.Shows("#state", "Wait")
@@ -49,7 +49,7 @@ func greyInSilence(b browser) {
 
 func sayTheEnd(b browser) {
 	p := b.open(serving())
-	p.tell(func(d *status.Document) { d.State, d.Ready = "Terminated", false })
+	p.update(func(d *status.Document) { d.State, d.Ready = "Terminated", false })
 	b.Shows("#state", "Terminated")
 	p.kill()
 	b.Shows("#link", "the process has ended")

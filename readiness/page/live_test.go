@@ -91,19 +91,19 @@ func sayWhatChanges(b browser) {
 	b.Do(`{ const news = document.getElementById("news"); window.said = [news.textContent]; new MutationObserver(() => said.push(news.textContent)).observe(news, { childList: true }) }`, nil)
 	for poll := 2; poll < 6; poll++ {
 		for _, state := range []string{"Query", "Wait"} {
-			p.tell(func(d *status.Document) { d.State, d.Attempt, d.Reason = state, poll, fmt.Sprint("poll ", poll) })
+			p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = state, poll, fmt.Sprint("poll ", poll) })
 			b.Holds(`document.getElementById("state").textContent === %q && document.getElementById("reason").textContent === "poll %d"`, state, poll)
 		}
 	}
-	p.tell(func(d *status.Document) { d.State, d.Attempt, d.Reason = "StartEtcd", 1, "etcd can run" })
+	p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = "StartEtcd", 1, "etcd can run" })
 	b.Shows("#state", "StartEtcd")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason, d.Checks = "Serving", true, "joined", checksOf("ok", "")
 	})
 	b.Shows("#state", "Serving")
-	p.tell(func(d *status.Document) { d.Checks = checksOf("degraded", "alarm NOSPACE") })
+	p.update(func(d *status.Document) { d.Checks = checksOf("degraded", "alarm NOSPACE") })
 	b.Shows("#conditions", "NOSPACE")
-	p.tell(func(d *status.Document) { d.Ready = false })
+	p.update(func(d *status.Document) { d.Ready = false })
 	b.Shows("#ready", "not ready")
 	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
 }
@@ -113,10 +113,10 @@ func alarmWhileItLasts(b browser) {
 	b.Shows("#facts dd.problem", "sidecar")
 	healthy := serving()
 	healthy.Certificates = nil
-	p.tell(func(d *status.Document) { *d = healthy })
+	p.update(func(d *status.Document) { *d = healthy })
 	b.Shows("#facts dd.quiet", "connection refused, resolved ")
 	require.False(b.t, b.Is(`document.querySelector("#facts .problem") !== null`))
-	p.tell(func(d *status.Document) { d.Ready = false })
+	p.update(func(d *status.Document) { d.Ready = false })
 	b.Has("#facts dd.problem")
 	b.show(`last_error: { ...latest.last_error, over: true }`)
 	b.Shows("#facts dd.quiet", "resolved")
@@ -178,7 +178,7 @@ func tellOfMaintenance(b browser) {
 	} {
 		b.Shows("#facts", told)
 	}
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		ended := *d.Maintenance
 		ended.Phase, ended.Readers = "idle", nil
 		ended.LastDefragmentation = &state.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
@@ -197,7 +197,7 @@ func tellOfBackups(b browser) {
 	} {
 		b.Shows("#facts", told)
 	}
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		well := *d.Backup
 		well.Problem, well.LagRevisions, well.SpoolBytes, well.Windows = nil, 0, 0, nil
 		d.Backup = &well
@@ -205,7 +205,7 @@ func tellOfBackups(b browser) {
 	b.Shows("#facts", "everything up to revision 41200")
 	b.Shows("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
 	b.Holds(`!document.getElementById("facts").textContent.includes("backups fail")`)
-	p.tell(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
+	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.Holds(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
 }
 
@@ -222,11 +222,11 @@ func beAmber(b browser) {
 	b.Has("#conditions [data-copies='etcd-wrapper status']")
 	require.True(b.t, b.Is(`document.getElementById("icon").href.includes("b47400")`))
 	require.True(b.t, b.Is(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
 	b.Has("#ready.failed", "#now.failed", "#cause.failed", "#conditions .failed")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.Checks[4], d.Checks[5] = status.Check{Name: "space", Status: "ok"}, status.Check{Name: "data_version", Status: "ok"}
 	})
 	b.Has("#ready.ok", "#state_Serving.current:not(.degraded)")
@@ -239,7 +239,7 @@ func showTiles(b browser) {
 	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 missing"} {
 		b.Shows("#tiles", told)
 	}
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		failed := *d.Backup
 		failed.LastVerification = &facts.Verification{At: before(time.Hour), Reason: "the hash differs"}
 		d.Backup, d.DBSize, d.Quota, d.Peers = &failed, 90, 100, []state.Peer{{Name: "etcd-main-0", Active: true, Leader: true}, {Name: "etcd-main-2"}}
@@ -248,15 +248,15 @@ func showTiles(b browser) {
 	})
 	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
 	b.Shows("#tiles", "read-only")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.Backup, d.Standalone, d.Checks = nil, true, checksOf("ok", "")
 	})
 	b.Has("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
 	b.Shows("#tiles", "no --backup-store")
 	b.Shows("#conditions", "database: 90% of the quota is used")
-	p.tell(func(d *status.Document) { d.DBSize = 79 })
+	p.update(func(d *status.Document) { d.DBSize = 79 })
 	b.Has("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20, Since: before(0)}
 	})
 	b.Shows("#state", "Recovery: restoring, 39 of 669 MiB")
@@ -265,7 +265,7 @@ func showTiles(b browser) {
 func drawTheLastHours(b browser) {
 	p := b.open(waiting())
 	require.True(b.t, b.Is(`document.getElementById("trends").hidden`), "etcd has not run yet")
-	p.tell(func(d *status.Document) { d.Trends = lastHours() })
+	p.update(func(d *status.Document) { d.Trends = lastHours() })
 	b.Holds(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
 	for _, values := range []string{"Writes3.8 msmax 34 ms", "Database2.25 GiBmax 2.25 GiB · dashed: in use, 1.50 GiB", "Backup lag360 msmax 400 ms", "Revisions363/smax 400/s"} {
 		b.Holds(`[...document.querySelectorAll("#series li")].some((item) => [...item.children].filter((part) => !part.matches("svg, .axis")).map((part) => part.textContent).join("") === %q)`, values)
@@ -279,7 +279,7 @@ func drawTheLastHours(b browser) {
 	require.True(b.t, b.Is(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
 		"a gap where nothing was measured")
 	require.False(b.t, b.Is(`document.getElementById("series").innerHTML.includes("NaN")`))
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		nothing := status.Points{float32(math.NaN())}
 		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, BackupLag: nothing, Revisions: nothing}
 	})
@@ -304,7 +304,7 @@ func copyTheWayOut(b browser) {
 	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.Text("#reason"), " Copy", ""), "the sentence is whole")
 	require.True(b.t, b.Is(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
 	b.Do(`document.querySelector("#checks button").focus()`, nil)
-	p.tell(func(d *status.Document) { d.Checks[1].Status = "degraded" })
+	p.update(func(d *status.Document) { d.Checks[1].Status = "degraded" })
 	b.Has("#checks .quiet:nth-child(2)")
 	b.Holds(`document.querySelector("#checks").textContent.includes("degraded") && document.activeElement === document.querySelector("#checks button")`)
 	b.Do(`Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { window.clipped = text } } })`, nil)
@@ -320,14 +320,14 @@ func sayWhyItEnded(b browser) {
 	require.True(b.t, b.Is(`document.getElementById("ended").hidden`))
 	p.kill()
 	b.Shows("#ended", "If the process has ended, its log and its termination message")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.Started, d.LastExit, d.LastExitReason = before(0), "crash", "a panic; see etcd-wrapper status"
 	})
 	p.start()
 	b.Shows("#ended", "The previous process has ended: crash: a panic; see etcd-wrapper status")
 	b.Has("#ended [data-copies]")
 	b.Shows("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason = "Terminated", false, "everything that the next start needs is on the disk"
 		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop requested (terminated)"},
 			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
@@ -346,7 +346,7 @@ func showRecovery(b browser) {
 	require.True(b.t, b.Is(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
 	b.Shows("#left", "Step 4 of 8: 39.0 MiB of 669 MiB, 20.0 MiB/s, ")
 	b.Shows("#recovery-steps .current", "restoring")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		next := *d.Recovery
 		next.State, next.RestoredBytes, next.TotalBytes = "Install", 0, 0
 		d.Recovery = &next
@@ -354,7 +354,7 @@ func showRecovery(b browser) {
 	b.Shows("#recovery-steps .current", "installing the data")
 	b.Shows("#recovery-steps .done:nth-child(4)", "restoring")
 	b.Has("#progress[hidden]")
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		ready := *d.Recovery
 		ready.State = "Ready"
 		d.State, d.Recovery = "FetchConfig", &ready
@@ -377,7 +377,7 @@ func showTheMachine(b browser) {
 	require.Greater(b.t, height(), 400.0, "to look at it closely")
 	b.Run(chromedp.KeyEvent("\x1b"))
 	b.Has(".machine.small")
-	p.tell(func(d *status.Document) { d.State = "Terminating" })
+	p.update(func(d *status.Document) { d.State = "Terminating" })
 	b.Has(".machine:not(.small)")
 	require.Greater(b.t, height(), 400.0)
 }

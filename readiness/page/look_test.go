@@ -57,7 +57,7 @@ func fitTheScreen(b browser) {
 		b.Holds(`innerWidth === %d`, size.Width)
 		require.True(b.t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
 	}
-	p.tell(func(d *status.Document) {
+	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason = "StartEtcd", false, "starting etcd"
 	})
 	b.Shows("#state", "StartEtcd")
@@ -84,17 +84,17 @@ func beLegible(b browser) {
 	b.Run(chromedp.Click("#edge_Query_Wait .badge", chromedp.ByQuery))
 	b.Has("body.chosen")
 	b.Run(chromedp.KeyEvent("\x1b"))
-	p.tell(func(d *status.Document) { *d = recovering() })
+	p.update(func(d *status.Document) { *d = recovering() })
 	b.Shows("#state", "Recovery")
 	b.contrast("with a recovery")
-	p.tell(func(d *status.Document) { *d = well() })
+	p.update(func(d *status.Document) { *d = well() })
 	b.Run(chromedp.Reload()) // another process would be said to have taken the place of this one
 	b.Shows("#state", "Serving")
 	b.show(member)
 	b.Do(`document.activeElement.blur()`, nil)
 	b.Run(chromedp.MouseEvent(input.MouseMoved, 2, 2))
 	b.contrast("serving")
-	p.tell(func(d *status.Document) { *d = behind() })
+	p.update(func(d *status.Document) { *d = behind() })
 	b.Shows("#ready", "degraded")
 	b.show(member)
 	b.Holds(`[...document.querySelectorAll("a, button, input, progress, section, [role], [tabindex]")].filter((part) =>

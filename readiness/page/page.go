@@ -53,8 +53,8 @@ func file(name string) string {
 	return string(text)
 }
 
-// Picture serves the SVG of the whole state machine, which the page links to as statemachine.svg.
-func Picture(svg string) http.Handler {
+// Diagram serves the SVG of the whole state machine, which the page links to as statemachine.svg.
+func Diagram(svg string) http.Handler {
 	return document("image/svg+xml", "default-src 'none'; frame-ancestors 'none'", svg)
 }
 

@@ -93,7 +93,7 @@ func TestBrowserWithTheCurrentPageGetsNotModified(t *testing.T) {
 }
 
 func TestPictureMayDoNothing(t *testing.T) {
-	reply := get(page.Picture(lifecycle.Drawing.SVG()))
+	reply := get(page.Diagram(lifecycle.Drawing.SVG()))
 	require.Equal(t, "image/svg+xml", reply.Header().Get("Content-Type"))
 	require.True(t, strings.HasPrefix(reply.Header().Get("Content-Security-Policy"), "default-src 'none'"))
 	require.Equal(t, lifecycle.Drawing.SVG(), reply.Body.String())

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// The documents that the tests tell. Their times count back from the moment at which they are made.
+// The documents of the tests. Their times are relative to the time at which they are made.
 
 func before(d time.Duration) time.Time { return time.Now().Add(-d) }
 
@@ -118,7 +118,7 @@ func lastHours() *status.Trends {
 	return t
 }
 
-// recovering is a run whose data come back from the store.
+// recovering is a run that restores its data from the store.
 func recovering() status.Document {
 	d := waiting()
 	d.Reason, d.SidecarStatus, d.LastError, d.Standalone = "recovery has been restoring since 2026-11-22T12:00:00Z: there is room", "", nil, true

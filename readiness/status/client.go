@@ -102,7 +102,7 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 		if !ok {
 			continue
 		}
-		document, err := patched(object, event)
+		document, err := applyEvent(object, event)
 		if err != nil {
 			return fmt.Errorf("cannot read the status: %w", err)
 		}
@@ -113,8 +113,8 @@ func (c *Client) Watch(ctx context.Context, receive func(Document) error) error 
 	return nil
 }
 
-// patched applies an event to the object and returns the document that results. The first event, a whole document, patches an empty object.
-func patched(object map[string]any, event []byte) (document Document, err error) {
+// applyEvent applies an event to the object and returns the document that results. The first event, a whole document, patches an empty object.
+func applyEvent(object map[string]any, event []byte) (document Document, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(event))
 	decoder.UseNumber()
 	var patch map[string]any
@@ -130,17 +130,17 @@ func patched(object map[string]any, event []byte) (document Document, err error)
 	return document, err
 }
 
-// RefusalError is the wrapper's reason for refusing a request, a sentence.
-type RefusalError string
+// RejectedError is the wrapper's reason for rejecting a request, a sentence.
+type RejectedError string
 
 // Error implements error.
-func (r RefusalError) Error() string { return string(r) }
+func (r RejectedError) Error() string { return string(r) }
 
-// maxRefusal is the maximum size of a refusal in bytes.
-const maxRefusal = 4 << 10
+// maxReason is the maximum size of a reason in bytes.
+const maxReason = 4 << 10
 
 // Defragment requests a defragmentation and returns once the wrapper has promised it; the document shows its progress. The error is a
-// RefusalError if it cannot start now, or wraps ErrNoAnswer if no wrapper answers within 5 s.
+// RejectedError if it cannot start now, or wraps ErrNoAnswer if no wrapper answers within 5 s.
 func (c *Client) Defragment(ctx context.Context) error {
 	reply, err := c.Send(ctx, http.MethodPost, "/defrag")
 	if err != nil {
@@ -151,11 +151,11 @@ func (c *Client) Defragment(ctx context.Context) error {
 	case http.StatusAccepted:
 		return nil
 	case http.StatusConflict, http.StatusForbidden:
-		reason, err := io.ReadAll(io.LimitReader(reply.Body, maxRefusal))
+		reason, err := io.ReadAll(io.LimitReader(reply.Body, maxReason))
 		if err != nil {
 			return fmt.Errorf("cannot read why the wrapper refuses: %w", err)
 		}
-		return RefusalError(printable.Line(string(reason)))
+		return RejectedError(printable.Line(string(reason)))
 	default:
 		return fmt.Errorf("cannot ask %s for a defragmentation: HTTP status %d", c.name, reply.StatusCode)
 	}

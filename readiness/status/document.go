@@ -35,7 +35,7 @@ type Document struct {
 	MemberID         string             `json:"member_id,omitempty"`  // etcd's, hexadecimal, once etcd is ready
 	state.Member                        // once etcd is opened
 	Started          time.Time          `json:"started"`   // when the process started
-	LastExit         string             `json:"last_exit"` // how the run before this one ended, one of LastExits
+	LastExit         string             `json:"last_exit"` // how the run before this one ended, one of ExitClasses
 	Versions         Versions           `json:"versions"`
 	Checks           []Check            `json:"checks"`                    // of /readyz, without the lifecycle's own
 	DataVersion      *state.DataVersion `json:"data_version,omitempty"`    // once etcd is ready
@@ -64,8 +64,8 @@ const (
 	ExitNone    = "none"    // there was none: the volume is new
 )
 
-// LastExits returns all values of LastExit.
-func LastExits() []string {
+// ExitClasses returns all values of LastExit.
+func ExitClasses() []string {
 	return []string{"terminated", "interrupt", ExitCrash, ExitFailed, ExitKilled, ExitNone, ExitUnknown}
 }
 
@@ -121,8 +121,8 @@ type Certificate struct {
 // expiryWarning is the time before the end of a certificate from which on there is a warning.
 const expiryWarning = 72 * time.Hour
 
-// ExpiresSoon reports whether the certificate has expired or will within 72 hours.
-func (c Certificate) ExpiresSoon(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
+// IsExpiring reports whether the certificate has expired or will within 72 hours.
+func (c Certificate) IsExpiring(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
 // The transitions of the lifecycle's machine.
 type (
@@ -144,11 +144,11 @@ type Recovery struct {
 
 // printable returns a copy in which no text contains control characters: messages may quote text of unknown origin.
 func (d Document) printable() Document {
-	return cleaned(reflect.ValueOf(d)).Interface().(Document)
+	return sanitize(reflect.ValueOf(d)).Interface().(Document)
 }
 
-// cleaned returns a deep copy with printable texts.
-func cleaned(of reflect.Value) reflect.Value {
+// sanitize returns a deep copy with printable texts.
+func sanitize(of reflect.Value) reflect.Value {
 	clean := reflect.New(of.Type()).Elem()
 	clean.Set(of)
 	switch of.Kind() {
@@ -156,7 +156,7 @@ func cleaned(of reflect.Value) reflect.Value {
 		clean.SetString(printable.Line(of.String()))
 	case reflect.Pointer:
 		if !of.IsNil() {
-			clean.Set(cleaned(of.Elem()).Addr())
+			clean.Set(sanitize(of.Elem()).Addr())
 		}
 	case reflect.Slice:
 		if of.Type().Elem().Kind() == reflect.Float32 { // numbers only
@@ -166,12 +166,12 @@ func cleaned(of reflect.Value) reflect.Value {
 			clean.Set(reflect.MakeSlice(of.Type(), of.Len(), of.Len()))
 		}
 		for i := range of.Len() {
-			clean.Index(i).Set(cleaned(of.Index(i)))
+			clean.Index(i).Set(sanitize(of.Index(i)))
 		}
 	case reflect.Struct:
 		for i := range of.NumField() {
 			if field := clean.Field(i); field.CanSet() { // the fields of a time are not exported
-				field.Set(cleaned(of.Field(i)))
+				field.Set(sanitize(of.Field(i)))
 			}
 		}
 	}

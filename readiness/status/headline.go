@@ -28,7 +28,7 @@ type Condition struct {
 	Command string `json:"command"` // the command to start with
 }
 
-// The values of Health. A member that is not ready has failed, whatever it waits for.
+// The values of Health. A member that is not ready has failed, even if it only waits.
 const (
 	HealthOK       = "ok"
 	HealthDegraded = "degraded"
@@ -61,8 +61,8 @@ func HeadlineOf(d Document) Headline {
 // String returns the condition as a clause.
 func (c Condition) String() string { return c.Subject + ": " + c.Message }
 
-// Unreadiness returns the failed checks with their reasons as a clause. Checks that share a reason are listed once.
-func Unreadiness(checks []Check) string {
+// NotReadyReason returns the failed checks with their reasons as a clause. Checks that share a reason are listed once.
+func NotReadyReason(checks []Check) string {
 	var failed []string
 	for _, c := range conditionsOf(checks, HealthFailed) {
 		failed = append(failed, c.String())
@@ -119,8 +119,8 @@ var RecoverySteps = []RecoveryStep{
 	{"Install", "installing the data"},
 }
 
-// RecoveryDoes describes a state of recovery. It returns "" for a state that takes no time.
-func RecoveryDoes(state string) string {
+// DescribeRecovery describes a state of recovery. It returns "" for a state that takes no time.
+func DescribeRecovery(state string) string {
 	for _, step := range RecoverySteps {
 		if step.State == state {
 			return step.Doing
@@ -138,21 +138,21 @@ func phase(d Document) string {
 	if r == nil || !slices.Contains(BeforeResult, d.State) {
 		return d.State
 	}
-	doing := RecoveryDoes(r.State)
+	doing := DescribeRecovery(r.State)
 	switch {
 	case r.State == "Refused":
 		return "Recovery: refused"
 	case doing == "":
 		return d.State
 	case r.State == "Build" && r.TotalBytes > 0:
-		return fmt.Sprintf("Recovery: %s, %s", doing, portion(r.RestoredBytes, r.TotalBytes))
+		return fmt.Sprintf("Recovery: %s, %s", doing, formatProgress(r.RestoredBytes, r.TotalBytes))
 	default:
 		return "Recovery: " + doing
 	}
 }
 
-// portion formats a part of a number of bytes, in the unit of the total.
-func portion(part, total int64) string {
+// formatProgress formats a part of a number of bytes, in the unit of the total.
+func formatProgress(part, total int64) string {
 	unit, name := int64(1<<20), "MiB"
 	if total < unit {
 		unit, name = 1<<10, "KiB"
@@ -166,7 +166,7 @@ func conditions(d Document) (all []Condition) {
 	if d.State == "Serving" {
 		add(conditionsOf(d.Checks, HealthFailed)...)
 		add(conditionsOf(d.Checks, HealthDegraded)...)
-		if aboutSpace := func(c Condition) bool { return c.Subject == noSpace }; nearlyFull(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
+		if aboutSpace := func(c Condition) bool { return c.Subject == noSpace }; isNearQuota(d.Member) && !slices.ContainsFunc(all, aboutSpace) {
 			add(newCondition("database", HealthDegraded, quotaUsed(d.Member)))
 		}
 	}
@@ -228,8 +228,8 @@ func conditionsOf(checks []Check, status string) (all []Condition) {
 	return all
 }
 
-// nearlyFull reports whether a database uses so much of its quota that an operator should act before writes are refused.
-func nearlyFull(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
+// isNearQuota reports whether a database uses so much of its quota that an operator should act before writes are refused.
+func isNearQuota(m state.Member) bool { return m.Quota > 0 && m.DBSize >= m.Quota/5*4 }
 
 // quotaUsed describes how much of its quota a database uses. etcd raises its alarm NOSPACE only when the next write comes.
 func quotaUsed(m state.Member) string {
@@ -255,16 +255,16 @@ func backupConditions(b *facts.Backups) []Condition {
 	case b.Problem != nil && lag < time.Second:
 		return []Condition{newCondition("backups", HealthDegraded, b.Problem.Message)}
 	case b.Problem != nil:
-		return []Condition{newCondition("backups", HealthDegraded, coarse(lag)+" behind: "+b.Problem.Message)}
+		return []Condition{newCondition("backups", HealthDegraded, formatDuration(lag)+" behind: "+b.Problem.Message)}
 	case lag > maxLag:
-		return []Condition{newCondition("backups", HealthDegraded, coarse(lag)+" behind")}
+		return []Condition{newCondition("backups", HealthDegraded, formatDuration(lag)+" behind")}
 	default:
 		return nil
 	}
 }
 
-// coarse formats a duration in its largest unit.
-func coarse(d time.Duration) string {
+// formatDuration formats a duration in its largest unit.
+func formatDuration(d time.Duration) string {
 	switch {
 	case d < time.Minute:
 		return fmt.Sprintf("%d s", d/time.Second)
@@ -279,7 +279,7 @@ func sent(run *facts.SnapshotProgress) string {
 	if run.TotalBytes == 0 {
 		return ""
 	}
-	return ", " + portion(run.SentBytes, run.TotalBytes)
+	return ", " + formatProgress(run.SentBytes, run.TotalBytes)
 }
 
 // guides lists, by the first word of a condition's subject, where the documentation treats it and the command to start with.

@@ -43,7 +43,7 @@ func mergePatch(from, to map[string]any) map[string]any {
 	return patch
 }
 
-// applyPatch changes an object as a merge patch says.
+// applyPatch applies a merge patch to an object.
 func applyPatch(object, patch map[string]any) {
 	for key, value := range patch {
 		nested, isObject := value.(map[string]any)

@@ -27,7 +27,7 @@ func TestAPatch_isWhatChangedAndGivesTheNewDocument(t *testing.T) {
 	patch, err := json.Marshal(mergePatch(from, to))
 	require.NoError(t, err)
 	assert.JSONEq(t, `{"backup": {"revision": 1152921504606846979, "window": null}, "recovery": null, "checks": null}`, string(patch))
-	received, err := patched(from, patch)
+	received, err := applyEvent(from, patch)
 	require.NoError(t, err)
 	assert.Equal(t, after, received)
 }

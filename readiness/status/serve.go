@@ -20,7 +20,7 @@ const (
 	// heartbeat is the longest silence of a stream, so that both sides notice a broken connection. The page waits a little more than
 	// twice as long.
 	heartbeat = 5 * time.Second
-	// writeTimeout is how long a client may take to accept one event.
+	// writeTimeout bounds the time for a client to accept one event.
 	writeTimeout = 10 * time.Second
 	// maxStreams bounds the open streams of all clients, maxPerClient those of one client.
 	maxStreams   = 32
@@ -55,7 +55,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if !r.URL.Query().Has("watch") {
-		e.answer(w)
+		e.serveDocument(w)
 		return
 	}
 	client, _, _ := net.SplitHostPort(r.RemoteAddr)
@@ -92,7 +92,7 @@ func (e *endpoint) leave(client string) {
 	}
 }
 
-func (e *endpoint) answer(w http.ResponseWriter) {
+func (e *endpoint) serveDocument(w http.ResponseWriter) {
 	text, err := json.MarshalIndent(e.source.Document().printable(), "", "  ")
 	if err != nil {
 		http.Error(w, "cannot encode the document: "+err.Error(), http.StatusInternalServerError)

@@ -14,7 +14,7 @@ import (
 const longestName = 14
 
 // Cluster returns a table with a row for each member, max 80 columns wide, and below it why members have not answered or are not ready.
-func Cluster(answers []status.Answer, now time.Time) string {
+func Cluster(answers []status.MemberStatus, now time.Time) string {
 	rows := [][]string{{"MEMBER", "ROLE", "STATE", "VERSION", "REVISION", "DATABASE", "BACKUPS", "CERT"}}
 	var below strings.Builder
 	for _, a := range answers {
@@ -35,7 +35,7 @@ func Cluster(answers []status.Answer, now time.Time) string {
 		if d.Headline.Health != status.HealthOK {
 			below.WriteString(Wrapped(a.Member+": ", d.Headline.Summary) + "\n")
 		}
-		rows = append(rows, []string{name, role(d), state, d.Versions.Wrapper, ifKnown(d.Revision, fmt.Sprint(d.Revision)), ifKnown(d.DBSize, Size(d.DBSize)), backups(d), expiry(d.Certificates, now)})
+		rows = append(rows, []string{name, role(d), state, d.Versions.Wrapper, ifKnown(d.Revision, fmt.Sprint(d.Revision)), ifKnown(d.DBSize, Size(d.DBSize)), backups(d), certificateLifetime(d.Certificates, now)})
 	}
 	return Table(rows...) + below.String()
 }
@@ -78,8 +78,8 @@ func backups(d status.Document) string {
 	}
 }
 
-// expiry returns for how long all certificates of a member are still valid.
-func expiry(files []status.Certificate, now time.Time) string {
+// certificateLifetime returns for how long all certificates of a member are still valid.
+func certificateLifetime(files []status.Certificate, now time.Time) string {
 	if len(files) == 0 {
 		return "none"
 	}

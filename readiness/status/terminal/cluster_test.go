@@ -24,7 +24,7 @@ func TestClusterIsATableOf80Columns(t *testing.T) {
 	}
 	behind := of("c", nil)
 	behind.Ready, behind.Headline, behind.Certificates = false, status.Headline{Health: status.HealthFailed, Summary: "it catches up"}, nil
-	shown := Cluster([]status.Answer{
+	shown := Cluster([]status.MemberStatus{
 		{Member: "etcd-main-0", Document: of("a", &facts.Backups{Role: facts.Writer, LagRevisions: 3, LagSeconds: 12.4})},
 		{Member: "a-long-name-of-a-release-1", Document: of("b", &facts.Backups{Role: facts.Standby})},
 		{Member: "etcd-main-2", Document: behind},
@@ -47,6 +47,6 @@ etcd-main-3: no answer: connection refused
 func TestExpiryOfTheFirstCertificate(t *testing.T) {
 	now := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	for want, left := range map[string]time.Duration{"expired": 0, "0h": time.Minute, "47h": 48*time.Hour - 1, "2d": 48 * time.Hour} {
-		assert.Equal(t, want, expiry([]status.Certificate{{NotAfter: now.Add(left)}}, now))
+		assert.Equal(t, want, certificateLifetime([]status.Certificate{{NotAfter: now.Add(left)}}, now))
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// Colourful reports whether a stream is a terminal with colours, and NO_COLOR is not set.
-func Colourful(to io.Writer) bool {
+// HasColour reports whether a stream is a terminal with colours, and NO_COLOR is not set.
+func HasColour(to io.Writer) bool {
 	file, ok := to.(*os.File)
 	return ok && isatty.IsTerminal(file.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
@@ -28,7 +28,7 @@ const (
 	yellow = 33
 )
 
-func (p *Printer) paint(colour int, text string) string {
+func (p *Printer) inColour(colour int, text string) string {
 	if !p.colour {
 		return text
 	}
@@ -60,7 +60,7 @@ type eventKey struct {
 // NewPrinter returns a printer for a stream, in colours if that is a terminal with colours.
 func NewPrinter(to io.Writer) *Printer {
 	file, ok := to.(*os.File)
-	return &Printer{to: to, now: time.Now, colour: Colourful(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
+	return &Printer{to: to, now: time.Now, colour: HasColour(to), live: ok && isatty.IsTerminal(file.Fd()), until: map[bool]time.Time{}, known: map[eventKey]bool{}, width: columnsOf(file)}
 }
 
 // ofReadiness is the kind of the timeline's events about readiness.
@@ -138,7 +138,7 @@ var healthColours = map[string]int{status.HealthOK: green, status.HealthDegraded
 // headline returns the first line, with the state in bold and the rest in the colour of the health.
 func (p *Printer) headline(d status.Document) string {
 	h := status.HeadlineOf(d) // an older wrapper may lack it
-	return p.paint(bold, h.Phase) + p.paint(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
+	return p.inColour(bold, h.Phase) + p.inColour(healthColours[h.Health], strings.TrimPrefix(h.Summary, h.Phase))
 }
 
 // name returns the pod's name as a prefix.
@@ -151,7 +151,9 @@ func name(d status.Document) string {
 
 // checks returns one line if all checks fail for the same reason: etcd is not running.
 func (p *Printer) checks(all []status.Check) string {
-	checkStatus := func(health string) string { return "  " + p.paint(healthColours[health], fmt.Sprintf("%-8s", health)) }
+	checkStatus := func(health string) string {
+		return "  " + p.inColour(healthColours[health], fmt.Sprintf("%-8s", health))
+	}
 	if reason := status.CommonReason(all); reason != "" {
 		return p.wrapped(checkStatus(status.HealthFailed)+"  ", reason) + "\n"
 	}
@@ -190,7 +192,7 @@ func (p *Printer) PrintChanges(d status.Document) error {
 	if d.Ready != p.ready {
 		at := cmp.Or(d.ReadySince, p.now()) // an older wrapper may lack it
 		colour := map[bool]int{true: green, false: red}[d.Ready]
-		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", Moment(at), p.paint(colour, readyWord(d.Ready)))})
+		changes = append(changes, change{at, fmt.Sprintf("%s  %s\n", FormatTime(at), p.inColour(colour, readyWord(d.Ready)))})
 		p.ready = d.Ready
 	}
 	slices.SortStableFunc(changes, func(a, b change) int { return a.at.Compare(b.at) })
@@ -203,14 +205,14 @@ func (p *Printer) PrintChanges(d status.Document) error {
 		if d.Trends != nil {
 			below += "\n" + p.trends(d.Trends)
 		}
-		p.keepBelow(&b, below)
+		p.redraw(&b, below)
 	}
 	_, err := io.WriteString(p.to, b.String())
 	return err
 }
 
-// keepBelow writes changes over the lines below them, and then those lines again.
-func (p *Printer) keepBelow(changes *strings.Builder, below string) {
+// redraw replaces the last lines by changes, and writes them again below.
+func (p *Printer) redraw(changes *strings.Builder, below string) {
 	if changes.Len() == 0 && below == p.below {
 		return
 	}
@@ -227,9 +229,9 @@ func (p *Printer) keepBelow(changes *strings.Builder, below string) {
 func (p *Printer) event(indent string, e status.TimelineEvent) string {
 	text := e.Message
 	if e.Health != status.HealthOK {
-		text = p.paint(healthColours[e.Health], text)
+		text = p.inColour(healthColours[e.Health], text)
 	}
-	return p.wrapped(indent+Moment(e.At)+"  ", text) + "\n"
+	return p.wrapped(indent+FormatTime(e.At)+"  ", text) + "\n"
 }
 
 // isOfReadiness reports whether a transition is a change of readiness, not a step of the state machine.
@@ -238,7 +240,7 @@ func isOfReadiness(step status.Transition) bool {
 }
 
 func (p *Printer) step(indent string, step status.Transition) string {
-	line := Way(string(step.From), string(step.To))
+	line := FormatStep(string(step.From), string(step.To))
 	if isOfReadiness(step) {
 		line = string(step.From) + ": " + string(step.Event)
 	}
@@ -249,7 +251,7 @@ func (p *Printer) step(indent string, step status.Transition) string {
 	if step.Reason != "" {
 		line += ": " + step.Reason
 	}
-	return p.wrapped(indent+Moment(step.At)+"  ", line) + "\n"
+	return p.wrapped(indent+FormatTime(step.At)+"  ", line) + "\n"
 }
 
 // progress returns a bar for each long operation that is running.

@@ -167,11 +167,11 @@ func TestReadinessHasTheTimeOfItsChange(t *testing.T) {
 }
 
 func TestColoursOnlyAtTerminals(t *testing.T) {
-	assert.False(t, Colourful(&bytes.Buffer{}))
+	assert.False(t, HasColour(&bytes.Buffer{}))
 	file, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
 	defer file.Close()
-	assert.False(t, Colourful(file))
+	assert.False(t, HasColour(file))
 	var out bytes.Buffer
 	printer := printerTo(&out)
 	printer.colour = true

@@ -11,28 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Way formats a step of the state machine: "Query → Wait" or "Query stays".
-func Way(from, to string) string {
+// FormatStep formats a step of the state machine: "Query → Wait" or "Query stays".
+func FormatStep(from, to string) string {
 	if from == to {
 		return from + " stays"
 	}
 	return from + " → " + to
 }
 
-// Rounded rounds a duration to milliseconds below a second, else to seconds.
-func Rounded(d time.Duration) time.Duration {
+// Round rounds a duration to milliseconds below a second, else to seconds.
+func Round(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
 	}
 	return d.Round(time.Second)
 }
 
-// Age formats the age of a time, which may come from a clock ahead of this one.
-func Age(at, now time.Time) string {
+// FormatAge formats the age of a time, which may come from a clock ahead of this one.
+func FormatAge(at, now time.Time) string {
 	if ahead := at.Sub(now); ahead >= time.Second {
-		return fmt.Sprintf("%v ahead of this machine's clock", Rounded(ahead))
+		return fmt.Sprintf("%v ahead of this machine's clock", Round(ahead))
 	}
-	return fmt.Sprintf("%v ago", Rounded(max(0, now.Sub(at))))
+	return fmt.Sprintf("%v ago", Round(max(0, now.Sub(at))))
 }
 
 // Size formats a number of bytes.
@@ -49,8 +49,8 @@ func Size(bytes int64) string {
 	}
 }
 
-// Moment formats a time in the local zone.
-func Moment(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
+// FormatTime formats a time in the local zone.
+func FormatTime(at time.Time) string { return at.Local().Format("2006-01-02 15:04:05 MST") }
 
 const (
 	// columns is the width of lines where the stream is no terminal. A single word may be wider: commands and paths are not broken.

@@ -30,10 +30,10 @@ func (p *Printer) trends(t *status.Trends) string {
 		measured := slices.DeleteFunc(slices.Clone(series.points), isMissing)
 		if len(measured) > 0 {
 			now, highest := float64(measured[len(measured)-1]), float64(slices.Max(measured))
-			rows = append(rows, []string{"  " + series.name, bars(series.points), series.text(now) + ", max " + series.text(highest)})
+			rows = append(rows, []string{"  " + series.name, sparkline(series.points), series.text(now) + ", max " + series.text(highest)})
 		}
 	}
-	return fmt.Sprintf("the last %v\n", Rounded(covers)) + p.table(rows...)
+	return fmt.Sprintf("the last %v\n", Round(covers)) + p.table(rows...)
 }
 
 func isMissing(point float32) bool { return math.IsNaN(float64(point)) }
@@ -43,8 +43,8 @@ const (
 	barWidth  = 30 // columns of a progress bar
 )
 
-// bars draws a series from 0 up. Points that share a column are drawn as the highest of them. One point at least is measured.
-func bars(points status.Points) string {
+// sparkline draws a series from 0 up. Points that share a column are drawn as the highest of them. One point at least is measured.
+func sparkline(points status.Points) string {
 	highest := slices.Max(slices.DeleteFunc(slices.Clone(points), isMissing))
 	var b strings.Builder
 	for group := range slices.Chunk(points, (len(points)+lineWidth-1)/lineWidth) {
@@ -71,7 +71,7 @@ func ofSeconds(v float64) string {
 			return d.Round(unit).String()
 		}
 	}
-	return Rounded(d).String()
+	return Round(d).String()
 }
 
 func perSecond(v float64) string {

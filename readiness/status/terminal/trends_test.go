@@ -15,14 +15,14 @@ import (
 var missing = float32(math.NaN())
 
 func TestBarsOfASeries(t *testing.T) {
-	assert.Equal(t, "▁▃ ▅█", bars(status.Points{0, 3, missing, 5, 7.5}))
-	assert.Equal(t, "▁▁", bars(status.Points{0, 0}), "a series of zeros")
+	assert.Equal(t, "▁▃ ▅█", sparkline(status.Points{0, 3, missing, 5, 7.5}))
+	assert.Equal(t, "▁▁", sparkline(status.Points{0, 0}), "a series of zeros")
 	for i := range 1000 {
-		assert.Equal(t, "█", bars(status.Points{float32(i+1) / 1e6}), "the highest bar")
+		assert.Equal(t, "█", sparkline(status.Points{float32(i+1) / 1e6}), "the highest bar")
 	}
 	many := make(status.Points, 119)
 	many[118] = 1
-	assert.Equal(t, strings.Repeat("▁", 39)+"█", bars(many))
+	assert.Equal(t, strings.Repeat("▁", 39)+"█", sparkline(many))
 }
 
 func TestTrendsAreALineEach(t *testing.T) {

@@ -8,13 +8,13 @@ import (
 	"etcd-wrapper/internal/printable"
 )
 
-// Plain returns a writer that turns the lines of a logger into sentences, as a command prints errors at a terminal: program, event, cause.
-func Plain(to io.Writer) io.Writer { return plainWriter{to} }
+// MessageWriter returns a writer that turns the lines of a logger into sentences, as a command prints errors at a terminal: program, event, cause.
+func MessageWriter(to io.Writer) io.Writer { return messageWriter{to} }
 
-type plainWriter struct{ to io.Writer }
+type messageWriter struct{ to io.Writer }
 
 // Write implements io.Writer. It takes one line.
-func (s plainWriter) Write(line []byte) (int, error) {
+func (s messageWriter) Write(line []byte) (int, error) {
 	var fields struct{ Message, Error string }
 	if err := json.Unmarshal(line, &fields); err != nil {
 		return s.to.Write(line)
@@ -31,11 +31,11 @@ func (s plainWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// quietWriter drops the info lines of etcd, forty at each start.
-type quietWriter struct{ to io.Writer }
+// infoFilter drops the info lines of etcd, forty at each start.
+type infoFilter struct{ to io.Writer }
 
 // Write implements io.Writer. It takes one line.
-func (w quietWriter) Write(line []byte) (int, error) {
+func (w infoFilter) Write(line []byte) (int, error) {
 	var fields struct{ Level, Component string }
 	if err := json.Unmarshal(line, &fields); err == nil && fields.Component == "etcd" && fields.Level == "info" {
 		return len(line), nil

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Judge returns, from memory, what is wrong with the files at now. ended is the reason why no client can connect to etcd: the certificate of
+// Check returns, from memory, what is wrong with the files at now. ended is the reason why no client can connect to etcd: the certificate of
 // its client listener, or all authorities that it verifies clients with, are not valid now. soon lists all other problems: files that
 // are not valid now or expire within 72 hours, authorities that etcd has not read yet, and listeners whose certificates others reject.
 // Expired authorities of peers do not count as ended: established connections stay, and linearizable reads fail once they close.
 //
 // etcd reads its own certificate and key for each connection, so the file counts. It reads authorities once, at its start.
-func (f *Files) Judge(now time.Time) (ended, soon string) {
+func (f *Files) Check(now time.Time) (ended, soon string) {
 	f.refresh(time.Now())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var rest []string
 	for _, each := range f.files {
-		switch reason, excludesClients := each.judge(f.pools[each.Name], now); {
+		switch reason, excludesClients := each.check(f.pools[each.Name], now); {
 		case excludesClients:
 			ended = reason
 		case reason != "":
@@ -34,8 +34,8 @@ const (
 	reissue = "set this machine's clock, or have it issued again"
 )
 
-// judge returns what is wrong with a file and whether that excludes clients. read is the content that etcd read, for authorities.
-func (f file) judge(read file, now time.Time) (reason string, excludesClients bool) {
+// check returns what is wrong with a file and whether that excludes clients. read is the content that etcd read, for authorities.
+func (f file) check(read file, now time.Time) (reason string, excludesClients bool) {
 	advice, isLoaded, hasChanged := renew, read.Path != "", read.digest != f.digest
 	switch {
 	case isLoaded && hasChanged:
@@ -43,7 +43,7 @@ func (f file) judge(read file, now time.Time) (reason string, excludesClients bo
 	case f.isPool():
 		advice = restart
 	}
-	leaf, authorities := f.leaf.problem(now, advice), read.any.problem(now, advice)
+	leaf, authorities := f.leaf.checkTime(now, advice), read.any.checkTime(now, advice)
 	switch {
 	case isLoaded && authorities != "":
 		return fmt.Sprintf("no %s can connect: %s %s, as etcd read it at its start, %s", peers[f.Name], f.Name, f.Path, authorities), f.Name == EtcdServerCA
@@ -52,8 +52,8 @@ func (f file) judge(read file, now time.Time) (reason string, excludesClients bo
 	case f.Name == EtcdServer && leaf != "":
 		return fmt.Sprintf("no client can connect: etcd's server certificate %s %s", f.Path, leaf), true
 	}
-	problem := validity{f.NotBefore, f.NotAfter}.problem(now, advice)
-	if problem == "" && f.ExpiresSoon(now) {
+	problem := period{f.NotBefore, f.NotAfter}.checkTime(now, advice)
+	if problem == "" && f.IsExpiring(now) {
 		problem = fmt.Sprintf("expires on %s; %s", date(f.NotAfter), advice)
 	}
 	if problem != "" {
@@ -62,8 +62,8 @@ func (f file) judge(read file, now time.Time) (reason string, excludesClients bo
 	return problem, false
 }
 
-// problem returns why certificates are not valid at now, with advice, or "".
-func (v validity) problem(now time.Time, advice string) string {
+// checkTime returns why certificates are not valid at now, with advice, or "".
+func (v period) checkTime(now time.Time, advice string) string {
 	switch {
 	case !now.Before(v.end):
 		return fmt.Sprintf("has expired on %s; %s", date(v.end), advice)

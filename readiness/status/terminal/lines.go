@@ -27,7 +27,9 @@ func (l *lines) add(name, text string) {
 	}
 }
 
-func (l *lines) addf(name, format string, parts ...any) { l.add(name, fmt.Sprintf(format, parts...)) }
+func (l *lines) addFormat(name, format string, parts ...any) {
+	l.add(name, fmt.Sprintf(format, parts...))
+}
 
 // addList adds a line for each text. Only the first one has the name.
 func (l *lines) addList(name string, texts []string) {
@@ -52,46 +54,46 @@ func statusLines(d status.Document, now time.Time) []line {
 	l.addBackups(d)
 	l.addLeases(d.Leases)
 	for _, file := range d.Certificates {
-		if file.ExpiresSoon(now) {
-			l.addf("certificate", "%s %s: %s", file.Name, l.validity(file.NotAfter), file.Path)
+		if file.IsExpiring(now) {
+			l.addFormat("certificate", "%s %s: %s", file.Name, l.formatExpiry(file.NotAfter), file.Path)
 		}
 	}
 	for _, warning := range d.ConfigWarnings {
 		l.add("configuration", warning)
 	}
-	l.add("process started", l.ago(d.Started))
-	l.add("last exit", joined(d.LastExit, ": ", d.LastExitReason))
-	l.addf("versions", "wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)
+	l.add("process started", l.timeWithAge(d.Started))
+	l.add("last exit", join(d.LastExit, ": ", d.LastExitReason))
+	l.addFormat("versions", "wrapper %s, etcd %s, %s", d.Versions.Wrapper, d.Versions.Etcd, d.Versions.Go)
 	return l.all
 }
 
-// joined joins two texts, or returns the one that is not empty.
-func joined(a, separator, b string) string {
+// join joins two texts, or returns the one that is not empty.
+func join(a, separator, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}
 	return a + separator + b
 }
 
-// ago formats a time in the local zone with its age.
-func (l *lines) ago(at time.Time) string { return Moment(at) + ", " + Age(at, l.now) }
+// timeWithAge formats a time in the local zone with its age.
+func (l *lines) timeWithAge(at time.Time) string { return FormatTime(at) + ", " + FormatAge(at, l.now) }
 
 // addState adds how long the state has lasted, and when it will change.
 func (l *lines) addState(d status.Document) {
-	l.add("since", l.ago(cmp.Or(d.PhaseSince, d.Since))) // an older wrapper has no PhaseSince
+	l.add("since", l.timeWithAge(cmp.Or(d.PhaseSince, d.Since))) // an older wrapper has no PhaseSince
 	if !d.ReadySince.IsZero() {
-		l.add(readyWord(d.Ready)+" since", l.ago(d.ReadySince))
+		l.add(readyWord(d.Ready)+" since", l.timeWithAge(d.ReadySince))
 	}
 	if d.Attempt > 1 {
 		l.add("attempt", fmt.Sprint(d.Attempt))
 	}
 	if !d.NextRetry.IsZero() {
-		l.add("next step", l.within(d.NextRetry))
+		l.add("next step", l.timeUntil(d.NextRetry))
 	}
 }
 
-func (l *lines) within(at time.Time) string {
-	return "within " + Rounded(max(0, at.Sub(l.now))).String()
+func (l *lines) timeUntil(at time.Time) string {
+	return "within " + Round(max(0, at.Sub(l.now))).String()
 }
 
 func readyWord(ready bool) string {
@@ -107,16 +109,16 @@ func (l *lines) addLastError(d status.Document) {
 	if e == nil {
 		return
 	}
-	name, text, occurred := "error", e.Class, l.ago(e.At)
+	name, text, occurred := "error", e.Class, l.timeWithAge(e.At)
 	if !strings.Contains(d.Reason, e.Message) {
 		text += ": " + e.Message
 	}
 	if e.Count > 1 {
-		occurred = fmt.Sprintf("%d times since %s", e.Count, l.ago(e.Since))
+		occurred = fmt.Sprintf("%d times since %s", e.Count, l.timeWithAge(e.Since))
 	}
 	if !e.Ended.IsZero() {
 		name = "last error"
-		occurred += ", resolved " + l.ago(e.Ended)
+		occurred += ", resolved " + l.timeWithAge(e.Ended)
 	}
 	l.addList(name, []string{text, occurred})
 }
@@ -134,10 +136,10 @@ func (l *lines) addMember(d status.Document) {
 		l.add("database", text)
 	}
 	if d.VolumeSize > 0 {
-		l.addf("volume", "%s of %s free", Size(d.VolumeFree), Size(d.VolumeSize))
+		l.addFormat("volume", "%s of %s free", Size(d.VolumeFree), Size(d.VolumeSize))
 	}
 	if v := d.DataVersion; v != nil {
-		l.addf("data version", "%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason)
+		l.addFormat("data version", "%s wanted, %s: %s", v.Wanted, v.Phase, v.Reason)
 	}
 	var peers []string
 	for _, peer := range d.Peers {
@@ -172,11 +174,11 @@ func leader(d status.Document) string {
 	return d.Leader
 }
 
-func (l *lines) validity(expires time.Time) string {
+func (l *lines) formatExpiry(expires time.Time) string {
 	if l.now.After(expires) {
-		return "has expired, " + l.ago(expires)
+		return "has expired, " + l.timeWithAge(expires)
 	}
-	return fmt.Sprintf("expires in %v, %s", Rounded(expires.Sub(l.now)), Moment(expires))
+	return fmt.Sprintf("expires in %v, %s", Round(expires.Sub(l.now)), FormatTime(expires))
 }
 
 // addBackups adds the backups: how far they are, the restore points and errors.
@@ -190,16 +192,16 @@ func (l *lines) addBackups(d status.Document) {
 		return
 	}
 	role := map[facts.Role]string{facts.Writer: "the writer", facts.Standby: "on standby"}[b.Role]
-	l.addf("backups", "%s, this member is %s", b.Store, cmp.Or(role, string(b.Role)))
+	l.addFormat("backups", "%s, this member is %s", b.Store, cmp.Or(role, string(b.Role)))
 	if b.Cluster != "" {
-		text := joined(b.Cluster, " of ", b.Owner)
+		text := join(b.Cluster, " of ", b.Owner)
 		if b.Generation > 0 {
 			text += fmt.Sprintf(", generation %d", b.Generation)
 		}
 		l.add("backups of", text)
 	}
 	if problem := b.Problem; problem != nil {
-		l.add("backups fail", l.failures(problem.Since, problem.Count, problem.NextRetry))
+		l.add("backups fail", l.retryStatus(problem.Since, problem.Count, problem.NextRetry))
 	}
 	l.add("in the store", stored(b))
 	windows := b.Windows
@@ -207,10 +209,10 @@ func (l *lines) addBackups(d status.Document) {
 		windows = []facts.GenerationWindow{{Window: *b.Window}}
 	}
 	for _, w := range windows {
-		l.addf("restore points", "revisions %d to %d, %s to %s", w.FromRevision, w.ToRevision, Moment(w.From), Moment(w.To))
+		l.addFormat("restore points", "revisions %d to %d, %s to %s", w.FromRevision, w.ToRevision, FormatTime(w.From), FormatTime(w.To))
 	}
 	if full := b.LastFullSnapshot; full != nil {
-		l.addf("last full snapshot", "revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), l.ago(full.At), full.Reason)
+		l.addFormat("last full snapshot", "revision %d, %s, %s: %s", full.Revision, Size(full.Bytes), l.timeWithAge(full.At), full.Reason)
 	}
 	if run := b.RunningFullSnapshot; run != nil {
 		text := run.Step
@@ -219,18 +221,18 @@ func (l *lines) addBackups(d status.Document) {
 		}
 		l.add("running full snapshot", text+remaining(run.RemainingSeconds)+": "+run.Reason)
 	} else if !b.NextFullSnapshot.IsZero() {
-		l.add("next full snapshot", Moment(b.NextFullSnapshot))
+		l.add("next full snapshot", FormatTime(b.NextFullSnapshot))
 	}
 	test := "never"
 	if last := b.LastVerification; last != nil {
-		test = fmt.Sprintf("revision %d, %s: %s", last.Revision, l.ago(last.At), last.Reason)
+		test = fmt.Sprintf("revision %d, %s: %s", last.Revision, l.timeWithAge(last.At), last.Reason)
 		if !last.Passed {
 			test = "FAILED at " + test
 		}
 	}
 	l.add("last restore test", test)
 	if b.SpoolBytes > 0 {
-		l.addf("spool", "%s of %s queued on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit))
+		l.addFormat("spool", "%s of %s queued on the volume", Size(b.SpoolBytes), Size(b.SpoolLimit))
 	}
 }
 
@@ -244,7 +246,7 @@ func remaining(seconds float64) string {
 
 // duration returns rounded seconds.
 func duration(seconds float64) time.Duration {
-	return Rounded(time.Duration(seconds * float64(time.Second)))
+	return Round(time.Duration(seconds * float64(time.Second)))
 }
 
 // stored describes which revisions are in the store; "" if it is unknown.
@@ -262,14 +264,14 @@ func stored(b *facts.Backups) string {
 	return text
 }
 
-// failures describes repeated failures.
-func (l *lines) failures(since time.Time, count int, nextRetry time.Time) string {
-	text := fmt.Sprintf("since %s, %d times", l.ago(since), count)
+// retryStatus describes repeated failures.
+func (l *lines) retryStatus(since time.Time, count int, nextRetry time.Time) string {
+	text := fmt.Sprintf("since %s, %d times", l.timeWithAge(since), count)
 	if count == 1 {
-		text = fmt.Sprintf("since %s, once", l.ago(since))
+		text = fmt.Sprintf("since %s, once", l.timeWithAge(since))
 	}
 	if !nextRetry.IsZero() {
-		text += ", next retry " + l.within(nextRetry)
+		text += ", next retry " + l.timeUntil(nextRetry)
 	}
 	return text
 }
@@ -280,7 +282,7 @@ func (l *lines) addRecovery(d status.Document) {
 	if r == nil {
 		return
 	}
-	texts := []string{cmp.Or(status.RecoveryDoes(r.State), r.State), r.Loss}
+	texts := []string{cmp.Or(status.DescribeRecovery(r.State), r.State), r.Loss}
 	if !strings.Contains(d.Reason, r.Reason) {
 		texts[0] += ": " + r.Reason
 	}
@@ -298,15 +300,15 @@ func (l *lines) addMaintenance(u *state.Maintenance) {
 	switch u.Phase {
 	case "idle":
 	case "running":
-		l.addf("defragmentation", "running (%.0f%%): %s", 100*u.Progress, u.Reason)
+		l.addFormat("defragmentation", "running (%.0f%%): %s", 100*u.Progress, u.Reason)
 	default:
 		l.add("defragmentation", u.Phase+": "+u.Reason)
 	}
 	if last := u.LastDefragmentation; last != nil {
-		l.add("last defragmentation", DefragmentationResult(last)+", "+l.ago(last.At))
+		l.add("last defragmentation", DefragmentationResult(last)+", "+l.timeWithAge(last.At))
 	}
 	for _, reader := range u.Readers {
-		l.add("readers", reader.Name+" since "+l.ago(reader.Since))
+		l.add("readers", reader.Name+" since "+l.timeWithAge(reader.Since))
 	}
 }
 
@@ -324,11 +326,11 @@ func (l *lines) addLeases(all []state.Lease) {
 	for _, lease := range all {
 		text := lease.Name + ", not renewed yet"
 		if !lease.Renewed.IsZero() {
-			text = fmt.Sprintf("%s: %s, renewed %s", lease.Name, lease.Holder, l.ago(lease.Renewed))
+			text = fmt.Sprintf("%s: %s, renewed %s", lease.Name, lease.Holder, l.timeWithAge(lease.Renewed))
 		}
 		l.add(name, text)
 		if problem := lease.Problem; problem != nil {
-			l.add("lease fails", l.failures(problem.Since, problem.Count, problem.NextRetry))
+			l.add("lease fails", l.retryStatus(problem.Since, problem.Count, problem.NextRetry))
 		}
 		name = ""
 	}

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/member/state"
 )
 
-// Answer is the status of one member of a cluster.
-type Answer struct {
+// MemberStatus is the status of one member of a cluster.
+type MemberStatus struct {
 	Member   string    `json:"member"`
 	Document *Document `json:"status,omitempty"` // nil if it has not answered
 	Error    string    `json:"error,omitempty"`  // why there is no document
@@ -25,10 +25,10 @@ const memberTimeout = 3 * time.Second
 
 // FetchAll fetches the status of all members that known lists, from the hosts of their peer URLs and the same port, in the same order.
 // secured is the TLS configuration; nil means plain HTTP.
-func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []Answer {
+func FetchAll(ctx context.Context, known Document, port uint16, secured *tls.Config) []MemberStatus {
 	ctx, cancel := context.WithTimeout(ctx, memberTimeout)
 	defer cancel()
-	answers := make([]Answer, len(known.Peers))
+	answers := make([]MemberStatus, len(known.Peers))
 	var pending sync.WaitGroup
 	for i, peer := range known.Peers {
 		answers[i].Member = cmp.Or(peer.Name, peer.ID)

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/readiness/status"
 )
 
-// process is a wrapper that tells what a test wants, on an address of its own, and can end and come back there.
+// process is a wrapper with a document of the test. It can end and restart on the same address.
 type process struct {
 	t       *testing.T
 	address string
@@ -42,7 +42,7 @@ func (p *process) start() {
 	p.address = listener.Addr().String()
 	mux := http.NewServeMux()
 	for pattern, handler := range map[string]http.Handler{
-		"GET /{$}": handler(), "GET /statemachine.svg": page.Picture(lifecycle.Drawing.SVG()),
+		"GET /{$}": handler(), "GET /statemachine.svg": page.Diagram(lifecycle.Drawing.SVG()),
 		"GET /lifecycle": status.Handler(status.Source{Document: p.document, Changed: p.change}),
 	} {
 		mux.Handle(pattern, handler)
@@ -72,8 +72,8 @@ func (p *process) change() <-chan struct{} {
 	return p.changed
 }
 
-// tell changes the document.
-func (p *process) tell(how func(*status.Document)) {
+// update changes the document.
+func (p *process) update(how func(*status.Document)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now.Checks = slices.Clone(p.now.Checks) // those that were handed out may still be read
