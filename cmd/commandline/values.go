@@ -10,12 +10,15 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-
-	"etcd-wrapper/backup/archive"
 )
 
-// Target is a state of etcd: after a revision, or at a time. The zero value is the latest.
-type Target archive.Target
+// Target is a state of etcd: after a revision, or at a time. The zero value is the latest. It converts to
+// archive.Target.
+type Target struct {
+	Revision   int64     // 0 if not given
+	Time       time.Time // zero if not given
+	Generation int       // not part of the text
+}
 
 // clockAhead bounds how far another clock may be ahead of this machine's.
 const clockAhead = time.Minute

@@ -289,7 +289,7 @@ func (r *Runtime) watch(ctx context.Context) error {
 		return failed
 	case why := <-r.parts.Backups.Superseded():
 		stop(why)
-		<-ended
+		<-ended //nolint:errcheck // it was stopped
 		if r.parts.Recovery != nil {
 			if err := r.parts.Recovery.RecordMismatch(r.config.Etcd.Dir, why); err != nil {
 				r.log.Error().Err(err).Msg("the refusal of the data is not remembered on the volume")
