@@ -1,0 +1,47 @@
+package endtoend_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"etcd-wrapper/cmd/suites/harness"
+)
+
+// A member that lags behind is forced to be alone, by mistake, while the flag stays in its file. The two others have acknowledged
+// writes that it lacks: they wait and name the ways out instead of joining it, and serve with these writes once it is stopped.
+func TestForceNewCluster_leftInTheFileDropsNoAcknowledgedWrites(t *testing.T) {
+	t.Parallel()
+	c := newThree(t)
+	c.runs[0].StopCleanly()
+	for i := range 20 {
+		c.pods[1].Put(fmt.Sprintf("acknowledged-%d", i), "value")
+	}
+	for _, run := range c.runs[1:] {
+		run.StopCleanly()
+	}
+	lagging := c.pods[0]
+	lagging.Config["force-new-cluster"] = true
+	lagging.WriteConfigFile()
+	alone := lagging.StartReady()
+	alone.AwaitLine(harness.Line{"message": "force-new-cluster is set"})
+	alone.StopCleanly()
+
+	alone = lagging.StartReady()
+	alone.AwaitLine(harness.Line{"message": "force-new-cluster is ignored: an earlier start has performed it"})
+	for i, p := range c.pods[1:] {
+		c.runs[i+1] = p.Start()
+	}
+	for _, run := range c.runs[1:] {
+		run.AwaitLine(harness.Line{"level": "warn", "message": "1 of the 3 members that the data list, which is no quorum, as after force-new-cluster"})
+		run.AwaitLine(harness.Line{"message": "to keep these data, stop the members that answer"})
+	}
+	alone.StopCleanly() // as the messages advise
+	for i, run := range c.runs[1:] {
+		run.AwaitReady()
+		for key := range 20 {
+			assert.Equal(t, "value", c.pods[i+1].Get(fmt.Sprintf("acknowledged-%d", key)))
+		}
+	}
+}
