@@ -21,14 +21,14 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// eager is an maintenance that looks often and finds little enough.
+// eager returns options that check often and have a low threshold.
 func eager() maintenance.Options {
 	return maintenance.Options{
 		Threshold: maintenance.Threshold{Free: 0.3, Min: 4 << 20}, MaxPause: time.Minute, Interval: 200 * time.Millisecond,
 	}
 }
 
-// leadLastStarted has the member lead that etcd publishes its raft status of, which is the one started last in a process.
+// leadLastStarted moves leadership to the member that was started last in this process: etcd publishes only its raft status.
 func leadLastStarted(t *testing.T, members []*bench) {
 	t.Helper()
 	published := expvar.Get("raft.status").(expvar.Func).Value().(raft.Status)
@@ -58,7 +58,7 @@ func root(t *testing.T, members []*bench) *clientv3.Client {
 	return client
 }
 
-// The order is that of the moments at which the databases stood still: followers, one after the other, and the leader.
+// The order is that of the pauses: followers, one after the other, then the leader.
 func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.T) {
 	members := threeMaintained(t, eager())
 	defer members[0].Close()
@@ -185,7 +185,7 @@ func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {
 	assert.Equal(t, 1, b.Maintainer.State().Completed)
 }
 
-// lifts reports whether the alarm ends while its keeper looks a number of times.
+// lifts reports whether the alarm ends within some checks.
 func lifts(b *bench, interval time.Duration) bool {
 	for range 10 {
 		<-time.After(interval)
@@ -212,7 +212,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	}
 	require.True(t, raised(), "what is in use is too much")
 	lifted := b.Maintainer.State().NoSpaceDisarmed
-	// What somebody still reads while it is compacted is free with the next commit only, and where no key can be put there is none.
+	// Pages that are read during the compaction become free with the next commit only, and without writes there is none.
 	reader := b.Server().Backend().ConcurrentReadTx()
 	reader.RLock()
 	empty(t, client)

@@ -14,9 +14,9 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// Raft's status is that of the etcd that was begun last in a process, so these tests are not run beside others.
+// etcd publishes the raft status of the etcd that was started last in a process, so these tests are not parallel.
 
-// unhurried is a configuration by which raft itself elects nobody before a test has ended.
+// unhurried returns a member whose raft would elect no leader before the test ends.
 func unhurried(t *testing.T, dir string) *bench {
 	t.Helper()
 	of := config(t, dir)
@@ -38,7 +38,7 @@ func TestAMemberThatIsAloneDoesNotWaitForAnElection(t *testing.T) {
 	}
 }
 
-// Its log ends with a second voter, who has never started: there is no quorum, and nobody is asked to campaign without one.
+// Its log ends with a second voter that has never started: without a quorum no member campaigns.
 func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	b := newBench(t, dir)
@@ -61,7 +61,7 @@ func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
 	assert.False(t, strings.Contains(again.log.String(), "MsgTimeoutNow"), "it was asked to campaign")
 }
 
-// Before raft campaigns it reads what it has not applied, and etcd, which is ahead of it when it starts, drops most of that.
+// Before raft campaigns it reads the entries that it has not applied; etcd has applied them at its start and drops most of them.
 func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	of := config(t, dir)

@@ -108,7 +108,7 @@ func TestADatabaseHeldByAnotherProcessIsWaitedForAndCanBeGivenUp(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// zap would end the process at once; here the reason gets out first, and what called the failure fatal never goes on.
+// zap would end the process. Here the reason is reported first, and the goroutine of the failure never continues.
 func TestWhatEtcdCallsFatalIsACrashWithItsReason(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
 		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,

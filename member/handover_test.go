@@ -132,8 +132,8 @@ func (w *writers) end() map[string]bool {
 	return w.acked
 }
 
-// What reached the leader is answered, and what was not answered never reached it. That is so because writes are held back
-// while it gives its leadership away, or its clients were sent away before: raft drops proposals on their way.
+// Every write that reached the leader gets a response, because writes are held while leadership moves: raft would drop
+// proposals meanwhile.
 func TestALeaderThatClosesCutsNoRequestAndItsWatchersMissNothing(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -181,7 +181,7 @@ func seen(t *testing.T, events clientv3.WatchChan) map[string]bool {
 	return keys
 }
 
-// excused tells whether a member was too busy to hold its writes back in time, and said so.
+// excused reports whether a member has logged that it could not hold its writes in time.
 func excused(members []*bench) bool {
 	return slices.ContainsFunc(members, func(b *bench) bool { return strings.Contains(b.log.String(), "may have to wait for its answer") })
 }
@@ -218,7 +218,7 @@ func TestNoWriteIsRefusedWhileLeadershipMoves(t *testing.T) {
 	}
 }
 
-// reservedID is that of a claim, as the documentation has it.
+// reservedID returns the lease ID of a claim as documented.
 func reservedID(kind, nonce int64, member types.ID) int64 {
 	return 0x65e7<<48 | kind<<44 | nonce<<32 | int64(uint32(member))
 }
@@ -245,7 +245,7 @@ func appears(t *testing.T, b *bench, id int64) bool {
 	}, patience, tick)
 }
 
-// took is how long a write takes.
+// took returns the duration of a write.
 func took(t *testing.T, client *clientv3.Client) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -254,12 +254,12 @@ func took(t *testing.T, client *clientv3.Client) time.Duration {
 	return time.Since(began)
 }
 
-// held is how often a member has held its writes back.
+// held counts how often a member has held its writes.
 func (b *bench) held() int {
 	return strings.Count(b.log.String(), "writes were held back while leadership moved")
 }
 
-// What a member sends to a leader that is giving its leadership away is dropped in silence, and its client waits for 7 s.
+// A leader silently drops forwarded proposals while its leadership moves, and the client would wait for 7 s.
 func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -281,7 +281,7 @@ func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 	}
 }
 
-// A member that was slow to apply hears of it when the leader has changed already, and a plain etcd lets its clients say anything.
+// A slow member may apply the announcement after the leader has changed, and plain etcd grants any lease to its clients.
 func TestAnAnnouncementThatDoesNotNameTheLeaderHoldsNobodyBack(t *testing.T) {
 	t.Parallel()
 	members := three(t)
@@ -326,7 +326,7 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 	assert.Equal(t, revision, members[1].Server().KV().Rev())
 }
 
-// Its database was replaced beneath those who look at it.
+// The leader's snapshot has replaced its database.
 func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })

@@ -23,7 +23,7 @@ import (
 // patience bounds what a test waits for.
 const patience = 60 * time.Second
 
-// tick is how often a test looks.
+// tick is the polling interval of the tests.
 const tick = 5 * time.Millisecond
 
 // bench is a member under test with what it reported.
@@ -67,7 +67,7 @@ func benchMaintained(t *testing.T, config *embed.Config, options maintenance.Opt
 	return b
 }
 
-// config is that of a single member on free ports of loopback.
+// config returns the configuration of a single member on free ports of loopback.
 func config(t *testing.T, dir string) *embed.Config {
 	t.Helper()
 	config := embed.NewConfig()

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Two of three are stopped at once, the leader among them, as where a StatefulSet's replicas go from three to one.
+// Two of three stop together, the leader among them, as when a StatefulSet is scaled from three to one.
 func TestMembersThatAreNotWantedLeaveAndTheLastOneServesAlone(t *testing.T) {
 	members := three(t)
 	stays, client := members[1], members[1].client(t)

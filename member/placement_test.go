@@ -70,7 +70,7 @@ func TestALearnerAsksForItsVoteOnceItIsToBePromotedAlsoAfterARestart(t *testing.
 	}, patience, tick, "what was promised is done")
 }
 
-// promise is what recovery asks the cluster for.
+// promise grants the lease by which recovery marks a learner for promotion.
 func promise(t *testing.T, client *clientv3.Client, name string) {
 	t.Helper()
 	_, err := etcdserverpb.NewLeaseClient(client.ActiveConnection()).LeaseGrant(soon(t), &etcdserverpb.LeaseGrantRequest{ID: maintenance.PromoteLease(name), TTL: 60})
@@ -95,7 +95,7 @@ func says(b *bench, text string) func() bool {
 	return func() bool { return strings.Contains(b.log.String(), text) }
 }
 
-// moved is where a member is with another peer URL.
+// moved returns the configuration of a member with another peer URL.
 func moved(t *testing.T, c *embed.Config) *embed.Config {
 	t.Helper()
 	again := config(t, c.Dir)

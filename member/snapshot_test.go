@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// fill writes so many mebibytes, more than a connection takes without anybody who reads it.
+// fill writes some mebibytes, more than a connection buffers.
 func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	t.Helper()
 	value := strings.Repeat("x", 1<<20)
@@ -30,7 +30,7 @@ func fill(t *testing.T, client *clientv3.Client, mebibytes int) {
 	}
 }
 
-// empty takes what fill has written away again, and leaves the room that it took.
+// empty deletes and compacts the keys of fill, so that their pages are free.
 func empty(t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	reply, err := client.Delete(soon(t), "large-", clientv3.WithPrefix())
@@ -41,7 +41,7 @@ func empty(t *testing.T, client *clientv3.Client) {
 	}, patience, tick)
 }
 
-// holdSnapshot asks for a snapshot that nobody reads, until the context ends.
+// holdSnapshot requests a snapshot and does not read it until the context ends.
 func holdSnapshot(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	stream, err := etcdserverpb.NewMaintenanceClient(client.ActiveConnection()).Snapshot(ctx, &etcdserverpb.SnapshotRequest{})

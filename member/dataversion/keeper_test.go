@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scripted is a server that does what it is asked for, unless it refuses.
+// scripted is a server that grants every request, unless it has an error.
 type scripted struct {
 	mu      sync.Mutex
 	now     facts

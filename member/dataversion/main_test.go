@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// settings are what a member process is told.
+// settings configure a member process.
 type settings struct {
 	Name, Dir, Client, Peer, Cluster, State, Wanted string
 }

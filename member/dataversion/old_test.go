@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-// database is where a member keeps its keys.
+// database returns the path of a member's database.
 func (n *node) database() string { return filepath.Join(n.dir, "member", "snap", "db") }
 
 // readByOld has etcd 3.5 run on the data, and fails unless it has every key.

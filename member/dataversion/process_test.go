@@ -28,7 +28,7 @@ import (
 // patience bounds what a test waits for, on a machine that is busy with other tests.
 const patience = time.Minute
 
-// tick is how often a test looks.
+// tick is the polling interval of the tests.
 const tick = 20 * time.Millisecond
 
 func optIn(t *testing.T) {
@@ -67,7 +67,7 @@ func cluster(nodes ...*node) string {
 	return strings.Join(entries, ",")
 }
 
-// before is what a wrapper wants that does not know of versions.
+// before is the wanted version of a wrapper without this feature.
 var before dataversion.Version
 
 // ours starts this program's member, which wants the version.
@@ -127,7 +127,7 @@ func (n *node) await() {
 	}
 }
 
-// versions are what the member says of itself; the zero value if it does not answer.
+// versions returns the versions that the member reports; the zero value if it does not answer.
 func (n *node) versions() (v version.Versions) {
 	if body, err := get(n.client + "/version"); err == nil {
 		_ = json.Unmarshal(body, &v) // the zero value then
@@ -135,7 +135,7 @@ func (n *node) versions() (v version.Versions) {
 	return v
 }
 
-// downgrading is what a member that wants to join is told.
+// downgrading returns the response that a joining member gets.
 func (n *node) downgrading() string {
 	body, _ := get(n.peer + "/downgrade/enabled") // empty then
 	return string(body)
@@ -151,7 +151,7 @@ func get(url string) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// eventually waits for a condition, and fails at once when the member's process ends before.
+// eventually waits for a condition, and fails if the member's process ends first.
 func (n *node) eventually(what string, condition func() bool) {
 	n.t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); {
@@ -181,7 +181,7 @@ func (n *node) at(v dataversion.Version) {
 	})
 }
 
-// says waits for a word in the log.
+// says waits for a text in the log.
 func (n *node) says(word string) {
 	n.t.Helper()
 	n.eventually("it says: "+word, func() bool { return strings.Contains(n.log.String(), word) })

@@ -13,7 +13,7 @@ func TestANewMemberIsAt3_5FromItsFirstMoment(t *testing.T) {
 	n := newNode(t)
 	n.ours(dataversion.Of3_5, cluster(n), "new")
 	n.ready()
-	// etcd answers from its first entry on, and its leader decides on the version beside that.
+	// etcd answers from its first entry on; its leader sets the version concurrently.
 	first := "not_decided"
 	n.eventually("its cluster has a version", func() bool {
 		first = n.versions().Cluster

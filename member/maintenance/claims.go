@@ -394,7 +394,7 @@ const shortestSlot = 3 * time.Second
 // byClock reports whether it is this member's turn while the alarm NOSPACE prevents claims. The members that raised
 // it take turns by the clock, in the order of their IDs. A slot is at least twice as long as the work, which starts
 // only in its first half. A member that disarms its alarm leaves the rotation. If clocks differ, two members may be
-// blocked at once, while writes are refused anyway.
+// blocked together, while writes are refused anyway.
 func byClock(now time.Time, f facts) bool {
 	slot := shortestSlot
 	for slot < 2*new(estimator).expected(f.inUse) { // in powers of two, so that members agree

@@ -28,7 +28,7 @@
 // # Invariants
 //
 //   - At most one member defragments at a time. A member grants its claim of the turn first and then checks for others: of two
-//     members that claim at once, at least one sees the other and revokes its own claim.
+//     members that claim it together, at least one sees the other and revokes its own claim.
 //   - No defragmentation runs while the database is read, or while a snapshot is sent to another member.
 //   - For the threshold or on command, a defragmentation starts only if the other members have a quorum without this one.
 //   - Writes are held for at most two seconds while leadership moves, whether it moves or not.
@@ -43,7 +43,7 @@
 // asks for half. Each member requests a turn. Member 1 leads, so it gives the others two intervals to go first. Of 2 and 3, the one with the
 // lower ID goes first: 2 acquires the turn, redirects its clients, waits 250 ms for their requests and defragments. It renews its claim
 // meanwhile; if it crashed, the claim would expire after 10 s. When it has applied what was committed in the meantime, it releases the turn,
-// and 3 follows. Then 1 picks the member whose log is most complete, say 2, and announces the handover. Each member holds new writes,
+// and 3 follows. Then 1 picks the member whose log is most complete, for example 2, and announces the handover. Each member holds new writes,
 // waits for its own running ones and confirms. Leadership moves, the writes continue with 2, and 1 defragments as a follower.
 //
 // # What it does not do

@@ -111,7 +111,7 @@ var (
 	errUnderWay   = errors.New("a defragmentation of this member is under way: wait for its end")
 )
 
-// Trigger requests a defragmentation regardless of the threshold and returns at once; State shows its result. The
+// Trigger requests a defragmentation regardless of the threshold and returns immediately; State shows its result. The
 // error is why it cannot run now.
 func (k *Maintainer) Trigger() error {
 	s := k.serving.Load()

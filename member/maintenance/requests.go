@@ -69,7 +69,7 @@ func (k *Maintainer) Unary(ctx context.Context, asked any, info *grpc.UnaryServe
 }
 
 // defragmentForClient runs a client's defragmentation. The client decides whether it is worth it and whether the others can do
-// without this member; requests that would block etcd for long, or two members at once, are refused.
+// without this member; requests that would block etcd for long, or two members together, are refused.
 func (k *Maintainer) defragmentForClient(ctx context.Context, handle func() (any, error)) (reply any, err error) {
 	s := k.serving.Load()
 	if s == nil || !s.cluster.isAdmin(ctx) {
@@ -117,7 +117,7 @@ func isRequest(method string) bool {
 // so one without another endpoint gives up only after 20 s.
 const redirectAfter = 200 * time.Millisecond
 
-// errElsewhere makes etcd's client, and so every API server, retry another endpoint at once: code Unavailable with
+// errElsewhere makes etcd's client, and so every API server, retry another endpoint immediately: code Unavailable with
 // this message means that nothing was done. The client retries a write for no other error.
 var errElsewhere = status.Error(codes.Unavailable, "there is no connection available")
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// gRPC would say that it took too long, and nothing else.
+// gRPC reports only a timeout.
 func TestAServerThatDemandsACertificateIsNamedWithTheWayOut(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}

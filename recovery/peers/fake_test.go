@@ -54,19 +54,19 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// town is a cluster of which one member asks.
+// town is a cluster whose members are fakes, and the member that asks them.
 type town struct {
 	*testing.T
 
 	fakes []*fake
-	list  []Member // what all of them tell
+	list  []Member // the members that all of them return
 	peers *Peers
 	now   time.Time
 }
 
 const own = uint64(0xc2)
 
-// newTown has m-2 ask m-0 and m-1, who know it as started.
+// newTown returns a cluster in which m-2 asks m-0 and m-1, which list it as started.
 func newTown(t *testing.T) *town {
 	t.Helper()
 	town := &town{T: t, now: time.Now()}
@@ -112,7 +112,7 @@ func member(id uint64, name, at string) (m Member) {
 
 func (w *town) ask() Survey { return w.peers.Query(w.Context(), Self{}) }
 
-// alter has a member tell a list of its own.
+// alter makes a member return another list.
 func (w *town) alter(which int, change func(list []Member) []Member) {
 	w.fakes[which].members = func() []Member { return change(append([]Member(nil), w.list...)) }
 }
@@ -131,7 +131,7 @@ func connectedTo(from, to uint64, count int) string {
 	return fmt.Sprintf("etcd_network_active_peers{Local=\"%x\",Remote=\"%x\"} %d\n", from, to, count)
 }
 
-// ofTwo has the town be a cluster of two, of which m-2 asks m-1.
+// ofTwo returns a cluster of two, in which m-2 asks m-1.
 func ofTwo(t *testing.T) *town {
 	t.Helper()
 	w := newTown(t)
@@ -140,12 +140,12 @@ func ofTwo(t *testing.T) *town {
 	return w
 }
 
-// volume is of a member whose log ends with entry 100.
+// volume describes a member whose log ends with entry 100.
 func volume(cluster, member uint64, voters int) Self {
 	return Self{ClusterID: cluster, MemberID: member, SoleVoter: voters == 1, Index: 100, Volume: Data}
 }
 
-// liar is where that is the status of every answer, and what follows it.
+// liar returns the URL of a server with that raw response.
 func liar(t *testing.T, says string) string {
 	t.Helper()
 	lies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -157,7 +157,7 @@ func liar(t *testing.T, says string) string {
 	return lies.URL
 }
 
-// requireSays holds what an error says; without words there must be none.
+// requireSays requires an error that contains words, or none if words is empty.
 func requireSays(t *testing.T, err error, words string) {
 	t.Helper()
 	if words == "" {

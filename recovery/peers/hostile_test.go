@@ -126,8 +126,7 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 	assert.Empty(t, user)
 }
 
-// Peers that have shown a certificate which was verified name whom they like. With auto-tls anybody can have made it, and whoever stands in
-// between could read what is sent.
+// Peers with verified certificates may name any URL. With auto-tls another process could read the password.
 func TestAPasswordGoesWhereCertificatesAreVerified(t *testing.T) {
 	for _, of := range []struct {
 		peer, client       string // where they are asked, and lead to

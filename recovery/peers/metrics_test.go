@@ -14,7 +14,7 @@ import (
 	"etcd-wrapper/backup/archive"
 )
 
-// What it holds counts, by database and log: running says nothing.
+// The revision by database and log counts.
 func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 	for name, of := range map[string]struct {
 		metrics string
@@ -41,7 +41,7 @@ func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
 	}
 }
 
-// told is a metric that etcd serves with its own.
+// told returns a metric that etcd serves with its own.
 func told(t *testing.T, name string) *dto.Metric {
 	t.Helper()
 	families, err := prometheus.DefaultGatherer.Gather()

@@ -127,7 +127,7 @@ func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
 	assert.Equal(t, "m-1="+w.fakes[1].URL+",m-2=http://127.0.0.1:1", c.InitialCluster("m-2"))
 }
 
-// One of two that are both somebody else is a minority.
+// This member is not among the two voters, so one of them is no quorum.
 func TestOneAnswerIsEnoughOnlyOfTwoVotersOfWhomThisMemberIsOne(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
@@ -144,7 +144,7 @@ func TestAMemberThatMayBeElsewhereIsWatchedForAWhile(t *testing.T) {
 		answersHere error
 		steps       []step
 	}{
-		// What cannot be known at once is known after a minute in which nothing spoke against it.
+		// A minute without a sign of another process is proof enough.
 		"for a minute": {errors.New("no such host"), []step{
 			{0, 0, 0, false},
 			{30 * time.Second, 0, 0, false},

@@ -122,7 +122,7 @@ func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
 	assert.Equal(t, Data, call.Volume)
 }
 
-// It runs for the first time, by its own list, of which no quorum tells: it may have data all the same.
+// Without a quorum its own list proves nothing: it may have data.
 func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	none := Status{Volume: Nothing}

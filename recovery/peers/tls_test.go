@@ -19,8 +19,7 @@ import (
 
 func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
 
-// etcd makes certificates for itself only when it starts. Until then the members tell each other how they are behind some that
-// are worth as much.
+// etcd makes its certificates when it starts. Until then members use self-signed ones of the same value.
 func TestMembersWithAutoTLSHearEachOther(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	for _, p := range all {
@@ -36,7 +35,7 @@ func TestMembersWithAutoTLSHearEachOther(t *testing.T) {
 	require.NoError(t, all[2].requestOwnURLs(t.Context(), all[2].urls))
 }
 
-// What is said there is not for whoever listens on the wire.
+// The status is encrypted.
 func TestMembersWithAutoTLSSayNothingInTheOpen(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	all[0].Publish(Self{Volume: Nothing})
@@ -64,7 +63,7 @@ func TestAutoTLSBesideCertificatesIsNone(t *testing.T) {
 	}
 }
 
-// Without auto-tls, a certificate that anybody can have made is nobody's.
+// Without auto-tls a self-signed certificate proves nothing.
 func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()

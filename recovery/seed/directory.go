@@ -25,7 +25,7 @@ type Seed struct {
 	Members types.URLsMap // of the cluster, including that member, by name
 	Token   string        // see NewToken; members that each restore the same revision share it
 	// Generation is the new generation; 0 if none is created. The database may be older than the cluster that it
-	// replaces, so only this says how often logs were restarted.
+	// replaces, so only this number shows how often logs were restarted.
 	Generation int
 }
 

@@ -15,8 +15,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Tools read these, and an etcd that is told to begin a new cluster of its own; one that starts as usual knows the members
-// from the snapshot.
+// Tools read the members from the database; an etcd that starts reads them from the snapshot.
 func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
@@ -58,7 +57,7 @@ func TestALogBeginsAboveAllThatFormerOnesCanHaveReached(t *testing.T) {
 	}
 }
 
-// confStateOf is what the database says of raft.
+// confStateOf returns raft's configuration in the database.
 func confStateOf(t *testing.T, s Seed) (state raftpb.ConfState) {
 	db, err := bolt.Open(filepath.Join(s.DataDir, "member", "snap", "db"), 0, &bolt.Options{ReadOnly: true})
 	require.NoError(t, err)
