@@ -44,7 +44,7 @@ func writeUntil(t *testing.T, client *clientv3.Client, holds func() bool, what s
 	}
 }
 
-func TestWhatEtcdCompactsByItselfIsReadFirst(t *testing.T) {
+func TestAutoCompaction_readsFirst(t *testing.T) {
 	c := newCompacting(t, "periodic", "300ms")
 	require.NoError(t, c.Open(soon(t)))
 	client := c.client(t)
@@ -60,7 +60,7 @@ func TestWhatEtcdCompactsByItselfIsReadFirst(t *testing.T) {
 	assert.Never(t, func() bool { return c.read.Load() > after }, time.Second, tick, "it has ended with etcd")
 }
 
-func TestWhatToKeepIsReadAsEtcdReadsIt(t *testing.T) {
+func TestAutoCompaction_retention(t *testing.T) {
 	for retention, taken := range map[string]bool{"": false, "0": false, "0s": false, "never": false, "7": true, "30m": true} {
 		for _, mode := range []string{"periodic", "revision"} {
 			c := newCompacting(t, mode, retention)
@@ -73,7 +73,7 @@ func TestWhatToKeepIsReadAsEtcdReadsIt(t *testing.T) {
 	assert.Equal(t, "30m", c.AutoCompactionRetention, "where nobody reads, it is etcd's")
 }
 
-func TestOfAClusterTheLeaderCompacts(t *testing.T) {
+func TestAutoCompaction_leaderOnly(t *testing.T) {
 	var names []string
 	var all []*compacting
 	for i := range 3 {

@@ -54,7 +54,7 @@ func (m *Member) closeInOrder() error {
 	closed := make(chan struct{})
 	defer close(closed)
 	m.drain.start()
-	go m.followClose(first, closed)
+	go m.watchClose(first, closed)
 	if left := m.leave(); left || !m.ready() || !m.HasLeader() {
 		// Without a quorum, or a place in it, etcd's own close would wait for answers that cannot come.
 		m.etcd.Server.HardStop()
@@ -98,9 +98,9 @@ func (m *Member) leave() bool {
 	return left()
 }
 
-// followClose keeps Doing up to date while etcd closes, and closes the connections of clients that hold the close up. waits is what
+// watchClose keeps Doing up to date while etcd closes, and closes the connections of clients that hold the close up. waits is what
 // Doing returns when it is called.
-func (m *Member) followClose(waits string, closed <-chan struct{}) {
+func (m *Member) watchClose(waits string, closed <-chan struct{}) {
 	doing, stopping := waits, m.etcd.Server.StoppingNotify()
 	report := func(next string) {
 		m.doing.CompareAndSwap(doing, next)
@@ -117,10 +117,10 @@ func (m *Member) followClose(waits string, closed <-chan struct{}) {
 			stopping = nil
 			report("writes its data to the disk and closes it")
 		case now := <-poll.C:
-			if stalled := m.drain.stalled(); len(stalled) > 0 {
+			if stalled := m.drain.unreadResponses(); len(stalled) > 0 {
 				report(waits + "; " + strings.Join(stalled, "; "))
 			}
-			if m.drain.isStuck() || now.After(deadline) {
+			if m.drain.isExpired() || now.After(deadline) {
 				m.drain.closeConnections(m.options.Log)
 				<-closed
 				return

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/member"
 )
 
-func TestACompactionFirstLetsItsRevisionsBeRead(t *testing.T) {
+func TestBeforeCompaction(t *testing.T) {
 	b := &bench{config: config(t, filepath.Join(t.TempDir(), "new.etcd")), log: &logtest.Lines{}}
 	var client *clientv3.Client
 	var seen []error

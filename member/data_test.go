@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestDataThatAreRemovedUnderARunningEtcdAreNoticed(t *testing.T) {
+func TestLostData(t *testing.T) {
 	for name, remove := range map[string]func(dir string) error{
 		"all":          os.RemoveAll,
 		"the database": func(dir string) error { return os.Remove(filepath.Join(dir, "member", "snap", "db")) },
@@ -41,7 +41,7 @@ func TestDataThatAreRemovedUnderARunningEtcdAreNoticed(t *testing.T) {
 	}
 }
 
-func TestDataThatAreRemovedRightBeforeAStopDoNotCloseInOrder(t *testing.T) {
+func TestClose_lostData(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
 	require.NoError(t, os.RemoveAll(b.config.Dir))
@@ -49,7 +49,7 @@ func TestDataThatAreRemovedRightBeforeAStopDoNotCloseInOrder(t *testing.T) {
 	require.Error(t, err, "etcd may also crash of it")
 }
 
-func TestADefragmentationIsNoLossOfTheDatabase(t *testing.T) {
+func TestLostData_defragmentation(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
 	_, err := b.client(t).Defragment(soon(t), endpoint(b.config))

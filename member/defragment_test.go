@@ -59,7 +59,7 @@ func root(t *testing.T, members []*bench) *clientv3.Client {
 }
 
 // The order is that of the pauses: followers, one after the other, then the leader.
-func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.T) {
+func TestDefragmentation_order(t *testing.T) {
 	members := threeMaintained(t, eager())
 	defer members[0].Close()
 	leadLastStarted(t, members)
@@ -95,7 +95,7 @@ func TestThreeMembersAreDefragmentedOneAfterTheOtherAndTheLeaderLast(t *testing.
 	}, patience, tick, "no turn is left behind")
 }
 
-func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
+func TestDefragmentation_turnOfAnotherMember(t *testing.T) {
 	t.Parallel()
 	members := threeMaintained(t, maintenance.Options{MaxPause: time.Minute})
 	defer members[0].Close()
@@ -118,7 +118,7 @@ func TestATurnBlocksOthersOnlyWhileItNamesAMember(t *testing.T) {
 	assert.Empty(t, ask())
 }
 
-func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
+func TestReservedLeases(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
@@ -171,7 +171,7 @@ func TestClientsAreRefusedWhatIsReserved(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestNobodyButRootMayDefragmentWhereAuthenticationIsEnabled(t *testing.T) {
+func TestDefragmentation_onlyRoot(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
@@ -196,7 +196,7 @@ func lifts(b *bench, interval time.Duration) bool {
 	return false
 }
 
-func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
+func TestNoSpace_disarmedWithRoom(t *testing.T) {
 	t.Parallel()
 	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
 	config.QuotaBackendBytes = 24 << 20
@@ -227,7 +227,7 @@ func TestTheAlarmIsLiftedOnceThereIsRoomAgainAndNotBefore(t *testing.T) {
 	assert.Empty(t, (*etcdserverpb.AlarmResponse)(alarms).Alarms)
 }
 
-func TestADatabaseIsDefragmentedBeforeItsMemberServes(t *testing.T) {
+func TestDefragmentation_atStart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	b := newBench(t, dir)

@@ -90,11 +90,11 @@ func (d *drain) start() {
 // stream implements grpc.StreamServerInterceptor.
 func (d *drain) stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	c := d.track(stream.Context(), info.FullMethod)
-	defer d.untrack(stream.Context(), c)
+	defer d.finish(stream.Context(), c)
 	if !endless[info.FullMethod] {
 		return handler(service, drainedStream{stream, stream.Context(), c})
 	}
-	ctx, release := d.until(stream.Context())
+	ctx, release := d.withDrain(stream.Context())
 	defer release()
 	return d.unavailable(handler(service, drainedStream{stream, ctx, c}))
 }
@@ -102,7 +102,7 @@ func (d *drain) stream(service any, stream grpc.ServerStream, info *grpc.StreamS
 // unary implements grpc.UnaryServerInterceptor.
 func (d *drain) unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	if endless[info.FullMethod] {
-		ctx, release := d.until(ctx)
+		ctx, release := d.withDrain(ctx)
 		defer release()
 		reply, err := handler(ctx, request)
 		if err != nil {
@@ -114,7 +114,7 @@ func (d *drain) unary(ctx context.Context, request any, info *grpc.UnaryServerIn
 	defer d.unaries.Add(-1)
 	reply, err := handler(ctx, request)
 	if sized, ok := reply.(interface{ Size() int }); ok && err == nil && sized.Size() >= largeResponse {
-		d.untrack(ctx, d.track(ctx, info.FullMethod))
+		d.finish(ctx, d.track(ctx, info.FullMethod))
 	}
 	return reply, err
 }
@@ -134,8 +134,8 @@ func (d *drain) track(ctx context.Context, method string) *call {
 	return c
 }
 
-// untrack removes a call whose handler has returned when gRPC ends its context, which over TLS is after the response is sent.
-func (d *drain) untrack(ctx context.Context, c *call) {
+// finish removes a call whose handler has returned when gRPC ends its context, which over TLS is after the response is sent.
+func (d *drain) finish(ctx context.Context, c *call) {
 	now := time.Now()
 	c.sending.Store(&now)
 	context.AfterFunc(ctx, func() {
@@ -145,18 +145,18 @@ func (d *drain) untrack(ctx context.Context, c *call) {
 	})
 }
 
-// isStalled reports whether the client of the call does not read its response.
-func (c *call) isStalled() bool {
+// isUnread reports whether the client of the call does not read its response.
+func (c *call) isUnread() bool {
 	since := c.sending.Load()
 	return since != nil && time.Since(*since) >= stalledAfter
 }
 
-// stalled describes the clients that do not read their responses.
-func (d *drain) stalled() (clients []string) {
+// unreadResponses describes the clients that do not read their responses.
+func (d *drain) unreadResponses() (clients []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for c := range d.calls {
-		if c.isStalled() {
+		if c.isUnread() {
 			clients = append(clients, fmt.Sprintf("the client %s does not read its response to %s", c.client, c.method))
 		}
 	}
@@ -164,13 +164,13 @@ func (d *drain) stalled() (clients []string) {
 	return clients
 }
 
-// isStuck reports whether stalled requests alone have held the close up for drainGrace.
-func (d *drain) isStuck() bool {
+// isExpired reports whether stalled requests alone have held the close up for drainGrace.
+func (d *drain) isExpired() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	runs := d.unaries.Load() > 0
 	for c := range d.calls {
-		runs = runs || !c.isStalled()
+		runs = runs || !c.isUnread()
 	}
 	if runs {
 		d.running = time.Now()
@@ -180,7 +180,7 @@ func (d *drain) isStuck() bool {
 
 // closeConnections closes the connections of all clients and logs which of them are cut off.
 func (d *drain) closeConnections(log zerolog.Logger) {
-	for _, client := range d.stalled() {
+	for _, client := range d.unreadResponses() {
 		log.Warn().Msgf("etcd is stopping, and %s: its connection is closed", client)
 	}
 	d.mu.Lock()
@@ -194,7 +194,7 @@ func (d *drain) closeConnections(log zerolog.Logger) {
 	}
 }
 
-func (d *drain) until(ctx context.Context) (drained context.Context, end func()) {
+func (d *drain) withDrain(ctx context.Context) (drained context.Context, end func()) {
 	drained, cancel := context.WithCancel(ctx)
 	release := context.AfterFunc(d.ctx, cancel)
 	return drained, func() {

@@ -10,12 +10,12 @@ import (
 	"google.golang.org/grpc"
 )
 
-func TestRequestsThatRunAreNotCutOffBecauseOfAStalledClient(t *testing.T) {
+func TestDrain_runningRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDrain()
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
-		d.untrack(ctx, d.track(ctx, "/etcdserverpb.Maintenance/Snapshot"))
+		d.finish(ctx, d.track(ctx, "/etcdserverpb.Maintenance/Snapshot"))
 		finish := make(chan struct{})
 		go func() {
 			_, _ = d.unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/etcdserverpb.KV/Put"}, func(context.Context, any) (any, error) {
@@ -26,15 +26,15 @@ func TestRequestsThatRunAreNotCutOffBecauseOfAStalledClient(t *testing.T) {
 		synctest.Wait()
 		d.start()
 		time.Sleep(drainGrace)
-		assert.Equal(t, []string{"the client unknown does not read its response to Maintenance/Snapshot"}, d.stalled())
-		assert.False(t, d.isStuck(), "a put runs")
+		assert.Equal(t, []string{"the client unknown does not read its response to Maintenance/Snapshot"}, d.unreadResponses())
+		assert.False(t, d.isExpired(), "a put runs")
 		close(finish)
 		synctest.Wait()
-		assert.False(t, d.isStuck(), "its response is on the way")
+		assert.False(t, d.isExpired(), "its response is on the way")
 		time.Sleep(drainQuiet)
-		assert.True(t, d.isStuck())
+		assert.True(t, d.isExpired())
 		end()
 		synctest.Wait()
-		assert.Empty(t, d.stalled())
+		assert.Empty(t, d.unreadResponses())
 	})
 }

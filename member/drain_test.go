@@ -19,7 +19,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestALargeResponseThatIsNotReadDoesNotHoldACloseUp(t *testing.T) {
+func TestClose_unreadResponse(t *testing.T) {
 	for name, secure := range map[string]bool{"plain text": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			config, transportSecurity := config(t, t.TempDir()), insecure.NewCredentials()

@@ -31,7 +31,7 @@ func asks(ctx context.Context, method string, handler grpc.UnaryHandler) (any, e
 	return retryDropped(ctx, nil, &grpc.UnaryServerInfo{FullMethod: method}, handler)
 }
 
-func TestAWriteThatRaftDroppedIsTriedAgainUntilThereIsALeader(t *testing.T) {
+func TestRetryDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		handler, _ := dropping(2 * time.Second)
 		began := time.Now()
@@ -59,7 +59,7 @@ func TestAWriteThatRaftDroppedIsTriedAgainUntilThereIsALeader(t *testing.T) {
 	})
 }
 
-func TestWhatElseEtcdSaysIsPassedOnAtOnce(t *testing.T) {
+func TestRetryDropped_otherErrors(t *testing.T) {
 	for _, said := range []error{nil, errors.New("raft proposal dropped, perhaps"), status.Error(codes.Unavailable, "etcdserver: request timed out")} {
 		tries := 0
 		_, err := asks(t.Context(), "/etcdserverpb.KV/Put", func(context.Context, any) (any, error) { tries++; return nil, said })

@@ -24,7 +24,7 @@ func unhurried(t *testing.T, dir string) *bench {
 	return benchWith(t, of)
 }
 
-func TestAMemberThatIsAloneDoesNotWaitForAnElection(t *testing.T) {
+func TestElectSelf_singleMember(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	for _, start := range []string{"first", "again"} {
 		b := unhurried(t, dir)
@@ -39,7 +39,7 @@ func TestAMemberThatIsAloneDoesNotWaitForAnElection(t *testing.T) {
 }
 
 // Its log ends with a second voter that has never started: without a quorum no member campaigns.
-func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
+func TestElectSelf_secondVoterInTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
@@ -62,7 +62,7 @@ func TestAMemberThatHasJustTakenAnotherVoterInIsNotElected(t *testing.T) {
 }
 
 // Before raft campaigns it reads the entries that it has not applied; etcd has applied them at its start and drops most of them.
-func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
+func TestElectSelf_longLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	of := config(t, dir)
 	of.SnapshotCatchUpEntries = 1
@@ -86,7 +86,7 @@ func TestALongLogIsNoObstacleForAMemberThatIsAlone(t *testing.T) {
 }
 
 // It would campaign among those that have removed it.
-func TestARemovedMemberIsNotElected(t *testing.T) {
+func TestElectSelf_removedMember(t *testing.T) {
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.StrictReconfigCheck = false })
 	defer members[0].Close()
 	removed := members[2]

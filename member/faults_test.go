@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAMemberThatIsRemovedFromItsClusterIsNoticed(t *testing.T) {
+func TestWatch_removedMember(t *testing.T) {
 	t.Parallel()
 	configs := []*embed.Config{config(t, filepath.Join(t.TempDir(), "new.etcd")), config(t, filepath.Join(t.TempDir(), "new.etcd"))}
 	configs[1].Name = "etcd-1"
@@ -52,7 +52,7 @@ func TestAMemberThatIsRemovedFromItsClusterIsNoticed(t *testing.T) {
 	}
 }
 
-func TestAPortThatIsTakenIsOneClearSentence(t *testing.T) {
+func TestOpen_portInUse(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	taken, err := net.Listen("tcp", b.config.ListenPeerUrls[0].Host)
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestAPortThatIsTakenIsOneClearSentence(t *testing.T) {
 }
 
 // It listens for metrics last of all.
-func TestAPortThatIsTakenAfterTheDataWereOpenedIsNoOrderlyEnd(t *testing.T) {
+func TestOpen_metricsPortInUse(t *testing.T) {
 	dir, _, config := bornOf(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func TestAPortThatIsTakenAfterTheDataWereOpenedIsNoOrderlyEnd(t *testing.T) {
 	assert.Error(t, err, "nothing was closed in order")
 }
 
-func TestADatabaseHeldByAnotherProcessIsWaitedForAndCanBeGivenUp(t *testing.T) {
+func TestOpen_databaseInUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	first := newBench(t, dir)
 	require.NoError(t, first.Open(soon(t)))
@@ -109,7 +109,7 @@ func TestADatabaseHeldByAnotherProcessIsWaitedForAndCanBeGivenUp(t *testing.T) {
 }
 
 // zap would end the process. Here the reason is reported first, and the goroutine of the failure never continues.
-func TestWhatEtcdCallsFatalIsACrashWithItsReason(t *testing.T) {
+func TestLogger_fatalIsACrash(t *testing.T) {
 	for name, log := range map[string]func(*zap.Logger, string, ...zap.Field){
 		"fatal": (*zap.Logger).Fatal, "panic": (*zap.Logger).Panic,
 	} {
@@ -134,7 +134,7 @@ func TestWhatEtcdCallsFatalIsACrashWithItsReason(t *testing.T) {
 	}
 }
 
-func TestEverythingInTheDataDirectoryBecomesItsOwnersOnly(t *testing.T) {
+func TestOpen_permissions(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "member", "snap"), 0o755))
 	require.NoError(t, os.Chmod(dir, 0o755))

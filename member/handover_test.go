@@ -134,7 +134,7 @@ func (w *writers) end() map[string]bool {
 
 // Every write that reached the leader gets a response, because writes are held while leadership moves: raft would drop
 // proposals meanwhile.
-func TestALeaderThatClosesCutsNoRequestAndItsWatchersMissNothing(t *testing.T) {
+func TestClose_leaderUnderLoad(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	watcher := members[0].client(t)
@@ -188,7 +188,7 @@ func excused(members []*bench) bool {
 
 // Plain etcd answers some of these writes with "raft proposal dropped", which no client may try again by itself, and others
 // not at all, until they time out.
-func TestNoWriteIsRefusedWhileLeadershipMoves(t *testing.T) {
+func TestMoveLeader_writes(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	defer members[0].Close()
@@ -260,7 +260,7 @@ func (b *bench) held() int {
 }
 
 // A leader silently drops forwarded proposals while its leadership moves, and the client would wait for 7 s.
-func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
+func TestMoveLeader_pausesWritesOnce(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	defer members[0].Close()
@@ -282,7 +282,7 @@ func TestWritesAreHeldBackOnceWhenTheLeaderAnnouncesThatItLeaves(t *testing.T) {
 }
 
 // A slow member may apply the announcement after the leader has changed, and plain etcd grants any lease to its clients.
-func TestAnAnnouncementThatDoesNotNameTheLeaderHoldsNobodyBack(t *testing.T) {
+func TestMoveLeader_foreignAnnouncement(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	defer members[0].Close()
@@ -297,7 +297,7 @@ func TestAnAnnouncementThatDoesNotNameTheLeaderHoldsNobodyBack(t *testing.T) {
 	assert.Zero(t, members[1].held())
 }
 
-func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
+func TestMoveLeader_withoutRoot(t *testing.T) {
 	public := filepath.Join(t.TempDir(), "public.pem")
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -327,7 +327,7 @@ func TestLeadershipMovesQuietlyWhereNobodyCanSpeakForRoot(t *testing.T) {
 }
 
 // The leader's snapshot has replaced its database.
-func TestAMemberThatWasSentTheDatabaseStillHearsThatLeadershipMoves(t *testing.T) {
+func TestMoveLeader_afterASnapshot(t *testing.T) {
 	t.Parallel()
 	members := threeWith(t, maintenance.Options{}, func(c *embed.Config) { c.SnapshotCount, c.SnapshotCatchUpEntries = 10, 10 })
 	defer members[0].Close()

@@ -8,7 +8,7 @@ import (
 )
 
 // Two of three stop together, the leader among them, as when a StatefulSet is scaled from three to one.
-func TestMembersThatAreNotWantedLeaveAndTheLastOneServesAlone(t *testing.T) {
+func TestClose_unwantedMembersLeave(t *testing.T) {
 	members := three(t)
 	stays, client := members[1], members[1].client(t)
 	_, err := client.Put(soon(t), "key", "before")
@@ -35,7 +35,7 @@ func TestMembersThatAreNotWantedLeaveAndTheLastOneServesAlone(t *testing.T) {
 	}
 }
 
-func TestAMemberThatIsWantedStaysAMember(t *testing.T) {
+func TestClose_wantedMemberStays(t *testing.T) {
 	members := three(t)
 	_, err := members[0].Close()
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestAMemberThatIsWantedStaysAMember(t *testing.T) {
 }
 
 // A cluster is not ended by its last member.
-func TestTheOnlyMemberDoesNotLeave(t *testing.T) {
+func TestClose_lastMemberStays(t *testing.T) {
 	b := newBench(t, t.TempDir()+"/new.etcd")
 	require.NoError(t, b.Open(soon(t)))
 	b.unwanted.Store(true)

@@ -172,7 +172,7 @@ func (m *Member) Open(ctx context.Context) error {
 	}
 	m.doing.Store(awaitsQuorum)
 	m.background.starting.Go(func() { electSelf(m.etcd.Server) })
-	m.background.starting.Go(func() { catchUp(m.etcd.Server, m.config, m.options.Log) })
+	m.background.starting.Go(func() { proposeAfterSnapshot(m.etcd.Server, m.config, m.options.Log) })
 	if err := m.wait(ctx, m.etcd.Server.ReadyNotify()); err != nil {
 		if ctx.Err() != nil {
 			err = fmt.Errorf("gave up while etcd joins its cluster: %w", err)
@@ -192,7 +192,7 @@ func (m *Member) prepare(ctx context.Context) error {
 	}
 	m.doing.Store("has its data inspected")
 	findings := datadir.Look(m.config.Dir, m.config.WalDir)
-	recorded, unread := highestVersion(findings)
+	recorded, unread := maxVersion(findings)
 	others := findings.Members() > 1 && !findings.OnlyRestored() && !m.config.ForceNewCluster
 	if err := dataversion.CheckUpgrade(recorded, others); err != nil { // the checks that follow report unreadable data
 		return err
@@ -231,8 +231,8 @@ func (m *Member) inspect(findings *datadir.Inspection) error {
 	}, m.options.Log)
 }
 
-// highestVersion returns the cluster's version as the data record it.
-func highestVersion(findings *datadir.Inspection) (highest dataversion.Version, err error) {
+// maxVersion returns the cluster's version as the data record it.
+func maxVersion(findings *datadir.Inspection) (highest dataversion.Version, err error) {
 	versions, err := findings.ClusterVersions()
 	for _, text := range versions {
 		if version := dataversion.Parse(text); highest.Less(version) {
@@ -289,15 +289,15 @@ func (m *Member) start() {
 	etcd, err := embed.StartEtcd(m.config)
 	if err != nil {
 		m.startErr = fmt.Errorf("cannot start etcd: %w", err)
-		m.inert = cannotListen(err) && m.before.Changed() == nil
+		m.inert = isListenError(err) && m.before.Changed() == nil
 		return
 	}
 	m.etcd = etcd
 }
 
-// cannotListen reports whether etcd failed to bind an address. It opens its data after it has bound those of peers
+// isListenError reports whether etcd failed to bind an address. It opens its data after it has bound those of peers
 // and clients, but before that of metrics.
-func cannotListen(err error) bool {
+func isListenError(err error) bool {
 	var failed *net.OpError
 	return errors.As(err, &failed) && failed.Op == "listen"
 }

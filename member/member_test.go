@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/cmd/suites/harness"
 )
 
-func TestAMemberOpensServesAndCloses(t *testing.T) {
+func TestMember(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	b := newBench(t, dir)
 	require.NoError(t, b.Open(soon(t)))
@@ -48,7 +48,7 @@ func TestAMemberOpensServesAndCloses(t *testing.T) {
 		"what etcd says at each clean start and stop alarms nobody")
 }
 
-func TestAMemberThatWasNeverOpenedSaysSo(t *testing.T) {
+func TestClose_neverOpened(t *testing.T) {
 	b := newBench(t, t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -59,7 +59,7 @@ func TestAMemberThatWasNeverOpenedSaysSo(t *testing.T) {
 }
 
 // etcd's own close waits 7 s for watches.
-func TestAThousandWatchesDoNotHoldACloseUp(t *testing.T) {
+func TestClose_thousandWatches(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
 	client := b.client(t)
@@ -80,7 +80,7 @@ func TestAThousandWatchesDoNotHoldACloseUp(t *testing.T) {
 type watchKey struct{}
 
 // The client resumes elsewhere on Unavailable; with any other code it would give the watch up.
-func TestAStreamThatIsCutSaysUnavailable(t *testing.T) {
+func TestClose_streamsEndUnavailable(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
 	connection, err := grpc.NewClient(b.config.ListenClientUrls[0].Host, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -101,7 +101,7 @@ func TestAStreamThatIsCutSaysUnavailable(t *testing.T) {
 }
 
 // Who waits for a lock may wait for ever.
-func TestALockThatIsWaitedForDoesNotHoldACloseUp(t *testing.T) {
+func TestClose_waitingLock(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
 	client := b.client(t)
@@ -124,7 +124,7 @@ func TestALockThatIsWaitedForDoesNotHoldACloseUp(t *testing.T) {
 	assert.Equal(t, codes.Unavailable, status.Code(<-waited))
 }
 
-func TestWithoutQuorumAMemberIsNeverReadyAndClosesSoon(t *testing.T) {
+func TestOpen_withoutQuorum(t *testing.T) {
 	config := config(t, filepath.Join(t.TempDir(), "new.etcd"))
 	for i, peer := range []url.URL{freeURL(t), freeURL(t)} {
 		config.InitialCluster += fmt.Sprintf(",etcd-%d=%s", i+1, peer.String())

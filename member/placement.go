@@ -16,17 +16,17 @@ import (
 	"etcd-wrapper/member/maintenance"
 )
 
-// A tempo is the pause between two requests to the cluster, and the timeout of a response. A proposal that raft drops,
+// retryPolicy is the pause between two requests to the cluster, and the timeout of a response. A proposal that raft drops,
 // as without a leader, gets none.
-type tempo struct{ pause, timeout time.Duration }
+type retryPolicy struct{ pause, timeout time.Duration }
 
 var (
-	patient = tempo{2 * time.Second, 5 * time.Second}
-	hurried = tempo{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
+	patient = retryPolicy{2 * time.Second, 5 * time.Second}
+	hurried = retryPolicy{500 * time.Millisecond, 2 * time.Second} // within the rest of a stop
 )
 
 // retry repeats an attempt until it succeeds or ctx ends, and logs each new reason for its failure once. aim is a clause.
-func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo tempo, aim string, try func(context.Context) error) {
+func retry(ctx context.Context, server *etcdserver.EtcdServer, log zerolog.Logger, tempo retryPolicy, aim string, try func(context.Context) error) {
 	logged := ""
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(server.AuthStore().WithRoot(ctx), tempo.timeout)

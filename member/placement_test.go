@@ -30,7 +30,7 @@ func placed(t *testing.T, config *embed.Config) *bench {
 	return b
 }
 
-func TestALearnerAsksForItsVoteOnceItIsToBePromotedAlsoAfterARestart(t *testing.T) {
+func TestPlacement_promotion(t *testing.T) {
 	t.Parallel()
 	first := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, first.Open(soon(t)))
@@ -77,7 +77,7 @@ func promise(t *testing.T, client *clientv3.Client, name string) {
 	require.NoError(t, err)
 }
 
-func TestOnlyRootMaySayThatALearnerIsToBePromoted(t *testing.T) {
+func TestPlacement_onlyRootMarksLearners(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))
@@ -115,7 +115,7 @@ func peerURLs(t *testing.T, client *clientv3.Client, name string) []string {
 	return nil
 }
 
-func TestAMemberThatHasMovedTellsTheClusterItself(t *testing.T) {
+func TestPlacement_newPeerURLs(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	defer members[0].Close()
@@ -135,7 +135,7 @@ func TestAMemberThatHasMovedTellsTheClusterItself(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAMemberWhoseConfigurationDoesNotSayWhereItIsStaysWhereItWas(t *testing.T) {
+func TestPlacement_defaultPeerURL(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	b := newBench(t, dir)

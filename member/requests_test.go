@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-func TestWritesAndReadsOfClientsAreTimed(t *testing.T) {
+func TestRequests(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, t.TempDir()+"/new.etcd")
 	require.NoError(t, b.Open(soon(t)))
@@ -38,7 +38,7 @@ func TestWritesAndReadsOfClientsAreTimed(t *testing.T) {
 }
 
 // The history of package readiness reads these; another version of etcd may call them otherwise.
-func TestEtcdsRegistryHasWhatTheHistoryReads(t *testing.T) {
+func TestEtcdMetrics(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, t.TempDir()+"/new.etcd")
 	require.NoError(t, b.Open(soon(t)))

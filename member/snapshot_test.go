@@ -59,7 +59,7 @@ func answers(t *testing.T, client *clientv3.Client, within time.Duration) bool {
 	return err == nil
 }
 
-func TestADefragmentationWhileASnapshotIsReadIsRefusedAndEverythingGoesOn(t *testing.T) {
+func TestDefragmentation_duringASnapshot(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, b.Open(soon(t)))

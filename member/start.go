@@ -35,7 +35,7 @@ func electSelf(server *etcdserver.EtcdServer) {
 	retry := time.NewTicker(electPause)
 	defer retry.Stop()
 	for server.Leader() == 0 {
-		if isSoleVoter(server.AppliedIndex(), maintenance.RaftStatus(server)) {
+		if isOnlyVoter(server.AppliedIndex(), maintenance.RaftStatus(server)) {
 			_ = server.Process(ctx, raftpb.Message{Type: raftpb.MsgTimeoutNow, From: self, To: self}) // it is repeated
 		}
 		select {
@@ -51,10 +51,10 @@ func electSelf(server *etcdserver.EtcdServer) {
 // firstIndex is the index of the entry that creates a cluster of one.
 const firstIndex = 1
 
-// isSoleVoter reports by raft's configuration whether the member is the only voter. etcd's list of members may be
+// isOnlyVoter reports by raft's configuration whether the member is the only voter. etcd's list of members may be
 // ahead of raft, or behind. etcd and raft must have applied everything that is committed: it may add another voter,
 // and before it campaigns raft reads what it has not applied, which etcd may have dropped from memory already.
-func isSoleVoter(applied uint64, status raft.Status) bool {
+func isOnlyVoter(applied uint64, status raft.Status) bool {
 	voters := status.Config.Voters
 	_, votes := voters[0][status.ID]
 	if status.Commit == firstIndex {
@@ -73,12 +73,12 @@ const (
 	catchUpPause = 5 * time.Second
 )
 
-// catchUp keeps an etcd from waiting for a writer that may never come. An etcd that installs its leader's snapshot does not
+// proposeAfterSnapshot keeps an etcd from waiting for a writer that may never come. An etcd that installs its leader's snapshot does not
 // count the entries in it as applied: only an entry after it advances the applied index (applySnapshot and setAppliedIndex in
 // etcd v3.6.16, etcdserver/server.go). Until then etcd refuses its own requests to the cluster, among them the one that
-// publishes its name, which it repeats without a pause; so in a cluster without writes it never becomes ready. catchUp hands
+// publishes its name, which it repeats without a pause; so in a cluster without writes it never becomes ready. It hands
 // raft that very entry past the refusal. Applied once more it changes nothing. It ends when etcd stops.
-func catchUp(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
+func proposeAfterSnapshot(server *etcdserver.EtcdServer, config *embed.Config, log zerolog.Logger) {
 	poll := time.NewTicker(catchUpPoll)
 	defer poll.Stop()
 	applied, pause, next := uint64(0), catchUpPoll, time.Time{}

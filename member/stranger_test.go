@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-func TestAMemberMayChange(t *testing.T) {
+func TestOpen_changedNameOrAddress(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(config, before *embed.Config){
 		"its name":    func(config, before *embed.Config) { config.AdvertisePeerUrls = before.AdvertisePeerUrls },

@@ -22,7 +22,7 @@ func setAside(t *testing.T, dir string) []string {
 }
 
 // Left alone, etcd would start and wait for ever to be elected.
-func TestAMemberThatWasKilledBeforeItStoredAnythingStartsAfresh(t *testing.T) {
+func TestOpen_uninitializedData(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")
 	for round := range 2 { // the second finds the first one's leftovers
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "member")))
@@ -60,7 +60,7 @@ func bornOf(t *testing.T) (dir, segment string, config *embed.Config) {
 }
 
 // etcd would take it for a new one and wait for ever to be elected, or to be heard.
-func TestAMemberThatHasLostItsLogIsRefused(t *testing.T) {
+func TestOpen_lostLog(t *testing.T) {
 	dir, segment := born(t)
 	require.NoError(t, os.Remove(segment))
 	b := newBench(t, dir)

@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-func TestAMemberThatCannotBeReachedIsDescribed(t *testing.T) {
+func TestDescribeUnreachable(t *testing.T) {
 	const here, other = "http://etcd-1.example.org:2380", "http://10.0.0.1:2380"
 	for name, c := range map[string]struct {
 		name, configured, proxy, excepted, want string

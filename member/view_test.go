@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
+func TestView(t *testing.T) {
 	t.Parallel()
 	members := three(t)
 	lead, follower := members[0], members[1]
@@ -49,7 +49,7 @@ func TestAMemberTellsOfItsClusterAndOfWhoIsMissing(t *testing.T) {
 }
 
 // Rolled back to when it was alone, a member would serve without the others.
-func TestMembersThatOnlyTheConfigurationNamesAreReported(t *testing.T) {
+func TestNotJoined(t *testing.T) {
 	t.Parallel()
 	dir, _, before := bornOf(t)
 	config := config(t, dir)
@@ -66,7 +66,7 @@ func TestMembersThatOnlyTheConfigurationNamesAreReported(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAMemberThatIsNotOpenHasNoView(t *testing.T) {
+func TestView_notOpen(t *testing.T) {
 	b := newBench(t, filepath.Join(t.TempDir(), "new.etcd"))
 	_, ok := b.View()
 	assert.False(t, ok)

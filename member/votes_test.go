@@ -9,7 +9,7 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
+func TestIsOnlyVoter(t *testing.T) {
 	t.Parallel()
 	const self, other = 1, 2
 	set := func(members ...uint64) quorum.MajorityConfig {
@@ -42,20 +42,20 @@ func TestOnlyRaftsOnlyVoterElectsItself(t *testing.T) {
 			t.Parallel()
 			status := raft.Status{Config: tracker.Config{Voters: of.voters, Learners: of.learners}}
 			status.ID, status.Commit, status.Applied = self, 7, 7-of.raft
-			assert.Equal(t, of.alone, isSoleVoter(status.Commit-of.etcd, status))
+			assert.Equal(t, of.alone, isOnlyVoter(status.Commit-of.etcd, status))
 		})
 	}
 }
 
 // It has a snapshot and nothing behind it, so etcd applies nothing.
-func TestAMemberThatWasRestoredElectsItself(t *testing.T) {
+func TestIsOnlyVoter_restoredMember(t *testing.T) {
 	t.Parallel()
 	const self = 1
 	status := raft.Status{Config: tracker.Config{Voters: quorum.JointConfig{{self: {}}}}}
 	status.ID, status.Commit = self, 1
-	assert.False(t, isSoleVoter(0, status), "before raft has taken the snapshot over")
+	assert.False(t, isOnlyVoter(0, status), "before raft has taken the snapshot over")
 	status.Applied = 1
-	assert.True(t, isSoleVoter(0, status))
+	assert.True(t, isOnlyVoter(0, status))
 	status.Commit, status.Applied = 2, 2
-	assert.False(t, isSoleVoter(0, status), "etcd has not applied what came behind it")
+	assert.False(t, isOnlyVoter(0, status), "etcd has not applied what came behind it")
 }

@@ -96,7 +96,7 @@ func (all members) promote(t *testing.T, id uint64) {
 	})
 }
 
-func TestAHeldClusterLetsGoForANewMember(t *testing.T) {
+func TestDowngrade_canceledForANewMember(t *testing.T) {
 	t.Parallel()
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
@@ -110,7 +110,7 @@ func TestAHeldClusterLetsGoForANewMember(t *testing.T) {
 	require.Equal(t, "false", added.downgrading(), "nobody has to ask for one: the new member announces 3.5")
 }
 
-func TestTheDowngradeIsAskedForAgainWhenAllHaveAVote(t *testing.T) {
+func TestDowngrade_requestedAgain(t *testing.T) {
 	optIn(t)
 	all := heldAt3_5(t, 1)
 	added := newNode(t)
@@ -122,7 +122,7 @@ func TestTheDowngradeIsAskedForAgainWhenAllHaveAVote(t *testing.T) {
 	added.at(dataversion.Of3_5)
 }
 
-func TestThreeMembersStayLowWithoutTheirLeader(t *testing.T) {
+func TestDowngrade_lostLeader(t *testing.T) {
 	optIn(t)
 	all := heldAt3_5(t, 3)
 	leader, others := all.leader(t)
@@ -135,7 +135,7 @@ func TestThreeMembersStayLowWithoutTheirLeader(t *testing.T) {
 	leader.holds(30)
 }
 
-func TestAMemberJoinsAHeldClusterThatLosesItsLeader(t *testing.T) {
+func TestDowngrade_newMemberAndLostLeader(t *testing.T) {
 	optIn(t)
 	all := heldAt3_5(t, 3)
 	leader, others := all.leader(t)
@@ -147,7 +147,7 @@ func TestAMemberJoinsAHeldClusterThatLosesItsLeader(t *testing.T) {
 	added.holds(20)
 }
 
-func TestAFollowerLetsGoWhereTheLeaderKnowsNothingOfIt(t *testing.T) {
+func TestDowngrade_canceledByAFollower(t *testing.T) {
 	optIn(t)
 	all := newMembers(t, 3)
 	all.ours(before)

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatIsAskedForFollowsFromTheFacts(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	t.Parallel()
 	newcomer := []string{"member 8e9e05c52164694d, which was added and has not started yet"}
 	for _, c := range []struct {

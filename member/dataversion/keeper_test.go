@@ -70,7 +70,7 @@ func run(t *testing.T, wanted Version, s *scripted) (k *Keeper, log *bytes.Buffe
 	return k, log
 }
 
-func TestAKeeperLowersHoldsAndLetsGo(t *testing.T) {
+func TestKeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}}
 		k, _ := run(t, Of3_5, s)
@@ -91,7 +91,7 @@ func TestAKeeperLowersHoldsAndLetsGo(t *testing.T) {
 	})
 }
 
-func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
+func TestKeeper_retries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{now: facts{cluster: Of3_6, storage: Of3_6, leader: true}, refuses: errors.New("no leader")}
 		k, log := run(t, Of3_5, s)
@@ -110,7 +110,7 @@ func TestAKeeperAsksAgainUntilEtcdTakesIt(t *testing.T) {
 	})
 }
 
-func TestAKeeperThatHasNothingToDoKeepsQuiet(t *testing.T) {
+func TestKeeper_idle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{now: facts{announced: Of3_6, storage: Of3_5}}
 		k, log := run(t, Of3_6, s)
@@ -124,7 +124,7 @@ func TestAKeeperThatHasNothingToDoKeepsQuiet(t *testing.T) {
 	})
 }
 
-func TestAClusterIsReadableBeforeTheFirstLookIfItIsKnownToBe(t *testing.T) {
+func TestKeeper_initialState(t *testing.T) {
 	t.Parallel()
 	k := newKeeper(Of3_5, &scripted{now: facts{announced: Of3_6}}, zerolog.Nop())
 	require.Equal(t, state.DataVersion{Wanted: "3.5", Cluster: "unknown", Storage: "unknown", Phase: Waiting, Reason: notChecked}, k.State())

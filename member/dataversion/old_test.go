@@ -26,7 +26,7 @@ func (n *node) readByOld(keys int) {
 	n.stop()
 }
 
-func TestOldEtcdDiesOnDataThatNobodyKeeps(t *testing.T) {
+func TestOldEtcd_newerData(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
 	n.ours(before, cluster(n), "new")
@@ -37,7 +37,7 @@ func TestOldEtcdDiesOnDataThatNobodyKeeps(t *testing.T) {
 	require.Contains(t, n.log.String(), "invalid downgrade", "or else the other tests show nothing")
 }
 
-func TestOldEtcdReadsItsOwnDataAfterOurs(t *testing.T) {
+func TestOldEtcd_ownDataAfterOurs(t *testing.T) {
 	optIn(t)
 	for name, end := range map[string]func(n *node){"stopped": (*node).stop, "killed": (*node).kill} {
 		t.Run(name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestOldEtcdReadsItsOwnDataAfterOurs(t *testing.T) {
 	}
 }
 
-func TestOldEtcdReadsOurDataWheneverWeAreKilled(t *testing.T) {
+func TestOldEtcd_afterKills(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
 	keys := 0
@@ -71,7 +71,7 @@ func TestOldEtcdReadsOurDataWheneverWeAreKilled(t *testing.T) {
 	}
 }
 
-func TestOldEtcdReplaysOurLogBehindAnOldDatabase(t *testing.T) {
+func TestOldEtcd_oldDatabase(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_5, cluster(n), "new")
@@ -84,7 +84,7 @@ func TestOldEtcdReplaysOurLogBehindAnOldDatabase(t *testing.T) {
 	n.readByOld(400)
 }
 
-func TestOldEtcdReadsDataThatWereLowered(t *testing.T) {
+func TestOldEtcd_loweredData(t *testing.T) {
 	optIn(t)
 	n := heldAt3_5(t, 1)[0]
 	n.says(`"readable":true`)
@@ -96,7 +96,7 @@ func TestOldEtcdReadsDataThatWereLowered(t *testing.T) {
 	n.readByOld(420)
 }
 
-func TestOldEtcdReadsARestoredSnapshotAfterOurs(t *testing.T) {
+func TestOldEtcd_restoredSnapshot(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_6, cluster(n), "new")
@@ -118,7 +118,7 @@ func TestOldEtcdReadsARestoredSnapshotAfterOurs(t *testing.T) {
 	n.readByOld(40)
 }
 
-func TestThreeMembersGoToOursAndBackOneByOne(t *testing.T) {
+func TestOldEtcd_rollingReplacement(t *testing.T) {
 	optIn(t)
 	all := newMembers(t, 3)
 	all.each(func(n *node) { n.plain(cluster(all...)) })
@@ -145,7 +145,7 @@ func TestThreeMembersGoToOursAndBackOneByOne(t *testing.T) {
 	all.each(func(n *node) { n.holds(keys) })
 }
 
-func TestAMemberJoinsAClusterOfBoth(t *testing.T) {
+func TestOldEtcd_mixedCluster(t *testing.T) {
 	optIn(t)
 	all := newMembers(t, 3)
 	all.each(func(n *node) { n.plain(cluster(all...)) })
@@ -160,7 +160,7 @@ func TestAMemberJoinsAClusterOfBoth(t *testing.T) {
 	require.Equal(t, "3.5.0", added.versions().Cluster)
 }
 
-func TestOldEtcdReadsDataThatWereLoweredUnderKills(t *testing.T) {
+func TestOldEtcd_loweredDataAfterKills(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_6, cluster(n), "new")

@@ -8,7 +8,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-func TestANewMemberIsAt3_5FromItsFirstMoment(t *testing.T) {
+func TestNewMember_startsAt3_5(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.ours(dataversion.Of3_5, cluster(n), "new")
@@ -26,7 +26,7 @@ func TestANewMemberIsAt3_5FromItsFirstMoment(t *testing.T) {
 	n.stop()
 }
 
-func TestDataAt3_6AreLoweredAndStayLow(t *testing.T) {
+func TestDowngrade_dataAt3_6(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.ours(dataversion.Of3_6, cluster(n), "new")
@@ -53,7 +53,7 @@ func TestDataAt3_6AreLoweredAndStayLow(t *testing.T) {
 	n.stop()
 }
 
-func TestADowngradeThatIsHeldEndsWhenTheNewerVersionIsWanted(t *testing.T) {
+func TestDowngrade_endsForTheNewerVersion(t *testing.T) {
 	optIn(t)
 	n := newNode(t)
 	n.ours(dataversion.Of3_6, cluster(n), "new")

@@ -10,7 +10,7 @@ import (
 	"etcd-wrapper/cmd/docs"
 )
 
-func TestEveryReasonWithAWayOutIsDocumented(t *testing.T) {
+func TestReasons_documented(t *testing.T) {
 	var told []string
 	for _, row := range docs.Table(t, "`renewing a lease failed`, and the reason is", "what to do") {
 		told = append(told, row[0])

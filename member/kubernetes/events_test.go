@@ -17,7 +17,7 @@ import (
 	"etcd-wrapper/internal/logtest"
 )
 
-func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
+func TestEventRecorder(t *testing.T) {
 	asked, posted := make(chan string, 1), make(chan map[string]any, 1)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var is map[string]any
@@ -42,7 +42,7 @@ func TestAnEventIsOnThePodWithItsReason(t *testing.T) {
 	assert.Empty(t, log.String())
 }
 
-func TestWhatRepeatsIsCounted(t *testing.T) {
+func TestEventRecorder_repeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := make(chan string, maxQueue) // what the API server has taken
 		p := startRecorder(func(_ context.Context, e Event) error {
@@ -77,7 +77,7 @@ func TestWhatRepeatsIsCounted(t *testing.T) {
 	})
 }
 
-func TestAStatusErrorIsSaidOnce(t *testing.T) {
+func TestEventRecorder_logsAnErrorOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusal, log := error(&StatusError{Status: http.StatusForbidden, Kind: eventKind}), &logtest.Lines{}
 		p := startRecorder(func(context.Context, Event) error { return refusal }, zerolog.New(log))
@@ -97,7 +97,7 @@ func TestAStatusErrorIsSaidOnce(t *testing.T) {
 	})
 }
 
-func TestNobodyWaitsForAnAPIServerThatIsSilent(t *testing.T) {
+func TestEventRecorder_silentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tried, log := 0, &logtest.Lines{}
 		p := startRecorder(func(ctx context.Context, _ Event) error {

@@ -55,7 +55,7 @@ func (a *api) gaps() (all []float64) {
 	return all
 }
 
-func TestAMembersLeaseIsRenewedEveryTenSeconds(t *testing.T) {
+func TestLeases_interval(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, log := within(t, there, nil)
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAMembersLeaseIsRenewedEveryTenSeconds(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), "\n"), "it is said once")
 }
 
-func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T) {
+func TestLeases_backoff(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	there.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -105,7 +105,7 @@ func TestAnAPIServerThatFailsIsAskedLessAndLessOftenAndItIsSaidOnce(t *testing.T
 	})
 }
 
-func TestAnAPIServerThatAsksForQuietGetsIt(t *testing.T) {
+func TestLeases_retryAfter(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	after := "7"
 	there.trouble = func(w http.ResponseWriter, _ *http.Request) bool {
@@ -119,7 +119,7 @@ func TestAnAPIServerThatAsksForQuietGetsIt(t *testing.T) {
 	assert.Equal(t, maxPause, l.once(t, OfMember), "but not for as long as it likes")
 }
 
-func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
+func TestLeases_hangingServer(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	there.trouble = func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true }
 	l, log := within(t, there, nil)
@@ -140,7 +140,7 @@ func TestAnAPIServerThatHangsIsGivenUpAndHoldsNobodyUp(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(log.String(), "renewing a lease failed"))
 }
 
-func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {
+func TestLeases_noLeader(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
 	l.options.Member = func() (MemberLease, bool) { return MemberLease{Name: "etcd-main-0"}, false }
@@ -149,7 +149,7 @@ func TestALeaseGoesStaleWhileItsMemberKnowsNoLeader(t *testing.T) {
 	assert.Equal(t, "this member knows no leader", l.fact(t, OfMember).Problem.Message)
 }
 
-func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
+func TestLeases_foreignLease(t *testing.T) {
 	there := newAPI("etcd-main-delta-snap")
 	there.set("etcd-main-delta-snap", "somebody", noon)
 	var backups made
@@ -160,7 +160,7 @@ func TestALeaseThatSomebodyElseUsesIsLeftAlone(t *testing.T) {
 	assert.Contains(t, l.fact(t, OfDelta).Problem.Message, "is no revision")
 }
 
-func TestOneLeaseThatCannotBeRenewedLeavesTheOthersAlone(t *testing.T) {
+func TestLeases_independentFailures(t *testing.T) {
 	there := newAPI("etcd-main-0", "etcd-main-delta-snap")
 	var backups made
 	backups.Store(&BackupLeases{Full: 3, FullTime: noon, Stored: 5, UpTo: noon})

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPodIsKnownByItsVariables(t *testing.T) {
+func TestNewAccount(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	_, err := NewAccount()
 	require.ErrorContains(t, err, "KUBERNETES_SERVICE_HOST")
@@ -21,7 +21,7 @@ func TestAPodIsKnownByItsVariables(t *testing.T) {
 	assert.Equal(t, Account{Dir: mountPoint, Server: "[fd00::1]:443"}, account)
 }
 
-func TestAStatefulSetSaysWhichPodsAreBeyondIt(t *testing.T) {
+func TestIsScaledDown(t *testing.T) {
 	for set, beyond := range map[string][]int{ // of the pods 0 to 4
 		`{"spec":{"replicas":3}}`:                        {3, 4},
 		`{"spec":{"replicas":1}}`:                        {1, 2, 3, 4},
@@ -49,14 +49,14 @@ func TestAStatefulSetSaysWhichPodsAreBeyondIt(t *testing.T) {
 	}
 }
 
-func TestWhereTheStatefulSetIsNotToldNobodyIsBeyondIt(t *testing.T) {
+func TestIsScaledDown_forbidden(t *testing.T) {
 	s := serving(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	beyond, err := s.IsScaledDown(t.Context(), Pod{"etcd-main", 2})
 	assert.EqualError(t, err, "the service account's Role does not let it get this StatefulSet")
 	assert.False(t, beyond)
 }
 
-func TestAPodsNameIsItsSetsAndANumber(t *testing.T) {
+func TestParsePod(t *testing.T) {
 	pod, err := ParsePod("etcd-main-2-10")
 	require.NoError(t, err)
 	assert.Equal(t, Pod{"etcd-main-2", 10}, pod)

@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/cmd/suites/certificates"
 )
 
-func TestAMembersLeaseSaysWhoItIsAndThatItLives(t *testing.T) {
+func TestLeases_member(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
 	began := time.Now().Add(-time.Microsecond)
@@ -37,7 +37,7 @@ func TestAMembersLeaseSaysWhoItIsAndThatItLives(t *testing.T) {
 	assert.Nil(t, fact.Problem)
 }
 
-func TestTimesAreWrittenAsKubernetesReadsThem(t *testing.T) {
+func TestMicroTime(t *testing.T) {
 	at := time.Date(2026, 11, 22, 4, 5, 6, 70_000, time.FixedZone("", 3600))
 	content, err := json.Marshal(lease{Spec: leaseSpec{"42", microTime{at}}})
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func TestTimesAreWrittenAsKubernetesReadsThem(t *testing.T) {
 	assert.Equal(t, lease{Metadata: leaseMetadata{ResourceVersion: "7"}}, read)
 }
 
-func TestWhatTheAPIServerRefusesIsSaidInWordsAndWithoutTheToken(t *testing.T) {
+func TestLeases_errors(t *testing.T) {
 	status := func(code int) func(http.ResponseWriter, *http.Request) bool {
 		return func(w http.ResponseWriter, r *http.Request) bool {
 			w.WriteHeader(code)
@@ -84,7 +84,7 @@ func TestWhatTheAPIServerRefusesIsSaidInWordsAndWithoutTheToken(t *testing.T) {
 	}
 }
 
-func TestATokenIsReadAgainWhenItHasBeenReplaced(t *testing.T) {
+func TestLeases_replacedToken(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, log := over(t, there, nil)
 	l.once(t, OfMember)
@@ -99,7 +99,7 @@ func TestATokenIsReadAgainWhenItHasBeenReplaced(t *testing.T) {
 	assert.Contains(t, log.String(), "renewed again")
 }
 
-func TestAServiceAccountMayBeMountedLater(t *testing.T) {
+func TestLeases_lateServiceAccount(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
 	for _, name := range []string{"ca.crt", "token", "namespace"} {
@@ -120,7 +120,7 @@ func TestAServiceAccountMayBeMountedLater(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerOfAnotherCAIsNotTalkedTo(t *testing.T) {
+func TestLeases_anotherCA(t *testing.T) {
 	there := newAPI("etcd-main-0")
 	l, _ := over(t, there, nil)
 	require.NoError(t, os.WriteFile(filepath.Join(l.options.Account.Dir, "ca.crt"), []byte(anotherCA(t)), 0o600))

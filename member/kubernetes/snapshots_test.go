@@ -21,7 +21,7 @@ func (m *made) facts() (BackupLeases, bool) {
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 123_456_789, time.UTC)
 
-func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
+func TestLeases_snapshots(t *testing.T) {
 	there := newAPI("etcd-main-full-snap", "etcd-main-delta-snap")
 	var backups made
 	l, _ := over(t, there, backups.facts)
@@ -57,7 +57,7 @@ func TestTheSnapshotLeasesSayHowFarBackupsAre(t *testing.T) {
 	assert.Empty(t, l.States())
 }
 
-func TestTwoMembersThatBothMakeBackupsForAMomentLeaveTheLaterRevision(t *testing.T) {
+func TestLeases_conflicts(t *testing.T) {
 	there := newAPI("etcd-main-full-snap")
 	times := 0
 	there.before = func(name string) {

@@ -24,7 +24,7 @@ func healthy() facts {
 	}
 }
 
-func TestADatabaseIsWorthADefragmentationWhenBothPartAndBytesAreFree(t *testing.T) {
+func TestReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*facts)
 		worth  string
@@ -45,7 +45,7 @@ func TestADatabaseIsWorthADefragmentationWhenBothPartAndBytesAreFree(t *testing.
 	assert.Empty(t, healthy().reason(Threshold{}), "never is never")
 }
 
-func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
+func TestBlockReason(t *testing.T) {
 	for obstacle, change := range map[string]func(*facts){
 		"": func(*facts) {},
 		"it is expected to take 20s, longer than the pause= of --defrag-threshold allows, which is 15s": func(f *facts) { f.inUse = 2000 * mebibyte },
@@ -67,13 +67,13 @@ func TestWhatIsInTheWayOfADefragmentationIsSaid(t *testing.T) {
 	}
 }
 
-func TestAMemberThatIsAloneNeedsNobodyElse(t *testing.T) {
+func TestBlockReason_singleMember(t *testing.T) {
 	f := healthy()
 	f.members, f.leader, f.room = f.members[:1], 1, -1
 	require.Empty(t, f.blockReason(new(estimator).expected(f.inUse), 15*time.Second))
 }
 
-func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
+func TestEstimator(t *testing.T) {
 	var p estimator
 	assert.Equal(t, 10*time.Second, p.expected(1000*mebibyte))
 	p.record(400*mebibyte, 2*time.Second)
@@ -82,7 +82,7 @@ func TestThePaceIsThatOfTheLastDefragmentationThatWasLargeEnough(t *testing.T) {
 	assert.Equal(t, 5*time.Second, p.expected(1000*mebibyte), "a small one says nothing")
 }
 
-func TestTurnsByTheClockNeverMeetAndAreAsLongAsTheWork(t *testing.T) {
+func TestByClock(t *testing.T) {
 	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for inUse, every := range map[int64]time.Duration{mebibyte: 9 * time.Second, 900 * mebibyte: 72 * time.Second, 4 * gibibyte: 288 * time.Second} {
 		f := healthy()

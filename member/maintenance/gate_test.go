@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestADefragmentationIsRefusedWhileSomebodyReadsAndNamesThem(t *testing.T) {
+func TestGate_readers(t *testing.T) {
 	var g Gate
 	endFirst, err := g.Begin(t.Context(), "the snapshot for 10.0.0.7:4031")
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func TestADefragmentationIsRefusedWhileSomebodyReadsAndNamesThem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAReaderWaitsForTheEndOfADefragmentation(t *testing.T) {
+func TestGate_waitingReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
 		open, err := g.Close("the defragmentation")
@@ -49,7 +49,7 @@ func TestAReaderWaitsForTheEndOfADefragmentation(t *testing.T) {
 	})
 }
 
-func TestAReaderThatGivesUpIsToldWhatItWaitedFor(t *testing.T) {
+func TestGate_canceledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
 		open, err := g.Close("the defragmentation of etcd-main-0")

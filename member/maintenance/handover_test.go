@@ -29,7 +29,7 @@ func left(t *testing.T, change func(*stand)) *stand {
 	return s
 }
 
-func TestALeaderThatStopsGivesItsLeadershipAwayWhileNobodyWrites(t *testing.T) {
+func TestLeave(t *testing.T) {
 	s := left(t, func(*stand) {})
 	assert.Equal(t, []string{"etcd-2"}, s.cluster.gaveTo())
 	_, announced := s.table.now()
@@ -39,7 +39,7 @@ func TestALeaderThatStopsGivesItsLeadershipAwayWhileNobodyWrites(t *testing.T) {
 }
 
 // While the alarm NOSPACE or CORRUPT is raised etcd grants no lease, and no client writes.
-func TestALeaderThatStopsAsksForNoLeaseThatEtcdWouldRefuse(t *testing.T) {
+func TestLeave_alarms(t *testing.T) {
 	for alarm, raised := range map[string]func(*facts){
 		"NOSPACE": func(f *facts) { f.full = []types.ID{2} },
 		"CORRUPT": func(f *facts) { f.corrupt = true },
@@ -51,7 +51,7 @@ func TestALeaderThatStopsAsksForNoLeaseThatEtcdWouldRefuse(t *testing.T) {
 	}
 }
 
-func TestLeadershipThatAClientMovesMovesWhileNobodyWrites(t *testing.T) {
+func TestMoveLeader_byAClient(t *testing.T) {
 	move := func(s *stand, while func()) {
 		_, err := s.Unary(t.Context(), &etcdserverpb.MoveLeaderRequest{TargetID: 2}, &grpc.UnaryServerInfo{FullMethod: moveLeaderMethod}, func(context.Context, any) (any, error) { while(); return "done", nil })
 		assert.NoError(t, err)
@@ -76,7 +76,7 @@ func TestLeadershipThatAClientMovesMovesWhileNobodyWrites(t *testing.T) {
 	})
 }
 
-func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
+func TestMoveLeader_refusedByEtcd(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		s.cluster.change(func(f *facts) { f.members[2].learner = true })
 		for _, to := range []uint64{0, 1, 3, 77} { // this member, a learner, and two that there are not
@@ -89,7 +89,7 @@ func TestAChangeOfLeadershipThatEtcdWillRefuseHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
+func TestMoveLeader_concurrentClients(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.now.size = 1, s.cluster.now.inUse }, func(s *stand) {
 		to := &etcdserverpb.MoveLeaderRequest{TargetID: 2}
 		first, second := s.pauseWritesForClient(t.Context(), to), s.pauseWritesForClient(t.Context(), to)
@@ -105,7 +105,7 @@ func TestClientsThatMoveLeadershipAtOnceHoldEverybodyUpOnce(t *testing.T) {
 	})
 }
 
-func TestAMemberThatStopsLeavesLeadershipWhereItIs(t *testing.T) {
+func TestLeave_leadershipStays(t *testing.T) {
 	for why, change := range map[string]func(*stand){
 		"another one leads":            func(s *stand) { s.cluster.now.leader = 2 },
 		"it is alone":                  func(s *stand) { s.cluster.now.members = s.cluster.now.members[:1] },

@@ -14,7 +14,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/types"
 )
 
-func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
+func TestMaintainer_follower(t *testing.T) {
 	kept(t, func(*stand) {}, func(s *stand) {
 		assert.Equal(t, HandingOff, s.State().Phase)
 		time.Sleep(time.Second)
@@ -38,7 +38,7 @@ func TestAFollowerDefragmentsWhenItIsWorthItAndSaysHowFarItIs(t *testing.T) {
 	})
 }
 
-func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
+func TestMaintainer_redirectsUntilCaughtUp(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.lagging = 10 * time.Second }, func(s *stand) {
 		time.Sleep(10 * time.Second)
 		assert.Equal(t, CatchingUp, s.State().Phase)
@@ -49,7 +49,7 @@ func TestAMemberIsAwayUntilItHasCaughtUp(t *testing.T) {
 	})
 }
 
-func TestWhoeverHearsOfTheEndMayHaveTheNextOneBegun(t *testing.T) {
+func TestMaintainer_nextAfterTheEnd(t *testing.T) {
 	kept(t, func(s *stand) { s.table.ending = time.Second }, func(s *stand) {
 		for is := s.State(); is.Completed == 0 || is.Busy(); is = s.State() {
 			time.Sleep(time.Millisecond)
@@ -59,7 +59,7 @@ func TestWhoeverHearsOfTheEndMayHaveTheNextOneBegun(t *testing.T) {
 	})
 }
 
-func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
+func TestMaintainer_leaderLast(t *testing.T) {
 	kept(t, func(s *stand) {
 		s.cluster.now.leader = 1
 		s.table.waiting = []peer{{id: 2, name: "etcd-1"}}
@@ -77,7 +77,7 @@ func TestTheLeaderGoesLastAndGivesItsLeadershipAway(t *testing.T) {
 	})
 }
 
-func TestALeaderWithoutAnHeirWaits(t *testing.T) {
+func TestMaintainer_leaderWithoutSuccessor(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.leader, s.cluster.nobody = 1, true }, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Zero(t, s.State().Completed)
@@ -86,7 +86,7 @@ func TestALeaderWithoutAnHeirWaits(t *testing.T) {
 	})
 }
 
-func TestOfTwoFollowersThatWantToTheLowerIDGoesFirst(t *testing.T) {
+func TestMaintainer_lowerIDFirst(t *testing.T) {
 	kept(t, func(s *stand) {
 		s.cluster.now.self, s.cluster.now.leader = 2, 3
 		s.table.waiting = []peer{{id: 1, name: "etcd-0"}, {id: 3, name: "etcd-2"}}
@@ -100,7 +100,7 @@ func TestOfTwoFollowersThatWantToTheLowerIDGoesFirst(t *testing.T) {
 	})
 }
 
-func TestAMemberWaitsForAnothersTurn(t *testing.T) {
+func TestMaintainer_turnOfAnotherMember(t *testing.T) {
 	kept(t, func(s *stand) { s.table.turn = "etcd-1" }, func(s *stand) {
 		time.Sleep(time.Minute)
 		assert.Zero(t, s.State().Completed)
@@ -111,7 +111,7 @@ func TestAMemberWaitsForAnothersTurn(t *testing.T) {
 	})
 }
 
-func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
+func TestMaintainer_reader(t *testing.T) {
 	var end func()
 	kept(t, func(s *stand) { end, _ = s.gate.Begin(context.Background(), "the backup") }, func(s *stand) {
 		time.Sleep(time.Hour)
@@ -125,7 +125,7 @@ func TestNothingIsDefragmentedBesideAReaderAndTheLogSaysItOnce(t *testing.T) {
 	})
 }
 
-func TestAReaderWaitsForTheEndOfTheDefragmentation(t *testing.T) {
+func TestMaintainer_waitingReader(t *testing.T) {
 	kept(t, func(*stand) {}, func(s *stand) {
 		began := time.Now()
 		end, err := s.gate.Begin(context.Background(), "the backup")
@@ -135,7 +135,7 @@ func TestAReaderWaitsForTheEndOfTheDefragmentation(t *testing.T) {
 	})
 }
 
-func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
+func TestMaintainer_failure(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.fails = errors.New("no space left on device") }, func(s *stand) {
 		time.Sleep(5 * time.Second)
 		is := s.State()
@@ -146,7 +146,7 @@ func TestADefragmentationThatFailsIsToldAndTriedAgain(t *testing.T) {
 	})
 }
 
-func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
+func TestTrigger(t *testing.T) {
 	kept(t, func(s *stand) { s.cluster.now.inUse = gibibyte - 1 }, func(s *stand) {
 		require.NoError(t, s.Trigger())
 		time.Sleep(10 * time.Second)
@@ -160,11 +160,11 @@ func TestWhatAPersonAsksForIsDoneBelowTheThreshold(t *testing.T) {
 	})
 }
 
-func TestNobodyIsAskedWhereNoEtcdServes(t *testing.T) {
+func TestTrigger_notServing(t *testing.T) {
 	require.ErrorIs(t, New(Options{}).Trigger(), errNotServing)
 }
 
-func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
+func TestNoSpace_fileSize(t *testing.T) {
 	full := func(s *stand) {
 		s.cluster.now.full = []types.ID{s.cluster.now.self}
 		s.cluster.now.quota, s.cluster.now.inUse = gibibyte, gibibyte*95/100
@@ -180,7 +180,7 @@ func TestTheAlarmIsLiftedOnlyWhenTheFileIsSmallEnough(t *testing.T) {
 	})
 }
 
-func TestTheLeaderLiftsTheAlarmOfAMemberThatIsGone(t *testing.T) {
+func TestNoSpace_removedMember(t *testing.T) {
 	raised := func(s *stand) { s.cluster.now.full = []types.ID{0xdead} }
 	leads := func(s *stand) { raised(s); s.cluster.now.leader = s.cluster.now.self }
 	kept(t, raised, func(s *stand) {
@@ -194,7 +194,7 @@ func TestTheLeaderLiftsTheAlarmOfAMemberThatIsGone(t *testing.T) {
 	})
 }
 
-func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
+func TestMaintainer_singleMember(t *testing.T) {
 	kept(t, func(s *stand) {
 		s.cluster.now.members, s.cluster.now.leader = s.cluster.now.members[:1], 1
 		s.table.turn = "nobody may ask"
@@ -207,7 +207,7 @@ func TestAMemberThatIsAloneTakesNoTurnAndSendsNobodyAway(t *testing.T) {
 	})
 }
 
-func TestASnapshotThatSetsOutAtTheLastMomentIsWaitedFor(t *testing.T) {
+func TestMaintainer_lateSnapshot(t *testing.T) {
 	kept(t, full, func(s *stand) {
 		require.NoError(t, s.Trigger())
 		time.Sleep(drainTime / 2)

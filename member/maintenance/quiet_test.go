@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
+func TestPauseWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
@@ -30,7 +30,7 @@ func TestWritesWaitUntilTheLeaderHasChangedAndReadsDoNot(t *testing.T) {
 	})
 }
 
-func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *testing.T) {
+func TestPauseWrites_droppedConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
@@ -42,7 +42,7 @@ func TestAMemberWhoseConfirmationIsDroppedHoldsWritesBackNoLongerThanOthers(t *t
 	})
 }
 
-func TestALeaderThatDoesNotChangeHoldsNobodyUpForLong(t *testing.T) {
+func TestPauseWrites_timeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		began := time.Now()
@@ -67,7 +67,7 @@ func slow(t *testing.T, k *Maintainer, takes time.Duration) {
 	assert.NoError(t, err)
 }
 
-func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
+func TestPauseWrites_confirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		changed, began := make(chan struct{}), time.Now()
@@ -88,7 +88,7 @@ func TestQuietIsConfirmedOnceNoWriteIsUnderWay(t *testing.T) {
 	})
 }
 
-func TestQuietIsNotConfirmedByAMemberWhoseWritesDoNotEnd(t *testing.T) {
+func TestPauseWrites_endlessWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		go slow(t, k, 10*time.Second)

@@ -25,7 +25,7 @@ func put(k *Maintainer, method string, knowing bool) error {
 	return err
 }
 
-func TestClientsThatTryAgainByThemselvesAreSentElsewhereWhileTheDatabaseStandsStill(t *testing.T) {
+func TestRedirect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(Options{Gate: &Gate{}, Log: zerolog.Nop()})
 		require.NoError(t, put(k, "/etcdserverpb.KV/Put", true))
@@ -66,7 +66,7 @@ func refusal(t *testing.T, err error, why string) {
 // full is a database that nothing is free of.
 func full(s *stand) { s.cluster.now.inUse = s.cluster.now.size }
 
-func TestAClientsOwnDefragmentationTakesItsTurn(t *testing.T) {
+func TestDefragmentForClient(t *testing.T) {
 	kept(t, full, func(s *stand) {
 		require.NoError(t, asked(s, func() error {
 			assert.Equal(t, Running, s.State().Phase)
@@ -88,7 +88,7 @@ func TestAClientsOwnDefragmentationTakesItsTurn(t *testing.T) {
 	})
 }
 
-func TestAClientsOwnDefragmentationIsRefusedBesideAReader(t *testing.T) {
+func TestDefragmentForClient_reader(t *testing.T) {
 	kept(t, full, func(s *stand) {
 		end, err := s.gate.Begin(context.Background(), "the backup")
 		require.NoError(t, err)
@@ -101,7 +101,7 @@ func TestAClientsOwnDefragmentationIsRefusedBesideAReader(t *testing.T) {
 	})
 }
 
-func TestWhatEtcdSaysToAClientsDefragmentationIsPassedOn(t *testing.T) {
+func TestDefragmentForClient_error(t *testing.T) {
 	kept(t, full, func(s *stand) {
 		why := status.Error(codes.PermissionDenied, "etcdserver: permission denied")
 		require.Equal(t, why, asked(s, func() error { return why }))
@@ -117,7 +117,7 @@ type opened struct {
 
 func (o opened) Context() context.Context { return o.ctx }
 
-func TestASnapshotOfAClientIsAReaderAndWaits(t *testing.T) {
+func TestStream_snapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gate{}
 		k := New(Options{Gate: g, Log: zerolog.Nop()})

@@ -14,7 +14,7 @@ func keeperWith(threshold Threshold, maxPause time.Duration) *Maintainer {
 	return New(Options{Threshold: threshold, MaxPause: maxPause, Gate: &Gate{}})
 }
 
-func TestTheStartGoesByTheSameThreshold(t *testing.T) {
+func TestAtStart(t *testing.T) {
 	dir := t.TempDir()
 	k := keeperWith(usual, 15*time.Second)
 	assert.EqualValues(t, 450, k.AtStart(dir, 1000*mebibyte), "45% of it")
@@ -26,7 +26,7 @@ func TestTheStartGoesByTheSameThreshold(t *testing.T) {
 	assert.Zero(t, keeperWith(Threshold{}, time.Hour).AtStart(dir, 1000*mebibyte), "never is never")
 }
 
-func TestTheStartSaysHowFarItHasCopied(t *testing.T) {
+func TestStartProgress(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data[1]") // a name, not a pattern
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	assert.Empty(t, StartProgress(dir))

@@ -35,7 +35,7 @@ func running(t *testing.T) *etcdserver.EtcdServer {
 	return etcd.Server
 }
 
-func TestATurnLastsAsLongAsTheWorkAndNoRevisionMoves(t *testing.T) {
+func TestClaimSchedule(t *testing.T) {
 	t.Parallel()
 	server := running(t)
 	before := server.KV().Rev()

@@ -12,7 +12,7 @@ import (
 )
 
 // gRPC reports only a timeout.
-func TestAServerThatDemandsACertificateIsNamedWithTheWayOut(t *testing.T) {
+func TestAdd_serverThatRequiresACertificate(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
 	server.StartTLS()

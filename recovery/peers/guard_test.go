@@ -11,7 +11,7 @@ import (
 )
 
 // The others go by their list: what they send to a URL there may come to a process that has this member's data.
-func TestAMemberHasToBeFoundAtTheURLsThatTheOthersHaveOfItToo(t *testing.T) {
+func TestQuery_checksTheListedURLs(t *testing.T) {
 	w := newTown(t)
 	elsewhere := httptest.NewServer(nil) // an etcd, or its like
 	defer elsewhere.Close()
@@ -29,7 +29,7 @@ func TestAMemberHasToBeFoundAtTheURLsThatTheOthersHaveOfItToo(t *testing.T) {
 }
 
 // Two of five have lost their volumes, and neither can show the other its metrics.
-func TestMemberWithoutEtcdIsNotWaitedForByAnother(t *testing.T) {
+func TestQuery_anotherMemberWithoutEtcd(t *testing.T) {
 	for holds, free := range map[Volume]bool{Nothing: true, Ruins: true, Older: true, Restores: true, Data: false} {
 		w := newTown(t)
 		w.add(0xc3, "m-3")

@@ -17,7 +17,7 @@ import (
 const hostile = "\x1b[2Jall is well\r\n"
 
 // A name goes into the log, into what is published and into etcd's configuration.
-func TestAnAnswerWithNamesThatAreNoneIsNone(t *testing.T) {
+func TestQuery_invalidMembers(t *testing.T) {
 	for name, spoil := range map[string]func(list []Member) []Member{
 		"a name that a terminal obeys": func(list []Member) []Member { list[0].Name = hostile; return list },
 		"a name without an end":        func(list []Member) []Member { list[0].Name = strings.Repeat("m", 1<<20); return list },
@@ -53,7 +53,7 @@ func assertShort(t *testing.T, text string) {
 	assert.False(t, strings.ContainsAny(text, "\x1b\r\n"), "%q", text)
 }
 
-func TestAVersionIsQuotedAsFarAsItIsReadable(t *testing.T) {
+func TestQuery_unreadableVersion(t *testing.T) {
 	w := newTown(t)
 	w.fakes[1].runs = hostile + strings.Repeat("9", 1<<20)
 	err := w.ask().Blocked
@@ -61,7 +61,7 @@ func TestAVersionIsQuotedAsFarAsItIsReadable(t *testing.T) {
 	assertShort(t, err.Error())
 }
 
-func TestWhatAMemberAnswersToAChangeIsQuotedAsFarAsItIsReadable(t *testing.T) {
+func TestWithHint_unreadableError(t *testing.T) {
 	p := &Peers{}
 	err := p.withHint(status.Error(codes.Unknown, hostile+strings.Repeat("no", 1<<20)), "")
 	require.ErrorContains(t, err, "all is well")
@@ -70,14 +70,14 @@ func TestWhatAMemberAnswersToAChangeIsQuotedAsFarAsItIsReadable(t *testing.T) {
 	assert.ErrorIs(t, p.withHint(assert.AnError, ""), assert.AnError)
 }
 
-func TestWhatAConnectionAnswersIsQuotedAsFarAsItIsReadable(t *testing.T) {
+func TestQuery_unreadableResponse(t *testing.T) {
 	w := newTown(t)
 	w.peers.others["m-1"] = []string{liar(t, strings.Repeat(hostile, 100))}
 	assertShort(t, w.ask().Missing.Error())
 }
 
 // Who answers elsewhere is no member, however it is reached.
-func TestNobodyIsSentElsewhere(t *testing.T) {
+func TestQuery_redirect(t *testing.T) {
 	w := newTown(t)
 	sends := httptest.NewServer(http.RedirectHandler(w.fakes[1].URL+"/members", http.StatusFound))
 	defer sends.Close()
@@ -85,13 +85,13 @@ func TestNobodyIsSentElsewhere(t *testing.T) {
 	require.ErrorContains(t, w.ask().Missing, "m-1 does not answer ("+sends.URL+"/members: status 302)")
 }
 
-func TestTheIDOfAClusterIsWrittenInOneWay(t *testing.T) {
+func TestQuery_normalizesTheClusterID(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].cluster = strings.Repeat("0", 1000) + "ABC"
 	assert.Equal(t, "abc", w.ask().Cluster)
 }
 
-func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
+func TestEndpoints_readablePassword(t *testing.T) {
 	at := func(urls ...string) *Survey {
 		c := &Survey{Own: member(own, "m-2", "http://m-2")}
 		for i, each := range urls {
@@ -127,7 +127,7 @@ func TestAPasswordGoesNowhereWhereItCouldBeRead(t *testing.T) {
 }
 
 // Peers with verified certificates may name any URL. With auto-tls another process could read the password.
-func TestAPasswordGoesWhereCertificatesAreVerified(t *testing.T) {
+func TestEndpoints_verifiedPeers(t *testing.T) {
 	for _, of := range []struct {
 		peer, client       string // where they are asked, and lead to
 		anyPeer, anyServer bool
@@ -150,7 +150,7 @@ func TestAPasswordGoesWhereCertificatesAreVerified(t *testing.T) {
 	}
 }
 
-func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {
+func TestWithHint_authentication(t *testing.T) {
 	p := &Peers{Options: Options{User: "root", Password: "secret"}}
 	for _, is := range authErrors {
 		require.ErrorContains(t, p.withHint(is, ""), "ETCDCTL_PASSWORD is not sent to the others, whose client URLs are plain http")
@@ -160,7 +160,7 @@ func TestWhyAPasswordWasKeptBackIsSaid(t *testing.T) {
 	assert.NotContains(t, p.withHint(errors.New("no"), "").Error(), "ETCDCTL")
 }
 
-func TestWhatEtcdWaitsForBeforeItChangesMembersIsSaid(t *testing.T) {
+func TestWithHint_unhealthyCluster(t *testing.T) {
 	for _, is := range []error{rpctypes.ErrUnhealthy, rpctypes.ErrMemberNotEnoughStarted} {
 		err := (&Peers{}).withHint(is, "")
 		require.ErrorIs(t, err, is)

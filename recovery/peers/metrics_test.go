@@ -15,7 +15,7 @@ import (
 )
 
 // The revision by database and log counts.
-func TestAMemberThatRunsWithoutAQuorumIsAskedHowFarItIs(t *testing.T) {
+func TestQuery_revisionsWithoutQuorum(t *testing.T) {
 	for name, of := range map[string]struct {
 		metrics string
 		reach   int64
@@ -52,7 +52,7 @@ func told(t *testing.T, name string) *dto.Metric {
 	return families[at].GetMetric()[0]
 }
 
-func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
+func TestPublishOpened_revision(t *testing.T) {
 	PublishOpened(77, archive.Identity{})
 	w := newTown(t)
 	w.fakes[0].metrics = fmt.Sprintf("etcd_wrapper_opened_revision %v\n", told(t, "etcd_wrapper_opened_revision").GetGauge().GetValue())
@@ -61,7 +61,7 @@ func TestHowFarTheDataGoIsToldWhereEtcdServesItsMetrics(t *testing.T) {
 }
 
 // Etcd's own cluster id is computed of the configuration, and two clusters may have one.
-func TestWhoseDataTheOthersHaveIsTold(t *testing.T) {
+func TestPublishOpened_identity(t *testing.T) {
 	PublishOpened(77, archive.Identity{Cluster: "0a1b", Generation: 3})
 	label := told(t, "etcd_wrapper_opened_cluster").GetLabel()
 	page := fmt.Sprintf("etcd_wrapper_opened_cluster{%s=%q,%s=%q} 1\n", label[0].GetName(), label[0].GetValue(), label[1].GetName(), label[1].GetValue())

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/member/dataversion"
 )
 
-func TestHowTheOthersHaveThisMember(t *testing.T) {
+func TestQuery_membership(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*town)
 		want    Membership
@@ -56,13 +56,13 @@ func TestHowTheOthersHaveThisMember(t *testing.T) {
 }
 
 // A member that was put where another one was configured is in the answers alone.
-func TestMembersThatAreNotConfiguredAreAskedToo(t *testing.T) {
+func TestQuery_membersThatAreNotConfigured(t *testing.T) {
 	w := newTown(t)
 	w.peers.others = map[string][]string{"m-0": w.peers.others["m-0"]}
 	assert.Equal(t, Started, w.ask().Membership)
 }
 
-func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
+func TestQuery_blocked(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*town)
 		says    string // empty if nothing does
@@ -98,7 +98,7 @@ func TestWhatKeepsAMemberFromBeingReplaced(t *testing.T) {
 	}
 }
 
-func TestMembersJoinOneAtATime(t *testing.T) {
+func TestCheckPending(t *testing.T) {
 	w := newTown(t)
 	added := member(0xc3, "", "http://127.0.0.1:1/none")
 	added.ClientURLs = nil
@@ -109,7 +109,7 @@ func TestMembersJoinOneAtATime(t *testing.T) {
 }
 
 // The other one has everything that both ever agreed on, and cannot change the cluster.
-func TestAMemberOfTwoIsNotReplaced(t *testing.T) {
+func TestQuery_memberOfTwo(t *testing.T) {
 	w := ofTwo(t)
 	c := w.ask()
 	assert.Equal(t, Started, c.Membership)
@@ -118,7 +118,7 @@ func TestAMemberOfTwoIsNotReplaced(t *testing.T) {
 }
 
 // `etcdctl member add` without --learner: there is no quorum before the second one has started.
-func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
+func TestQuery_secondVoterThatWasAdded(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(99, "", "http://127.0.0.1:1")}
 	w.list[1].ClientURLs = nil
@@ -128,13 +128,13 @@ func TestASecondMemberThatWasAddedWithAVoteMayStart(t *testing.T) {
 }
 
 // This member is not among the two voters, so one of them is no quorum.
-func TestOneAnswerIsEnoughOnlyOfTwoVotersOfWhomThisMemberIsOne(t *testing.T) {
+func TestQuery_twoOtherVoters(t *testing.T) {
 	w := ofTwo(t)
 	w.list = []Member{w.list[0], member(98, "m-9", "http://127.0.0.1:9")}
 	assert.Equal(t, Claimed, w.ask().Membership)
 }
 
-func TestAMemberThatMayBeElsewhereIsWatchedForAWhile(t *testing.T) {
+func TestQuery_dataInUseElsewhere(t *testing.T) {
 	type step struct {
 		after        time.Duration
 		count, bytes int // connections, and what has come over them
@@ -175,7 +175,7 @@ func TestAMemberThatMayBeElsewhereIsWatchedForAWhile(t *testing.T) {
 	}
 }
 
-func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
+func TestQuery_outdatedVolume(t *testing.T) {
 	for name, of := range map[string]struct {
 		self    Self
 		happens func(*town)
@@ -204,21 +204,21 @@ func TestAVolumeThatWasPutBackIsTold(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationForJoiningNamesWhoeverIsThere(t *testing.T) {
+func TestSurvey_initialCluster(t *testing.T) {
 	w := newTown(t)
 	w.list = unstarted(99)(w.list)
 	c := w.ask()
 	assert.Equal(t, fmt.Sprintf("m-0=%s,m-1=%s,m-2=http://127.0.0.1:1", w.fakes[0].URL, w.fakes[1].URL), c.InitialCluster("m-2"))
 }
 
-func TestPeersThatDoNotAnswerAreNamed(t *testing.T) {
+func TestQuery_missingPeers(t *testing.T) {
 	w := newTown(t)
 	w.fakes[1].away.Store(true)
 	require.ErrorContains(t, w.ask().Missing, "m-1 does not answer")
 	assert.Equal(t, []string{"m-0", "m-1"}, slices.Sorted(maps.Keys(w.peers.others)))
 }
 
-func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
+func TestNew_singleMember(t *testing.T) {
 	config := embed.NewConfig()
 	config.InitialCluster = "default=http://127.0.0.1:1"
 	none, err := New(config, Options{})
@@ -226,14 +226,14 @@ func TestAConfigurationWithoutOthersHasNobodyToAsk(t *testing.T) {
 	assert.Nil(t, none)
 }
 
-func TestAnErrorQuotesNothingThatAPeerSaid(t *testing.T) {
+func TestFetch_errorStatus(t *testing.T) {
 	all := rolled(t)
 	_, err := all[0].fetch(t.Context(), all[0].peer, liar(t, "500 a lie\r\nContent-Length: 0\r\n\r\n"), nil)
 	assert.ErrorContains(t, err, "status 500")
 	assert.NotContains(t, err.Error(), "a lie")
 }
 
-func TestUserAndPasswordAreEtcdctls(t *testing.T) {
+func TestNewOptions(t *testing.T) {
 	t.Setenv("ETCDCTL_USER", "root:secret")
 	assert.Equal(t, Options{User: "root", Password: "secret"}, NewOptions("", ""))
 	t.Setenv("ETCDCTL_USER", "root")

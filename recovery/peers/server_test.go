@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAMemberFindsItselfWhereItsPeersDo(t *testing.T) {
+func TestRequestOwnURLs(t *testing.T) {
 	w := newTown(t)
 	at := httptest.NewServer(nil)
 	here, err := url.Parse(at.URL)
@@ -29,7 +29,7 @@ func TestAMemberFindsItselfWhereItsPeersDo(t *testing.T) {
 	require.ErrorContains(t, other.peers.requestOwnURLs(t.Context(), other.peers.urls), "does not reach itself")
 }
 
-func TestAMemberThatCannotListenForItsPeersSaysSo(t *testing.T) {
+func TestQuery_cannotListen(t *testing.T) {
 	all := rolled(t)
 	require.NoError(t, all[0].serve())
 	all[1].listens = all[0].listens

@@ -48,7 +48,7 @@ func rolledWith(t *testing.T, scheme string, configure func(*embed.Config)) (all
 	return all
 }
 
-func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
+func TestQuery_newCluster(t *testing.T) {
 	ask := func(p *Peers, holds Volume) Membership {
 		c := p.Query(t.Context(), Self{Volume: holds})
 		return c.Membership
@@ -64,7 +64,7 @@ func TestAClusterIsFoundedWhenNobodyHasData(t *testing.T) {
 	assert.Equal(t, Unknown, ask(all[2], Nothing), "and is waited for")
 }
 
-func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
+func TestQuery_sameRestore(t *testing.T) {
 	ask := func(p *Peers, id string) Membership {
 		c := p.Query(t.Context(), Self{Volume: Data, Restore: id})
 		return c.Membership
@@ -81,7 +81,7 @@ func TestMembersGoBackWhenAllAskForTheSame(t *testing.T) {
 }
 
 // Of two that have nothing, one may be of a cluster that grows, whose member with the data is being restarted.
-func TestAQuorumWithoutDataWaitsForTheRest(t *testing.T) {
+func TestQuery_quorumWithoutData(t *testing.T) {
 	all := rolled(t)
 	now := time.Now()
 	for _, p := range all {
@@ -100,7 +100,7 @@ func TestAQuorumWithoutDataWaitsForTheRest(t *testing.T) {
 	assert.NoError(t, c.Missing)
 }
 
-func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
+func TestQuery_uploaded(t *testing.T) {
 	all := rolled(t)
 	ask := func(p *Peers, brought bool) bool {
 		return p.Query(t.Context(), Self{Volume: Ruins, Uploaded: brought}).Uploaded
@@ -114,7 +114,7 @@ func TestMembersTellWhenTheyHaveBroughtWhatOnlyTheirVolumesHad(t *testing.T) {
 	assert.False(t, ask(all[1], true))
 }
 
-func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
+func TestPublish(t *testing.T) {
 	all := rolled(t)
 	all[0].Publish(Self{Volume: Data})
 	var call Status
@@ -123,7 +123,7 @@ func TestAMemberCanTellOfItsDataBeforeItAsks(t *testing.T) {
 }
 
 // Without a quorum its own list proves nothing: it may have data.
-func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
+func TestWithoutCluster_runningMembers(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	none := Status{Volume: Nothing}
 	assert.Equal(t, Founding, p.withoutCluster(Self{Volume: Nothing}, nil, []Status{none, none}))
@@ -132,7 +132,7 @@ func TestAMemberThatRunsIsNotCountedAmongThoseWithoutData(t *testing.T) {
 	assert.Equal(t, Unknown, p.withoutCluster(Self{Volume: Nothing}, []*response{{}}, nil), "the third may have data")
 }
 
-func TestWhatASurveyComesTo(t *testing.T) {
+func TestWithoutCluster(t *testing.T) {
 	p := &Peers{others: map[string][]string{"m-0": nil, "m-1": nil}}
 	for _, of := range []struct {
 		own, one, other Volume
@@ -160,7 +160,7 @@ func TestWhatASurveyComesTo(t *testing.T) {
 	}
 }
 
-func TestWhoAsksForARestoreIsToldWhoDoesNot(t *testing.T) {
+func TestQuery_describesDifferentRestores(t *testing.T) {
 	all := rolled(t)
 	self := Self{Volume: Data, Restore: "back"}
 	all[1].Publish(Self{Volume: Data, Restore: "another"})
@@ -177,7 +177,7 @@ func TestWhoAsksForARestoreIsToldWhoDoesNot(t *testing.T) {
 	assert.NoError(t, c.Missing)
 }
 
-func TestAMinorityIsNamedWithWhatItLacks(t *testing.T) {
+func TestQuery_describesAMinority(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].away.Store(true)
 	c := w.ask()
@@ -187,7 +187,7 @@ func TestAMinorityIsNamedWithWhatItLacks(t *testing.T) {
 	assert.EqualError(t, w.ask().Missing, "the others do not list the same members")
 }
 
-func TestTheVotersOfTheVolumesClusterAreTold(t *testing.T) {
+func TestQuery_countsVoters(t *testing.T) {
 	w := newTown(t)
 	w.fakes[0].away.Store(true)
 	c := w.peers.Query(t.Context(), volume(0xabc, own, 1))
@@ -198,7 +198,7 @@ func TestTheVotersOfTheVolumesClusterAreTold(t *testing.T) {
 	assert.Zero(t, c.Running, "it is of another cluster")
 }
 
-func TestMembersThatAreOlderThanTheStoreAreCounted(t *testing.T) {
+func TestQuery_countsOlderMembers(t *testing.T) {
 	all := rolled(t)
 	all[1].Publish(Self{Volume: Older})
 	all[2].Publish(Self{Volume: Ruins})
@@ -207,7 +207,7 @@ func TestMembersThatAreOlderThanTheStoreAreCounted(t *testing.T) {
 	assert.Equal(t, Gone, c.Membership)
 }
 
-func TestTheOthersAreNoQuorumWhereTooManyWaitWithoutData(t *testing.T) {
+func TestAddCounts_noQuorumElsewhere(t *testing.T) {
 	const cluster = 0xabc
 	nothing, ruins := Status{Volume: Nothing}, Status{Volume: Ruins, Cluster: "abc"}
 	data, older := Status{Volume: Data, Cluster: "abc"}, Status{Volume: Older, Cluster: "abc"}
@@ -241,7 +241,7 @@ func TestTheOthersAreNoQuorumWhereTooManyWaitWithoutData(t *testing.T) {
 	}
 }
 
-func TestMembersSayWhichClusterTheirDataAreOf(t *testing.T) {
+func TestPublish_cluster(t *testing.T) {
 	all := rolled(t)
 	all[0].Publish(Self{Volume: Data, ClusterID: 0xabc})
 	var call Status

@@ -20,7 +20,7 @@ import (
 func autoTLS(config *embed.Config) { config.PeerAutoTLS = true }
 
 // etcd makes its certificates when it starts. Until then members use self-signed ones of the same value.
-func TestMembersWithAutoTLSHearEachOther(t *testing.T) {
+func TestAutoTLS_members(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	for _, p := range all {
 		require.NotNil(t, p)
@@ -36,7 +36,7 @@ func TestMembersWithAutoTLSHearEachOther(t *testing.T) {
 }
 
 // The status is encrypted.
-func TestMembersWithAutoTLSSayNothingInTheOpen(t *testing.T) {
+func TestAutoTLS_noPlainText(t *testing.T) {
 	all := rolledWith(t, "https", autoTLS)
 	all[0].Publish(Self{Volume: Nothing})
 	at, err := url.Parse(all[0].urls[0])
@@ -47,7 +47,7 @@ func TestMembersWithAutoTLSSayNothingInTheOpen(t *testing.T) {
 }
 
 // Where certificates are given they count, also those of the others.
-func TestAutoTLSBesideCertificatesIsNone(t *testing.T) {
+func TestAutoTLS_withCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
 	pair := certificates.NewAuthority(t, "peers").Issue("peer")
@@ -64,7 +64,7 @@ func TestAutoTLSBesideCertificatesIsNone(t *testing.T) {
 }
 
 // Without auto-tls a self-signed certificate proves nothing.
-func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
+func TestAutoTLS_selfSignedCertificates(t *testing.T) {
 	strange := httptest.NewTLSServer(http.NotFoundHandler())
 	defer strange.Close()
 	for _, of := range []struct{ peer, client bool }{{false, false}, {true, false}, {false, true}} {
@@ -85,7 +85,7 @@ func TestACertificateThatNobodySignedIsOnlyBelievedWithAutoTLS(t *testing.T) {
 }
 
 // Secrets are renewed while a member waits: TLS reads its authorities once.
-func TestAuthoritiesThatWereReplacedCountFromTheNextSurveyOn(t *testing.T) {
+func TestQuery_replacedCAs(t *testing.T) {
 	right, wrong := certificates.NewAuthority(t, "peers"), certificates.NewAuthority(t, "others")
 	pair, bundle := right.Issue("peer"), filepath.Join(t.TempDir(), "bundle.pem")
 	renew := func(by *certificates.Authority) {

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir/datadirtest"
 )
 
-func TestMembersThatRestoreTheSameRevisionAreOneCluster(t *testing.T) {
+func TestBuild_membersOfOneCluster(t *testing.T) {
 	source, _ := old(t)
 	members, token := types.URLsMap{}, NewToken()
 	for i := range 3 {

@@ -84,7 +84,7 @@ func build(t *testing.T, s Seed, source restore.Source, above int64) Result {
 	return result
 }
 
-func TestAMemberAloneServesWhatWasRestored(t *testing.T) {
+func TestBuild_singleMember(t *testing.T) {
 	source, before := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	result := build(t, s, source, 0)
@@ -131,7 +131,7 @@ func requireKeys(t *testing.T, client *clientv3.Client) {
 	require.Len(t, left.Keys, keys)
 }
 
-func TestARestoredMemberIsRestoredOnceMoreAfterItWasUsed(t *testing.T) {
+func TestBuild_restoredMemberAgain(t *testing.T) {
 	source, _ := old(t)
 	first := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	build(t, first, source, 1000)
@@ -149,7 +149,7 @@ func TestARestoredMemberIsRestoredOnceMoreAfterItWasUsed(t *testing.T) {
 	datadirtest.RequireStarts(t, second.DataDir, "key-000")
 }
 
-func TestAlarmsAreLeftBehindWithTheMembersThatRaisedThem(t *testing.T) {
+func TestBuild_removesAlarms(t *testing.T) {
 	_, before := old(t)
 	client := v3client.New(before.Server)
 	_, err := before.Server.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
@@ -167,7 +167,7 @@ func TestAlarmsAreLeftBehindWithTheMembersThatRaisedThem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestWhatCannotBeMadeIsRefused(t *testing.T) {
+func TestBuild_refusals(t *testing.T) {
 	unread := restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, errors.New("fetched") }}
 	for want, change := range map[string]func(*Seed){
 		`"etcd-9" is none of its members`:     func(s *Seed) { s.Name = "etcd-9" },
@@ -185,7 +185,7 @@ func TestWhatCannotBeMadeIsRefused(t *testing.T) {
 	}
 }
 
-func TestAFailedRestoreLeavesNothingBehind(t *testing.T) {
+func TestBuild_failureLeavesNothing(t *testing.T) {
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	away := errors.New("the store is away")
 	_, err := s.Build(t.Context(), restore.Source{Snapshot: func(context.Context) (io.ReadCloser, error) { return nil, away }}, restore.Options{})
@@ -195,7 +195,7 @@ func TestAFailedRestoreLeavesNothingBehind(t *testing.T) {
 	require.Empty(t, left)
 }
 
-func TestAnInterruptedRestoreIsBegunAgain(t *testing.T) {
+func TestBuild_interrupted(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	require.NoError(t, os.MkdirAll(s.DataDir, 0o700)) // an empty directory is none yet

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/bootstrap/datadir"
 )
 
-func TestAPlaceIsWhereLinksLead(t *testing.T) {
+func TestResolvePath(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	require.NoError(t, err)
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -31,7 +31,7 @@ func TestAPlaceIsWhereLinksLead(t *testing.T) {
 	}
 }
 
-func TestNothingIsBuiltForAMountPoint(t *testing.T) {
+func TestBuild_mountPoint(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount(t.TempDir(), dir, "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("skipped: nothing can be mounted here: %v", err)
@@ -44,7 +44,7 @@ func TestNothingIsBuiltForAMountPoint(t *testing.T) {
 	require.ErrorContains(t, err, dir+" is a mount point")
 }
 
-func TestALinkToAnEmptyDirectoryStaysOne(t *testing.T) {
+func TestBuild_symbolicLink(t *testing.T) {
 	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(dir, link))
 	source, _ := old(t)
@@ -56,7 +56,7 @@ func TestALinkToAnEmptyDirectoryStaysOne(t *testing.T) {
 }
 
 // The second one would have the first one end with a mixture of both, and call it done.
-func TestOneProcessAtATimeRestoresIntoADataDirectory(t *testing.T) {
+func TestBuild_lockedDirectory(t *testing.T) {
 	plan := alone(filepath.Join(t.TempDir(), "etcd"))
 	source, _ := old(t)
 	slow, begun, goOn := source, make(chan struct{}), make(chan struct{})

@@ -16,7 +16,7 @@ import (
 )
 
 // Tools read the members from the database; an etcd that starts reads them from the snapshot.
-func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
+func TestBuild_membersInLogAndDatabase(t *testing.T) {
 	source, _ := old(t)
 	s := alone(filepath.Join(t.TempDir(), "new.etcd"))
 	s.Members["other"] = types.MustNewURLs([]string{"http://127.0.0.1:2"})
@@ -38,7 +38,7 @@ func TestLogAndDatabaseTellTheSameMembers(t *testing.T) {
 	require.Equal(t, confState, *newest.ConfState)
 }
 
-func TestALogBeginsAboveAllThatFormerOnesCanHaveReached(t *testing.T) {
+func TestBuild_startOfTheLog(t *testing.T) {
 	for index, begins := range map[uint64]uint64{0: logDistance, 1: logDistance, logDistance - 1: logDistance, logDistance: 2 * logDistance, logDistance + 5: 2 * logDistance} {
 		require.Equal(t, begins, (&cluster{}).nextStart(index, logDistance))
 	}
