@@ -13,7 +13,7 @@
 //
 // Data without such a file are those of a plain etcd, or of etcdutl snapshot restore. They belong to the store only if their own cluster has
 // created its newest generation, or its cluster.json, and was killed before it could note that: then the generation has etcd's ID of this
-// cluster and its owner, and nothing is in it yet (Case.Resumes). The members that run tell the same (Data.Peers).
+// cluster and its owner, and nothing is in it yet (Case.Resumes). Running members name the cluster as well (Data.Peers).
 //
 // # The relations
 //
@@ -28,7 +28,7 @@
 //
 // # What the package does not do
 //
-// It does not decide what happens then. Recovery has a table for that, which also takes into account what the other members say, and what
+// It does not decide what happens then. Recovery has a table for that, which also takes into account what the other members report, and what
 // the user asks for; the writer has its state machine. It does not verify signatures or digests either: what package archive returns
 // is verified, and what it reports as unverifiable is an error that the callers handle before they ask.
 package relation

@@ -24,7 +24,7 @@ const (
 	Another Names = "another cluster"
 )
 
-// Place is what the store has of the generation that the data name; of data that name none, what it has at all.
+// Place classifies the contents of the store for the generation that the data names, or all of its contents for data that names none.
 type Place string
 
 // The places.

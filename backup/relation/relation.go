@@ -37,7 +37,7 @@ var Relations = []Relation{
 	Empty, Nameless, Founded, Emptied, Ours, Same, Behind, Succeeded, Copied, Unnumbered, Unclaimed, OtherCluster, OtherOwner, Adopted,
 }
 
-// State is what a member has on its volume.
+// State describes the data on a member's volume.
 type State string
 
 // The states.
@@ -47,7 +47,7 @@ const (
 	Valid   State = "valid data"
 )
 
-// Rows is how the newest rows of the store compare with those of the data.
+// Rows is the result of comparing the newest rows of the store with those of the data.
 type Rows string
 
 // The results of a comparison. Only a running etcd can be compared.
@@ -57,7 +57,7 @@ const (
 	Different   Rows = "different"
 )
 
-// Data is what is known of the data of one member.
+// Data describes the data of one member.
 type Data struct {
 	State    State
 	Identity archive.Identity // the zero value if the data name no cluster
@@ -68,7 +68,7 @@ type Data struct {
 	Rows     Rows             // how they compare with the end of the store; empty means NotCompared
 }
 
-// Store is what was observed of a store. Everything in it was verified.
+// Store describes the contents of a store. Everything in it was verified.
 type Store struct {
 	archive.Lineage
 
@@ -168,7 +168,7 @@ func (d Data) named(s Store) bool {
 	return d.Peers.Known() && d.Peers.Cluster == s.Cluster.Cluster
 }
 
-// Sentence says what a relation is about, for people. store is the store's URL.
+// Sentence describes the relation for users. store is the store's URL.
 func (j Judgment) Sentence(data Data, s Store, store string) string {
 	cluster := s.Cluster.Cluster
 	switch j.Relation { //nolint:exhaustive // the rest have a sentence of their own where they are met

@@ -35,7 +35,7 @@ type chain struct {
 	lagSince time.Time // since when this member's small buckets are older than the chain's; zero if they are not
 }
 
-// bucketState is what is known of the small buckets and the hashes of compactions in the chain. The zero value makes the next capture
+// bucketState records the small buckets and the hashes of compactions in the chain. The zero value makes the next capture
 // read them.
 type bucketState struct {
 	digests  map[string]format.Digest
@@ -344,7 +344,7 @@ func (c *chain) reset() {
 // recapture makes the next capture read the small buckets: their state in the chain is unknown.
 func (c *chain) recapture() { c.small = bucketState{digests: map[string]format.Digest{}} }
 
-// captureAgain captures the small buckets again at once. Flushes wait for it.
+// captureAgain makes the next capture read the small buckets, without delay. Flushes wait for it.
 func (c *chain) captureAgain() {
 	c.recapture()
 	c.epoch++

@@ -20,7 +20,7 @@ func (c *chain) compareHead(head archive.Head) (relation.Rows, error) {
 
 // compare compares the last rows of a chain with etcd's. They cannot be compared if the chain has no digest of them,
 // or if they differ and etcd may have compacted some. Every history starts without rows, so a chain without rows
-// matches data without rows and says nothing about other data.
+// matches data without rows and proves nothing about other data.
 func (c *chain) compare(end format.Start) (relation.Rows, error) {
 	if end.Last == (format.Digest{}) {
 		if end.Position.Revision == format.After(1).Revision && c.options.Etcd.Revision() == 1 {

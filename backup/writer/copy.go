@@ -27,7 +27,7 @@ type databaseCopy struct {
 	storedAt time.Time
 }
 
-// smallDatabase is the largest size, in bytes, for which etcd is asked for its hash: computing it reads all rows
+// smallDatabase is the largest size, in bytes, for which the hash of etcd is recorded: computing it reads all rows
 // under a lock.
 const smallDatabase = 64 << 20
 
@@ -72,7 +72,7 @@ func (f *fulls) copy(ctx context.Context, m *full) (*databaseCopy, error) {
 	return c, nil
 }
 
-// dataLifetime is how long uploaded data may wait for its manifest. Data without a manifest counts as garbage a day
+// dataLifetime bounds the time that uploaded data waits for its manifest. Data without a manifest counts as garbage a day
 // after it was put.
 const dataLifetime = 12 * time.Hour
 

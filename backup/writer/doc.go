@@ -5,7 +5,7 @@
 //
 // The history of a generation is one sequence of objects. The name of an object is its position: the first revision that is not covered
 // yet, and a counter of the segments without rows at that revision. The next position follows from the object before, and an object is
-// created only if the name is free. So a taken name is the only lock: of two members that write at once, one loses, reads what the other
+// created only if the name is free. So a taken name is the only lock: of two concurrent writers, one loses, reads what the other
 // has stored, and continues after it.
 //
 // Each segment contains the digest of all rows before it and after it. A segment of another history therefore never fits, even if its name
@@ -17,10 +17,10 @@
 // never waits for the store: requests run in jobs, at most one about the chain at a time, and a job's result is handled by the owner
 // (driver.go). Each part of the state belongs to one value, which has the actions that change it:
 //
-//   - remote is what is known of the store. remote.setEnd is the one place where revisions become confirmed.
-//   - chain is where the next segment starts; it captures changes into the spool.
-//   - uploads stores the segments of the spool, and fulls makes and stores full snapshots.
-//   - health records what fails, and delays requests. flushes are the calls of Flush that wait. merging and reserving are housekeeping.
+//   - remote holds what is known of the store. remote.setEnd is the one place where revisions become confirmed.
+//   - chain holds the position of the next segment and captures changes into the spool.
+//   - uploads stores the segments of the spool, and snapshots makes and stores full snapshots.
+//   - health records what fails, and delays requests. flushQueue holds the waiting calls of Flush.
 //
 // Writer connects them: it inspects the store (inspect.go) and turns what it finds into events.
 //

@@ -39,11 +39,10 @@ type Facts struct {
 	Trouble     *facts.Problem // nil if there is none
 	BrokenSince time.Time      // since when there is no chain to extend; zero if there is one
 
-	CreateIfAbsent bool  // the store refuses to overwrite; valid once Generation is known
-	Uploaded       int64 // bytes of segments and full snapshots since the process started
-	Segments       int64 // stored by this process
-	Fulls          int64 // stored by this process
-	Failures       int64 // of requests to the store since the process started
+	Uploaded int64 // bytes of segments and full snapshots since the process started
+	Segments int64 // stored by this process
+	Fulls    int64 // stored by this process
+	Failures int64 // of requests to the store since the process started
 
 	answered int64 // number of the last request of FullNow that is answered
 	result   error // of that request

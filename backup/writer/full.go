@@ -15,7 +15,7 @@ import (
 	"etcd-wrapper/internal/steady"
 )
 
-// fulls makes full snapshots: by schedule, on request, and to start a chain.
+// snapshots makes full snapshots: by schedule, on request, and to start a chain.
 type fulls struct {
 	base
 	room func(size int64) error // returns an error unless the volume has size bytes to spare

@@ -138,7 +138,7 @@ func (s *stand) run(tune ...func(w *Writer)) *stand {
 	writer, err := s.make()
 	require.NoError(s, err)
 	writer.pace = timing{
-		tick: 20 * time.Millisecond, gap: 100 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
+		tick: 20 * time.Millisecond, gap: 300 * time.Millisecond, rest: 100 * time.Millisecond, ahead: 300 * time.Millisecond,
 		foreignStore: 100 * time.Millisecond, headValid: patience, watch: 100 * time.Millisecond, emptyStore: 20 * time.Millisecond,
 		retry: 50 * time.Millisecond, fullPatience: patience, successor: patience, heartbeat: time.Hour, verifyOwner: patience, overdue: patience, check: patience,
 	}

@@ -11,7 +11,7 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// storeView is what a member knows of the store. It has no pointers to anything that changes: an inspection works on a copy.
+// storeView holds what a member knows of the store. It has no pointers to anything that changes: an inspection works on a copy.
 type storeView struct {
 	identity      archive.Identity // of etcd's data, as recorded on the volume
 	capabilities  store.Capabilities

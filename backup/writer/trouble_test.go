@@ -232,7 +232,7 @@ func TestAStoreThatOverwritesIsWrittenByTheLeaderAlone(t *testing.T) {
 	s.store.Inject(memory.Fault{Op: memory.Put, Overwrite: true})
 	s.run()
 	s.awaitStored(s.put("a", "1"))
-	assert.False(t, s.Facts().CreateIfAbsent)
+	s.do(func() { assert.False(t, s.remote.capabilities.CreateIfAbsent) })
 	s.requireAllKept()
 	assert.False(t, memberState{guest: true}.isWriter())
 	assert.True(t, memberState{guest: true, creates: true}.isWriter())

@@ -380,7 +380,7 @@ func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, erro
 func (w *Writer) publish() {
 	facts := Facts{
 		Role: w.role(), Cluster: w.remote.identity.Cluster, Owner: w.remote.generation.Owner, Generation: w.remote.generation.Number,
-		CreateIfAbsent: w.remote.capabilities.CreateIfAbsent, Revision: w.chain.revision, Stored: max(0, w.remote.stored.Revision-1),
+		Revision: w.chain.revision, Stored: max(0, w.remote.stored.Revision-1),
 		FullRunning: w.fulls.progress(), LastFull: w.fulls.newest, NextFull: w.fulls.next, BrokenSince: w.fulls.brokenSince,
 		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
 		Uploaded: w.uploads.bytes + w.fulls.uploaded, Segments: w.uploads.stored, Fulls: w.fulls.stored, Failures: w.health.failures,

@@ -39,7 +39,6 @@ func TestEveryAcknowledgedWriteIsInTheStoreSoonAndCanBeReadBack(t *testing.T) {
 	s.requireChains(1)
 	facts := s.Facts()
 	assert.Equal(t, Writing, facts.Role)
-	assert.True(t, facts.CreateIfAbsent)
 	assert.Equal(t, 1, facts.Generation)
 	assert.Nil(t, facts.Trouble)
 	s.closesTransactions()

@@ -92,23 +92,8 @@ func (d *closedDatabase) ConcurrentReadTx() backend.ReadTx {
 	return &closedTx{boltReader: boltReader{tx}, Tx: tx}
 }
 
-// BatchTx implements backend.Backend. Nothing writes, so its lock does nothing.
-func (*closedDatabase) BatchTx() backend.BatchTx { return noWrite{} }
-
-type noWrite struct{ backend.BatchTx }
-
-// LockOutsideApply implements backend.BatchTx.
-func (noWrite) LockOutsideApply() {}
-
-// Unlock implements backend.BatchTx.
-func (noWrite) Unlock() {}
-
-// Size implements backend.Backend.
-func (d *closedDatabase) Size() int64 {
-	tx := d.ConcurrentReadTx().(*closedTx)
-	defer tx.RUnlock()
-	return tx.Size()
-}
+// BatchTx implements backend.Backend. Nothing writes.
+func (*closedDatabase) BatchTx() backend.BatchTx { return nil }
 
 // Snapshot implements backend.Backend.
 func (d *closedDatabase) Snapshot() backend.Snapshot {

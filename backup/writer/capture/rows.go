@@ -33,7 +33,7 @@ type Rows struct {
 	Held      time.Duration    // how long the transaction was open
 }
 
-// Revisions that are looked up at once. A row costs 48 bytes until it is copied, a look-up less than a microsecond.
+// Number of revisions per lookup. A row costs 48 bytes until it is copied, a look-up less than a microsecond.
 const (
 	stride    = 256
 	maxStride = 1 << 16 // across revisions without rows, which a bump of the revision leaves
