@@ -75,17 +75,17 @@ func (c *chain) time() time.Time {
 	return c.lastTime
 }
 
-// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is a *capture.GapError if the
+// capture makes a segment of what has changed, if it is time. A heartbeat makes one without changes. The error is a *capture.CompactedError if the
 // chain cannot be extended.
 func (c *chain) capture(heartbeat bool) error {
 	switch {
-	case !c.isWriter(), c.tail == nil, c.spool.holdsInMemory(), !c.released.IsZero():
+	case !c.isWriter(), c.tail == nil, c.spool.hasInMemory(), !c.released.IsZero():
 		return nil
 	case !c.urgent && (!heartbeat && c.isUnchanged() || time.Since(c.captured) < c.interval()):
 		return nil
 	}
 	more, err := c.captureUpTo(c.revision, true, heartbeat)
-	var gap *capture.GapError
+	var gap *capture.CompactedError
 	switch {
 	case errors.As(err, &gap):
 		return err
@@ -117,7 +117,7 @@ func (c *chain) captureNow() {
 // isUnchanged reports whether the captured segments contain the whole database.
 func (c *chain) isUnchanged() bool {
 	applied := c.options.Etcd.AppliedIndex()
-	return c.tail != nil && c.tail.Position.Revision > c.revision && (c.small.applied == applied || c.isOutdated(applied))
+	return c.tail != nil && c.tail.Position.Revision > c.revision && (c.small.applied == applied || c.isStale(applied))
 }
 
 // interval returns the time between two captures.
@@ -132,7 +132,7 @@ func (c *chain) interval() time.Duration {
 // remain. Without changes it makes a segment only if empty is set.
 func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err error) {
 	applied := c.options.Etcd.AppliedIndex() // before the transaction, so that later changes are read again
-	draft, err := c.buildSegment(revision, beyond, c.areBucketsDue(applied))
+	draft, err := c.buildSegment(revision, beyond, c.shouldReadBuckets(applied))
 	if err != nil {
 		return false, err
 	}
@@ -156,10 +156,10 @@ func (c *chain) captureUpTo(revision int64, beyond, empty bool) (more bool, err 
 	return draft.more, nil
 }
 
-// catchUp captures up to the revision of an open snapshot.
-func (c *chain) catchUp(revision int64) error {
+// captureThrough captures up to the revision of an open snapshot.
+func (c *chain) captureThrough(revision int64) error {
 	for c.tail.Position.Revision <= revision {
-		if c.spool.holdsInMemory() {
+		if c.spool.hasInMemory() {
 			return errors.New("a segment is still held in memory for lack of space")
 		}
 		if _, err := c.captureUpTo(revision, false, false); err != nil {
@@ -172,8 +172,8 @@ func (c *chain) catchUp(revision int64) error {
 	return nil
 }
 
-// segmentDraft is a segment that is being built.
-type segmentDraft struct {
+// segmentBuilder is a segment that is being built.
+type segmentBuilder struct {
 	*format.SegmentBuilder
 	upTo      int64
 	markers   []format.Marker // not added yet
@@ -185,14 +185,14 @@ type segmentDraft struct {
 
 // buildSegment reads rows in chunks, each in its own transaction, and encodes them in between. Rows read before a gap
 // form a valid segment.
-func (c *chain) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, error) {
+func (c *chain) buildSegment(upTo int64, beyond, buckets bool) (*segmentBuilder, error) {
 	builder, err := format.NewSegmentBuilder(c.options.Archive.Keys(), *c.tail)
 	if err != nil {
 		return nil, err
 	}
-	d := &segmentDraft{SegmentBuilder: builder, upTo: upTo, markers: c.markers, more: true}
+	d := &segmentBuilder{SegmentBuilder: builder, upTo: upTo, markers: c.markers, more: true}
 	for d.more && d.RawBytes() < maxSegment {
-		rows, err := c.reader.Since(capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets})
+		rows, err := c.reader.ReadRows(capture.Request{From: d.End() + 1, UpTo: upTo, Beyond: beyond, Limit: chunk, Buckets: buckets})
 		if err != nil && d.Rows() == 0 {
 			return nil, err
 		}
@@ -212,7 +212,7 @@ func (c *chain) buildSegment(upTo int64, beyond, buckets bool) (*segmentDraft, e
 	return d, nil
 }
 
-func (d *segmentDraft) add(rows capture.Rows) error {
+func (d *segmentBuilder) add(rows capture.Rows) error {
 	d.more, d.compacted, d.small = rows.More, rows.Compacted, rows.Buckets
 	for _, row := range rows.Rows {
 		revision, err := row.Revision()
@@ -230,7 +230,7 @@ func (d *segmentDraft) add(rows capture.Rows) error {
 }
 
 // mark adds the markers up to a revision.
-func (d *segmentDraft) mark(revision int64) error {
+func (d *segmentBuilder) mark(revision int64) error {
 	for len(d.markers) > 0 && d.markers[0].Revision <= revision {
 		if err := d.Add(&d.markers[0]); err != nil {
 			return err
@@ -240,11 +240,11 @@ func (d *segmentDraft) mark(revision int64) error {
 	return nil
 }
 
-// areBucketsDue reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most a
+// shouldReadBuckets reports whether to read the small buckets. Reading them blocks etcd's readers, so it may take at most a
 // hundredth of the time: with a million leases they are read every few seconds. If a caller waits they are always
 // read: etcd answers a client before it reports the request as applied.
-func (c *chain) areBucketsDue(applied uint64) bool {
-	return !c.isOutdated(applied) && (c.urgent || c.small.applied != applied && time.Now().After(c.small.notUntil))
+func (c *chain) shouldReadBuckets(applied uint64) bool {
+	return !c.isStale(applied) && (c.urgent || c.small.applied != applied && time.Now().After(c.small.notUntil))
 }
 
 // changedBuckets returns the small buckets that differ from the chain's.
@@ -258,7 +258,7 @@ func (c *chain) changedBuckets(small []*format.Bucket) (changed []*format.Bucket
 }
 
 // finishSegment adds the markers, hashes and buckets that follow the rows, and queues the segment.
-func (c *chain) finishSegment(d *segmentDraft, changed []*format.Bucket) error {
+func (c *chain) finishSegment(d *segmentBuilder, changed []*format.Bucket) error {
 	err := d.mark(d.End())
 	if !d.more && err == nil {
 		if err = d.mark(d.upTo); err == nil {
@@ -300,7 +300,7 @@ func (c *chain) queueSegment(builder *format.SegmentBuilder, source format.Sourc
 			return err // the rows stay in the database until there is room
 		}
 		c.options.Log.Warn().Err(err).Msg("backups: a segment is held in memory")
-		c.spool.holdInMemory(object)
+		c.spool.keepInMemory(object)
 	}
 	queued := c.spool.Entries()
 	queued[len(queued)-1].since = time.Now()
@@ -326,12 +326,12 @@ func (c *chain) release() bool {
 	return true
 }
 
-// isOutdated reports whether the leases and users of a member with the given applied index are older than the
+// isStale reports whether the leases and users of a member with the given applied index are older than the
 // chain's. Such a member captures none of them until it has caught up. A leader catches up soon; if it does not, its
 // data was rolled back.
-func (c *chain) isOutdated(applied uint64) bool {
+func (c *chain) isStale(applied uint64) bool {
 	outdated := c.tail != nil && applied < c.tail.Applied
-	lag := lasts(&c.lagSince, outdated)
+	lag := elapsed(&c.lagSince, outdated)
 	return outdated && (!c.core.Facts.leads || lag < c.pace.ahead)
 }
 
@@ -341,12 +341,12 @@ func (c *chain) reset() {
 	c.epoch++
 }
 
-// recapture makes the next capture read the small buckets: their state in the chain is unknown.
-func (c *chain) recapture() { c.small = bucketState{digests: map[string]format.Digest{}} }
+// resetBuckets makes the next capture read the small buckets: their state in the chain is unknown.
+func (c *chain) resetBuckets() { c.small = bucketState{digests: map[string]format.Digest{}} }
 
-// captureAgain makes the next capture read the small buckets, without delay. Flushes wait for it.
-func (c *chain) captureAgain() {
-	c.recapture()
+// captureBuckets makes the next capture read the small buckets, without delay. Flushes wait for it.
+func (c *chain) captureBuckets() {
+	c.resetBuckets()
 	c.epoch++
 	c.examined, c.urgent = time.Time{}, true
 }
@@ -358,8 +358,8 @@ func (c *chain) drop() {
 	}
 }
 
-// continues reports whether the queued segments, or else the tail, start at a head.
-func (c *chain) continues(head archive.Head) bool {
+// extends reports whether the queued segments, or else the tail, start at a head.
+func (c *chain) extends(head archive.Head) bool {
 	var start format.Start
 	if queued := c.spool.Entries(); len(queued) > 0 {
 		first := queued[0].Manifest
@@ -373,12 +373,12 @@ func (c *chain) continues(head archive.Head) bool {
 // align makes the next segment start at a head: the queued segments if they do, or else the database is captured again from there. It
 // reports whether that changed anything.
 func (c *chain) align(head archive.Head) bool {
-	if c.tail != nil && c.continues(head) {
+	if c.tail != nil && c.extends(head) {
 		return false
 	}
 	c.reset()
 	err := c.spool.Rewind(head.Position)
-	if queued := c.spool.Entries(); err == nil && len(queued) > 0 && c.continues(head) && !head.IsNewer(queued[0].Manifest) {
+	if queued := c.spool.Entries(); err == nil && len(queued) > 0 && c.extends(head) && !head.IsNewer(queued[0].Manifest) {
 		c.adopt(queued)
 		return true
 	}
@@ -386,7 +386,7 @@ func (c *chain) align(head archive.Head) bool {
 	if c.isWriter() {
 		start := head.Start
 		c.tail = &start
-		c.recapture()
+		c.resetBuckets()
 	}
 	return true
 }
@@ -405,7 +405,7 @@ func (c *chain) adopt(queued []Spooled) {
 	last := queued[len(queued)-1]
 	tail := last.Start()
 	c.tail, c.lastTime = &tail, archive.MaxTime(c.lastTime, last.To)
-	c.recapture()
+	c.resetBuckets()
 }
 
 // resume continues from the segments that an earlier process left in the spool if they match etcd's data, so that

@@ -46,8 +46,8 @@ func (c *chain) compare(end format.Start) (relation.Rows, error) {
 func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 	digests := format.Continue(with.Before, with.Position)
 	for more := true; more; {
-		rows, err := c.reader.Since(capture.Request{From: digests.Revision() + 1, UpTo: with.End, Limit: chunk})
-		var gap *capture.GapError
+		rows, err := c.reader.ReadRows(capture.Request{From: digests.Revision() + 1, UpTo: with.End, Limit: chunk})
+		var gap *capture.CompactedError
 		if errors.As(err, &gap) {
 			return relation.Equal, nil
 		}
@@ -64,7 +64,7 @@ func (c *chain) compareSegment(with format.Manifest) (relation.Rows, error) {
 
 // digest returns the digest of the remaining rows of a revision, and reports whether none is compacted.
 func (c *chain) digest(revision int64) (own format.Digest, complete bool, err error) {
-	rows, err := c.reader.Since(capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
+	rows, err := c.reader.ReadRows(capture.Request{From: revision, UpTo: revision, Limit: chunk, Left: true})
 	digests := format.Continue(format.Digest{}, format.Position{Revision: revision})
 	err = errors.Join(err, addAll(digests, rows.Rows))
 	_, own = digests.End()

@@ -13,8 +13,8 @@ import (
 	"etcd-wrapper/backup/writer/capture"
 )
 
-// databaseCopy is a copy of the database in the spool.
-type databaseCopy struct {
+// snapshotCopy is a copy of the database in the spool.
+type snapshotCopy struct {
 	path     string
 	sealed   bool // the file is the object to upload; otherwise it is the plain database
 	database format.Body
@@ -33,7 +33,7 @@ const smallDatabase = 64 << 20
 
 // copy waits for the gate and writes the database into the spool: the plain database, which is fast, or the sealed object if the volume
 // lacks room for that. It runs in a job.
-func (f *fulls) copy(ctx context.Context, m *full) (*databaseCopy, error) {
+func (f *snapshots) copy(ctx context.Context, m *full) (*snapshotCopy, error) {
 	end, err := f.options.Gate.Begin(ctx, "a full backup")
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (f *fulls) copy(ctx context.Context, m *full) (*databaseCopy, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &databaseCopy{path: file.Name(), sealed: f.room(snapshot.Size) != nil}
+	c := &snapshotCopy{path: file.Name(), sealed: f.room(snapshot.Size) != nil}
 	if c.sealed {
 		c.database, err = f.options.Archive.SealSnapshot(file, func(to io.Writer) (int64, error) {
 			return snapshot.Size, snapshot.WriteTo(ctx, to)
@@ -77,7 +77,7 @@ func (f *fulls) copy(ctx context.Context, m *full) (*databaseCopy, error) {
 const dataLifetime = 12 * time.Hour
 
 // put uploads the data of the copy, unless that is done and only a later step failed.
-func (c *databaseCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
+func (c *snapshotCopy) put(ctx context.Context, to *archive.Archive, full archive.Full) (archive.Full, error) {
 	if c.stored != nil && time.Since(c.storedAt) <= dataLifetime {
 		return *c.stored, nil
 	}

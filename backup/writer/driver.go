@@ -9,7 +9,7 @@ import (
 	"etcd-wrapper/statemachine"
 )
 
-// driver runs the state machine and the jobs of a writer. All parts of the writer share it. Except for ask and wait, only the goroutine
+// driver runs the state machine and the jobs of a writer. All parts of the writer share it. Except for call and wait, only the goroutine
 // of Run uses it.
 type driver struct {
 	options Options
@@ -78,11 +78,11 @@ func (d *driver) decide(next report) []Action {
 	return decision.Do
 }
 
-// in reports whether the state is one of a group.
-func (d *driver) in(states ...State) bool { return slices.Contains(states, d.core.State) }
+// isIn reports whether the state is one of a group.
+func (d *driver) isIn(states ...State) bool { return slices.Contains(states, d.core.State) }
 
 // isRefused reports whether no member may write to the store.
-func (d *driver) isRefused() bool { return d.in(foreign, ended) }
+func (d *driver) isRefused() bool { return d.isIn(foreign, ended) }
 
 // isWriter reports whether this member extends the chain.
 func (d *driver) isWriter() bool { return !d.isRefused() && d.core.Facts.isWriter() }
@@ -112,8 +112,8 @@ func (d *driver) wait(what func()) {
 	<-done
 }
 
-// ask runs a request in the goroutine of Run and waits for the answer, or for Run or ctx to end.
-func ask[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
+// call runs a request in the goroutine of Run and waits for the answer, or for Run or ctx to end.
+func call[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (answer T, err error) {
 	answers, events := make(chan T, 1), d.events
 	for {
 		select {
@@ -129,8 +129,8 @@ func ask[T any](ctx context.Context, d *driver, request func(answer chan<- T)) (
 	}
 }
 
-// lasts returns how long a condition has been true. since is when it was first seen to be; zero while it is false.
-func lasts(since *time.Time, condition bool) time.Duration {
+// elapsed returns how long a condition has been true. since is when it was first seen to be; zero while it is false.
+func elapsed(since *time.Time, condition bool) time.Duration {
 	switch {
 	case !condition:
 		*since = time.Time{}

@@ -7,8 +7,8 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// flushes answers the calls of Flush.
-type flushes struct {
+// flushQueue answers the calls of Flush.
+type flushQueue struct {
 	base
 	waiting []flush
 	result  error // in the states drained and ended
@@ -24,13 +24,13 @@ type flush struct {
 }
 
 // add adds a flush and ends all waits that only save requests.
-func (f *flushes) add(done chan<- error) {
+func (f *flushQueue) add(done chan<- error) {
 	f.waiting = append(f.waiting, flush{revision: f.options.Etcd.Revision(), at: time.Now(), done: done})
 	f.health.flushing, f.chain.urgent, f.health.notBefore = true, true, time.Time{}
 }
 
-// answer answers the flushes that are complete or cannot complete here. notWriter is why this member makes no backups; nil if it does.
-func (f *flushes) answer(notWriter error) {
+// complete answers the flushes that are complete or cannot complete here. notWriter is why this member makes no backups; nil if it does.
+func (f *flushQueue) complete(notWriter error) {
 	waiting := f.waiting[:0]
 	for _, flush := range f.waiting {
 		if done, err := f.check(&flush, notWriter); done {
@@ -43,7 +43,7 @@ func (f *flushes) answer(notWriter error) {
 }
 
 // check reports whether a flush is done, and its result.
-func (f *flushes) check(flush *flush, notWriter error) (done bool, result error) {
+func (f *flushQueue) check(flush *flush, notWriter error) (done bool, result error) {
 	c := f.chain
 	if flush.epoch != c.epoch {
 		flush.target, flush.epoch = format.Position{}, c.epoch
@@ -52,7 +52,7 @@ func (f *flushes) check(flush *flush, notWriter error) (done bool, result error)
 		flush.target = c.tail.Position
 	}
 	switch {
-	case f.in(drained, ended):
+	case f.isIn(drained, ended):
 		return true, f.result
 	case f.isStored(c.released):
 		return true, nil
@@ -68,12 +68,12 @@ func (f *flushes) check(flush *flush, notWriter error) (done bool, result error)
 	return false, nil
 }
 
-func (f *flushes) isStored(position format.Position) bool {
+func (f *flushQueue) isStored(position format.Position) bool {
 	return !position.IsZero() && f.remote.stored.Compare(position) >= 0
 }
 
 // fail answers all waiting flushes with ErrEnded.
-func (f *flushes) fail() {
+func (f *flushQueue) fail() {
 	for _, flush := range f.waiting {
 		flush.done <- ErrEnded
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // snapshots makes full snapshots: by schedule, on request, and to start a chain.
-type fulls struct {
+type snapshots struct {
 	base
 	room func(size int64) error // returns an error unless the volume has size bytes to spare
 
@@ -49,7 +49,7 @@ type full struct {
 	doing       string
 	started     time.Time     // by the monotonic clock
 	since       time.Time     // by the wall clock
-	copy        *databaseCopy // nil until the database is in the spool
+	copy        *snapshotCopy // nil until the database is in the spool
 	storing     bool
 	tried       time.Time // start of the last attempt to copy or upload it, by the monotonic clock; zero if there was none
 	loggedAt    time.Time // when progress was last logged
@@ -83,19 +83,19 @@ var (
 )
 
 // request queues a request for a full snapshot.
-func (f *fulls) request(reason string) {
+func (f *snapshots) request(reason string) {
 	f.due = append(f.due, fullRequest{reason: reason})
 }
 
-// requestNumbered queues a request of a caller and returns its number: the facts show which numbers are answered.
-func (f *fulls) requestNumbered(reason string) int64 {
+// requestWithID queues a request of a caller and returns its number: the facts show which numbers are answered.
+func (f *snapshots) requestWithID(reason string) int64 {
 	f.requested++
 	f.due = append(f.due, fullRequest{reason, f.requested})
 	return f.requested
 }
 
-// answer answers the callers of some requests.
-func (f *fulls) answer(requests []fullRequest, result error) {
+// resolve answers the callers of some requests.
+func (f *snapshots) resolve(requests []fullRequest, result error) {
 	for _, request := range requests {
 		if request.number > f.answered {
 			f.answered, f.result = request.number, result
@@ -103,24 +103,24 @@ func (f *fulls) answer(requests []fullRequest, result error) {
 	}
 }
 
-// dismiss answers the callers that wait for full snapshots which this member no longer makes.
-func (f *fulls) dismiss(why error) {
+// rejectRequests answers the callers that wait for full snapshots which this member no longer makes.
+func (f *snapshots) rejectRequests(why error) {
 	if f.making != nil && !f.making.storing {
-		f.answer(f.making.requests, why)
+		f.resolve(f.making.requests, why)
 	}
-	f.answer(f.due, why)
+	f.resolve(f.due, why)
 	f.due = slices.DeleteFunc(f.due, func(r fullRequest) bool { return r.number > 0 })
 }
 
 // start starts a full snapshot if one is due.
-func (f *fulls) start() {
+func (f *snapshots) start() {
 	f.requestScheduled()
 	if f.making != nil || len(f.due) == 0 || !f.isReady() {
 		return
 	}
 	m := &full{requests: f.due, doing: "waits until nothing else holds the database", started: time.Now(), since: f.options.Now()}
 	f.making, f.due = m, nil
-	var copied *databaseCopy
+	var copied *snapshotCopy
 	f.run(m, func(ctx context.Context) (err error) {
 		copied, err = f.copy(ctx, m)
 		return err
@@ -135,7 +135,7 @@ func (f *fulls) start() {
 }
 
 // run runs work on a full snapshot in a job, and then done, unless it is canceled.
-func (f *fulls) run(m *full, work func(context.Context) error, done func(error)) {
+func (f *snapshots) run(m *full, work func(context.Context) error, done func(error)) {
 	ctx, cancel := context.WithCancelCause(f.ctx)
 	m.cancel = cancel
 	f.job(noTimeout, func(context.Context) func() {
@@ -152,7 +152,7 @@ func (f *fulls) run(m *full, work func(context.Context) error, done func(error))
 }
 
 // requestScheduled requests the full snapshot that is due by schedule.
-func (f *fulls) requestScheduled() {
+func (f *snapshots) requestScheduled() {
 	now := f.options.Now().Round(0) // the monotonic reading would hide that the clock was set back
 	if now.Before(f.wall) && !f.next.IsZero() {
 		f.scheduleNext(now) // the clock was set back
@@ -168,13 +168,13 @@ func (f *fulls) requestScheduled() {
 }
 
 // isCurrent reports whether the newest full snapshot contains everything and is recent.
-func (f *fulls) isCurrent(now time.Time) bool {
+func (f *snapshots) isCurrent(now time.Time) bool {
 	return f.newest != nil && now.Sub(f.newest.Time) < maxUnchangedAge && !f.lastNext.IsZero() && f.chain.last.Compare(f.lastNext) < 0 && f.chain.isUnchanged()
 }
 
 // scheduleNext sets when the next full snapshot is due after the given time, which may come from a clock that was
 // ahead.
-func (f *fulls) scheduleNext(last time.Time) {
+func (f *snapshots) scheduleNext(last time.Time) {
 	now := f.options.Now()
 	if last.After(now) {
 		last = now
@@ -183,26 +183,26 @@ func (f *fulls) scheduleNext(last time.Time) {
 }
 
 // isReady reports whether the store answers and the chain is in a state to add a full snapshot.
-func (f *fulls) isReady() bool {
+func (f *snapshots) isReady() bool {
 	if !f.remote.isEndKnown() || f.health.isUnreachable() || time.Now().Before(f.notBefore) {
 		return false
 	}
-	if f.in(opening) {
+	if f.isIn(opening) {
 		return len(f.chain.spool.Entries()) == 0
 	}
-	return f.in(writing) && f.chain.gapSince.IsZero() && !f.chain.isOutdated(f.options.Etcd.AppliedIndex())
+	return f.isIn(writing) && f.chain.gapSince.IsZero() && !f.chain.isStale(f.options.Etcd.AppliedIndex())
 }
 
 // open opens a read transaction, which takes as long as a commit of etcd, and captures up to its revision: a segment ends there, so the
 // full snapshot is part of the chain. If there is no chain, the full snapshot starts one.
-func (f *fulls) open(m *full) (*capture.Snapshot, error) {
-	opens := f.in(opening)
+func (f *snapshots) open(m *full) (*capture.Snapshot, error) {
+	opens := f.isIn(opening)
 	if f.making != m || !opens && (!f.isWriter() || f.chain.tail == nil) {
 		return nil, ErrNotWriter // no longer the writer once the gate opened
 	}
 	snapshot, err := f.chain.reader.Snapshot()
 	if err == nil && !opens {
-		err = f.chain.catchUp(snapshot.Revision)
+		err = f.chain.captureThrough(snapshot.Revision)
 	}
 	if err != nil {
 		if snapshot != nil {
@@ -222,7 +222,7 @@ func (f *fulls) open(m *full) (*capture.Snapshot, error) {
 }
 
 // describe fills in the manifest of the full snapshot.
-func (f *fulls) describe(m *full, snapshot *capture.Snapshot) {
+func (f *snapshots) describe(m *full, snapshot *capture.Snapshot) {
 	identity, generation := f.options.Etcd.Identity(), f.remote.generation
 	m.Cluster, m.Generation = generation.Cluster, generation.Number
 	m.Revision, m.Compacted, m.Database.Bytes = snapshot.Revision, snapshot.Compacted, snapshot.Size
@@ -235,7 +235,7 @@ func (f *fulls) describe(m *full, snapshot *capture.Snapshot) {
 }
 
 // startChain makes the full snapshot the start of a chain.
-func (f *fulls) startChain(m *full, snapshot *capture.Snapshot) {
+func (f *snapshots) startChain(m *full, snapshot *capture.Snapshot) {
 	f.chain.drop() // segments of the previous chain
 	m.opens, m.previousEnd = true, f.remote.stored
 	start := &format.Start{
@@ -254,7 +254,7 @@ func (f *fulls) startChain(m *full, snapshot *capture.Snapshot) {
 }
 
 // openChain requests a full snapshot, since there is no chain to extend.
-func (f *fulls) openChain(reason string) {
+func (f *snapshots) openChain(reason string) {
 	f.chain.reset()
 	if f.brokenSince.IsZero() {
 		f.brokenSince = f.options.Now()
@@ -265,9 +265,9 @@ func (f *fulls) openChain(reason string) {
 	}
 }
 
-// replaceDamaged requests, once, a full snapshot within the chain if the newest one is damaged: no restore could
+// replaceCorrupt requests, once, a full snapshot within the chain if the newest one is damaged: no restore could
 // start from that.
-func (f *fulls) replaceDamaged(damaged error) {
+func (f *snapshots) replaceCorrupt(damaged error) {
 	if !errors.Is(damaged, format.ErrDamaged) || damaged.Error() == f.replaced || !f.isWriter() || f.health.flushing {
 		return
 	}
@@ -277,7 +277,7 @@ func (f *fulls) replaceDamaged(damaged error) {
 }
 
 // orphan marks a full snapshot that was copied as no longer part of the chain, which continues elsewhere.
-func (f *fulls) orphan(end format.Position) {
+func (f *snapshots) orphan(end format.Position) {
 	if f.making != nil && !f.making.storing && f.making.Next != end {
 		f.making.orphaned = true
 	}
@@ -286,13 +286,13 @@ func (f *fulls) orphan(end format.Position) {
 // store uploads the copy and retries until it succeeds; the read transaction was closed before. Within a chain
 // the segments before it are stored first: other members continue from the newest full snapshot, so no member would
 // upload segments that are missing before it.
-func (f *fulls) store() {
+func (f *snapshots) store() {
 	m := f.making
 	switch {
 	case m == nil || m.copy == nil:
 	case m.storing:
 		f.logProgress()
-	case !m.opens && (f.in(opening) || m.orphaned || !f.isWriter()): // it can never be stored
+	case !m.opens && (f.isIn(opening) || m.orphaned || !f.isWriter()): // it can never be stored
 		if f.forget(); f.isWriter() {
 			f.due = append(f.due, m.requests...)
 		}
@@ -305,7 +305,7 @@ func (f *fulls) store() {
 }
 
 // startUpload uploads the copy in a job.
-func (f *fulls) startUpload() {
+func (f *snapshots) startUpload() {
 	m := f.making
 	m.storing, m.doing, m.tried, m.loggedAt = true, "stores the copy", time.Now(), time.Now()
 	if m.opens {
@@ -314,7 +314,7 @@ func (f *fulls) startUpload() {
 	manifest, copied, generation := m.Full, m.copy, f.remote.generation
 	f.run(m, func(ctx context.Context) (err error) {
 		if manifest, err = copied.put(ctx, f.options.Archive, manifest); err == nil && m.opens { // the upload takes long
-			err = f.checkOpening(ctx, manifest, m.previousEnd)
+			err = f.checkStart(ctx, manifest, m.previousEnd)
 		}
 		if err == nil {
 			err = f.options.Archive.Commit(ctx, manifest)
@@ -338,7 +338,7 @@ func (f *fulls) startUpload() {
 }
 
 // logProgress logs the progress of a long upload.
-func (f *fulls) logProgress() {
+func (f *snapshots) logProgress() {
 	if time.Since(f.making.loggedAt) < progressInterval {
 		return
 	}
@@ -349,7 +349,7 @@ func (f *fulls) logProgress() {
 }
 
 // uploadFailed decides whether a failed upload is repeated.
-func (f *fulls) uploadFailed(err error) {
+func (f *snapshots) uploadFailed(err error) {
 	m := f.making
 	switch {
 	case errors.Is(err, ErrSpoolFull):
@@ -366,11 +366,11 @@ func (f *fulls) uploadFailed(err error) {
 }
 
 // finish records that the full snapshot in progress is stored.
-func (f *fulls) finish() {
+func (f *snapshots) finish() {
 	m, took := f.making, time.Since(f.making.started)
 	f.health.succeeded(opFull)
 	f.newest, f.remote.newestFull, f.lastNext = &m.Full, m.Name(), m.Next
-	if !f.in(opening) {
+	if !f.isIn(opening) {
 		f.brokenSince = time.Time{}
 	}
 	f.stored++
@@ -381,15 +381,15 @@ func (f *fulls) finish() {
 		f.remote.setEnd(m.Next, format.Position{})
 		f.take(chainBegun, payload{})
 	}
-	f.answer(f.forget().requests, nil)
+	f.resolve(f.forget().requests, nil)
 	f.options.Log.Info().Int64("revision", m.Revision).Str("reason", m.Reason).Int64("bytes", m.Data.Bytes).Int64("database", m.Database.Bytes).
 		Dur("paused_ms", m.copy.held).Dur("took_ms", took).Msg("backups: full snapshot stored")
 }
 
-// checkOpening returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
+// checkStart returns an error unless a full snapshot may start a chain. It runs in a job. While the full snapshot was
 // made, another member may have started a chain, which readers would take for the newer one, or extended the previous
 // chain, which only the writer may end.
-func (f *fulls) checkOpening(ctx context.Context, made archive.Full, previousEnd format.Position) error {
+func (f *snapshots) checkStart(ctx context.Context, made archive.Full, previousEnd format.Position) error {
 	head, err := f.options.Archive.Head(ctx, made.Generation)
 	switch {
 	case archive.NotVerified(err), err == nil && head.Damaged != nil: // no member can continue from there
@@ -408,17 +408,17 @@ func (f *fulls) checkOpening(ctx context.Context, made archive.Full, previousEnd
 }
 
 // drop cancels a full snapshot that could not be copied, or whose copy cannot be kept until it is stored.
-func (f *fulls) drop(err error) {
+func (f *snapshots) drop(err error) {
 	m, doing := f.making, "cannot copy the database"
 	if m.copy != nil {
 		doing = "cannot keep a copy of the database until it is stored"
 	}
 	f.notBefore = time.Now().Add(f.backoff(f.health.failed(opFull, doing, err)))
-	f.answer(f.forget().requests, fmt.Errorf("%s: %w", doing, err))
+	f.resolve(f.forget().requests, fmt.Errorf("%s: %w", doing, err))
 	if m.opens { // segments after it lead nowhere
 		f.chain.drop()
 	}
-	if m.opens || f.in(opening) {
+	if m.opens || f.isIn(opening) {
 		f.take(fullLost, payload{err: errors.New(m.requests[0].reason)})
 		return
 	}
@@ -426,7 +426,7 @@ func (f *fulls) drop(err error) {
 }
 
 // forget cancels the full snapshot in progress and removes its copy.
-func (f *fulls) forget() *full {
+func (f *snapshots) forget() *full {
 	m := f.making
 	f.making = nil
 	if m.cancel != nil {
@@ -439,7 +439,7 @@ func (f *fulls) forget() *full {
 }
 
 // leaveChain cancels a full snapshot that was to start a chain, and drops the segments after it.
-func (f *fulls) leaveChain(why error) {
+func (f *snapshots) leaveChain(why error) {
 	m := f.forget()
 	f.options.Log.Warn().Err(why).Int64("revision", m.Revision).Msg("backups: canceled the full snapshot of a new chain")
 	f.brokenSince = time.Time{}
@@ -454,7 +454,7 @@ func (f *fulls) leaveChain(why error) {
 
 // backoff returns how long to wait before a failed full snapshot is retried, at least the given time. The longer the attempt took, the
 // longer the wait, so that a large database is not copied or uploaded continuously.
-func (f *fulls) backoff(wait time.Duration) time.Duration {
+func (f *snapshots) backoff(wait time.Duration) time.Duration {
 	problem := f.health.problems[opFull]
 	if f.making.tried.IsZero() || f.health.flushing || problem == nil {
 		return wait
@@ -464,9 +464,9 @@ func (f *fulls) backoff(wait time.Duration) time.Duration {
 	return wait
 }
 
-// checkRoom cancels a full snapshot whose copy takes the room of segments: these are small, and without them the chain ends. It runs every
+// checkSpace cancels a full snapshot whose copy takes the room of segments: these are small, and without them the chain ends. It runs every
 // tick, in which no disk writes more than the spool's reserve.
-func (f *fulls) checkRoom() {
+func (f *snapshots) checkSpace() {
 	if f.making == nil || f.making.tried.IsZero() {
 		return
 	}
@@ -480,7 +480,7 @@ func (f *fulls) checkRoom() {
 }
 
 // progress describes the full snapshot in progress; nil if there is none.
-func (f *fulls) progress() *facts.SnapshotProgress {
+func (f *snapshots) progress() *facts.SnapshotProgress {
 	m := f.making
 	if m == nil {
 		return nil

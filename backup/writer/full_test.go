@@ -108,7 +108,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStand(t).run(func(s *Writer) {
-				s.fulls.room = func(size int64) error {
+				s.snapshots.room = func(size int64) error {
 					if size != maxSegment && size >= 16<<10 { // no segment's, but the database's
 						return is.room
 					}
@@ -135,7 +135,7 @@ func TestAFullThatCannotBeStoredIsTriedAgainFromItsCopy(t *testing.T) {
 // The longer it took in vain, the longer it is left alone, but for minutes at most.
 func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := &fulls{base: base{health: newHealth(0)}, making: &full{}}
+		f := &snapshots{base: base{health: newHealth(0)}, making: &full{}}
 		f.driver = f.health.driver
 		assert.Equal(t, time.Second, f.backoff(time.Second), "it was not even begun")
 		f.health.record(opFull, "failed", true)
@@ -231,7 +231,7 @@ func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	for i := range maxSegment>>20 + 2 {
 		s.put(fmt.Sprint("a", i), strings.Repeat("x", 1<<20))
 	}
-	s.run(func(w *Writer) { w.fulls.room = onlyForSegments })
+	s.run(func(w *Writer) { w.snapshots.room = onlyForSegments })
 	s.awaitStored(s.put("a", "1"))
 	done := s.full()
 	assert.Less(t, done.Data.Bytes, done.Database.Bytes)
@@ -253,7 +253,7 @@ func TestACopyGivesWayWhenTheVolumeRunsShort(t *testing.T) {
 			s := newStand(t)
 			var short atomic.Bool
 			s.run(func(w *Writer) {
-				w.fulls.room = func(int64) error {
+				w.snapshots.room = func(int64) error {
 					if short.Load() {
 						return ErrSpoolFull
 					}
@@ -291,7 +291,7 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 	}
 	s.run(func(s *Writer) {
 		s.pace.tick = time.Microsecond // it would be done before
-		s.fulls.room = func(int64) error { return ErrSpoolFull }
+		s.snapshots.room = func(int64) error { return ErrSpoolFull }
 	})
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "trouble")
 	assert.Equal(t, "cannot copy the database: "+ErrSpoolFull.Error(), s.Facts().Trouble.Message)
@@ -300,7 +300,7 @@ func TestAFullThatHasNoRoomEvenSealedIsTroubleInOneClause(t *testing.T) {
 func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	s := newStand(t)
 	s.tune = append(s.tune, func(s *Writer) {
-		s.fulls.room = func(int64) error {
+		s.snapshots.room = func(int64) error {
 			if failures := s.Facts().Failures; failures == 1 || failures == 2 {
 				return ErrSpoolFull
 			}
@@ -373,7 +373,7 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.do(func() {
-		s.handleInspection(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it began
+		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it began
 	})
 	s.do(func() {
 		assert.Equal(t, beginning, s.core.State)
@@ -426,7 +426,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	stored := c.slowly(0)
 	first.run()
 	var number int64
-	first.do(func() { number = first.fulls.requestNumbered("asked for") })
+	first.do(func() { number = first.snapshots.requestWithID("asked for") })
 	c.leader.Store(both)
 	first.eventually(storesItsCopy, "it begins a chain with what was asked for")
 	second.run()

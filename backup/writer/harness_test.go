@@ -310,6 +310,6 @@ func (s *stand) waits() int {
 // do has the writer's owner do something.
 func (s *stand) do(what func()) {
 	s.Helper()
-	_, err := ask(s.Context(), s.Writer.driver, func(done chan<- struct{}) { what(); close(done) })
+	_, err := call(s.Context(), s.Writer.driver, func(done chan<- struct{}) { what(); close(done) })
 	require.NoError(s, err)
 }

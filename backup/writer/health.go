@@ -130,11 +130,11 @@ func (h *health) isUnreachable() bool {
 			return true
 		}
 	}
-	return h.isUnresponsive()
+	return h.isTimedOut()
 }
 
-// isUnresponsive reports whether a response is overdue.
-func (h *health) isUnresponsive() bool {
+// isTimedOut reports whether a response is overdue.
+func (h *health) isTimedOut() bool {
 	return !h.requestedAt.IsZero() && time.Since(h.requestedAt) > responseLimit
 }
 
@@ -152,7 +152,7 @@ func (h *health) current() *facts.Problem {
 			all = append(all, p.Problem)
 		}
 	}
-	if h.isUnresponsive() {
+	if h.isTimedOut() {
 		all = append(all, h.lasting("the store has not answered for %s", h.requestedAt))
 	}
 	if len(all) == 0 {

@@ -20,8 +20,8 @@ const (
 	emptyStallLimit = 5
 )
 
-// watched records the last inspections, for a member that does not lead.
-type watched struct {
+// watchState records the last inspections, for a member that does not lead.
+type watchState struct {
 	at           time.Time
 	head         archive.Head // to advance from; empty if the last inspection found none
 	stalledSince time.Time    // since when the chain has not grown although there is something to add; zero if it has
@@ -29,29 +29,29 @@ type watched struct {
 
 // inspectStore finds the end of the chain, if it is time.
 func (w *Writer) inspectStore() {
-	if !w.health.canRequest() || w.in(watching, writing) && time.Since(w.watched.at) < w.watchInterval() {
+	if !w.health.canRequest() || w.isIn(watching, writing) && time.Since(w.watched.at) < w.watchInterval() {
 		return
 	}
 	w.health.requestedAt = time.Now()
 	inspection := inspection{
-		Options: w.options, storeView: w.remote.storeView, verifyOwner: w.remote.isVerificationDue(),
+		Options: w.options, storeView: w.remote.storeView, verifyOwner: w.remote.needsVerification(),
 		canCreate: (w.core.Facts.leads || w.core.Facts.guest) && !w.options.SegmentsOnly,
 	}
 	if time.Since(w.remote.checkpointAt) >= archive.Grace { // it may have been merged and deleted
 		inspection.checkpoint = format.Position{}
 	}
-	if w.in(watching) && !inspection.verifyOwner && time.Since(w.watched.at) < w.pace.headValid {
+	if w.isIn(watching) && !inspection.verifyOwner && time.Since(w.watched.at) < w.pace.headValid {
 		inspection.previousHead, inspection.minRevision = w.watched.head, w.chain.revision
 	}
 	w.job(requestTimeout, func(ctx context.Context) func() {
 		result, err := inspection.run(ctx)
-		return func() { w.handleInspection(result, err) }
+		return func() { w.handleResult(result, err) }
 	})
 }
 
-// inspectSoon ends the count of inspections without growth after a change of leadership, and schedules an inspection now unless the store
+// inspectNow ends the count of inspections without growth after a change of leadership, and schedules an inspection now unless the store
 // has a problem.
-func (w *Writer) inspectSoon() {
+func (w *Writer) inspectNow() {
 	w.watched.stalledSince = time.Time{}
 	if w.health.isHealthy() {
 		w.health.notBefore = time.Time{}
@@ -63,8 +63,8 @@ func (w *Writer) watchInterval() time.Duration {
 	return max(10*w.options.Interval, w.pace.watch)
 }
 
-// handleInspection turns the result of an inspection into an event.
-func (w *Writer) handleInspection(result inspection, err error) {
+// handleResult turns the result of an inspection into an event.
+func (w *Writer) handleResult(result inspection, err error) {
 	w.health.requestedAt = time.Time{}
 	w.watched.at, w.watched.head = time.Now(), archive.Head{}
 	if err == nil && result.head.Ending() != nil {
@@ -78,20 +78,20 @@ func (w *Writer) handleInspection(result inspection, err error) {
 	case errors.Is(err, store.ErrNotFound) && (w.options.SegmentsOnly || !w.core.Facts.leads && result.generation.Number == 0):
 		w.health.delayRequests(w.pace.emptyStore)
 		w.take(nothingBegun, payload{err: ErrNoChain})
-	case err != nil && !result.isEndDamaged(err):
+	case err != nil && !result.isEndCorrupt(err):
 		w.health.failed(opInspect, "cannot inspect the store", err)
-	case w.in(beginning):
+	case w.isIn(beginning):
 		// The inspection started before the chain that is about to be stored.
 	default:
-		w.learn(result)
-		if event, outcome := w.judge(result.head, err); event != "" {
+		w.update(result)
+		if event, outcome := w.evaluate(result.head, err); event != "" {
 			w.take(event, outcome)
 		}
 	}
 }
 
-// learn adopts what an inspection has found about the store.
-func (w *Writer) learn(result inspection) {
+// update adopts what an inspection has found about the store.
+func (w *Writer) update(result inspection) {
 	if w.remote.generation.Number == 0 {
 		w.options.Log.Info().Stringer("store", w.options.Archive).Str("cluster", result.generation.Cluster).Str("owner", result.generation.Owner).
 			Int("generation", result.generation.Number).Msg("backups: " + result.capabilities.String())
@@ -107,8 +107,8 @@ func (w *Writer) learn(result inspection) {
 	w.chain.observe()
 }
 
-// judge returns the event for the end of the chain; none if the inspection is to be repeated.
-func (w *Writer) judge(head archive.Head, damaged error) (Event, payload) {
+// evaluate returns the event for the end of the chain; none if the inspection is to be repeated.
+func (w *Writer) evaluate(head archive.Head, damaged error) (Event, payload) {
 	outcome := payload{head: head, creates: w.remote.capabilities.CreateIfAbsent, err: damaged}
 	if head.Empty() && damaged == nil && !w.remote.stored.IsZero() {
 		return emptied, outcome
@@ -170,7 +170,7 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 	}
 	kept := w.remote.relationStore(head, w.remote.generation)
 	judgment := relation.Judge(data, kept, false)
-	waited := lasts(&w.remote.aheadSince, judgment.Relation == relation.Behind)
+	waited := elapsed(&w.remote.aheadSince, judgment.Relation == relation.Behind)
 	switch {
 	case judgment.Relation == relation.Behind && (!w.core.Facts.leads || waited <= w.pace.ahead && w.options.Etcd.Members() > 1):
 		return storeAhead, nil // a follower may be slow, and a leader applies what was acknowledged before
@@ -188,25 +188,25 @@ func (w *Writer) compare(head archive.Head) (Event, error) {
 func (w *Writer) continueChain(found payload) {
 	head := found.head
 	if !w.core.Facts.leads {
-		w.watchGrowth(!found.grew && head.Revision() < w.chain.revision, stallLimit)
+		w.watchProgress(!found.grew && head.Revision() < w.chain.revision, stallLimit)
 		w.watched.head = head
 	}
 	w.setHead(head)
-	w.remote.damagedEnd, w.fulls.brokenSince = format.Position{}, time.Time{}
+	w.remote.damagedEnd, w.snapshots.brokenSince = format.Position{}, time.Time{}
 	if w.chain.align(head) {
-		w.fulls.orphan(head.Position)
+		w.snapshots.orphan(head.Position)
 		if queued := w.spool.Entries(); len(queued) > 0 {
 			w.remote.last = queued[0].Position // the store may have it
 		}
 	}
-	w.fulls.replaceDamaged(head.Newer)
+	w.snapshots.replaceCorrupt(head.Newer)
 	w.handleLostSegments(head)
 }
 
-// watchGrowth makes this member take over once the chain has not grown for some inspections although there is something to add.
-func (w *Writer) watchGrowth(stalls bool, limit time.Duration) {
-	lasted := lasts(&w.watched.stalledSince, stalls)
-	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.guest && !state.leads && w.in(watching, unknown) {
+// watchProgress makes this member take over once the chain has not grown for some inspections although there is something to add.
+func (w *Writer) watchProgress(stalls bool, limit time.Duration) {
+	lasted := elapsed(&w.watched.stalledSince, stalls)
+	if state := w.core.Facts; stalls && lasted >= limit*w.watchInterval() && !state.guest && !state.leads && w.isIn(watching, unknown) {
 		w.post(stalled, payload{})
 	}
 }
@@ -220,7 +220,7 @@ func (w *Writer) takeOver() {
 // setHead records the end of the chain, and schedules the next full snapshot.
 func (w *Writer) setHead(head archive.Head) {
 	if head.Position != w.remote.stored {
-		w.fulls.lastNext = format.Position{}
+		w.snapshots.lastNext = format.Position{}
 	}
 	w.remote.setHead(head)
 	if head.Segment != nil {
@@ -228,7 +228,7 @@ func (w *Writer) setHead(head archive.Head) {
 	}
 	if head.Full != nil {
 		w.chain.lastTime = archive.MaxTime(w.chain.lastTime, head.Full.Time)
-		w.fulls.scheduleNext(head.Full.Time)
+		w.snapshots.scheduleNext(head.Full.Time)
 	}
 }
 
@@ -241,7 +241,7 @@ func (w *Writer) handleLostSegments(head archive.Head) {
 		w.remote.lost = format.Position{}
 		return
 	}
-	if !w.in(writing) {
+	if !w.isIn(writing) {
 		return
 	}
 	w.options.Log.Error().Str("segment", lost.String()).Msg("backups: the store has lost segments; a full snapshot starts another chain")
@@ -266,9 +266,9 @@ func (w *Writer) forgetStore() {
 	w.remote.reset()
 }
 
-// startAfterDamage starts another chain, with a full snapshot, after the damaged end of this one, which is left as it
+// startAfterCorruption starts another chain, with a full snapshot, after the damaged end of this one, which is left as it
 // is.
-func (w *Writer) startAfterDamage(found payload) {
+func (w *Writer) startAfterCorruption(found payload) {
 	w.remote.storedAt = time.Now()
 	if w.remote.damagedEnd != found.head.PastEnd {
 		w.options.Log.Error().Err(found.err).Msg("backups: the end of the chain is damaged and left as it is; a full snapshot starts another chain")
@@ -276,7 +276,7 @@ func (w *Writer) startAfterDamage(found payload) {
 	w.remote.damagedEnd = found.head.PastEnd
 	w.remote.attachAfter(found.head)
 	w.chain.drop()
-	w.fulls.openChain("damaged: " + found.err.Error())
+	w.snapshots.openChain("damaged: " + found.err.Error())
 }
 
 // dropSpool drops the spool: the database is captured again from the end of the chain.
@@ -286,8 +286,8 @@ func (w *Writer) dropSpool(err error) {
 	w.chain.drop()
 }
 
-// refuse records why nothing may be written to the store, and schedules another inspection.
-func (w *Writer) refuse(why error) {
+// reject records why nothing may be written to the store, and schedules another inspection.
+func (w *Writer) reject(why error) {
 	w.health.record(opInspect, why.Error(), false).NextRetry = w.options.Now().Add(w.pace.foreignStore)
 	w.remote.generation = archive.Generation{}
 	w.health.delayRequests(w.pace.foreignStore)
@@ -296,17 +296,17 @@ func (w *Writer) refuse(why error) {
 // endGeneration cancels what is in progress and makes the owner of etcd close it.
 func (w *Writer) endGeneration(why error) {
 	w.health.record(opInspect, why.Error(), false)
-	if w.fulls.dismiss(why); w.fulls.making != nil {
-		w.fulls.forget()
+	if w.snapshots.rejectRequests(why); w.snapshots.making != nil {
+		w.snapshots.forget()
 	}
-	w.flushes.result = why
+	w.queue.result = why
 	w.superseded <- why
 }
 
 // finish records the result of Flush for a closed etcd.
 func (w *Writer) finish(why error) {
-	w.flushes.result = ErrNoChain
+	w.queue.result = ErrNoChain
 	if errors.Is(why, ErrRowsOnly) {
-		w.flushes.result = why
+		w.queue.result = why
 	}
 }

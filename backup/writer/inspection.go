@@ -28,7 +28,7 @@ type inspection struct {
 func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	err = i.read(ctx)
 	switch {
-	case i.event != "" || i.isEndDamaged(err):
+	case i.event != "" || i.isEndCorrupt(err):
 	case errors.Is(err, archive.ErrForeign):
 		i.event, err = refused, fmt.Errorf("%w; %s", err, relation.OtherCluster.WayOut())
 	case errors.Is(err, archive.ErrUnsigned):
@@ -37,8 +37,8 @@ func (i inspection) run(ctx context.Context) (_ inspection, err error) {
 	return i, err
 }
 
-// isEndDamaged reports whether an error means that the end of the chain is damaged, and not the whole store.
-func (i *inspection) isEndDamaged(err error) bool {
+// isEndCorrupt reports whether an error means that the end of the chain is damaged, and not the whole store.
+func (i *inspection) isEndCorrupt(err error) bool {
 	return archive.NotVerified(err) && !i.head.PastEnd.IsZero()
 }
 
@@ -50,7 +50,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 		}
 	}
 	if err == nil && i.generation.Number == 0 {
-		err = i.identify(ctx)
+		err = i.resolveGeneration(ctx)
 	}
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (i *inspection) read(ctx context.Context) (err error) {
 		err = i.head.Damaged
 	}
 	if err == nil {
-		err = i.verifyListing(ctx)
+		err = i.verifyList(ctx)
 	}
 	if err == nil && !i.checkpoint.IsZero() {
 		if _, err = i.Archive.Manifest(ctx, i.generation.Number, i.checkpoint); archive.Unusable(err) {
@@ -100,7 +100,7 @@ func (i *inspection) findHead(ctx context.Context) (archive.Head, error) {
 	return i.Archive.Head(ctx, i.generation.Number)
 }
 
-func (i *inspection) identify(ctx context.Context) (err error) {
+func (i *inspection) resolveGeneration(ctx context.Context) (err error) {
 	if i.generation, err = i.findGeneration(ctx); err == nil {
 		err = i.checkOwner(ctx)
 	}
@@ -121,7 +121,7 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 		cluster, err = i.createCluster(ctx)
 	}
 	if err == nil && cluster.Cluster != i.identity.Cluster {
-		err = i.judge(relation.Store{Cluster: cluster})
+		err = i.evaluate(relation.Store{Cluster: cluster})
 	}
 	if err != nil {
 		return generation, err
@@ -142,11 +142,11 @@ func (i *inspection) findGeneration(ctx context.Context) (generation archive.Gen
 	case len(lineage.Generations) == 0:
 		return generation, fmt.Errorf("%w: the first generation of cluster %s", store.ErrNotFound, cluster.Cluster)
 	}
-	return generation, i.judge(relation.Store{Cluster: cluster, Lineage: lineage})
+	return generation, i.evaluate(relation.Store{Cluster: cluster, Lineage: lineage})
 }
 
-// judge relates the data to a store that does not have its generation. It returns the refusal, and the event for it.
-func (i *inspection) judge(kept relation.Store) error {
+// evaluate relates the data to a store that does not have its generation. It returns the refusal, and the event for it.
+func (i *inspection) evaluate(kept relation.Store) error {
 	data := relationData(i.Options, i.identity, relation.NotCompared)
 	data.Etcd = "" // recovery decides whether data without an identity created the store
 	judgment := relation.Judge(data, kept, false)
@@ -194,10 +194,10 @@ func (i *inspection) checkOwner(ctx context.Context) error {
 	return i.Archive.MayAdd(i.generation)
 }
 
-// verifyListing checks that known objects are not missing from the listing: stores may list late or lose a page, and
+// verifyList checks that known objects are not missing from the listing: stores may list late or lose a page, and
 // must not cause a new chain or a chain that continues at an older position. Objects of another cluster count as
 // gone.
-func (i *inspection) verifyListing(ctx context.Context) error {
+func (i *inspection) verifyList(ctx context.Context) error {
 	head := i.head
 	err, object := error(store.ErrNotFound), ""
 	if i.newestFull != "" && (head.Empty() || head.Full.Name() < i.newestFull) {

@@ -375,7 +375,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 	s.run(slowToHear)
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Stored > 0 }, "it writes")
 	require.NoError(t, s.Flush(t.Context()), "the chain has all that it has")
-	s.do(func() { assert.False(t, s.fulls.isReady()) })
+	s.do(func() { assert.False(t, s.snapshots.isReady()) })
 	assert.Equal(t, before, s.names())
 
 	caughtUp.Store(true)

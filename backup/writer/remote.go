@@ -49,11 +49,11 @@ type fence struct {
 
 // isEndKnown reports whether the end of the chain was seen recently enough to extend it.
 func (r *remote) isEndKnown() bool {
-	return r.in(endKnown...) && time.Since(r.storedAt) < r.pace.headValid
+	return r.isIn(endKnown...) && time.Since(r.storedAt) < r.pace.headValid
 }
 
-// isVerificationDue reports whether to verify again that the store is this cluster's.
-func (r *remote) isVerificationDue() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
+// needsVerification reports whether to verify again that the store is this cluster's.
+func (r *remote) needsVerification() bool { return time.Since(r.ownerVerified) >= r.pace.verifyOwner }
 
 // lastStored returns the position of the newest segment in the store; zero if there is none.
 func (r *remote) lastStored() format.Position {
@@ -207,7 +207,7 @@ func relationData(options Options, identity archive.Identity, rows relation.Rows
 // back, so it does not notice that objects before it are deleted. Objects deleted since the last check are then missing, even if newer
 // segments follow. The newest full snapshot is checked when something was stored since, and the generation from time to time.
 func (r *remote) checkStored() {
-	verify := r.isVerificationDue()
+	verify := r.needsVerification()
 	if time.Since(r.checkpointAt) < r.pace.check && !verify {
 		return
 	}

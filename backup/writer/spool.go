@@ -109,13 +109,13 @@ func (s *Spool) Put(object format.Object, synced bool) error {
 	return nil
 }
 
-// holdInMemory adds a segment that the volume cannot take. No segment is queued after it.
-func (s *Spool) holdInMemory(object format.Object) {
+// keepInMemory adds a segment that the volume cannot take. No segment is queued after it.
+func (s *Spool) keepInMemory(object format.Object) {
 	s.add(Spooled{Manifest: object.Manifest, Size: object.Size(), held: &object})
 }
 
-// holdsInMemory reports whether a segment is held in memory.
-func (s *Spool) holdsInMemory() bool {
+// hasInMemory reports whether a segment is held in memory.
+func (s *Spool) hasInMemory() bool {
 	return len(s.entries) > 0 && s.entries[len(s.entries)-1].held != nil
 }
 
@@ -129,11 +129,11 @@ func (s *Spool) checkLimit(size int64) error {
 	if waiting := s.Bytes(); waiting+size > s.limit {
 		return fmt.Errorf("%w: %d bytes queued, limit %d", ErrSpoolFull, waiting, s.limit)
 	}
-	return s.Room(size)
+	return s.CheckSpace(size)
 }
 
-// Room returns an error unless the volume has size bytes more than etcd needs.
-func (s *Spool) Room(size int64) error {
+// CheckSpace returns an error unless the volume has size bytes more than etcd needs.
+func (s *Spool) CheckSpace(size int64) error {
 	left, _, err := s.space(s.dir)
 	if err != nil {
 		return err

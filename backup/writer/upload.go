@@ -87,7 +87,7 @@ func (u *uploads) resolveConflict(segment Spooled, winner format.Manifest, err e
 	if alike && winner.Ends == nil && winner.Opens.IsZero() && winner.Term <= segment.Term && winner.Applied <= segment.Applied {
 		u.advance(segment)
 		if len(segment.Buckets) > 0 {
-			u.chain.captureAgain()
+			u.chain.captureBuckets()
 		}
 		return
 	}

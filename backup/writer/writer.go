@@ -77,11 +77,11 @@ type Writer struct {
 	// The goroutine of Run owns the remaining fields.
 
 	base
-	spool   *Spool
-	fulls   *fulls
-	uploads *uploads
-	flushes *flushes
-	watched watched
+	spool     *Spool
+	snapshots *snapshots
+	uploads   *uploads
+	queue     *flushQueue
+	watched   watchState
 }
 
 // base has what the parts of a writer share.
@@ -132,10 +132,10 @@ func newParts(options Options, spool *Spool) *Writer {
 	d.core = statemachine.Core[memberState]{State: unknown, Facts: memberState{closed: options.SegmentsOnly}}
 	b := base{driver: d, health: &health{driver: d, spool: spool}, remote: &remote{driver: d}}
 	b.chain = &chain{driver: d, health: b.health, spool: spool, reader: capture.NewReader(options.Etcd.Backend)}
-	b.chain.recapture()
+	b.chain.resetBuckets()
 	w := &Writer{
 		base: b, spool: spool, superseded: make(chan error, 1),
-		fulls: &fulls{base: b, room: spool.Room}, uploads: &uploads{base: b}, flushes: &flushes{base: b},
+		snapshots: &snapshots{base: b, room: spool.CheckSpace}, uploads: &uploads{base: b}, queue: &flushQueue{base: b},
 	}
 	d.work = w.actions()
 	return w
@@ -160,7 +160,7 @@ func (w *Writer) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.step()
 		w.publish()
-		w.flushes.answer(w.notWriterError())
+		w.queue.complete(w.notWriterError())
 		timer.Reset(w.pause())
 		select {
 		case <-ctx.Done():
@@ -174,7 +174,7 @@ func (w *Writer) Run(ctx context.Context) {
 		event := <-w.events
 		event()
 	}
-	w.flushes.fail()
+	w.queue.fail()
 	w.remote.recordEnd()
 	w.publish()
 }
@@ -183,9 +183,9 @@ func (w *Writer) Run(ctx context.Context) {
 func (w *Writer) step() {
 	w.remote.observeLeader()
 	w.chain.observe()
-	w.dismiss()
-	w.fulls.checkRoom()
-	if w.in(endKnown...) && time.Since(w.remote.storedAt) >= w.pace.headValid {
+	w.rejectRequests()
+	w.snapshots.checkSpace()
+	if w.isIn(endKnown...) && time.Since(w.remote.storedAt) >= w.pace.headValid {
 		w.take(expired, payload{})
 	}
 	w.again = false
@@ -198,19 +198,19 @@ func (w *Writer) actions() map[Action]func(payload) {
 		look:          func(payload) { w.inspectStore() },
 		captureRows:   func(payload) { w.capture() },
 		storeSegment:  func(payload) { w.uploads.start() },
-		makeFull:      func(payload) { w.fulls.start() },
-		storeFull:     func(payload) { w.fulls.store() },
-		lookSoon:      func(payload) { w.inspectSoon() },
-		countSilence:  func(payload) { w.watchGrowth(true, emptyStallLimit) },
+		makeFull:      func(payload) { w.snapshots.start() },
+		storeFull:     func(payload) { w.snapshots.store() },
+		lookSoon:      func(payload) { w.inspectNow() },
+		countSilence:  func(payload) { w.watchProgress(true, emptyStallLimit) },
 		takeOver:      func(payload) { w.takeOver() },
 		goOn:          w.continueChain,
 		clearChain:    func(payload) { w.clearChain() },
-		openChain:     func(reason payload) { w.fulls.openChain(reason.err.Error()) },
-		abandonEnd:    w.startAfterDamage,
-		leaveChain:    func(reason payload) { w.fulls.leaveChain(reason.err) },
+		openChain:     func(reason payload) { w.snapshots.openChain(reason.err.Error()) },
+		abandonEnd:    w.startAfterCorruption,
+		leaveChain:    func(reason payload) { w.snapshots.leaveChain(reason.err) },
 		dropSpool:     func(reason payload) { w.dropSpool(reason.err) },
 		forgetStore:   func(payload) { w.forgetStore() },
-		refuse:        func(reason payload) { w.refuse(reason.err) },
+		refuse:        func(reason payload) { w.reject(reason.err) },
 		keepWatching:  func(payload) { w.health.delayRequests(w.watchInterval()) },
 		await:         func(payload) { w.health.delayRequests(time.Second) },
 		findSuccessor: func(payload) { w.remote.findSuccessor() },
@@ -235,19 +235,19 @@ func (w *Writer) pause() time.Duration {
 // capture captures what has changed, or makes an empty segment, which shows that this cluster is active: a restore never replaces an active
 // cluster.
 func (w *Writer) capture() {
-	heartbeat := w.in(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
+	heartbeat := w.isIn(writing) && len(w.spool.Entries()) == 0 && !w.options.Release && !w.options.SegmentsOnly &&
 		time.Since(w.remote.storedAt) >= w.pace.heartbeat
-	var gap *capture.GapError
+	var gap *capture.CompactedError
 	if errors.As(w.chain.capture(heartbeat), &gap) {
-		w.handleGap(gap)
+		w.handleCompaction(gap)
 	}
 }
 
 // takeoverFactor multiplies the wait before a member that took over starts a new chain.
 const takeoverFactor = 60
 
-// handleGap records that rows after the tail may be missing. The chain ends unless another member extends it in time.
-func (w *Writer) handleGap(gap *capture.GapError) {
+// handleCompaction records that rows after the tail may be missing. The chain ends unless another member extends it in time.
+func (w *Writer) handleCompaction(gap *capture.CompactedError) {
 	c, limit := w.chain, w.pace.gap
 	if c.gapSince.IsZero() {
 		c.gapSince = time.Now()
@@ -257,7 +257,7 @@ func (w *Writer) handleGap(gap *capture.GapError) {
 	if w.core.Facts.guest {
 		limit *= takeoverFactor // the leader may be about to store its own full snapshot
 	}
-	if !w.in(writing) || time.Since(c.gapSince) < limit || len(w.spool.Entries()) > 0 || time.Now().Before(w.fulls.gapAfter) {
+	if !w.isIn(writing) || time.Since(c.gapSince) < limit || len(w.spool.Entries()) > 0 || time.Now().Before(w.snapshots.gapAfter) {
 		return
 	}
 	if !w.remote.storedAt.After(c.gapSince) || time.Since(w.remote.storedAt) > 2*w.pace.gap {
@@ -281,15 +281,15 @@ func (w *Writer) notWriterError() error {
 	}
 }
 
-// dismiss rejects the requests for full snapshots that this member no longer makes, and clears problems that are
+// rejectRequests rejects the requests for full snapshots that this member no longer makes, and clears problems that are
 // another member's now.
-func (w *Writer) dismiss() {
+func (w *Writer) rejectRequests() {
 	why := w.notWriterError()
 	if why == nil {
 		return
 	}
-	w.fulls.dismiss(why)
-	if problems := &w.health.problems; w.fulls.making == nil && len(w.spool.Entries()) == 0 {
+	w.snapshots.rejectRequests(why)
+	if problems := &w.health.problems; w.snapshots.making == nil && len(w.spool.Entries()) == 0 {
 		problems[opSegment], problems[opFull] = nil, nil
 	}
 }
@@ -306,9 +306,9 @@ func (w *Writer) Facts() Facts { return *w.facts.Load() }
 // error describes what is missing; what was captured stays in the spool. While etcd runs, ErrNotWriter means that
 // another member uploads it.
 func (w *Writer) Flush(ctx context.Context) error {
-	flushed, err := ask(ctx, w.driver, func(done chan<- error) {
-		w.flushes.add(done)
-		w.fulls.notBefore = time.Time{}
+	flushed, err := call(ctx, w.driver, func(done chan<- error) {
+		w.queue.add(done)
+		w.snapshots.notBefore = time.Time{}
 	})
 	if err != nil && !errors.Is(err, ErrEnded) {
 		err = fmt.Errorf("%w: %s", err, w.missing())
@@ -336,7 +336,7 @@ func (w *Writer) missing() string {
 // chain. It is called before a compaction is passed to etcd, and returns when the capture is done or ctx ends, which
 // bounds the delay of the compaction. It never waits for the store.
 func (w *Writer) BeforeCompaction(ctx context.Context) {
-	_, _ = ask(ctx, w.driver, func(captured chan<- struct{}) { // without a capture the compaction proceeds all the same
+	_, _ = call(ctx, w.driver, func(captured chan<- struct{}) { // without a capture the compaction proceeds all the same
 		w.chain.captureNow()
 		close(captured)
 	})
@@ -346,7 +346,7 @@ func (w *Writer) BeforeCompaction(ctx context.Context) {
 // returns ErrNotWriter if another member writes the backups, or becomes the writer meanwhile. Any other error describes a problem that has
 // lasted for half a minute. The full snapshot is still made once the problem is over, or if ctx ends.
 func (w *Writer) FullNow(ctx context.Context, reason string) (archive.Full, error) {
-	number, err := ask(ctx, w.driver, func(number chan<- int64) { number <- w.fulls.requestNumbered(reason) })
+	number, err := call(ctx, w.driver, func(number chan<- int64) { number <- w.snapshots.requestWithID(reason) })
 	if err != nil {
 		return archive.Full{}, err
 	}
@@ -381,10 +381,10 @@ func (w *Writer) publish() {
 	facts := Facts{
 		Role: w.role(), Cluster: w.remote.identity.Cluster, Owner: w.remote.generation.Owner, Generation: w.remote.generation.Number,
 		Revision: w.chain.revision, Stored: max(0, w.remote.stored.Revision-1),
-		FullRunning: w.fulls.progress(), LastFull: w.fulls.newest, NextFull: w.fulls.next, BrokenSince: w.fulls.brokenSince,
+		FullRunning: w.snapshots.progress(), LastFull: w.snapshots.newest, NextFull: w.snapshots.next, BrokenSince: w.snapshots.brokenSince,
 		SpoolBytes: w.spool.Bytes(), SpoolLimit: w.options.SpoolLimit, Trouble: w.currentProblem(),
-		Uploaded: w.uploads.bytes + w.fulls.uploaded, Segments: w.uploads.stored, Fulls: w.fulls.stored, Failures: w.health.failures,
-		answered: w.fulls.answered, result: w.fulls.result,
+		Uploaded: w.uploads.bytes + w.snapshots.uploaded, Segments: w.uploads.stored, Fulls: w.snapshots.stored, Failures: w.health.failures,
+		answered: w.snapshots.answered, result: w.snapshots.result,
 	}
 	if facts.Role != Watching {
 		facts.Behind, facts.BehindFor = max(0, w.chain.revision-w.remote.storedRevision()), w.behindFor()
@@ -414,7 +414,7 @@ func (w *Writer) behindFor() (age time.Duration) {
 	if queued := w.spool.Entries(); len(queued) > 0 { // changes of leases and users have no revision
 		age = max(age, time.Since(queued[0].since))
 	}
-	if since := w.fulls.brokenSince; !since.IsZero() {
+	if since := w.snapshots.brokenSince; !since.IsZero() {
 		age = max(age, w.options.Now().Sub(since))
 	}
 	return age
@@ -424,7 +424,7 @@ func (w *Writer) behindFor() (age time.Duration) {
 // may be busy without making progress. There is no limit while a full snapshot is in progress.
 func (w *Writer) currentProblem() *facts.Problem {
 	problem, unstored := w.health.current(), w.chain.unstored
-	if problem != nil || w.role() != Writing || len(unstored) == 0 || w.fulls.making != nil ||
+	if problem != nil || w.role() != Writing || len(unstored) == 0 || w.snapshots.making != nil ||
 		time.Since(unstored[0].at) <= w.pace.overdue+2*w.chain.interval() {
 		return problem
 	}

@@ -16,7 +16,7 @@ import (
 
 func digests(t *testing.T, r *Reader, etcd *etcdtest.Etcd) map[string]format.Digest {
 	t.Helper()
-	rows, err := r.Since(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all, Beyond: true, Buckets: true})
+	rows, err := r.ReadRows(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all, Beyond: true, Buckets: true})
 	require.NoError(t, err)
 	require.Len(t, rows.Buckets, len(schema.AllBuckets)-1)
 	found := map[string]format.Digest{}
@@ -74,7 +74,7 @@ func TestEtcdsOwnBookkeepingIsNoChangeOfTheMetaBucket(t *testing.T) {
 // entries are those of all small buckets.
 func entries(t *testing.T, database backend.Backend) (all []string) {
 	t.Helper()
-	rows, err := NewReader(func() backend.Backend { return database }).Since(Request{From: 1, Limit: 1 << 30, Beyond: true, Buckets: true})
+	rows, err := NewReader(func() backend.Backend { return database }).ReadRows(Request{From: 1, Limit: 1 << 30, Beyond: true, Buckets: true})
 	require.NoError(t, err)
 	for _, bucket := range rows.Buckets {
 		for key, value := range bucket.Entries() {

@@ -102,7 +102,7 @@ func TestCapturesBesideWritersAddUpToEveryRowOfTheDatabaseInOrder(t *testing.T) 
 		}
 		upTo := etcd.Revision()
 		beyond := random.IntN(2) == 0
-		got, err := reader.Since(Request{From: from, UpTo: upTo, Limit: 1 << random.IntN(20), Beyond: beyond})
+		got, err := reader.ReadRows(Request{From: from, UpTo: upTo, Limit: 1 << random.IntN(20), Beyond: beyond})
 		require.NoError(t, err)
 		require.True(t, beyond || got.End <= upTo)
 		rows, from, last = append(rows, got.Rows...), got.End+1, !got.More && finished
@@ -124,7 +124,7 @@ func TestACaptureEndsBehindAWholeRevisionEvenBeyondItsLimit(t *testing.T) {
 	require.NoError(t, err)
 	put(t, etcd, "next", "value")
 
-	rows, err := reader.Since(Request{From: done.Header.Revision, UpTo: etcd.Revision(), Limit: 1, Beyond: true, Buckets: true})
+	rows, err := reader.ReadRows(Request{From: done.Header.Revision, UpTo: etcd.Revision(), Limit: 1, Beyond: true, Buckets: true})
 	require.NoError(t, err)
 	assert.Len(t, rows.Rows, 100)
 	assert.Equal(t, done.Header.Revision, rows.End)
@@ -137,13 +137,13 @@ func TestACaptureDoesNotGoBeyondTheRevisionThatWasAskedFor(t *testing.T) {
 	reader, etcd := reader(t)
 	first := put(t, etcd, "a", "1")
 	put(t, etcd, "a", "2")
-	rows, err := reader.Since(Request{From: first, UpTo: first, Limit: all})
+	rows, err := reader.ReadRows(Request{From: first, UpTo: first, Limit: all})
 	require.NoError(t, err)
 	assert.Equal(t, first, rows.End)
 	assert.Len(t, rows.Rows, 1)
 	assert.False(t, rows.More)
 
-	none, err := reader.Since(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all})
+	none, err := reader.ReadRows(Request{From: etcd.Revision() + 1, UpTo: etcd.Revision(), Limit: all})
 	require.NoError(t, err)
 	assert.Equal(t, etcd.Revision(), none.End)
 	assert.Empty(t, none.Rows)
@@ -158,13 +158,13 @@ func TestACompactionBeyondThePositionIsAGap(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, from := range []int64{first, second} {
-		rows, err := reader.Since(Request{From: from, UpTo: third, Limit: all, Beyond: true, Buckets: true})
-		var gap *GapError
+		rows, err := reader.ReadRows(Request{From: from, UpTo: third, Limit: all, Beyond: true, Buckets: true})
+		var gap *CompactedError
 		require.ErrorAs(t, err, &gap)
-		assert.Equal(t, GapError{From: from, Compacted: second}, *gap)
+		assert.Equal(t, CompactedError{From: from, Compacted: second}, *gap)
 		assert.Empty(t, rows.Rows)
 	}
-	rows, err := reader.Since(Request{From: third, UpTo: third, Limit: all})
+	rows, err := reader.ReadRows(Request{From: third, UpTo: third, Limit: all})
 	require.NoError(t, err)
 	assert.Len(t, rows.Rows, 1)
 	assert.Equal(t, second, rows.Compacted)
@@ -182,7 +182,7 @@ func TestRevisionsThatABumpLeftOutAreSteppedOver(t *testing.T) {
 	}
 	tx.Unlock()
 
-	rows, err := NewReader(func() backend.Backend { return database }).Since(Request{From: 1, UpTo: bumped + 1, Limit: all})
+	rows, err := NewReader(func() backend.Backend { return database }).ReadRows(Request{From: 1, UpTo: bumped + 1, Limit: all})
 	require.NoError(t, err)
 	assert.Len(t, rows.Rows, 4)
 	assert.EqualValues(t, bumped+1, rows.End)
@@ -192,7 +192,7 @@ func TestADatabaseThatIsClosedMeanwhileIsAnErrorAndNoPanic(t *testing.T) {
 	database := backend.NewDefaultBackend(zap.NewNop(), filepath.Join(t.TempDir(), "db"))
 	reader := NewReader(func() backend.Backend { return database })
 	require.NoError(t, database.Close())
-	_, err := reader.Since(Request{From: 1, UpTo: 1, Limit: all})
+	_, err := reader.ReadRows(Request{From: 1, UpTo: 1, Limit: all})
 	require.ErrorIs(t, err, ErrClosed)
 	_, err = reader.Snapshot()
 	require.ErrorIs(t, err, ErrClosed)
@@ -205,7 +205,7 @@ func BenchmarkSince(b *testing.B) {
 	etcd.Fill(b)
 	var longest time.Duration
 	for b.Loop() {
-		rows, err := reader.Since(Request{From: 2, UpTo: etcd.Revision(), Limit: all})
+		rows, err := reader.ReadRows(Request{From: 2, UpTo: etcd.Revision(), Limit: all})
 		require.NoError(b, err)
 		require.Len(b, rows.Rows, 10_000)
 		longest = max(longest, rows.Held)
@@ -223,7 +223,7 @@ func TestWhatCompactionHasLeftOfARevisionIsReadAndToldAsSuch(t *testing.T) {
 			require.NoError(t, err)
 		}
 		for _, revision := range []int64{replaced, last} {
-			rows, err := reader.Since(Request{From: revision, UpTo: revision, Limit: 1, Left: true})
+			rows, err := reader.ReadRows(Request{From: revision, UpTo: revision, Limit: 1, Left: true})
 			require.NoError(t, err)
 			assert.Equal(t, compacted, rows.Compacted)
 			assert.Equal(t, compacted > revision, len(rows.Rows) == 0)

@@ -30,7 +30,7 @@ type Identity struct {
 // methods may be called from any goroutine until Close.
 type Closed struct {
 	identity Identity
-	database *closedDatabase
+	database *closedBackend
 	revision int64
 	applied  uint64
 }
@@ -44,7 +44,7 @@ func OpenClosed(path string, identity Identity) (*Closed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read database %s: %w", path, err)
 	}
-	e := &Closed{identity: identity, database: &closedDatabase{db: db}}
+	e := &Closed{identity: identity, database: &closedBackend{db: db}}
 	tx := e.database.ConcurrentReadTx()
 	defer tx.RUnlock()
 	e.revision = lastRevision(tx.(*closedTx).Tx)
@@ -77,32 +77,32 @@ func (*Closed) Hashes() []format.CompactionHash { return nil }
 // Hash returns an error.
 func (*Closed) Hash(int64) (archive.Hash, error) { return archive.Hash{}, errClosed }
 
-// closedDatabase implements the part of backend.Backend that reads. Other methods panic.
-type closedDatabase struct {
+// closedBackend implements the part of backend.Backend that reads. Other methods panic.
+type closedBackend struct {
 	backend.Backend
 	db *bolt.DB
 }
 
 // ConcurrentReadTx implements backend.Backend.
-func (d *closedDatabase) ConcurrentReadTx() backend.ReadTx {
+func (d *closedBackend) ConcurrentReadTx() backend.ReadTx {
 	tx, err := d.db.Begin(false)
 	if err != nil {
 		panic(err) // as etcd's own backend does once it is closed
 	}
-	return &closedTx{boltReader: boltReader{tx}, Tx: tx}
+	return &closedTx{txReader: txReader{tx}, Tx: tx}
 }
 
 // BatchTx implements backend.Backend. Nothing writes.
-func (*closedDatabase) BatchTx() backend.BatchTx { return nil }
+func (*closedBackend) BatchTx() backend.BatchTx { return nil }
 
 // Snapshot implements backend.Backend.
-func (d *closedDatabase) Snapshot() backend.Snapshot {
+func (d *closedBackend) Snapshot() backend.Snapshot {
 	return d.ConcurrentReadTx().(*closedTx)
 }
 
 // closedTx implements backend.ReadTx and backend.Snapshot.
 type closedTx struct {
-	boltReader
+	txReader
 	*bolt.Tx
 }
 
@@ -115,16 +115,16 @@ func (t *closedTx) RUnlock() { _ = t.Rollback() } // a read transaction
 // Close implements backend.Snapshot.
 func (t *closedTx) Close() error { return t.Rollback() }
 
-// boltTx is a read transaction of bbolt. etcd's snapshot implements it.
-type boltTx interface {
+// readTx is a read transaction of bbolt. etcd's snapshot implements it.
+type readTx interface {
 	Bucket(name []byte) *bolt.Bucket
 }
 
-// boltReader implements backend.UnsafeReader with a transaction of bbolt.
-type boltReader struct{ tx boltTx }
+// txReader implements backend.UnsafeReader with a transaction of bbolt.
+type txReader struct{ tx readTx }
 
 // UnsafeRange implements backend.UnsafeReader.
-func (r boltReader) UnsafeRange(of backend.Bucket, key, end []byte, limit int64) (keys, values [][]byte) {
+func (r txReader) UnsafeRange(of backend.Bucket, key, end []byte, limit int64) (keys, values [][]byte) {
 	bucket := r.tx.Bucket(of.Name())
 	if bucket == nil {
 		return nil, nil
@@ -146,7 +146,7 @@ func (r boltReader) UnsafeRange(of backend.Bucket, key, end []byte, limit int64)
 }
 
 // UnsafeForEach implements backend.UnsafeReader.
-func (r boltReader) UnsafeForEach(of backend.Bucket, visit func(key, value []byte) error) error {
+func (r txReader) UnsafeForEach(of backend.Bucket, visit func(key, value []byte) error) error {
 	bucket := r.tx.Bucket(of.Name())
 	if bucket == nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 
 func everything(t *testing.T, etcd writer.Etcd) capture.Rows {
 	t.Helper()
-	rows, err := capture.NewReader(etcd.Backend).Since(
+	rows, err := capture.NewReader(etcd.Backend).ReadRows(
 		capture.Request{From: 1, UpTo: etcd.Revision(), Limit: 1 << 20, Buckets: true})
 	require.NoError(t, err)
 	return rows

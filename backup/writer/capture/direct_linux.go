@@ -31,7 +31,7 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 		return 0, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
 	defer func() { _ = unix.Munmap(mapped) }() // fails only for memory that is not mapped
-	restore, err := bypassCache(int(p.file.Fd()))
+	restore, err := openDirect(int(p.file.Fd()))
 	if err != nil {
 		return 0, err
 	}
@@ -47,8 +47,8 @@ func (p *paced) direct(from *io.LimitedReader) (copied int64, err error) {
 	return copied, err
 }
 
-// bypassCache opens a file for direct I/O until restore is called.
-func bypassCache(file int) (restore func(), err error) {
+// openDirect opens a file for direct I/O until restore is called.
+func openDirect(file int) (restore func(), err error) {
 	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
 	if err == nil {
 		_, err = unix.FcntlInt(uintptr(file), unix.F_SETFL, flags|unix.O_DIRECT)

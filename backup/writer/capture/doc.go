@@ -1,4 +1,4 @@
-// Package capture reads what a backup needs from etcd's database: the rows of a range of revisions (Reader.Since), the small
+// Package capture reads what a backup needs from etcd's database: the rows of a range of revisions (Reader.ReadRows), the small
 // buckets (leases, users, members), or a snapshot of the whole database (Reader.Snapshot).
 //
 // Each read uses one transaction of etcd's own kind, which is closed before anything is encoded or sent: a long transaction keeps etcd
@@ -15,15 +15,15 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/backend"
 )
 
-// GapError reports that etcd was compacted beyond the requested revision: rows may be missing from there on, and only a full snapshot
+// CompactedError reports that etcd was compacted beyond the requested revision: rows may be missing from there on, and only a full snapshot
 // has the current keys.
-type GapError struct {
+type CompactedError struct {
 	From      int64 // the first requested revision
 	Compacted int64 // the revision that etcd has compacted up to
 }
 
 // Error implements error.
-func (e *GapError) Error() string {
+func (e *CompactedError) Error() string {
 	return fmt.Sprintf("etcd was compacted at revision %d before revision %d was captured", e.Compacted, e.From)
 }
 
@@ -60,7 +60,7 @@ func (r *Reader) view(read func(tx backend.UnsafeReader)) (held time.Duration, e
 	if err != nil {
 		return 0, err
 	}
-	defer r.survive(database, &err)
+	defer r.recoverPanic(database, &err)
 	tx := begin(database)
 	defer tx.RUnlock()
 	read(tx)
@@ -85,9 +85,9 @@ func (r *Reader) current() (backend.Backend, error) {
 	return database, nil
 }
 
-// survive turns a panic about a closed database into an error. No lock of etcd keeps the database open during a read. The panic leaves a
+// recoverPanic turns a panic about a closed database into an error. No lock of etcd keeps the database open during a read. The panic leaves a
 // lock in it held, so that database is never read again.
-func (r *Reader) survive(database backend.Backend, err *error) {
+func (r *Reader) recoverPanic(database backend.Backend, err *error) {
 	if cause := recover(); cause != nil {
 		r.closed.Store(&database)
 		*err = fmt.Errorf("%w: %v", ErrClosed, cause)

@@ -38,17 +38,17 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.survive(database, &err)
+	defer r.recoverPanic(database, &err)
 	s = &Snapshot{reader: r, snapshot: database.Snapshot(), opened: time.Now()}
 	r.open.Add(1)
-	tx, ok := s.snapshot.(boltTx)
+	tx, ok := s.snapshot.(readTx)
 	if !ok {
 		_ = s.Close()
 		return nil, fmt.Errorf("etcd's snapshot is a %T that cannot be asked for its revision", s.snapshot)
 	}
 	s.Size = s.snapshot.Size()
 	s.Revision = lastRevision(tx)
-	s.Compacted, _ = mvcc.UnsafeReadScheduledCompact(boltReader{tx})
+	s.Compacted, _ = mvcc.UnsafeReadScheduledCompact(txReader{tx})
 	return s, nil
 }
 
@@ -56,13 +56,13 @@ func (r *Reader) Snapshot() (s *Snapshot, err error) {
 func (s *Snapshot) Digests() map[string]format.Digest {
 	digests := map[string]format.Digest{}
 	for _, bucket := range small {
-		content := readBucket(boltReader{s.snapshot.(boltTx)}, bucket)
+		content := readBucket(txReader{s.snapshot.(readTx)}, bucket)
 		digests[content.Name] = Digest(content)
 	}
 	return digests
 }
 
-func lastRevision(tx boltTx) int64 {
+func lastRevision(tx readTx) int64 {
 	if rows := tx.Bucket(schema.Key.Name()); rows != nil {
 		if key, _ := rows.Cursor().Last(); key != nil {
 			return mvcc.BytesToBucketKey(key).Main

@@ -137,7 +137,7 @@ func BenchmarkManyLeases(b *testing.B) {
 	reader := NewReader(func() backend.Backend { return database })
 	var longest time.Duration
 	for b.Loop() {
-		rows, err := reader.Since(Request{From: 1, Beyond: true, Buckets: true})
+		rows, err := reader.ReadRows(Request{From: 1, Beyond: true, Buckets: true})
 		require.NoError(b, err)
 		longest = max(longest, rows.Held)
 	}

@@ -12,7 +12,7 @@ import (
 	"etcd-wrapper/backup/format"
 )
 
-// A Request defines what Since reads.
+// A Request defines what ReadRows reads.
 type Request struct {
 	From    int64 // the first revision
 	UpTo    int64 // the last one, which must be a current or past revision of etcd, so that all of its rows exist
@@ -39,15 +39,15 @@ const (
 	maxStride = 1 << 16 // across revisions without rows, which a bump of the revision leaves
 )
 
-// Since reads the rows of a range of revisions, and only whole revisions. It returns a *GapError if the first of them is compacted, and
+// ReadRows reads the rows of a range of revisions, and only whole revisions. It returns a *CompactedError if the first of them is compacted, and
 // ErrClosed if etcd closed its database meanwhile.
-func (r *Reader) Since(request Request) (Rows, error) {
+func (r *Reader) ReadRows(request Request) (Rows, error) {
 	rows := Rows{End: request.From - 1}
 	var gap error
 	held, err := r.view(func(tx backend.UnsafeReader) {
 		rows.Compacted, _ = mvcc.UnsafeReadScheduledCompact(tx)
 		if rows.Compacted >= request.From && !request.Left {
-			gap = &GapError{From: request.From, Compacted: rows.Compacted}
+			gap = &CompactedError{From: request.From, Compacted: rows.Compacted}
 			return
 		}
 		rows.read(tx, request)
