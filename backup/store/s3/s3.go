@@ -189,10 +189,14 @@ func (s *Store) page(ctx context.Context, prefix, after, mark string) (objects [
 			Name: decodeKey(found.Key, page.EncodingType), Size: found.Size, Modified: found.LastModified,
 		})
 	}
-	if page.IsTruncated && page.NextContinuationToken == "" {
+	switch {
+	case !page.IsTruncated: // some servers send a token with the last page as well
+		return objects, "", nil
+	case page.NextContinuationToken == "":
 		return nil, "", wire.ErrUnexpectedResponse("the token of the next page")
+	default:
+		return objects, page.NextContinuationToken, nil
 	}
-	return objects, page.NextContinuationToken, nil
 }
 
 // decodeKey decodes a key that a server has encoded, since not every key is valid XML.

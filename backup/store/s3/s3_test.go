@@ -285,3 +285,18 @@ func TestAmazonIsAskedInTheRegionOfTheBucket(t *testing.T) {
 		})
 	}
 }
+
+func TestList_endsWithThePageThatIsNotTruncated(t *testing.T) {
+	f := &fake{}
+	f.reply = func(w http.ResponseWriter, _ *http.Request) {
+		token := "<NextContinuationToken>again</NextContinuationToken>"
+		if len(f.find(http.MethodGet, "list-type")) > 1 {
+			token = ""
+		}
+		fmt.Fprintf(w, "<ListBucketResult><IsTruncated>false</IsTruncated>%s</ListBucketResult>", token)
+	}
+	for _, err := range against(t, f).List(t.Context(), "", "") {
+		require.NoError(t, err)
+	}
+	assert.Len(t, f.find(http.MethodGet, "list-type"), 1)
+}
