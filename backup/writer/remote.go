@@ -229,12 +229,14 @@ func (r *remote) checkStored() {
 			err = check.checkOwner(ctx)
 		}
 		return func() {
+			if archive.Unusable(err) {
+				r.ownerVerified = time.Time{} // the store was emptied, or belongs to another cluster
+			}
 			switch {
-			case r.core.State != writing || r.checkpoint != known.checkpoint:
+			case r.core.State != writing || r.checkpoint != known.checkpoint: // the end was read since; check again
 			case err == nil:
 				r.checkpoint = r.lastStored()
 			case archive.Unusable(err):
-				r.ownerVerified = time.Time{} // the store was emptied, or belongs to another cluster
 				r.take(storeLost, payload{})
 			}
 		}

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/format"
 )
 
 // checked is a stand with segments in the store whose last one the next check has to find.
@@ -99,4 +101,20 @@ func TestWriter_checksWithOneRequest(t *testing.T) {
 	s.eventually(func(Facts) bool { return len(s.store.Calls()) > before }, "it is asked")
 	s.do(func() {})
 	assert.Len(t, s.store.Calls(), before+1)
+}
+
+// An inspection may end while the store is checked. The generation that is gone is noticed all the same.
+func TestWriter_checksTheOwnerAgainAfterAnInspection(t *testing.T) {
+	s := checked(t)
+	const name = "gen/000001/generation.json"
+	require.NoError(t, s.store.Delete(t.Context(), name))
+	s.do(func() {
+		s.remote.ownerVerified = time.Time{}
+		s.remote.checkStored()
+		s.remote.checkpoint = format.Position{}
+	})
+	require.Eventually(t, func() bool {
+		_, there := s.store.Content(name)
+		return there
+	}, patience/2, poll, "it is created again")
 }
