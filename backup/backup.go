@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -114,13 +115,15 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	}
 	b.unable.Store(nil)
 	r.writer.Store(w)
-	go func() {
+	var watching sync.WaitGroup
+	defer watching.Wait() // the next run must not hear of this one's successor
+	watching.Go(func() {
 		select {
 		case why := <-w.Superseded():
 			b.superseded <- why
 		case <-ctx.Done():
 		}
-	}()
+	})
 	// End does not wait for the tasks, which read nothing from etcd: a restore test that was killed is gone only once
 	// its process is scheduled, and a busy machine may delay that for seconds.
 	go newTasks(b, w, r.etcd.Identity().MemberID).run(ctx)
