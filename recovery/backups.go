@@ -301,15 +301,10 @@ func (b *backups) describe(state StoreState) error {
 
 // describeAdoption returns why an adoption that was requested is not done.
 func (b *backups) describeAdoption() string {
-	id, _, _ := strings.Cut(b.options.Adopt, "/")
-	switch {
-	case id == "":
+	if b.options.Adopt == "" {
 		return ""
-	case id != b.last.Cluster.Cluster:
-		return ", and --adopt names another one"
-	default:
-		return fmt.Sprintf(", and --adopt=%s was done before; --adopt=%s/%d does it again", b.options.Adopt, id, b.last.Newest().Number)
 	}
+	return fmt.Sprintf(", and --adopt=%s names another one or was done before; --adopt=%s/%d adopts this one", b.options.Adopt, b.last.Cluster.Cluster, b.last.Newest().Number)
 }
 
 // mayReplace reports whether a new generation may replace the newest one in the store. One of several members gets its

@@ -382,12 +382,7 @@ func (j *job) reportRejoin() (Event, Facts) {
 // reportLost reports in numbers what is restored and what is lost, before anything is done, if the store has nothing
 // better.
 func (j *job) reportLost() (Event, Facts) {
-	last := j.backups.last
-	why, latest := last.path.PastEnd, !j.requested || j.options.Request.Target.Latest()
-	if why == nil && latest && last.path.Generation.Number == last.Newest().Number && last.Head.Revision() > last.path.Revision {
-		why = fmt.Errorf("%w: %s has revision %d, but its listing only leads to %d", archive.ErrHole, j.options.Archive, last.Head.Revision(), last.path.Revision)
-	}
-	switch {
+	switch why := j.backups.last.path.PastEnd; {
 	case errors.Is(why, format.ErrUntrusted):
 		return Answered, Facts{Told: StoreLocked, Err: why}
 	case why != nil && j.shouldRetry(why): // damage lasts, and is reported

@@ -103,7 +103,7 @@ func TestEmptyVolumeNeedsAdoptForAnotherOwner(t *testing.T) {
 	w.options.Owner = func(token string) string { return "second/" + token }
 	w.requireRefused("belongs to cluster "+ours+" of etcd-cluster, and this member to second/etcd-cluster", "--adopt")
 	w.options.Adopt = "beef"
-	w.requireRefused("--adopt names another one")
+	w.requireRefused("--adopt=beef names another one")
 
 	w.options.Adopt = ours
 	require.NoError(t, w.run())
@@ -184,7 +184,7 @@ func TestAdoptionStartsOneGeneration(t *testing.T) {
 			require.NoError(t, w.run())
 			assert.Equal(t, []string{"etcd-cluster"}, w.generations()[2].Adopted, "a restore remembers it")
 			w.replaceByPlainData()
-			w.requireRefused("--adopt=" + ours + " was done before; --adopt=" + ours + "/3 does it again")
+			w.requireRefused("--adopt=" + ours + " names another one or was done before; --adopt=" + ours + "/3 adopts this one")
 		})
 	}
 }
