@@ -284,14 +284,12 @@ func (r *objectStore) RestoreTests(ctx context.Context, generation int, since ti
 		if err != nil {
 			return nil, err
 		}
-		test, err := r.result(ctx, object.Name)
-		if NotVerified(err) {
-			continue
-		}
-		if err != nil {
+		switch test, err := r.result(ctx, object.Name); {
+		case err == nil:
+			tests = append(tests, test)
+		case !NotVerified(err):
 			return nil, err
 		}
-		tests = append(tests, test)
 	}
 	return tests, nil
 }

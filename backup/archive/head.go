@@ -183,9 +183,7 @@ func (r *Reader) readLatestFull(ctx context.Context, fulls []StoredFull) (full F
 		if !NotVerified(err) {
 			return full, newer, err
 		}
-		if newer == nil {
-			newer = err
-		}
+		newer = cmp.Or(newer, err)
 	}
 	return Full{}, nil, newer
 }

@@ -149,12 +149,11 @@ func (h *History) readFull(ctx context.Context, generation Generation, kept *Sto
 // readResult reads the newest result of a full snapshot that can be verified: an object with a higher name may be garbage.
 func (h *History) readResult(ctx context.Context, kept *StoredFull, names []string) error {
 	for _, name := range slices.Backward(names) {
-		result, err := h.reader.result(ctx, name)
-		if err == nil && result.Cluster == kept.Cluster {
+		switch result, err := h.reader.result(ctx, name); {
+		case err == nil && result.Cluster == kept.Cluster:
 			kept.Result = &result
 			return nil
-		}
-		if err != nil && !NotVerified(err) {
+		case err != nil && !NotVerified(err):
 			return err
 		}
 	}

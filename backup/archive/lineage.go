@@ -151,13 +151,10 @@ func (r *Reader) readGenerations(ctx context.Context) (l Lineage, err error) {
 	for l.Next = l.Newest().Number + 1; slices.Contains(numbers, l.Next); {
 		l.Next++
 	}
-	if err := r.checkNames(ctx, l.Generations, nameless); err != nil {
-		return l, err
+	if err = r.checkNames(ctx, l.Generations, nameless); err == nil && l.Next == l.Newest().Number+1 {
+		err = r.probeGenerations(ctx, l.Next, 1)
 	}
-	if following := l.Newest().Number + 1; !slices.Contains(numbers, following) {
-		return l, r.probeGenerations(ctx, following, 1)
-	}
-	return l, nil
+	return l, err
 }
 
 // checkSuccessor returns an error that names a generation if it cannot follow the newest one; nil if it may. While
