@@ -13,11 +13,11 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// Advised adds to an error of the operating system or of etcd what an operator needs to remove its cause, such as how
+// ExplainError adds to an error of the operating system or of etcd what an operator needs to remove its cause, such as how
 // full a disk is, or which user this process runs as. dir is where the error happened, unless it names a file itself.
 // The result wraps err; an error with advice is returned as it is. It reads the disk, so it may block.
-func Advised(err error, dir string) error {
-	var already *advised
+func ExplainError(err error, dir string) error {
+	var already *explainedError
 	if err == nil || errors.As(err, &already) {
 		return err
 	}
@@ -27,24 +27,24 @@ func Advised(err error, dir string) error {
 	switch {
 	// etcd's fatal failures are texts.
 	case isErrno(err, syscall.ENOSPC), isErrno(err, syscall.EDQUOT):
-		return &advised{err, freeSpace(dir) + "enlarge the volume or make room on it"}
+		return &explainedError{err, freeSpace(dir) + "enlarge the volume or make room on it"}
 	case strings.Contains(err.Error(), "failed to repair WAL"):
-		return &advised{err, freeSpace(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
+		return &explainedError{err, freeSpace(dir) + "etcd repairs the end of a log once it has room for a copy of its last file: enlarge the volume or make room on it"}
 	case isErrno(err, syscall.EADDRINUSE):
-		return &advised{err, "end the process that listens there"}
+		return &explainedError{err, "end the process that listens there"}
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), deniedFile.MatchString(err.Error()):
-		return &advised{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
+		return &explainedError{err, fmt.Sprintf("see owner and mode of it; this process is user %d, group %d", os.Geteuid(), os.Getegid())}
 	case strings.Contains(err.Error(), "tocommit("):
-		return &advised{err, "the data lack what this member has confirmed to its leader, as after a volume was rolled back: " + joinAnew}
+		return &explainedError{err, "the data lack what this member has confirmed to its leader, as after a volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "disallowed v2 WAL"), strings.Contains(err.Error(), "disallowed custom content in v2store"):
-		return &advised{err, "etcd 3.4 or older wrote these data, or etcd's v2 API was used: run them with etcd 3.5 and --snapshot-count=1 once, " +
+		return &explainedError{err, "etcd 3.4 or older wrote these data, or etcd's v2 API was used: run them with etcd 3.5 and --snapshot-count=1 once, " +
 			"write a key and stop it; etcd is upgraded one minor version at a time"}
 	case strings.Contains(err.Error(), "conflict with committed entry"), strings.Contains(err.Error(), "member unknown"):
-		return &advised{err, "the data contradict those of the other members, as after a volume was rolled back: " + joinAnew}
+		return &explainedError{err, "the data contradict those of the other members, as after a volume was rolled back: " + joinAnew}
 	case strings.Contains(err.Error(), "cannot fetch cluster info from peer urls"):
-		return &advised{err, "of the members that this one joins none answered at that moment; the next start asks them again"}
+		return &explainedError{err, "of the members that this one joins none answered at that moment; the next start asks them again"}
 	case strings.Contains(err.Error(), "failed to find local ID"), strings.Contains(err.Error(), "removed from its cluster"):
-		return &advised{err, "see etcdctl member list on another member; if this one was removed, start it no more, or, to have it back, " + joinAnew}
+		return &explainedError{err, "see etcdctl member list on another member; if this one was removed, start it no more, or, to have it back, " + joinAnew}
 	}
 	return err
 }
@@ -56,15 +56,15 @@ const joinAnew = "start with --recover=auto, without a sidecar, and it joins as 
 // neither owner nor mode.
 var deniedFile = regexp.MustCompile(fmt.Sprintf(`[a-z]+ /\S+: (%v|%v)`, syscall.EACCES, syscall.EPERM))
 
-// advised is an error with advice.
-type advised struct {
+// explainedError is an error with advice.
+type explainedError struct {
 	cause  error
 	advice string
 }
 
-func (a *advised) Error() string { return a.cause.Error() + " (" + a.advice + ")" }
+func (a *explainedError) Error() string { return a.cause.Error() + " (" + a.advice + ")" }
 
-func (a *advised) Unwrap() error { return a.cause }
+func (a *explainedError) Unwrap() error { return a.cause }
 
 func isErrno(err error, number syscall.Errno) bool {
 	return errors.Is(err, number) || strings.Contains(err.Error(), number.Error())

@@ -30,14 +30,14 @@ func TestAnErrorOfTheOperatingSystemSaysWhatToDo(t *testing.T) {
 		errors.New("cannot fetch cluster info from peer urls"):             "\\(.* none answered at that moment; the next start asks them again\\)$",
 		errors.New("a member that was removed from its cluster"):           "\\(.*if this one was removed, start it no more, or, .*--recover=auto.*\\)$",
 	} {
-		advised := bootstrap.Advised(err, dir)
+		advised := bootstrap.ExplainError(err, dir)
 		assert.Regexp(t, said, advised.Error())
 		assert.ErrorIs(t, advised, err)
-		assert.Equal(t, advised, bootstrap.Advised(advised, dir), "once is enough")
+		assert.Equal(t, advised, bootstrap.ExplainError(advised, dir), "once is enough")
 	}
 	for _, text := range []string{"other", "cannot read cluster.json in s3://bucket/etcd/: HTTP status 403 (AccessDenied): permission denied"} {
 		other := errors.New(text)
-		assert.Equal(t, other, bootstrap.Advised(other, dir))
+		assert.Equal(t, other, bootstrap.ExplainError(other, dir))
 	}
-	require.NoError(t, bootstrap.Advised(nil, dir))
+	require.NoError(t, bootstrap.ExplainError(nil, dir))
 }

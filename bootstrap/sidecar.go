@@ -147,7 +147,7 @@ func NewClient(options ClientOptions) (*Client, error) {
 	}
 	return &Client{
 		base: url.URL{Scheme: scheme, Host: net.JoinHostPort(host, port)},
-		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect},
+		http: &http.Client{Transport: transport, CheckRedirect: checkRedirect},
 	}, nil
 }
 
@@ -218,11 +218,11 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, advisedTLS(withoutURL(err))
+		return nil, explainTLS(withoutURL(err))
 	}
 	defer response.Body.Close() // read to its end, or given up
 	if response.StatusCode != http.StatusOK {
-		return nil, refusal(response)
+		return nil, statusError(response)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, limit+1))
 	if err != nil {
@@ -234,8 +234,8 @@ func (c *Client) fetch(ctx context.Context, target string, limit int64) ([]byte,
 	return body, nil
 }
 
-// advisedTLS adds the way out to an error about a server that does not speak TLS.
-func advisedTLS(err error) error {
+// explainTLS adds the way out to an error about a server that does not speak TLS.
+func explainTLS(err error) error {
 	var plain tls.RecordHeaderError
 	if errors.As(err, &plain) || errors.Is(err, http.ErrSchemeMismatch) {
 		return fmt.Errorf("it speaks plain HTTP, and --backup-restore-tls-enabled asks for HTTPS: give the sidecar a certificate, or leave out the flag (%w)", err)
@@ -243,8 +243,8 @@ func advisedTLS(err error) error {
 	return err
 }
 
-// refusal describes a reply that is not 200. A TLS server of Go answers plain HTTP with 400 and a sentence.
-func refusal(response *http.Response) error {
+// statusError describes a reply that is not 200. A TLS server of Go answers plain HTTP with 400 and a sentence.
+func statusError(response *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBody))
 	if err == nil && response.StatusCode == http.StatusBadRequest && bytes.Contains(body, []byte("HTTP request to an HTTPS server")) {
 		return errors.New("it speaks HTTPS: set --backup-restore-tls-enabled and --backup-restore-ca-cert-bundle-path")
@@ -252,8 +252,8 @@ func refusal(response *http.Response) error {
 	return fmt.Errorf("HTTP status %d", response.StatusCode)
 }
 
-// refuseRedirect treats a redirect like any other answer but 200: only the sidecar itself is trusted.
-func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+// checkRedirect treats a redirect like any other answer but 200: only the sidecar itself is trusted.
+func checkRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // withoutURL drops the layer of the error that repeats method and URL.
 func withoutURL(err error) error {

@@ -76,8 +76,8 @@ func lockDirectory(path string) (*os.File, error) {
 	return directory, nil
 }
 
-// Holds reports whether path, which need not exist, is on the volume's own file system.
-func (v *Volume) Holds(path string) (bool, error) {
+// Contains reports whether path, which need not exist, is on the volume's own file system.
+func (v *Volume) Contains(path string) (bool, error) {
 	var here, there unix.Stat_t
 	if err := unix.Stat(v.path, &here); err != nil {
 		return false, fmt.Errorf("cannot look at volume %s: %w", v.path, err)
@@ -113,31 +113,31 @@ const (
 	maxDirectories = 10000 // looked into, the shallow ones first
 )
 
-// Use is the use of a database by other processes.
-type Use int
+// LockMode is the use of a database by other processes.
+type LockMode int
 
 // The uses that can be seen from bbolt's lock on the file.
 const (
-	Unused  Use = iota
-	Reading     // a shared lock: it keeps etcd waiting, and changes nothing
-	Writing     // an exclusive lock: an etcd that runs, of this program or not
+	Unused  LockMode = iota
+	Reading          // a shared lock: it keeps etcd waiting, and changes nothing
+	Writing          // an exclusive lock: an etcd that runs, of this program or not
 )
 
-// UseOf returns the use of a database file by other processes at the moment. Call it before this process opens the
+// LockModeOf returns the use of a database file by other processes at the moment. Call it before this process opens the
 // database. A file that cannot be opened counts as unused: etcd reports what is wrong with it.
-func UseOf(database string) Use {
+func LockModeOf(database string) LockMode {
 	switch {
-	case refused(database, unix.LOCK_SH):
+	case isLocked(database, unix.LOCK_SH):
 		return Writing
-	case refused(database, unix.LOCK_EX):
+	case isLocked(database, unix.LOCK_EX):
 		return Reading
 	default:
 		return Unused
 	}
 }
 
-// refused reports whether a lock is refused. It takes the lock and releases it.
-func refused(database string, lock int) bool {
+// isLocked reports whether a lock is refused. It takes the lock and releases it.
+func isLocked(database string, lock int) bool {
 	file, err := os.OpenFile(database, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false
@@ -149,9 +149,9 @@ func refused(database string, lock int) bool {
 // Probe returns ErrDataInUse with a path while any process has a database on the volume open for writing, such as an
 // etcd that does not know the volume's lock. It searches 8 levels deep and follows no symbolic link to a directory.
 func (v *Volume) Probe() error {
-	for directory := range v.directories() {
+	for directory := range v.dataDirs() {
 		database := filepath.Join(directory, "member", "snap", "db")
-		if refused(database, unix.LOCK_SH) { // which keeps no reader waiting
+		if isLocked(database, unix.LOCK_SH) { // which keeps no reader waiting
 			return fmt.Errorf("%s: %w", database, ErrDataInUse)
 		}
 	}
@@ -160,7 +160,7 @@ func (v *Volume) Probe() error {
 
 // Logs returns the directories on the volume that hold a log of etcd, as deep as Probe searches.
 func (v *Volume) Logs() (found []string) {
-	for directory := range v.directories() {
+	for directory := range v.dataDirs() {
 		log := filepath.Join(directory, "member", "wal")
 		segments, err := os.ReadDir(log)
 		if err == nil && slices.ContainsFunc(segments, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), ".wal") }) {
@@ -170,8 +170,8 @@ func (v *Volume) Logs() (found []string) {
 	return found
 }
 
-// directories yields those on the volume that may be etcd's data directory, the shallow ones first.
-func (v *Volume) directories() iter.Seq[string] {
+// dataDirs yields those on the volume that may be etcd's data directory, the shallow ones first.
+func (v *Volume) dataDirs() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		level := []string{v.path}
 		for depth, seen := 0, 0; depth <= maxDepth && seen < maxDirectories; depth++ {
@@ -201,7 +201,7 @@ func (v *Volume) LockData(directory string) error {
 	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return fmt.Errorf("cannot lock data directory: %w", err)
 	}
-	if leadsTo(v.locked, directory) || leadsTo(v.data, directory) {
+	if isOpen(v.locked, directory) || isOpen(v.data, directory) {
 		return nil
 	}
 	locked, err := lockDirectory(directory)
@@ -209,7 +209,7 @@ func (v *Volume) LockData(directory string) error {
 		return Mark(fmt.Errorf("data directory %s is in use: another etcd-wrapper has locked it; end that one, or give this one a "+
 			"data-dir of its own", directory), ErrDataInUse)
 	}
-	if err == nil && !leadsTo(locked, directory) {
+	if err == nil && !isOpen(locked, directory) {
 		err = errors.Join(errors.New("it was replaced meanwhile"), locked.Close())
 	}
 	if err != nil {
@@ -222,8 +222,8 @@ func (v *Volume) LockData(directory string) error {
 	return err
 }
 
-// leadsTo reports whether the path leads to the open directory.
-func leadsTo(open *os.File, path string) bool {
+// isOpen reports whether the path leads to the open directory.
+func isOpen(open *os.File, path string) bool {
 	if open == nil {
 		return false
 	}

@@ -73,12 +73,12 @@ func TestTheSearchForDatabasesIsBounded(t *testing.T) {
 
 func TestAReaderIsDistinguishedFromAWriter(t *testing.T) {
 	database, holder := databaseAt(t, t.TempDir(), unix.LOCK_SH)
-	assert.Equal(t, bootstrap.Reading, bootstrap.UseOf(database))
+	assert.Equal(t, bootstrap.Reading, bootstrap.LockModeOf(database))
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_EX))
-	assert.Equal(t, bootstrap.Writing, bootstrap.UseOf(database))
+	assert.Equal(t, bootstrap.Writing, bootstrap.LockModeOf(database))
 	require.NoError(t, unix.Flock(int(holder.Fd()), unix.LOCK_UN))
-	assert.Equal(t, bootstrap.Unused, bootstrap.UseOf(database))
-	assert.Equal(t, bootstrap.Unused, bootstrap.UseOf(database+".absent"))
+	assert.Equal(t, bootstrap.Unused, bootstrap.LockModeOf(database))
+	assert.Equal(t, bootstrap.Unused, bootstrap.LockModeOf(database+".absent"))
 }
 
 func TestTwoVolumesCannotHaveOneDataDirectory(t *testing.T) {

@@ -139,7 +139,7 @@ func (w *work) run(ctx context.Context, actions []Action) (done completion) {
 			return completion{Crashed, Payload{Err: fmt.Errorf("action %q does nothing", action)}}
 		}
 		if done = do(w, ctx); done.event != "" {
-			done.payload.Err = bootstrap.Advised(done.payload.Err, "")
+			done.payload.Err = bootstrap.ExplainError(done.payload.Err, "")
 			return done
 		}
 	}

@@ -199,7 +199,7 @@ func (v *volume) checkUnchanged() error {
 	if exists, err := hasMember(v.member.DataDir); err != nil || exists && v.facts.Volume == VolumeEmpty && !v.facts.Remains {
 		return errors.Join(err, errors.New("data have appeared there since it was examined"))
 	}
-	if bootstrap.UseOf(v.dbPath()) == bootstrap.Writing {
+	if bootstrap.LockModeOf(v.dbPath()) == bootstrap.Writing {
 		return fmt.Errorf("%w: a running etcd has %s open; stop it", seed.ErrInUse, v.dbPath())
 	}
 	return nil

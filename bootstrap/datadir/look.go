@@ -30,7 +30,7 @@ func Await(ctx context.Context, dataDir string, log zerolog.Logger, writing func
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("gave up before etcd was opened: %w", err)
 		}
-		use := bootstrap.UseOf(path)
+		use := bootstrap.LockModeOf(path)
 		if use == bootstrap.Unused {
 			return nil
 		}

@@ -190,7 +190,7 @@ func (r *Runtime) warnings(etcd *embed.Config) (warnings []string) {
 		warnings = append(warnings, fmt.Sprintf("the data directory %s is empty, but an earlier run on this volume has served data there: a new cluster starts, "+
 			"unless a backup is restored; if the data are missed, stop etcd-wrapper, restore them, and start it again", etcd.Dir))
 	}
-	held, err := r.volume.Holds(etcd.Dir)
+	held, err := r.volume.Contains(etcd.Dir)
 	if err != nil {
 		warnings = append(warnings, err.Error())
 	} else if !held {
@@ -207,7 +207,7 @@ func (r *Runtime) Open(ctx context.Context) error {
 		if upgrade := (*dataversion.UpgradeError)(nil); errors.As(err, &upgrade) {
 			return bootstrap.Mark(err, bootstrap.ErrSetup)
 		}
-		return bootstrap.Advised(err, r.config.Etcd.Dir)
+		return bootstrap.ExplainError(err, r.config.Etcd.Dir)
 	}
 	if r.config.Etcd.ForceNewCluster {
 		if err := bootstrap.ForceNoteOn(r.flags.VolumeDir).Write(); err != nil {
@@ -272,7 +272,7 @@ func (r *Runtime) Usage() (endpoint, page string) {
 // Watch implements lifecycle.Member.
 func (r *Runtime) Watch(ctx context.Context) error {
 	releaseStartup()
-	return bootstrap.Advised(r.watch(ctx), r.config.Etcd.Dir)
+	return bootstrap.ExplainError(r.watch(ctx), r.config.Etcd.Dir)
 }
 
 func (r *Runtime) watch(ctx context.Context) error {

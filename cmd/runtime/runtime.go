@@ -108,7 +108,9 @@ func (r *Runtime) Gate() *maintenance.Gate { return &r.gate }
 func (r *Runtime) Connect(parts Parts) { r.parts = parts }
 
 // crash ends the lifecycle because etcd has crashed.
-func (r *Runtime) crash(reason error) { r.parts.Crash(bootstrap.Advised(reason, r.flags.VolumeDir)) }
+func (r *Runtime) crash(reason error) {
+	r.parts.Crash(bootstrap.ExplainError(reason, r.flags.VolumeDir))
+}
 
 // LastCrash returns the reason of the last run's crash; empty if there was none.
 func (r *Runtime) LastCrash() string {
