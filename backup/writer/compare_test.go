@@ -21,7 +21,7 @@ import (
 	"etcd-wrapper/internal/disk"
 )
 
-// names are those of all objects.
+// names returns the names of all objects.
 func (s *stand) names() (found []string) {
 	s.Helper()
 	for object, err := range s.store.List(s.Context(), "", "") {
@@ -33,7 +33,7 @@ func (s *stand) names() (found []string) {
 	return found
 }
 
-// requireUntouched says that nothing is written, and why.
+// requireUntouched checks that nothing is written and that the reason is reported.
 func (s *stand) requireUntouched(sentence ...string) {
 	s.Helper()
 	before := s.names()
@@ -110,7 +110,7 @@ func (s *stand) twin(cluster string) *stand {
 	return other
 }
 
-// is has the data say whose they are; of no cluster if that is empty.
+// is sets the identity of the data; an empty cluster removes it.
 func (s *stand) is(cluster string, generation int) {
 	s.Helper()
 	if cluster == "" {
@@ -120,7 +120,7 @@ func (s *stand) is(cluster string, generation int) {
 	require.NoError(s, archive.Identity{Cluster: cluster, Generation: generation}.Write(s.options.DataDir))
 }
 
-// identified is what the data say.
+// identified returns the identity of the data.
 func (s *stand) identified() archive.Identity {
 	s.Helper()
 	is, err := archive.ReadIdentity(s.options.DataDir)
@@ -201,7 +201,7 @@ func TestOfTwoCopiesTheOneWhoseObjectCameFirstGoesOn(t *testing.T) {
 	s.requireAllKept()
 }
 
-// Nothing else would tell if the process were killed once the store has its first object.
+// Without this record a process killed after its first upload would leave no trace of the cluster.
 func TestAVolumeTellsWhichProcessWritesBeforeTheStoreHasAnything(t *testing.T) {
 	s := newStand(t)
 	s.options.Session = "this process"
@@ -269,7 +269,7 @@ func (s *stand) compactedMeanwhile() {
 	s.compact(s.write(10, "meanwhile"))
 }
 
-// requireGoesOn says that another chain begins behind the gap, with all there is.
+// requireGoesOn checks that another chain with everything starts after the gap.
 func (s *stand) requireGoesOn() {
 	s.Helper()
 	s.putAndFlush("a", "afterwards")
@@ -286,7 +286,7 @@ func TestDataGoOnBehindAGapInTheStoreThatTheyAreOf(t *testing.T) {
 	}
 }
 
-// founded has a cluster found a store, unless it is its own.
+// founded initializes a store for a cluster.
 func (s *stand) founded(store *memory.Store, cluster string) archive.Generation {
 	s.Helper()
 	generation, err := archive.New(store, keys).Create(s.Context(), archive.Cluster{Cluster: cluster, Created: time.Now()}, 1)
@@ -294,7 +294,7 @@ func (s *stand) founded(store *memory.Store, cluster string) archive.Generation 
 	return generation
 }
 
-// restored begins the generation that a restore has made of the first.
+// restored creates the generation of a restore from the first one.
 func (s *stand) restored() {
 	s.Helper()
 	next := archive.Generation{Number: 2, Cluster: clusterID, Parent: 1, ParentRevision: 1, Session: "theirs", Created: time.Now()}
@@ -336,7 +336,7 @@ func TestWhatWaitsIsGoneOnWithBehindACompaction(t *testing.T) {
 	assert.Equal(t, waited, segmentsIn(t, s.options.SpoolDir))
 }
 
-// with has what follows sealed with keys.
+// with sets the keys.
 func (s *stand) with(keys *format.Keys) {
 	s.options.Archive = archive.New(s.store, keys)
 }
@@ -365,7 +365,7 @@ func TestSignedBackupsGetNothingWithoutASignature(t *testing.T) {
 	require.NoError(t, history.Newest().Chains[0].PastEnd)
 }
 
-// segmentsIn are the names of those in a spool.
+// segmentsIn returns the names of the segments in a spool.
 func segmentsIn(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	found, err := os.ReadDir(filepath.Join(dir, "segments"))
@@ -376,7 +376,7 @@ func segmentsIn(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// waitingStand is one whose last write waits for the store, which is back by now.
+// waitingStand returns a stand that was stopped with a queued write, and whose store is reachable again.
 func waitingStand(t *testing.T) *stand {
 	t.Helper()
 	s := begun(t)
@@ -388,7 +388,7 @@ func waitingStand(t *testing.T) *stand {
 	return s
 }
 
-// After a restore nobody else may have what waited.
+// After a restore this may be the only copy.
 func TestWhatWaitsOfOtherDataIsPreserved(t *testing.T) {
 	s := waitingStand(t)
 	waited := segmentsIn(t, s.options.SpoolDir)

@@ -16,7 +16,7 @@ import (
 	"etcd-wrapper/backup/store/memory"
 )
 
-// newest is the generation in the store, and head where it stands.
+// newest returns the newest generation in the store and its head.
 func (s *stand) newest() (archive.Generation, archive.Head) {
 	s.Helper()
 	a := s.backups()
@@ -43,7 +43,7 @@ func (s *stand) succeed() int64 {
 	}
 }
 
-// awaitSuperseded waits until it is told why etcd is to be closed.
+// awaitSuperseded waits for the reason to close etcd.
 func (s *stand) awaitSuperseded(why, says string) {
 	s.Helper()
 	select {
@@ -64,7 +64,7 @@ func (s *stand) requireNotSuperseded() {
 	}
 }
 
-// requireSuperseded says that the member gives its place to another one, and has stored nothing behind the end.
+// requireSuperseded checks that the member was replaced and has stored nothing after the end.
 func (s *stand) requireSuperseded(upTo int64) {
 	s.Helper()
 	s.awaitSuperseded("another cluster was restored", "generation 2")
@@ -93,7 +93,7 @@ func TestAnIdleWriterFindsTheEndOfItsGenerationByAHeartbeat(t *testing.T) {
 	s.requireSuperseded(s.succeed())
 }
 
-// The member is cut off while its successor reads, and is let go before, behind or across the end.
+// The member is paused while its successor reads, and resumes before, after or across the end.
 func TestAWriterThatIsPausedAcrossTheEndConfirmsNothingBehindIt(t *testing.T) {
 	for name, after := range map[string]bool{"before its upload arrives": false, "with the answer on its way": true} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestEachMemberLearnsThatTheNextGenerationWasBegun(t *testing.T) {
 	}
 }
 
-// A full that begins a chain goes past the position where a restore ends the generation.
+// A full snapshot that starts a chain continues after the position where a restore ends the generation.
 func TestAChainDoesNotBeginBesideTheEndOfItsGeneration(t *testing.T) {
 	s := begun(t)
 	s.compactedMeanwhile()
@@ -146,7 +146,7 @@ func (s *stand) requireSupersededBeside(upTo int64) {
 	require.NotNil(s, head.Ending(), "for whoever looks, it has ended")
 }
 
-// Its process was killed between the full and what makes it count.
+// The process was killed between the full snapshot and the segment that makes it count.
 func TestAChainWhoseFullDoesNotCountYetIsCompleted(t *testing.T) {
 	s := begun(t)
 	s.compactedMeanwhile()
@@ -242,7 +242,7 @@ func TestAnEndThatNoTrustedKeyHasSignedEndsNothing(t *testing.T) {
 	}
 }
 
-// Who shares the store's keys may have put it there. Etcd's data are no copy of that cluster's.
+// Another cluster with the same keys may have stored it. Etcd's data is no copy of that cluster's.
 func TestAFullOfAnotherClusterKeepsAWriterFromTheStoreAndNotEtcdFromServing(t *testing.T) {
 	s := begun(t)
 	s.putAndFlush("a", "1")

@@ -238,7 +238,7 @@ func TestWithoutRoomForACopyTheDatabaseIsSealedOnItsWay(t *testing.T) {
 	s.requireWhole()
 }
 
-// onlyForSegments is a volume that has no room for the database.
+// onlyForSegments simulates a volume without room for the database.
 func onlyForSegments(size int64) error {
 	if size > maxSegment {
 		return ErrSpoolFull
@@ -339,7 +339,7 @@ func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing
 	}
 }
 
-// requireNothingLoose says that every segment comes behind the first full.
+// requireNothingLoose checks that every segment follows the first full snapshot.
 func (s *stand) requireNothingLoose() {
 	s.Helper()
 	history := s.history()
@@ -381,7 +381,7 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	})
 }
 
-// slowly has a member's fulls take until the returned function is called.
+// slowly delays the full snapshots of a member until the returned function is called.
 func (c *cluster) slowly(member int) (stored func()) {
 	c.pauses[member].of = "/data"
 	return c.pauses[member].pause(false)
@@ -392,7 +392,7 @@ var (
 	waitsForSegments = does("waits until what is before it is stored")
 )
 
-// does tells whether that is what is done about a full.
+// does returns a condition for the step of the full snapshot in progress.
 func does(what string) func(Facts) bool {
 	return func(f Facts) bool { return f.FullRunning != nil && f.FullRunning.Step == what }
 }

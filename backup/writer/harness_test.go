@@ -59,7 +59,7 @@ func never(string, time.Time) time.Time { return time.Time{} }
 
 func hourly(_ string, after time.Time) time.Time { return after.Truncate(time.Hour).Add(time.Hour) }
 
-// faked is an etcd that is seen otherwise; what is nil is as it is.
+// faked overrides what etcd reports, except where a field is nil.
 type faked struct {
 	Etcd
 	backend  func() backend.Backend
@@ -115,7 +115,7 @@ func (s *stand) make() (*Writer, error) {
 	return New(options)
 }
 
-// clock has the writer's clock stand still, in seconds, unless the test moves it.
+// clock stops the writer's clock at a time in seconds; the test moves it.
 func (s *stand) clock(at int64) *atomic.Int64 {
 	var wall atomic.Int64
 	wall.Store(at)
@@ -123,7 +123,7 @@ func (s *stand) clock(at int64) *atomic.Int64 {
 	return &wall
 }
 
-// begun is a stand whose chain has begun.
+// begun returns a stand with a chain.
 func begun(t *testing.T) *stand {
 	t.Helper()
 	s := newStand(t).run()
@@ -160,7 +160,7 @@ func (s *stand) put(key, value string) int64 {
 	return answer.Header.Revision
 }
 
-// putAndFlush puts a key and has the store get all there is.
+// putAndFlush puts a key and flushes.
 func (s *stand) putAndFlush(key, value string) {
 	s.Helper()
 	s.awaitStored(s.put(key, value))
@@ -179,7 +179,7 @@ func (s *stand) eventually(condition func(Facts) bool, what string) {
 	require.Eventually(s, func() bool { return condition(s.Facts()) }, patience, poll, what)
 }
 
-// requireTrouble says that it is told what is wrong.
+// requireTrouble waits for a problem and checks its message.
 func (s *stand) requireTrouble(says string) {
 	s.Helper()
 	s.eventually(func(f Facts) bool { return f.Trouble != nil }, "it is told")
@@ -198,7 +198,7 @@ func (s *stand) awaitStored(revision int64) {
 	s.eventually(func(f Facts) bool { return f.Stored >= revision }, "the revision is stored")
 }
 
-// current are the rows of etcd's database now.
+// current returns the rows of etcd's database.
 func (s *stand) current() []format.Row { return etcdtest.Rows(s.T, s.copied()) }
 
 // copied is etcd's database as it is now.
@@ -242,7 +242,7 @@ func kept(t *testing.T, from store.Store, target archive.Target) ([]format.Row, 
 	return found, reading, path
 }
 
-// requireAllKept says that the store has all that etcd has.
+// requireAllKept checks that the store has all rows of etcd.
 func (s *stand) requireAllKept() archive.Path {
 	s.Helper()
 	found, _, path := kept(s.T, s.store, archive.Target{})
@@ -250,10 +250,10 @@ func (s *stand) requireAllKept() archive.Path {
 	return path
 }
 
-// backups are those in the store.
+// backups returns the archive in the store.
 func (s *stand) backups() *archive.Archive { return archive.New(s.store, keys) }
 
-// history is that of the newest generation.
+// history returns the newest generation.
 func (s *stand) history() *archive.GenerationContents {
 	s.Helper()
 	history, err := s.backups().History(s.Context())
@@ -261,14 +261,14 @@ func (s *stand) history() *archive.GenerationContents {
 	return history.Newest()
 }
 
-// asked is the answer to who asks for a full.
+// asked requests a full snapshot and returns the channel of its result.
 func (s *stand) asked() <-chan error {
 	answer := make(chan error, 1)
 	go func() { _, err := s.FullNow(s.Context(), "asked for"); answer <- err }()
 	return answer
 }
 
-// frozen is etcd as somebody sees it who hears of nothing that comes after this moment.
+// frozen returns etcd as a member sees it that is paused at this moment.
 func (s *stand) frozen(who capture.Identity) Etcd {
 	s.Helper()
 	who.ClusterID = Server(s.etcd.Server).Identity().ClusterID
@@ -278,7 +278,7 @@ func (s *stand) frozen(who capture.Identity) Etcd {
 	return etcd
 }
 
-// full has one made.
+// full makes a full snapshot.
 func (s *stand) full() archive.Full {
 	s.Helper()
 	done, err := s.FullNow(s.Context(), "asked for")
@@ -286,7 +286,7 @@ func (s *stand) full() archive.Full {
 	return done
 }
 
-// requireWhole says that one chain in the store has all that etcd has.
+// requireWhole checks that one chain in the store has all rows of etcd.
 func (s *stand) requireWhole() {
 	s.Helper()
 	require.NoError(s, s.Flush(s.Context()))
@@ -299,7 +299,7 @@ func (s *stand) requireChains(count int) {
 	assert.Len(s, s.history().Chains, count)
 }
 
-// waits is how many segments wait for the store.
+// waits returns the number of queued segments.
 func (s *stand) waits() int {
 	s.Helper()
 	var count int
@@ -307,7 +307,7 @@ func (s *stand) waits() int {
 	return count
 }
 
-// do has the writer's owner do something.
+// do runs a function in the writer's goroutine.
 func (s *stand) do(what func()) {
 	s.Helper()
 	_, err := call(s.Context(), s.Writer.driver, func(done chan<- struct{}) { what(); close(done) })

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// What it asked for at that moment happens or not, and nothing is heard of it.
+// The request in flight at that moment succeeds or not, and its response is lost.
 func TestNothingIsLostWhereverItDiesAndTheChainGoesOn(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 20 * time.Millisecond
@@ -30,7 +30,7 @@ func TestNothingIsLostWhereverItDiesAndTheChainGoesOn(t *testing.T) {
 	}
 }
 
-// died runs it on an empty store until the call, then on, and returns how many calls the first run made.
+// died runs the writer on an empty store until the given call, restarts it, and returns the number of calls of the first run.
 func (s *stand) died(last int, happens bool) int {
 	s.Helper()
 	s.store = memory.New()

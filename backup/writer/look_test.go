@@ -26,14 +26,14 @@ func (s *stand) damage(name string) {
 	s.store.SetContent(name, content)
 }
 
-// head is where the chain ends.
+// head returns the end of the chain.
 func (s *stand) head() archive.Head {
 	s.Helper()
 	_, head := s.newest()
 	return head
 }
 
-// contents are those of all objects.
+// contents returns the contents of all objects.
 func (s *stand) contents() map[string][]byte {
 	s.Helper()
 	all := map[string][]byte{}
@@ -43,7 +43,7 @@ func (s *stand) contents() map[string][]byte {
 	return all
 }
 
-// requireThere says that nothing of what was there is another, or gone.
+// requireThere checks that no object was changed or deleted.
 func (s *stand) requireThere(before map[string][]byte) {
 	s.Helper()
 	for name, content := range before {
@@ -70,7 +70,7 @@ func (s *stand) lay(object format.Object) {
 	s.store.SetContent(archive.SegmentName(1, object.Position), content)
 }
 
-// What is known of the end of the chain would hold for minutes: whoever may create objects can take the name that comes next.
+// The known end of the chain stays valid for minutes: anyone with write access can create the object at the next position.
 func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 	made := formattest.NewKeys(t)
 	signs := formattest.LoadKeys(t, format.KeyFiles{SigningKey: made.SigningKey, TrustedKeys: made.TrustedKeys})
@@ -133,7 +133,7 @@ func TestWhatCannotBeUsedStaysAsItIsAndAFullIsMade(t *testing.T) {
 	}
 }
 
-// Anybody who may write to the store can create an object of any name. None of these is of this history.
+// A user with write access can create an object of any name. None of these belongs to this history.
 func TestNamesAheadOfTheBackupsStopNothing(t *testing.T) {
 	forged := map[string]string{
 		"gen/000001/segment/0000009000000000000.000000000":                           "x",
@@ -182,7 +182,7 @@ func TestAGenerationThatIsCreatedWhileItsPredecessorGoesOnChangesNothing(t *test
 	s.awaitSuperseded("another cluster was restored", "generation 2")
 }
 
-// empty deletes all that the store has.
+// empty deletes all objects of the store.
 func (s *stand) empty() {
 	s.Helper()
 	for object, err := range s.store.List(s.Context(), "", "") {
@@ -208,7 +208,7 @@ func TestAStoreThatIsEmptiedUnderARunningMemberIsBegunAnewAtTheNextWrites(t *tes
 	assert.Contains(t, s.log.String(), "the store was emptied")
 }
 
-// It looks for the full every few seconds only: what it stores until then lands in the empty store.
+// The store is checked every few seconds only: what is stored until then goes to the empty store.
 func TestAStoreThatIsEmptiedUnderAMemberThatStoresOnIsBegunAnew(t *testing.T) {
 	s := newStand(t).run()
 	s.awaitStored(s.put("a", "1"))
@@ -237,13 +237,13 @@ func TestAStoreThatIsEmptiedWhileItIsLookedAtIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// often has the store looked at all the time, and not after minutes.
+// often makes the writer inspect the store continuously.
 func (s *stand) often() *stand {
 	s.tune = append(s.tune, func(s *Writer) { s.pace.headValid, s.pace.verifyOwner = 50*time.Millisecond, 50*time.Millisecond })
 	return s
 }
 
-// foundedBy replaces all that the store has by what another cluster begins in an empty one.
+// foundedBy replaces the contents of the store by those of a store that another cluster has just initialized.
 func (s *stand) foundedBy(cluster string) {
 	s.Helper()
 	theirs := memory.New()

@@ -60,7 +60,7 @@ func (p *pausing) wait(after bool) {
 	}
 }
 
-// pause stops uploads and returns what lets them go on.
+// pause blocks uploads until resume is called.
 func (p *pausing) pause(after bool) (resume func()) {
 	gate := make(chan struct{})
 	p.after = after
@@ -114,7 +114,7 @@ func pausedMember(t *testing.T, after bool) (c *cluster, member *stand, resume f
 	return c, c.members[0], c.pauses[0].pause(after)
 }
 
-// requireOneChain says that the store has one chain with everything in it.
+// requireOneChain checks that the store has one chain with everything in it.
 func (c *cluster) requireOneChain() {
 	c.Helper()
 	last := c.put("last", "value")
@@ -224,7 +224,7 @@ func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) 
 	c.requireChains(1)
 }
 
-// raced is a member that writes something, and whose flush brings it after another one has stored rows in its place.
+// raced returns a cluster in which another member has stored rows at the position of a flush.
 func raced(t *testing.T, write func(*cluster), theirs func(own []format.Row) []format.Row) (c *cluster, flushed error) {
 	t.Helper()
 	c, member, resume := pausedMember(t, false)
@@ -238,7 +238,7 @@ func raced(t *testing.T, write func(*cluster), theirs func(own []format.Row) []f
 	return c, <-done
 }
 
-// A restore could begin with such a full, and would find no segment that goes on from it.
+// A restore could start from such a full snapshot, and no segment would follow.
 func TestAFullThatOthersHaveCutTheChainBesideIsMadeAnew(t *testing.T) {
 	c, member, resume := pausedMember(t, false)
 	c.put("a", "2")
@@ -295,7 +295,7 @@ func TestAMemberThatDoesNotWriteAnyLongerHasNoTroubleWithWriting(t *testing.T) {
 	member.eventually(func(f Facts) bool { return f.Role == Watching && f.Trouble == nil }, "it is another's")
 }
 
-// Of two clusters of one configuration, say, whose last rows happen to be the same.
+// Two clusters with one configuration may have identical last rows.
 func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 	c, flushed := raced(t, func(c *cluster) {
 		c.put("b", "of this one")
@@ -308,7 +308,7 @@ func TestASegmentWithOtherRowsThatEndsAlikeIsOfACopy(t *testing.T) {
 	c.members[0].eventually(func(f Facts) bool { return f.Trouble != nil && f.Role == Unknown }, "it stays so")
 }
 
-// lagging is etcd as a member sees it that is slow to apply what the leader has: it stays where it is at this moment.
+// lagging returns etcd as a slow follower sees it: it applies nothing more.
 func (s *stand) lagging() Etcd {
 	return s.frozen(capture.Identity{MemberID: "2", Term: Server(s.etcd.Server).Identity().Term})
 }
@@ -388,7 +388,7 @@ func TestALeaderThatHasNotAppliedItsLogStatesNothingAndMakesNoFull(t *testing.T)
 	s.requireUsers(2)
 }
 
-// paused is etcd as a leader of the term before sees it that was paused at this moment: it hears of nothing that comes.
+// paused returns etcd as a leader of the previous term sees it that is paused at this moment.
 func (s *stand) paused() Etcd {
 	return s.frozen(capture.Identity{MemberID: "1", Leader: true, Term: Server(s.etcd.Server).Identity().Term - 1})
 }
@@ -399,7 +399,7 @@ func (s *stand) addUser(name string) {
 	require.NoError(s, err)
 }
 
-// requireUsers says how many users a restore brings back.
+// requireUsers checks the number of users after a restore.
 func (s *stand) requireUsers(count int) {
 	s.Helper()
 	_, reading, _ := kept(s.T, s.store, archive.Target{})
@@ -412,10 +412,10 @@ func (s *stand) requireUsers(count int) {
 	require.Fail(s, "the users are not stated")
 }
 
-// slowToHear has a deposed leader believe that it leads for as long as the test takes.
+// slowToHear lets a deposed leader consider itself the leader for the whole test.
 func slowToHear(s *Writer) { s.pace.ahead = patience }
 
-// storeAUser has the store know of a user, and ends: whatever is remembered of the etcd before does not have it.
+// storeAUser stores a user and stops. A frozen etcd from before lacks that user.
 func (s *stand) storeAUser() {
 	s.Helper()
 	s.addUser("someone")
@@ -424,7 +424,7 @@ func (s *stand) storeAUser() {
 	s.requireUsers(1)
 }
 
-// past is a leader of the term before that wakes up after the store was told of a user, and is about to run.
+// past returns a stand that is about to run with a leader of the previous term, which lacks a stored user.
 func past(t *testing.T) *stand {
 	t.Helper()
 	s := begun(t)
@@ -491,7 +491,7 @@ func TestWhatWaitsAndStatesNothingNewerIsNotAddedBehindTheNextWriter(t *testing.
 	}
 }
 
-// A volume that was put back, to when there were as many revisions: nobody else leads.
+// A volume was rolled back to the same revision: no other member leads.
 func TestALeaderWhoseTermIsBehindGoesOnWhenItHearsOfNobody(t *testing.T) {
 	s := past(t).run()
 	s.eventually(func(f Facts) bool { return f.Role == Writing && f.Segments > 0 }, "it writes")

@@ -24,7 +24,7 @@ func segmentAt(t *testing.T, start format.Start) format.Object {
 	return segment(t, keys, start, format.Source{}, formattest.Row(start.Position.Revision, 0, "value"))
 }
 
-// segment is one of rows that goes on from a start.
+// segment returns a segment of rows that starts at a position.
 func segment(t *testing.T, by *format.Keys, start format.Start, source format.Source, rows ...format.Row) format.Object {
 	t.Helper()
 	builder, err := format.NewSegmentBuilder(by, start)
@@ -166,7 +166,7 @@ func TestWhatWasTornIsPreserveAndWhatItWasToFollowToo(t *testing.T) {
 	}
 }
 
-// beside are the segments that were preserved.
+// beside returns the names of the preserved segments.
 func beside(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	for _, kept := range disk.PreservedCopies(dir) {

@@ -132,7 +132,7 @@ var sentences = []sentence{
 	{"not by who leads no longer", beginning, follower, fullLost, payload{}, aligning, []Action{dropSpool}},
 }
 
-// suite is what is expected of single steps.
+// suite has the expectations of single steps.
 var suite = func() statemachinetest.Suite[memberState, payload] {
 	all := statemachinetest.Suite[memberState, payload]{Machine: tested, Final: drained, Known: []memberState{follower, leader, stepped, bringer}, Rest: rest}
 	for _, s := range sentences {
@@ -141,7 +141,7 @@ var suite = func() statemachinetest.Suite[memberState, payload] {
 	return all
 }()
 
-// rest is the answer without a row: a fault of this program is told; what comes late is not.
+// rest returns the answer without a row: impossible events are rejected, late ones ignored.
 func rest(state State, event Event) statemachine.Answer {
 	if state != drained && slices.Contains([]Event{tick, elected, deposed, stalled, broken, named}, event) {
 		return statemachine.Reject
@@ -158,7 +158,7 @@ type place struct {
 	settled bool // the end of the store's backups was seen
 }
 
-// promises are what must hold at every instant, whatever happens in whichever order.
+// promises must hold at every instant, for every order of events.
 var promises = []struct {
 	what string
 	kept func(place, []Action) bool
@@ -183,7 +183,7 @@ var promises = []struct {
 	{"who writes has a chain", func(p place, _ []Action) bool { return p.core.State != writing || p.chain }},
 }
 
-// possible tells whether an event can come in a place.
+// possible reports whether an event can happen in a place.
 func (p place) possible(event Event) bool {
 	only := map[Event]bool{
 		elected:    !p.core.Facts.leads,
@@ -236,7 +236,7 @@ func explore(table []Row, elsewhere []statemachine.Default) (seen map[place]bool
 	return seen, wrong
 }
 
-// after is where a decision leads.
+// after returns the place after a decision.
 func (p place) after(core statemachine.Core[memberState], decision statemachine.Decision) place {
 	from := p.core.State
 	p.core = core

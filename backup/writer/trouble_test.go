@@ -262,7 +262,7 @@ func TestAGateThatDoesNotOpenKeepsAFullWaitingAndNothingElse(t *testing.T) {
 	s.requireWhole()
 }
 
-// gate is one that somebody else uses as well.
+// gate is a Gate that a test controls.
 type gate func(ctx context.Context, what string) (func(), error)
 
 func (g gate) Begin(ctx context.Context, what string) (func(), error) { return g(ctx, what) }

@@ -190,7 +190,7 @@ func TestHowLongTheStoreIsBehindIsToldThoughAClockWasAhead(t *testing.T) {
 	s.eventually(func(f Facts) bool { return f.BehindFor == 0 }, "it is over")
 }
 
-// Within a history nobody gets rid of the times of a clock that was ahead.
+// Within a history, times never decrease after a clock was ahead.
 func TestAHistoryThatBeginsIsTimedByTheClockThoughItWasAhead(t *testing.T) {
 	for name, begin := range map[string]func(s *stand){
 		"at another place": func(s *stand) {
@@ -236,7 +236,7 @@ func TestHowLongTheStoreIsBehindIsCountedOnOverARestart(t *testing.T) {
 	}
 }
 
-// setBack is what time.Now returns when the clock was set back: its monotonic reading has gone on.
+// setBack returns the result of time.Now after the clock was set back: its monotonic reading has advanced.
 func setBack(now time.Time, by time.Duration) time.Time {
 	type readings struct {
 		wall      uint64
