@@ -10,18 +10,18 @@ import (
 
 func greyAndLiveAgain(b browser) {
 	p := b.open(serving())
-	b.Shows("#link", "live")
-	b.Holds(`document.title === "✓ etcd-wrapper · Serving, ready"`)
+	b.WaitForText("#link", "live")
+	b.WaitFor(`document.title === "✓ etcd-wrapper · Serving, ready"`)
 	b.later(time.Hour)
-	b.Shows("#facts", "for 1 h")
+	b.WaitForText("#facts", "for 1 h")
 
 	p.kill()
-	b.Has("body.lost", "#link:not(.live)")
-	b.Shows("#link", "as of ")
-	b.Shows("#ready", "was ready")
-	b.Holds(`/^\? etcd-wrapper · as of (.* )?\d\d:\d\d:\d\d$/.test(document.title)`)
-	b.Shows("#news", "No connection.")
-	require.True(b.t, b.Is(`[...document.querySelectorAll("#ready, .verdict, #state, #facts dd, .node.current rect")].every((shown) => {
+	b.WaitForElements("body.lost", "#link:not(.live)")
+	b.WaitForText("#link", "as of ")
+	b.WaitForText("#ready", "was ready")
+	b.WaitFor(`/^\? etcd-wrapper · as of (.* )?\d\d:\d\d:\d\d$/.test(document.title)`)
+	b.WaitForText("#news", "No connection.")
+	require.True(b.t, b.Evaluate(`[...document.querySelectorAll("#ready, .verdict, #state, #facts dd, .node.current rect")].every((shown) => {
 		const colours = getComputedStyle(shown)[shown.matches("rect") ? "fill" : "color"].match(/\d+/g).map(Number);
 		return Math.max(...colours) - Math.min(...colours) < 40 })`),
 		"everything is grey")
@@ -31,27 +31,27 @@ func greyAndLiveAgain(b browser) {
 
 	p.update(func(d *status.Document) { *d = waiting() })
 	p.start()
-	b.Has("body:not(.lost)")
-	b.Shows("#state", "Wait")
-	b.Holds(`document.title === "✗ etcd-wrapper · Wait, not ready"`)
-	b.Has("#edge_Query_Trigger:not(.visited)", "#state_Serving:not(.visited)")
+	b.WaitForElements("body:not(.lost)")
+	b.WaitForText("#state", "Wait")
+	b.WaitFor(`document.title === "✗ etcd-wrapper · Wait, not ready"`)
+	b.WaitForElements("#edge_Query_Trigger:not(.visited)", "#state_Serving:not(.visited)")
 }
 
 func greyInSilence(b browser) {
 	p := b.open(serving())
 	p.mu.Lock() // nobody gets a document, and the connection stands
 	b.later(13 * time.Second)
-	b.Has("body.lost")
-	b.Shows("#link", "as of ")
+	b.WaitForElements("body.lost")
+	b.WaitForText("#link", "as of ")
 	p.mu.Unlock()
-	b.Has("body:not(.lost)")
+	b.WaitForElements("body:not(.lost)")
 }
 
 func sayTheEnd(b browser) {
 	p := b.open(serving())
 	p.update(func(d *status.Document) { d.State, d.Ready = "Terminated", false })
-	b.Shows("#state", "Terminated")
+	b.WaitForText("#state", "Terminated")
 	p.kill()
-	b.Shows("#link", "the process has ended")
+	b.WaitForText("#link", "the process has ended")
 	require.Equal(b.t, "not ready", b.Text("#ready"))
 }

@@ -55,7 +55,7 @@ func TestInABrowserThePage(t *testing.T) {
 		{"is legible, light and dark, live and grey", beLegible},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			tab := tab.In(t)
+			tab := tab.WithTest(t)
 			tab.Run(emulation.SetTimezoneOverride("UTC"))
 			story.play(browser{tab, t})
 		})
@@ -73,7 +73,7 @@ func (b browser) open(first status.Document) *process {
 	b.t.Helper()
 	p := newProcess(b.t, first)
 	b.Run(chromedp.Navigate(p.url()))
-	b.Has("body:not(.lost)")
+	b.WaitForElements("body:not(.lost)")
 	return p
 }
 
@@ -87,41 +87,41 @@ func sayWhatChanges(b browser) {
 	first := waiting()
 	first.Attempt = 1
 	p := b.open(first)
-	require.True(b.t, b.Is(`document.querySelectorAll("[aria-live], [role=status], [role=alert], [role=log]").length === 1`), "one voice")
+	require.True(b.t, b.Evaluate(`document.querySelectorAll("[aria-live], [role=status], [role=alert], [role=log]").length === 1`), "one voice")
 	b.Do(`{ const news = document.getElementById("news"); window.said = [news.textContent]; new MutationObserver(() => said.push(news.textContent)).observe(news, { childList: true }) }`, nil)
 	for poll := 2; poll < 6; poll++ {
 		for _, state := range []string{"Query", "Wait"} {
 			p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = state, poll, fmt.Sprint("poll ", poll) })
-			b.Holds(`document.getElementById("state").textContent === %q && document.getElementById("reason").textContent === "poll %d"`, state, poll)
+			b.WaitFor(`document.getElementById("state").textContent === %q && document.getElementById("reason").textContent === "poll %d"`, state, poll)
 		}
 	}
 	p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = "StartEtcd", 1, "etcd can run" })
-	b.Shows("#state", "StartEtcd")
+	b.WaitForText("#state", "StartEtcd")
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason, d.Checks = "Serving", true, "joined", checksOf("ok", "")
 	})
-	b.Shows("#state", "Serving")
+	b.WaitForText("#state", "Serving")
 	p.update(func(d *status.Document) { d.Checks = checksOf("degraded", "alarm NOSPACE") })
-	b.Shows("#conditions", "NOSPACE")
+	b.WaitForText("#conditions", "NOSPACE")
 	p.update(func(d *status.Document) { d.Ready = false })
-	b.Shows("#ready", "not ready")
-	b.Holds(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
+	b.WaitForText("#ready", "not ready")
+	b.WaitFor(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
 }
 
 func alarmWhileItLasts(b browser) {
 	p := b.open(waiting())
-	b.Shows("#facts dd.problem", "sidecar")
+	b.WaitForText("#facts dd.problem", "sidecar")
 	healthy := serving()
 	healthy.Certificates = nil
 	p.update(func(d *status.Document) { *d = healthy })
-	b.Shows("#facts dd.quiet", "connection refused, resolved ")
-	require.False(b.t, b.Is(`document.querySelector("#facts .problem") !== null`))
+	b.WaitForText("#facts dd.quiet", "connection refused, resolved ")
+	require.False(b.t, b.Evaluate(`document.querySelector("#facts .problem") !== null`))
 	p.update(func(d *status.Document) { d.Ready = false })
-	b.Has("#facts dd.problem")
+	b.WaitForElements("#facts dd.problem")
 	b.show(`last_error: { ...latest.last_error, over: true }`)
-	b.Shows("#facts dd.quiet", "resolved")
+	b.WaitForText("#facts dd.quiet", "resolved")
 	b.show(`last_error: { ...latest.last_error, ended: "2001-02-03T04:05:06Z" }`)
-	b.Shows("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
+	b.WaitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
 // show lets the page show its newest document with other fields.
@@ -139,29 +139,29 @@ func showHiddenCharacters(b browser) {
 		transitions: [{ ...latest.transitions[0], reason: evil }], peers: [{ name: evil, id: evil, urls: [evil] }]`)
 	want := "<img src=x onerror='window.ran = true'>␛[31m␍␊\\u202edaer\\u200b"
 	for _, place := range []string{"#reason", "#facts", "#checks", "#steps", "#peers", "#name", "#versions", "title", "#news"} {
-		b.Shows(place, want)
+		b.WaitForText(place, want)
 	}
-	require.True(b.t, b.Is(`document.querySelector("img") === null && window.ran === undefined`))
-	require.False(b.t, b.Is(`/[\x00-\x09\x0b-\x1f\u202e\u200b]/.test(document.querySelector("main").textContent)`))
+	require.True(b.t, b.Evaluate(`document.querySelector("img") === null && window.ran === undefined`))
+	require.False(b.t, b.Evaluate(`/[\x00-\x09\x0b-\x1f\u202e\u200b]/.test(document.querySelector("main").textContent)`))
 }
 
 func tellWhoThisIs(b browser) {
 	b.open(serving())
-	require.False(b.t, b.Is(`[...document.querySelectorAll("dt")].some((name) => ["cluster", "leader", "database"].includes(name.textContent))`))
+	require.False(b.t, b.Evaluate(`[...document.querySelectorAll("dt")].some((name) => ["cluster", "leader", "database"].includes(name.textContent))`))
 	require.NotRegexp(b.t, `undefined|null|NaN`, b.Text("main"))
-	require.True(b.t, b.Is(`document.getElementById("members").hidden`))
+	require.True(b.t, b.Evaluate(`document.getElementById("members").hidden`))
 	b.show(member)
-	b.Shows("#name", "etcd-main-0")
-	b.Holds(`document.title === "✓ etcd-main-0 · Serving, ready"`)
+	b.WaitForText("#name", "etcd-main-0")
+	b.WaitFor(`document.title === "✓ etcd-main-0 · Serving, ready"`)
 	for _, fact := range []string{
 		"memberetcd-main-0, 8e9e05c52164694d", "clustercdf818194e3a8c32", "leaderetcd-main-1, term 7",
 		"database2.25 GiB, 1.50 GiB in use; 28% of the quota of 8.00 GiB",
 	} {
-		b.Shows("#facts", fact)
+		b.WaitForText("#facts", fact)
 	}
-	require.False(b.t, b.Is(`document.getElementById("members").hidden`))
-	b.Has("#peers li.ok:nth-child(2)", "#peers li.failed:nth-child(3)")
-	b.Shows("#peers", "missingetcd-main-2, learner")
+	require.False(b.t, b.Evaluate(`document.getElementById("members").hidden`))
+	b.WaitForElements("#peers li.ok:nth-child(2)", "#peers li.failed:nth-child(3)")
+	b.WaitForText("#peers", "missingetcd-main-2, learner")
 }
 
 const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf818194e3a8c32", leader: "91bc3c398fb3c146", term: 7,
@@ -176,7 +176,7 @@ func tellOfMaintenance(b browser) {
 		"running (42%): etcd copies what is in use of its database", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
 		"the snapshot for 10.0.0.7:40312, since",
 	} {
-		b.Shows("#facts", told)
+		b.WaitForText("#facts", told)
 	}
 	p.update(func(d *status.Document) {
 		ended := *d.Maintenance
@@ -184,29 +184,29 @@ func tellOfMaintenance(b browser) {
 		ended.LastDefragmentation = &state.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
 		d.Maintenance = &ended
 	})
-	b.Shows("#facts", "failed, by client: no space left on device")
-	b.Holds(`!document.getElementById("facts").textContent.includes("running")`)
+	b.WaitForText("#facts", "failed, by client: no space left on device")
+	b.WaitFor(`!document.getElementById("facts").textContent.includes("running")`)
 }
 
 func tellOfBackups(b browser) {
 	p := b.open(behind())
-	b.Has("dd.problem")
+	b.WaitForElements("dd.problem")
 	for _, told := range []string{
 		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
 		"for 42 s; 900 MiB in all", "next full snapshot",
 	} {
-		b.Shows("#facts", told)
+		b.WaitForText("#facts", told)
 	}
 	p.update(func(d *status.Document) {
 		well := *d.Backup
 		well.Problem, well.LagRevisions, well.SpoolBytes, well.Windows = nil, 0, 0, nil
 		d.Backup = &well
 	})
-	b.Shows("#facts", "everything up to revision 41200")
-	b.Shows("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
-	b.Holds(`!document.getElementById("facts").textContent.includes("backups fail")`)
+	b.WaitForText("#facts", "everything up to revision 41200")
+	b.WaitForText("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
+	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
-	b.Holds(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
+	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
 }
 
 func beAmber(b browser) {
@@ -214,30 +214,30 @@ func beAmber(b browser) {
 	d.Certificates = nil
 	d.Checks[5] = status.Check{Name: "data_version", Status: "degraded", Reason: "etcd 3.5 cannot read the data (a newcomer is expected)"}
 	p := b.open(d)
-	b.Holds(`document.title === "! etcd-wrapper · Serving, degraded"`)
-	b.Has("#ready.degraded", "#state_Serving.current.degraded")
-	b.Shows("#conditions details:not([open]) summary", "data_version: etcd 3.5 cannot read the data")
-	b.Shows("#conditions details p", "etcd 3.5 cannot read the data (a newcomer is expected)")
-	b.Shows("#conditions .more", "docs/runbook.md#alerts")
-	b.Has("#conditions [data-copies='etcd-wrapper status']")
-	require.True(b.t, b.Is(`document.getElementById("icon").href.includes("b47400")`))
-	require.True(b.t, b.Is(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
+	b.WaitFor(`document.title === "! etcd-wrapper · Serving, degraded"`)
+	b.WaitForElements("#ready.degraded", "#state_Serving.current.degraded")
+	b.WaitForText("#conditions details:not([open]) summary", "data_version: etcd 3.5 cannot read the data")
+	b.WaitForText("#conditions details p", "etcd 3.5 cannot read the data (a newcomer is expected)")
+	b.WaitForText("#conditions .more", "docs/runbook.md#alerts")
+	b.WaitForElements("#conditions [data-copies='etcd-wrapper status']")
+	require.True(b.t, b.Evaluate(`document.getElementById("icon").href.includes("b47400")`))
+	require.True(b.t, b.Evaluate(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
 	p.update(func(d *status.Document) {
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
-	b.Has("#ready.failed", "#now.failed", "#cause.failed", "#conditions .failed")
+	b.WaitForElements("#ready.failed", "#now.failed", "#cause.failed", "#conditions .failed")
 	p.update(func(d *status.Document) {
 		d.Checks[4], d.Checks[5] = status.Check{Name: "space", Status: "ok"}, status.Check{Name: "data_version", Status: "ok"}
 	})
-	b.Has("#ready.ok", "#state_Serving.current:not(.degraded)")
+	b.WaitForElements("#ready.ok", "#state_Serving.current:not(.degraded)")
 }
 
 func showTiles(b browser) {
 	p := b.open(behind())
 	b.show(member)
-	b.Has("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
+	b.WaitForElements("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
 	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 missing"} {
-		b.Shows("#tiles", told)
+		b.WaitForText("#tiles", told)
 	}
 	p.update(func(d *status.Document) {
 		failed := *d.Backup
@@ -246,51 +246,51 @@ func showTiles(b browser) {
 		d.Checks[0] = status.Check{Name: "quorum", Status: "degraded", Reason: "etcd-main-2 is away"}
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
-	b.Has("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
-	b.Shows("#tiles", "read-only")
+	b.WaitForElements("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
+	b.WaitForText("#tiles", "read-only")
 	p.update(func(d *status.Document) {
 		d.Backup, d.Standalone, d.Checks = nil, true, checksOf("ok", "")
 	})
-	b.Has("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
-	b.Shows("#tiles", "no --backup-store")
-	b.Shows("#conditions", "database: 90% of the quota is used")
+	b.WaitForElements("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
+	b.WaitForText("#tiles", "no --backup-store")
+	b.WaitForText("#conditions", "database: 90% of the quota is used")
 	p.update(func(d *status.Document) { d.DBSize = 79 })
-	b.Has("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
+	b.WaitForElements("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20, Since: before(0)}
 	})
-	b.Shows("#state", "Recovery: restoring, 39 of 669 MiB")
+	b.WaitForText("#state", "Recovery: restoring, 39 of 669 MiB")
 }
 
 func drawTheLastHours(b browser) {
 	p := b.open(waiting())
-	require.True(b.t, b.Is(`document.getElementById("trends").hidden`), "etcd has not run yet")
+	require.True(b.t, b.Evaluate(`document.getElementById("trends").hidden`), "etcd has not run yet")
 	p.update(func(d *status.Document) { d.Trends = lastHours() })
-	b.Holds(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
+	b.WaitFor(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
 	for _, values := range []string{"Writes3.8 msmax 34 ms", "Database2.25 GiBmax 2.25 GiB · dashed: in use, 1.50 GiB", "Backup lag360 msmax 400 ms", "Revisions363/smax 400/s"} {
-		b.Holds(`[...document.querySelectorAll("#series li")].some((item) => [...item.children].filter((part) => !part.matches("svg, .axis")).map((part) => part.textContent).join("") === %q)`, values)
+		b.WaitFor(`[...document.querySelectorAll("#series li")].some((item) => [...item.children].filter((part) => !part.matches("svg, .axis")).map((part) => part.textContent).join("") === %q)`, values)
 	}
-	b.Holds(`document.querySelectorAll("#series .axis time").length === 12`)
-	require.True(b.t, b.Is(`document.querySelectorAll("#series .limit").length === 1`), "only the log comes near its limit")
+	b.WaitFor(`document.querySelectorAll("#series .axis time").length === 12`)
+	require.True(b.t, b.Evaluate(`document.querySelectorAll("#series .limit").length === 1`), "only the log comes near its limit")
 	b.Do(`{ const chart = document.querySelector("#series svg"), box = chart.getBoundingClientRect();
 		chart.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width * 60 / 99 })) }`, nil)
-	b.Holds(`/^34 ms at .*\d\d:\d\d:\d\d$/.test(document.querySelector("#series strong").textContent)`)
-	require.True(b.t, b.Is(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
-	require.True(b.t, b.Is(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
+	b.WaitFor(`/^34 ms at .*\d\d:\d\d:\d\d$/.test(document.querySelector("#series strong").textContent)`)
+	require.True(b.t, b.Evaluate(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
+	require.True(b.t, b.Evaluate(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
 		"a gap where nothing was measured")
-	require.False(b.t, b.Is(`document.getElementById("series").innerHTML.includes("NaN")`))
+	require.False(b.t, b.Evaluate(`document.getElementById("series").innerHTML.includes("NaN")`))
 	p.update(func(d *status.Document) {
 		nothing := status.Points{float32(math.NaN())}
 		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, BackupLag: nothing, Revisions: nothing}
 	})
-	b.Holds(`document.querySelector("#series strong").textContent === "0 B" && document.querySelectorAll("#series li").length === 1`)
+	b.WaitFor(`document.querySelector("#series strong").textContent === "0 B" && document.querySelectorAll("#series li").length === 1`)
 }
 
 func tellWhatHappened(b browser) {
 	b.open(serving())
-	b.Holds(`document.querySelector("#happened li").textContent.endsWith("✓ok: ready")`)
-	b.Has("#happened li.ok:nth-child(2)", "#happened li.failed:nth-child(4)", "#happened li.degraded:nth-child(5)")
-	b.Shows("#happened li:nth-child(4)", "✗failed: sidecar: cannot ask")
+	b.WaitFor(`document.querySelector("#happened li").textContent.endsWith("✓ok: ready")`)
+	b.WaitForElements("#happened li.ok:nth-child(2)", "#happened li.failed:nth-child(4)", "#happened li.degraded:nth-child(5)")
+	b.WaitForText("#happened li:nth-child(4)", "✗failed: sidecar: cannot ask")
 }
 
 func copyTheWayOut(b browser) {
@@ -299,67 +299,67 @@ func copyTheWayOut(b browser) {
 	d.Checks = checksOf("ok", "")
 	d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "it stays a learner until a user promotes it with etcdctl member promote 8e9e05c52164694d; etcd-wrapper status says more"}
 	p := b.open(d)
-	b.Holds(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
+	b.WaitFor(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
 		"--recover=auto|etcdctl member list|etcdctl member promote 8e9e05c52164694d|etcd-wrapper status"`)
 	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.Text("#reason"), " Copy", ""), "the sentence is whole")
-	require.True(b.t, b.Is(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
+	require.True(b.t, b.Evaluate(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
 	b.Do(`document.querySelector("#checks button").focus()`, nil)
 	p.update(func(d *status.Document) { d.Checks[1].Status = "degraded" })
-	b.Has("#checks .quiet:nth-child(2)")
-	b.Holds(`document.querySelector("#checks").textContent.includes("degraded") && document.activeElement === document.querySelector("#checks button")`)
+	b.WaitForElements("#checks .quiet:nth-child(2)")
+	b.WaitFor(`document.querySelector("#checks").textContent.includes("degraded") && document.activeElement === document.querySelector("#checks button")`)
 	b.Do(`Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { window.clipped = text } } })`, nil)
 	b.Run(chromedp.KeyEvent("\r"))
-	b.Holds(`window.clipped === "etcdctl member promote 8e9e05c52164694d" && document.querySelector("#checks button").textContent === "Copied"`)
+	b.WaitFor(`window.clipped === "etcdctl member promote 8e9e05c52164694d" && document.querySelector("#checks button").textContent === "Copied"`)
 	b.Do(`navigator.clipboard.writeText = async () => { throw new Error("refused") }`, nil)
 	b.Run(chromedp.Click("#reason button:last-of-type", chromedp.ByQuery))
-	b.Holds(`document.querySelector("#reason button:last-of-type").textContent === "Selected" && String(getSelection()) === "etcdctl member list"`)
+	b.WaitFor(`document.querySelector("#reason button:last-of-type").textContent === "Selected" && String(getSelection()) === "etcdctl member list"`)
 }
 
 func sayWhyItEnded(b browser) {
 	p := b.open(serving())
-	require.True(b.t, b.Is(`document.getElementById("ended").hidden`))
+	require.True(b.t, b.Evaluate(`document.getElementById("ended").hidden`))
 	p.kill()
-	b.Shows("#ended", "If the process has ended, its log and its termination message")
+	b.WaitForText("#ended", "If the process has ended, its log and its termination message")
 	p.update(func(d *status.Document) {
 		d.Started, d.LastExit, d.LastExitReason = before(0), "crash", "a panic; see etcd-wrapper status"
 	})
 	p.start()
-	b.Shows("#ended", "The previous process has ended: crash: a panic; see etcd-wrapper status")
-	b.Has("#ended [data-copies]")
-	b.Shows("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
+	b.WaitForText("#ended", "The previous process has ended: crash: a panic; see etcd-wrapper status")
+	b.WaitForElements("#ended [data-copies]")
+	b.WaitForText("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason = "Terminated", false, "everything that the next start needs is on the disk"
 		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop requested (terminated)"},
 			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
 	})
 	ended := "The process has ended: stop requested (terminated); everything that the next start needs is on the disk."
-	b.Shows("#ended", ended)
+	b.WaitForText("#ended", ended)
 	p.kill()
-	b.Has("body.lost")
+	b.WaitForElements("body.lost")
 	require.Equal(b.t, ended, b.Text("#ended"))
 }
 
 func showRecovery(b browser) {
 	p := b.open(recovering())
-	b.Holds(`document.getElementById("state").textContent === "Recovery: restoring, 39 of 669 MiB"`)
-	b.Has(".machine[hidden]", "#recovery:not([hidden])", "#progress:not([hidden])", "#recovery-steps .current[aria-current=step]")
-	require.True(b.t, b.Is(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
-	b.Shows("#left", "Step 4 of 8: 39.0 MiB of 669 MiB, 20.0 MiB/s, ")
-	b.Shows("#recovery-steps .current", "restoring")
+	b.WaitFor(`document.getElementById("state").textContent === "Recovery: restoring, 39 of 669 MiB"`)
+	b.WaitForElements(".machine[hidden]", "#recovery:not([hidden])", "#progress:not([hidden])", "#recovery-steps .current[aria-current=step]")
+	require.True(b.t, b.Evaluate(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
+	b.WaitForText("#left", "Step 4 of 8: 39.0 MiB of 669 MiB, 20.0 MiB/s, ")
+	b.WaitForText("#recovery-steps .current", "restoring")
 	p.update(func(d *status.Document) {
 		next := *d.Recovery
 		next.State, next.RestoredBytes, next.TotalBytes = "Install", 0, 0
 		d.Recovery = &next
 	})
-	b.Shows("#recovery-steps .current", "installing the data")
-	b.Shows("#recovery-steps .done:nth-child(4)", "restoring")
-	b.Has("#progress[hidden]")
+	b.WaitForText("#recovery-steps .current", "installing the data")
+	b.WaitForText("#recovery-steps .done:nth-child(4)", "restoring")
+	b.WaitForElements("#progress[hidden]")
 	p.update(func(d *status.Document) {
 		ready := *d.Recovery
 		ready.State = "Ready"
 		d.State, d.Recovery = "FetchConfig", &ready
 	})
-	b.Has(".machine:not([hidden])", "#recovery[hidden]")
+	b.WaitForElements(".machine:not([hidden])", "#recovery[hidden]")
 }
 
 func showTheMachine(b browser) {
@@ -368,17 +368,17 @@ func showTheMachine(b browser) {
 		b.Do(`document.querySelector("#diagram svg").getBoundingClientRect().height`, &pixels)
 		return pixels
 	}
-	b.Has(".machine.small")
+	b.WaitForElements(".machine.small")
 	require.LessOrEqual(b.t, height(), 190.0)
-	b.Shows("#details", "etcd is running; readiness is checked")
-	require.False(b.t, b.Is(`document.querySelector("#details .rows").checkVisibility()`))
+	b.WaitForText("#details", "etcd is running; readiness is checked")
+	require.False(b.t, b.Evaluate(`document.querySelector("#details .rows").checkVisibility()`))
 	b.Run(chromedp.Click("#state_Serving", chromedp.ByQuery))
-	b.Has(".machine:not(.small)")
+	b.WaitForElements(".machine:not(.small)")
 	require.Greater(b.t, height(), 400.0, "to look at it closely")
 	b.Run(chromedp.KeyEvent("\x1b"))
-	b.Has(".machine.small")
+	b.WaitForElements(".machine.small")
 	p.update(func(d *status.Document) { d.State = "Terminating" })
-	b.Has(".machine:not(.small)")
+	b.WaitForElements(".machine:not(.small)")
 	require.Greater(b.t, height(), 400.0)
 }
 
@@ -392,22 +392,22 @@ func goBack(b browser) {
 		{Generation: 2, Window: facts.Window{FromRevision: 1000, ToRevision: 1009, From: before(time.Hour), To: before(0)}, FullSnapshots: []facts.SnapshotMark{{Revision: 1000, At: before(time.Hour)}}},
 	}
 	b.open(d)
-	b.Has("#bar .hue1", "#bar .hue2", "#bar .test.passed", "#bar .test.failed")
-	require.True(b.t, b.Is(`document.querySelectorAll("#bar .tick").length === 3`))
-	b.Shows("#generations", "generation 1: 2 full snapshots, 1 tested, 1 failed")
-	b.Shows("#facts", "revisions 1 to 9")
-	b.Shows("#facts", "revisions 1000 to 1009")
-	b.Shows("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))
+	b.WaitForElements("#bar .hue1", "#bar .hue2", "#bar .test.passed", "#bar .test.failed")
+	require.True(b.t, b.Evaluate(`document.querySelectorAll("#bar .tick").length === 3`))
+	b.WaitForText("#generations", "generation 1: 2 full snapshots, 1 tested, 1 failed")
+	b.WaitForText("#facts", "revisions 1 to 9")
+	b.WaitForText("#facts", "revisions 1000 to 1009")
+	b.WaitForText("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))
 	b.Do(`document.getElementById("bar").dispatchEvent(new MouseEvent("click", { clientX: document.getElementById("bar").getBoundingClientRect().left }))`, nil)
-	b.Shows("#back-line", "--restore-to=time:2001-02-03T04:00:00Z --restore-id=back-to-20010203t040000z")
+	b.WaitForText("#back-line", "--restore-to=time:2001-02-03T04:00:00Z --restore-id=back-to-20010203t040000z")
 	b.Run(chromedp.EmulateViewport(390, 800))
-	b.Holds(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
-	b.Reaches("back-to")
+	b.WaitFor(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
+	b.TabTo("back-to")
 	b.Run(chromedp.KeyEvent(kb.ArrowRight))
-	b.Shows("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole
-	b.Shows("#back-at", "generation 1")
+	b.WaitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole
+	b.WaitForText("#back-at", "generation 1")
 	b.Run(chromedp.Click("#back-copy", chromedp.ByQuery))
-	b.Holds(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)
+	b.WaitFor(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)
 }
 
 func tellTimes(b browser) {
@@ -415,12 +415,12 @@ func tellTimes(b browser) {
 	d.Since, d.Started = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC), before(90*time.Minute)
 	b.Run(emulation.SetTimezoneOverride("Asia/Kolkata"))
 	b.open(d)
-	b.Shows("#zone", "times in UTC+05:30 (Asia/")
-	b.Shows("#facts", "3 Feb 2001 09:35:06, for ")
-	b.Has(`#facts time[datetime="2001-02-03T04:05:06.000Z"]`)
-	b.Shows("#facts", ", 1 h ago")
+	b.WaitForText("#zone", "times in UTC+05:30 (Asia/")
+	b.WaitForText("#facts", "3 Feb 2001 09:35:06, for ")
+	b.WaitForElements(`#facts time[datetime="2001-02-03T04:05:06.000Z"]`)
+	b.WaitForText("#facts", ", 1 h ago")
 	b.later(48 * time.Hour)
-	b.Shows("#facts", ", 2 d ago")
+	b.WaitForText("#facts", ", 2 d ago")
 }
 
 func countByTheProcess(b browser) {
@@ -432,6 +432,6 @@ func countByTheProcess(b browser) {
 	d := serving()
 	d.Since = before(210 * time.Minute)
 	b.open(d)
-	b.Shows("#facts", "for 3 h")
+	b.WaitForText("#facts", "for 3 h")
 	b.Run(page.RemoveScriptToEvaluateOnNewDocument(wrong))
 }

@@ -72,22 +72,22 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 	tab := chromiumtest.Open(t)
 	for name, d := range states() {
 		t.Run(name, func(t *testing.T) {
-			b := browser{tab.In(t), t}
+			b := browser{tab.WithTest(t), t}
 			p := b.open(d)
-			b.Shows("#state", status.HeadlineOf(d).Phase)
+			b.WaitForText("#state", status.HeadlineOf(d).Phase)
 			if name == "terminated" {
 				p.kill()
-				b.Has("body.lost")
+				b.WaitForElements("body.lost")
 			}
-			b.Picture(name)
+			b.Screenshot(name)
 			b.Show(chromiumtest.Desk, chromiumtest.Light)
-			require.True(t, b.Is(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
+			require.True(t, b.Evaluate(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
 			for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Phone} {
 				for _, theme := range []string{chromiumtest.Light, chromiumtest.Dark} {
 					b.Show(size, theme)
-					b.Holds(`innerWidth === %d`, size.Width)
-					require.True(t, b.Is(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
-					require.Empty(t, b.LowContrast(), theme)
+					b.WaitFor(`innerWidth === %d`, size.Width)
+					require.True(t, b.Evaluate(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
+					require.Empty(t, b.UnreadableText(), theme)
 				}
 			}
 			require.NotRegexp(t, `undefined|null|NaN`, b.Text("main"))

@@ -22,23 +22,23 @@ func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	shows(tab, "Query", "not ready")
 	p.Sidecar.Heal()
 	shows(tab, "Wait", "not ready")
-	tab.Has("#edge_Query_Trigger.visited .badge", "#edge_Trigger_Wait.visited", "#state_Wait.current[aria-current=step]")
-	tab.Picture("run-wait")
+	tab.WaitForElements("#edge_Query_Trigger.visited .badge", "#edge_Trigger_Wait.visited", "#state_Wait.current[aria-current=step]")
+	tab.Screenshot("run-wait")
 	p.Sidecar.Conclude()
 	shows(tab, "Serving", "ready")
-	tab.Has("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
-	tab.Picture("run-serving")
+	tab.WaitForElements("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
+	tab.Screenshot("run-serving")
 
 	run.StopCleanly()
 	if len(run.Log.Containing("requests may be cut off before their end")) > 0 {
 		return // nor does the page know then what came last
 	}
 	shows(tab, "Terminated", "not ready")
-	tab.Has("#edge_Serving_Terminating.visited", "body.lost")
-	tab.Picture("run-terminated")
+	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")
+	tab.Screenshot("run-terminated")
 }
 
 // shows waits for a state and for the page's text on readiness.
 func shows(tab *chromiumtest.Tab, state, ready string) {
-	tab.Holds(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
+	tab.WaitFor(`document.getElementById("state").textContent === %q && document.getElementById("ready").textContent === %q`, state, ready)
 }

@@ -37,7 +37,7 @@ type console struct {
 // Open starts a browser that ends with the test, which fails if the console has a message. The test is skipped if no
 // browser is installed.
 func Open(t *testing.T) *Tab {
-	path := browserPath()
+	path := findChromium()
 	if path == "" {
 		t.Skip("NO CHROMIUM FOUND: " + t.Name() + " did not run, the page was not tested")
 	}
@@ -58,7 +58,7 @@ func Open(t *testing.T) *Tab {
 	chromedp.ListenTarget(ctx, b.console.listen)
 	b.Run(log.Enable())
 	b.Show(Desk, Light)
-	t.Cleanup(func() { require.Empty(t, b.console.all(), "a clean console, so nothing breaks the policy") })
+	t.Cleanup(func() { require.Empty(t, b.console.list(), "a clean console, so nothing breaks the policy") })
 	return b
 }
 
@@ -72,7 +72,7 @@ func profile(t *testing.T) string {
 	return dir
 }
 
-func browserPath() string {
+func findChromium() string {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
@@ -95,14 +95,14 @@ func (c *console) listen(event any) {
 	}
 }
 
-func (c *console) all() []string {
+func (c *console) list() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.messages
 }
 
-// In returns the same tab for a subtest.
-func (b *Tab) In(t *testing.T) *Tab { return &Tab{t: t, ctx: b.ctx, console: b.console} }
+// WithTest returns the same tab for a subtest.
+func (b *Tab) WithTest(t *testing.T) *Tab { return &Tab{t: t, ctx: b.ctx, console: b.console} }
 
 // Run performs actions in the browser.
 func (b *Tab) Run(actions ...chromedp.Action) {
@@ -116,15 +116,15 @@ func (b *Tab) Do(script string, result any) {
 	b.Run(chromedp.Evaluate(script, result))
 }
 
-// Is evaluates a condition once.
-func (b *Tab) Is(expression string, parts ...any) (yes bool) {
+// Evaluate evaluates a condition once.
+func (b *Tab) Evaluate(expression string, parts ...any) (yes bool) {
 	b.t.Helper()
 	b.Do(fmt.Sprintf(expression, parts...), &yes)
 	return yes
 }
 
-// Holds waits until a condition holds. It also waits for a page that is still loading.
-func (b *Tab) Holds(expression string, parts ...any) {
+// WaitFor waits until a condition holds. It also waits for a page that is still loading.
+func (b *Tab) WaitFor(expression string, parts ...any) {
 	b.t.Helper()
 	expression = fmt.Sprintf(expression, parts...)
 	holds := func() (yes bool) {
@@ -136,18 +136,18 @@ func (b *Tab) Holds(expression string, parts ...any) {
 	}
 }
 
-// Has waits for elements.
-func (b *Tab) Has(selectors ...string) {
+// WaitForElements waits for elements.
+func (b *Tab) WaitForElements(selectors ...string) {
 	b.t.Helper()
 	for _, selector := range selectors {
-		b.Holds(`document.querySelector(%q) !== null`, selector)
+		b.WaitFor(`document.querySelector(%q) !== null`, selector)
 	}
 }
 
-// Shows waits until the text of an element contains another.
-func (b *Tab) Shows(selector, text string) {
+// WaitForText waits until the text of an element contains another.
+func (b *Tab) WaitForText(selector, text string) {
 	b.t.Helper()
-	b.Holds(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
+	b.WaitFor(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
 }
 
 // Text returns the text of an element.
@@ -157,13 +157,13 @@ func (b *Tab) Text(selector string) (text string) {
 	return text
 }
 
-// Reaches presses the Tab key until each of the elements had the focus, in this order.
-func (b *Tab) Reaches(ids ...string) {
+// TabTo presses the Tab key until each of the elements had the focus, in this order.
+func (b *Tab) TabTo(ids ...string) {
 	b.t.Helper()
 	for presses := 0; len(ids) > 0; presses++ {
 		require.Less(b.t, presses, 40, "%s is not reached", ids[0])
 		b.Run(chromedp.KeyEvent("\t"))
-		if b.Is(`document.activeElement.id === %q`, ids[0]) {
+		if b.Evaluate(`document.activeElement.id === %q`, ids[0]) {
 			ids = ids[1:]
 		}
 	}

@@ -48,8 +48,8 @@ func (b *Tab) Show(size Size, preference string) {
 	}))
 }
 
-// Picture saves the whole page on a desk and a phone, light and dark, if the flag -screenshots names a directory.
-func (b *Tab) Picture(name string) {
+// Screenshot saves the whole page on a desk and a phone, light and dark, if the flag -screenshots names a directory.
+func (b *Tab) Screenshot(name string) {
 	if *screenshots == "" {
 		return
 	}
@@ -96,8 +96,8 @@ func compress(shot []byte) ([]byte, error) {
 //go:embed contrast.js
 var contrast string
 
-// LowContrast returns the texts with a contrast of less than 4.5 to 1, which WCAG requires (AA).
-func (b *Tab) LowContrast() (texts []string) {
+// UnreadableText returns the texts with a contrast of less than 4.5 to 1, which WCAG requires (AA).
+func (b *Tab) UnreadableText() (texts []string) {
 	b.t.Helper()
 	b.Do(contrast, &texts)
 	return texts
