@@ -188,7 +188,7 @@ func TestServeReturnsWhyItEnded(t *testing.T) {
 	s, err := Listen(Options{Address: "127.0.0.1:0", Phase: serving, Log: zerolog.Nop()}, found(nil))
 	require.NoError(t, err)
 	s.UseHTTP()
-	require.NoError(t, s.listener.Listener.Close()) // from below
+	require.NoError(t, s.listener.Close())
 	require.ErrorContains(t, s.Serve(), s.Addr().String())
 }
 

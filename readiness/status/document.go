@@ -124,11 +124,11 @@ const expiryWarning = 72 * time.Hour
 // IsExpiring reports whether the certificate has expired or will within 72 hours.
 func (c Certificate) IsExpiring(now time.Time) bool { return c.NotAfter.Sub(now) <= expiryWarning }
 
-// The transitions of the lifecycle's machine.
-type (
-	Transition      = statemachine.Transition
-	TransitionCount = statemachine.TransitionCount
-)
+// Transition is a step of the lifecycle, or a change of readiness.
+type Transition = statemachine.Transition
+
+// TransitionCount counts the transitions from one state to another by event and guard.
+type TransitionCount = statemachine.TransitionCount
 
 // Recovery describes the recovery of lost or damaged data.
 type Recovery struct {
