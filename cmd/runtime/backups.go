@@ -25,14 +25,6 @@ type closed struct {
 	flushError error     // what Flush could not upload
 }
 
-// beforeCompaction returns what backups do before a client's compaction.
-func (r *Runtime) beforeCompaction() func(context.Context) {
-	if r.parts.Backups == nil {
-		return nil
-	}
-	return r.parts.Backups.BeforeCompaction
-}
-
 // beginBackups starts the backups of an etcd that has become ready.
 func (r *Runtime) beginBackups() {
 	if r.parts.Backups != nil {

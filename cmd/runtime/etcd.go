@@ -47,11 +47,19 @@ func (r *Runtime) Configure(yaml []byte) error {
 	}
 	r.config = checked
 	r.useCertificates(checked.Etcd)
+	var beforeCompaction func(context.Context)
+	if r.parts.Backups != nil {
+		beforeCompaction = r.parts.Backups.BeforeCompaction
+	}
 	r.etcd.Store(member.New(checked.Etcd, member.Options{
 		Log: r.log, Crash: r.crash, ClosePatience: lifecycle.ClosePatience, DataInUse: r.invalidateRecord,
-		DataVersion: dataversion.Parse(r.flags.DataVersion()), Maintenance: r.maintenance(),
+		DataVersion: dataversion.Parse(r.flags.DataVersion()),
+		Maintenance: maintenance.Options{
+			Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
+			MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
+		},
 		FindsPlace: r.flags.Standalone, AskForVote: r.requestPromotion, AwaitPeers: r.awaitPeers,
-		BeforeCompaction: r.beforeCompaction(), Unwanted: r.parts.Unwanted,
+		BeforeCompaction: beforeCompaction, Unwanted: r.parts.Unwanted,
 	}))
 	r.record.Describe(r.describeData)
 	return nil
@@ -92,14 +100,6 @@ func (r *Runtime) awaitPeers(ctx context.Context, report func(reason string)) (d
 	}
 	defer others.Close()
 	return others.AwaitVersion(ctx, peers.DowngradeWait, report)
-}
-
-// maintenance returns the conditions for a defragmentation from the flags.
-func (r *Runtime) maintenance() maintenance.Options {
-	return maintenance.Options{
-		Threshold: maintenance.Threshold{Free: r.flags.DefragThreshold.Free, Min: int64(r.flags.DefragThreshold.Min)},
-		MaxPause:  r.flags.DefragThreshold.Pause, Gate: r.Gate(),
-	}
 }
 
 // invalidateRecord makes the exit record invalid for good. If it cannot be removed now, the stop tries again.
