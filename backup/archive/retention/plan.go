@@ -20,8 +20,8 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest generation before the listing, or
-// 0. Of reads the store's clock only if something would be deleted, since that creates an object.
+// NewPlan returns a plan for a history that was just listed. known is a revision that was stored in the newest generation before the
+// listing, or 0. The store's clock is read only if something would be deleted, since that creates an object.
 func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, policy Policy, now time.Time, known int64) (plan Plan, err error) {
 	facts := Facts{History: history, Now: now, Store: now, Known: known}
 	if newest := history.Newest(); newest != nil {
