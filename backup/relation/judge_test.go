@@ -218,3 +218,39 @@ func unset(r *rule, part int) {
 		r.adopts = nil
 	}
 }
+
+func TestNewerShowsWhatTheDataLack(t *testing.T) {
+	contents := Store{Cluster: clusterA, Lineage: history(1, 2), Head: head(20)}
+	reserved := func(generation int, reached int64) archive.Reservation {
+		return archive.Reservation{Generation: generation, Revision: archive.Margin + reached}
+	}
+	for name, c := range map[string]struct {
+		change  func(*Data, *Store)
+		lacks   bool
+		newer   string
+		reached int64
+	}{
+		"nothing":                         {func(*Data, *Store) {}, false, "", 20},
+		"revisions":                       {func(d *Data, _ *Store) { d.Revision = 19 }, true, "the data end with revision 19, and the store has revision 20", 20},
+		"reserved revisions":              {func(_ *Data, s *Store) { s.Reserved = reserved(2, 25) }, false, "the cluster had come to revision 25", 25},
+		"revisions of another generation": {func(_ *Data, s *Store) { s.Reserved = reserved(3, 25) }, false, "", 20},
+		"a generation":                    {func(_ *Data, s *Store) { s.Generations = generations(2, 3) }, true, "generation 2", 0},
+		"another cluster":                 {func(_ *Data, s *Store) { s.Cluster.Cluster = "b" }, false, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, s := data, contents
+			c.change(&d, &s)
+			j := Judge(d, s, false)
+			newer, reached := j.Newer(d, s, "s3://bucket")
+			assert.Equal(t, c.lacks, j.Lacks)
+			assert.Equal(t, c.reached, reached)
+			if c.newer == "" {
+				assert.NoError(t, newer)
+			} else {
+				assert.ErrorContains(t, newer, c.newer)
+			}
+		})
+	}
+	assert.Equal(t, 2, OfEtcd(archive.Lineage{Generations: []archive.Generation{{Number: 1, Etcd: "1"}, {Number: 2, Etcd: "2"}}}, "2").Number)
+	assert.Zero(t, OfEtcd(history(1), "9").Number)
+}
