@@ -55,10 +55,11 @@ type event struct {
 	Error    string  `json:"error,omitempty"`
 }
 
-const (
-	silence = 30 * time.Second // in a response, after which the wrapper counts as gone
-	maxLine = 64 << 10         // bytes of a line of a response
-)
+// maxLine limits a line of a response, in bytes.
+const maxLine = 64 << 10
+
+// silence is the time without a line after which the wrapper counts as gone.
+var silence = 30 * time.Second // tests shorten it
 
 // Client sends requests to the wrapper on this host.
 type Client struct {
@@ -73,6 +74,8 @@ func NewClient(port uint16) Client { return Client{status.NewClient(port), port}
 // Flags returns the wrapper's flags about backups. The error wraps status.ErrNoAnswer or ErrNoBackups, or describes a
 // response that cannot be read.
 func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
+	ctx, cancel := context.WithTimeout(ctx, silence)
+	defer cancel()
 	reply, err := c.ask(ctx, http.MethodGet)
 	if err != nil {
 		return Flags{}, err
@@ -90,13 +93,13 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 func (c Client) Now(ctx context.Context, uploaded func(done, total int64)) (Backup, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	watchdog := time.AfterFunc(silence, cancel)
+	defer watchdog.Stop()
 	reply, err := c.ask(ctx, http.MethodPost)
 	if err != nil {
 		return Backup{}, err
 	}
 	defer reply.Body.Close()
-	watchdog := time.AfterFunc(silence, cancel)
-	defer watchdog.Stop()
 	lines := bufio.NewScanner(reply.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {

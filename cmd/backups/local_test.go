@@ -130,6 +130,25 @@ func TestClient_truncatedAnswer(t *testing.T) {
 	}
 }
 
+// Another program, or a wrapper that hangs, sends nothing after the start of its response.
+func TestClient_silentServer(t *testing.T) {
+	before := silence
+	silence = 100 * time.Millisecond
+	t.Cleanup(func() { silence = before })
+	for _, code := range []int{http.StatusOK, http.StatusTeapot} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(code)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		}))
+		t.Cleanup(server.Close)
+		_, err := clientOf(server).Flags(t.Context())
+		require.Error(t, err)
+		_, err = clientOf(server).Now(t.Context(), func(int64, int64) {})
+		require.Error(t, err)
+	}
+}
+
 func TestRoutes_loopbackOnly(t *testing.T) {
 	routes := Routes(Flags{Store: "file:///b"}, making(func(context.Context) (archive.Full, error) { panic("by a stranger") }))
 	for _, pattern := range []string{"GET /backup", "POST /backup"} {
