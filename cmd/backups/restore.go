@@ -122,7 +122,7 @@ func RestoreSnapshot(ctx context.Context, file string, plan seed.Seed, inspect I
 	if err != nil {
 		return RestoreResult{}, err
 	}
-	revision, size := database.Revision(), database.Backend().Size()
+	revision, size := database.Revision(), database.Size()
 	if err := database.Close(); err != nil {
 		return RestoreResult{}, err
 	}

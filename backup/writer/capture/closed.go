@@ -32,6 +32,7 @@ type Closed struct {
 	identity Identity
 	database *closedBackend
 	revision int64
+	size     int64
 	applied  uint64
 }
 
@@ -47,7 +48,7 @@ func OpenClosed(path string, identity Identity) (*Closed, error) {
 	e := &Closed{identity: identity, database: &closedBackend{db: db}}
 	tx := e.database.ConcurrentReadTx()
 	defer tx.RUnlock()
-	e.revision = lastRevision(tx.(*closedTx).Tx)
+	e.revision, e.size = lastRevision(tx.(*closedTx).Tx), tx.(*closedTx).Size()
 	applied, term := schema.UnsafeReadConsistentIndex(tx)
 	e.applied, e.identity.Term = applied, cmp.Or(identity.Term, term)
 	return e, nil
@@ -58,6 +59,9 @@ func (e *Closed) Close() error { return e.database.db.Close() }
 
 // Backend returns the database. Only its methods for reading work.
 func (e *Closed) Backend() backend.Backend { return e.database }
+
+// Size returns the size of the database in bytes.
+func (e *Closed) Size() int64 { return e.size }
 
 // Revision returns the last revision.
 func (e *Closed) Revision() int64 { return e.revision }
