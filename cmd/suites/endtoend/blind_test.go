@@ -84,7 +84,7 @@ func TestAnExpiredServerCertificateMakesTheMemberUnreadyUntilItIsRenewed(t *test
 	var out string
 	harness.Eventually(t, "the check fails", func() bool {
 		out, _, _ = p.Begin("status", "-v").Wait()
-		return strings.Contains(harness.OneLine(out), "failed certificates etcd's server certificate") && strings.Contains(out, "ok        quorum")
+		return strings.Contains(harness.OneLine(out), "failed certificates no client can connect: etcd's server certificate") && strings.Contains(out, "ok        quorum")
 	})
 	assert.Contains(t, out, "Serving, not ready: ")
 	ca.IssuesUntil(time.Now().Add(1000 * time.Hour))
