@@ -107,7 +107,7 @@ func (r *Reader) headFrom(ctx context.Context, generation int, fulls []StoredFul
 func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 	after := head.Position
 	candidates := x.candidates(after)
-	for i, step := len(candidates)-1, 1; i >= 0; i, step = i-step, 2*step {
+	for i, step := len(candidates)-1, 1; i >= 0; step *= 2 {
 		last, err := r.lastSegment(ctx, candidates[i], head.Cluster)
 		if err != nil && !NotVerified(err) {
 			return err
@@ -115,6 +115,9 @@ func (r *Reader) lastVerified(ctx context.Context, head *Head, x index) error {
 		if err == nil && last.Next().Compare(after) > 0 {
 			head.moveTo(*last)
 			break
+		}
+		if i -= step; i < 0 && i > -step { // the first one is never left out
+			i = 0
 		}
 	}
 	return nil

@@ -299,3 +299,13 @@ func TestHead_ignoresNamesFarAhead(t *testing.T) {
 	assert.Equal(t, w.next, w.head().Start)
 	assert.Equal(t, revisions(11, 18), w.restore(archive.Target{}).revisions)
 }
+
+// Garbage after a full snapshot does not hide the segment that continues across it.
+func TestHead_garbageAfterAFullSnapshotThatWasPassed(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t), 20, 30)
+	w.again().gap(25)
+	for count := int64(0); count < 12; count++ {
+		assert.Equal(t, w.next, w.head().Start, "%d objects", count)
+		w.store.SetContent(archive.SegmentName(1, format.After(100+count)), []byte("x"))
+	}
+}
