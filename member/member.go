@@ -124,7 +124,6 @@ func New(config *embed.Config, options Options) *Member {
 		started: make(chan struct{}),
 		crashed: make(chan struct{}),
 	}
-	m.configured, _ = types.NewURLsMap(config.InitialCluster) // etcd reports the error
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(m.logger(config.LogLevel))
 	m.files.dir, m.files.wal = config.Dir, cmp.Or(config.WalDir, layout.ToWALDir(config.Dir))
 	kept := options.Maintenance
@@ -157,6 +156,7 @@ func (m *Member) Open(ctx context.Context) error {
 		return err
 	}
 	m.opened = true
+	m.configured, _ = types.NewURLsMap(m.config.InitialCluster) // etcd reports the error
 	m.defragmentAtStart()
 	m.doing.Store(opensData)
 	go m.start()
