@@ -120,7 +120,10 @@ func (b *Backups) run(ctx context.Context, r *running) {
 	watching.Go(func() {
 		select {
 		case why := <-w.Superseded():
-			b.superseded <- why
+			select {
+			case b.superseded <- why:
+			default: // that of an earlier run was not received yet
+			}
 		case <-ctx.Done():
 		}
 	})
