@@ -22,7 +22,7 @@ const (
 	ownThreadsDir = "/proc/self/task"
 )
 
-// Yield gives this process the lowest CPU and disk priority, for good. SCHED_IDLE would be too low: on a busy machine
+// LowerPriority gives this process the lowest CPU and disk priority, for good. SCHED_IDLE would be too low: on a busy machine
 // such a process needs seconds to die after SIGKILL, and etcd's writes wait for the locks that it holds in the
 // kernel. Linux has priorities per thread, and a new thread inherits that of its creator, so call it first. Without
 // the permission nothing changes, and the machine's load shows that.

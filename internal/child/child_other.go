@@ -7,5 +7,5 @@ import "os/exec"
 // bindToParent does nothing: only Linux can tie a child's life to that of its parent.
 func bindToParent(*exec.Cmd) {}
 
-// Yield does nothing: how it is done depends on the system.
-func Yield() {}
+// LowerPriority does nothing: how it is done depends on the system.
+func LowerPriority() {}

@@ -5,7 +5,7 @@ package steady
 import "os"
 
 // StartFlush does nothing: only Linux has such a call.
-func Begin(*os.File, int64, int64) {}
+func StartFlush(*os.File, int64, int64) {}
 
 // Flush does nothing: only Linux has such a call.
 func Flush(*os.File) {}
