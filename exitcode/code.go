@@ -50,7 +50,7 @@ const (
 	CutShort Code = 130 // backup, restore, status: Ctrl-C or SIGTERM
 )
 
-// Forced is the status of a stop that was cut short by a second signal.
+// SecondSignal is the status of a stop that was cut short by a second signal.
 func SecondSignal(second syscall.Signal) Code { return forcedBase + Code(second) }
 
 // String describes the status in a few words, for logs.

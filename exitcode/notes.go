@@ -34,10 +34,10 @@ const (
 // NewCrashNote returns the note that lives at path. It touches nothing.
 func NewCrashNote(path string) *CrashNote { return &CrashNote{path: path} }
 
-// Previous returns the line with the reason of the last run's crash, or "". Call it before Arm.
+// PreviousReason returns the line with the reason of the last run's crash, or "". Call it before Arm.
 func (n *CrashNote) PreviousReason() string { return firstLineOf(n.path) }
 
-// First returns the same for the first crash of a loop, or "" if it was written before that moment.
+// FirstReason returns the same for the first crash of a loop, or "" if it was written before that moment.
 func (n *CrashNote) FirstReason(since time.Time) string {
 	info, err := os.Lstat(n.path + firstCrash)
 	if err != nil || info.ModTime().Before(since) {
@@ -199,7 +199,7 @@ func (m *Message) write(text string, final bool) error {
 	return WriteMessage(m.path, text)
 }
 
-// Explain writes a termination message. A missing file is no error: no message is expected then.
+// WriteMessage writes a termination message. A missing file is no error: no message is expected then.
 func WriteMessage(path, text string) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -205,7 +205,7 @@ func (c *cluster) findNewer() (newer, err error) {
 		return nil, err
 	}
 	judgment := relation.Judge(data, seen.Store, false)
-	newer, c.needed = judgment.Newer(data, seen.Store, c.options.Archive.String())
+	c.needed, newer = judgment.Newer(data, seen.Store, c.options.Archive.String())
 	writer := seen.Head.Newest().Member
 	if newer == nil && judgment.Relation == relation.Same && position.IsOnlyVoter() && writer != "" && !slices.Contains(position.Known, writer) {
 		newer = fmt.Errorf("the data are from when the cluster had one voting member, but member %s, which they do not list, has written to the store", writer)

@@ -118,8 +118,10 @@ var rules = []rule{
 	{nil, nil, []StoreState{StoreUnasked}, restoreAsked, result(ConsultStore, "the store shows whether the target can be restored, and whether the restore was done before")},
 	{nil, unasked, []StoreState{StoreInUse}, restoreAsked, result(ConsultPeers, "the other members may be the ones that still write the backups")},
 	{nil, []PeerState{PeersNotAgreed}, nil, restoreAsked, result(Wait, "a restore starts when every member is stopped and requests the same one")},
-	{nil, nil, []StoreState{StoreInUse}, nil, Decision{Wait, "another process wrote the backups less than 90 s ago and may still run, so nothing replaces them yet",
-		"if it runs elsewhere, stop it; or point --backup-store at another place"}},
+	{nil, nil, []StoreState{StoreInUse}, nil, Decision{
+		Wait, "another process wrote the backups less than 90 s ago and may still run, so nothing replaces them yet",
+		"if it runs elsewhere, stop it; or point --backup-store at another place",
+	}},
 	{[]VolumeState{VolumeValid}, []PeerState{PeersNone, PeersItself, PeersAgreed, PeersUnstored}, nil, restoreAsked, result(FlushFirst, "all members are restored, and what only this volume has is uploaded first")},
 	{nil, []PeerState{PeersNone, PeersItself, PeersAgreed}, nil, restoreAsked, result(RestoreData, "all members are restored, and the store has all that can be read of this volume")},
 
@@ -145,8 +147,10 @@ var rules = []rule{
 	{nil, []PeerState{PeersKnow, PeersMinority}, nil, isNever, reject("the member was lost and could get its data from the others, but --recover=never", recoverAuto)},
 	{nil, []PeerState{PeersBusy}, nil, nil, result(Wait, "the member rejoins as soon as nothing prevents that")},
 	{nil, []PeerState{PeersKnow, PeersAdded, PeersUnlisted}, nil, nil, result(Rejoin, "the other members have everything, and replace the volume's data")},
-	{empty, []PeerState{PeersMissing}, nil, nil, Decision{Wait, "another member may have data",
-		"a new cluster is created once every member of initial-cluster is here without data; remove only members from it that never had any"}},
+	{empty, []PeerState{PeersMissing}, nil, nil, Decision{
+		Wait, "another member may have data",
+		"a new cluster is created once every member of initial-cluster is here without data; remove only members from it that never had any",
+	}},
 	{nil, []PeerState{PeersMissing, PeersMinority}, nil, nil, result(Wait, "waiting for a quorum of the other members, which has what this one lacks")},
 
 	// Data that all members have lost.

@@ -3,6 +3,7 @@ package recovery
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -137,7 +138,7 @@ func TestVolumeWithoutDataWaitsForStoreAndNamesTheWayOut(t *testing.T) {
 				first, advice, _ := strings.Cut(reason, "; ")
 				assert.Regexp(t, "^the store cannot be read, and may show that the data are lost or were rolled back: .*"+c.first, first)
 				assert.True(t, strings.HasPrefix(advice, c.wayOut), advice)
-				assert.Equal(t, c.err == store.ErrUnavailable, strings.Contains(advice, "move the data directory and exit_code.last away"), advice)
+				assert.Equal(t, errors.Is(c.err, store.ErrUnavailable), strings.Contains(advice, "move the data directory and exit_code.last away"), advice)
 				assert.Contains(t, w.log.String(), "the cluster is restored to revision 2")
 			})
 		}

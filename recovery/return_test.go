@@ -277,6 +277,7 @@ func (o *fakePeers) Publish(self peers.Self) { o.told, o.holds = true, self.Volu
 func (o *fakePeers) Remove(context.Context, *peers.Survey) error {
 	return o.change("removed", peers.Unlisted)
 }
+
 func (o *fakePeers) Add(context.Context, *peers.Survey) error { return o.change("added", peers.Added) }
 
 func (o *fakePeers) change(what string, to Membership) error {

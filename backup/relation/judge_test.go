@@ -241,7 +241,7 @@ func TestNewerShowsWhatTheDataLack(t *testing.T) {
 			d, s := data, contents
 			c.change(&d, &s)
 			j := Judge(d, s, false)
-			newer, reached := j.Newer(d, s, "s3://bucket")
+			reached, newer := j.Newer(d, s, "s3://bucket")
 			assert.Equal(t, c.lacks, j.Lacks)
 			assert.Equal(t, c.reached, reached)
 			if c.newer == "" {

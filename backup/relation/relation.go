@@ -129,18 +129,18 @@ func Judge(data Data, store Store, adopt bool) Judgment {
 	return j
 }
 
-// Newer returns what the store shows that the data lack of their cluster, nil if nothing, and the revision that the
-// cluster is known to have reached, 0 if unknown. The reservation counts as well: members of several keep it ahead of
+// Newer returns the revision that the cluster of the data is known to have reached, 0 if unknown, and what the store shows
+// that the data lack of it, nil if nothing. The reservation counts as well: members of several keep it ahead of
 // the revisions that they acknowledge, so a quorum has what it shows. store is the store's URL.
-func (j Judgment) Newer(data Data, s Store, store string) (newer error, reached int64) {
+func (j Judgment) Newer(data Data, s Store, store string) (reached int64, newer error) {
 	switch j.Relation { //nolint:exhaustive // the others are not of one history with the store
 	case Succeeded:
-		return errors.New(j.Sentence(data, s, store)), 0
+		return 0, errors.New(j.Sentence(data, s, store))
 	case Behind:
 		newer = errors.New(j.Sentence(data, s, store))
 	case Same:
 	default:
-		return nil, 0
+		return 0, nil
 	}
 	reached = s.Head.Revision()
 	if s.Reserved.Generation == s.Newest().Number {
@@ -149,7 +149,7 @@ func (j Judgment) Newer(data Data, s Store, store string) (newer error, reached 
 	if newer == nil && reached > data.Revision {
 		newer = fmt.Errorf("the data end with revision %d, and by the store the cluster had come to revision %d", data.Revision, reached)
 	}
-	return newer, reached
+	return reached, newer
 }
 
 // OfEtcd returns the generation with an etcd cluster ID; the zero value if there is none.

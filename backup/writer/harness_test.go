@@ -310,6 +310,6 @@ func (s *stand) waits() int {
 // do runs a function in the writer's goroutine.
 func (s *stand) do(what func()) {
 	s.Helper()
-	_, err := call(s.Context(), s.Writer.driver, func(done chan<- struct{}) { what(); close(done) })
+	_, err := call(s.Context(), s.driver, func(done chan<- struct{}) { what(); close(done) })
 	require.NoError(s, err)
 }

@@ -158,6 +158,19 @@ func (h *history) addSnapshot(data []byte) error {
 	return nil
 }
 
+// skim adds the entries and snapshots of a segment without comparing checksums. Records that cannot be parsed are skipped.
+func (h *history) skim(s *segment) {
+	for f := range s.frames() {
+		r, _ := f.parse()
+		switch r.kind {
+		case wal.EntryType:
+			h.note(r.data)
+		case wal.SnapshotType:
+			_ = h.addSnapshot(r.data) // see above
+		}
+	}
+}
+
 // isCommitted reports whether the log has a record of the snapshot, and whether it was committed when the log ended.
 func (h *history) isCommitted(index, term uint64) bool {
 	return index <= h.committed && slices.ContainsFunc(h.snapshots, func(r snapshotRecord) bool { return r.Index == index && r.Term == term })
@@ -369,23 +382,35 @@ func consumeField(message []byte) (f field, rest []byte, ok bool) {
 	return f, rest[n:], true
 }
 
-// find returns the first field with a tag; the zero value if there is none. Nothing behind it is read.
-func find(message []byte, tag uint64) field {
-	for f, rest, ok := consumeField(message); ok; f, rest, ok = consumeField(rest) {
-		if f.tag == tag {
-			return f
+// skipTo returns a message from the value of a field on, or nil if it has no such field. Other fields are skipped by their
+// lengths, and nothing behind the field is read: all entries of a long log are read at each start.
+func skipTo(message []byte, wanted protowire.Number, kind protowire.Type) []byte {
+	for len(message) > 0 {
+		number, found, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil
 		}
+		message = message[n:]
+		if number == wanted && found == kind {
+			return message
+		}
+		if n = protowire.ConsumeFieldValue(number, found, message); n < 0 {
+			return nil
+		}
+		message = message[n:]
 	}
-	return field{}
+	return nil
 }
 
 // varint returns a numeric field of a message, 0 if it is missing.
 func varint(message []byte, number protowire.Number) uint64 {
-	return find(message, protowire.EncodeTag(number, protowire.VarintType)).value
+	value, _ := protowire.ConsumeVarint(skipTo(message, number, protowire.VarintType))
+	return value
 }
 
 // message returns a field of a message that is a text or a message itself; nil if it is missing. An entry that changes the
 // members holds another message, which has no such field.
 func message(of []byte, number protowire.Number) []byte {
-	return find(of, protowire.EncodeTag(number, protowire.BytesType)).text
+	text, _ := protowire.ConsumeBytes(skipTo(of, number, protowire.BytesType))
+	return text
 }

@@ -115,6 +115,10 @@ func (f *Inspection) readSegments(segments []string) (histories []*history) {
 			f.read[name] = read
 			reading.Go(func() {
 				read.unread = readSegment(f.segment(name), func(s *segment) error {
+					if name != f.lastSegment() {
+						read.skim(s)
+						return nil
+					}
 					_ = read.readLast(context.Background(), s) // what comes before the error is what counts
 					return nil
 				})

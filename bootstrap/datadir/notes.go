@@ -52,12 +52,15 @@ var attributesPath = regexp.MustCompile("^" + membership.StoreMembersPrefix + "/
 // etcd 3.5 and older set the cluster version and the members' attributes that way, and etcd 3.6 replays these two and panics
 // over any other: etcd 3.4 writes one for each probe of its /health.
 func noteOf(entry []byte) (n note, ok bool) {
-	data := message(entry, entryData)
 	if changesMembers(entry) {
 		n.change = &raftpb.ConfChange{}
-		return n, n.change.Unmarshal(data) == nil
+		return n, n.change.Unmarshal(message(entry, entryData)) == nil
 	}
-	if len(entry) > longestRequest || message(data, clusterVersionSet) == nil && message(data, requestV2) == nil {
+	if len(entry) > longestRequest {
+		return n, false
+	}
+	data := message(entry, entryData)
+	if message(data, clusterVersionSet) == nil && message(data, requestV2) == nil {
 		return n, false
 	}
 	var request etcdserverpb.InternalRaftRequest

@@ -167,21 +167,38 @@ func (f frame) parse() (record, error) {
 
 // The tags of a record's fields (etcd's server/storage/wal/walpb/record.proto).
 const (
-	kindTag = 1<<3 | uint64(protowire.VarintType)
-	crcTag  = 2<<3 | uint64(protowire.VarintType)
-	dataTag = 3<<3 | uint64(protowire.BytesType)
+	kindTag = 1<<3 | byte(protowire.VarintType)
+	crcTag  = 2<<3 | byte(protowire.VarintType)
+	dataTag = 3<<3 | byte(protowire.BytesType)
 )
 
-// parseCanonical parses type, checksum and data, if there are any, in this order and without a copy.
+// parseCanonical parses type, checksum and data, if there are any, in this order and without a copy. It is on the path of every
+// start with a long log.
 func (f frame) parseCanonical() (r record, ok bool) {
-	kind, rest, _ := consumeField(f.record)
-	crc, rest, ok := consumeField(rest)
-	data := field{tag: dataTag}
-	if ok && len(rest) > 0 {
-		data, rest, ok = consumeField(rest)
+	kind, rest, _ := consumeNumber(f.record, kindTag)
+	crc, rest, ok := consumeNumber(rest, crcTag)
+	r.kind, r.crc = int64(kind), uint32(crc) //nolint:gosec // as etcd takes them
+	if !ok || len(rest) == 0 {
+		return r, ok
 	}
-	r = record{kind: int64(kind.value), crc: uint32(crc.value), data: data.text} //nolint:gosec // as etcd takes them
-	return r, ok && len(rest) == 0 && kind.tag == kindTag && crc.tag == crcTag && data.tag == dataTag
+	if rest[0] != dataTag {
+		return r, false
+	}
+	data, n := protowire.ConsumeBytes(rest[1:])
+	r.data = data
+	return r, n == len(rest)-1
+}
+
+// consumeNumber returns the number after a tag, and the rest of the message if ok.
+func consumeNumber(message []byte, tag byte) (value uint64, rest []byte, ok bool) {
+	if len(message) == 0 || message[0] != tag {
+		return 0, nil, false
+	}
+	value, n := protowire.ConsumeVarint(message[1:])
+	if n < 0 {
+		return 0, nil, false
+	}
+	return value, message[1+n:], true
 }
 
 // sector is the size in bytes that a disk writes atomically.

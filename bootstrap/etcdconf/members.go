@@ -143,7 +143,7 @@ func encode(mapping map[string]any, made string) ([]byte, error) {
 	return append(fmt.Appendf(nil, "# made %s\n", made), document...), nil
 }
 
-// Joining returns a member's configuration changed so that the member joins an existing cluster. initialCluster lists
+// ForNewMember returns a member's configuration changed so that the member joins an existing cluster. initialCluster lists
 // the cluster's members, as in initial-cluster. The error is a *KeyError.
 func ForNewMember(document []byte, initialCluster string) ([]byte, error) {
 	mapping, _, err := decode(document)

@@ -98,7 +98,7 @@ type execution struct {
 // names returns the names of the objects of an item, in the order in which they are deleted: manifests first, as data
 // without one is ignored, and generation.json last.
 func (e *execution) names(item Item) ([]string, error) {
-	switch item.Kind {
+	switch item.Kind { //nolint:exhaustive // the others list their names
 	case Full:
 		return []string{archive.ManifestName(item.Generation, item.Name), archive.DataName(item.Generation, item.Name)}, nil
 	case Generation:
