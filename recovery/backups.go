@@ -324,7 +324,7 @@ type heartbeat struct {
 	ahead *time.Duration // lead of the store's clock; nil until it was read
 	added time.Time      // when the last object of the generation was created, by the store's clock
 	seen  time.Time      // when this run first saw it, by the local clock
-	until time.Time      // when the generation will have been silent long enough, by the local clock; zero if nothing is waited for
+	until time.Time      // when the generation will have been silent long enough, by the local clock; zero without a wait
 }
 
 // checkWriter returns why the process that writes the newest generation may still run: it has not released the

@@ -176,7 +176,7 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 		comesTo[given] = calm(e.begin(given, origin(given)))
 	}
 	for p := range e.seen {
-		if p.truth.outrun || p.truth.revived { // somebody else has changed what there is to come to
+		if p.truth.outrun || p.truth.revived { // another process has changed the target
 			continue
 		}
 		require.Equal(t, comesTo[p.lot], calm(e.begin(p.lot, p.truth)), "cut off in %s, given %+v, when %+v", p.core.State, p.lot, p.truth)
@@ -203,15 +203,15 @@ func TestGuardsExcludeEachOther(t *testing.T) {
 type reality struct {
 	place     string // what has the data directory's name: "original", "" or "restored"
 	validated bool   // what has it was found valid
-	aside     bool   // the original is set aside
-	built     bool   // a whole data directory is beside
+	aside     bool   // the original is preserved
+	built     bool   // there is a whole data directory next to it
 	proved    bool   // and valid
 	sound     bool   // what was installed was proved
 	brought   bool   // what waited on the volume is in the store
 	noted     bool   // the position is on the disk
 	taken     bool   // the store's newest generation is that of the volume, by an adoption
 	claimed   bool   // the store has this restore's generation
-	outrun    bool   // somebody else has begun another one
+	outrun    bool   // another process has started another one
 	revived   bool   // when that was noted, or later, members came back with their data
 	installs  int    // of what this claim is about
 	done      bool   // the id is remembered
@@ -221,7 +221,7 @@ type reality struct {
 	adopted    bool       // etcd is started with the members that they have told
 	told       bool       // who asks hears that this member is about to have data
 	uncompared bool       // the store was away for so long that valid data may be served
-	rolled     bool       // since the store was asked: all members are here and have no data of use, or ask for the same restore, and have brought what they have
+	rolled     bool       // since the store was asked: all members are here and have no usable data, or ask for the same restore, and have brought what they have
 	flushed    bool       // so has this one
 
 	lost string // what must never happen, and has

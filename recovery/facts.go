@@ -64,7 +64,7 @@ func (f Facts) Learn(event Event, told Facts) Facts {
 		f.Asked = told.Asked
 	case Answered:
 		f.Told, f.Asked = told.Told, f.Asked && !told.RestoreDone
-		if !f.Told.isKnown() { // an earlier answer may have said that it has more
+		if !f.Told.isKnown() { // an earlier answer may have shown that it has more
 			f.Behind = f.Behind || told.Behind
 			break
 		}

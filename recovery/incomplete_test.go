@@ -335,7 +335,7 @@ func (w *world) failSpool(answers ...error) *int {
 func TestSpoolIsUploadedUnlessValidDataHaveIt(t *testing.T) {
 	for name, of := range map[string]struct {
 		happens func(*world)
-		has     archive.Identity // the volume, by what is told
+		has     archive.Identity // the volume, by its reports
 	}{
 		"valid":  {func(*world) {}, archive.Identity{Cluster: ours, Generation: 1}},
 		"broken": {losses["broken"], archive.Identity{}},

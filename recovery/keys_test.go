@@ -30,7 +30,7 @@ func successor(t *testing.T, former, present formattest.Keys) *format.Keys {
 func TestUntrustedBackupsAreNotSkipped(t *testing.T) {
 	trusted, other := formattest.NewKeys(t), formattest.NewKeys(t)
 	for what, of := range map[string]struct {
-		written func(w *world) string // the name of what nobody trusts
+		written func(w *world) string // the name of an untrusted object
 		spoilt  func(w *world)
 	}{
 		"a full, empty volume":  {func(w *world) string { w.backUp(1); return "/manifest.json" }, (*world).lose},

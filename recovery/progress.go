@@ -12,7 +12,7 @@ type Progress struct {
 	State      State // empty before the first run
 	Since      time.Time
 	Reason     string  // why it is in that state: a sentence
-	Uncompared bool    // etcd may open the data, and the store has not said whether it has more
+	Uncompared bool    // etcd may open the data, and it is unknown whether the store has more
 	Warning    bool    // etcd may open the data, and Reason is a warning
 	Loss       string  // what is lost or undone, in numbers; empty if nothing is restored
 	Bytes      int64   // bytes that were rebuilt

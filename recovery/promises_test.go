@@ -72,7 +72,7 @@ type input struct {
 	// of a member of several
 	peers   bool       // they are named
 	joins   bool       // a cluster that exists
-	remains bool       // of an empty volume: an etcd had just begun on it
+	remains bool       // of an empty volume: an etcd had just started on it
 	listing Membership // how the others have the member at first
 }
 

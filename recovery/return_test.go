@@ -239,7 +239,7 @@ type fakePeers struct {
 	hears    func(peers.Self) Membership // how they answer to what they hear; nil for always the same
 	size     int64                       // of their databases
 	late     bool                        // one of them has not brought what only its volume has
-	brought  bool                        // what this member was heard to say of itself last
+	brought  bool                        // this member's last report on itself
 }
 
 func (o *fakePeers) Query(_ context.Context, self peers.Self) peers.Survey {

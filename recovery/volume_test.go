@@ -299,7 +299,7 @@ func TestRejoinWaitsForFreeSpace(t *testing.T) {
 	r := w.recovery()
 	r.checkRoom = func(_ seed.Seed, source restore.Source) error {
 		assert.Equal(t, int64(77), source.DatabaseBytes)
-		if len(w.preservedTimes()) > 1 { // nothing but somebody's own
+		if len(w.preservedTimes()) > 1 { // nothing but a user's own
 			return fmt.Errorf("%w on the volume", restore.ErrNoRoom)
 		}
 		return nil

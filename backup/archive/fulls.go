@@ -20,13 +20,13 @@ type Full struct {
 	Generation int             `json:"generation"`        //
 	Revision   int64           `json:"revision"`          // read in the transaction that the database comes from
 	Next       format.Position `json:"next"`              // where the segment behind it begins
-	Behind     *Link           `json:"behind,omitempty"`  // where the generation went on when this one began a chain; nil if it began none, or the first of all
+	Behind     *Link           `json:"behind,omitempty"`  // where the generation continued when this one started a chain; nil if it started none, or the first of all
 	Session    string          `json:"session,omitempty"` // of the process that wrote it: random, hexadecimal
 	Compacted  int64           `json:"compacted"`         // etcd's scheduled compaction in that transaction; 0 before the first one
 	Time       time.Time       `json:"time"`              // of that transaction, cut to the second
 	Chain      format.Digest   `json:"chain"`             // the chain's digest at Revision: that of the segments before, or format.Seed
 	Last       format.Digest   `json:"last,omitzero"`     // over the rows of the last revision with rows; zero if unknown
-	Data       format.Body     `json:"data"`              // the object beside the manifest
+	Data       format.Body     `json:"data"`              // the object next to the manifest
 	Database   format.Body     `json:"database"`          // the database alone, without the digest that follows it in a snapshot
 	Hash       *Hash           `json:"hash,omitempty"`    // etcd's own, if it was asked
 	Buckets    []string        `json:"buckets,omitempty"` // names of the small buckets inside
@@ -230,8 +230,8 @@ type Result struct {
 	format.Heading
 	Cluster    string      `json:"cluster"`
 	Generation int         `json:"generation"`
-	Full       string      `json:"full"`     // the full's name that it began with
-	Revision   int64       `json:"revision"` // that was restored: the full's, or that of a restore test
+	Full       string      `json:"full"`     // the name of the full snapshot that it started with
+	Revision   int64       `json:"revision"` // that was restored: of the full snapshot, or of a restore test
 	Segments   bool        `json:"segments"` // whether segments behind it were restored, too
 	Outcome    Outcome     `json:"outcome"`
 	Why        string      `json:"why,omitempty"` // it failed: a sentence

@@ -29,10 +29,10 @@ type Generation struct {
 	Etcd           string    `json:"etcd_cluster,omitempty"` // etcd's cluster id, hexadecimal, for people; every restore makes a new one
 	Parent         int       `json:"parent"`                 // the generation that was restored; 0 for none
 	ParentRevision int64     `json:"parent_revision"`        // and up to where; 0 for none
-	Restore        string    `json:"restore,omitempty"`      // the id of the restore that was asked for; none if data had been lost
+	Restore        string    `json:"restore,omitempty"`      // the ID of the requested restore; none if data had been lost
 	Restored       []string  `json:"restored,omitempty"`     // the ids of restores before that one, whose generations may be gone by now
 	Adopted        []string  `json:"adopted,omitempty"`      // the owners that have taken the store by --adopt, in this generation or before
-	Session        string    `json:"session,omitempty"`      // of the process that began it: random, hexadecimal
+	Session        string    `json:"session,omitempty"`      // of the process that started it: random, hexadecimal
 	Created        time.Time `json:"created"`
 
 	signed bool

@@ -61,7 +61,7 @@ const (
 type Data struct {
 	State    State
 	Identity archive.Identity // the zero value if the data name no cluster
-	Peers    archive.Identity // what the other members say that run with this etcd cluster ID; the zero value if none does
+	Peers    archive.Identity // the reports of the other members with this etcd cluster ID; the zero value if there are none
 	Etcd     string           // etcd's ID of the cluster, hexadecimal; empty while etcd has stored nothing
 	Owner    string           // of this member's cluster, NAMESPACE/NAME
 	Revision int64            // the highest one that the data can reach

@@ -21,7 +21,7 @@ type chain struct {
 	unstored lag
 
 	tail     *format.Start   // start of the next segment; nil if it is unknown
-	epoch    int             // counts the times that the tail was set anew: positions of different epochs do not compare
+	epoch    int             // counts the times that the tail was replaced: positions of different epochs do not compare
 	last     format.Position // of the last segment with content; zero if this process captured none
 	markers  []format.Marker // since the last capture
 	lastTime time.Time       // latest time written in this generation

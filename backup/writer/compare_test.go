@@ -97,7 +97,7 @@ func TestDataOfAnotherHistoryOrOlderThanTheirBackupsAreNotMixedWithThem(t *testi
 	}
 }
 
-// twin is a stand with data of its own and the same store, whose data say that they are of a cluster: of another one, or of this one, as
+// twin is a stand with data of its own and the same store, whose data belong to a cluster: to another one, or of this one, as
 // a copy says. The first one has ended.
 func (s *stand) twin(cluster string) *stand {
 	s.Helper()
@@ -239,7 +239,7 @@ func TestAStoreThatNobodyHasUsedIsFoundedWithAnIDOfItsOwn(t *testing.T) {
 	assert.Equal(t, []any{is.Cluster, "shop/etcd"}, []any{facts.Cluster, facts.Owner})
 }
 
-// The volume has the id before the store has, and whoever was killed in between begins with that.
+// The volume has the id before the store has, and a process that was killed in between starts with that.
 func TestAFoundationThatWasCutOffIsCompletedWithTheSameID(t *testing.T) {
 	for name, which := range map[string]string{"the cluster manifest": "cluster.json", "the generation": "gen/"} {
 		t.Run(name, func(t *testing.T) {
@@ -322,7 +322,7 @@ func TestAnEmptiedStoreIsFoundedAgainForTheGenerationOfTheData(t *testing.T) {
 	assert.Equal(t, 3, all[0].Number)
 }
 
-// What waits is the volume's, and goes on where compaction has left nothing to compare.
+// The spool belongs to the volume, and continues where compaction has left nothing to compare.
 func TestWhatWaitsIsGoneOnWithBehindACompaction(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Err: memory.ErrUnreachable})

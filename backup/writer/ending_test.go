@@ -209,7 +209,7 @@ func (s *stand) requireNothingFlushed() {
 	require.Error(s, s.Flush(ctx))
 }
 
-// Whoever may write to the store can lay such objects, so they end nothing: backups continue behind them.
+// Everyone with write access to the store can create such objects, so they end nothing: backups continue after them.
 func TestAnEndThatNoTrustedKeyHasSignedEndsNothing(t *testing.T) {
 	ours, theirs := formattest.NewKeys(t), formattest.NewKeys(t)
 	other := formattest.LoadKeys(t, format.KeyFiles{SigningKey: theirs.SigningKey, TrustedKeys: theirs.TrustedKeys})

@@ -155,7 +155,7 @@ func TestAFullThatFailedIsLeftAloneForAMultipleOfWhatItTook(t *testing.T) {
 func TestNoReadTransactionIsOpenWhileTheStoreIsWaitedFor(t *testing.T) {
 	s := newStand(t)
 	s.options.Interval = 0
-	s.store.Inject(memory.Fault{Op: memory.Put, First: func() { // a capture may be at work beside the request; none waits for that
+	s.store.Inject(memory.Fault{Op: memory.Put, First: func() { // a capture may run in parallel to the request; none waits for that
 		assert.Eventually(t, func() bool { return s.chain.reader.Open() == 0 }, patience, poll)
 	}})
 	s.run()
@@ -318,7 +318,7 @@ func TestAChainWhoseFullCannotBeCopiedLeavesNothingBehind(t *testing.T) {
 	s.requireNothingLoose()
 }
 
-// Its full may have been on its way when the process died, or somebody has emptied the store.
+// Its full snapshot may have been on its way when the process died, or the store was emptied.
 func TestWhatWaitsInTheSpoolDoesNotGoIntoAStoreThatHasNothingBeforeIt(t *testing.T) {
 	for name, writes := range map[string]int{"nothing more is written": 0, "more is": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -348,7 +348,7 @@ func (s *stand) requireNothingLoose() {
 	}
 }
 
-// A full stands for all before it: should the process die, nobody would bring the segments that it had overtaken.
+// A full snapshot includes everything before it: if the process died, the segments that it has overtaken would never be uploaded.
 func TestAFullDoesNotOvertakeTheSegmentsBeforeIt(t *testing.T) {
 	s := begun(t)
 	s.store.Inject(memory.Fault{Op: memory.Put, Prefix: "gen/000001/segment", Hang: true, Times: 1})
@@ -373,7 +373,7 @@ func TestALookThatEndsWhenAFullHasBegunAChainBeginsNoOther(t *testing.T) {
 	s.put("a", "behind the full")
 	s.eventually(func(Facts) bool { return s.waits() > 0 }, "it waits")
 	s.do(func() {
-		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it began
+		s.handleResult(inspection{storeView: s.remote.storeView}, nil) // there was nothing when it started
 	})
 	s.do(func() {
 		assert.Equal(t, beginning, s.core.State)
@@ -418,7 +418,7 @@ func TestOfTwoFirstFullsTheLaterOneDoesNotCount(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, path.Full.Revision)
 }
 
-// A full that somebody waits for is made all the same, within the chain that goes on.
+// A full snapshot that a caller waits for is made anyway, within the chain that continues.
 func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	c := newMembers(t, 2)
 	first, second := c.members[0], c.members[1]
@@ -439,7 +439,7 @@ func TestWhoAskedForAFullThatDoesNotCountGetsAnotherOne(t *testing.T) {
 	assert.Equal(t, first.Facts().LastFull.Revision, c.requireAllKept().Full.Revision)
 }
 
-// The chain may go on elsewhere: who lost its office meanwhile does not end it.
+// The chain may continue elsewhere: a member that is no longer the writer does not end it.
 func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
 	c := newMembers(t, 2)
 	first := c.members[0]
@@ -460,7 +460,7 @@ func TestWhoNoLongerWritesDoesNotEndTheChain(t *testing.T) {
 	c.requireAllKept()
 }
 
-// Where there is no chain at all, a full of whoever had begun one is better than none.
+// Without any chain, a full snapshot of a member that has started one is better than none.
 func TestAFirstFullCountsThoughItsMemberNoLongerWrites(t *testing.T) {
 	c := newMembers(t, 1)
 	stored := c.slowly(0)

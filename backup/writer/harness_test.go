@@ -86,7 +86,7 @@ func (f *faked) Identity() capture.Identity {
 	return is
 }
 
-// newStand starts etcd and nothing else. Its test runs beside others.
+// newStand starts etcd and nothing else. Its test runs in parallel to others.
 func newStand(t *testing.T) *stand {
 	t.Helper()
 	t.Parallel()

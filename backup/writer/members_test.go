@@ -228,7 +228,7 @@ func TestWhatTheFirstWriterLacksBesideTheRowsIsBroughtByTheSecond(t *testing.T) 
 func raced(t *testing.T, write func(*cluster), theirs func(own []format.Row) []format.Row) (c *cluster, flushed error) {
 	t.Helper()
 	c, member, resume := pausedMember(t, false)
-	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, when it is asked for
+	member.do(func() { member.Writer.options.Interval = patience * 100 }) // one capture, on request
 	write(c)
 	done := make(chan error, 1)
 	go func() { done <- member.Flush(t.Context()) }()

@@ -194,7 +194,7 @@ func TestWhatIsPreserveIsASpool(t *testing.T) {
 func TestWhatCannotBePreserveStays(t *testing.T) {
 	dir, objects := t.TempDir()+"/spool", segmentsInOrder(t, 2)
 	s := filledSpool(t, dir, objects)
-	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // beside it there is room for nothing
+	s.dir = filepath.Join(s.dir, "segments", objects[0].Position.String(), "spool") // there is no room for anything else
 	_, err := s.Preserve(func(Spooled) bool { return true })
 	require.ErrorContains(t, err, "cannot preserve what waited for the store")
 	assert.Equal(t, []int64{5, 6}, positions(s))

@@ -197,7 +197,7 @@ func TestAfterARestartItGoesOnFromTheHeadTheSpoolAndTheDatabase(t *testing.T) {
 	s.end()
 	s.put("a", "only in the database")
 
-	s.run() // the store is still away, and the spool says where to go on
+	s.run() // the store is still away, and the spool has the position to continue at
 	last = s.put("a", "compacted while the store is away")
 	s.BeforeCompaction(t.Context())
 	s.compact(last)

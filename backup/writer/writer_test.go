@@ -57,7 +57,7 @@ func TestNothingIsWrittenWhileNothingChanges(t *testing.T) {
 }
 
 func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
-	s := begun(t) // a full that already has them would leave nothing to segments
+	s := begun(t) // a full snapshot that already has them would leave nothing to segments
 	lease, err := s.etcd.Client.Grant(t.Context(), 3600)
 	require.NoError(t, err)
 	s.addUser("someone")
@@ -74,7 +74,7 @@ func TestChangesOfLeasesAndUsersAreKeptThoughNoRevisionMoves(t *testing.T) {
 func TestAFlushBringsWhatEtcdHasAnsweredThoughItHasNotCountedItYet(t *testing.T) {
 	s := newStand(t)
 	is := s.options.Etcd
-	var frozen atomic.Uint64 // it has answered its clients and not yet said that it has applied what they asked for
+	var frozen atomic.Uint64 // it has answered its clients and not yet reported that it has applied their requests
 	s.options.Etcd = &faked{Etcd: is, applied: func() uint64 { return cmp.Or(frozen.Load(), is.AppliedIndex()) }}
 	s.run()
 	s.putAndFlush("first", "value")

@@ -28,7 +28,7 @@ type api struct {
 	leases  map[string]lease
 	token   string
 	trouble func(w http.ResponseWriter, r *http.Request) (answered bool) // nil if all goes well
-	before  func(name string)                                            // is called before a patch is looked at; nil for nothing
+	before  func(name string)                                            // is called before a patch is read; nil for nothing
 	asked   []string                                                     // methods and names
 	at      []time.Time                                                  // when it was asked
 }

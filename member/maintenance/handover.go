@@ -187,7 +187,7 @@ func (k *Maintainer) pauseWrites(ctx context.Context, changed <-chan struct{}, c
 		<-ctx.Done()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("leadership has not moved; writes go on, and one may have to wait for its answer")
+		k.options.Log.Info().Dur("after_ms", maxWritePause).Msg("leadership has not moved; writes continue, and one may have to wait for its answer")
 	}
 }
 

@@ -152,7 +152,7 @@ func TestQuery_dataInUseElsewhere(t *testing.T) {
 			{20 * time.Second, 0, 0, false},
 			{50 * time.Second, 0, 0, false},
 			{10 * time.Second, 0, 0, true},
-			{2 * time.Minute, 0, 0, false}, // nobody looked for so long
+			{2 * time.Minute, 0, 0, false}, // no member asked for so long
 		}},
 		// etcd counts each connection twice that a member had when it was sent a snapshot, and takes one away when it ends.
 		"while something comes": {nil, []step{

@@ -40,7 +40,7 @@ func (s *statusServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Publish reports the state of this member to the others, as Query does.
 func (p *Peers) Publish(self Self) { _ = p.publish(self) } // without a listener the others do not learn it
 
-// publish starts to answer if that is possible by now. The error says why it is not.
+// publish starts to answer if that is possible by now. The error is the reason if it is not.
 func (p *Peers) publish(self Self) error {
 	if err := p.serve(); err != nil {
 		return err

@@ -52,7 +52,7 @@ func TestBuild_startOfTheLog(t *testing.T) {
 		case 0:
 			kept = highest // else no full is made of it before it is lost
 		case 1:
-			kept = 100 // somebody goes back to the first one
+			kept = 100 // an operator returns to the first one
 		}
 	}
 }

@@ -61,7 +61,7 @@ func TestPlan_objectsWithUnknownEnds(t *testing.T) {
 		"segments": {
 			{Level: archive.Segment, Start: behind(-60), Next: behind(-30)},
 			{Level: archive.Segment, Start: behind(-30), Next: behind(30)},
-			{Level: archive.Segment, Start: behind(-1)}, // which nobody could read
+			{Level: archive.Segment, Start: behind(-1)}, // which could not be read
 		},
 	} {
 		h := history(chain(hourly(2*day, 0)...))
