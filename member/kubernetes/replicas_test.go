@@ -34,6 +34,7 @@ func TestIsScaledDown(t *testing.T) {
 		asked := ""
 		s := serving(t, func(w http.ResponseWriter, r *http.Request) {
 			asked = r.Method + " " + r.URL.Path
+			assert.Zero(t, r.ContentLength, "a GET has no body")
 			_, _ = io.WriteString(w, set)
 		})
 		var found []int

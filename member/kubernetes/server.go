@@ -122,9 +122,12 @@ func (s *Server) Create(ctx context.Context, kind Kind, object any) error {
 }
 
 func (s *Server) do(ctx context.Context, method string, kind Kind, name string, send, receive any) error {
-	content, err := json.Marshal(send)
-	if err != nil {
-		return err
+	var content []byte
+	if send != nil { // some servers and proxies reject a GET with a body
+		var err error
+		if content, err = json.Marshal(send); err != nil {
+			return err
+		}
 	}
 	request, err := s.newRequest(ctx, method, kind, name, content)
 	if err != nil {
