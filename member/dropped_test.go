@@ -40,6 +40,15 @@ func TestRetryDropped(t *testing.T) {
 		assert.Equal(t, "done", reply)
 		assert.Equal(t, 2*time.Second, time.Since(began))
 
+		const blocked = 4 * time.Second // a proposal waits for a leader, which may hand over at that moment
+		handler, _ = dropping(blocked + time.Second)
+		reply, err = asks(t.Context(), "/etcdserverpb.KV/Put", func(ctx context.Context, request any) (any, error) {
+			time.Sleep(max(0, blocked-time.Since(began.Add(2*time.Second))))
+			return handler(ctx, request)
+		})
+		require.NoError(t, err)
+		assert.Equal(t, "done", reply)
+
 		handler, _ = dropping(time.Hour)
 		began = time.Now()
 		_, err = asks(t.Context(), "/etcdserverpb.Lease/LeaseGrant", handler)

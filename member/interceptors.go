@@ -60,8 +60,11 @@ const (
 // error that clients cannot distinguish from a failed write. Nothing was proposed, so a retry is safe.
 func retryDropped(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	proposesOnce := strings.HasPrefix(info.FullMethod, "/etcdserverpb.KV/") || strings.HasPrefix(info.FullMethod, "/etcdserverpb.Lease/")
-	for deadline := time.Now().Add(electionWait); ; {
+	for deadline := (time.Time{}); ; {
 		reply, err := handler(ctx, request)
+		if deadline.IsZero() { // the first proposal may have waited for a leader
+			deadline = time.Now().Add(electionWait)
+		}
 		if !isDropped(err) || !proposesOnce || !time.Now().Before(deadline) {
 			return reply, err
 		}
