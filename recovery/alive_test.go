@@ -68,6 +68,23 @@ func TestRestoreWaitsUntilTheGenerationIsIdle(t *testing.T) {
 	assert.Contains(t, w.log.String(), "a restore can start at "+began.Add(90*time.Second).UTC().Format(time.TimeOnly)+" unless it is extended again")
 }
 
+// The time that a run has waited for a writer is over, and the store is unreachable.
+func TestPausesAfterAWaitForAWriter(t *testing.T) {
+	w, clock := lost(t)
+	pauses := 0
+	w.wait = func(ctx context.Context, _ int) {
+		switch pauses++; pauses {
+		case 1:
+			*clock = clock.Add(91 * time.Second)
+			w.store.Inject(memory.Fault{Op: memory.Any, Times: 3, Err: memory.ErrUnreachable})
+		default:
+			assert.NoError(t, ctx.Err(), "pause %d", pauses)
+		}
+	}
+	require.NoError(t, w.run())
+	assert.Greater(t, pauses, 1)
+}
+
 // An empty volume has the configuration of a cluster that runs elsewhere and writes its backups.
 func TestRunningClusterIsNotReplaced(t *testing.T) {
 	w := newFilledWorld(t)

@@ -175,6 +175,19 @@ func TestLastRequestWinsOverARestoreThatWasCutOff(t *testing.T) {
 	}
 }
 
+// Another process may have restored the generation again since.
+func TestInstalledDataKeepTheirGeneration(t *testing.T) {
+	w := newFilledWorld(t)
+	w.damage()
+	require.ErrorIs(t, w.cutAt(Remember), errCut)
+	other := newWorld(t)
+	other.archive, other.store, other.options.Archive = w.archive, w.store, w.archive
+	require.NoError(t, other.run())
+	require.Len(t, w.generations(), 3)
+	require.NoError(t, w.run())
+	assert.Equal(t, 2, w.identity().Generation)
+}
+
 func TestRestoreIsDoneOnce(t *testing.T) {
 	const said = "restore \\\"drop\\\" was done before"
 	w := newFilledWorld(t)

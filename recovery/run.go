@@ -110,7 +110,11 @@ func (r *run) process() error {
 
 // allowStart lets etcd open the data.
 func (r *run) allowStart() error {
-	err := r.backups.writeIdentity(r.decision.Result)
+	result := r.decision.Result
+	if r.job.outcome.Ended == Restored { // perhaps by an earlier run: then nothing was decided in this one
+		result = RestoreData
+	}
+	err := r.backups.writeIdentity(result)
 	if copies := disk.PreservedCopies(r.member.DataDir); r.decision.Result == FoundCluster && len(copies) > 0 {
 		r.job.logUnused(copies[len(copies)-1].Path)
 	}
@@ -195,8 +199,8 @@ func (r *run) pause(action Action) {
 	}
 	r.progress.change(func(p *Progress) { p.Reason = r.reason + "; next attempt within " + longestWait(times).String() })
 	ctx, cancel := r.ctx, func() {}
-	if until := r.backups.heartbeat.until; action == PaceStore && !until.IsZero() {
-		ctx, cancel = context.WithTimeout(r.ctx, until.Sub(r.now()))
+	if left := r.backups.heartbeat.until.Sub(r.now()); action == PaceStore && left > 0 {
+		ctx, cancel = context.WithTimeout(r.ctx, left)
 	}
 	r.wait(ctx, times)
 	cancel()
