@@ -307,6 +307,22 @@ func TestInspect_memberWithSnapshotIsNotMoved(t *testing.T) {
 	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
 }
 
+// The first record of a member that came late may be its leader's snapshot. Once its database and snapshots are lost, it is not
+// uninitialized: it has voted.
+func TestInspect_memberThatReceivedASnapshotIsNotMoved(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new.etcd")
+	datadirtest.Initialize(t, dir)
+	log, err := wal.Open(zap.NewNop(), filepath.Join(dir, "member", "wal"), walpb.Snapshot{})
+	require.NoError(t, err)
+	_, _, _, err = log.ReadAll()
+	require.NoError(t, err)
+	require.NoError(t, log.SaveSnapshot(walpb.Snapshot{Index: 5, Term: 2, ConfState: &raftpb.ConfState{Voters: []uint64{1, 2}}}))
+	require.NoError(t, log.Save(raftpb.HardState{Term: 2, Vote: 2, Commit: 5}, nil))
+	require.NoError(t, log.Close())
+	require.ErrorContains(t, Look(dir, "").Inspect(Identity{}, zerolog.Nop()), "continues a restored database")
+	require.True(t, exists(filepath.Join(dir, "member")), "it was not moved")
+}
+
 // An index that can't be read is neither 0 nor any other number.
 func TestADatabaseWithoutAReadableIndexIsNotUninitialized(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new.etcd")

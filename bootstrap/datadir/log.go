@@ -256,7 +256,7 @@ func (m *member) namesNoVoter() bool {
 		return false
 	}
 	head, err := readHead(m.segment(firstSegment))
-	return err == nil && !head.used
+	return err == nil && !head.used && !head.restored
 }
 
 // head describes the start of a segment, up to the first entry of a client or the first snapshot with data.

@@ -85,7 +85,7 @@ var flagName = regexp.MustCompile(`--([a-z0-9-]+)`)
 // keyOf maps parts of etcd's messages that name no flag to the key that they are about.
 var keyOf = map[string]string{
 	"clusterState": "initial-cluster-state", "auto-compaction-mode": "auto-compaction-mode", "min version": "tls-max-version",
-	"cipher suite": "cipher-suites", "tracing": "distributed-tracing-sampling-rate", "feature gate": "feature-gates",
+	"cipher suite": "cipher-suites", "distributed tracing": "distributed-tracing-sampling-rate", "feature gate": "feature-gates",
 	"missing bool value": "feature-gates", "invalid value of": "feature-gates",
 }
 
