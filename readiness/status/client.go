@@ -187,10 +187,10 @@ func (c *Client) Send(ctx context.Context, method, path string) (*http.Response,
 	case !errors.As(err, &wrapped):
 		return reply, err
 	case wrapped.Timeout():
-		return nil, fmt.Errorf("%w from %s within %v although a process listens: it hangs, has next to no CPU time or is another program; see the container's log",
+		return nil, fmt.Errorf("%w from %s within %v: it hangs, has next to no CPU time or is another program, or its host cannot be reached; see the container's log",
 			ErrNoAnswer, c.name, c.timeout)
 	default:
-		return nil, fmt.Errorf("%w from %s: %w; it is not running or uses another port; see its log and its termination message",
+		return nil, fmt.Errorf("%w from %s: %w; if it is not running or uses another port, its log and its termination message say so",
 			ErrNoAnswer, c.name, wrapped.Err) // the name has the address already
 	}
 }

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -45,6 +46,7 @@ func TestFetchAllRequestsOtherMembersOnly(t *testing.T) {
 
 	answers = FetchAll(t.Context(), known, uint16(port), &tls.Config{MinVersion: tls.VersionTLS12})
 	assert.Contains(t, answers[1].Error, "certificate", "the authority is not trusted")
+	assert.NotContains(t, answers[1].Error, "; it is not running")
 }
 
 // The address may lead to another member on the same host, another pod or another program.
@@ -80,4 +82,15 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 		assert.Nil(t, got.Document, name)
 		assert.Contains(t, got.Error, c.err, name)
 	}
+}
+
+// The network drops what is sent to a machine that is gone: nobody knows whether a process listens there.
+func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
+	expired, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	known := Document{MemberID: "a", Member: state.Member{Peers: []state.Peer{{ID: "b", URLs: []string{"http://127.0.0.1:2380"}}}}}
+	text := FetchAll(expired, known, 1, nil)[0].Error
+	assert.Contains(t, text, "no answer from etcd-wrapper at http://127.0.0.1:1 within 3s")
+	assert.Contains(t, text, "its host cannot be reached")
+	assert.NotContains(t, text, "a process listens")
 }
