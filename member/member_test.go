@@ -134,7 +134,7 @@ func TestOpen_withoutQuorum(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, b.Open(ctx), context.DeadlineExceeded)
 	assert.Contains(t, b.Doing(), "waits for a leader")
-	assert.Regexp(t, `it has no connection to etcd-1 \(http://127\.0\.0\.1:\d+\), etcd-2 \(http://127\.0\.0\.1:\d+\): see that they run`, b.Doing())
+	assert.Regexp(t, `it has no connection to etcd-1 \(http://127\.0\.0\.1:\d+\), etcd-2 \(http://127\.0\.0\.1:\d+\): check with etcd-wrapper status on each`, b.Doing())
 	asked := time.Now()
 	opened, err := b.Close()
 	assert.True(t, opened)

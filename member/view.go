@@ -30,7 +30,7 @@ func (m *Member) Doing() string {
 		return cmp.Or(maintenance.StartProgress(layout.ToSnapDir(m.config.Dir)), doing)
 	case awaitsQuorum:
 		if names := m.Missing(); len(names) > 0 {
-			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": see that they run and can be reached"
+			return doing + "; it has no connection to " + strings.Join(names, ", ") + ": check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"
 		}
 	}
 	return doing

@@ -380,14 +380,14 @@ func TestLostQuorumNamesMissingMembers(t *testing.T) {
 		pass(factsInterval)
 		require.Empty(t, quorumCheck(m).Reason, "two of three are enough")
 		pass(maxAbsence)
-		require.Equal(t, Check{Name: "quorum", Status: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: see that they run and can be reached"}, quorumCheck(m))
+		require.Equal(t, Check{Name: "quorum", Status: Degraded, Reason: "no connection to etcd-main-1 for more than 1m0s: check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"}, quorumCheck(m))
 		require.True(t, ready(m))
 		target.set(func(m *fakeTarget) { m.missing = nil })
 		pass(factsInterval)
 		require.Equal(t, OK, quorumCheck(m).Status)
 		target.set(func(m *fakeTarget) { m.noLeader, m.missing = true, []string{"etcd-main-1", "etcd-main-2"} })
 		pass(factsInterval)
-		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: see that they run and can be reached", quorumCheck(m).Reason)
+		require.Equal(t, "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: check with etcd-wrapper status on each that it runs, can be reached, and what it waits for", quorumCheck(m).Reason)
 	})
 }
 

@@ -163,7 +163,7 @@ func (w *watch) checkQuorum() (reasons struct{ failed, degraded string }) {
 		w.completeAt = time.Now()
 	}
 	noConnection := "no connection to " + strings.Join(missing, ", ")
-	const advice = ": see that they run and can be reached"
+	const advice = ": check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"
 	reasons.failed = w.quorumError()
 	if reasons.failed != "" && len(missing) > 0 {
 		reasons.failed += "; " + noConnection + advice

@@ -50,7 +50,7 @@ func states() map[string]status.Document {
 		}),
 		"quorum": with(well(), func(d *status.Document) {
 			d.Ready, d.Leader, d.Peers[1].Leader, d.Peers[1].Active, d.Peers[2].Active = false, "", false, false, false
-			d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: see that they run and can be reached"}
+			d.Checks[0] = status.Check{Name: "quorum", Status: "failed", Reason: "the cluster has no leader; no connection to etcd-main-1, etcd-main-2: check with etcd-wrapper status on each that it runs, can be reached, and what it waits for"}
 		}),
 		"waiting":  waiting(),
 		"recovery": with(recovering(), closed),
