@@ -1,5 +1,6 @@
 # What image.sh and release.sh share.
 set -euo pipefail
+shopt -s inherit_errexit
 export LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 tools=$root/bin/tools

@@ -321,6 +321,13 @@ func TestImagePushIncludesTheBills(t *testing.T) {
 	}
 }
 
+// Bash goes on after a failure inside $(…) unless it is told otherwise: an image would lack its notices.
+func TestImageEndsAtAFailureWhileABinaryIsAdded(t *testing.T) {
+	out, err := exec.Command("bash", "-c", `source ./common.sh; add() { false; echo added; }; images+=("$(add)"); echo "${images[@]}"`).CombinedOutput()
+	require.Error(t, err)
+	assert.NotContains(t, string(out), "added")
+}
+
 func TestImageRejectsABinaryThatNeedsACLibrary(t *testing.T) {
 	command := exec.Command("./image.sh", dynamic(t))
 	command.Env = append(os.Environ(), "OUT="+filepath.Join(t.TempDir(), "image"), "TAG=latest", "PUSH=", "VERSION=v0", "REVISION=unknown", "CREATED=0")
