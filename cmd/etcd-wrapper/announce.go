@@ -27,8 +27,10 @@ func (p *parts) announce(log zerolog.Logger, forUsers bool) announcer {
 			p.logUsage(log, forUsers)
 			notifySystemd(log, daemon.SdNotifyReady)
 		}
-		<-stopping
-		notifySystemd(log, daemon.SdNotifyStopping)
+		if os.Getenv("NOTIFY_SOCKET") != "" {
+			<-stopping
+			notifySystemd(log, daemon.SdNotifyStopping)
+		}
 	}()
 	stop := sync.OnceFunc(func() { close(stopping) })
 	return announcer{stop: stop, end: func() {

@@ -299,7 +299,7 @@ func TestAMemberThatWasRemovedByHandJoinsAnew(t *testing.T) {
 				assert.Contains(t, says(last), "start it no more, or")
 			}
 			run := last.StartReady()
-			run.AwaitLine(harness.Line{"message": "which the cluster has no more", "level": "warn"})
+			run.AwaitLine(harness.Line{"message": "which is no longer in the cluster", "level": "warn"})
 			c.requireWhole()
 			assert.Len(t, preserved(last), 1, "nothing is deleted")
 		})
