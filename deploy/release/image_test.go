@@ -321,7 +321,7 @@ func TestImagePushIncludesTheBills(t *testing.T) {
 	}
 }
 
-// Bash goes on after a failure inside $(…) unless it is told otherwise: an image would lack its notices.
+// Bash continues after a failure inside $(…) without inherit_errexit: an image would lack its notices.
 func TestImageEndsAtAFailureWhileABinaryIsAdded(t *testing.T) {
 	out, err := exec.Command("bash", "-c", `source ./common.sh; add() { false; echo added; }; images+=("$(add)"); echo "${images[@]}"`).CombinedOutput()
 	require.Error(t, err)
