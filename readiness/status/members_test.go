@@ -84,7 +84,7 @@ func TestAnswerOfAnotherProcessIsRejected(t *testing.T) {
 	}
 }
 
-// The network drops what is sent to a machine that is gone: nobody knows whether a process listens there.
+// The network drops what is sent to a lost machine: it is unknown whether a process listens there.
 func TestFetchAll_claimsNothingAboutAMemberThatCannotBeReached(t *testing.T) {
 	expired, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
