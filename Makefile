@@ -98,7 +98,7 @@ BACKUP_STORES := $(addprefix ./backup/store/,s3 gcs azblob)
 
 test-backup: ## Run the backup tests, with real servers of object stores, which are built once (npm installs one) and run on loopback
 	$(GO) test ./backup/...
-	$(GO) test ./backup -count=1 -timeout 30m -run EveryKept -args -histories 20
+	$(GO) test ./backup -count=1 -timeout 30m -run EveryStored -args -histories 20
 	$(GO) test ./cmd/suites/backups -count=1 -timeout 120m -v -args -whole -cycles $(CYCLES)
 	$(GO) test -count=1 -timeout 30m -run Server -v $(BACKUP_STORES) -args -servers
 	$(GO) test -count=1 -timeout 120m -run Server -v ./cmd/suites/backups -args -servers -cycles $(CYCLES)
