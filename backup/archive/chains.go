@@ -53,7 +53,7 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 		if err = failed; err != nil {
 			break
 		}
-		if another, err = x.startsChain(ctx, next, fulls); another || err != nil {
+		if another, err = x.startsChain(ctx, next, chain.end, fulls); another || err != nil {
 			break
 		}
 		chain.Objects, chain.end = append(chain.Objects, next.Object), next.Next
@@ -95,10 +95,11 @@ func (x index) chain(ctx context.Context, fulls []StoredFull) (chain Chain, cove
 	return chain, covered, nil
 }
 
-// startsChain reports whether an object is the first one after a full snapshot that starts another chain.
-func (x index) startsChain(ctx context.Context, object step, fulls []StoredFull) (bool, error) {
+// startsChain reports whether an object at the end of a chain is the first one after a full snapshot that starts another
+// chain. One that starts before that end overlaps the chain and continues it.
+func (x index) startsChain(ctx context.Context, object step, end format.Position, fulls []StoredFull) (bool, error) {
 	i := slices.IndexFunc(fulls, func(f StoredFull) bool {
-		return f.Err == nil && f.Next == object.Start && f.Next != fulls[0].Next && f.StartsChain()
+		return f.Err == nil && f.Next == object.Start && f.Next == end && f.Next != fulls[0].Next && f.StartsChain()
 	})
 	if i < 0 {
 		return false, nil
