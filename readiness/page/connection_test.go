@@ -10,29 +10,29 @@ import (
 
 func greyAndLiveAgain(b browser) {
 	p := b.open(serving())
-	b.WaitForText("#link", "live")
+	b.waitForText("#link", "live")
 	b.WaitFor(`document.title === "✓ etcd-wrapper · Serving, ready"`)
 	b.later(time.Hour)
-	b.WaitForText("#facts", "for 1 h")
+	b.waitForText("#facts", "for 1 h")
 
 	p.kill()
 	b.WaitForElements("body.lost", "#link:not(.live)")
-	b.WaitForText("#link", "as of ")
-	b.WaitForText("#ready", "was ready")
+	b.waitForText("#link", "as of ")
+	b.waitForText("#ready", "was ready")
 	b.WaitFor(`/^\? etcd-wrapper · as of (.* )?\d\d:\d\d:\d\d$/.test(document.title)`)
-	b.WaitForText("#news", "No connection.")
-	require.True(b.t, b.Evaluate(`[...document.querySelectorAll("#ready, .verdict, #state, #facts dd, .node.current rect")].every((shown) => {
+	b.waitForText("#news", "No connection.")
+	require.True(b.t, b.evaluate(`[...document.querySelectorAll("#ready, .verdict, #state, #facts dd, .node.current rect")].every((shown) => {
 		const colours = getComputedStyle(shown)[shown.matches("rect") ? "fill" : "color"].match(/\d+/g).map(Number);
 		return Math.max(...colours) - Math.min(...colours) < 40 })`),
 		"everything is grey")
-	stood := b.Text("#facts")
+	stood := b.text("#facts")
 	b.later(time.Hour)
-	require.Equal(b.t, stood, b.Text("#facts"), "no clock goes on")
+	require.Equal(b.t, stood, b.text("#facts"), "no clock goes on")
 
 	p.update(func(d *status.Document) { *d = waiting() })
 	p.start()
 	b.WaitForElements("body:not(.lost)")
-	b.WaitForText("#state", "Wait")
+	b.waitForText("#state", "Wait")
 	b.WaitFor(`document.title === "✗ etcd-wrapper · Wait, not ready"`)
 	b.WaitForElements("#edge_Query_Trigger:not(.visited)", "#state_Serving:not(.visited)")
 }
@@ -42,7 +42,7 @@ func greyInSilence(b browser) {
 	p.mu.Lock() // no document is sent, and the connection stands
 	b.later(13 * time.Second)
 	b.WaitForElements("body.lost")
-	b.WaitForText("#link", "as of ")
+	b.waitForText("#link", "as of ")
 	p.mu.Unlock()
 	b.WaitForElements("body:not(.lost)")
 }
@@ -50,8 +50,8 @@ func greyInSilence(b browser) {
 func sayTheEnd(b browser) {
 	p := b.open(serving())
 	p.update(func(d *status.Document) { d.State, d.Ready = "Terminated", false })
-	b.WaitForText("#state", "Terminated")
+	b.waitForText("#state", "Terminated")
 	p.kill()
-	b.WaitForText("#link", "the process has ended")
-	require.Equal(b.t, "not ready", b.Text("#ready"))
+	b.waitForText("#link", "the process has ended")
+	require.Equal(b.t, "not ready", b.text("#ready"))
 }

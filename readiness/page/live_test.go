@@ -17,13 +17,12 @@ import (
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"
-	"etcd-wrapper/readiness/page/chromiumtest"
 	"etcd-wrapper/readiness/status"
 )
 
 // The page in a real browser, which all of these share.
 func TestInABrowserThePage(t *testing.T) {
-	tab := chromiumtest.Open(t)
+	shared := newBrowser(t)
 	for _, story := range []struct {
 		name string
 		play func(browser)
@@ -55,17 +54,11 @@ func TestInABrowserThePage(t *testing.T) {
 		{"is legible, light and dark, live and grey", beLegible},
 	} {
 		t.Run(story.name, func(t *testing.T) {
-			tab := tab.WithTest(t)
-			tab.Run(emulation.SetTimezoneOverride("UTC"))
-			story.play(browser{tab, t})
+			b := shared.forTest(t)
+			b.Run(emulation.SetTimezoneOverride("UTC"))
+			story.play(b)
 		})
 	}
-}
-
-// browser is the shared one in the hands of one test.
-type browser struct {
-	*chromiumtest.Tab
-	t *testing.T
 }
 
 // open lets the browser open the page of a process.
@@ -80,15 +73,15 @@ func (b browser) open(first status.Document) *process {
 // later moves the browser's clock on, as if so much time had gone by.
 func (b browser) later(by time.Duration) {
 	b.t.Helper()
-	b.Do(fmt.Sprintf(`{ const real = Date.now; Date.now = () => real() + %d; tick() }`, by.Milliseconds()), nil)
+	b.do(fmt.Sprintf(`{ const real = Date.now; Date.now = () => real() + %d; tick() }`, by.Milliseconds()), nil)
 }
 
 func sayWhatChanges(b browser) {
 	first := waiting()
 	first.Attempt = 1
 	p := b.open(first)
-	require.True(b.t, b.Evaluate(`document.querySelectorAll("[aria-live], [role=status], [role=alert], [role=log]").length === 1`), "one voice")
-	b.Do(`{ const news = document.getElementById("news"); window.said = [news.textContent]; new MutationObserver(() => said.push(news.textContent)).observe(news, { childList: true }) }`, nil)
+	require.True(b.t, b.evaluate(`document.querySelectorAll("[aria-live], [role=status], [role=alert], [role=log]").length === 1`), "one voice")
+	b.do(`{ const news = document.getElementById("news"); window.said = [news.textContent]; new MutationObserver(() => said.push(news.textContent)).observe(news, { childList: true }) }`, nil)
 	for poll := 2; poll < 6; poll++ {
 		for _, state := range []string{"Query", "Wait"} {
 			p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = state, poll, fmt.Sprint("poll ", poll) })
@@ -96,72 +89,72 @@ func sayWhatChanges(b browser) {
 		}
 	}
 	p.update(func(d *status.Document) { d.State, d.Attempt, d.Reason = "StartEtcd", 1, "etcd can run" })
-	b.WaitForText("#state", "StartEtcd")
+	b.waitForText("#state", "StartEtcd")
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason, d.Checks = "Serving", true, "joined", checksOf("ok", "")
 	})
-	b.WaitForText("#state", "Serving")
+	b.waitForText("#state", "Serving")
 	p.update(func(d *status.Document) { d.Checks = checksOf("degraded", "alarm NOSPACE") })
-	b.WaitForText("#conditions", "NOSPACE")
+	b.waitForText("#conditions", "NOSPACE")
 	p.update(func(d *status.Document) { d.Ready = false })
-	b.WaitForText("#ready", "not ready")
+	b.waitForText("#ready", "not ready")
 	b.WaitFor(`said.join("|") === "Now not ready, in Wait: %s|Entered StartEtcd, not ready: etcd can run|Now ready, in Serving: joined|Now degraded, in Serving: quorum: alarm NOSPACE|Now not ready, in Serving: joined"`, waiting().Reason)
 }
 
 func alarmWhileItLasts(b browser) {
 	p := b.open(waiting())
-	b.WaitForText("#facts dd.problem", "sidecar")
+	b.waitForText("#facts dd.problem", "sidecar")
 	healthy := serving()
 	healthy.Certificates = nil
 	p.update(func(d *status.Document) { *d = healthy })
-	b.WaitForText("#facts dd.quiet", "connection refused, resolved ")
-	require.False(b.t, b.Evaluate(`document.querySelector("#facts .problem") !== null`))
+	b.waitForText("#facts dd.quiet", "connection refused, resolved ")
+	require.False(b.t, b.evaluate(`document.querySelector("#facts .problem") !== null`))
 	p.update(func(d *status.Document) { d.Ready = false })
 	b.WaitForElements("#facts dd.problem")
 	b.show(`last_error: { ...latest.last_error, over: true }`)
-	b.WaitForText("#facts dd.quiet", "resolved")
+	b.waitForText("#facts dd.quiet", "resolved")
 	b.show(`last_error: { ...latest.last_error, ended: "2001-02-03T04:05:06Z" }`)
-	b.WaitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
+	b.waitForText("#facts dd.quiet", "resolved 3 Feb 2001 04:05:06")
 }
 
 // show lets the page show its newest document with other fields.
 func (b browser) show(fields string) {
 	b.t.Helper()
-	b.Do(`show({ ...latest, `+fields+` })`, nil)
+	b.do(`show({ ...latest, `+fields+` })`, nil)
 }
 
 func showHiddenCharacters(b browser) {
 	b.open(serving())
-	b.Do("window.evil = `<img src=x onerror='window.ran = true'>` + '\\x1b[31m\\r\\n\\u202edaer\\u200b'", nil)
+	b.do("window.evil = `<img src=x onerror='window.ran = true'>` + '\\x1b[31m\\r\\n\\u202edaer\\u200b'", nil)
 	b.show(`reason: evil, last_exit: evil, sidecar_status: evil, member_id: evil, pod: evil, cluster_id: evil, leader: evil,
 		ready: false, versions: { ...latest.versions, wrapper: evil }, last_error: { ...latest.last_error, message: evil },
 		validation: { mode: evil, reason: evil }, checks: [{ name: evil, status: "failed", reason: evil }],
 		transitions: [{ ...latest.transitions[0], reason: evil }], peers: [{ name: evil, id: evil, urls: [evil] }]`)
 	want := "<img src=x onerror='window.ran = true'>␛[31m␍␊\\u202edaer\\u200b"
 	for _, place := range []string{"#reason", "#facts", "#checks", "#steps", "#peers", "#name", "#versions", "title", "#news"} {
-		b.WaitForText(place, want)
+		b.waitForText(place, want)
 	}
-	require.True(b.t, b.Evaluate(`document.querySelector("img") === null && window.ran === undefined`))
-	require.False(b.t, b.Evaluate(`/[\x00-\x09\x0b-\x1f\u202e\u200b]/.test(document.querySelector("main").textContent)`))
+	require.True(b.t, b.evaluate(`document.querySelector("img") === null && window.ran === undefined`))
+	require.False(b.t, b.evaluate(`/[\x00-\x09\x0b-\x1f\u202e\u200b]/.test(document.querySelector("main").textContent)`))
 }
 
 func tellWhoThisIs(b browser) {
 	b.open(serving())
-	require.False(b.t, b.Evaluate(`[...document.querySelectorAll("dt")].some((name) => ["cluster", "leader", "database"].includes(name.textContent))`))
-	require.NotRegexp(b.t, `undefined|null|NaN`, b.Text("main"))
-	require.True(b.t, b.Evaluate(`document.getElementById("members").hidden`))
+	require.False(b.t, b.evaluate(`[...document.querySelectorAll("dt")].some((name) => ["cluster", "leader", "database"].includes(name.textContent))`))
+	require.NotRegexp(b.t, `undefined|null|NaN`, b.text("main"))
+	require.True(b.t, b.evaluate(`document.getElementById("members").hidden`))
 	b.show(member)
-	b.WaitForText("#name", "etcd-main-0")
+	b.waitForText("#name", "etcd-main-0")
 	b.WaitFor(`document.title === "✓ etcd-main-0 · Serving, ready"`)
 	for _, fact := range []string{
 		"memberetcd-main-0, 8e9e05c52164694d", "clustercdf818194e3a8c32", "leaderetcd-main-1, term 7",
 		"database2.25 GiB, 1.50 GiB in use; 28% of the quota of 8.00 GiB",
 	} {
-		b.WaitForText("#facts", fact)
+		b.waitForText("#facts", fact)
 	}
-	require.False(b.t, b.Evaluate(`document.getElementById("members").hidden`))
+	require.False(b.t, b.evaluate(`document.getElementById("members").hidden`))
 	b.WaitForElements("#peers li.ok:nth-child(2)", "#peers li.failed:nth-child(3)")
-	b.WaitForText("#peers", "missingetcd-main-2, learner")
+	b.waitForText("#peers", "missingetcd-main-2, learner")
 }
 
 const member = `pod: "etcd-main-0", member_name: "etcd-main-0", cluster_id: "cdf818194e3a8c32", leader: "91bc3c398fb3c146", term: 7,
@@ -176,7 +169,7 @@ func tellOfMaintenance(b browser) {
 		"running (42%): etcd copies what is in use of its database", "by threshold in 2.4 s: 1.00 GiB → 5.00 MiB",
 		"the snapshot for 10.0.0.7:40312, since",
 	} {
-		b.WaitForText("#facts", told)
+		b.waitForText("#facts", told)
 	}
 	p.update(func(d *status.Document) {
 		ended := *d.Maintenance
@@ -184,7 +177,7 @@ func tellOfMaintenance(b browser) {
 		ended.LastDefragmentation = &state.Defragmentation{At: before(0), Origin: "client", Error: "no space left on device"}
 		d.Maintenance = &ended
 	})
-	b.WaitForText("#facts", "failed, by client: no space left on device")
+	b.waitForText("#facts", "failed, by client: no space left on device")
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("running")`)
 }
 
@@ -195,15 +188,15 @@ func tellOfBackups(b browser) {
 		"s3://backups/main, this member is the writer", "up to revision 41200; 312 behind, for 42 s", "4 attempts, next retry within", "revisions 1 to 31000", "revisions 32000 to 41200", "revision 40100, 37.0 MiB", "schedule", "the hash is etcd's own", "5.00 MiB of 1.00 GiB",
 		"for 42 s; 900 MiB in all", "next full snapshot",
 	} {
-		b.WaitForText("#facts", told)
+		b.waitForText("#facts", told)
 	}
 	p.update(func(d *status.Document) {
 		well := *d.Backup
 		well.Problem, well.LagRevisions, well.SpoolBytes, well.Windows = nil, 0, 0, nil
 		d.Backup = &well
 	})
-	b.WaitForText("#facts", "everything up to revision 41200")
-	b.WaitForText("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
+	b.waitForText("#facts", "everything up to revision 41200")
+	b.waitForText("#facts", "revisions 1 to 41200") // as a wrapper of an older version says it
 	b.WaitFor(`!document.getElementById("facts").textContent.includes("backups fail")`)
 	p.update(func(d *status.Document) { d.Backup, d.Standalone = nil, true })
 	b.WaitFor(`document.getElementById("facts").textContent.includes("backupsnone (no --backup-store)")`)
@@ -216,12 +209,12 @@ func beAmber(b browser) {
 	p := b.open(d)
 	b.WaitFor(`document.title === "! etcd-wrapper · Serving, degraded"`)
 	b.WaitForElements("#ready.degraded", "#state_Serving.current.degraded")
-	b.WaitForText("#conditions details:not([open]) summary", "data_version: etcd 3.5 cannot read the data")
-	b.WaitForText("#conditions details p", "etcd 3.5 cannot read the data (a newcomer is expected)")
-	b.WaitForText("#conditions .more", "docs/runbook.md#alerts")
+	b.waitForText("#conditions details:not([open]) summary", "data_version: etcd 3.5 cannot read the data")
+	b.waitForText("#conditions details p", "etcd 3.5 cannot read the data (a newcomer is expected)")
+	b.waitForText("#conditions .more", "docs/runbook.md#alerts")
 	b.WaitForElements("#conditions [data-copies='etcd-wrapper status']")
-	require.True(b.t, b.Evaluate(`document.getElementById("icon").href.includes("b47400")`))
-	require.True(b.t, b.Evaluate(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
+	require.True(b.t, b.evaluate(`document.getElementById("icon").href.includes("b47400")`))
+	require.True(b.t, b.evaluate(`getComputedStyle(document.querySelector("#state_Serving rect")).fill === getComputedStyle(document.getElementById("ready")).color`), "amber, both")
 	p.update(func(d *status.Document) {
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
@@ -237,7 +230,7 @@ func showTiles(b browser) {
 	b.show(member)
 	b.WaitForElements("#now.degraded", "#tiles .degraded:nth-child(1)", "#tiles .ok:nth-child(2)", "#tiles [class='tile ']:nth-child(3)")
 	for _, told := range []string{"42 s behind", "28% of 8.00 GiB", "2 of 3", "etcd-main-2 missing"} {
-		b.WaitForText("#tiles", told)
+		b.waitForText("#tiles", told)
 	}
 	p.update(func(d *status.Document) {
 		failed := *d.Backup
@@ -247,38 +240,38 @@ func showTiles(b browser) {
 		d.Checks[4] = status.Check{Name: "space", Status: "degraded", Reason: "writes are refused"}
 	})
 	b.WaitForElements("#tiles .failed:nth-child(1)", "#tiles .failed:nth-child(2)", "#tiles .degraded:nth-child(3)")
-	b.WaitForText("#tiles", "read-only")
+	b.waitForText("#tiles", "read-only")
 	p.update(func(d *status.Document) {
 		d.Backup, d.Standalone, d.Checks = nil, true, checksOf("ok", "")
 	})
 	b.WaitForElements("#tiles [class='tile ']:nth-child(1)", "#tiles .degraded:nth-child(2)", "#now.degraded")
-	b.WaitForText("#tiles", "no --backup-store")
-	b.WaitForText("#conditions", "database: 90% of the quota is used")
+	b.waitForText("#tiles", "no --backup-store")
+	b.waitForText("#conditions", "database: 90% of the quota is used")
 	p.update(func(d *status.Document) { d.DBSize = 79 })
 	b.WaitForElements("#tiles .ok:nth-child(2)", "#now.ok", "#cause[hidden]")
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Recovery = "Wait", false, &status.Recovery{State: "Build", RestoredBytes: 39 << 20, TotalBytes: 669 << 20, Since: before(0)}
 	})
-	b.WaitForText("#state", "Recovery: restoring, 39 of 669 MiB")
+	b.waitForText("#state", "Recovery: restoring, 39 of 669 MiB")
 }
 
 func drawTheLastHours(b browser) {
 	p := b.open(waiting())
-	require.True(b.t, b.Evaluate(`document.getElementById("trends").hidden`), "etcd has not run yet")
+	require.True(b.t, b.evaluate(`document.getElementById("trends").hidden`), "etcd has not run yet")
 	p.update(func(d *status.Document) { d.Trends = lastHours() })
 	b.WaitFor(`document.getElementById("trends-title").textContent === "The last 2 h 13 min"`)
 	for _, values := range []string{"Writes3.8 msmax 34 ms", "Database2.25 GiBmax 2.25 GiB · dashed: in use, 1.50 GiB", "Backup lag360 msmax 400 ms", "Revisions363/smax 400/s"} {
 		b.WaitFor(`[...document.querySelectorAll("#series li")].some((item) => [...item.children].filter((part) => !part.matches("svg, .axis")).map((part) => part.textContent).join("") === %q)`, values)
 	}
 	b.WaitFor(`document.querySelectorAll("#series .axis time").length === 12`)
-	require.True(b.t, b.Evaluate(`document.querySelectorAll("#series .limit").length === 1`), "only the log comes near its limit")
-	b.Do(`{ const chart = document.querySelector("#series svg"), box = chart.getBoundingClientRect();
+	require.True(b.t, b.evaluate(`document.querySelectorAll("#series .limit").length === 1`), "only the log comes near its limit")
+	b.do(`{ const chart = document.querySelector("#series svg"), box = chart.getBoundingClientRect();
 		chart.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width * 60 / 99 })) }`, nil)
 	b.WaitFor(`/^34 ms at .*\d\d:\d\d:\d\d$/.test(document.querySelector("#series strong").textContent)`)
-	require.True(b.t, b.Evaluate(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
-	require.True(b.t, b.Evaluate(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
+	require.True(b.t, b.evaluate(`document.querySelectorAll("#series li").length === 6 && document.querySelectorAll("#series .dashed").length === 1`))
+	require.True(b.t, b.evaluate(`[...document.querySelectorAll("#series .solid")].map((path) => path.getAttribute("d").match(/M/g).length).join() === "2,2,1,1,1,1"`),
 		"a gap where nothing was measured")
-	require.False(b.t, b.Evaluate(`document.getElementById("series").innerHTML.includes("NaN")`))
+	require.False(b.t, b.evaluate(`document.getElementById("series").innerHTML.includes("NaN")`))
 	p.update(func(d *status.Document) {
 		nothing := status.Points{float32(math.NaN())}
 		d.Trends = &status.Trends{Interval: 5, Write: nothing, Read: nothing, Fsync: nothing, DBSize: status.Points{0}, DBInUse: nothing, BackupLag: nothing, Revisions: nothing}
@@ -290,7 +283,7 @@ func tellWhatHappened(b browser) {
 	b.open(serving())
 	b.WaitFor(`document.querySelector("#happened li").textContent.endsWith("✓ok: ready")`)
 	b.WaitForElements("#happened li.ok:nth-child(2)", "#happened li.failed:nth-child(4)", "#happened li.degraded:nth-child(5)")
-	b.WaitForText("#happened li:nth-child(4)", "✗failed: sidecar: cannot ask")
+	b.waitForText("#happened li:nth-child(4)", "✗failed: sidecar: cannot ask")
 }
 
 func copyTheWayOut(b browser) {
@@ -301,58 +294,58 @@ func copyTheWayOut(b browser) {
 	p := b.open(d)
 	b.WaitFor(`[...document.querySelectorAll("#reason code, #checks code")].map((way) => way.textContent).join("|") ===
 		"--recover=auto|etcdctl member list|etcdctl member promote 8e9e05c52164694d|etcd-wrapper status"`)
-	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.Text("#reason"), " Copy", ""), "the sentence is whole")
-	require.True(b.t, b.Evaluate(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
-	b.Do(`document.querySelector("#checks button").focus()`, nil)
+	require.Equal(b.t, d.Reason, strings.ReplaceAll(b.text("#reason"), " Copy", ""), "the sentence is whole")
+	require.True(b.t, b.evaluate(`document.querySelector("#reason button").ariaLabel === "Copy --recover=auto"`))
+	b.do(`document.querySelector("#checks button").focus()`, nil)
 	p.update(func(d *status.Document) { d.Checks[1].Status = "degraded" })
 	b.WaitForElements("#checks .quiet:nth-child(2)")
 	b.WaitFor(`document.querySelector("#checks").textContent.includes("degraded") && document.activeElement === document.querySelector("#checks button")`)
-	b.Do(`Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { window.clipped = text } } })`, nil)
+	b.do(`Object.defineProperty(navigator, "clipboard", { configurable: true, value: { writeText: async (text) => { window.clipped = text } } })`, nil)
 	b.Run(chromedp.KeyEvent("\r"))
 	b.WaitFor(`window.clipped === "etcdctl member promote 8e9e05c52164694d" && document.querySelector("#checks button").textContent === "Copied"`)
-	b.Do(`navigator.clipboard.writeText = async () => { throw new Error("refused") }`, nil)
+	b.do(`navigator.clipboard.writeText = async () => { throw new Error("refused") }`, nil)
 	b.Run(chromedp.Click("#reason button:last-of-type", chromedp.ByQuery))
 	b.WaitFor(`document.querySelector("#reason button:last-of-type").textContent === "Selected" && String(getSelection()) === "etcdctl member list"`)
 }
 
 func sayWhyItEnded(b browser) {
 	p := b.open(serving())
-	require.True(b.t, b.Evaluate(`document.getElementById("ended").hidden`))
+	require.True(b.t, b.evaluate(`document.getElementById("ended").hidden`))
 	p.kill()
-	b.WaitForText("#ended", "If the process has ended, its log and its termination message")
+	b.waitForText("#ended", "If the process has ended, its log and its termination message")
 	p.update(func(d *status.Document) {
 		d.Started, d.LastExit, d.LastExitReason = before(0), "crash", "a panic; see etcd-wrapper status"
 	})
 	p.start()
-	b.WaitForText("#ended", "The previous process has ended: crash: a panic; see etcd-wrapper status")
+	b.waitForText("#ended", "The previous process has ended: crash: a panic; see etcd-wrapper status")
 	b.WaitForElements("#ended [data-copies]")
-	b.WaitForText("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
+	b.waitForText("#news", "has ended: crash: a panic; see etcd-wrapper status. Now ready, in Serving")
 	p.update(func(d *status.Document) {
 		d.State, d.Ready, d.Reason = "Terminated", false, "everything that the next start needs is on the disk"
 		d.Transitions = append(slices.Clone(d.Transitions), status.Transition{At: before(0), From: "Serving", To: "Terminating", Event: "signal", Reason: "stop requested (terminated)"},
 			status.Transition{At: before(0), From: "Terminating", To: "Terminating", Reason: "etcd is closed in order"})
 	})
 	ended := "The process has ended: stop requested (terminated); everything that the next start needs is on the disk."
-	b.WaitForText("#ended", ended)
+	b.waitForText("#ended", ended)
 	p.kill()
 	b.WaitForElements("body.lost")
-	require.Equal(b.t, ended, b.Text("#ended"))
+	require.Equal(b.t, ended, b.text("#ended"))
 }
 
 func showRecovery(b browser) {
 	p := b.open(recovering())
 	b.WaitFor(`document.getElementById("state").textContent === "Recovery: restoring, 39 of 669 MiB"`)
 	b.WaitForElements(".machine[hidden]", "#recovery:not([hidden])", "#progress:not([hidden])", "#recovery-steps .current[aria-current=step]")
-	require.True(b.t, b.Evaluate(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
-	b.WaitForText("#left", "Step 4 of 8: 39.0 MiB of 669 MiB, 20.0 MiB/s, ")
-	b.WaitForText("#recovery-steps .current", "restoring")
+	require.True(b.t, b.evaluate(`Math.abs(document.getElementById("progress").value - 39 / 669) < 0.001`))
+	b.waitForText("#left", "Step 4 of 8: 39.0 MiB of 669 MiB, 20.0 MiB/s, ")
+	b.waitForText("#recovery-steps .current", "restoring")
 	p.update(func(d *status.Document) {
 		next := *d.Recovery
 		next.State, next.RestoredBytes, next.TotalBytes = "Install", 0, 0
 		d.Recovery = &next
 	})
-	b.WaitForText("#recovery-steps .current", "installing the data")
-	b.WaitForText("#recovery-steps .done:nth-child(4)", "restoring")
+	b.waitForText("#recovery-steps .current", "installing the data")
+	b.waitForText("#recovery-steps .done:nth-child(4)", "restoring")
 	b.WaitForElements("#progress[hidden]")
 	p.update(func(d *status.Document) {
 		ready := *d.Recovery
@@ -365,13 +358,13 @@ func showRecovery(b browser) {
 func showTheMachine(b browser) {
 	p := b.open(serving())
 	height := func() (pixels float64) {
-		b.Do(`document.querySelector("#diagram svg").getBoundingClientRect().height`, &pixels)
+		b.do(`document.querySelector("#diagram svg").getBoundingClientRect().height`, &pixels)
 		return pixels
 	}
 	b.WaitForElements(".machine.small")
 	require.LessOrEqual(b.t, height(), 190.0)
-	b.WaitForText("#details", "etcd is running; readiness is checked")
-	require.False(b.t, b.Evaluate(`document.querySelector("#details .rows").checkVisibility()`))
+	b.waitForText("#details", "etcd is running; readiness is checked")
+	require.False(b.t, b.evaluate(`document.querySelector("#details .rows").checkVisibility()`))
 	b.Run(chromedp.Click("#state_Serving", chromedp.ByQuery))
 	b.WaitForElements(".machine:not(.small)")
 	require.Greater(b.t, height(), 400.0, "to look at it closely")
@@ -393,19 +386,19 @@ func goBack(b browser) {
 	}
 	b.open(d)
 	b.WaitForElements("#bar .hue1", "#bar .hue2", "#bar .test.passed", "#bar .test.failed")
-	require.True(b.t, b.Evaluate(`document.querySelectorAll("#bar .tick").length === 3`))
-	b.WaitForText("#generations", "generation 1: 2 full snapshots, 1 tested, 1 failed")
-	b.WaitForText("#facts", "revisions 1 to 9")
-	b.WaitForText("#facts", "revisions 1000 to 1009")
-	b.WaitForText("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))
-	b.Do(`document.getElementById("bar").dispatchEvent(new MouseEvent("click", { clientX: document.getElementById("bar").getBoundingClientRect().left }))`, nil)
-	b.WaitForText("#back-line", "--restore-to=time:2001-02-03T04:00:00Z --restore-id=back-to-20010203t040000z")
+	require.True(b.t, b.evaluate(`document.querySelectorAll("#bar .tick").length === 3`))
+	b.waitForText("#generations", "generation 1: 2 full snapshots, 1 tested, 1 failed")
+	b.waitForText("#facts", "revisions 1 to 9")
+	b.waitForText("#facts", "revisions 1000 to 1009")
+	b.waitForText("#back-line", "--restore-to=time:"+time.Now().UTC().Format("2006-"))
+	b.do(`document.getElementById("bar").dispatchEvent(new MouseEvent("click", { clientX: document.getElementById("bar").getBoundingClientRect().left }))`, nil)
+	b.waitForText("#back-line", "--restore-to=time:2001-02-03T04:00:00Z --restore-id=back-to-20010203t040000z")
 	b.Run(chromedp.EmulateViewport(390, 800))
 	b.WaitFor(`document.querySelectorAll("#back-line .whole").length === 2 && [...document.querySelectorAll("#back-line .whole")].every((flag) => flag.offsetHeight < 30)`)
-	b.TabTo("back-to")
+	b.tabTo("back-to")
 	b.Run(chromedp.KeyEvent(kb.ArrowRight))
-	b.WaitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole
-	b.WaitForText("#back-at", "generation 1")
+	b.waitForText("#back-line", "--restore-to=time:2001-02-03T05:00:00Z") // the next step lies in the hole
+	b.waitForText("#back-at", "generation 1")
 	b.Run(chromedp.Click("#back-copy", chromedp.ByQuery))
 	b.WaitFor(`["Copied", "Selected"].includes(document.getElementById("back-copy").textContent)`)
 }
@@ -415,12 +408,12 @@ func tellTimes(b browser) {
 	d.Since, d.Started = time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC), before(90*time.Minute)
 	b.Run(emulation.SetTimezoneOverride("Asia/Kolkata"))
 	b.open(d)
-	b.WaitForText("#zone", "times in UTC+05:30 (Asia/")
-	b.WaitForText("#facts", "3 Feb 2001 09:35:06, for ")
+	b.waitForText("#zone", "times in UTC+05:30 (Asia/")
+	b.waitForText("#facts", "3 Feb 2001 09:35:06, for ")
 	b.WaitForElements(`#facts time[datetime="2001-02-03T04:05:06.000Z"]`)
-	b.WaitForText("#facts", ", 1 h ago")
+	b.waitForText("#facts", ", 1 h ago")
 	b.later(48 * time.Hour)
-	b.WaitForText("#facts", ", 2 d ago")
+	b.waitForText("#facts", ", 2 d ago")
 }
 
 func countByTheProcess(b browser) {
@@ -432,6 +425,6 @@ func countByTheProcess(b browser) {
 	d := serving()
 	d.Since = before(210 * time.Minute)
 	b.open(d)
-	b.WaitForText("#facts", "for 3 h")
+	b.waitForText("#facts", "for 3 h")
 	b.Run(page.RemoveScriptToEvaluateOnNewDocument(wrong))
 }

@@ -8,7 +8,6 @@ import (
 
 	"etcd-wrapper/backup/facts"
 	"etcd-wrapper/member/state"
-	"etcd-wrapper/readiness/page/chromiumtest"
 	"etcd-wrapper/readiness/status"
 )
 
@@ -69,28 +68,28 @@ func states() map[string]status.Document {
 
 // Nothing sticks out and everything can be read, in every state, on a desk and on a phone, in both themes, live and after the end.
 func TestInABrowser_thePageInEveryState(t *testing.T) {
-	tab := chromiumtest.Open(t)
+	shared := newBrowser(t)
 	for name, d := range states() {
 		t.Run(name, func(t *testing.T) {
-			b := browser{tab.WithTest(t), t}
+			b := shared.forTest(t)
 			p := b.open(d)
-			b.WaitForText("#state", status.HeadlineOf(d).Phase)
+			b.waitForText("#state", status.HeadlineOf(d).Phase)
 			if name == "terminated" {
 				p.kill()
 				b.WaitForElements("body.lost")
 			}
-			b.Screenshot(name)
-			b.Show(chromiumtest.Desk, chromiumtest.Light)
-			require.True(t, b.Evaluate(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
-			for _, size := range []chromiumtest.Size{chromiumtest.Desk, chromiumtest.Phone} {
-				for _, theme := range []string{chromiumtest.Light, chromiumtest.Dark} {
-					b.Show(size, theme)
-					b.WaitFor(`innerWidth === %d`, size.Width)
-					require.True(t, b.Evaluate(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", size.Width)
-					require.Empty(t, b.UnreadableText(), theme)
+			b.screenshot(name)
+			b.setWindow(desk, light)
+			require.True(t, b.evaluate(`new Set([...document.querySelectorAll("#tiles > li")].map((tile) => tile.offsetHeight)).size === 1`), "tiles of one height")
+			for _, window := range []size{desk, phone} {
+				for _, theme := range []string{light, dark} {
+					b.setWindow(window, theme)
+					b.WaitFor(`innerWidth === %d`, window.width)
+					require.True(t, b.evaluate(`document.documentElement.scrollWidth <= innerWidth`), "nothing sticks out at %d", window.width)
+					require.Empty(t, b.unreadableText(), theme)
 				}
 			}
-			require.NotRegexp(t, `undefined|null|NaN`, b.Text("main"))
+			require.NotRegexp(t, `undefined|null|NaN`, b.text("main"))
 			require.Empty(t, repeated(b), "a sentence that stands twice on the first screen")
 		})
 	}
@@ -98,7 +97,7 @@ func TestInABrowser_thePageInEveryState(t *testing.T) {
 
 // repeated returns long texts that are shown more than once, outside of the timeline and the steps, which repeat by their nature.
 func repeated(b browser) (texts []string) {
-	b.Do(`(() => {
+	b.do(`(() => {
 		const seen = new Map();
 		for (const part of document.querySelectorAll("#conditions summary, #reason, #tiles .why, #facts dd, #checks .why")) {
 			const text = part.textContent.trim();

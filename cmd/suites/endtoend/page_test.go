@@ -23,11 +23,9 @@ func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	p.Sidecar.Heal()
 	shows(tab, "Wait", "not ready")
 	tab.WaitForElements("#edge_Query_Trigger.visited .badge", "#edge_Trigger_Wait.visited", "#state_Wait.current[aria-current=step]")
-	tab.Screenshot("run-wait")
 	p.Sidecar.Conclude()
 	shows(tab, "Serving", "ready")
 	tab.WaitForElements("#checks li.ok:nth-child(5)", "#edge_StartEtcd_Serving.visited", "#state_StartEtcd.visited:not(.current)")
-	tab.Screenshot("run-serving")
 
 	run.StopCleanly()
 	if len(run.Log.Containing("requests may be cut off before their end")) > 0 {
@@ -35,7 +33,6 @@ func TestThePageShowsARunFromQueryToTerminated(t *testing.T) {
 	}
 	shows(tab, "Terminated", "not ready")
 	tab.WaitForElements("#edge_Serving_Terminating.visited", "body.lost")
-	tab.Screenshot("run-terminated")
 }
 
 // shows waits for a state and for the page's text on readiness.

@@ -57,7 +57,6 @@ func Open(t *testing.T) *Tab {
 	b := &Tab{t: t, ctx: ctx, console: &console{}}
 	chromedp.ListenTarget(ctx, b.console.listen)
 	b.Run(log.Enable())
-	b.Show(Desk, Light)
 	t.Cleanup(func() { require.Empty(t, b.console.list(), "a clean console, so nothing breaks the policy") })
 	return b
 }
@@ -110,19 +109,6 @@ func (b *Tab) Run(actions ...chromedp.Action) {
 	require.NoError(b.t, chromedp.Run(b.ctx, actions...))
 }
 
-// Do runs a script and reads its value into result, if that is not nil.
-func (b *Tab) Do(script string, result any) {
-	b.t.Helper()
-	b.Run(chromedp.Evaluate(script, result))
-}
-
-// Evaluate evaluates a condition once.
-func (b *Tab) Evaluate(expression string, parts ...any) (yes bool) {
-	b.t.Helper()
-	b.Do(fmt.Sprintf(expression, parts...), &yes)
-	return yes
-}
-
 // WaitFor waits until a condition holds. It also waits for a page that is still loading.
 func (b *Tab) WaitFor(expression string, parts ...any) {
 	b.t.Helper()
@@ -131,8 +117,9 @@ func (b *Tab) WaitFor(expression string, parts ...any) {
 		return chromedp.Run(b.ctx, chromedp.Evaluate(expression, &yes)) == nil && yes
 	}
 	if !assert.Eventually(b.t, holds, Timeout, 20*time.Millisecond) {
-		shown := strings.Fields(b.Text("header") + " " + b.Text("main"))
-		require.Fail(b.t, "does not hold", "%s\non the page: %s", expression, strings.Join(shown, " "))
+		var shown string
+		b.Run(chromedp.Evaluate(`document.body.innerText`, &shown))
+		require.Fail(b.t, "does not hold", "%s\non the page: %s", expression, strings.Join(strings.Fields(shown), " "))
 	}
 }
 
@@ -141,30 +128,5 @@ func (b *Tab) WaitForElements(selectors ...string) {
 	b.t.Helper()
 	for _, selector := range selectors {
 		b.WaitFor(`document.querySelector(%q) !== null`, selector)
-	}
-}
-
-// WaitForText waits until the text of an element contains another.
-func (b *Tab) WaitForText(selector, text string) {
-	b.t.Helper()
-	b.WaitFor(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
-}
-
-// Text returns the text of an element.
-func (b *Tab) Text(selector string) (text string) {
-	b.t.Helper()
-	b.Do(fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector), &text)
-	return text
-}
-
-// TabTo presses the Tab key until each of the elements had the focus, in this order.
-func (b *Tab) TabTo(ids ...string) {
-	b.t.Helper()
-	for presses := 0; len(ids) > 0; presses++ {
-		require.Less(b.t, presses, 40, "%s is not reached", ids[0])
-		b.Run(chromedp.KeyEvent("\t"))
-		if b.Evaluate(`document.activeElement.id === %q`, ids[0]) {
-			ids = ids[1:]
-		}
 	}
 }

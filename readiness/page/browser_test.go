@@ -1,0 +1,162 @@
+package page_test
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // for contrast.js
+	"flag"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"image/png"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/readiness/page/chromiumtest"
+)
+
+// browser is a tab in the hands of one test.
+type browser struct {
+	*chromiumtest.Tab
+	t *testing.T
+}
+
+// newBrowser starts a browser with the window of a desk.
+func newBrowser(t *testing.T) browser {
+	t.Helper()
+	b := browser{chromiumtest.Open(t), t}
+	b.setWindow(desk, light)
+	return b
+}
+
+// forTest returns the same browser for a subtest.
+func (b browser) forTest(t *testing.T) browser { return browser{b.WithTest(t), t} }
+
+// do runs a script and reads its value into result, if that is not nil.
+func (b browser) do(script string, result any) {
+	b.t.Helper()
+	b.Run(chromedp.Evaluate(script, result))
+}
+
+// evaluate evaluates a condition once.
+func (b browser) evaluate(expression string, parts ...any) (yes bool) {
+	b.t.Helper()
+	b.do(fmt.Sprintf(expression, parts...), &yes)
+	return yes
+}
+
+// waitForText waits until the text of an element contains another.
+func (b browser) waitForText(selector, text string) {
+	b.t.Helper()
+	b.WaitFor(`document.querySelector(%q)?.textContent.includes(%q)`, selector, text)
+}
+
+// text returns the text of an element.
+func (b browser) text(selector string) (text string) {
+	b.t.Helper()
+	b.do(fmt.Sprintf(`document.querySelector(%q)?.textContent ?? ""`, selector), &text)
+	return text
+}
+
+// tabTo presses the Tab key until each of the elements had the focus, in this order.
+func (b browser) tabTo(ids ...string) {
+	b.t.Helper()
+	for presses := 0; len(ids) > 0; presses++ {
+		require.Less(b.t, presses, 40, "%s is not reached", ids[0])
+		b.Run(chromedp.KeyEvent("\t"))
+		if b.evaluate(`document.activeElement.id === %q`, ids[0]) {
+			ids = ids[1:]
+		}
+	}
+}
+
+var screenshots = flag.String("screenshots", "", "directory for pictures of the page")
+
+// size is the size of a window in pixels.
+type size struct{ width, height int64 }
+
+// The windows that the page is made for.
+var (
+	desk  = size{1280, 800}
+	wide  = size{1440, 900}
+	phone = size{390, 844}
+)
+
+// The preferred colour schemes.
+const (
+	light = "light"
+	dark  = "dark"
+)
+
+// setWindow sets the window's size and preference, light or dark, and turns animations off: during them colours are neither
+// the old nor the new ones.
+func (b browser) setWindow(window size, preference string) {
+	b.t.Helper()
+	b.Run(chromedp.EmulateViewport(window.width, window.height), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: preference}, {Name: "prefers-reduced-motion", Value: "reduce"},
+	}))
+}
+
+// screenshot saves the whole page on a desk and a phone, light and dark, if the flag -screenshots names a directory.
+func (b browser) screenshot(name string) {
+	if *screenshots == "" {
+		return
+	}
+	for _, window := range []size{desk, phone} {
+		for _, preference := range []string{light, dark} {
+			b.setWindow(window, preference)
+			b.save(fmt.Sprintf("%s-%d-%s.png", name, window.width, preference))
+		}
+	}
+	b.setWindow(desk, light)
+}
+
+func (b browser) save(name string) {
+	b.t.Helper()
+	b.Run(chromedp.ActionFunc(func(ctx context.Context) error {
+		shot, err := page.CaptureScreenshot().WithCaptureBeyondViewport(true).Do(ctx)
+		require.NoError(b.t, err)
+		small, err := compress(shot)
+		require.NoError(b.t, err)
+		return os.WriteFile(filepath.Join(*screenshots, name), small, 0o644)
+	}))
+}
+
+// compress reduces a PNG to its 256 most frequent colours, which saves two thirds of the bytes without a visible difference.
+func compress(shot []byte) ([]byte, error) {
+	full, err := png.Decode(bytes.NewReader(shot))
+	if err != nil {
+		return nil, err
+	}
+	counts := map[color.Color]int{}
+	for y := range full.Bounds().Dy() {
+		for x := range full.Bounds().Dx() {
+			counts[full.At(x, y)]++
+		}
+	}
+	frequent := slices.SortedFunc(maps.Keys(counts), func(a, b color.Color) int { return counts[b] - counts[a] })
+	small := image.NewPaletted(full.Bounds(), frequent[:min(256, len(frequent))])
+	draw.Draw(small, small.Rect, full, image.Point{}, draw.Src)
+	var file bytes.Buffer
+	err = (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&file, small)
+	return file.Bytes(), err
+}
+
+//go:embed testdata/contrast.js
+var contrast string
+
+// unreadableText returns the texts with a contrast of less than 4.5 to 1, which WCAG requires (AA).
+func (b browser) unreadableText() (texts []string) {
+	b.t.Helper()
+	b.do(contrast, &texts)
+	return texts
+}
