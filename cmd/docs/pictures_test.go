@@ -240,7 +240,7 @@ func measured(t *testing.T) (rows []Row) {
 			rows = append(rows, row)
 		}
 	}
-	require.Greater(t, len(rows), 50)
+	require.Greater(t, len(rows), 40)
 	return rows
 }
 
