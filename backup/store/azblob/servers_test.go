@@ -26,9 +26,10 @@ func TestAzureKeepsTheContractOnAServer(t *testing.T) {
 		return makeContainer(t, opened(t, endpoint, name), name)
 	}
 	storetest.Run(t, storetest.Subject{
-		Open: func(t *testing.T) store.Store { return opened(t, endpoint, next(t)) },
-		Through: func(t *testing.T, proxy *storetest.Proxy) store.Store {
-			return opened(t, proxy.To(endpoint), next(t))
+		Open:   func(t *testing.T) store.Store { return opened(t, endpoint, next(t)) },
+		Server: endpoint,
+		Through: func(t *testing.T, proxied *url.URL) store.Store {
+			return opened(t, proxied, next(t))
 		},
 		Missing: func(t *testing.T) store.Store { return opened(t, endpoint, "missing") },
 		Denied: func(t *testing.T) store.Store {

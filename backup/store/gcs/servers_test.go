@@ -26,9 +26,10 @@ func TestGCSKeepsTheContractOnAServer(t *testing.T) {
 		return makeBucket(t, endpoint, fmt.Sprintf("bucket-%d", made))
 	}
 	storetest.Run(t, storetest.Subject{
-		Open: func(t *testing.T) store.Store { return open(t, endpoint, next(t)) },
-		Through: func(t *testing.T, proxy *storetest.Proxy) store.Store {
-			return open(t, proxy.To(endpoint), next(t))
+		Open:   func(t *testing.T) store.Store { return open(t, endpoint, next(t)) },
+		Server: endpoint,
+		Through: func(t *testing.T, proxied *url.URL) store.Store {
+			return open(t, proxied, next(t))
 		},
 		Missing: func(t *testing.T) store.Store { return open(t, endpoint, "missing") },
 	})

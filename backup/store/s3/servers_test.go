@@ -23,9 +23,10 @@ func TestS3KeepsTheContractOnAServer(t *testing.T) {
 	endpoint := servers.S3(t)
 	bucket := &buckets{}
 	storetest.Run(t, storetest.Subject{
-		Open: func(t *testing.T) store.Store { return bucket.next(t, endpoint) },
-		Through: func(t *testing.T, proxy *storetest.Proxy) store.Store {
-			return opened(t, proxy.To(endpoint), bucket.next(t, endpoint).bucket)
+		Open:   func(t *testing.T) store.Store { return bucket.next(t, endpoint) },
+		Server: endpoint,
+		Through: func(t *testing.T, proxied *url.URL) store.Store {
+			return opened(t, proxied, bucket.next(t, endpoint).bucket)
 		},
 		Missing: func(t *testing.T) store.Store { return opened(t, endpoint, "missing") },
 		Denied: func(t *testing.T) store.Store {

@@ -15,14 +15,12 @@ import (
 
 // Proxy is a faulty proxy between a store and its server.
 type Proxy struct {
-	url     *url.URL // where it listens
-	server  *url.URL
-	forward *httputil.ReverseProxy
-	closing chan struct{} // closed when the test ends
+	Endpoint *url.URL // of the server, through the proxy
+	forward  *httputil.ReverseProxy
+	closing  chan struct{} // closed when the test ends
 
-	mu       sync.Mutex
-	faults   Faults
-	requests Requests
+	mu     sync.Mutex
+	faults Faults
 }
 
 // Faults are the faults of a proxy. Those with the zero value do not occur.
@@ -34,18 +32,13 @@ type Faults struct {
 	Delay         time.Duration
 }
 
-// Requests counts the requests to an S3 server by price.
-type Requests struct {
-	Writes int // puts, parts of uploads, and listings
-	Reads  int
-}
-
-// NewProxy starts a proxy that ends with the test. To must be called before it is used.
-func NewProxy(t *testing.T) *Proxy {
+// NewProxy starts a proxy that ends with the test.
+func NewProxy(t *testing.T, server *url.URL) *Proxy {
+	t.Helper()
 	p := &Proxy{closing: make(chan struct{})}
 	p.forward = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.Out.URL.Scheme, r.Out.URL.Host = p.server.Scheme, p.server.Host
+			r.Out.URL.Scheme, r.Out.URL.Host = server.Scheme, server.Host
 			r.Out.Host = r.In.Host // it is a part of signatures
 		},
 		ModifyResponse: p.modify,
@@ -55,16 +48,9 @@ func NewProxy(t *testing.T) *Proxy {
 	listener := httptest.NewServer(http.HandlerFunc(p.serve))
 	t.Cleanup(listener.Close)
 	t.Cleanup(func() { close(p.closing) }) // before the server is closed, so that no handler waits
-	p.url, _ = url.Parse(listener.URL)
+	p.Endpoint = new(*server)
+	p.Endpoint.Host = listener.Listener.Addr().String()
 	return p
-}
-
-// To sets the server and returns the endpoint of the proxy.
-func (p *Proxy) To(server *url.URL) *url.URL {
-	p.server = server
-	endpoint := *server
-	endpoint.Scheme, endpoint.Host = p.url.Scheme, p.url.Host
-	return &endpoint
 }
 
 // Inject replaces the faults.
@@ -81,18 +67,8 @@ func (p *Proxy) Faults() Faults {
 	return p.faults
 }
 
-// Requests returns the number of requests so far.
-func (p *Proxy) Requests() Requests {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.requests
-}
-
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
-	p.mu.Lock()
-	p.requests.count(r)
-	faults := p.faults
-	p.mu.Unlock()
+	faults := p.Faults()
 	if faults.UploadLimit > 0 && r.ContentLength > int64(faults.UploadLimit) {
 		r.Body = cut(r.Body, faults.UploadLimit)
 	}
@@ -107,17 +83,6 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.forward.ServeHTTP(w, r)
-}
-
-// count follows S3's prices; deletions are free.
-func (all *Requests) count(r *http.Request) {
-	switch {
-	case r.Method == http.MethodDelete:
-	case r.Method == http.MethodPut, r.Method == http.MethodPost, r.URL.Query().Has("list-type"), r.URL.Query().Has("uploads"):
-		all.Writes++
-	default:
-		all.Reads++
-	}
 }
 
 var errCut = errors.New("cut off")

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/url"
 	"runtime"
 	"slices"
 	"strings"
@@ -28,8 +29,10 @@ import (
 type Subject struct {
 	// Open returns an empty store at a new place.
 	Open func(t *testing.T) store.Store
-	// Through returns a store behind a proxy; nil for a store without a network.
-	Through func(t *testing.T, proxy *Proxy) store.Store
+	// Server is the endpoint of the store's server, and Through opens an empty store at a proxy of it; nil for a store without a
+	// network.
+	Server  *url.URL
+	Through func(t *testing.T, proxied *url.URL) store.Store
 	// Missing returns a store without a bucket, Denied one with wrong credentials; nil if that is impossible.
 	Missing, Denied func(t *testing.T) store.Store
 	// Whole means that the store does not split objects, so small ones suffice.
@@ -454,8 +457,8 @@ func (s Subject) through(t *testing.T) (store.Store, *Proxy) {
 	if s.Through == nil {
 		t.Skip("this store has no network")
 	}
-	proxy := NewProxy(t)
-	return s.Through(t, proxy), proxy
+	proxy := NewProxy(t, s.Server)
+	return s.Through(t, proxy.Endpoint), proxy
 }
 
 func (s Subject) testLostReply(t *testing.T) {

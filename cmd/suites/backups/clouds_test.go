@@ -54,7 +54,6 @@ type service struct {
 	cloud
 	endpoint *url.URL
 	proxy    *storetest.Proxy
-	way      *url.URL // through the proxy
 }
 
 func (c cloud) start(t *testing.T) *service {
@@ -65,14 +64,13 @@ func (c cloud) start(t *testing.T) *service {
 // another is the same server, reached on a way of its own.
 func (s *service) another(t *testing.T) *service {
 	t.Helper()
-	proxy := storetest.NewProxy(t)
-	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: proxy, way: proxy.To(s.endpoint)}
+	return &service{cloud: s.cloud, endpoint: s.endpoint, proxy: storetest.NewProxy(t, s.endpoint)}
 }
 
 // depot is a part of a bucket, which may not be there yet.
 func (s *service) depot(bucket string) depot {
 	to := func(endpoint *url.URL) string { return fmt.Sprintf(s.url, bucket, url.QueryEscape(endpoint.String())) }
-	return depot{url: to(s.endpoint), through: to(s.way)}
+	return depot{url: to(s.endpoint), through: to(s.proxy.Endpoint)}
 }
 
 func (s *service) make(t *testing.T, bucket string) {

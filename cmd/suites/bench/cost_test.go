@@ -7,9 +7,12 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os/exec"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +20,6 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/stretchr/testify/require"
 
-	"etcd-wrapper/backup/store/storetest"
 	"etcd-wrapper/backup/store/storetest/servers"
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -53,26 +55,61 @@ var payers = []payer{
 // requestCosts counts what members ask of an S3 server, all of them at the same time: no figure depends on how fast anything is.
 func requestCosts(t *testing.T) (rows []row) {
 	require.NoError(t, flag.Set("servers", "true"), "who runs this topic wants the server built")
-	server, counted := servers.S3(t), make([]*storetest.Proxy, len(payers))
+	server, counted := servers.S3(t), make([]*counter, len(payers))
 	client, err := minio.New(server.Host, &minio.Options{Creds: credentials.NewStaticV4(servers.S3Access, servers.S3Secret, "")})
 	require.NoError(t, err)
 	for i, each := range payers {
-		counted[i] = storetest.NewProxy(t)
+		counted[i] = &counter{server: server}
 		bucket := fmt.Sprint("payer-", i)
 		require.NoError(t, client.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{}))
-		endpoint := url.QueryEscape(counted[i].To(server).String())
+		endpoint := url.QueryEscape(counted[i].serve(t))
 		each.start(t, fmt.Sprintf("s3://%s/main?path-style=true&region=us-east-1&endpoint=%s", bucket, endpoint))
 	}
-	before := make([]storetest.Requests, len(payers))
+	before := make([][2]int64, len(payers))
 	for i := range payers {
-		before[i] = counted[i].Requests()
+		before[i] = counted[i].requests()
 	}
 	time.Sleep(*window)
 	for i, each := range payers {
-		rows = append(rows, each.row(before[i], counted[i].Requests()))
+		rows = append(rows, each.row(before[i], counted[i].requests()))
 	}
 	return rows
 }
+
+// counter is a proxy that counts the requests to an S3 server by price.
+type counter struct {
+	server *url.URL
+	writes atomic.Int64 // puts, parts of uploads, and listings
+	reads  atomic.Int64
+}
+
+// serve starts the proxy and returns its endpoint.
+func (c *counter) serve(t *testing.T) string {
+	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(c.server)
+		r.Out.Host = r.In.Host // it is a part of signatures
+	}}
+	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.count(r)
+		forward.ServeHTTP(w, r)
+	}))
+	t.Cleanup(listener.Close)
+	return listener.URL
+}
+
+// count follows S3's prices; deletions are free.
+func (c *counter) count(r *http.Request) {
+	switch {
+	case r.Method == http.MethodDelete:
+	case r.Method == http.MethodPut, r.Method == http.MethodPost, r.URL.Query().Has("list-type"), r.URL.Query().Has("uploads"):
+		c.writes.Add(1)
+	default:
+		c.reads.Add(1)
+	}
+}
+
+// requests returns the number of writes and of reads so far.
+func (c *counter) requests() [2]int64 { return [2]int64{c.writes.Load(), c.reads.Load()} }
 
 // start returns when a full snapshot was restored for a test, so that the first one is not counted. The writer logs it at
 // once, the others when they list the store again, an hour later.
@@ -113,9 +150,9 @@ func (p payer) write(ctx context.Context, pod *harness.Pod) {
 	}
 }
 
-func (p payer) row(before, after storetest.Requests) row {
+func (p payer) row(before, after [2]int64) row {
 	months := float64(month) / float64(*window)
-	writes, reads := float64(after.Writes-before.Writes)*months, float64(after.Reads-before.Reads)*months
+	writes, reads := float64(after[0]-before[0])*months, float64(after[1]-before[1])*months
 	cost := row{
 		what:    fmt.Sprintf("requests a month, %s: %.0f writes and listings, %.0f reads, $", p.what, writes, reads),
 		wrapper: series{writes*writePrice + reads*readPrice},
