@@ -83,7 +83,7 @@ func (n *node) ours(wanted dataversion.Version, cluster, state string) {
 // plain starts etcd 3.5.
 func (n *node) plain(cluster string) {
 	n.t.Helper()
-	n.run(exec.Command(harness.OldEtcd(n.t), "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
+	n.run(exec.Command(harness.OldEtcd(n.t, "3.5"), "--name="+n.name, "--data-dir="+n.dir, "--listen-client-urls="+n.client, "--advertise-client-urls="+n.client,
 		"--listen-peer-urls="+n.peer, "--initial-advertise-peer-urls="+n.peer, "--initial-cluster="+cluster))
 }
 

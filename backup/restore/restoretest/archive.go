@@ -48,17 +48,3 @@ func PutSegments(t testing.TB, a *archive.Archive, start format.Start, last, eac
 	_, err = a.Merge(t.Context(), archive.Hour, objects)
 	require.NoError(t, err)
 }
-
-// Copy copies a file and flushes it, the minimum work of every restore.
-func Copy(t testing.TB, from, to string) {
-	t.Helper()
-	source, err := os.Open(from)
-	require.NoError(t, err)
-	defer source.Close() // it was only read
-	file, err := os.Create(to)
-	require.NoError(t, err)
-	_, err = io.Copy(struct{ io.Writer }{file}, source) // no copy_file_range: the bytes come from elsewhere
-	require.NoError(t, err)
-	require.NoError(t, file.Sync())
-	require.NoError(t, file.Close())
-}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -57,7 +56,7 @@ func restartAlone(t *testing.T) []row {
 		for i, s := range both {
 			t.Run(fmt.Sprint("round ", round), func(t *testing.T) {
 				members := []*process{s.start(t, harness.NewPod(t))}
-				end := harness.WritersOf(t, gapWriters, func() *clientv3.Client { return eager(t, endpoints(members)) })
+				end := harness.StartWriters(t, gapWriters, func() *clientv3.Client { return eager(t, endpoints(members)) })
 				restartAll(t, s, members)
 				restarted[i] = append(restarted[i], milliseconds(harness.Longest(end()).Gap))
 			})
@@ -70,18 +69,15 @@ func restartAlone(t *testing.T) []row {
 func eager(t *testing.T, endpoints []string) *clientv3.Client {
 	t.Helper()
 	often := grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1, MaxDelay: 10 * time.Millisecond}}
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, DialTimeout: harness.Patience, Logger: zap.NewNop(), DialOptions: []grpc.DialOption{grpc.WithConnectParams(often)},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
+	return harness.NewClient(t, clientv3.Config{Endpoints: endpoints, DialOptions: []grpc.DialOption{grpc.WithConnectParams(often)}})
 }
 
 // gapDuring is the longest that one of the writers had to wait, in milliseconds, and how many writes failed.
 func gapDuring(t *testing.T, members []*process, do func()) (gap, failed float64) {
 	t.Helper()
-	end := harness.StartWriters(t, endpoints(members), gapWriters)
+	end := harness.StartWriters(t, gapWriters, func() *clientv3.Client {
+		return harness.NewClient(t, clientv3.Config{Endpoints: endpoints(members)})
+	})
 	<-time.After(unhurried)
 	do()
 	<-time.After(unhurried)

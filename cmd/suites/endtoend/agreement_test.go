@@ -2,6 +2,7 @@ package endtoend_test
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -54,16 +55,17 @@ func TestResultInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
 func TestConfigurationThatIsUnavailableCostsNoSecondInitialization(t *testing.T) {
 	t.Parallel()
 	for name, broken := range map[string]harness.Fault{
-		"500": harness.Answer(http.StatusInternalServerError, ""), "cut": harness.Cut, "redirect": harness.Redirect, "endless": harness.Endless,
+		"500": harness.Answer(http.StatusInternalServerError, ""), "cut": cut, "redirect": redirect, "endless": endless,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
-			p.Sidecar.Faults[harness.ConfigPath] = harness.Times(3, broken)
+			p.Sidecar.Broken[trapPath] = harness.Answer(http.StatusOK, "Successful")
+			p.Sidecar.Faults[harness.ConfigPath] = slices.Repeat([]harness.Fault{broken}, 3)
 			run := p.StartReady()
 			oneInitialization(p)
 			assert.Len(t, p.Sidecar.Requests(harness.ConfigPath), 4)
-			assert.Empty(t, p.Sidecar.Requests(harness.TrapPath), "redirects are not followed")
+			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
 			run.StopCleanly()
 		})
 	}
@@ -93,18 +95,19 @@ func TestOnlyTheResultItselfOpensEtcd(t *testing.T) {
 		"the word twice":            harness.Answer(http.StatusOK, "Successful Successful"),
 		"the word with another 2xx": harness.Answer(http.StatusAccepted, "Successful"),
 		"the word with 500":         harness.Answer(http.StatusInternalServerError, "Successful"),
-		"a redirect to the word":    harness.Redirect,
-		"a word that breaks off":    harness.CutShort,
-		"no reply":                  harness.Cut,
-		"a body without end":        harness.Endless,
+		"a redirect to the word":    redirect,
+		"a word that breaks off":    cutShort,
+		"no reply":                  cut,
+		"a body without end":        endless,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
-			p.Sidecar.Faults[harness.StatusPath] = harness.Times(2, misleading)
+			p.Sidecar.Broken[trapPath] = harness.Answer(http.StatusOK, "Successful")
+			p.Sidecar.Faults[harness.StatusPath] = slices.Repeat([]harness.Fault{misleading}, 2)
 			run := p.StartReady()
 			oneInitialization(p)
-			assert.Empty(t, p.Sidecar.Requests(harness.TrapPath), "redirects are not followed")
+			assert.Empty(t, p.Sidecar.Requests(trapPath), "redirects are not followed")
 			assert.True(t, p.Sidecar.Told("Successful")[0].At.Before(openedAt(run)), "etcd starts after the result")
 			assert.GreaterOrEqual(t, len(p.Sidecar.Requests(harness.StatusPath)), 4, "the misleading replies were not the last")
 			run.StopCleanly()
@@ -114,12 +117,12 @@ func TestOnlyTheResultItselfOpensEtcd(t *testing.T) {
 
 func TestTriggerThatIsNotHeardIsRepeated(t *testing.T) {
 	t.Parallel()
-	for name, broken := range map[string]harness.Fault{"cut": harness.Cut, "503": harness.Answer(http.StatusServiceUnavailable, "")} {
+	for name, broken := range map[string]harness.Fault{"cut": cut, "503": harness.Answer(http.StatusServiceUnavailable, "")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := harness.NewPod(t)
 			p.WriteRecord("terminated")
-			p.Sidecar.Faults[harness.StartPath] = harness.Times(2, broken)
+			p.Sidecar.Faults[harness.StartPath] = slices.Repeat([]harness.Fault{broken}, 2)
 			run := p.StartReady()
 			assert.Equal(t, []string{"sanity", "sanity", "sanity"}, p.Sidecar.Modes())
 			assert.Len(t, p.Sidecar.Told("Successful"), 1)

@@ -19,8 +19,8 @@ import (
 // downgrade has the tests run, too, that take clusters from etcd 3.5 to ours and back.
 var downgrade = flag.Bool("downgrade", false, "run also the tests that take clusters from etcd 3.5 to ours and back")
 
-// told returns etcd's report on versions, or the zero value.
-func told(p *harness.Pod) (v version.Versions) {
+// reportedVersions returns etcd's report on versions, or the zero value.
+func reportedVersions(p *harness.Pod) (v version.Versions) {
 	response, err := http.Get(p.Endpoint() + "/version")
 	if err != nil {
 		return v
@@ -36,7 +36,7 @@ func told(p *harness.Pod) (v version.Versions) {
 func at(p *harness.Pod, wanted string) {
 	p.T.Helper()
 	harness.Eventually(p.T, "the data are at "+wanted, func() bool {
-		now := told(p)
+		now := reportedVersions(p)
 		return now.Cluster == wanted && now.Storage == wanted
 	})
 }
@@ -64,9 +64,9 @@ func holds(p *harness.Pod, count int) {
 // readByOld has etcd 3.5 run on the pod's data and fails unless it serves every key below count.
 func readByOld(p *harness.Pod, count int) {
 	p.T.Helper()
-	old := p.BeginOldEtcd()
+	old := beginOldEtcd(p, "3.5")
 	p.Get("key-0") // it needs a moment to listen
-	require.Equal(p.T, "3.5.27", told(p).Server)
+	require.Equal(p.T, "3.5.27", reportedVersions(p).Server)
 	holds(p, count)
 	old.Stop()
 }
@@ -102,7 +102,7 @@ func TestThePodTellsOfTheDatasVersion(t *testing.T) {
 	p := harness.NewPod(t)
 	run := p.StartReady()
 	at(p, "3.5.0")
-	assert.Equal(t, "3.5.27+3.6.16", told(p).Server)
+	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
 	harness.Eventually(t, "the version is kept", func() bool { return run.Status().DataVersion.Phase == "kept" })
 	about := run.Status()
 	assert.Equal(t, "3.6.16", about.Versions.Etcd, "what is in the program, not what it announces")
@@ -123,7 +123,7 @@ func TestStandaloneNobodyNeedsAnOldVersion(t *testing.T) {
 	p := harness.NewStandalonePod(t, nil)
 	run := p.StartReady()
 	at(p, "3.6.0")
-	assert.Equal(t, "3.6.16", told(p).Server)
+	assert.Equal(t, "3.6.16", reportedVersions(p).Server)
 	assert.Equal(t, "3.6", run.Status().DataVersion.Wanted)
 	run.StopCleanly()
 }
@@ -152,7 +152,7 @@ func TestTheWantedVersionMayGoUpAndDownAgain(t *testing.T) {
 
 	run = p.StartReady()
 	harness.Eventually(t, "nothing needs to hold it", func() bool { return run.Status().DataVersion.Phase == "kept" })
-	assert.Equal(t, "3.5.27+3.6.16", told(p).Server)
+	assert.Equal(t, "3.5.27+3.6.16", reportedVersions(p).Server)
 	run.StopCleanly()
 }
 

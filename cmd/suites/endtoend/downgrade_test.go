@@ -28,9 +28,9 @@ func optIn(t *testing.T) {
 // oldCluster is three members of etcd 3.5 that talk TLS to each other, with some keys.
 func oldCluster(t *testing.T, keys int) (pods []*harness.Pod, old []*harness.Command) {
 	t.Helper()
-	pods = harness.MembersWithTLS(t, 3)
+	pods = harness.Members(t, 3, harness.PeerTLS)
 	for _, p := range pods {
-		old = append(old, p.BeginOldEtcd())
+		old = append(old, beginOldEtcd(p, "3.5"))
 	}
 	putMany(pods[0], 0, keys)
 	return pods, old
@@ -53,7 +53,7 @@ func TestDowngradeOfThreeMembersOneByOneAndBack(t *testing.T) {
 	}
 	for i, p := range pods {
 		runs[i].StopCleanly()
-		old[i] = p.BeginOldEtcd()
+		old[i] = beginOldEtcd(p, "3.5")
 		putMany(p, keys, keys+10)
 		keys += 10
 		holds(p, keys)
@@ -79,7 +79,7 @@ func TestDowngradedClusterOfBothReplacesALostVolume(t *testing.T) {
 
 func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
 	optIn(t)
-	pods := harness.MembersWithTLS(t, 3)
+	pods := harness.Members(t, 3, harness.PeerTLS)
 	runs := startAll(pods)
 	putMany(pods[0], 0, 10)
 	runs[2].Kill()
@@ -101,7 +101,7 @@ func TestDowngradedClusterTakesAMemberThatWants3_6(t *testing.T) {
 // While etcd's own downgrade holds a cluster, etcd turns members without data away.
 func TestDowngradeIsLetGoOfForALostVolume(t *testing.T) {
 	optIn(t)
-	pods := harness.MembersWithTLS(t, 3)
+	pods := harness.Members(t, 3, harness.PeerTLS)
 	runs := startAll(pods, "--etcd-data-version=3.6")
 	for _, p := range pods {
 		at(p, "3.6.0")
@@ -132,7 +132,7 @@ func TestDowngradeIsLetGoOfForALostVolume(t *testing.T) {
 		run.Kill()
 	}
 	for _, p := range pods {
-		p.BeginOldEtcd()
+		beginOldEtcd(p, "3.5")
 	}
 	for _, p := range pods {
 		holds(p, 10)

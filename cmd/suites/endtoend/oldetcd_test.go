@@ -2,15 +2,30 @@ package endtoend_test
 
 import (
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	bolt "go.etcd.io/bbolt"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+	"sigs.k8s.io/yaml"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
+
+// beginOldEtcd runs an old etcd with the pod's data and configuration, as a sidecar, the reference program or etcd-druid does.
+func beginOldEtcd(p *harness.Pod, version string) *harness.Command {
+	p.T.Helper()
+	program := harness.OldEtcd(p.T, version)
+	text, err := yaml.Marshal(p.Config)
+	require.NoError(p.T, err)
+	file := filepath.Join(p.Dir, "old-etcd.yaml")
+	require.NoError(p.T, os.WriteFile(file, text, 0o600))
+	return p.BeginProgram(exec.Command(program, "--config-file="+file))
+}
 
 // etcd-druid runs etcd 3.4 by default. A member of etcd 3.6 in its cluster makes the others panic, at every start from then on.
 func TestEtcd3_4ClusterIsLeftAlone(t *testing.T) {
@@ -18,10 +33,10 @@ func TestEtcd3_4ClusterIsLeftAlone(t *testing.T) {
 	pods := harness.Members(t, 3)
 	var old []*harness.Command
 	for _, p := range pods {
-		old = append(old, p.BeginEtcd34())
+		old = append(old, beginOldEtcd(p, "3.4"))
 	}
 	putMany(pods[0], 0, 10)
-	harness.Eventually(t, "the cluster is at 3.4", func() bool { return told(pods[2]).Cluster == "3.4.0" })
+	harness.Eventually(t, "the cluster is at 3.4", func() bool { return reportedVersions(pods[2]).Cluster == "3.4.0" })
 	old[2].Stop()
 	pods[2].WriteRecord("terminated")
 	pods[2].ExpectTerminationMessage()
@@ -32,7 +47,7 @@ func TestEtcd3_4ClusterIsLeftAlone(t *testing.T) {
 	assert.Equal(t, "terminated", pods[2].Record(), "data that etcd has not opened are as they were")
 
 	putMany(pods[0], 10, 20)
-	old[2] = pods[2].BeginEtcd34()
+	old[2] = beginOldEtcd(pods[2], "3.4")
 	holds(pods[2], 20)
 	for _, each := range old {
 		each.Stop()
@@ -44,7 +59,7 @@ func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 	t.Parallel()
 	pods := harness.Members(t, 3)
 	for _, p := range pods[:2] {
-		p.BeginEtcd34()
+		beginOldEtcd(p, "3.4")
 	}
 	putMany(pods[0], 0, 10)
 	pods[2].Config["initial-cluster-state"] = "existing"
@@ -59,7 +74,7 @@ func TestEtcd3_4ClusterGetsNoNewMember(t *testing.T) {
 func TestEtcd3_4DataOfASingleMemberAreServed(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	old := p.BeginEtcd34()
+	old := beginOldEtcd(p, "3.4")
 	putMany(p, 0, 10)
 	old.Stop()
 	run := p.StartReady()
@@ -73,7 +88,7 @@ func TestEtcd3_4DataThatWereProbedAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
-	old := p.BeginEtcd34()
+	old := beginOldEtcd(p, "3.4")
 	putMany(p, 0, 10)
 	response, err := http.Get(p.Endpoint() + "/health")
 	require.NoError(t, err)
@@ -87,7 +102,7 @@ func TestEtcd3_4DataThatWereProbedAreRefused(t *testing.T) {
 
 	// The way out that it names.
 	p.Config["snapshot-count"] = 1
-	old = p.BeginOldEtcd()
+	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()
 	delete(p.Config, "snapshot-count")
@@ -101,7 +116,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
 	p.ExpectTerminationMessage()
-	old := p.BeginOldEtcd()
+	old := beginOldEtcd(p, "3.5")
 	putMany(p, 0, 10)
 	old.Stop()
 	database, err := bolt.Open(p.Database(), 0o600, nil)
@@ -117,7 +132,7 @@ func TestEtcd3_5DataWithALeftoverMemberAreRefused(t *testing.T) {
 	assert.Contains(t, says(p), `has member 1234567890abcdef ("removed"), which was removed from the cluster`)
 
 	// The way out that it names.
-	old = p.BeginOldEtcd()
+	old = beginOldEtcd(p, "3.5")
 	putMany(p, 10, 11)
 	old.Stop()
 	run = p.StartReady()

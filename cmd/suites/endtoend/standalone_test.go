@@ -51,7 +51,7 @@ func TestStandaloneVisitsTheSameStates(t *testing.T) {
 	run := p.StartAndStop()
 	assert.Equal(t, []string{
 		"Query", "Trigger", "Wait", "Query", "FetchConfig", "StartEtcd", "Serving", "Terminating", "Terminated",
-	}, run.Log.States())
+	}, states(run))
 }
 
 func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
@@ -76,7 +76,7 @@ func TestStandaloneEndsOnCorruptDataAndLeavesThemAlone(t *testing.T) {
 			message := read(t, p.TerminationMessage())
 			assert.Contains(t, message, "there is no backup to restore")
 			assert.Contains(t, message, "is corrupt or cannot be used: database "+p.Database())
-			assert.NotContains(t, second.Log.States(), "FetchConfig")
+			assert.NotContains(t, states(second), "FetchConfig")
 			after := tree(p)
 			delete(before, p.RecordPath()+".last") // each run reports how it ended
 			delete(after, p.RecordPath()+".last")

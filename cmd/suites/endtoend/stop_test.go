@@ -65,7 +65,7 @@ func TestStopBeforeEtcdIsQuickAndLeavesTheRecordAsItWas(t *testing.T) {
 				assert.Less(t, watch.Took(), harness.AbortBudget)
 				same()
 				p.NeverOpened()
-				assert.NotContains(t, run.Log.States(), "StartEtcd")
+				assert.NotContains(t, states(run), "StartEtcd")
 			})
 		}
 	}

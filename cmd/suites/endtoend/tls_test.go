@@ -58,7 +58,7 @@ func TestSidecarOfAnotherAuthorityIsNotBelieved(t *testing.T) {
 	assert.Equal(t, 0, status)
 	assert.Less(t, took, harness.AbortBudget)
 	for _, later := range []string{"Trigger", "FetchConfig", "StartEtcd"} {
-		assert.NotContains(t, run.Log.States(), later)
+		assert.NotContains(t, states(run), later)
 	}
 	assert.Empty(t, p.Sidecar.Filter(func(harness.Request) bool { return true }), "not a word to it")
 	p.NeverOpened()

@@ -106,7 +106,7 @@ func TestDataThatEtcdCannotReadIsACrashThatLeavesItsReason(t *testing.T) {
 	second := p.Start()
 	require.Equal(t, 2, second.Exit(harness.Patience))
 	require.NoFileExists(t, p.RecordPath(), "never looks clean")
-	assert.NotContains(t, second.Log.States(), "Serving")
+	assert.NotContains(t, states(second), "Serving")
 	left, err := os.ReadFile(p.TerminationMessage())
 	require.NoError(t, err)
 	assert.Contains(t, string(left), "crash: ")

@@ -27,23 +27,15 @@ type Etcd struct {
 // Start runs a single member on the directory until the test ends, and waits until it serves.
 func Start(t testing.TB, dir string) *Etcd {
 	t.Helper()
-	return start(t, Config(dir, FreeURL(t), FreeURL(t)))
-}
-
-// Config returns the configuration of a single member, for a separate process.
-func Config(dir string, client, peer url.URL) *embed.Config {
+	listen := func() []url.URL { return []url.URL{{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}} }
+	client, peer := listen(), listen()
 	config := embed.NewConfig()
 	config.Dir, config.Name, config.LogLevel = dir, "etcd-0", "fatal"
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	config.ListenPeerUrls, config.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	config.ListenClientUrls, config.AdvertiseClientUrls = client, client
+	config.ListenPeerUrls, config.AdvertisePeerUrls = peer, peer
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.TickMs, config.ElectionMs = 20, 200
 	config.QuotaBackendBytes = 8 << 30
-	return config
-}
-
-func start(t testing.TB, config *embed.Config) *Etcd {
-	t.Helper()
 	etcd, err := embed.StartEtcd(config)
 	require.NoError(t, err)
 	t.Cleanup(etcd.Close)
@@ -52,16 +44,10 @@ func start(t testing.TB, config *embed.Config) *Etcd {
 	case <-time.After(Patience):
 		require.Fail(t, "etcd does not get ready")
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{config.ListenClientUrls[0].String()}, DialTimeout: Patience})
+	connected, err := clientv3.New(clientv3.Config{Endpoints: []string{client[0].String()}, DialTimeout: Patience})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return &Etcd{Etcd: etcd, Client: client}
-}
-
-// FreeURL returns a URL with a free port.
-func FreeURL(t testing.TB) url.URL {
-	t.Helper()
-	return url.URL{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}
+	t.Cleanup(func() { _ = connected.Close() })
+	return &Etcd{Etcd: etcd, Client: connected}
 }
 
 // Revision is the current one.

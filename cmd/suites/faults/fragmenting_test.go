@@ -15,7 +15,7 @@ import (
 // clientOfAll knows all members, as an API server does.
 func clientOfAll(t *testing.T, pods []*harness.Pod) *clientv3.Client {
 	t.Helper()
-	return harness.ClientOf(t, endpointsOf(pods))
+	return harness.NewClient(t, clientv3.Config{Endpoints: endpointsOf(pods)})
 }
 
 func endpointsOf(pods []*harness.Pod) (endpoints []string) {

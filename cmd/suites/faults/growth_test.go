@@ -179,7 +179,7 @@ func TestMaintenanceOfAClusterThatGrowsToThreeMovesAndShrinksToOneInNetworkNames
 	members := []*isolated{w.member("etcd-0", 10), w.member("etcd-1", 11), w.member("etcd-2", 12)}
 	first := members[0]
 	first.start("new", first)
-	end := harness.WritersOf(t, 4, func() *clientv3.Client { return w.client(members) })
+	end := harness.StartWriters(t, 4, func() *clientv3.Client { return w.client(members) })
 
 	for size := 2; size <= 3; size++ {
 		joins := members[size-1]

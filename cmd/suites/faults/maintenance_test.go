@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -38,7 +39,7 @@ func TestMaintenanceOfThreeMembersUnderWritesMakesNobodyWaitLong(t *testing.T) {
 	for _, run := range runs {
 		require.Zero(t, run.Status().Maintenance.Completed)
 	}
-	end := harness.StartWriters(t, endpointsOf(pods), 16)
+	end := harness.StartWriters(t, 16, func() *clientv3.Client { return clientOfAll(t, pods) })
 	thin(t, c, "/garbage/")
 	for _, run := range runs {
 		harness.Eventually(t, "it is defragmented", func() bool { return run.Status().Maintenance.Completed == 1 })
@@ -84,7 +85,7 @@ func TestMaintenanceOfADayInFastMotionLosesNothing(t *testing.T) {
 	history, endHistory := loadHistory(t, pods)
 	var all []*harness.GapWriter
 	for round := range *rounds {
-		end := harness.StartWriters(t, endpointsOf(pods), 4)
+		end := harness.StartWriters(t, 4, func() *clientv3.Client { return clientOfAll(t, pods) })
 		fragmentsWhileASnapshotIsRead(t, pods, runs, round)
 		writers := end()
 		nobodyWaitedLong(t, writers)

@@ -25,7 +25,7 @@ var parkings = map[string]parking{
 	"status in flight":                {park: parkAtSidecar(harness.StatusPath, harness.Hang), budget: harness.AbortBudget},
 	"trigger in flight":               {park: parkAtSidecar(harness.StartPath, harness.Hang), budget: harness.AbortBudget},
 	"backing off":                     {park: parkBackingOff, budget: harness.AbortBudget},
-	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, harness.HangHalfway), budget: harness.AbortBudget},
+	"half a configuration read":       {park: parkAtSidecar(harness.ConfigPath, hangHalfway), budget: harness.AbortBudget},
 	"waiting for the database's lock": {park: parkAtDatabase, budget: harness.AbortBudget},
 	"waiting for quorum":              {park: parkAtQuorum, budget: harness.StopBudget},
 	"serving":                         {park: parkServing, budget: harness.StopBudget},
@@ -34,6 +34,14 @@ var parkings = map[string]parking{
 }
 
 func nothing() {}
+
+// hangHalfway sends the start of a configuration and never the rest.
+func hangHalfway(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
+	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+	panic(http.ErrAbortHandler)
+}
 
 func parkAtVolume(p *harness.Pod) (*harness.Run, func()) {
 	release := harness.LockFile(p.T, p.Volume)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"etcd-wrapper/cmd/suites/harness"
@@ -57,11 +58,12 @@ func TestMaintenanceOfPlainEtcdForComparison(t *testing.T) {
 	for _, member := range members {
 		endpoints = append(endpoints, member.Config().AdvertiseClientUrls[0].String())
 	}
-	c := harness.ClientOf(t, endpoints)
+	connect := func() *clientv3.Client { return harness.NewClient(t, clientv3.Config{Endpoints: endpoints}) }
+	c := connect()
 	grow(t, c, "/kept/", *inUse)
 	grow(t, c, "/garbage/", *inUse)
 	thin(t, c, "/garbage/")
-	end := harness.StartWriters(t, endpoints, 16)
+	end := harness.StartWriters(t, 16, connect)
 	watch := harness.StartWatch()
 	for _, endpoint := range endpoints {
 		_, err := c.Defragment(t.Context(), endpoint)

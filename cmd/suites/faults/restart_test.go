@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -25,7 +26,7 @@ func TestLeadersThatStopOneAfterTheOtherLeaveNoWriteWithoutItsAnswer(t *testing.
 	for _, run := range runs {
 		run.AwaitReady()
 	}
-	end := harness.StartWriters(t, endpointsOf(pods), 12)
+	end := harness.StartWriters(t, 12, func() *clientv3.Client { return clientOfAll(t, pods) })
 	moves, excused := 0, false
 	for tries := 0; moves < len(pods); tries++ {
 		require.Less(t, tries, 4*len(pods), "leadership moves")

@@ -16,11 +16,16 @@ import (
 // Etcd returns a client of the embedded etcd.
 func (p *Pod) Etcd() *clientv3.Client {
 	p.T.Helper()
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{p.Endpoint()}, TLS: p.Identity, DialTimeout: Patience, Logger: zap.NewNop(),
-	})
-	require.NoError(p.T, err)
-	p.T.Cleanup(func() { _ = client.Close() }) // a test may have closed it
+	return NewClient(p.T, clientv3.Config{Endpoints: []string{p.Endpoint()}, TLS: p.Identity})
+}
+
+// NewClient returns a client that ends with the test.
+func NewClient(t *testing.T, config clientv3.Config) *clientv3.Client {
+	t.Helper()
+	config.DialTimeout, config.Logger = Patience, zap.NewNop()
+	client, err := clientv3.New(config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() }) // a test may have closed it
 	return client
 }
 
@@ -42,22 +47,24 @@ func (p *Pod) TryPut(key, value string, within time.Duration) error {
 // Revision returns etcd's newest revision.
 func (p *Pod) Revision() int64 {
 	p.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), Patience)
-	defer cancel()
-	reply, err := p.Etcd().Get(ctx, "any")
-	require.NoError(p.T, err)
-	return reply.Header.Revision
+	return p.read("any").Header.Revision
 }
 
 // Get returns the value of an existing key.
 func (p *Pod) Get(key string) string {
 	p.T.Helper()
+	reply := p.read(key)
+	require.Len(p.T, reply.Kvs, 1, "the key %q is there", key)
+	return string(reply.Kvs[0].Value)
+}
+
+func (p *Pod) read(key string) *clientv3.GetResponse {
+	p.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
 	reply, err := p.Etcd().Get(ctx, key)
 	require.NoError(p.T, err)
-	require.Len(p.T, reply.Kvs, 1, "the key %q is there", key)
-	return string(reply.Kvs[0].Value)
+	return reply
 }
 
 // GapWriter writes one key after the other and measures the longest gap. Its fields may be read once it has ended.
@@ -72,15 +79,9 @@ type GapWriter struct {
 	first  chan struct{} // closed when a write was acknowledged
 }
 
-// StartWriters starts writers with all endpoints, waits until each has written a key, and returns a function that
-// ends them.
-func StartWriters(t *testing.T, endpoints []string, count int) (end func() []*GapWriter) {
-	t.Helper()
-	return WritersOf(t, count, func() *clientv3.Client { return ClientOf(t, endpoints) })
-}
-
-// WritersOf is like StartWriters, but calls client for the client of each writer.
-func WritersOf(t *testing.T, count int, client func() *clientv3.Client) (end func() []*GapWriter) {
+// StartWriters starts writers, each with a client of its own, waits until each has written a key, and returns a function
+// that ends them.
+func StartWriters(t *testing.T, count int, client func() *clientv3.Client) (end func() []*GapWriter) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all []*GapWriter
@@ -128,13 +129,4 @@ func (w *GapWriter) run(ctx context.Context) {
 // Longest returns the writer with the longest gap.
 func Longest(writers []*GapWriter) *GapWriter {
 	return slices.MaxFunc(writers, func(a, b *GapWriter) int { return int(a.Gap - b.Gap) })
-}
-
-// ClientOf returns a client with all endpoints, as an API server has.
-func ClientOf(t *testing.T, endpoints []string) *clientv3.Client {
-	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: Patience, Logger: zap.NewNop()})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = client.Close() })
-	return client
 }

@@ -116,27 +116,3 @@ func (l *Log) Containing(words string) (found []string) {
 	}
 	return found
 }
-
-// States returns the lifecycle's states in the order of their visits; repeated polls, Wait and Query, appear once.
-func (l *Log) States() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	visited := []string{"Query"}
-	for _, entry := range l.lines {
-		to, ok := entry["to"].(string)
-		said, _ := entry["message"].(string)
-		if entry["event"] == nil || !ok || to == visited[len(visited)-1] || strings.HasPrefix(said, "recovery: ") {
-			continue
-		}
-		visited = collapsed(append(visited, to))
-	}
-	return visited
-}
-
-func collapsed(visited []string) []string {
-	keep := len(visited) - 2
-	if keep >= 2 && slices.Equal(visited[keep-2:], []string{"Wait", "Query", "Wait", "Query"}) {
-		return visited[:keep]
-	}
-	return visited
-}

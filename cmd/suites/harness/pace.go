@@ -88,11 +88,16 @@ func (w Watch) Took() time.Duration {
 // Eventually polls until the condition holds, and fails the test if that takes longer than Patience.
 func Eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
+	await(t, what, Patience, condition)
+}
+
+func await(t *testing.T, what string, within time.Duration, condition func() bool) {
+	t.Helper()
 	watch, tick := StartWatch(), time.NewTicker(5*time.Millisecond)
 	defer tick.Stop()
 	for !condition() {
-		if watch.Took() > Patience {
-			t.Fatal("never came true: " + what)
+		if watch.Took() > within {
+			t.Fatalf("did not come true within %s: %s", within, what)
 		}
 		<-tick.C
 	}

@@ -28,10 +28,9 @@ type Pod struct {
 	Sidecar *Sidecar
 	Config  map[string]any // the configuration that the sidecar serves; must not change while a process runs
 	Flags   []string
-	Env     []string      // of all its processes
-	Under   []string      // the command that runs the program, if it does not run by itself
-	Clock   time.Duration // how far the clock of its start-etcd is ahead, in whole seconds
-	Patient bool          // its processes wait 90 s for the writer of the backups, as a release does, and not Stillness
+	Env     []string // of all its processes
+	Under   []string // the command that runs the program, if it does not run by itself
+	Program string   // that is run instead of the program under test, if it is not empty
 
 	Port, ClientPort, PeerPort int         // of the wrapper and of etcd
 	Trust                      *tls.Config // of clients, towards the wrapper: nil for plain HTTP
@@ -76,7 +75,7 @@ func (p *Pod) standAlone() {
 	p.T.Helper()
 	delete(p.Config, "data-dir") // it is --volume-dir's then
 	p.WriteConfigFile()
-	p.Flags = []string{"--standalone", "--etcd-config-file=" + p.configFile()}
+	p.Flags = append(p.Flags, "--standalone", "--etcd-config-file="+p.configFile())
 }
 
 // WriteConfigFile writes Config to the file that a standalone pod reads.

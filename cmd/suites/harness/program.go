@@ -18,8 +18,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
-	"sigs.k8s.io/yaml"
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 )
 
 // parallel is the default of -parallel for the suites, whose tests wait far more than they compute.
@@ -96,11 +95,11 @@ func shared(name string, build func(root, path string) error) (path string, err 
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", err
 	}
-	release, err := lock(path + ".lock")
+	lock, err := fileutil.LockFile(path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", err
 	}
-	defer release()
+	defer lock.Close()
 	return path, build(root, path)
 }
 
@@ -115,10 +114,20 @@ func moduleRoot() (string, error) {
 // has to count as active.
 const Stillness = 2 * time.Second
 
-// patient builds the program with the 90 s of a release.
-var patient = sync.OnceValues(func() (path string, err error) {
-	return shared(raced("etcd-wrapper-patient"), func(root, path string) error { return build(root, path, 90*time.Second) })
-})
+// BuildVariant builds the program with another stillness, once for all suites, and with the flags of go build that prepare
+// returns. prepare, which may be nil, writes what these flags need to a folder.
+func BuildVariant(name string, stillness time.Duration, prepare func(folder string) ([]string, error)) (path string, err error) {
+	return shared(raced("etcd-wrapper-"+name), func(root, path string) error {
+		if prepare == nil {
+			return build(root, path, stillness)
+		}
+		flags, err := prepare(path + "-files")
+		if err != nil {
+			return err
+		}
+		return build(root, path, stillness, flags...)
+	})
+}
 
 // raced marks the name of a program that looks for data races, as these tests do.
 func raced(name string) string {
@@ -164,15 +173,6 @@ func dependOnSources(root string) error {
 	})
 }
 
-// lock waits until no other process holds the file.
-func lock(path string) (release func(), err error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	return func() { _ = file.Close() }, unix.Flock(int(file.Fd()), unix.LOCK_EX)
-}
-
 // Command is a run of one of the program's other commands, which users run in addition to start-etcd.
 type Command struct {
 	t     *testing.T
@@ -188,10 +188,11 @@ func (p *Pod) Begin(args ...string) *Command {
 	if args[0] == "etcdctl" { // most of its commands read this flag before their environment
 		args = slices.Insert(slices.Clone(args), 1, "--command-timeout="+Patience.String())
 	}
-	return p.begin(exec.Command(Program, args...))
+	return p.BeginProgram(exec.Command(Program, args...))
 }
 
-func (p *Pod) begin(cmd *exec.Cmd) *Command {
+// BeginProgram starts another program in the pod.
+func (p *Pod) BeginProgram(cmd *exec.Cmd) *Command {
 	p.T.Helper()
 	out, err := os.CreateTemp(p.Dir, "out-")
 	require.NoError(p.T, err)
@@ -223,14 +224,7 @@ func (c *Command) Printed() string {
 // Wait waits for the end of the command and returns what it printed, what it wrote to stderr and its exit status.
 func (c *Command) Wait() (out, log string, status int) {
 	c.t.Helper()
-	Eventually(c.t, c.cmd.String()+" ends", func() bool {
-		select {
-		case <-c.ended:
-			return true
-		default:
-			return false
-		}
-	})
+	Eventually(c.t, c.cmd.String()+" ends", func() bool { return isClosed(c.ended) })
 	return c.Printed(), c.log.String(), c.cmd.ProcessState.ExitCode()
 }
 
@@ -247,27 +241,6 @@ func Output(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// BeginOldEtcd runs etcd 3.5 with the pod's data and configuration, as a sidecar or the reference program does.
-func (p *Pod) BeginOldEtcd() *Command {
-	p.T.Helper()
-	return p.beginPlainEtcd(OldEtcd(p.T))
-}
-
-// BeginEtcd34 runs etcd 3.4 with the pod's data and configuration, as etcd-druid's default image does.
-func (p *Pod) BeginEtcd34() *Command {
-	p.T.Helper()
-	return p.beginPlainEtcd(built(p.T, etcd34))
-}
-
-func (p *Pod) beginPlainEtcd(program string) *Command {
-	p.T.Helper()
-	text, err := yaml.Marshal(p.Config)
-	require.NoError(p.T, err)
-	file := filepath.Join(p.Dir, "old-etcd.yaml")
-	require.NoError(p.T, os.WriteFile(file, text, 0o600))
-	return p.begin(exec.Command(program, "--config-file="+file))
-}
-
 // Signal sends a signal to the command.
 func (c *Command) Signal(s syscall.Signal) {
 	c.t.Helper()
@@ -281,26 +254,20 @@ func (c *Command) Stop() {
 	c.Wait()
 }
 
-// OldEtcd returns the path of etcd 3.5. Without its modules it skips the test: tests use no network.
-func OldEtcd(t *testing.T) (path string) {
-	t.Helper()
-	return built(t, etcd35)
+// oldEtcds are built once for all suites: the first time that takes half a minute.
+var oldEtcds = map[string]func() (path string, err error){
+	"3.4": sync.OnceValues(func() (string, error) { return buildEtcd("3.4", "etcd34", "go.etcd.io/etcd") }),
+	"3.5": sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") }),
 }
 
-// etcd35 and etcd34 return the paths of programs that are built once for all suites: the first time that takes half a minute.
-var (
-	etcd35 = sync.OnceValues(func() (string, error) { return buildEtcd("3.5", "etcd35", "go.etcd.io/etcd/server/v3") })
-	etcd34 = sync.OnceValues(func() (string, error) { return buildEtcd("3.4", "etcd34", "go.etcd.io/etcd") })
-)
-
-// built returns the path of an old etcd, or skips the test if its modules are not in Go's cache.
-func built(t *testing.T, etcd func() (string, error)) (path string) {
+// OldEtcd returns the path of etcd 3.4 or 3.5. Without its modules it skips the test: tests use no network.
+func OldEtcd(t *testing.T, version string) (path string) {
 	t.Helper()
-	path, err := etcd()
+	path, err := oldEtcds[version]()
 	if errors.Is(err, errNotFetched) {
 		t.Skip(err)
 	}
-	require.NoError(t, err, "the old etcd was built")
+	require.NoError(t, err, "etcd %s was built", version)
 	return path
 }
 

@@ -7,6 +7,7 @@ package harness
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -65,18 +66,9 @@ func (p *Pod) Run(args ...string) *Run {
 	reader, writer, err := os.Pipe()
 	require.NoError(p.T, err)
 	run := &Run{T: p.T, Pod: p, Log: &Log{}, Stderr: reader, Ended: make(chan struct{})}
-	program := Program
-	if p.Clock != 0 {
-		program, err = skewed()
-		require.NoError(p.T, err)
-	}
-	if p.Patient {
-		program, err = patient()
-		require.NoError(p.T, err)
-	}
-	command := append(slices.Clone(p.Under), program)
+	command := append(slices.Clone(p.Under), cmp.Or(p.Program, Program))
 	run.Cmd = exec.Command(command[0], append(command[1:], args...)...)
-	run.Cmd.Env = append(p.environment(p.Env...), fmt.Sprintf("%s=%.0f", clockAhead, p.Clock.Seconds()))
+	run.Cmd.Env = p.environment(p.Env...)
 	run.Cmd.Stderr = writer
 	require.NoError(p.T, run.Cmd.Start())
 	require.NoError(p.T, writer.Close())
@@ -133,15 +125,16 @@ func (r *Run) Signal(s syscall.Signal) {
 // Exit waits for the process to end and returns its status; -1 if a signal ended it.
 func (r *Run) Exit(within time.Duration) int {
 	r.T.Helper()
-	watch, tick := StartWatch(), time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-r.Ended:
-			return r.Cmd.ProcessState.ExitCode()
-		case <-tick.C:
-			require.LessOrEqual(r.T, watch.Took(), within, "the process does not end")
-		}
+	await(r.T, "the process ends", within, func() bool { return isClosed(r.Ended) })
+	return r.Cmd.ProcessState.ExitCode()
+}
+
+func isClosed(ended chan struct{}) bool {
+	select {
+	case <-ended:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -218,10 +211,8 @@ func (r *Run) AwaitStored(revision int64) {
 func (r *Run) AwaitReady() {
 	r.T.Helper()
 	Eventually(r.T, "/readyz says 200", func() bool {
-		select {
-		case <-r.Ended:
+		if isClosed(r.Ended) {
 			require.FailNow(r.T, "the process ended before it was ready", "status %d", r.Cmd.ProcessState.ExitCode())
-		default:
 		}
 		return r.Readyz() == http.StatusOK
 	})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -70,7 +69,6 @@ func newSidecar(t *testing.T, config func() map[string]any) *Sidecar {
 	mux.HandleFunc(StatusPath, s.status)
 	mux.HandleFunc(StartPath, s.start)
 	mux.HandleFunc(ConfigPath, s.serveConfig)
-	mux.HandleFunc(TrapPath, trap)
 	s.answer, s.server = mux, &http.Server{Handler: s.scripted(mux), ReadHeaderTimeout: Patience}
 	return s
 }
@@ -241,17 +239,15 @@ func (s *Sidecar) Await(path string) {
 // Fault is a faulty response of the sidecar.
 type Fault func(*Sidecar, http.ResponseWriter, *http.Request)
 
-// TrapPath is the target of redirects: it serves a result that must be ignored.
-const TrapPath = "/trap"
-
-func trap(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("Successful")) }
-
-// Times returns a fault that occurs n times.
-func Times(n int, f Fault) []Fault { return slices.Repeat([]Fault{f}, n) }
-
 // Hang accepts a request, and responds when the sidecar is healed.
 func Hang(s *Sidecar, w http.ResponseWriter, r *http.Request) {
-	if s.hold(r) {
+	s.mu.Lock()
+	healing := s.healed
+	s.mu.Unlock()
+	select {
+	case <-r.Context().Done():
+	case <-s.closed:
+	case <-healing:
 		s.answer.ServeHTTP(w, r)
 	}
 }
@@ -264,58 +260,10 @@ func After(pause time.Duration) Fault {
 	}
 }
 
-// hold waits until the sidecar is healed, or the client is gone.
-func (s *Sidecar) hold(r *http.Request) (healed bool) {
-	s.mu.Lock()
-	healing := s.healed
-	s.mu.Unlock()
-	select {
-	case <-r.Context().Done():
-	case <-s.closed:
-	case <-healing:
-		return true
-	}
-	return false
-}
-
-// Cut closes the connection instead of responding.
-func Cut(*Sidecar, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-
-// CutShort closes the connection within the word.
-func CutShort(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Length", "10")
-	_, _ = w.Write([]byte("Success"))
-	_ = http.NewResponseController(w).Flush()
-	panic(http.ErrAbortHandler)
-}
-
 // Answer responds with this status code and body.
 func Answer(code int, body string) Fault {
 	return func(_ *Sidecar, w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body))
 	}
-}
-
-// Redirect redirects to TrapPath.
-func Redirect(_ *Sidecar, w http.ResponseWriter, r *http.Request) {
-	http.Redirect(w, r, TrapPath, http.StatusFound)
-}
-
-// Endless sends a valid start and never stops.
-func Endless(_ *Sidecar, w http.ResponseWriter, r *http.Request) {
-	chunk := append([]byte("Successful"), make([]byte, 64<<10)...)
-	for r.Context().Err() == nil {
-		if _, err := w.Write(chunk); err != nil {
-			return
-		}
-	}
-}
-
-// HangHalfway sends the start of a configuration and never the rest.
-func HangHalfway(s *Sidecar, w http.ResponseWriter, r *http.Request) {
-	_, _ = w.Write([]byte("name: etcd-main-0\ndata-"))
-	_ = http.NewResponseController(w).Flush()
-	s.hold(r)
-	panic(http.ErrAbortHandler)
 }

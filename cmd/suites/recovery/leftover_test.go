@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -76,13 +76,20 @@ type leftover struct {
 	paused  atomic.Bool  // no key is written
 }
 
+// patient builds the program with the 90 s of a release, which a lost volume waits for the writer of the backups.
+var patient = sync.OnceValues(func() (path string, err error) {
+	return harness.BuildVariant("patient", 90*time.Second, nil)
+})
+
 func newLeftover(t *testing.T, members int) *leftover {
 	t.Helper()
+	program, err := patient()
+	require.NoError(t, err)
 	l := &leftover{t: t, pods: harness.StandaloneMembers(t, 3), runs: make([]*harness.Run, 3)}
 	d := newDepot(t)
 	var endpoints []string
 	for _, p := range l.pods {
-		p.Patient = true
+		p.Program = program
 		d.store().use(p)
 		endpoints = append(endpoints, p.Endpoint())
 	}
@@ -95,9 +102,7 @@ func newLeftover(t *testing.T, members int) *leftover {
 	l.flags = []string{"--restore-to=latest", "--restore-id=once"}
 	l.start(members, all...)
 	l.requireReady()
-	var err error
-	l.etcd, err = clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
-	require.NoError(t, err)
+	l.etcd = harness.NewClient(t, clientv3.Config{Endpoints: endpoints})
 	l.write()
 	return l
 }

@@ -74,7 +74,7 @@ var misfortunes = []misfortune{
 	}, false},
 	{"clock set", nil, func(c *trio, m *member) {
 		m.run.Kill()
-		m.Clock = time.Duration(c.dice.IntN(3)-1) * time.Hour
+		setClock(m.Pod, time.Duration(c.dice.IntN(3)-1)*time.Hour)
 		c.start(m)
 	}, false},
 	{"cut off", nil, func(c *trio, m *member) {

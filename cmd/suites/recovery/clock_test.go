@@ -1,13 +1,19 @@
-package harness
+package recovery_test
 
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"etcd-wrapper/cmd/suites/harness"
 )
 
 // clockAhead is the environment variable that sets how many seconds the clock of a skewed program is ahead.
@@ -38,17 +44,22 @@ var clockAhead = func() (seconds int64) {
 `
 )
 
-// skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, which cannot
-// be replaced. The first time it takes minutes, because everything depends on package time.
+// skewed builds the program with a clock of its own, once for all suites: a static program asks the kernel for the time, which
+// cannot be replaced. The first time it takes minutes, because everything depends on package time.
 var skewed = sync.OnceValues(func() (path string, err error) {
-	return shared("etcd-wrapper-skewed", func(root, path string) error {
-		overlay, err := clockOverlay(path + "-clock")
-		if err != nil {
-			return err
-		}
-		return build(root, path, Stillness, "-overlay", overlay)
+	return harness.BuildVariant("skewed", harness.Stillness, func(folder string) ([]string, error) {
+		overlay, err := clockOverlay(folder)
+		return []string{"-overlay", overlay}, err
 	})
 })
+
+// setClock makes the pod start programs whose clock is ahead by whole seconds.
+func setClock(p *harness.Pod, ahead time.Duration) {
+	p.T.Helper()
+	program, err := skewed()
+	require.NoError(p.T, err)
+	p.Program, p.Env = program, append(p.Env, fmt.Sprintf("%s=%.0f", clockAhead, ahead.Seconds()))
+}
 
 // clockOverlay writes the files that replace files of package time to a folder.
 func clockOverlay(folder string) (path string, err error) {
