@@ -19,9 +19,7 @@ import (
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: declared[Guard]()}
 
 func TestTheTableIsWhole(t *testing.T) {
-	tested.AssertGuards(t)
-	tested.AssertLegality(t)
-	statemachinetest.AssertGrouped(t, Written)
+	statemachinetest.AssertConsistent(t, tested, Written)
 }
 
 func TestEveryStateIsReachedFromQuery(t *testing.T) {

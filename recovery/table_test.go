@@ -95,9 +95,7 @@ func stepFailures(table []Row, elsewhere []statemachine.Default) (failures []str
 var machine = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTableIsConsistent(t *testing.T) {
-	machine.AssertGuards(t)
-	machine.AssertLegality(t)
-	statemachinetest.AssertGrouped(t, written)
+	statemachinetest.AssertConsistent(t, machine, written)
 	actions := newRun(t.Context(), &environment{}, Member{}, nil, false).actions
 	machine.AssertNames(t, append(slices.Collect(maps.Keys(actions)), DecideNow, PaceStore, PacePeers)...)
 }

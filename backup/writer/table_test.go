@@ -18,9 +18,7 @@ import (
 var tested = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
 
 func TestTheTableIsWhole(t *testing.T) {
-	tested.AssertGuards(t)
-	tested.AssertLegality(t)
-	statemachinetest.AssertGrouped(t, written)
+	statemachinetest.AssertConsistent(t, tested, written)
 	for _, state := range tested.StateNames() {
 		assert.Equal(t, state != drained, tested.Has(state, tick), "%s has work", state)
 	}

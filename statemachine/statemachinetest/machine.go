@@ -64,15 +64,35 @@ func (m Machine) Reachable(from statemachine.State) []statemachine.State {
 	return found
 }
 
-// AssertGuards checks that of the rows for a state and an event exactly the last one has no guard.
-func (m Machine) AssertGuards(t *testing.T) {
+// AssertConsistent checks a table and the source that it was written in. Of the rows for a state and an event exactly the last
+// one has no guard. They stand together in the source: in two places they would read as if they were independent. The library's
+// machine has exactly the edges of the table.
+func AssertConsistent[E statemachine.Written](t *testing.T, m Machine, written []E) {
 	t.Helper()
 	for _, state := range m.StateNames() {
+		var edges []string
 		for _, event := range m.Events() {
 			rows := m.Rows(state, event)
 			for i, row := range rows {
 				assert.Equal(t, i == len(rows)-1, row.When == statemachine.Always, "%s, %s, row %d of %d", state, event, i+1, len(rows))
+				edges = append(edges, row.Edge()+" to "+string(row.To))
 			}
+		}
+		assert.ElementsMatch(t, edges, statemachine.Edges(m.Table, state), "%s", state)
+	}
+	type cell struct {
+		from statemachine.State
+		on   statemachine.Event
+	}
+	last := map[cell]int{}
+	for i, e := range written {
+		entry := statemachine.Entry(e)
+		for _, from := range entry.From.States() {
+			key := cell{from, entry.On}
+			if before, seen := last[key]; seen {
+				assert.Equal(t, i-1, before, "%v stands in two places", key)
+			}
+			last[key] = i
 		}
 	}
 }
@@ -97,39 +117,4 @@ func (m Machine) AssertNames(t *testing.T, actions ...statemachine.Action) {
 
 func distinct[T cmp.Ordered](names []T) []T {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
-}
-
-// AssertGrouped checks that the rows for a state and an event stand together in the source. In two places they would read
-// as if they were independent.
-func AssertGrouped[E statemachine.Written](t *testing.T, written []E) {
-	t.Helper()
-	type cell struct {
-		from statemachine.State
-		on   statemachine.Event
-	}
-	last := map[cell]int{}
-	for i, e := range written {
-		entry := statemachine.Entry(e)
-		for _, from := range entry.From.States() {
-			key := cell{from, entry.On}
-			if before, seen := last[key]; seen {
-				assert.Equal(t, i-1, before, "%v stands in two places", key)
-			}
-			last[key] = i
-		}
-	}
-}
-
-// AssertLegality checks that the library's machine has exactly the edges of the table.
-func (m Machine) AssertLegality(t *testing.T) {
-	t.Helper()
-	for _, state := range m.StateNames() {
-		var want []string
-		for _, row := range m.Table {
-			if row.From == state {
-				want = append(want, row.Edge()+" to "+string(row.To))
-			}
-		}
-		assert.ElementsMatch(t, want, statemachine.Edges(m.Table, state), "%s", state)
-	}
 }

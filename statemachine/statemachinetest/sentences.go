@@ -43,12 +43,10 @@ type Suite[F known[F, P], P any] struct {
 // without a row agree with Rest.
 func (s Suite[F, P]) Assert(t *testing.T) {
 	t.Helper()
-	rules := s.rules(s.Table, s.Elsewhere)
-	for _, sentence := range s.Sentences {
-		for _, from := range sentence.In.States() {
-			t.Run(fmt.Sprintf("%s/%s/%s", from, sentence.On, sentence.Story), func(t *testing.T) { assert.Empty(t, s.check(rules, sentence, from)) })
-		}
+	for _, failure := range s.Check(s.Table, s.Elsewhere) {
+		assert.Fail(t, failure)
 	}
+	rules := s.rules(s.Table, s.Elsewhere)
 	for i, row := range s.Table {
 		taken, refused := false, row.When == statemachine.Always
 		for _, sentence := range s.Sentences {
@@ -57,32 +55,32 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 				taken, refused = taken || decision.Row == i, refused || decision.Row > i
 			}
 		}
-		t.Run(fmt.Sprintf("%s, %s [%s] to %s", row.From, row.On, row.When, row.To), func(t *testing.T) {
-			assert.True(t, taken, "no sentence takes this row: write one that does")
-			assert.True(t, refused, "no sentence is refused by this row's guard: write one that is")
-		})
+		name := fmt.Sprintf("%s, %s [%s] to %s", row.From, row.On, row.When, row.To)
+		assert.True(t, taken, "%s: no sentence takes this row: write one that does", name)
+		assert.True(t, refused, "%s: no sentence is refused by this row's guard: write one that is", name)
 	}
-	s.eachDefault(func(state statemachine.State, event statemachine.Event) {
-		t.Run(fmt.Sprintf("%s, %s: %s", state, event, s.Rest(state, event)), func(t *testing.T) { assert.Empty(t, s.checkDefault(rules, state, event)) })
-	})
 }
 
 // Check returns all failures of a table.
 func (s Suite[F, P]) Check(table []statemachine.Row, elsewhere []statemachine.Default) (failures []string) {
 	rules := s.rules(table, elsewhere)
-	say := func(what, failure string) {
+	note := func(from statemachine.State, on statemachine.Event, story, failure string) {
 		if failure != "" {
-			failures = append(failures, what+": "+failure)
+			failures = append(failures, fmt.Sprintf("%s, %s: %s: %s", from, on, story, failure))
 		}
 	}
 	for _, sentence := range s.Sentences {
 		for _, from := range sentence.In.States() {
-			say(sentence.Story, s.check(rules, sentence, from))
+			note(from, sentence.On, sentence.Story, s.check(rules, sentence, from))
 		}
 	}
-	s.eachDefault(func(state statemachine.State, event statemachine.Event) {
-		say(fmt.Sprintf("%s, %s", state, event), s.checkDefault(rules, state, event))
-	})
+	for _, state := range s.StateNames() {
+		for _, event := range s.Events() {
+			if !s.Has(state, event) {
+				note(state, event, "without a row", s.checkDefault(rules, state, event))
+			}
+		}
+	}
 	return failures
 }
 
@@ -111,17 +109,6 @@ func (s Suite[F, P]) check(rules *statemachine.Rules[F, P], sentence Sentence[F,
 		}
 	}
 	return ""
-}
-
-// eachDefault visits each state and event without a row.
-func (s Suite[F, P]) eachDefault(visit func(statemachine.State, statemachine.Event)) {
-	for _, state := range s.StateNames() {
-		for _, event := range s.Events() {
-			if !s.Has(state, event) {
-				visit(state, event)
-			}
-		}
-	}
 }
 
 func (s Suite[F, P]) checkDefault(rules *statemachine.Rules[F, P], state statemachine.State, event statemachine.Event) string {
