@@ -27,7 +27,9 @@ type Etcd struct {
 // Start runs a single member on the directory until the test ends, and waits until it serves.
 func Start(t testing.TB, dir string) *Etcd {
 	t.Helper()
-	listen := func() []url.URL { return []url.URL{{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}} }
+	listen := func() []url.URL {
+		return []url.URL{{Scheme: "http", Host: fmt.Sprintf("127.0.0.1:%d", ports.Lease(t))}}
+	}
 	client, peer := listen(), listen()
 	config := embed.NewConfig()
 	config.Dir, config.Name, config.LogLevel = dir, "etcd-0", "fatal"
