@@ -55,7 +55,7 @@ type event struct {
 	Error    string  `json:"error,omitempty"`
 }
 
-// maxLine limits a line of a response, in bytes.
+// maxLine limits a response, or a line of one that is a stream, in bytes.
 const maxLine = 64 << 10
 
 // silence is the time without a line after which the wrapper counts as gone.
@@ -81,7 +81,7 @@ func (c Client) Flags(ctx context.Context) (flags Flags, err error) {
 		return Flags{}, err
 	}
 	defer reply.Body.Close()
-	if err := json.NewDecoder(reply.Body).Decode(&flags); err != nil {
+	if err := json.NewDecoder(io.LimitReader(reply.Body, maxLine)).Decode(&flags); err != nil {
 		return Flags{}, fmt.Errorf("cannot read the answer of etcd-wrapper on port %d: %w", c.port, err)
 	}
 	return flags, nil
@@ -129,7 +129,7 @@ func (c Client) ask(ctx context.Context, method string) (*http.Response, error) 
 	}
 	defer reply.Body.Close()
 	var line event
-	err = json.NewDecoder(http.MaxBytesReader(nil, reply.Body, maxLine)).Decode(&line)
+	err = json.NewDecoder(io.LimitReader(reply.Body, maxLine)).Decode(&line)
 	if err == nil && reply.StatusCode == http.StatusNotFound && line.Error == ErrNoBackups.Error() {
 		return nil, fmt.Errorf("etcd-wrapper on port %d: %w", c.port, ErrNoBackups)
 	}

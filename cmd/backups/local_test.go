@@ -1,6 +1,7 @@
 package backups
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -128,6 +129,21 @@ func TestClient_truncatedAnswer(t *testing.T) {
 		_, err := clientOf(server).Now(t.Context(), func(int64, int64) {})
 		assert.ErrorContains(t, err, "etcd-wrapper on port", text)
 	}
+}
+
+func TestClient_endlessAnswer(t *testing.T) {
+	sent := make(chan int, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		written := 0
+		for err := error(nil); err == nil && written < 64<<20; written += 1 << 20 {
+			_, err = w.Write(bytes.Repeat([]byte(" "), 1<<20))
+		}
+		sent <- written
+	}))
+	t.Cleanup(server.Close)
+	_, err := clientOf(server).Flags(t.Context())
+	require.ErrorContains(t, err, "cannot read the answer")
+	require.Less(t, <-sent, 64<<20)
 }
 
 // Another program, or a wrapper that hangs, sends nothing after the start of its response.

@@ -21,7 +21,7 @@ import (
 
 const (
 	requestTimeout = 5 * time.Second // until a reply starts: the machine may be busy
-	maxEvent       = 4 << 20         // maximum bytes of an event
+	maxEvent       = 4 << 20         // maximum bytes of a document or an event
 )
 
 // ErrNoAnswer is returned if no wrapper answers.
@@ -80,7 +80,7 @@ func (c *Client) Fetch(ctx context.Context) (Document, error) {
 	}
 	defer reply.Body.Close()
 	var document Document
-	if err := json.NewDecoder(reply.Body).Decode(&document); err != nil {
+	if err := json.NewDecoder(io.LimitReader(reply.Body, maxEvent)).Decode(&document); err != nil {
 		return Document{}, fmt.Errorf("cannot read the status: %w", err)
 	}
 	return document.printable(), nil

@@ -1,6 +1,7 @@
 package status_test
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -41,6 +42,22 @@ func TestClientReportsThatNoWrapperAnswers(t *testing.T) {
 	require.ErrorContains(t, err, "HTTP status 404: another program listens there, such as etcd or the sidecar")
 	_, err = status.NewClient(1).Fetch(t.Context()) // the unused port of tcpmux; another process may have taken a closed one by now
 	require.ErrorIs(t, err, status.ErrNoAnswer)
+}
+
+// Any program may listen on the port, and answer without an end.
+func TestClientStopsReadingAnEndlessDocument(t *testing.T) {
+	sent := make(chan int, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		written := 0
+		for err := error(nil); err == nil && written < 64<<20; written += 1 << 20 {
+			_, err = w.Write(bytes.Repeat([]byte(" "), 1<<20))
+		}
+		sent <- written
+	}))
+	defer server.Close()
+	_, err := status.NewClient(portOf(server)).Fetch(t.Context())
+	require.ErrorContains(t, err, "cannot read the status")
+	require.Less(t, <-sent, 64<<20)
 }
 
 func portOf(server *httptest.Server) uint16 {
