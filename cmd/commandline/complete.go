@@ -13,23 +13,22 @@ type Candidate struct{ Word, Help string }
 // Complete returns what the last of words, which may be empty, can become: commands, flags, or values where only some are
 // allowed. The program's own name is not among words. Nothing is returned where any word will do, such as a path, or for etcd's own
 // tools.
-func Complete(app *kong.Application, words []string) []Candidate {
+func Complete(parser *kong.Kong, words []string) []Candidate {
+	app, last := parser.Model, len(words)-1
+	traced, _ := kong.Trace(parser, words[:last]) // up to the first word that is wrong, or lacks its value
 	node, arguments := app.Node, 0
-	var before *kong.Flag // has the next word for its value
-	last := len(words) - 1
-	for _, word := range words[:last] {
-		child := childOf(node, word)
+	for _, step := range traced.Path {
 		switch {
-		case before != nil:
-			before = nil
-		case strings.HasPrefix(word, "-"):
-			if flag := flagOf(app, node, word); flag != nil && !flag.IsBool() {
-				before = flag
-			}
-		case child != nil:
-			node = child
-		default:
+		case step.Command != nil && !step.Command.Hidden:
+			node, arguments = step.Command, 0
+		case step.Positional != nil:
 			arguments++
+		}
+	}
+	var before *kong.Flag // has the next word for its value
+	if last > 0 {
+		if flag := flagOf(app, node, words[last-1]); flag != nil && !flag.IsBool() {
+			before = flag
 		}
 	}
 	if node.Passthrough {
@@ -45,7 +44,7 @@ func Complete(app *kong.Application, words []string) []Candidate {
 			all = values(name+"=", flag.Value)
 		}
 	case strings.HasPrefix(name, "-"):
-		for _, flag := range flagsOf(app, node) {
+		for _, flag := range append(flagsOf(app, node), app.HelpFlag) {
 			all = append(all, Candidate{"--" + flag.Name, flag.Help})
 		}
 	default:
@@ -61,31 +60,11 @@ func Complete(app *kong.Application, words []string) []Candidate {
 	return slices.DeleteFunc(all, func(c Candidate) bool { return !strings.HasPrefix(c.Word, words[last]) })
 }
 
-func childOf(node *kong.Node, name string) *kong.Node {
-	if i := slices.IndexFunc(node.Children, func(child *kong.Node) bool { return child.Name == name }); i >= 0 {
-		return node.Children[i]
-	}
-	return nil
-}
-
-// flagsOf returns the flags that the help of a command shows: its own, those of the commands above it, and --help.
+// flagsOf returns the flags that the help of a command shows, except --help. Only the program's help shows the program's own.
 func flagsOf(app *kong.Application, node *kong.Node) []*kong.Flag {
-	if node == app.Node {
-		return visibleFlags(app.Flags)
-	}
-	return append(commandFlags(app, node), app.HelpFlag)
-}
-
-// commandFlags returns the visible flags of a command and of the commands above it, but not the program's own.
-func commandFlags(app *kong.Application, node *kong.Node) (flags []*kong.Flag) {
-	for ; node != app.Node; node = node.Parent {
-		flags = append(flags, visibleFlags(node.Flags)...)
-	}
-	return flags
-}
-
-func visibleFlags(flags []*kong.Flag) []*kong.Flag {
-	return slices.DeleteFunc(slices.Clone(flags), func(flag *kong.Flag) bool { return flag.Hidden })
+	return slices.DeleteFunc(slices.Concat(node.AllFlags(true)...), func(flag *kong.Flag) bool {
+		return flag == app.HelpFlag || node != app.Node && slices.Contains(app.Flags, flag)
+	})
 }
 
 func flagOf(app *kong.Application, node *kong.Node, word string) *kong.Flag {

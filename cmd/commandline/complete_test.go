@@ -56,12 +56,12 @@ func TestComplete(t *testing.T) {
 		{[]string{"tool", "--"}, nil},
 	} {
 		var words []string
-		for _, candidate := range Complete(parser.Model, c.words) {
+		for _, candidate := range Complete(parser, c.words) {
 			words = append(words, candidate.Word)
 		}
 		assert.Equal(t, c.becomes, words, "%q", c.words)
 	}
-	assert.Equal(t, []Candidate{{"store", "Of stores."}}, Complete(parser.Model, []string{"sto"}))
+	assert.Equal(t, []Candidate{{"store", "Of stores."}}, Complete(parser, []string{"sto"}))
 }
 
 func TestManPage(t *testing.T) {

@@ -13,14 +13,14 @@ func ManPage(app *kong.Application, version string) string {
 	name := roff(app.Name)
 	fmt.Fprintf(&page, ".TH %q 1 %q %q\n.SH NAME\n%s \\- %s\n", strings.ToUpper(app.Name), "", app.Name+" "+version, name, roff(app.Help))
 	fmt.Fprintf(&page, ".SH SYNOPSIS\n.B %s\n.I command\n.RI [ flags ]\n.SH OPTIONS\n", name)
-	writeFlags(&page, visibleFlags(app.Flags))
+	writeFlags(&page, append(flagsOf(app, app.Node), app.HelpFlag))
 	page.WriteString(".SH COMMANDS\n")
 	for _, command := range app.Leaves(true) {
 		fmt.Fprintf(&page, ".SS %s\n%s\n", roff(command.Summary()), roff(command.Help))
 		if command.Detail != "" {
 			fmt.Fprintf(&page, ".PP\n%s\n", roff(command.Detail))
 		}
-		writeFlags(&page, commandFlags(app, command)) // every command has --help
+		writeFlags(&page, flagsOf(app, command)) // every command has --help
 		if text := manualOf(app, command); text != "" {
 			fmt.Fprintf(&page, ".PP\n.nf\n%s.fi\n", roff(text))
 		}

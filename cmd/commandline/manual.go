@@ -15,9 +15,5 @@ func manualOf(app *kong.Application, command *kong.Node) string {
 	if !is {
 		return ""
 	}
-	name := command.Name
-	for parent := command.Parent; parent != app.Node; parent = parent.Parent {
-		name = parent.Name + " " + name
-	}
-	return documented.Manual(name)
+	return documented.Manual(command.Path())
 }

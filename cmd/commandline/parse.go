@@ -7,6 +7,7 @@
 package commandline
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -30,8 +31,8 @@ type Done int
 func (d Done) Error() string { return fmt.Sprintf("done, with exit status %d", int(d)) }
 
 // New returns a parser for commands, a pointer to a struct as kong reads it. out gets what --help prints.
-func New(commands any, out io.Writer) (*kong.Kong, error) {
-	parser, err := kong.New(commands,
+func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error) {
+	parser, err := kong.New(commands, append(options,
 		kong.Name("etcd-wrapper"),
 		kong.Description("The entrypoint of an etcd pod: validate, start, serve and stop etcd, visibly."),
 		kong.Help(help),
@@ -40,8 +41,7 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 		kong.DefaultEnvars(prefix),
 		kong.TypeMapper(reflect.TypeFor[time.Duration](), kong.MapperFunc(duration)),
 		kong.Writers(out, io.Discard), // errors are returned
-		kong.Exit(func(status int) { panic(Done(status)) }),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("cannot build the command line: %w", err)
 	}
@@ -51,16 +51,8 @@ func New(commands any, out io.Writer) (*kong.Kong, error) {
 // Parse fills commands in and returns a pointer to the chosen one. The error is Done if nothing is left to do, or one
 // sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			done, ok := cause.(Done)
-			if !ok {
-				panic(cause)
-			}
-			err = done
-		}
-	}()
-	parser, err := New(commands, out)
+	var done error
+	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong goes on after --help
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +63,7 @@ func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 		}
 	}
 	context, err := parser.Parse(read)
-	if err != nil {
+	if err = cmp.Or(done, err); err != nil {
 		return nil, err
 	}
 	return context.Selected().Target.Addr().Interface(), nil

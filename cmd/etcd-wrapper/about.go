@@ -104,7 +104,7 @@ func (c *completeCommand) execute(s streams) exitcode.Code {
 		completeTool(c.Words[0], c.Words[1:], s.out)
 		return exitcode.Clean
 	}
-	for _, candidate := range commandline.Complete(parser.Model, c.Words) {
+	for _, candidate := range commandline.Complete(parser, c.Words) {
 		_, _ = fmt.Fprintf(s.out, "%s\t%s\n", candidate.Word, candidate.Help)
 	}
 	return exitcode.Clean
