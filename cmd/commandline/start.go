@@ -218,22 +218,15 @@ const (
 	minSpool    = 32 << 20 // bytes
 )
 
-// Validate is called by kong. Each error names the flag.
-func (f *Backups) Validate() error {
+// validateFor checks the flags. The error names the flag; one that cannot have an effect is a mistake.
+func (f *Backups) validateFor(standalone bool) error {
 	switch {
+	case f.Store != "" && !standalone:
+		return errors.New("--backup-store: only with --standalone; otherwise the sidecar owns backups")
 	case f.Interval < minInterval || f.Interval > maxInterval:
 		return fmt.Errorf("--backup-interval: %v is not between %v and %v", f.Interval, minInterval, maxInterval)
 	case f.SpoolLimit < minSpool:
 		return fmt.Errorf("--backup-spool-limit: %v is less than %v", f.SpoolLimit, Bytes(minSpool))
-	default:
-		return nil
-	}
-}
-
-// validateFor is Validate for start-etcd, where a flag that cannot have an effect is a mistake.
-func (f *Backups) validateFor(standalone bool) error {
-	if f.Store != "" && !standalone {
-		return errors.New("--backup-store: only with --standalone; otherwise the sidecar owns backups")
 	}
 	for flag, path := range map[string]string{
 		"--backup-recipients": f.Recipients, "--backup-identities": f.Identities,
@@ -243,5 +236,5 @@ func (f *Backups) validateFor(standalone bool) error {
 			return fmt.Errorf("%s: only with --backup-store", flag)
 		}
 	}
-	return f.Validate()
+	return nil
 }

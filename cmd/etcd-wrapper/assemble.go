@@ -100,7 +100,7 @@ func (c *startCommand) assemble(log zerolog.Logger) *parts {
 		p.announcer.end()
 		return failed(status, err)
 	}
-	p.end = []func(){end, stopServer, endEvents, c.watch(log, p.report, happened), p.announcer.end}
+	p.end = []func(){end, stopServer, endEvents, c.watch(log, p, happened), p.announcer.end}
 	return p
 }
 
@@ -118,17 +118,22 @@ func (c *startCommand) sidecar(recoverer *recovery.Recovery) (lifecycle.Sidecar,
 	return client, func() {}, err
 }
 
-// watch keeps the log and the termination message up to date until end is called.
-func (c *startCommand) watch(log zerolog.Logger, about *report.Report, happened func(status.TimelineEvent)) (end func()) {
+// watch keeps the log and the termination message up to date, and announces that the member is ready, until end is called.
+func (c *startCommand) watch(log zerolog.Logger, p *parts, happened func(status.TimelineEvent)) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		about.Watch(ctx, log, func() {
-			if err := c.message.Prepare(about.KilledMessage(c.CrashNotePath())); err != nil {
+		p.report.Watch(ctx, log, func() {
+			if err := c.message.Prepare(p.report.KilledMessage(c.CrashNotePath())); err != nil {
 				log.Debug().Err(err).Msg("cannot prepare the termination message for a kill")
 			}
-		}, happened)
+		}, func(h status.TimelineEvent) {
+			if h.Kind == "readiness" && h.Health == status.HealthOK {
+				p.announcer.ready()
+			}
+			happened(h)
+		})
 	}()
 	return func() {
 		cancel()

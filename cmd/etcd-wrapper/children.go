@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"etcd-wrapper/backup/archive"
 	"etcd-wrapper/backup/restore"
 	"etcd-wrapper/backup/restore/verification"
 	"etcd-wrapper/bootstrap"
@@ -60,12 +59,17 @@ func (c *verifyCommand) execute(s streams) exitcode.Code {
 	return exitcode.Clean
 }
 
-func verifyInChild() datadir.Validation {
-	executable, err := os.Executable()
-	if err != nil {
-		return datadir.Verify // without a child process
+// self returns the path of this program.
+func self() string {
+	path, err := os.Executable()
+	if err != nil { // there is no /proc
+		return os.Args[0]
 	}
-	verify := datadir.ValidateInChild(executable, func(dataDir string, mode bootstrap.Mode) []string {
+	return path
+}
+
+func verifyInChild() datadir.Validation {
+	verify := datadir.ValidateInChild(self(), func(dataDir string, mode bootstrap.Mode) []string {
 		return []string{"verify-data", "--data-dir", dataDir, "--mode", string(mode), "-o", "json"}
 	})
 	return func(ctx context.Context, dataDir string, mode bootstrap.Mode) ([]string, error) {
@@ -87,11 +91,7 @@ func (c *inspectCommand) execute(streams) exitcode.Code {
 }
 
 func inspectInChild() backups.Inspect {
-	executable, err := os.Executable()
-	if err != nil {
-		return nil
-	}
-	return restore.InspectInChild(executable, inspectArgs)
+	return restore.InspectInChild(self(), inspectArgs)
 }
 
 // inspectArgs returns the arguments of inspectCommand.
@@ -121,11 +121,7 @@ func (c *verifyBackupCommand) execute(s streams) exitcode.Code {
 // verifyBackupInChild returns a function that runs verifyBackupCommand with the flags for a store. No other process
 // may use the directory scratch.
 func verifyBackupInChild(flags commandline.StoreFlags, scratch string) backups.RestoreFunc {
-	executable, err := os.Executable()
-	if err != nil {
-		return func(context.Context, archive.Path) (archive.Result, error) { return archive.Result{}, err }
-	}
-	return verification.InChild(executable, func(job verification.Job) []string {
+	return verification.InChild(self(), func(job verification.Job) []string {
 		return append([]string{
 			"verify-backup", "--generation", strconv.Itoa(job.Generation), "--full", job.Full, "--revision", strconv.FormatInt(job.Revision, 10),
 			"--scratch", scratch,

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"math"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -46,7 +46,8 @@ func (c *startCommand) execute(s streams) exitcode.Code {
 	logstream.CaptureOutput(log)
 	log.Info().Str("version", version).Str("volume", c.VolumeDir).Bool("standalone", c.Standalone).Msg("etcd-wrapper starts")
 	warnOfEtcdVariables(log)
-	limitMemory(log)
+	// The garbage collector works harder near the container's limit, at which the kernel kills without a message.
+	_, _ = memlimit.Set(memlimit.WithLogger(slog.New(zerolog.NewSlogHandler(log)))) // it logs its error
 	c.message = exitcode.NewMessage(c.TerminationPath)
 	outcome := c.live(log, signals)
 	return outcome.Status
@@ -166,22 +167,5 @@ func hurryAfter(driven <-chan struct{}, urge func()) {
 	case <-driven:
 		urge()
 	default:
-	}
-}
-
-// limitMemory makes Go's garbage collector work harder near the container's limit, at which the kernel kills the
-// process without a message. GOMEMLIMIT in the environment takes precedence.
-func limitMemory(log zerolog.Logger) {
-	limit, err := memlimit.Set()
-	_, given := os.LookupEnv("GOMEMLIMIT")
-	switch {
-	case err != nil:
-		log.Warn().Err(err).Msg("the container's memory limit is not known")
-	case limit == math.MaxInt64:
-		log.Info().Msg("memory is not limited")
-	case given:
-		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is set in the environment")
-	default:
-		log.Info().Int64("bytes", limit).Msg("GOMEMLIMIT is 90% of the container's memory limit")
 	}
 }

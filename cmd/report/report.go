@@ -64,9 +64,6 @@ func (r *Report) Source() status.Source {
 	}
 }
 
-// IsReady reports whether the log has the member as ready.
-func (r *Report) IsReady() bool { return r.readiness.isReady() }
-
 // Phase returns the phase that /readyz shows.
 func (r *Report) Phase() readiness.Phase {
 	now := r.run.Snapshot()
@@ -206,9 +203,9 @@ func (h *readinessHistory) mergeInto(steps []status.Transition) []status.Transit
 }
 
 // notReadyReason returns a clause: why the member is not ready.
-func notReadyReason(run *lifecycle.Snapshot, found *readiness.Report, now time.Time) string {
+func notReadyReason(run *lifecycle.Snapshot, is status.Document) string {
 	if run.State != lifecycle.Serving {
 		return run.Reason
 	}
-	return status.NotReadyReason(found.Checks(now))
+	return status.NotReadyReason(is.Checks)
 }

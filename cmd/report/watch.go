@@ -59,10 +59,10 @@ func (w *watcher) check(now time.Time) {
 	run := w.run.Snapshot()
 	is := w.snapshot()
 	headline := is.Headline
+	w.noteReadiness(run, is, now)
 	for _, h := range w.history.Record(is, now, w.runtime.Requests) {
 		w.happened(h)
 	}
-	w.noteReadiness(run, now)
 	w.noteHealth(headline, now)
 	w.noteProgress(run, now)
 	w.logCondition(run, is, now)
@@ -72,19 +72,17 @@ func (w *watcher) check(now time.Time) {
 	}
 }
 
-func (w *watcher) noteReadiness(run *lifecycle.Snapshot, now time.Time) {
-	found := w.runtime.Readiness()
-	ready := run.State == lifecycle.Serving && found.Ready(now)
+func (w *watcher) noteReadiness(run *lifecycle.Snapshot, is status.Document, now time.Time) {
 	reason := ""
-	if !ready {
-		reason = notReadyReason(run, found, now)
+	if !is.Ready {
+		reason = notReadyReason(run, is)
 	}
-	changed := w.readiness.note(ready, reason, run.State, w.readySince(run, found, now))
+	changed := w.readiness.note(is.Ready, reason, run.State, is.ReadySince)
 	switch {
-	case ready && changed:
+	case is.Ready && changed:
 		w.warned = false
 		w.log.Info().Msg("ready")
-	case !ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= logDelay):
+	case !is.Ready && run.State == lifecycle.Serving && !w.warned && (changed || now.Sub(run.Since) >= logDelay):
 		w.warned = true
 		w.log.Warn().Msg("not ready: " + reason)
 	}
@@ -133,7 +131,7 @@ func (w *watcher) logCondition(run *lifecycle.Snapshot, is status.Document, now 
 	}
 	w.reminded, w.pause = now, min(2*w.pause, lastReminder)
 	w.log.WithLevel(conditionLevel(run, is.Recovery)).Str("state", string(run.State)).Time("since", subject.UTC()).
-		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is.Headline, now))
+		Stringer("lasts", now.Sub(subject).Round(time.Second)).Int("times", run.Attempt).Msg("still " + w.describeCondition(run, is))
 }
 
 // conditionSince returns the time since which a condition lasts; quiet reports that there is none.
@@ -158,12 +156,12 @@ func conditionLevel(run *lifecycle.Snapshot, recovery *status.Recovery) zerolog.
 	return zerolog.InfoLevel
 }
 
-func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Headline, now time.Time) string {
-	if is.Health == status.HealthDegraded {
-		return is.Summary
+func (w *watcher) describeCondition(run *lifecycle.Snapshot, is status.Document) string {
+	if is.Headline.Health == status.HealthDegraded {
+		return is.Headline.Summary
 	}
 	if run.State == lifecycle.Serving {
-		return "not ready: " + notReadyReason(run, w.runtime.Readiness(), now)
+		return "not ready: " + notReadyReason(run, is)
 	}
 	if isActive(run.Condition) && w.runtime.RecoveryProgress() == "" {
 		return string(run.State) + ": " + run.Condition.Message // an attempt that is under way is not what lasts

@@ -183,38 +183,25 @@ type sidecarMetrics struct {
 	asked  bootstrap.Mode // of the running initialization; empty if none was requested
 }
 
-// Status implements lifecycle.Sidecar.
-func (c *sidecarMetrics) Status(ctx context.Context) (bootstrap.InitializationStatus, error) {
-	began := time.Now()
-	word, err := c.Sidecar.Status(ctx)
-	c.count("status", time.Since(began), err)
-	if err == nil {
-		c.countResult(word)
+// Status implements lifecycle.Sidecar. It counts the end of an initialization: by a result, or because a restarted
+// sidecar has forgotten it.
+func (c *sidecarMetrics) Status(ctx context.Context) (word bootstrap.InitializationStatus, err error) {
+	defer c.count("status", time.Now(), &err)
+	word, err = c.Sidecar.Status(ctx)
+	result, ended := map[bootstrap.InitializationStatus]metrics.Result{
+		bootstrap.New: metrics.Lost, bootstrap.Successful: metrics.Successful, bootstrap.Failed: metrics.Failed,
+	}[word]
+	if err == nil && ended && (word != bootstrap.New || c.asked != "") {
+		c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unrequested), result)
+		c.asked = ""
 	}
 	return word, err
 }
 
-// countResult counts an end: by a result, or because a restarted sidecar has forgotten it.
-func (c *sidecarMetrics) countResult(word bootstrap.InitializationStatus) {
-	switch {
-	case word == bootstrap.New && c.asked != "":
-		c.ended(metrics.Lost)
-	case word == bootstrap.Successful:
-		c.ended(metrics.Successful)
-	case word == bootstrap.Failed:
-		c.ended(metrics.Failed)
-	}
-}
-
-func (c *sidecarMetrics) count(call string, took time.Duration, err error) {
+func (c *sidecarMetrics) count(call string, began time.Time, err *error) {
 	if !c.silent {
-		c.counts.Request(call, took, err)
+		c.counts.Request(call, time.Since(began), *err)
 	}
-}
-
-func (c *sidecarMetrics) ended(result metrics.Result) {
-	c.counts.Initialization(cmp.Or(string(c.asked), metrics.Unrequested), result)
-	c.asked = ""
 }
 
 // WhyFailed implements lifecycle.FailureReporter if the sidecar does.
@@ -226,20 +213,16 @@ func (c *sidecarMetrics) WhyFailed() error {
 }
 
 // Trigger implements lifecycle.Sidecar.
-func (c *sidecarMetrics) Trigger(ctx context.Context, mode bootstrap.Mode) error {
-	began := time.Now()
-	err := c.Sidecar.Trigger(ctx, mode)
-	c.count("trigger", time.Since(began), err)
-	if err == nil {
+func (c *sidecarMetrics) Trigger(ctx context.Context, mode bootstrap.Mode) (err error) {
+	defer c.count("trigger", time.Now(), &err)
+	if err = c.Sidecar.Trigger(ctx, mode); err == nil {
 		c.asked = mode
 	}
 	return err
 }
 
 // Config implements lifecycle.Sidecar.
-func (c *sidecarMetrics) Config(ctx context.Context) ([]byte, error) {
-	began := time.Now()
-	yaml, err := c.Sidecar.Config(ctx)
-	c.count("config", time.Since(began), err)
-	return yaml, err
+func (c *sidecarMetrics) Config(ctx context.Context) (yaml []byte, err error) {
+	defer c.count("config", time.Now(), &err)
+	return c.Sidecar.Config(ctx)
 }
