@@ -44,7 +44,7 @@ func (v *Volume) Check() error {
 	return nil
 }
 
-// Lock takes the lock, or returns ErrVolumeBusy at once. A lock that is held can be taken again. A read-only volume
+// Lock takes the lock, or returns ErrVolumeBusy without a wait. A lock that is held can be taken again. A read-only volume
 // can be locked, too.
 func (v *Volume) Lock() error {
 	if v.locked != nil {

@@ -32,9 +32,9 @@ type PruneResult struct {
 }
 
 // Prune deletes backups that the policy no longer requires; with dryRun it only plans that. With ErrInDoubt, and with
-// errors of the deletion, it returns the result, too. It calls told with each deleted item. ErrNoPolicy is an error
+// errors of the deletion, it returns the result, too. It calls deleted with each deleted item. ErrNoPolicy is an error
 // in the flags.
-func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retention.Item)) (PruneResult, error) {
+func Prune(ctx context.Context, settings Settings, dryRun bool, deleted func(retention.Item)) (PruneResult, error) {
 	if settings.Keep == "" && !dryRun {
 		return PruneResult{}, ErrNoPolicy
 	}
@@ -55,7 +55,7 @@ func Prune(ctx context.Context, settings Settings, dryRun bool, told func(retent
 		return document, fmt.Errorf("%w: %s", ErrInDoubt, printable.Line(strings.Join(plan.Unsafe, "; ")))
 	}
 	if !dryRun {
-		document.Done, err = plan.Execute(ctx, kept, told)
+		document.Done, err = plan.Execute(ctx, kept, deleted)
 	}
 	return document, err
 }
