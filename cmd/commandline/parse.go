@@ -52,7 +52,7 @@ func New(commands any, out io.Writer, options ...kong.Option) (*kong.Kong, error
 // sentence that names the flag.
 func Parse(commands any, args []string, out io.Writer) (chosen any, err error) {
 	var done error
-	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong goes on after --help
+	parser, err := New(commands, out, kong.Exit(func(status int) { done = Done(status) })) // kong continues after --help
 	if err != nil {
 		return nil, err
 	}
