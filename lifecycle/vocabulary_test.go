@@ -104,7 +104,7 @@ func TestNoStateIsForgotten(t *testing.T) {
 }
 
 func TestNoEventIsForgotten(t *testing.T) {
-	assertKnown(t, tested.Events(), "answer it in Elsewhere (table.go)")
+	assertKnown(t, tested.Events(), "write a row for it (table.go)")
 	assertKnown(t, usedIn(func(r Row) []Event { return []Event{r.On} }), "no row answers it (table.go)")
 	var told []Event
 	for _, h := range phrases {
@@ -201,7 +201,7 @@ func TestNoWordOfTheSidecarIsForgotten(t *testing.T) {
 // explored explores the table. It requires that no promise is broken, because an exploration stops there and is incomplete.
 func explored(t *testing.T) *explorer {
 	t.Helper()
-	found := explore(Table, Elsewhere)
+	found := explore()
 	require.Empty(t, found.wrong, "a promise is broken")
 	return found
 }

@@ -109,7 +109,7 @@ func TestCommittedPageShowsTheRules(t *testing.T) {
 // The cases cover everything that facts reduce to.
 func TestFactsReduceToPossibleCases(t *testing.T) {
 	all := cases()
-	for p := range explore(Table, Elsewhere).seen {
+	for p := range explore().seen {
 		if p.core.State == Decide {
 			require.Contains(t, all, p.core.Facts.caseOf(), "knowing %+v", p.core.Facts)
 		}

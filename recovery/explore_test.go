@@ -22,8 +22,8 @@ type explorer struct {
 }
 
 // explore visits all places that are reachable from any input. It stops at the first violation.
-func explore(table []Row, elsewhere []statemachine.Default) *explorer {
-	e := &explorer{Rules: NewRules(table, elsewhere), seen: map[place]bool{}}
+func explore() *explorer {
+	e := &explorer{Rules: NewRules(Table, Elsewhere), seen: map[place]bool{}}
 	for _, given := range allInputs() {
 		e.find(e.begin(given, origin(given)))
 	}
@@ -149,7 +149,7 @@ func (e *explorer) calm(p place) place {
 }
 
 func TestPromisesHoldInEveryReachableState(t *testing.T) {
-	e := explore(Table, Elsewhere)
+	e := explore()
 	require.Empty(t, e.wrong)
 	visited := map[State]bool{}
 	for p := range e.seen {
@@ -161,7 +161,7 @@ func TestPromisesHoldInEveryReachableState(t *testing.T) {
 
 // After a crash or failure anywhere, the next run reaches the end that the first one would have reached.
 func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
-	e := explore(Table, Elsewhere)
+	e := explore()
 	type end struct {
 		state State
 		place string
@@ -186,7 +186,7 @@ func TestRunCutOffAnywhereReachesTheSameEnd(t *testing.T) {
 
 // At most one guard of a state and an event holds, so the order of the guarded rows means nothing.
 func TestGuardsExcludeEachOther(t *testing.T) {
-	for p := range explore(Table, Elsewhere).seen {
+	for p := range explore().seen {
 		holding := map[Event]int{}
 		for _, row := range Table {
 			if row.From == p.core.State && row.When != statemachine.Always && p.core.Facts.Holds(row.When) {

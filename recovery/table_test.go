@@ -73,7 +73,7 @@ func TestEveryRowAndGuardHasATransition(t *testing.T) {
 }
 
 func TestEventsWithoutARowAreIgnoredAtTheEndAndRejectedElsewhere(t *testing.T) {
-	assert.Empty(t, defaults.Check(Table, Elsewhere))
+	defaults.AssertDefaults(t)
 }
 
 var defaults = statemachinetest.Suite[Facts, Facts]{Machine: machine, Final: Ready, Rest: func(state State, _ Event) statemachine.Answer {
@@ -82,14 +82,6 @@ var defaults = statemachinetest.Suite[Facts, Facts]{Machine: machine, Final: Rea
 	}
 	return statemachine.Reject
 }}
-
-// stepFailures returns everything that the tests above find wrong with a table.
-func stepFailures(table []Row, elsewhere []statemachine.Default) (failures []string) {
-	for _, e := range transitions {
-		failures = append(failures, e.failures(NewRules(table, elsewhere))...)
-	}
-	return append(failures, defaults.Check(table, elsewhere)...)
-}
 
 // machine is the table for the tests that all machines share.
 var machine = statemachinetest.Machine{Table: Table, Elsewhere: Elsewhere, States: States, Guards: slices.Collect(maps.Keys(conditions))}
@@ -144,10 +136,6 @@ func TestEveryRefusalNamesTheWayOut(t *testing.T) {
 
 func TestCommittedFilesShowTheTable(t *testing.T) {
 	machine.AssertCommitted(t, Drawing, program.Matrix(States), "../docs/recovery.dot", "../testdata/recovery.golden", "recovery.svg")
-}
-
-func TestNoMutantOfTheTableSurvives(t *testing.T) {
-	machine.AssertMutantsFail(t, stepFailures, func(table []Row, elsewhere []statemachine.Default) []string { return explore(table, elsewhere).wrong })
 }
 
 var (

@@ -43,10 +43,12 @@ type Suite[F known[F, P], P any] struct {
 // without a row agree with Rest.
 func (s Suite[F, P]) Assert(t *testing.T) {
 	t.Helper()
-	for _, failure := range s.Check(s.Table, s.Elsewhere) {
-		assert.Fail(t, failure)
+	rules := s.rules()
+	for _, sentence := range s.Sentences {
+		for _, from := range sentence.In.States() {
+			assert.Empty(t, s.check(rules, sentence, from), "%s, %s: %s", from, sentence.On, sentence.Story)
+		}
 	}
-	rules := s.rules(s.Table, s.Elsewhere)
 	for i, row := range s.Table {
 		taken, refused := false, row.When == statemachine.Always
 		for _, sentence := range s.Sentences {
@@ -59,33 +61,24 @@ func (s Suite[F, P]) Assert(t *testing.T) {
 		assert.True(t, taken, "%s: no sentence takes this row: write one that does", name)
 		assert.True(t, refused, "%s: no sentence is refused by this row's guard: write one that is", name)
 	}
+	s.AssertDefaults(t)
 }
 
-// Check returns all failures of a table.
-func (s Suite[F, P]) Check(table []statemachine.Row, elsewhere []statemachine.Default) (failures []string) {
-	rules := s.rules(table, elsewhere)
-	note := func(from statemachine.State, on statemachine.Event, story, failure string) {
-		if failure != "" {
-			failures = append(failures, fmt.Sprintf("%s, %s: %s: %s", from, on, story, failure))
-		}
-	}
-	for _, sentence := range s.Sentences {
-		for _, from := range sentence.In.States() {
-			note(from, sentence.On, sentence.Story, s.check(rules, sentence, from))
-		}
-	}
+// AssertDefaults checks that the answers without a row agree with Rest.
+func (s Suite[F, P]) AssertDefaults(t *testing.T) {
+	t.Helper()
+	rules := s.rules()
 	for _, state := range s.StateNames() {
 		for _, event := range s.Events() {
 			if !s.Has(state, event) {
-				note(state, event, "without a row", s.checkDefault(rules, state, event))
+				assert.Empty(t, s.checkDefault(rules, state, event), "%s, %s", state, event)
 			}
 		}
 	}
-	return failures
 }
 
-func (s Suite[F, P]) rules(table []statemachine.Row, elsewhere []statemachine.Default) *statemachine.Rules[F, P] {
-	return statemachine.NewRules[F, P](table, elsewhere, s.Final)
+func (s Suite[F, P]) rules() *statemachine.Rules[F, P] {
+	return statemachine.NewRules[F, P](s.Table, s.Elsewhere, s.Final)
 }
 
 // check returns the difference between the rules and a sentence in one of its states, or "".
