@@ -44,8 +44,8 @@ const (
 )
 
 // update returns the condition after a row: a new one, the same again, or resolved.
-func (t Condition) update(row *Row, payload Payload, now time.Time) Condition {
-	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: summary(row, payload), Message: messageFor(row, payload), on: row.On}
+func (t Condition) update(row *Row, payload Payload, n notice, now time.Time) Condition {
+	found := Condition{At: now, Since: now, Times: 1, Class: classOf(row, payload), Text: n.text, Message: n.message, on: row.On}
 	switch {
 	case found.Class == "" && t.isActive() && t.isResolvedBy(row, payload):
 		t.Ended = now

@@ -79,7 +79,7 @@ func NewDriver(options Options) *Driver {
 		early:   noTask(),
 	}
 	d.timeline.enter(Query, time.Now())
-	d.timeline.reason = "not started"
+	d.timeline.Reason = "not started"
 	d.publish(Transition{}, time.Now(), 0)
 	return d
 }
@@ -165,9 +165,9 @@ func (d *Driver) carryOut(row *Row, core Core, answer Answer, m message) {
 		d.endPrefetch()
 	}
 	pause, slow := d.prepare(row)
-	d.record(row, m.payload, pause)
+	message := d.record(row, m.payload, pause)
 	if endChanged {
-		d.timeline.addEndReason(messageFor(row, m.payload))
+		d.timeline.addEndReason(message)
 	}
 	if len(slow) > 0 {
 		d.start(slow, m.payload)

@@ -80,14 +80,14 @@ func KeptOf(transitions int) int {
 	for n := range transitions {
 		kept.add(Transition{From: State(strconv.Itoa(n))})
 	}
-	return len(kept.last)
+	return len(kept.History)
 }
 
 // UnusedHints returns the next steps of hints that belong to no row.
 func UnusedHints(table []Row) (unused []string) {
-	for key, all := range hintsByRow {
-		if !slices.ContainsFunc(table, func(row Row) bool { return key == rowKey{row.From, row.On, row.When} }) {
-			unused = append(unused, all[0].Next)
+	for _, h := range hints {
+		if !slices.ContainsFunc(table, func(row Row) bool { return h.fits(&row) }) {
+			unused = append(unused, h.Next)
 		}
 	}
 	return unused
@@ -97,8 +97,10 @@ func UnusedHints(table []Row) (unused []string) {
 func Messages() (all []string) {
 	for i := range Table {
 		sentences := []string{Table[i].Why}
-		for _, h := range hintsByRow[rowKey{Table[i].From, Table[i].On, Table[i].When}] {
-			sentences = append(sentences, h.Fail)
+		for _, h := range hints {
+			if h.fits(&Table[i]) {
+				sentences = append(sentences, h.Fail)
+			}
 		}
 		for _, sentence := range sentences {
 			if sentence != "" && !slices.Contains(all, sentence) {

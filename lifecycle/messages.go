@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"errors"
+	"slices"
 
 	"etcd-wrapper/bootstrap"
 )
@@ -69,53 +70,33 @@ var hints = []hint{
 	{From: Terminating, On: Signal, Quiet: true},
 }
 
-// rowKey identifies a row.
-type rowKey struct {
-	from State
-	on   Event
-	when Guard
+// fits reports whether the hint is for a row.
+func (h hint) fits(row *Row) bool {
+	return h.On == row.On && h.When == row.When && slices.Contains(h.From.States(), row.From)
 }
-
-// hintsByRow has the hints for each state of a group, in their order.
-var hintsByRow = func() map[rowKey][]hint {
-	all := map[rowKey][]hint{}
-	for _, h := range hints {
-		for _, from := range h.From.States() {
-			key := rowKey{from, h.On, h.When}
-			all[key] = append(all[key], h)
-		}
-	}
-	return all
-}()
 
 // hintFor returns the first hint of a row that fits the error of its event; most rows have none.
 func hintFor(row *Row, err error) hint {
-	for _, h := range hintsByRow[rowKey{row.From, row.On, row.When}] {
-		if h.Cause == nil || errors.Is(err, h.Cause) {
+	for _, h := range hints {
+		if h.fits(row) && (h.Cause == nil || errors.Is(err, h.Cause)) {
 			return h
 		}
 	}
 	return hint{}
 }
 
-// messageFor returns the sentence of a row with the details of the event and the next step.
-func messageFor(row *Row, payload Payload) string {
-	h := hintFor(row, payload.Err)
-	text, next := summary(row, payload), h.Next
-	if h.Cert != "" && isVerificationError(payload.Err) {
-		next = h.Cert
-	}
-	if next != "" && (payload.Err != nil || h.Fail == "") {
-		text += "; " + next
-	}
-	return text
+// notice describes a row that was taken to users.
+type notice struct {
+	text    string // the sentence of the row with the details of the event
+	message string // the same with the next step
+	quiet   bool
 }
 
-// summary returns the message without the next step.
-func summary(row *Row, payload Payload) string {
-	text := row.Why
-	if fail := hintFor(row, payload.Err).Fail; payload.Err != nil && fail != "" {
-		text = fail
+func noticeFor(row *Row, payload Payload) notice {
+	h := hintFor(row, payload.Err)
+	text, next := row.Why, h.Next
+	if payload.Err != nil && h.Fail != "" {
+		text = h.Fail
 	}
 	if payload.Detail != "" {
 		text += " (" + payload.Detail + ")"
@@ -123,5 +104,12 @@ func summary(row *Row, payload Payload) string {
 	if payload.Err != nil {
 		text += ": " + payload.Err.Error()
 	}
-	return text
+	if h.Cert != "" && isVerificationError(payload.Err) {
+		next = h.Cert
+	}
+	message := text
+	if next != "" && (payload.Err != nil || h.Fail == "") {
+		message += "; " + next
+	}
+	return notice{text, message, h.Quiet}
 }

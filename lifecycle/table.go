@@ -71,26 +71,6 @@ var written = []entry{
 }
 
 // Elsewhere answers the events that have no row in a state. Terminated ignores every event.
-var Elsewhere = []Default{
-	{On: Started, Answer: Reject, Why: "the process starts once"},
-	{On: VolumeBusy, Answer: Reject, Why: "only Query takes the volume's lock"},
-	{On: Replied, Answer: Reject, Why: "only Query asks for the status; late replies are dropped"},
-	{On: NoAnswer, Answer: Reject, Why: "only Query asks for the status"},
-	{On: Accepted, Answer: Reject, Why: "only Trigger requests an initialization"},
-	{On: NotAccepted, Answer: Reject, Why: "only Trigger requests an initialization"},
-	{On: DataInUse, Answer: Reject, Why: "only Trigger and FetchConfig check whether the data are in use"},
-	{On: ConfigFetched, Answer: Reject, Why: "only FetchConfig fetches a configuration"},
-	{On: ConfigValid, Answer: Reject, Why: "only FetchConfig checks a configuration"},
-	{On: ConfigInvalid, Answer: Reject, Why: "only FetchConfig checks a configuration"},
-	{On: ConfigUnavailable, Answer: Reject, Why: "only FetchConfig fetches a configuration"},
-	{On: ConfigPrefetched, Answer: Reject, Why: "the advance fetch is cancelled when a configuration is chosen or the run ends"},
-	{On: EtcdReady, Answer: Reject, Why: "only StartEtcd opens etcd"},
-	{On: EtcdFailed, Answer: Reject, Why: "etcd runs in StartEtcd and Serving; its close reports its own errors"},
-	{On: EtcdClosed, Answer: Reject, Why: "only Terminating closes etcd"},
-	{On: RecordSettled, Answer: Reject, Why: "only Terminating settles the exit record"},
-	{On: Elapsed, Answer: Reject, Why: "a timer ends with the visit that set it"},
-	{On: Signal, Answer: Ignore, Why: "the end is reached"},
-	{On: StopPosted, Answer: Ignore, Why: "the stop is already in progress"},
-	{On: ListenerLost, Answer: Ignore, Why: "the stop is already in progress"},
-	{On: Crashed, Answer: Ignore, Why: "the end is reached"},
-}
+var Elsewhere = statemachine.RejectByDefault(Table, statemachine.LateEvents{
+	Why: "the stop is already in progress", On: []Event{StopPosted, ListenerLost},
+})

@@ -49,23 +49,16 @@ func (s *Snapshot) Changed() <-chan struct{} { return s.changed }
 // timeline keeps the history. A row that is taken again within a phase, as in polling, is kept once with a count, so that a loop
 // does not displace what came before it.
 type timeline struct {
-	state      State
-	since      time.Time
-	phaseSince time.Time
-	reason     string // of the state
-	last       []Transition
-	counts     []EdgeCount
-	condition  Condition
-	validation Validation
+	Snapshot            // the next one to be published
 	endReasons []string // of the end and of the exit status
 }
 
 func (l *timeline) enter(state State, now time.Time) {
-	if l.phaseSince.IsZero() || phaseOf(l.state) != phaseOf(state) {
-		l.phaseSince = now
+	if l.PhaseSince.IsZero() || phaseOf(l.State) != phaseOf(state) {
+		l.PhaseSince = now
 	}
-	if l.state != state {
-		l.state, l.since = state, now
+	if l.State != state {
+		l.State, l.Since = state, now
 	}
 }
 
@@ -79,41 +72,41 @@ func phaseOf(state State) State {
 
 // add completes a transition, adds it to the history and returns it.
 func (l *timeline) add(t Transition) Transition {
-	t.AfterSeconds = t.At.Sub(l.since).Seconds()
+	t.AfterSeconds = t.At.Sub(l.Since).Seconds()
 	l.count(t)
 	t.Count = 1
 	if i := l.indexOfRepeat(t); i >= 0 {
-		t.Count = l.last[i].Count + 1
-		l.last = slices.Delete(l.last, i, i+1)
+		t.Count = l.History[i].Count + 1
+		l.History = slices.Delete(l.History, i, i+1)
 	}
-	if len(l.last) == maxHistory {
-		l.last = slices.Delete(l.last, 0, 1)
+	if len(l.History) == maxHistory {
+		l.History = slices.Delete(l.History, 0, 1)
 	}
-	l.last = append(l.last, t)
+	l.History = append(l.History, t)
 	l.enter(t.To, t.At)
 	return t
 }
 
 // count counts a transition. There are at most as many counts as rows.
 func (l *timeline) count(t Transition) {
-	i := slices.IndexFunc(l.counts, func(e EdgeCount) bool {
+	i := slices.IndexFunc(l.EdgeCounts, func(e EdgeCount) bool {
 		return e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To
 	})
 	if i < 0 {
-		i = len(l.counts)
-		l.counts = append(l.counts, EdgeCount{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
+		i = len(l.EdgeCounts)
+		l.EdgeCounts = append(l.EdgeCounts, EdgeCount{From: t.From, Event: t.Event, Guard: t.Guard, To: t.To})
 	}
-	l.counts[i].Count++
-	l.counts[i].Last = t.At
+	l.EdgeCounts[i].Count++
+	l.EdgeCounts[i].Last = t.At
 	if t.From != t.To {
-		l.counts[i].Seconds += t.AfterSeconds
+		l.EdgeCounts[i].Seconds += t.AfterSeconds
 	}
 }
 
 // indexOfRepeat returns the index of the same row in the current phase, or -1.
 func (l *timeline) indexOfRepeat(t Transition) int {
-	for i := len(l.last) - 1; i >= 0 && isWithin(l.last[i], phaseOf(t.From)); i-- {
-		if e := l.last[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
+	for i := len(l.History) - 1; i >= 0 && isWithin(l.History[i], phaseOf(t.From)); i-- {
+		if e := l.History[i]; e.From == t.From && e.Event == t.Event && e.Guard == t.Guard && e.To == t.To {
 			return i
 		}
 	}
@@ -134,39 +127,37 @@ func (l *timeline) addEndReason(reason string) {
 // endReason returns why the run ended.
 func (l *timeline) endReason() string { return strings.Join(l.endReasons, "; ") }
 
-// record adds a transition to the timeline, publishes and logs it.
-func (d *Driver) record(row *Row, payload Payload, pause time.Duration) {
-	now, reason := time.Now(), messageFor(row, payload)
+// record adds a transition to the timeline, publishes and logs it. It returns the message.
+func (d *Driver) record(row *Row, payload Payload, pause time.Duration) (message string) {
+	now, n := time.Now(), noticeFor(row, payload)
 	taken := d.timeline.add(Transition{
-		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: reason,
+		At: now, From: row.From, Event: row.On, Guard: row.When, To: row.To, Reason: n.message,
 	})
-	if !hintFor(row, payload.Err).Quiet {
-		d.timeline.reason = reason
+	if !n.quiet {
+		d.timeline.Reason = n.message
 	}
-	was := d.timeline.condition
-	d.timeline.condition = was.update(row, payload, now)
+	was := d.timeline.Condition
+	d.timeline.Condition = was.update(row, payload, n, now)
 	if payload.Validation != (Validation{}) {
-		d.timeline.validation = payload.Validation
+		d.timeline.Validation = payload.Validation
 	}
 	d.publish(taken, now, pause)
 	d.logTransition(taken, pause)
-	if was.isActive() && d.timeline.condition.Ended.Equal(now) {
+	if was.isActive() && d.timeline.Condition.Ended.Equal(now) {
 		d.logResolved(was, now)
 	}
+	return n.message
 }
 
 // publish replaces the snapshot and wakes its readers.
 func (d *Driver) publish(taken Transition, now time.Time, pause time.Duration) {
-	next := &Snapshot{
-		State: d.core.State, Since: d.timeline.since, PhaseSince: d.timeline.phaseSince, Reason: d.timeline.reason, Attempt: taken.Count,
-		Condition: d.timeline.condition, Word: d.core.Facts.Word, Validation: d.timeline.validation,
-		History: slices.Clone(d.timeline.last), EdgeCounts: slices.Clone(d.timeline.counts),
-		changed: make(chan struct{}),
-	}
+	next := d.timeline.Snapshot
+	next.Attempt, next.Word, next.changed = taken.Count, d.core.Facts.Word, make(chan struct{})
+	next.History, next.EdgeCounts = slices.Clone(next.History), slices.Clone(next.EdgeCounts)
 	if pause > 0 {
 		next.NextRetry = now.Add(pause)
 	}
-	if last := d.snapshot.Swap(next); last != nil {
+	if last := d.snapshot.Swap(&next); last != nil {
 		close(last.changed)
 	}
 }
@@ -184,7 +175,7 @@ func (d *Driver) logTransition(taken Transition, pause time.Duration) {
 
 // level returns the log level: error for a failure that ends the run, warn for other failures.
 func (d *Driver) level(taken Transition) zerolog.Level {
-	trouble := d.timeline.condition
+	trouble := d.timeline.Condition
 	bad := trouble.At.Equal(taken.At)
 	switch {
 	case taken.Count > 1 && (!bad || trouble.Times > 1):
