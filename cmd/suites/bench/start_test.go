@@ -69,12 +69,17 @@ func reaction(t *testing.T) (rows []row) {
 			p.WithoutQuorum()
 			p.Sidecar.Takes = takes
 			r := wrapped.launch(t, p)
-			var asked time.Time
+			var concluded, asked time.Time
 			harness.Eventually(t, "the configuration is asked for after the result", func() bool {
-				asked = firstAfter(p.Sidecar, harness.ConfigPath, p.Sidecar.LastResult())
+				started := p.Sidecar.Requests(harness.StartPath)
+				if len(started) == 0 {
+					return false
+				}
+				concluded = started[0].At.Add(takes)
+				asked = firstAfter(p.Sidecar, harness.ConfigPath, concluded)
 				return !asked.IsZero()
 			})
-			late = append(late, milliseconds(asked.Sub(p.Sidecar.LastResult())))
+			late = append(late, milliseconds(asked.Sub(concluded)))
 			require.NoError(t, r.cmd.Process.Kill())
 		}
 		what := fmt.Sprintf("`Successful` available → config asked for, validation of %s, ms", takes)
@@ -86,7 +91,7 @@ func reaction(t *testing.T) (rows []row) {
 // firstAfter returns the time of the first request for a path after a time, or zero.
 func firstAfter(s *harness.Sidecar, path string, after time.Time) time.Time {
 	for _, r := range s.Requests(path) {
-		if !after.IsZero() && r.At.After(after) {
+		if r.At.After(after) {
 			return r.At
 		}
 	}

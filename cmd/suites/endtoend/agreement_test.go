@@ -39,7 +39,7 @@ func TestSidecarMayComeUpLate(t *testing.T) {
 func TestResultInTwoPacketsIsNotLostAndActedUponAtOnce(t *testing.T) {
 	t.Parallel()
 	p := harness.NewPod(t)
-	p.Sidecar.Takes, p.Sidecar.Halves = harness.Forever, 50*time.Millisecond
+	p.Sidecar.Takes, p.Sidecar.Broken[harness.StatusPath] = harness.Forever, inHalves
 	run := p.Start()
 	harness.Eventually(t, "the validation is waited for", func() bool { return len(p.Sidecar.Told("Progress")) > 0 })
 	watch := harness.StartWatch()

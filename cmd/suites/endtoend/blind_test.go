@@ -32,7 +32,7 @@ func TestAPodWithTLSAnswersInEveryPhase(t *testing.T) {
 			p.DemandCertificates(ca)
 			hinder(p.Sidecar)
 			run := p.Start()
-			run.AwaitState(state)
+			awaitState(run, state)
 			answersInTime(t, p, state)
 			if state == "Wait" {
 				p.Sidecar.Conclude()
@@ -80,7 +80,7 @@ func TestAnExpiredServerCertificateMakesTheMemberUnreadyUntilItIsRenewed(t *test
 	ca.IssuesUntil(time.Now().Add(-time.Hour))
 	p.DemandCertificates(ca)
 	run := p.Start()
-	run.AwaitState("Serving")
+	awaitState(run, "Serving")
 	var out string
 	harness.Eventually(t, "the check fails", func() bool {
 		out, _, _ = p.Begin("status", "-v").Wait()

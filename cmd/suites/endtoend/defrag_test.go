@@ -106,7 +106,7 @@ func TestADefragmentationIsNotPromisedWhereNoEtcdRuns(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	run.AwaitState("Wait")
+	awaitState(run, "Wait")
 	code, body := run.Request(http.MethodPost, "/defrag")
 	assert.Equal(t, http.StatusConflict, code)
 	assert.Equal(t, "etcd does not run\n", body)

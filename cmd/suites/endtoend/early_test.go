@@ -69,7 +69,7 @@ func TestThreeMembersThatSleptWakeInTheSidecarsOwnTime(t *testing.T) {
 	}
 	for _, p := range pods {
 		p.Sidecar.Takes = 3500 * time.Millisecond
-		p.Sidecar.Faults[harness.ConfigPath] = []harness.Fault{harness.After(3700 * time.Millisecond)}
+		p.Sidecar.Faults[harness.ConfigPath] = []harness.Fault{after(3700 * time.Millisecond)}
 		p.Sidecar.Broken[harness.ConfigPath] = harness.Hang
 	}
 	for i, p := range pods {

@@ -1,7 +1,10 @@
 package endtoend_test
 
 import (
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"time"
 
 	"etcd-wrapper/cmd/suites/harness"
 )
@@ -33,4 +36,24 @@ func endless(_ *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// after responds correctly, but late.
+func after(pause time.Duration) harness.Fault {
+	return func(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
+		<-time.After(pause)
+		s.Respond(w, r)
+	}
+}
+
+// inHalves responds correctly, but in two packets.
+func inHalves(s *harness.Sidecar, w http.ResponseWriter, r *http.Request) {
+	correct := httptest.NewRecorder()
+	s.Respond(correct, r)
+	maps.Copy(w.Header(), correct.Header())
+	body := correct.Body.Bytes()
+	_, _ = w.Write(body[:len(body)/2])
+	_ = http.NewResponseController(w).Flush()
+	<-time.After(50 * time.Millisecond)
+	_, _ = w.Write(body[len(body)/2:])
 }

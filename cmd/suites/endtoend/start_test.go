@@ -67,6 +67,12 @@ func TestEveryStateIsVisitedInTheOrderOfTheTable(t *testing.T) {
 	}, states(run))
 }
 
+// awaitState waits until the lifecycle is in a state.
+func awaitState(run *harness.Run, state string) {
+	run.T.Helper()
+	harness.Eventually(run.T, "the state is "+state, func() bool { return run.Status().State == state })
+}
+
 // states returns the lifecycle's states in the order of their visits; repeated polls, Wait and Query, appear once.
 func states(run *harness.Run) []string {
 	visited := []string{"Query"}

@@ -20,7 +20,7 @@ func TestStatusTellsHowTheWrapperIs(t *testing.T) {
 	p := harness.NewPod(t)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	run.AwaitState("Wait")
+	awaitState(run, "Wait")
 
 	out, log, code := p.Begin("status", "-v").Wait()
 	assert.Equal(t, int(exitcode.NotReady), code, log)
@@ -55,7 +55,7 @@ func TestWatchTellsEachStepOnce(t *testing.T) {
 	run.AwaitAnswer()
 	watch := p.Begin("status", "--watch")
 	p.Sidecar.Heal()
-	run.AwaitState("Wait")
+	awaitState(run, "Wait")
 	harness.Eventually(t, "the watch tells something", func() bool { return watch.Printed() != "" })
 	p.Sidecar.Conclude()
 	harness.Eventually(t, "the watch tells of readiness", func() bool { return strings.Contains(watch.Printed(), "  ready\n") })
@@ -82,7 +82,7 @@ func TestAStartWithoutAQuorumSaysWhatItWaitsFor(t *testing.T) {
 	p := harness.NewPod(t)
 	p.WithoutQuorum()
 	run := p.Start()
-	run.AwaitState("StartEtcd")
+	awaitState(run, "StartEtcd")
 	out := ""
 	harness.Eventually(t, "the reason is told", func() bool {
 		out, _, _ = p.Begin("status", "-v").Wait()

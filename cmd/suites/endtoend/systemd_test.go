@@ -76,7 +76,7 @@ func TestSystemdHearsOfAStopBeforeEtcdServes(t *testing.T) {
 	p.Env = append(p.Env, "NOTIFY_SOCKET="+manager.path)
 	p.Sidecar.Takes = harness.Forever
 	run := p.Start()
-	run.AwaitState("Wait")
+	awaitState(run, "Wait")
 	run.Signal(syscall.SIGTERM)
 	assert.Equal(t, "STOPPING=1", manager.receive(harness.Patience), "and never READY=1")
 	assert.Zero(t, run.Exit(harness.Patience))

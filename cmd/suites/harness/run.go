@@ -235,12 +235,6 @@ func (r *Run) AwaitAnswer() {
 	})
 }
 
-// AwaitState waits until the lifecycle is in a state.
-func (r *Run) AwaitState(state string) {
-	r.T.Helper()
-	Eventually(r.T, "the state is "+state, func() bool { return r.Status().State == state })
-}
-
 // AwaitLine waits for a line of the log.
 func (r *Run) AwaitLine(what Line) {
 	r.T.Helper()

@@ -3,6 +3,7 @@ package harness
 import (
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -31,8 +32,8 @@ type Sidecar struct {
 	Port   int // 0 until it listens, unless it is late
 	config func() map[string]any
 	server *http.Server
-	answer http.Handler // the correct behaviour
-	late   bool         // a test opens the port, not the start of the first process
+	answer http.Handler
+	late   bool // a test opens the port, not the start of the first process
 	once   sync.Once
 	closed chan struct{}
 	healed chan struct{} // closed by Heal
@@ -40,15 +41,13 @@ type Sidecar struct {
 	tls     *tls.Config        // nil for plain HTTP
 	Results []string           // of the validations to come, Successful after them
 	Takes   time.Duration      // by a validation
-	Halves  time.Duration      // between the two packets of a status word; 0 for one packet
 	Slow    time.Duration      // before the first byte of the configuration
 	Faults  map[string][]Fault // taken one after the other
 	Broken  map[string]Fault   // what is left then
 
-	mu       sync.Mutex
-	state    string
-	finished time.Time // when the last validation ended
-	heard    []Request
+	mu    sync.Mutex
+	state string
+	heard []Request
 }
 
 // Request is a request that the sidecar received, or a status word that it served.
@@ -121,13 +120,7 @@ func (s *Sidecar) status(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Length", strconv.Itoa(len(word)))
 	w.WriteHeader(http.StatusOK)
-	half := len(word) / 2
-	_, _ = w.Write([]byte(word[:half]))
-	if s.Halves > 0 {
-		_ = http.NewResponseController(w).Flush()
-		s.rest(s.Halves)
-	}
-	_, _ = w.Write([]byte(word[half:]))
+	_, _ = io.WriteString(w, word)
 }
 
 // start starts a validation if none was requested. It ignores other requests, with status 200.
@@ -157,14 +150,17 @@ func (s *Sidecar) Conclude() {
 func (s *Sidecar) conclude() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state, s.finished = "Successful", time.Now()
+	s.state = "Successful"
 	if len(s.Results) > 0 {
 		s.state, s.Results = s.Results[0], s.Results[1:]
 	}
 }
 
 func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
-	s.rest(s.Slow)
+	select {
+	case <-time.After(s.Slow):
+	case <-s.closed:
+	}
 	text, err := yaml.Marshal(s.config())
 	if err != nil {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -172,14 +168,6 @@ func (s *Sidecar) serveConfig(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/x-yaml")
 	_, _ = w.Write(text) // a client that is gone sends the request again
-}
-
-// rest waits, as a slow sidecar does.
-func (s *Sidecar) rest(pause time.Duration) {
-	select {
-	case <-time.After(pause):
-	case <-s.closed:
-	}
 }
 
 // Requests returns the requests for a path, in order.
@@ -213,13 +201,6 @@ func (s *Sidecar) Modes() []string {
 	return modes
 }
 
-// LastResult returns the time at which the last validation ended.
-func (s *Sidecar) LastResult() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.finished
-}
-
 // Heal removes all faults. Hanging requests get their responses now.
 func (s *Sidecar) Heal() {
 	s.mu.Lock()
@@ -248,17 +229,12 @@ func Hang(s *Sidecar, w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 	case <-s.closed:
 	case <-healing:
-		s.answer.ServeHTTP(w, r)
+		s.Respond(w, r)
 	}
 }
 
-// After responds correctly, but late.
-func After(pause time.Duration) Fault {
-	return func(s *Sidecar, w http.ResponseWriter, r *http.Request) {
-		s.rest(pause)
-		s.answer.ServeHTTP(w, r)
-	}
-}
+// Respond responds correctly.
+func (s *Sidecar) Respond(w http.ResponseWriter, r *http.Request) { s.answer.ServeHTTP(w, r) }
 
 // Answer responds with this status code and body.
 func Answer(code int, body string) Fault {
