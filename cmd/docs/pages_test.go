@@ -17,7 +17,7 @@ func longest(page string) int {
 	case "docs/backup-format.md", "docs/api.md":
 		return 3600
 	default:
-		return 2400
+		return 2200
 	}
 }
 
