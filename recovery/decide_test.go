@@ -142,16 +142,12 @@ func TestResultsWithTheSameActionsKeepTheirMeaning(t *testing.T) {
 	}
 }
 
-// decisionsMarkdown returns the table of decisions for the documentation.
+// decisionsMarkdown returns the table of decisions for the documentation. Next steps are in the messages only.
 func decisionsMarkdown() string {
 	var text strings.Builder
 	text.WriteString("| | the volume | the others | the store | asked for | result | because |\n|---|---|---|---|---|---|---|\n")
 	for i, r := range rules {
-		because := r.Why
-		if r.WayOut != "" {
-			because += "; " + r.WayOut
-		}
-		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volumes), words(r.peers), words(r.stores), words(r.requests), r.Result, because)
+		fmt.Fprintf(&text, "| %d | %s | %s | %s | %s | **%s** | %s |\n", i+1, words(r.volumes), words(r.peers), words(r.stores), words(r.requests), r.Result, r.Why)
 	}
 	return text.String()
 }
