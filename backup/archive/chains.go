@@ -108,6 +108,28 @@ func (x index) startsChain(ctx context.Context, object step, end format.Position
 	return err == nil && manifest.Before == fulls[i].Chain, asFault(err, object.Name(), object.Start)
 }
 
+// IsCrossed reports whether the sequence in a merged object continues across a full snapshot: no segment there continues
+// from it. StoredFull.Passed reports the same of segments that are not merged.
+func (r *objectStore) IsCrossed(ctx context.Context, full Full) (crossed bool, err error) {
+	objects, err := r.list(ctx, full.Generation)
+	for _, object := range objects {
+		if !object.contains(full.Next) {
+			continue
+		}
+		for manifest, err := range r.manifests(ctx, object) {
+			if err == nil && manifest.Next().Compare(full.Next) <= 0 {
+				continue
+			}
+			if err != nil && !Unusable(err) || err == nil && manifest.Position == full.Next && manifest.Before == full.Chain {
+				return false, err
+			}
+			crossed = crossed || err == nil
+			break
+		}
+	}
+	return crossed, err
+}
+
 // findMissing returns an ErrHole if the generation continues after the end of a chain, up to a position. Objects that
 // cannot be verified are only names, and are ignored.
 func (x index) findMissing(ctx context.Context, chain Chain, bound format.Position) (hole, ignored, err error) {

@@ -238,3 +238,41 @@ func TestHistory_damagedMergedObjectWhereAnotherChainStarts(t *testing.T) {
 	assert.Equal(t, []window{{10, 30, 1, 1}, {30, 30, 1, 0}}, windows(history))
 	assert.ErrorIs(t, history.Newest().Chains[1].PastEnd, format.ErrDamaged)
 }
+
+// The full snapshot in the middle looks as if it started a chain, as there is no row between it and the first one.
+func TestFind_mergedObjectsOverlapAtAFull(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t), 10)
+	w.full()
+	w.segment(10)
+	hour, err := w.Merge(w.ctx, archive.Hour, w.objects(archive.Segment))
+	require.NoError(t, err)
+	w.segment(11)
+	minute := w.merge(archive.Minute, w.objects(archive.Segment)[1:]...)
+	require.NoError(t, w.store.Delete(w.ctx, archive.SegmentName(1, hour.Start)))
+	require.Equal(t, []format.Position{{Revision: 11}, {Revision: 11, Part: 2}, {Revision: 11, Part: 1}, {Revision: 12}},
+		[]format.Position{hour.Start, hour.Next, minute.Start, minute.Next})
+
+	path := w.find(archive.Target{})
+	assert.EqualValues(t, 11, path.Revision)
+	assert.NoError(t, path.PastEnd)
+	assert.Equal(t, []int64{11}, w.restore(archive.Target{}).revisions)
+}
+
+func TestFind_fullWithinAMergedSegment(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t), 14)
+	within := w.again().build(17).Start()
+	w.segment(20)
+	w.put(archive.Full{Revision: 17, Next: within.Position, Chain: within.Before, Last: within.Last})
+	w.merge(archive.Minute, w.objects(archive.Segment)...)
+	w.segment(24)
+
+	for revision := int64(11); revision <= 24; revision++ {
+		restored, _, err := w.instead(archive.Target{Revision: revision})
+		require.NoError(t, err)
+		assert.Equal(t, revision, restored.Revision)
+	}
+	restored, path, err := w.instead(archive.Target{})
+	require.NoError(t, err)
+	assert.EqualValues(t, 24, restored.Revision)
+	assert.NoError(t, path.PastEnd)
+}

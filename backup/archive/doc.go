@@ -23,6 +23,11 @@
 // Each segment also has the digest of all rows before it, in Before. A segment of another history is therefore never read after this one,
 // even if its position matches.
 //
+// A name is free again once its segment was merged and deleted. A writer that was suspended may then store another segment
+// there. It does not count, as a merged object takes precedence over a segment, and no merged object may include it: Merge
+// compares what it has read with every other merged object that covers the same positions. Merged objects may overlap,
+// as two members may merge at the same time, but where they do they have the same segments.
+//
 // As an example, a cluster with revision 10 stores a full snapshot, whose Next is position 11.0. The writer captures revisions 11 to 14 and creates
 // segment/11.0, whose manifest has the end 14. Then a lease changes, which has no revision: segment/15.0 has no rows. The next rows go to
 // segment/15.1.
@@ -44,7 +49,8 @@
 // History lists what can be restored. A Chain is a range of revisions without a hole. Find returns the Path to a Target: a full snapshot and the
 // objects to read after it. Read reads them and verifies every byte. If an object turns out to be missing or damaged, the error is a Fault,
 // and Fallback returns another path that avoids it, from an older full snapshot or by objects that are not merged. The difference of their revisions
-// is lost. A path never ends early without an error.
+// is lost. A path never ends early without an error. If the first segment after a full snapshot does not continue from it, the Fault
+// is about the full snapshot: the sequence crosses it, and an older one may lead across.
 //
 // # What the package does not do
 //

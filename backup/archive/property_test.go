@@ -88,7 +88,7 @@ func mergeSome(rt *rapid.T, w, other *world, into, from archive.Level) {
 	}
 	merged, err := w.Merge(w.ctx, into, objects[begin:end])
 	if errors.Is(err, archive.ErrHole) { // the other writer has cut the same rows differently
-		require.True(w.t, into == archive.Minute && cutOtherwise(w, objects[begin:end]), "%s: %s", merged.Name(), err)
+		require.True(w.t, into == archive.Minute && overlapped(w, objects[begin:end]), "%s: %s", merged.Name(), err)
 	} else if err != nil {
 		require.ErrorIs(w.t, err, store.ErrExists)
 	}
@@ -111,14 +111,15 @@ func (w *world) deleteHeld(objects, merged []archive.Object) {
 	}
 }
 
-// cutOtherwise reports whether another segment starts within these.
-func cutOtherwise(w *world, these []archive.Object) bool {
+// overlapped reports whether another segment or a merged object lies within the range of these segments.
+func overlapped(w *world, these []archive.Object) bool {
 	from := these[0].Start
 	last, err := w.Manifest(w.ctx, 1, these[len(these)-1].Start)
 	require.NoError(w.t, err)
-	return slices.ContainsFunc(w.objects(archive.Segment), func(other archive.Object) bool {
-		within := other.Start.Compare(from) > 0 && other.Start.Compare(last.Next()) < 0
-		return within && !slices.ContainsFunc(these, func(o archive.Object) bool { return o.Start == other.Start })
+	all := slices.Concat(w.objects(archive.Segment), w.objects(archive.Minute), w.objects(archive.Hour))
+	return slices.ContainsFunc(all, func(other archive.Object) bool {
+		within := other.Start.Compare(from) > 0 || other.Next.Compare(from) > 0
+		return within && other.Start.Compare(last.Next()) < 0 && !slices.Contains(these, other)
 	})
 }
 

@@ -71,6 +71,8 @@ func (w *readingWalk) run() error {
 		switch {
 		case opened && err == nil:
 			listed = false
+		case errors.Is(err, ErrHole) && w.position == w.path.Full.Next: // the sequence crosses the full snapshot
+			return asFault(err, DataName(w.path.Full.Generation, w.path.Full.Name()), w.position)
 		case opened || !errors.Is(err, store.ErrNotFound):
 			return asFault(err, object.Name(), w.position)
 		case listed && !found:

@@ -12,9 +12,13 @@ import (
 	"etcd-wrapper/backup/store"
 )
 
-// Grace bounds how soon the sources of a merged object are deleted, and how old a writer's knowledge of the head may
-// be when it writes: after a longer pause it calls Head first, as its next position may be merged.
-const Grace = 5 * time.Minute
+// Grace bounds how soon the sources of a merged object are deleted. HeadValid bounds how old a writer's knowledge of the
+// head may be when it writes: after a longer pause it calls Head first, as its next position may be merged. An upload
+// that takes half of Grace is checked. A faster one has ended before another segment at its position can be deleted.
+const (
+	Grace     = 5 * time.Minute
+	HeadValid = time.Minute
+)
 
 // PutStored stores the content of a segment object under the name of its position.
 func (w *Writer) PutStored(ctx context.Context, generation int, position format.Position, object io.Reader) error {
@@ -75,8 +79,8 @@ type Merged struct {
 // hour at most. Each is read to its end and verified as far as that needs no decryption key. It may be repeated. The
 // sources stay until someone deletes them who has compared both with VerifyObject.
 //
-// ErrHole reports that the sources do not follow one another, that one of them cannot be verified, or that another
-// segment starts within them. They stay as they are.
+// ErrHole reports that the sources do not follow one another, that one of them cannot be verified, that another segment
+// starts within them, or that a merged object has another segment at one of their positions. They stay as they are.
 func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merged, error) {
 	if level == Segment || len(sources) == 0 {
 		return Merged{}, fmt.Errorf("cannot merge %d objects to a %s", len(sources), level)
@@ -90,12 +94,11 @@ func (w *Writer) Merge(ctx context.Context, level Level, sources []Object) (Merg
 		}
 		merged.Next = manifest.Next()
 	}
-	if err := w.checkOneChain(ctx, merged.Object, sources); err != nil {
-		return Merged{}, err
-	}
 	body, err := w.putStream(ctx, merged.Name(), func(into io.Writer) (err error) {
-		merged.Segments, err = w.copySegments(ctx, into, merged.Object, sources)
-		return err
+		if merged.Segments, err = w.copySegments(ctx, into, merged.Object, sources); err != nil {
+			return err
+		}
+		return w.checkOverlaps(ctx, merged, sources)
 	})
 	merged.Size = body.Bytes
 	return merged, err
@@ -120,20 +123,50 @@ func (w *Writer) source(ctx context.Context, object Object) (io.ReadCloser, erro
 	return Fetch(ctx, w.reader.store, object.Name())
 }
 
-// checkOneChain returns an ErrHole if another segment starts within the ones to be merged: it would count as merged,
-// and may belong to another chain.
-func (w *Writer) checkOneChain(ctx context.Context, merged Object, sources []Object) error {
-	if merged.Level != Minute {
-		return nil // checked when the sources were merged
+// checkOverlaps returns an ErrHole if another segment starts within the ones that were read to be merged, or if another
+// merged object has other segments there. A segment that starts within a merged object counts as merged. One at a
+// position that was merged and deleted is of a writer that was late: it must never be part of a merged object, as
+// readers could not tell which of two such objects is right. Its source is read before the others are listed, and was
+// created long after the first merged object, so no listing is too old to have that.
+func (w *Writer) checkOverlaps(ctx context.Context, merged Merged, sources []Object) error {
+	objects, err := w.reader.list(ctx, merged.Generation)
+	if err != nil {
+		return err
 	}
-	segments, err := w.reader.Objects(ctx, merged.Generation, Segment)
-	for _, other := range segments {
-		of := func(source Object) bool { return source.Start == other.Start }
-		if merged.contains(other.Start) && !slices.ContainsFunc(sources, of) {
-			return fmt.Errorf("%w: %s starts within %s", ErrHole, other.Name(), merged.Name())
+	for _, other := range objects {
+		differs := false
+		switch {
+		case other.Level == Segment: // those within an hour were checked when the minutes were made
+			differs = merged.Level == Minute && merged.contains(other.Start) && len(merged.within(other)) == 0
+		case other.Name() == merged.Name() || slices.ContainsFunc(sources, func(s Object) bool { return s.Name() == other.Name() }):
+		case other.contains(merged.Start) || merged.contains(other.Start):
+			held := Merged{Object: other}
+			_, err := w.reader.lastSegment(ctx, other, merged.Segments[0].Cluster) // remembers what is only a name
+			if err == nil {
+				held.Segments, err = w.reader.VerifyObject(ctx, other)
+			}
+			if err != nil && !Unusable(err) {
+				return err
+			}
+			differs = err == nil && !slices.EqualFunc(merged.within(other), held.within(merged.Object), SameSegment)
+		}
+		if differs {
+			return fmt.Errorf("%w: %s has other segments than %s", ErrHole, other.Name(), merged.Name())
 		}
 	}
-	return err
+	return nil
+}
+
+// within returns the segments whose positions an object covers.
+func (m Merged) within(object Object) []format.Manifest {
+	return slices.DeleteFunc(slices.Clone(m.Segments), func(s format.Manifest) bool {
+		return s.Position != object.Start && !object.contains(s.Position)
+	})
+}
+
+// SameSegment reports whether two segments have the same position, the same rows up to their ends, and the same body.
+func SameSegment(a, b format.Manifest) bool {
+	return a.Position == b.Position && a.After == b.After && a.Body == b.Body
 }
 
 // copySegments writes the segments of sources. They must cover merged exactly and belong to the generation's cluster:

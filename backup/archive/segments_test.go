@@ -128,6 +128,46 @@ func TestMerge_refusesOverlappingChains(t *testing.T) {
 		_, err := w.Merge(w.ctx, archive.Minute, sources)
 		assert.ErrorIs(t, err, archive.ErrHole)
 	}
-	_, err := w.Merge(w.ctx, archive.Minute, segments[2:])
+	minute, err := w.Merge(w.ctx, archive.Minute, segments[2:])
 	assert.NoError(t, err, "nothing begins within these")
+	other.segment(35)
+	_, err = w.Merge(w.ctx, archive.Hour, []archive.Object{minute.Object})
+	assert.NoError(t, err, "what starts within a minute counts as merged")
+}
+
+// A writer that was late creates a segment whose position was merged and deleted. It must not become part of a merged
+// object that crosses the right ones.
+func TestMerge_refusesAnotherSegmentAtAMergedPosition(t *testing.T) {
+	for _, level := range []archive.Level{archive.Minute, archive.Hour} {
+		t.Run(string(level), func(t *testing.T) {
+			w := begin(t, NewKeys(t).Load(t), 11)
+			late := w.again()
+			w.segments(11, 13, 14)
+			segments := w.objects(archive.Segment)
+			right := w.merge(level, segments[1:3]...)
+			late.segment(12)
+			sources := w.objects(archive.Segment)[:2]
+			_, err := w.Merge(w.ctx, archive.Minute, sources)
+			require.ErrorIs(t, err, archive.ErrHole)
+			assert.ErrorContains(t, err, right.Name()+" has other segments")
+			assert.Empty(t, w.names("gen/000001/minute/0000000000000000011"))
+			assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
+
+			w.store.SetContent(right.Name(), []byte("only a name"))
+			w.restart()
+			_, err = w.Merge(w.ctx, archive.Minute, sources)
+			assert.NoError(t, err, "a name stops nothing")
+		})
+	}
+}
+
+// Two mergers group the same segments differently.
+func TestMerge_overlapsAnotherMergedObject(t *testing.T) {
+	w := begin(t, NewKeys(t).Load(t), 11, 12, 13, 14)
+	segments := w.objects(archive.Segment)
+	_, err := w.Merge(w.ctx, archive.Minute, segments[1:])
+	require.NoError(t, err)
+	w.merge(archive.Minute, segments[:3]...)
+	require.NoError(t, w.store.Delete(w.ctx, segments[3].Name()))
+	assert.Equal(t, revisions(11, 14), w.restore(archive.Target{}).revisions)
 }

@@ -40,7 +40,7 @@ func (w *Writer) inspectStore() {
 	if time.Since(w.remote.checkpointAt) >= archive.Grace { // it may have been merged and deleted
 		inspection.checkpoint = format.Position{}
 	}
-	if w.isIn(watching) && !inspection.verifyOwner && time.Since(w.watched.at) < w.pace.headValid {
+	if w.isIn(watching) && !inspection.verifyOwner && time.Since(w.watched.at) < archive.Grace {
 		inspection.previousHead, inspection.minRevision = w.watched.head, w.chain.revision
 	}
 	w.job(requestTimeout, func(ctx context.Context) func() {

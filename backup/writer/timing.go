@@ -37,7 +37,7 @@ type timing struct {
 
 var defaultTiming = timing{
 	tick: 100 * time.Millisecond, gap: 2 * time.Second, rest: 10 * time.Second, ahead: 10 * time.Second,
-	foreignStore: time.Minute, headValid: archive.Grace, watch: 10 * time.Second, emptyStore: time.Second,
+	foreignStore: time.Minute, headValid: archive.HeadValid, watch: 10 * time.Second, emptyStore: time.Second,
 	retry: 500 * time.Millisecond, fullPatience: 30 * time.Second,
 	successor: 10 * time.Second, heartbeat: 40 * time.Second, verifyOwner: 30 * time.Minute, overdue: 10 * time.Second, check: 10 * time.Second,
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
+	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
 	"etcd-wrapper/backup/store/memory"
 )
@@ -243,4 +245,40 @@ func TestPlan_holeBeforeTheLatestRevision(t *testing.T) {
 	w.pass(time.Second)
 	w.judge(w.full(true), archive.Verified)
 	assert.NotEmpty(t, w.look(hour).Deletes(), "another chain was begun")
+}
+
+// Another member has cut the rows differently, or has other rows. When its full snapshot lies within a merged object,
+// only an older one leads to the revisions after it.
+func TestPlan_crossedFullWithinAMergedObjectIsNoBase(t *testing.T) {
+	for name, otherRows := range map[string]bool{"within a segment": false, "with other rows": true} {
+		t.Run(name, func(t *testing.T) {
+			w := aged(t, 2)
+			w.pass(30 * time.Minute)
+			end := formattest.Build(t, &format.Keys{}, w.head, formattest.Rows(w.clock-9, w.clock-5)).Start()
+			w.write(10)
+			if otherRows {
+				end.Position, end.Before = w.head.Position, format.Digest{1}
+			}
+			crossed, err := archivetest.PutFull(t.Context(), w.archive, archive.Full{
+				Cluster: "c1", Generation: 1, Revision: end.Position.Revision - 1, Next: end.Position, Time: w.now(), Chain: end.Before, Last: end.Last,
+			}, strings.NewReader("database"))
+			require.NoError(t, err)
+			w.judge(crossed, archive.Verified)
+			w.pass(70 * time.Minute)
+			w.write(1)
+			w.merge()
+
+			plan := w.look(hour)
+			require.NotEmpty(t, plan.Deletes())
+			_, err = plan.Execute(t.Context(), w.archive, nil)
+			require.NoError(t, err)
+			target := archive.Target{Revision: w.head.Position.Revision - 1}
+			path, _, failed := w.read(target)
+			path, err = w.archive.Fallback(t.Context(), path, failed)
+			require.NoError(t, err)
+			reading, err := w.archive.Read(t.Context(), path, func(format.Row) error { return nil })
+			require.NoError(t, err)
+			assert.Equal(t, target.Revision, reading.Revision)
+		})
+	}
 }

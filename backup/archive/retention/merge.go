@@ -92,9 +92,17 @@ type round struct {
 	denied  error // deletions are denied
 }
 
+// above returns the existing objects of the levels above one.
+func (r *round) above(level archive.Level) []archive.Object {
+	if level == archive.Segment {
+		return slices.Concat(r.levels[archive.Minute], r.levels[archive.Hour])
+	}
+	return r.levels[archive.Hour]
+}
+
 // merge creates the objects of a step.
 func (r *round) merge(ctx context.Context, step step) error {
-	fresh, err := r.notMerged(ctx, r.levels[step.from], r.levels[step.to])
+	fresh, err := r.notMerged(ctx, r.levels[step.from], r.above(step.from))
 	if err != nil {
 		return fmt.Errorf("cannot merge: %w", err)
 	}
@@ -127,7 +135,7 @@ func (r *round) merge(ctx context.Context, step step) error {
 // clear deletes the sources of merged objects, oldest first.
 func (r *round) clear(ctx context.Context, step step) error {
 	r.refused = 0 // newer segments may be locked when the minutes of an hour are not
-	for _, merged := range r.levels[step.to] {
+	for _, merged := range r.above(step.from) {
 		to := r.lookup(merged)
 		if to.since.IsZero() {
 			to.since = r.clock()
@@ -167,6 +175,7 @@ func (r *round) delete(ctx context.Context, object archive.Object) error {
 	err := r.archive.Store().Delete(ctx, object.Name())
 	if err == nil {
 		r.done.Deleted++
+		r.levels[object.Level] = slices.DeleteFunc(r.levels[object.Level], func(o archive.Object) bool { return o == object })
 		return nil
 	}
 	err = fmt.Errorf("cannot delete merged objects: %w", err)
@@ -259,10 +268,9 @@ func (o *object) record(size int64, segments []format.Manifest, sources ...archi
 	}
 }
 
-// isMissing reports whether a merged object does not contain a segment with these rows and this body.
+// isMissing reports whether a merged object does not contain a segment.
 func (o *object) isMissing(segment format.Manifest) bool {
-	own, found := o.segments[segment.Position]
-	return !found || own.After != segment.After || own.Body != segment.Body
+	return !archive.SameSegment(o.segments[segment.Position], segment)
 }
 
 // contents returns what a merged object contains. It reads the object unless this process has created or read it.
@@ -297,7 +305,7 @@ func (m *Merger) contains(ctx context.Context, merged, source archive.Object) (b
 	return c.compared[source.Name()], nil
 }
 
-// notMerged returns the objects of a level that no object of the next level contains. Unverified objects contain nothing.
+// notMerged returns the objects of a level that no object of a level above contains. Unverified objects contain nothing.
 func (m *Merger) notMerged(ctx context.Context, objects, merged []archive.Object) ([]archive.Object, error) {
 	held := map[string]bool{}
 	for _, one := range merged {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"etcd-wrapper/backup/archive"
+	"etcd-wrapper/backup/archive/archivetest"
 	"etcd-wrapper/backup/format"
 	"etcd-wrapper/backup/format/formattest"
 	"etcd-wrapper/backup/store"
@@ -416,4 +417,28 @@ func TestRun_deletionsAreRefused(t *testing.T) {
 			w.requireWhole(w.last())
 		})
 	}
+}
+
+// A writer that was late stores a segment again whose minute is part of an hour by now.
+func TestRun_lateSegmentWithinAnHour(t *testing.T) {
+	w := newMerging(t)
+	start := w.head
+	w.segments(1)
+	again := w.head
+	w.each(2*time.Hour, 6)
+	w.later()
+	require.NotEmpty(t, w.objects(archive.Hour))
+	require.Len(t, w.objects(archive.Minute), 1)
+
+	same := formattest.Build(t, w.archive.Keys(), start, formattest.Rows(2, 2))
+	other := formattest.Build(t, w.archive.Keys(), again, formattest.Rows(3, 4))
+	for _, object := range []format.Object{same, other} {
+		require.NoError(t, archivetest.PutSegment(t.Context(), w.archive, object))
+	}
+	w.later()
+	assert.Empty(t, w.names("gen/000001/segment/"+start.Position.String()), "the hour has it")
+	assert.NotEmpty(t, w.names("gen/000001/segment/"+again.Position.String()), "the hour has another one")
+	assert.Len(t, w.objects(archive.Minute), 1)
+	assert.Zero(t, w.holes)
+	w.requireWhole(2, 3, 4, 5, w.last())
 }

@@ -29,9 +29,19 @@ func NewPlan(ctx context.Context, a *archive.Archive, history *archive.History, 
 			return Plan{}, fmt.Errorf("cannot list test results: %w", err)
 		}
 	}
-	plan = Make(policy, facts)
-	if len(plan.Deletes()) == 0 {
-		return plan, nil
+	for {
+		if plan = Make(policy, facts); len(plan.Deletes()) == 0 {
+			return plan, nil
+		}
+		base := plan.base(*history.Newest())
+		crossed, err := a.IsCrossed(ctx, base.Full)
+		if err != nil {
+			return Plan{}, fmt.Errorf("cannot check what follows full snapshot %s: %w", base.Name(), err)
+		}
+		if !crossed {
+			break
+		}
+		base.Passed = true
 	}
 	if facts.Store, err = store.Clock(ctx, a.Store()); err != nil {
 		plan.Unsafe = append(plan.Unsafe, err.Error())
@@ -183,7 +193,7 @@ func (p Plan) latest(g archive.GenerationContents) (items []Item) {
 // base returns the full snapshot with which the kept range starts: the newest verified one before the window, so that every revision of
 // the window can be restored. The store's clock has to agree that it is that old, since the clock of its writer may have been behind. A
 // full snapshot that the chain has passed has no segments after it. The zero value keeps everything.
-func (p Plan) base(g archive.GenerationContents) archive.StoredFull {
+func (p Plan) base(g archive.GenerationContents) *archive.StoredFull {
 	begin := p.From.Add(-slack)
 	return lastVerified(g.Fulls, func(full archive.StoredFull) bool {
 		return !full.Passed && !archive.MaxTime(full.Time, full.Stored).After(begin)
@@ -191,13 +201,13 @@ func (p Plan) base(g archive.GenerationContents) archive.StoredFull {
 }
 
 // lastVerified returns the last verified full snapshot that fits; zero if there is none.
-func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) archive.StoredFull {
-	for _, full := range slices.Backward(fulls) {
+func lastVerified(fulls []archive.StoredFull, fits func(archive.StoredFull) bool) *archive.StoredFull {
+	for i, full := range slices.Backward(fulls) {
 		if verified(full) && fits(full) {
-			return full
+			return &fulls[i]
 		}
 	}
-	return archive.StoredFull{}
+	return &archive.StoredFull{}
 }
 
 func verified(full archive.StoredFull) bool {
@@ -205,7 +215,7 @@ func verified(full archive.StoredFull) bool {
 }
 
 // full decides about a full snapshot of the newest generation.
-func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base archive.StoredFull) Item {
+func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base *archive.StoredFull) Item {
 	item := Item{
 		Kind: Full, Generation: g.Number, Name: full.Name(), Time: full.Time, Revision: full.Revision, Objects: 2, Bytes: full.Size,
 	}
@@ -217,7 +227,7 @@ func (p Plan) full(full archive.StoredFull, g archive.GenerationContents, base a
 		item.Why = "its manifest cannot be verified, so it stays as long as any full snapshot"
 	case full.Name() == base.Name():
 		item.proof, item.Why = verified(full), "the window of points starts with it"
-	case full.Err == nil && !isOlder(full, base):
+	case full.Err == nil && !isOlder(full, *base):
 		item.Why = "within points"
 	case kept:
 		item.proof, item.Why = true, slot
